@@ -104,9 +104,8 @@ INLINE void store_i32(GLOBAL char *row, int64_t nb0, int i, int n, const vec *un
 /* -- blocks ------------------------------------------------------------------------------------------------------- */
 
 /* A family of types (types/<family>.h) defines for each of its types T, of whose blocks BLOCK_T is the elements:
-     GROUP_T                   elements that share a scale: 16 or 32
      numbers_T(block, j)       VEC numbers of a block from its element j on, a multiple of VEC, without their scale
-     scale_T(block, j)         the scale of the group that element j is in
+     scale_T(block, j)         the scale of the group that element j is in, of as many elements as <family>.py declares
      minimum_T(block, j)       what the number 0 stands for in that group; only of types that have that
      store_T                   as for all types; only of types that are written
    and ends with BLOCKS_OF(T), or BLOCKS_WITH_MINIMUM(T). */

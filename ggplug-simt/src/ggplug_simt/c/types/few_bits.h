@@ -2,7 +2,6 @@
    -1, 0, 1 or 2.  A block with a NaN or an infinity is NaN throughout. */
 
 #ifdef USES_q1_0
-#define GROUP_q1_0 32
 INLINE float scale_q1_0(GLOBAL const block_q1_0 *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_q1_0(GLOBAL const block_q1_0 *block, int j)
 {
@@ -29,7 +28,6 @@ BLOCKS_OF(q1_0)
 #endif
 
 #ifdef USES_q2_0
-#define GROUP_q2_0 32
 INLINE float scale_q2_0(GLOBAL const block_q2_0 *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_q2_0(GLOBAL const block_q2_0 *block, int j)
 {

@@ -87,7 +87,6 @@ INLINE int requantised(float x, int number, float d, float m, int top)
 #endif
 
 #ifdef USES_q2_K
-#define GROUP_q2_K 16
 INLINE float scale_q2_K(GLOBAL const block_q2_K *block, int j)
 {
     return GET_HALF(&block->d) * (float)(block->scales[j / 16] & 15);
@@ -150,7 +149,6 @@ INLINE void put_six_bits(GLOBAL uint8_t *scales, int group, int scale, int minim
 #endif
 
 #ifdef USES_q4_K
-#define GROUP_q4_K 32
 INLINE float scale_q4_K(GLOBAL const block_q4_K *block, int j)
 {
     return GET_SCALE(&block->d) * (float)six_bits(block->scales, j / 32, 0);
@@ -194,7 +192,6 @@ BLOCKS_WITH_MINIMUM(q4_K)
 #endif
 
 #ifdef USES_q5_K
-#define GROUP_q5_K 32
 INLINE float scale_q5_K(GLOBAL const block_q5_K *block, int j)
 {
     return GET_SCALE(&block->d) * (float)six_bits(block->scales, j / 32, 0);
@@ -242,7 +239,6 @@ BLOCKS_WITH_MINIMUM(q5_K)
 #endif
 
 #ifdef USES_q3_K
-#define GROUP_q3_K 16
 INLINE float scale_q3_K(GLOBAL const block_q3_K *block, int j)
 {
     const int g = j / 16, low = block->scales[g % 8] >> g / 8 * 4 & 15, high = block->scales[8 + g % 4] >> g / 4 * 2 & 3;
@@ -314,7 +310,6 @@ BLOCKS_OF(q3_K)
 #endif
 
 #ifdef USES_q6_K
-#define GROUP_q6_K 16
 INLINE float scale_q6_K(GLOBAL const block_q6_K *block, int j)
 {
     return GET_HALF(&block->d) * (float)block->scales[j / 16];
@@ -388,7 +383,6 @@ BLOCKS_OF(q6_K)
 #endif
 
 #ifdef USES_q8_K
-#define GROUP_q8_K 32
 INLINE float scale_q8_K(GLOBAL const block_q8_K *block, int j) { return block->d; }
 INLINE vec numbers_q8_K(GLOBAL const block_q8_K *block, int j) { return VEC_GET_I8(block->qs + j); }
 INLINE void store_q8_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)

@@ -14,7 +14,6 @@ INLINE int nearest_level(float x)
 #endif
 
 #ifdef USES_iq4_nl
-#define GROUP_iq4_nl 32
 INLINE float scale_iq4_nl(GLOBAL const block_iq4_nl *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_iq4_nl(GLOBAL const block_iq4_nl *block, int j)
 {
@@ -50,7 +49,6 @@ BLOCKS_OF(iq4_nl)
 #endif
 
 #ifdef USES_iq4_xs
-#define GROUP_iq4_xs 32
 INLINE float scale_iq4_xs(GLOBAL const block_iq4_xs *block, int j)
 {
     const int g = j / 32, low = block->scales_l[g / 2] >> g % 2 * 4 & 15, high = block->scales_h >> 2 * g & 3;

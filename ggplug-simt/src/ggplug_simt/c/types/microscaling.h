@@ -22,7 +22,6 @@ INLINE int nearest_e2m1(float x, float scale)
 #endif
 
 #ifdef USES_mxfp4
-#define GROUP_mxfp4 32
 /* 2 ** (e - 128), subnormal for the two smallest */
 INLINE float power_mxfp4(int e) { return FLOAT_OF(e < 2 ? 0x00200000 << e : (e - 1) << 23); }
 INLINE float scale_mxfp4(GLOBAL const block_mxfp4 *block, int j) { return power_mxfp4(block->e); }
@@ -50,7 +49,6 @@ BLOCKS_OF(mxfp4)
 #endif
 
 #ifdef USES_nvfp4
-#define GROUP_nvfp4 16
 INLINE float value_nvfp4(int e)
 {
     const int exponent = e >> 3 & 15, fraction = e & 7;

@@ -43,7 +43,6 @@ INLINE uint16_t nonfinite_int8(const vec *unit, GLOBAL int8_t *numbers)
 #endif
 
 #ifdef USES_q8_0
-#define GROUP_q8_0 32
 INLINE float scale_q8_0(GLOBAL const block_q8_0 *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_q8_0(GLOBAL const block_q8_0 *block, int j) { return VEC_GET_I8(block->qs + j); }
 INLINE void store_q8_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
@@ -60,7 +59,6 @@ BLOCKS_OF(q8_0)
 #endif
 
 #ifdef USES_q8_1
-#define GROUP_q8_1 32
 INLINE float scale_q8_1(GLOBAL const block_q8_1 *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_q8_1(GLOBAL const block_q8_1 *block, int j) { return VEC_GET_I8(block->qs + j); }
 INLINE void store_q8_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
@@ -80,7 +78,6 @@ BLOCKS_OF(q8_1)
 #endif
 
 #ifdef USES_q4_0
-#define GROUP_q4_0 32
 INLINE float scale_q4_0(GLOBAL const block_q4_0 *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_q4_0(GLOBAL const block_q4_0 *block, int j)
 {
@@ -110,7 +107,6 @@ BLOCKS_OF(q4_0)
 #endif
 
 #ifdef USES_q4_1
-#define GROUP_q4_1 32
 INLINE float scale_q4_1(GLOBAL const block_q4_1 *block, int j) { return GET_SCALE(&block->d); }
 INLINE float minimum_q4_1(GLOBAL const block_q4_1 *block, int j) { return GET_SCALE(&block->m); }
 INLINE vec numbers_q4_1(GLOBAL const block_q4_1 *block, int j)
@@ -155,7 +151,6 @@ BLOCKS_WITH_MINIMUM(q4_1)
 #endif
 
 #ifdef USES_q5_0
-#define GROUP_q5_0 32
 INLINE float scale_q5_0(GLOBAL const block_q5_0 *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_q5_0(GLOBAL const block_q5_0 *block, int j)
 {
@@ -183,7 +178,6 @@ BLOCKS_OF(q5_0)
 #endif
 
 #ifdef USES_q5_1
-#define GROUP_q5_1 32
 INLINE float scale_q5_1(GLOBAL const block_q5_1 *block, int j) { return GET_SCALE(&block->d); }
 INLINE float minimum_q5_1(GLOBAL const block_q5_1 *block, int j) { return GET_SCALE(&block->m); }
 INLINE vec numbers_q5_1(GLOBAL const block_q5_1 *block, int j)

@@ -19,7 +19,6 @@ INLINE float put_scale_tq(const vec *unit, GLOBAL ggml_half *d)
 #endif
 
 #ifdef USES_tq1_0
-#define GROUP_tq1_0 32
 INLINE float scale_tq1_0(GLOBAL const block_tq1_0 *block, int j) { return GET_HALF(&block->d); }
 /* Number j is a digit of a byte */
 INLINE int byte_tq1_0(int j) { return j < 160 ? j % 32 : j < 240 ? 32 + (j - 160) % 16 : 48 + (j - 240) % 4; }
@@ -62,7 +61,6 @@ BLOCKS_OF(tq1_0)
 #endif
 
 #ifdef USES_tq2_0
-#define GROUP_tq2_0 32
 INLINE float scale_tq2_0(GLOBAL const block_tq2_0 *block, int j) { return GET_HALF(&block->d); }
 INLINE vec numbers_tq2_0(GLOBAL const block_tq2_0 *block, int j)
 {
