@@ -165,6 +165,8 @@ def difference(
         got, want = np.where(lost, 0, got), np.where(lost, 0, want)
     if isinstance(op, ops.FlashAttnExt):
         got = np.where(_left_out(op, sources), want, got)
+    if isinstance(op, ops.SetRows):
+        got = np.where(_written_twice(want, sources), want, got)
     if isinstance(op, ops.Glu):
         got = np.where(_underflows(node, sources), want, got)
     if description_of(type(op)).signs and alone and not node.type.is_quantized:
@@ -237,6 +239,19 @@ def _left_out(op: ops.FlashAttnExt, sources: list[Array | None]) -> npt.NDArray[
     shares = shares_of(op.logits(q, k, mask)[0], sinks)
     vanishes = (shares > 0) & (shares < 100 * FLUSHED)
     return np.asarray((vanishes.astype(np.float32) @ lost.astype(np.float32) > 0).swapaxes(1, 2))
+
+
+def _written_twice(want: Array, sources: list[Array | None]) -> npt.NDArray[np.bool_]:
+    """The rows that more than one row is written to, in any order; ids of overlapping rows cannot all be different."""
+    ids = sources[2]
+    assert ids is not None
+    twice = np.zeros((*want.shape[:3], 1), bool)
+    for k in range(want.shape[0]):
+        for j in range(want.shape[1]):
+            rows, counts = np.unique(ids[0, k % ids.shape[1], j % ids.shape[2]], return_counts=True)
+            rows = rows[(counts > 1) & (rows >= 0) & (rows < want.shape[2])]
+            twice[k, j, rows.astype(np.int64)] = True
+    return twice
 
 
 def _underflows(node: Tensor, sources: list[Array | None]) -> npt.NDArray[np.bool_]:
