@@ -14,7 +14,7 @@ from paths import ROOT
 from ggplug import ops, types
 from ggplug.backend import Decline, Group
 from ggplug.ops.base import OPS
-from ggplug.quants import block_types, can_store
+from ggplug.quants import block_types, can_store, dequantize, put_scales
 from ggplug.sketches.offers import examples
 from ggplug.tensor import Tensor, new_tensor
 
@@ -23,11 +23,12 @@ pytest.importorskip("ggplug_simt")
 
 from ggplug_simt import Launch, Launches, Properties, TensorArgument
 from ggplug_simt.c import MatrixProduct, Source
-from ggplug_simt.c.blocks import BLOCKS
 from ggplug_simt.c.kernels import CHOOSERS, match, matrix
 from ggplug_simt.c.kernels.elementwise import ONE, TWO
 from ggplug_simt.c.launch import TENSOR, collapsed, launch
 from ggplug_simt.c.profile import Profile, Tile
+from ggplug_simt.c.source import part
+from ggplug_simt.c.types import BLOCKS, FAMILIES
 from ggplug_simt.cache import likely_nodes
 from ggplug_simt.library import DST, FAULTS, SCRATCH, argument
 
@@ -206,16 +207,33 @@ def test_a_programs_text_has_the_structs_of_the_types_it_needs_as_core_declares_
     assert "USES_" not in launch.program.text("cuda")
 
 
-def test_the_files_of_the_families_tell_the_facts_of_their_types() -> None:
-    for kind, blocks in BLOCKS.items():
-        assert blocks.group in (16, 32), kind
-        assert kind.block_size % blocks.group == 0, kind
-        assert blocks.is_written == can_store(kind), kind
-    assert set(BLOCKS) == set(block_types())
-    with_minimum = {types.Q4_1, types.Q5_1, types.Q2_K, types.Q4_K, types.Q5_K}
-    assert {kind for kind, blocks in BLOCKS.items() if blocks.has_minimum} == with_minimum
-    by_sixteen = {types.Q2_K, types.Q3_K, types.Q6_K, types.IQ2_XS, types.IQ2_S, types.IQ1_M, types.NVFP4}
-    assert {kind for kind, blocks in BLOCKS.items() if blocks.group == 16} == by_sixteen
+def test_the_families_declare_every_block_type_once() -> None:
+    assert sorted(kind.name for kind in BLOCKS) == sorted(kind.name for kind in block_types())
+    assert sum(map(len, FAMILIES.values())) == len(BLOCKS)
+
+
+def test_a_type_is_declared_as_the_c_of_its_family_defines_it() -> None:
+    for family, declared in FAMILIES.items():
+        text = part(f"types/{family}.h")
+        ends = {blocks.type.name: "WITH_MINIMUM" if blocks.has_minimum else "OF" for blocks in declared}
+        assert {name: end for end, name in re.findall(r"^BLOCKS_(\w+)\((\w+)\)$", text, re.MULTILINE)} == ends
+        stored = re.findall(r"^INLINE void store_(\w+)\(", text, re.MULTILINE)
+        assert stored == [blocks.type.name for blocks in declared if blocks.is_written]
+
+
+def test_the_types_that_ops_store_are_written() -> None:
+    assert {kind for kind, blocks in BLOCKS.items() if blocks.is_written} == set(filter(can_store, block_types()))
+
+
+@pytest.mark.parametrize("kind", BLOCKS, ids=lambda kind: kind.name)
+def test_a_group_is_what_the_least_scale_of_a_block_changes(kind: types.Type) -> None:
+    """A bit of a number, or of a row of a grid, changes at most eight elements, a bit of a scale all of its group."""
+    blocks = np.random.default_rng(5).integers(0, 256, (16, kind.block_bytes), np.uint8)
+    put_scales(blocks, kind, 1.5)
+    flipped = blocks[:, None] ^ np.packbits(np.eye(8 * kind.block_bytes, dtype=np.uint8), axis=1)
+    before, after = dequantize(blocks, kind).view(np.int32), dequantize(flipped, kind).view(np.int32)
+    changed = (before[:, None] != after).any(axis=0).sum(axis=1)
+    assert BLOCKS[kind].group == min(32, changed[changed > 8].min())
 
 
 def test_only_the_files_of_the_families_name_block_types() -> None:

@@ -28,7 +28,7 @@ pytest.importorskip("ggplug_simt")
 from simt_devices import EVERYWHERE, IN_VECTORS, everywhere, in_turn
 from simt_devices import device as device
 
-from ggplug_simt.c.blocks import BLOCKS
+from ggplug_simt.c.types import BLOCKS
 
 Make = Callable[[Leafs], Any]
 

@@ -10,7 +10,7 @@ import functools
 from importlib import resources
 from typing import NamedTuple
 
-from ggplug_simt.c.blocks import declarations
+from ggplug_simt.c.types import declarations
 
 
 class Source(NamedTuple):

@@ -103,10 +103,9 @@ INLINE void store_i32(GLOBAL char *row, int64_t nb0, int i, int n, const vec *un
 
 /* -- blocks ------------------------------------------------------------------------------------------------------- */
 
-/* A family of types (types/<family>.h) tells for each of its types T, of whose blocks BLOCK_T is the elements:
-     GROUP_T                   elements that share a scale: 16 or 32
+/* A family of types (types/<family>.h) defines for each of its types T, of whose blocks BLOCK_T is the elements:
      numbers_T(block, j)       VEC numbers of a block from its element j on, a multiple of VEC, without their scale
-     scale_T(block, j)         the scale of the group that element j is in
+     scale_T(block, j)         the scale of the group that element j is in, of as many elements as <family>.py declares
      minimum_T(block, j)       what the number 0 stands for in that group; only of types that have that
      store_T                   as for all types; only of types that are written
    and ends with BLOCKS_OF(T), or BLOCKS_WITH_MINIMUM(T). */
@@ -144,15 +143,15 @@ INLINE void store_i32(GLOBAL char *row, int64_t nb0, int i, int n, const vec *un
 #define HALF_NAN 0x7e00
 #define HALF_INFINITY 0x7c00
 
-/* Whether some of so many numbers are a NaN or an infinity: x - x is 0 for all other numbers. */
-INLINE int is_odd(const vec *unit, int count)
+/* Whether one of `count` numbers at least is a NaN or an infinity: x - x is NaN for these, and 0 for all others. */
+INLINE int has_nonfinite(const vec *unit, int count)
 {
-    vec odd = VEC_OF(0.0f);
-    for (int j = 0; j < count / VEC; j++) odd = odd + (unit[j] - unit[j]);
-    const float sum = vec_sum(odd);
+    vec differences = VEC_OF(0.0f);
+    for (int j = 0; j < count / VEC; j++) differences = differences + (unit[j] - unit[j]);
+    const float sum = vec_sum(differences);
     return sum != sum;
 }
-/* x / d, or 0 where that is too much, and all numbers are zero then */
+/* x / d, or 0 where float32 does not hold that; all numbers are zero then */
 INLINE float ratio_of(float x, float d)
 {
     const float ratio = x / d;
@@ -171,7 +170,7 @@ INLINE vec flags_of(GLOBAL const uint8_t *bits, int j)
     for (int k = 0; k < VEC; k++) values[k] = (float)(bits[(j + k) / 8] >> (j + k) % 8 & 1);
     return VEC_GET(values);
 }
-/* Of so many numbers the one of largest magnitude, with its sign; of several the first */
+/* Of `count` numbers the one of largest magnitude, with its sign; of several the first */
 INLINE float extreme_of(const float *values, int count)
 {
     float largest = 0.0f, extreme = 0.0f;

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, Type
-from ggplug_simt.c.blocks import BLOCKS
+from ggplug_simt.c.types import BLOCKS
 
 FLOATS = frozenset((F32, F16, BF16))
 READABLE = FLOATS | BLOCKS.keys()

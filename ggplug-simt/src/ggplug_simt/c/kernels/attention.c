@@ -84,7 +84,7 @@ KERNEL void flash_attention(PARAMETERS)
     SHARED float highest[QUERIES];
     SHARED float total[QUERIES];
     SHARED float factor[QUERIES];
-    SHARED int odd[1];
+    SHARED int nonfinite[1];
     const int n_rows = args.q.ne[1] * args.share, n_keys = args.k.ne[1];
     const uint32_t blocks = (uint32_t)((n_rows + QUERIES - 1) / QUERIES);
     uint32_t rest = (uint32_t)GROUP;
@@ -109,7 +109,7 @@ KERNEL void flash_attention(PARAMETERS)
     }
     const int end = n_keys - part * args.part < args.part ? n_keys : (part + 1) * args.part;
     for (int key0 = part * args.part; key0 < end; key0 += KEYS) {
-        if (LANE == 0) odd[0] = 0;
+        if (LANE == 0) nonfinite[0] = 0;
         for (int e = LANE; e < KEYS * (PADDED(DK) / VEC); e += LANES) {
             const int j = e / (PADDED(DK) / VEC), i = e % (PADDED(DK) / VEC) * VEC;
             vec v = VEC_OF(0.0f);
@@ -151,8 +151,8 @@ KERNEL void flash_attention(PARAMETERS)
             VEC_PUT(v, tile + j * STRIDE + i);
             /* Each alone: where a sum of them is kept over the loop, PoCL 3.0 with vectors of 256 bits writes logits behind
                powers. */
-            const float wild = vec_sum(v - v);
-            if (wild != wild) RAISE(odd);
+            const float difference = vec_sum(v - v);
+            if (difference != difference) RAISE(nonfinite);
         }
         for (int r = LANE; r < QUERIES; r += LANES) {
             vec top = VEC_OF(highest[r]);
@@ -178,7 +178,7 @@ KERNEL void flash_attention(PARAMETERS)
 #pragma unroll
             for (int r = 0; r < TOGETHER; r++)
                 sums[r] = VEC_GET(mixed + (r0 + r) * PADDED(DV) + i) * VEC_OF(factor[r0 + r]);
-            if (odd[0])
+            if (nonfinite[0])
                 for (int j = 0; j < KEYS; j++)
                     for (int r = 0; r < TOGETHER; r++) {
                         /* A key without a share counts for nothing, whatever its value is. */

@@ -9,12 +9,12 @@ from ggplug.backend import Decline, Group
 from ggplug.patterns import Names, Pattern, chain, of, pattern
 from ggplug.tensor import Tensor, contiguous_strides
 from ggplug.types import F32, I32, Precision
-from ggplug_simt.c.blocks import BLOCKS, group_of
 from ggplug_simt.c.kernels.accepted import READABLE, refuse
 from ggplug_simt.c.kernels.elementwise import IDENTITY, map_one
 from ggplug_simt.c.kernels.epilogue import NONE, STEPS, Epilogue, GroupChooser, checked, epilogue, position, run_of
 from ggplug_simt.c.launch import LIMIT, MatrixProduct, launch, launches_of
 from ggplug_simt.c.profile import Profile, Tile
+from ggplug_simt.c.types import BLOCKS, group_of
 from ggplug_simt.library import DST, SCRATCH, Launch, Launches, TensorArgument, argument, argument_of
 
 FEW = 8

@@ -50,15 +50,15 @@ KERNEL void normalise(PARAMETERS)
         size = sqrt(squares / (float)n + least);
 #endif
         if (pass == 1 || (size > 1e-10f && size < INFINITY)) break;
-        vec top = VEC_OF(LEAST(args.eps)), odd = VEC_OF(0.0f);
+        vec top = VEC_OF(LEAST(args.eps)), differences = VEC_OF(0.0f);
         FOR_ROW(i, n) {
             const vec v = VALUE(i, 0.0f);
             top = VEC_MAX(top, VEC_ABS(v));
-            odd = odd + (v - v); /* NaN for what is no number */
+            differences = differences + (v - v); /* NaN for a NaN or an infinity */
         }
         const float largest = GROUP_MAX(vec_max(top), scratch);
-        const float all_odd = GROUP_SUM(vec_sum(odd), scratch);
-        if (!(largest > 0.0f && largest < INFINITY && all_odd == 0.0f)) break;
+        const float difference = GROUP_SUM(vec_sum(differences), scratch);
+        if (!(largest > 0.0f && largest < INFINITY && difference == 0.0f)) break;
         const int exponent = (BITS_OF(largest) >> 23) - 127;
         unit = FLOAT_OF((127 - (exponent < -126 ? -126 : exponent > 126 ? 126 : exponent)) << 23);
     }

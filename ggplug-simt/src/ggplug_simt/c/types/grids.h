@@ -13,7 +13,6 @@ INLINE float sign_of_seven(int seven, int place)
 #endif
 
 #ifdef USES_iq2_xxs
-#define GROUP_iq2_xxs 32
 TABLE(int8_t, IQ2_XXS_GRID)
 /* Of a group of 32: four rows of the grid, then four times seven signs, and a scale of four bits. */
 INLINE uint32_t signs_iq2_xxs(GLOBAL const block_iq2_xxs *block, int j)
@@ -39,7 +38,6 @@ BLOCKS_OF(iq2_xxs)
 #endif
 
 #ifdef USES_iq2_xs
-#define GROUP_iq2_xs 16
 TABLE(int8_t, IQ2_XS_GRID)
 INLINE float scale_iq2_xs(GLOBAL const block_iq2_xs *block, int j)
 {
@@ -59,7 +57,6 @@ BLOCKS_OF(iq2_xs)
 #endif
 
 #ifdef USES_iq2_s
-#define GROUP_iq2_s 16
 TABLE(int8_t, IQ2_S_GRID)
 INLINE float scale_iq2_s(GLOBAL const block_iq2_s *block, int j)
 {
@@ -81,7 +78,6 @@ BLOCKS_OF(iq2_s)
 #endif
 
 #ifdef USES_iq3_xxs
-#define GROUP_iq3_xxs 32
 TABLE(int8_t, IQ3_XXS_GRID)
 /* Behind 64 rows, for every 32 numbers, four times seven signs, and a scale of four bits. */
 INLINE uint32_t signs_iq3_xxs(GLOBAL const block_iq3_xxs *block, int j)
@@ -107,7 +103,6 @@ BLOCKS_OF(iq3_xxs)
 #endif
 
 #ifdef USES_iq3_s
-#define GROUP_iq3_s 32
 TABLE(int8_t, IQ3_S_GRID)
 INLINE float scale_iq3_s(GLOBAL const block_iq3_s *block, int j)
 {
@@ -138,7 +133,6 @@ INLINE float eighths_of_row(int row, int place, int down)
 #endif
 
 #ifdef USES_iq1_s
-#define GROUP_iq1_s 32
 INLINE float scale_iq1_s(GLOBAL const block_iq1_s *block, int j)
 {
     return GET_SCALE(&block->d) * (float)(2 * (block->qh[j / 32] >> 12 & 7) + 1) * 0.125f;
@@ -158,7 +152,6 @@ BLOCKS_OF(iq1_s)
 #endif
 
 #ifdef USES_iq1_m
-#define GROUP_iq1_m 16
 /* Four words have four scales of three bits each, and above them four bits of the scale of all. */
 INLINE int word_iq1_m(GLOBAL const block_iq1_m *block, int i)
 {

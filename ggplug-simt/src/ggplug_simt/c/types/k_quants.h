@@ -67,7 +67,7 @@ INLINE float fit_with_minimum(
     *minimum = -low;
     return scale;
 }
-/* Of so many scales the largest, and the number for each, from 0 to `top` */
+/* The largest of `count` scales, and the number for each, from 0 to `top` */
 INLINE float largest_scale(const float *scales, int count)
 {
     float largest = 0.0f;
@@ -87,7 +87,6 @@ INLINE int requantised(float x, int number, float d, float m, int top)
 #endif
 
 #ifdef USES_q2_K
-#define GROUP_q2_K 16
 INLINE float scale_q2_K(GLOBAL const block_q2_K *block, int j)
 {
     return GET_HALF(&block->d) * (float)(block->scales[j / 16] & 15);
@@ -110,7 +109,7 @@ INLINE void store_q2_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     for (int g = 0; g < 16; g++) block->scales[g] = 0;
     block->d = HALF_NAN;
     block->dmin = 0;
-    if (is_odd(unit, 256)) return;
+    if (has_nonfinite(unit, 256)) return;
     for (int g = 0; g < 16; g++)
         scales[g] = fit_with_minimum(values + 16 * g, 16, 3, -0.5f, 15, 0, minima + g, numbers + 16 * g);
     const float top_scale = largest_scale(scales, 16), top_minimum = largest_scale(minima, 16);
@@ -150,7 +149,6 @@ INLINE void put_six_bits(GLOBAL uint8_t *scales, int group, int scale, int minim
 #endif
 
 #ifdef USES_q4_K
-#define GROUP_q4_K 32
 INLINE float scale_q4_K(GLOBAL const block_q4_K *block, int j)
 {
     return GET_SCALE(&block->d) * (float)six_bits(block->scales, j / 32, 0);
@@ -173,7 +171,7 @@ INLINE void store_q4_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     for (int j = 0; j < 12; j++) block->scales[j] = 0;
     block->d = HALF_NAN;
     block->dmin = 0;
-    if (is_odd(unit, 256)) return;
+    if (has_nonfinite(unit, 256)) return;
     for (int g = 0; g < 8; g++)
         scales[g] = fit_with_minimum(values + 32 * g, 32, 15, -1.0f, 20, 1, minima + g, numbers + 32 * g);
     const float top_scale = largest_scale(scales, 8), top_minimum = largest_scale(minima, 8);
@@ -194,7 +192,6 @@ BLOCKS_WITH_MINIMUM(q4_K)
 #endif
 
 #ifdef USES_q5_K
-#define GROUP_q5_K 32
 INLINE float scale_q5_K(GLOBAL const block_q5_K *block, int j)
 {
     return GET_SCALE(&block->d) * (float)six_bits(block->scales, j / 32, 0);
@@ -220,7 +217,7 @@ INLINE void store_q5_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     for (int j = 0; j < 12; j++) block->scales[j] = 0;
     block->d = HALF_NAN;
     block->dmin = 0;
-    if (is_odd(unit, 256)) return;
+    if (has_nonfinite(unit, 256)) return;
     for (int g = 0; g < 8; g++)
         scales[g] = fit_with_minimum(values + 32 * g, 32, 31, -0.5f, 15, 1, minima + g, numbers + 32 * g);
     const float top_scale = largest_scale(scales, 8), top_minimum = largest_scale(minima, 8);
@@ -242,7 +239,6 @@ BLOCKS_WITH_MINIMUM(q5_K)
 #endif
 
 #ifdef USES_q3_K
-#define GROUP_q3_K 16
 INLINE float scale_q3_K(GLOBAL const block_q3_K *block, int j)
 {
     const int g = j / 16, low = block->scales[g % 8] >> g / 8 * 4 & 15, high = block->scales[8 + g % 4] >> g / 4 * 2 & 3;
@@ -294,7 +290,7 @@ INLINE void store_q3_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     for (int j = 0; j < 32; j++) block->hmask[j] = 0;
     for (int j = 0; j < 12; j++) block->scales[j] = 0;
     block->d = HALF_NAN;
-    if (is_odd(unit, 256)) return;
+    if (has_nonfinite(unit, 256)) return;
     for (int g = 0; g < 16; g++) scales[g] = fit_q3_K(values + 16 * g, numbers + 16 * g);
     const float extreme = extreme_of(scales, 16), inverse = extreme != 0.0f ? -32.0f / extreme : 0.0f;
     PUT_F16(extreme != 0.0f ? 1.0f / inverse : 0.0f, &block->d);
@@ -314,7 +310,6 @@ BLOCKS_OF(q3_K)
 #endif
 
 #ifdef USES_q6_K
-#define GROUP_q6_K 16
 INLINE float scale_q6_K(GLOBAL const block_q6_K *block, int j)
 {
     return GET_HALF(&block->d) * (float)block->scales[j / 16];
@@ -364,7 +359,7 @@ INLINE void store_q6_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     for (int j = 0; j < 128; j++) block->ql[j] = 0;
     for (int j = 0; j < 64; j++) block->qh[j] = 0;
     for (int g = 0; g < 16; g++) block->scales[g] = 0;
-    block->d = is_odd(unit, 256) ? HALF_NAN : 0;
+    block->d = has_nonfinite(unit, 256) ? HALF_NAN : 0;
     if (block->d) return;
     for (int g = 0; g < 16; g++) scales[g] = fit_q6_K(values + 16 * g, numbers + 16 * g);
     const float extreme = extreme_of(scales, 16);
@@ -388,13 +383,12 @@ BLOCKS_OF(q6_K)
 #endif
 
 #ifdef USES_q8_K
-#define GROUP_q8_K 32
 INLINE float scale_q8_K(GLOBAL const block_q8_K *block, int j) { return block->d; }
 INLINE vec numbers_q8_K(GLOBAL const block_q8_K *block, int j) { return VEC_GET_I8(block->qs + j); }
 INLINE void store_q8_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_q8_K *block = (GLOBAL block_q8_K *)row + i / 256;
-    const int odd = is_odd(unit, 256);
+    const int nonfinite = has_nonfinite(unit, 256);
     float values[256];
     for (int j = 0; j < 256 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
     const float extreme = extreme_of(values, 256), inverse = -127.0f / extreme;
@@ -402,13 +396,13 @@ INLINE void store_q8_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
         int sum = 0;
         for (int j = 16 * g; j < 16 * g + 16; j++) {
             const int number = nearest_int(inverse * values[j]);
-            const int kept = odd || extreme == 0.0f ? 0 : number > 127 ? 127 : number;
+            const int kept = nonfinite || extreme == 0.0f ? 0 : number > 127 ? 127 : number;
             block->qs[j] = (int8_t)kept;
             sum += (int8_t)kept;
         }
         block->bsums[g] = (int16_t)sum;
     }
-    block->d = odd ? FLOAT_OF(0x7fc00000) : extreme == 0.0f ? 0.0f : 1.0f / inverse;
+    block->d = nonfinite ? FLOAT_OF(0x7fc00000) : extreme == 0.0f ? 0.0f : 1.0f / inverse;
 }
 BLOCKS_OF(q8_K)
 #endif

@@ -14,7 +14,6 @@ INLINE int nearest_level(float x)
 #endif
 
 #ifdef USES_iq4_nl
-#define GROUP_iq4_nl 32
 INLINE float scale_iq4_nl(GLOBAL const block_iq4_nl *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_iq4_nl(GLOBAL const block_iq4_nl *block, int j)
 {
@@ -29,7 +28,7 @@ INLINE void store_iq4_nl(GLOBAL char *row, int64_t nb0, int i, int n, const vec 
     float values[32];
     for (int j = 0; j < 32 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
     const float extreme = extreme_of(values, 32);
-    const int odd = is_odd(unit, 32), nothing = odd || fabs(extreme) < 1e-15f;
+    const int nonfinite = has_nonfinite(unit, 32), nothing = nonfinite || fabs(extreme) < 1e-15f;
     const float inverse = 1.0f / (extreme / (float)IQ4_NL_LEVELS[0]);
     float sum_qx = 0.0f, sum_q2 = 0.0f;
     for (int j = 0; j < 16; j++) block->qs[j] = 0;
@@ -43,14 +42,13 @@ INLINE void store_iq4_nl(GLOBAL char *row, int64_t nb0, int i, int n, const vec 
     }
     const float scale = nothing ? 0.0f : sum_qx / sum_q2;
     /* NaN too where squares left float32: its sign is the processor's */
-    if (odd || scale != scale) block->d = HALF_NAN;
+    if (nonfinite || scale != scale) block->d = HALF_NAN;
     else PUT_F16(scale, &block->d);
 }
 BLOCKS_OF(iq4_nl)
 #endif
 
 #ifdef USES_iq4_xs
-#define GROUP_iq4_xs 32
 INLINE float scale_iq4_xs(GLOBAL const block_iq4_xs *block, int j)
 {
     const int g = j / 32, low = block->scales_l[g / 2] >> g % 2 * 4 & 15, high = block->scales_h >> 2 * g & 3;
@@ -89,14 +87,14 @@ INLINE float fit_iq4_xs(const float *x)
 INLINE void store_iq4_xs(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_iq4_xs *block = (GLOBAL block_iq4_xs *)row + i / 256;
-    const int odd = is_odd(unit, 256);
+    const int nonfinite = has_nonfinite(unit, 256);
     float values[256], scales[8];
     for (int j = 0; j < 256 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
     for (int j = 0; j < 128; j++) block->qs[j] = 0;
     for (int g = 0; g < 4; g++) block->scales_l[g] = 0;
     block->scales_h = 0;
     block->d = HALF_NAN;
-    if (odd) return;
+    if (nonfinite) return;
     for (int g = 0; g < 8; g++) scales[g] = fit_iq4_xs(values + 32 * g);
     const float d = -extreme_of(scales, 8) / 32.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
     PUT_F16(d, &block->d);

@@ -22,7 +22,6 @@ INLINE int nearest_e2m1(float x, float scale)
 #endif
 
 #ifdef USES_mxfp4
-#define GROUP_mxfp4 32
 /* 2 ** (e - 128), subnormal for the two smallest */
 INLINE float power_mxfp4(int e) { return FLOAT_OF(e < 2 ? 0x00200000 << e : (e - 1) << 23); }
 INLINE float scale_mxfp4(GLOBAL const block_mxfp4 *block, int j) { return power_mxfp4(block->e); }
@@ -38,19 +37,18 @@ INLINE void store_mxfp4(GLOBAL char *row, int64_t nb0, int i, int n, const vec *
     GLOBAL block_mxfp4 *block = (GLOBAL block_mxfp4 *)row + i / 32;
     float values[32];
     for (int j = 0; j < 32 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
-    const int odd = is_odd(unit, 32), exponent = BITS_OF(extreme_of(values, 32)) >> 23 & 255;
-    const int e = odd ? 255 : exponent > 2 ? exponent - 2 : 0;
+    const int nonfinite = has_nonfinite(unit, 32), exponent = BITS_OF(extreme_of(values, 32)) >> 23 & 255;
+    const int e = nonfinite ? 255 : exponent > 2 ? exponent - 2 : 0;
     const float scale = power_mxfp4(e);
     block->e = (uint8_t)e;
     for (int j = 0; j < 16; j++) block->qs[j] = 0;
     for (int j = 0; j < 32; j++)
-        block->qs[j % 16] |= (uint8_t)((odd ? 7 : nearest_e2m1(values[j], scale)) << j / 16 * 4);
+        block->qs[j % 16] |= (uint8_t)((nonfinite ? 7 : nearest_e2m1(values[j], scale)) << j / 16 * 4);
 }
 BLOCKS_OF(mxfp4)
 #endif
 
 #ifdef USES_nvfp4
-#define GROUP_nvfp4 16
 INLINE float value_nvfp4(int e)
 {
     const int exponent = e >> 3 & 15, fraction = e & 7;
@@ -81,13 +79,13 @@ INLINE void store_nvfp4(GLOBAL char *row, int64_t nb0, int i, int n, const vec *
     for (int j = 0; j < 64 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
     for (int j = 0; j < 32; j++) block->qs[j] = 0;
     for (int g = 0; g < 4; g++) {
-        int odd = 0;
-        for (int j = 0; j < 16; j++) odd |= !(values[16 * g + j] - values[16 * g + j] == 0.0f);
-        const float most = odd ? 2688.0f : fabs(extreme_of(values + 16 * g, 16));
+        int nonfinite = 0;
+        for (int j = 0; j < 16; j++) nonfinite |= !(values[16 * g + j] - values[16 * g + j] == 0.0f);
+        const float most = nonfinite ? 2688.0f : fabs(extreme_of(values + 16 * g, 16));
         const int e = e4m3_nvfp4(fmin(most / 6.0f, 448.0f));
         block->d[g] = (uint8_t)e;
         for (int j = 0; j < 16; j++) {
-            const int number = odd ? 7 : nearest_e2m1(values[16 * g + j], value_nvfp4(e));
+            const int number = nonfinite ? 7 : nearest_e2m1(values[16 * g + j], value_nvfp4(e));
             block->qs[8 * g + j % 8] |= (uint8_t)(number << j / 8 * 4);
         }
     }

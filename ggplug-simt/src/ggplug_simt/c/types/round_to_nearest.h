@@ -3,7 +3,7 @@
    infinity, and its numbers are zero. */
 
 #if defined(USES_q8_0) || defined(USES_q8_1) || defined(USES_q4_0) || defined(USES_q5_0)
-INLINE uint16_t odd_scale(const vec *unit, int negated)
+INLINE uint16_t nonfinite_scale(const vec *unit, int negated)
 {
     uint16_t scale = 0;
     for (int j = 0; j < 32 / VEC; j++) {
@@ -35,22 +35,21 @@ INLINE float rounded_to_int8(const vec *unit, GLOBAL int8_t *numbers, float *tot
     *total = vec_sum(sum);
     return most / 127.0f;
 }
-INLINE uint16_t odd_int8(const vec *unit, GLOBAL int8_t *numbers)
+INLINE uint16_t nonfinite_int8(const vec *unit, GLOBAL int8_t *numbers)
 {
     for (int j = 0; j < 32; j++) numbers[j] = 0;
-    return odd_scale(unit, 0);
+    return nonfinite_scale(unit, 0);
 }
 #endif
 
 #ifdef USES_q8_0
-#define GROUP_q8_0 32
 INLINE float scale_q8_0(GLOBAL const block_q8_0 *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_q8_0(GLOBAL const block_q8_0 *block, int j) { return VEC_GET_I8(block->qs + j); }
 INLINE void store_q8_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_q8_0 *block = (GLOBAL block_q8_0 *)row + i / 32;
-    if (is_odd(unit, 32)) {
-        block->d = odd_int8(unit, block->qs);
+    if (has_nonfinite(unit, 32)) {
+        block->d = nonfinite_int8(unit, block->qs);
         return;
     }
     float total;
@@ -60,14 +59,13 @@ BLOCKS_OF(q8_0)
 #endif
 
 #ifdef USES_q8_1
-#define GROUP_q8_1 32
 INLINE float scale_q8_1(GLOBAL const block_q8_1 *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_q8_1(GLOBAL const block_q8_1 *block, int j) { return VEC_GET_I8(block->qs + j); }
 INLINE void store_q8_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_q8_1 *block = (GLOBAL block_q8_1 *)row + i / 32;
-    if (is_odd(unit, 32)) {
-        block->d = odd_int8(unit, block->qs);
+    if (has_nonfinite(unit, 32)) {
+        block->d = nonfinite_int8(unit, block->qs);
         block->s = HALF_NAN;
         return;
     }
@@ -80,7 +78,6 @@ BLOCKS_OF(q8_1)
 #endif
 
 #ifdef USES_q4_0
-#define GROUP_q4_0 32
 INLINE float scale_q4_0(GLOBAL const block_q4_0 *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_q4_0(GLOBAL const block_q4_0 *block, int j)
 {
@@ -89,8 +86,8 @@ INLINE vec numbers_q4_0(GLOBAL const block_q4_0 *block, int j)
 INLINE void store_q4_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_q4_0 *block = (GLOBAL block_q4_0 *)row + i / 32;
-    if (is_odd(unit, 32)) {
-        block->d = odd_scale(unit, 1);
+    if (has_nonfinite(unit, 32)) {
+        block->d = nonfinite_scale(unit, 1);
         for (int j = 0; j < 16; j++) block->qs[j] = 0x88;
         return;
     }
@@ -110,7 +107,6 @@ BLOCKS_OF(q4_0)
 #endif
 
 #ifdef USES_q4_1
-#define GROUP_q4_1 32
 INLINE float scale_q4_1(GLOBAL const block_q4_1 *block, int j) { return GET_SCALE(&block->d); }
 INLINE float minimum_q4_1(GLOBAL const block_q4_1 *block, int j) { return GET_SCALE(&block->m); }
 INLINE vec numbers_q4_1(GLOBAL const block_q4_1 *block, int j)
@@ -120,7 +116,7 @@ INLINE vec numbers_q4_1(GLOBAL const block_q4_1 *block, int j)
 INLINE void store_q4_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_q4_1 *block = (GLOBAL block_q4_1 *)row + i / 32;
-    if (is_odd(unit, 32)) {
+    if (has_nonfinite(unit, 32)) {
         block->d = HALF_NAN;
         block->m = 0;
         for (int j = 0; j < 16; j++) block->qs[j] = 0;
@@ -155,7 +151,6 @@ BLOCKS_WITH_MINIMUM(q4_1)
 #endif
 
 #ifdef USES_q5_0
-#define GROUP_q5_0 32
 INLINE float scale_q5_0(GLOBAL const block_q5_0 *block, int j) { return GET_SCALE(&block->d); }
 INLINE vec numbers_q5_0(GLOBAL const block_q5_0 *block, int j)
 {
@@ -164,17 +159,17 @@ INLINE vec numbers_q5_0(GLOBAL const block_q5_0 *block, int j)
 INLINE void store_q5_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_q5_0 *block = (GLOBAL block_q5_0 *)row + i / 32;
-    const int odd = is_odd(unit, 32);
+    const int nonfinite = has_nonfinite(unit, 32);
     float values[32];
     for (int j = 0; j < 32 / VEC; j++) VEC_PUT(unit[j], values + j * VEC);
-    const float d = odd ? 0.0f : extreme_of(values, 32) / -16.0f;
+    const float d = nonfinite ? 0.0f : extreme_of(values, 32) / -16.0f;
     const float inverse = inverse_of(d);
-    if (odd) block->d = odd_scale(unit, 1);
+    if (nonfinite) block->d = nonfinite_scale(unit, 1);
     else PUT_F16(d, &block->d);
     for (int j = 0; j < 4; j++) block->qh[j] = 0;
     for (int j = 0; j < 16; j++) block->qs[j] = 0;
     for (int j = 0; j < 32; j++) {
-        const int number = odd ? 16 : between((int)(values[j] * inverse + 16.5f), 0, 31);
+        const int number = nonfinite ? 16 : between((int)(values[j] * inverse + 16.5f), 0, 31);
         block->qs[j % 16] |= (uint8_t)((number & 15) << j / 16 * 4);
         block->qh[j / 8] |= (uint8_t)(number >> 4 << j % 8);
     }
@@ -183,7 +178,6 @@ BLOCKS_OF(q5_0)
 #endif
 
 #ifdef USES_q5_1
-#define GROUP_q5_1 32
 INLINE float scale_q5_1(GLOBAL const block_q5_1 *block, int j) { return GET_SCALE(&block->d); }
 INLINE float minimum_q5_1(GLOBAL const block_q5_1 *block, int j) { return GET_SCALE(&block->m); }
 INLINE vec numbers_q5_1(GLOBAL const block_q5_1 *block, int j)
@@ -195,7 +189,7 @@ INLINE void store_q5_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *u
     GLOBAL block_q5_1 *block = (GLOBAL block_q5_1 *)row + i / 32;
     for (int j = 0; j < 4; j++) block->qh[j] = 0;
     for (int j = 0; j < 16; j++) block->qs[j] = 0;
-    if (is_odd(unit, 32)) {
+    if (has_nonfinite(unit, 32)) {
         block->d = HALF_NAN;
         block->m = 0;
         return;

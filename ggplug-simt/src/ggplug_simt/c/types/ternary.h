@@ -6,7 +6,7 @@
 /* The scale, and what to multiply numbers with before they are rounded: 0 if not all are numbers */
 INLINE float put_scale_tq(const vec *unit, GLOBAL ggml_half *d)
 {
-    if (is_odd(unit, 256)) {
+    if (has_nonfinite(unit, 256)) {
         *d = HALF_NAN;
         return 0.0f;
     }
@@ -19,7 +19,6 @@ INLINE float put_scale_tq(const vec *unit, GLOBAL ggml_half *d)
 #endif
 
 #ifdef USES_tq1_0
-#define GROUP_tq1_0 32
 INLINE float scale_tq1_0(GLOBAL const block_tq1_0 *block, int j) { return GET_HALF(&block->d); }
 /* Number j is a digit of a byte */
 INLINE int byte_tq1_0(int j) { return j < 160 ? j % 32 : j < 240 ? 32 + (j - 160) % 16 : 48 + (j - 240) % 4; }
@@ -38,7 +37,7 @@ INLINE vec numbers_tq1_0(GLOBAL const block_tq1_0 *block, int j)
 INLINE void store_tq1_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_tq1_0 *block = (GLOBAL block_tq1_0 *)row + i / 256;
-    const int odd = is_odd(unit, 256);
+    const int nonfinite = has_nonfinite(unit, 256);
     const float inverse = put_scale_tq(unit, &block->d);
     int found[52];
     for (int b = 0; b < 52; b++) found[b] = 0;
@@ -48,7 +47,7 @@ INLINE void store_tq1_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *
         VEC_PUT(unit[j], values);
         for (int k = 0; k < VEC; k++) {
             const int at = byte_tq1_0(j * VEC + k);
-            found[at] = found[at] * 3 + (odd ? 0 : round_away(values[k] * inverse) + 1);
+            found[at] = found[at] * 3 + (nonfinite ? 0 : round_away(values[k] * inverse) + 1);
         }
     }
     for (int b = 0; b < 52; b++) {
@@ -62,7 +61,6 @@ BLOCKS_OF(tq1_0)
 #endif
 
 #ifdef USES_tq2_0
-#define GROUP_tq2_0 32
 INLINE float scale_tq2_0(GLOBAL const block_tq2_0 *block, int j) { return GET_HALF(&block->d); }
 INLINE vec numbers_tq2_0(GLOBAL const block_tq2_0 *block, int j)
 {
@@ -71,10 +69,10 @@ INLINE vec numbers_tq2_0(GLOBAL const block_tq2_0 *block, int j)
 INLINE void store_tq2_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_tq2_0 *block = (GLOBAL block_tq2_0 *)row + i / 256;
-    const int odd = is_odd(unit, 256);
+    const int nonfinite = has_nonfinite(unit, 256);
     const float inverse = put_scale_tq(unit, &block->d);
     for (int j = 0; j < 64; j++) block->qs[j] = 0;
-    for (int j = 0; j < 256 && !odd; j += VEC) {
+    for (int j = 0; j < 256 && !nonfinite; j += VEC) {
         float values[VEC];
         VEC_PUT(unit[j / VEC], values);
         for (int k = 0; k < VEC; k++) {
