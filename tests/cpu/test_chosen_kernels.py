@@ -18,7 +18,7 @@ from ggplug.memory import allocate_graph
 from ggplug.ops import OPS
 from ggplug_testing.cases import cases_of
 from ggplug_testing.cases.case import Leafs
-from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.devices.reference import ReferenceDevice
 
 N = 8
 

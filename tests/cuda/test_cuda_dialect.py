@@ -16,7 +16,7 @@ from paths import SUPPORT
 from ggplug.backend import Device
 from ggplug.ops.base import OPS
 from ggplug_testing import BackendSuite
-from ggplug_testing.runner import cases_of, run_op
+from ggplug_testing.running.runner import cases_of, run_op
 from ggplug_testing.vectors import Recording, replay, report
 
 pytest.importorskip("ggplug_simt")

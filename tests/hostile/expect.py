@@ -1,7 +1,7 @@
 """What must come out: the oracle's values, and how far from them a result may be.
 
-The values are those of the ops' references (:mod:`ggplug_testing.oracle`).  Rows whose index is out of range are zeros,
-and where rows are written by index such a row is left out.
+The values are those of the ops' references (:mod:`ggplug_testing.judging.oracle`).  Rows whose index is out of
+range are zeros, and where rows are written by index such a row is left out.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ggplug.ops.base import Array
 from ggplug.ops.flash_attention import shares_of
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16
-from ggplug_testing.comparison import compare, compare_selected
 from ggplug_testing.description import description_of, selected_by
-from ggplug_testing.expected import within
-from ggplug_testing.oracle import Store, can_interpret, compute_node, decoded, round_into
+from ggplug_testing.judging.comparison import compare, compare_selected
+from ggplug_testing.judging.expected import within
+from ggplug_testing.judging.oracle import Store, can_interpret, compute_node, decoded, round_into
 from ggplug_testing.precision import FLUSHED, room
 
 Bytes = npt.NDArray[np.uint8]

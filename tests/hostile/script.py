@@ -18,7 +18,7 @@ def script(case: Case, device: str) -> str:
     lines += [
         "import ggplug as gg",
         "from ggplug.ops.base import OPS, apply",
-        "from ggplug_testing.oracle import evaluate",
+        "from ggplug_testing.judging.oracle import evaluate",
         "",
         f"device = gg.device({name!r})",
         "stream = device.init()",

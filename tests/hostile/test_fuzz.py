@@ -15,9 +15,9 @@ from ggplug.ops.base import OPS, Array, Indexes, Op, apply
 from ggplug.ops.rows import GetRows
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, I32
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.drawing.drawers import drawable
 from ggplug_testing.drawing.layouts import LAYOUTS
-from ggplug_testing.reference import ReferenceDevice
 from tests.mutation import kernels
 
 from . import child

@@ -15,10 +15,10 @@ from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug.nodes.hazards import written_sources
 from ggplug.tensor import Tensor, strided
-from ggplug_testing.comparison import compare
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.drawing.draw import Source
-from ggplug_testing.oracle import can_interpret, decoded, moves_bits
-from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.judging.comparison import compare
+from ggplug_testing.judging.oracle import can_interpret, decoded, moves_bits
 
 from .draw import Built
 from .expect import Expected, difference

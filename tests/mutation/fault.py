@@ -27,9 +27,14 @@ PARTS: dict[str, tuple[str, ...]] = {
         "ggplug.discrete.plan",
         "ggplug.interface.walking",
     ),
-    "answers": (_DEVICE, "ggplug.backend", "ggplug_testing.reference"),
-    "groups": (f"{SUBJECT}.together", "ggplug.backend Device.groups", "ggplug_testing.fusing", "tests.mutation.groups"),
-    "packing": (f"{SUBJECT}.panels", "ggplug.interface.buffers", "ggplug_testing.packing"),
+    "answers": (_DEVICE, "ggplug.backend", "ggplug_testing.devices.reference"),
+    "groups": (
+        f"{SUBJECT}.together",
+        "ggplug.backend Device.groups",
+        "ggplug_testing.devices.fusing",
+        "tests.mutation.groups",
+    ),
+    "packing": (f"{SUBJECT}.panels", "ggplug.interface.buffers", "ggplug_testing.devices.packing"),
 }
 """Of a backend, in the order in which they are shown, and what begins the module and function of faults in them."""
 

@@ -15,7 +15,7 @@ from ggplug.ops.unary import Scale, Unary
 from ggplug.patterns import Pattern, of, pattern, viewed
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import strided
-from ggplug_testing.fusing import (
+from ggplug_testing.devices.fusing import (
     ADD,
     COPIED,
     GATE,
@@ -33,7 +33,7 @@ from ggplug_testing.fusing import (
     FusingDevice,
     interpret_group,
 )
-from ggplug_testing.oracle import compute_node
+from ggplug_testing.judging.oracle import compute_node
 from tests.mutation.fault import written
 
 SCALE = of(Scale)

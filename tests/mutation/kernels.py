@@ -17,8 +17,8 @@ from ggplug.ops.norms import Norm
 from ggplug.ops.rotary import Rope
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import BF16, F16, F32, I32, KERNEL_FLOATS, Type
-from ggplug_testing.oracle import compute_node, cut, decoded, moves_bits, round_into
-from ggplug_testing.reference import ReferenceDevice, interpret
+from ggplug_testing.devices.reference import ReferenceDevice, interpret
+from ggplug_testing.judging.oracle import compute_node, cut, decoded, moves_bits, round_into
 from tests.mutation.fault import written
 
 Kernel = Callable[..., None]

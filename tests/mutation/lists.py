@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ggplug.backend import Device
+from ggplug_testing.devices.fusing import FusingDevice
+from ggplug_testing.devices.packing import PackingDevice
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.fake import FakeDevice
-from ggplug_testing.fusing import FusingDevice
-from ggplug_testing.packing import PackingDevice
-from ggplug_testing.reference import ReferenceDevice
 from tests.mutation.fault import Fault
 from tests.mutation.operators import Mechanical, changes, functions
 from tests.mutation.seeding import SUBJECT, Edit

@@ -12,7 +12,7 @@ from ggplug.host import HostBuffer, HostBufferType
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage
 from ggplug_testing.contracts.bases import FAR_BYTES
-from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.devices.reference import ReferenceDevice
 from tests.mutation.fault import written
 
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from ggplug_testing.isolation import Channel, Worker
-from ggplug_testing.progress import bar
-from ggplug_testing.rendering import aligned
-from ggplug_testing.report import Finding
-from ggplug_testing.stopping import in_words, number_of, stoppable
+from ggplug_testing.reporting.progress import bar
+from ggplug_testing.reporting.rendering import aligned
+from ggplug_testing.reporting.report import Finding
+from ggplug_testing.running.isolation import Channel, Worker
+from ggplug_testing.running.stopping import in_words, number_of, stoppable
 from tests.mutation import FAULTS, lists, trial
 from tests.mutation.fault import PARTS, Fault
 from tests.mutation.seeding import SeedError, source

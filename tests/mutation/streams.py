@@ -8,7 +8,7 @@ from typing import Any
 from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Capabilities, Groups, Plan, WalkPlan, check_parameters
 from ggplug.discrete import QueuedPlan
 from ggplug.graph import Graph
-from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.devices.reference import ReferenceDevice
 from tests.mutation.fault import written
 from tests.mutation.subject.device import SubjectDevice, SubjectStream
 

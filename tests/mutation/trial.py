@@ -8,11 +8,11 @@ from ggplug.ops.base import OPS
 from ggplug.patterns import Pattern
 from ggplug_testing.cases.chains import SUBJECT as GROUPS
 from ggplug_testing.cases.graphs import SUBJECT as GRAPH
-from ggplug_testing.causes import of_exception
 from ggplug_testing.conformance import Unit, units
 from ggplug_testing.contracts import CLAUSES
-from ggplug_testing.report import Finding
-from ggplug_testing.watching import Watch
+from ggplug_testing.reporting.causes import of_exception
+from ggplug_testing.reporting.report import Finding
+from ggplug_testing.reporting.watching import Watch
 from tests.mutation import FAULTS
 from tests.mutation.fault import Fault
 from tests.mutation.lists import DEVICES, Recorded, recorded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from examples.node_times import computed
 from ggplug.hookspecs import HOOKS
 from ggplug_testing import FakeDevice, ReferenceDevice
-from ggplug_testing.fusing import FusingDevice
+from ggplug_testing.devices.fusing import FusingDevice
 
 
 def test_times_are_told_for_each_op_and_the_policy_places_products() -> None:

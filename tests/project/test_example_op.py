@@ -14,9 +14,9 @@ import ggplug as gg
 from ggplug.errors import ParameterError, ShapeError
 from ggplug.ops.base import OPS
 from ggplug_testing.cases import GENERATORS
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.precision import RULES
-from ggplug_testing.reference import ReferenceDevice
-from ggplug_testing.runner import run_op
+from ggplug_testing.running.runner import run_op
 
 EXAMPLE = "examples.soft_capped_gelu"
 

@@ -21,7 +21,7 @@ from ggplug.tensor import new_tensor
 from ggplug.types import F32
 from ggplug_testing.cases import Case, Leafs
 from ggplug_testing.cases.case import node
-from ggplug_testing.runner import run_case
+from ggplug_testing.running.runner import run_case
 
 pytest.importorskip("ggplug_simt")
 

@@ -18,7 +18,7 @@ from cuda_on_host import HostDevice, HostDriver
 from ggplug.backend import BufferType
 from ggplug.ops.base import OPS
 from ggplug_simt import SimtBuffer, SimtBufferType
-from ggplug_testing import runner
+from ggplug_testing.running import runner
 
 PAGE = mmap.PAGESIZE
 NOTHING, READ_AND_WRITE = 0, 3  # PROT_*

@@ -16,7 +16,7 @@ from ggplug.backend import BufferType, Operand
 from ggplug.host import HOST
 from ggplug.types import BufferUsage
 from ggplug.values.arrays import decode
-from ggplug_testing.reference import interpret
+from ggplug_testing.devices.reference import interpret
 
 EXTENTS = (4, 8, 16, 48)
 

@@ -17,8 +17,8 @@ from ggplug_testing import BackendSuite
 from ggplug_testing.cases import Case, graph_cases
 from ggplug_testing.cases.chains import group_cases
 from ggplug_testing.cases.large import LARGE
-from ggplug_testing.groups import run_groups
-from ggplug_testing.runner import cases_of
+from ggplug_testing.running.groups import run_groups
+from ggplug_testing.running.runner import cases_of
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ggplug.backend import Decline, Group
-from ggplug_testing.fusing import FusingDevice
+from ggplug_testing.devices.fusing import FusingDevice
 
 
 class Wrong(FusingDevice):

@@ -8,9 +8,9 @@ import pytest
 
 from ggplug_testing.conformance import check
 from ggplug_testing.contracts import CLAUSES, Clause, run_clause
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.fake import FakeDevice
-from ggplug_testing.reference import ReferenceDevice
-from ggplug_testing.rendering import text
+from ggplug_testing.reporting.rendering import text
 
 WAYS: dict[str, Callable[[], FakeDevice]] = {
     "now": lambda: FakeDevice(host_buffer=True),

@@ -15,10 +15,10 @@ from ggplug_testing import ReferenceDevice, cases_of, check
 from ggplug_testing.cases import Case, graph_cases, node
 from ggplug_testing.cases.chains import group_cases
 from ggplug_testing.contracts import CLAUSES, run_clause
-from ggplug_testing.groups import run_group_case
-from ggplug_testing.reference import interpret
-from ggplug_testing.report import Finding
-from ggplug_testing.runner import run_case
+from ggplug_testing.devices.reference import interpret
+from ggplug_testing.reporting.report import Finding
+from ggplug_testing.running.groups import run_group_case
+from ggplug_testing.running.runner import run_case
 from tests.mutation import FAULTS, Fault
 from tests.mutation.kernels import FaultyKernels, cuts_as_the_processor_does
 

@@ -11,8 +11,8 @@ from ggplug.backend import Operand
 from ggplug.ops.base import OPS, Array, Op
 from ggplug_testing import cases_of
 from ggplug_testing.cases import Case
-from ggplug_testing.oracle import decoded, round_into
-from ggplug_testing.runner import run_op
+from ggplug_testing.judging.oracle import decoded, round_into
+from ggplug_testing.running.runner import run_op
 from ggplug_testing.vectors import find_device
 from tests.mutation.kernels import FaultyKernels
 

@@ -18,9 +18,9 @@ from ggplug.tensor import Tensor
 from ggplug_testing import FakeDevice, Leafs, ReferenceDevice
 from ggplug_testing.cases import graph_cases
 from ggplug_testing.cases.chains import CHAINS, Context, group_cases
-from ggplug_testing.comparison import compare
-from ggplug_testing.fusing import FusingDevice
-from ggplug_testing.groups import run_group_case, run_groups
+from ggplug_testing.devices.fusing import FusingDevice
+from ggplug_testing.judging.comparison import compare
+from ggplug_testing.running.groups import run_group_case, run_groups
 from tests.mutation import FAULTS
 
 

@@ -11,10 +11,10 @@ from ggplug.backend import Operand
 from ggplug.ops.base import OPS, Array, Op
 from ggplug.types import BF16, F16, F32, KERNEL_FLOATS, Type
 from ggplug_testing import cases_of
-from ggplug_testing.oracle import decoded, moves_bits
-from ggplug_testing.reference import interpret
-from ggplug_testing.report import Finding
-from ggplug_testing.runner import run_op
+from ggplug_testing.devices.reference import interpret
+from ggplug_testing.judging.oracle import decoded, moves_bits
+from ggplug_testing.reporting.report import Finding
+from ggplug_testing.running.runner import run_op
 from tests.mutation.kernels import FaultyKernels
 
 CONVERTING = ("cpy", "dup", "get_rows", "set_rows")

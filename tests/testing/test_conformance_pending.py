@@ -18,8 +18,8 @@ from ggplug_testing.cases import cases_of
 from ggplug_testing.contracts import CLAUSES, Clause, holding, loading, racing, run_clause
 from ggplug_testing.contracts.clause import ATTEMPTS
 from ggplug_testing.contracts.loading import Load, Unit, Work
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.fake import FakeBackend, FakeDevice, FakeRegistration
-from ggplug_testing.reference import ReferenceDevice
 from tests.mutation import FAULTS, Fault
 from tests.mutation.lists import DEVICES
 from tests.mutation.seeding import Edit, seeded

@@ -19,8 +19,8 @@ from ggplug_testing import FakeDevice, ReferenceDevice, cases_of, generates
 from ggplug_testing.cases import GENERATORS, LAYOUTS, Case, Layout, Leafs, graph_cases, node
 from ggplug_testing.cases.case import ENCODED, QUANTIZED
 from ggplug_testing.cases.ones import ones_cases
-from ggplug_testing.oracle import decoded, evaluate
-from ggplug_testing.runner import run_case, run_op
+from ggplug_testing.judging.oracle import decoded, evaluate
+from ggplug_testing.running.runner import run_case, run_op
 
 
 @pytest.mark.parametrize("layout", get_args(Layout))

@@ -7,7 +7,7 @@ import pytest
 
 from ggplug import types
 from ggplug.errors import ShapeError
-from ggplug_testing.comparison import Allowed, compare, compare_bits, compare_selected, nmse
+from ggplug_testing.judging.comparison import Allowed, compare, compare_bits, compare_selected, nmse
 
 WANT = np.array([[[[1.0, -2.0, 3.0, 4.0]]]])
 

@@ -18,9 +18,9 @@ from ggplug.errors import (
     UnsupportedOpError,
 )
 from ggplug.host import HOST
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.fake import POISON, FakeDevice, FakeRegistration
-from ggplug_testing.placement import Placement
-from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.running.placement import Placement
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 

@@ -15,8 +15,8 @@ from ggplug.host import HOST
 from ggplug.interface.buffers import Buffer
 from ggplug.sharing import accessing, using, waits
 from ggplug_testing.contracts import CLAUSES, Clause, freeing, run_clause, stepping
+from ggplug_testing.devices.packing import PackingDevice
 from ggplug_testing.fake import FakeDevice
-from ggplug_testing.packing import PackingDevice
 from tests.mutation.seeding import SUBJECT, Edit, seeded
 from tests.mutation.subject import SubjectDevice
 

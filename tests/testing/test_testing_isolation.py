@@ -13,9 +13,9 @@ import pytest
 
 from ggplug.ops import Relu
 from ggplug_testing import cases_of
-from ggplug_testing.isolation import Channel, Worker
-from ggplug_testing.report import Finding
-from ggplug_testing.watching import Watch
+from ggplug_testing.reporting.report import Finding
+from ggplug_testing.reporting.watching import Watch
+from ggplug_testing.running.isolation import Channel, Worker
 
 pytest_plugins = ["pytester"]
 
@@ -90,7 +90,7 @@ from typing import ClassVar
 from ggplug.backend import Device
 from ggplug.ops import Neg, Relu
 from ggplug_testing import ReferenceDevice
-from ggplug_testing.reference import interpret
+from ggplug_testing.devices.reference import interpret
 
 def relu(op, dst, x):
     if x.tensor.ne[0] == 17 and dst.tensor.is_contiguous():

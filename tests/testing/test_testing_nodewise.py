@@ -17,7 +17,7 @@ from ggplug.cli.output import plain
 from ggplug.errors import GraphError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.testing import Differences, FakeDevice, ReferenceDevice, compare
-from ggplug_testing.fusing import PATTERNS, FusingDevice
+from ggplug_testing.devices.fusing import PATTERNS, FusingDevice
 
 RANDOM = np.random.default_rng(5)
 

@@ -10,7 +10,7 @@ from ggplug.errors import GraphError, ShapeError, TensorStateError
 from ggplug.ops.base import OPS, Op, apply
 from ggplug.tensor import like
 from ggplug.values.arrays import encode
-from ggplug_testing.oracle import evaluate
+from ggplug_testing.judging.oracle import evaluate
 
 rng = np.random.default_rng(3)
 

@@ -19,8 +19,8 @@ from ggplug.types import DeviceKind
 from ggplug_testing import ReferenceDevice
 from ggplug_testing.conformance import check
 from ggplug_testing.contracts import Clause, ContractError, run_clause
-from ggplug_testing.rendering import text
-from ggplug_testing.report import Finding
+from ggplug_testing.reporting.rendering import text
+from ggplug_testing.reporting.report import Finding
 
 
 class ToyBuffer(DiscreteBuffer):

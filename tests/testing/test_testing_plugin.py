@@ -11,8 +11,8 @@ import pytest
 # Imported here, so that the sessions within these tests need not import them each time.
 from ggplug.ops.base import OPS
 from ggplug_testing import cases_of, suite  # noqa: F401
-from ggplug_testing.rendering import table
-from ggplug_testing.report import Finding, Report
+from ggplug_testing.reporting.rendering import table
+from ggplug_testing.reporting.report import Finding, Report
 from tests import mutation  # noqa: F401
 
 pytest_plugins = ["pytester"]

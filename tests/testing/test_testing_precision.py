@@ -15,8 +15,8 @@ from ggplug.ops.base import OPS
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, Q6_K, Q8_0, Type
 from ggplug_testing.cases.case import Leafs, node
-from ggplug_testing.comparison import Allowed, compare
-from ggplug_testing.expected import Expected, within
+from ggplug_testing.judging.comparison import Allowed, compare
+from ggplug_testing.judging.expected import Expected, within
 from ggplug_testing.precision import OTHER, RULES, UNIT
 from ggplug_testing.precision.__main__ import page
 

@@ -25,11 +25,11 @@ from ggplug_testing.cases.case import labelled
 from ggplug_testing.conformance import main
 from ggplug_testing.contracts import CLAUSES, Clause, run_clause
 from ggplug_testing.contracts.bases import bases_of
-from ggplug_testing.reference import ReferenceDevice, interpret
-from ggplug_testing.rendering import markdown, text
-from ggplug_testing.report import GROUND, Finding, Report
-from ggplug_testing.runner import run_op
-from ggplug_testing.watching import EVERYTHING, Following
+from ggplug_testing.devices.reference import ReferenceDevice, interpret
+from ggplug_testing.reporting.rendering import markdown, text
+from ggplug_testing.reporting.report import GROUND, Finding, Report
+from ggplug_testing.reporting.watching import EVERYTHING, Following
+from ggplug_testing.running.runner import run_op
 
 pytest_plugins = ["pytester"]
 
@@ -471,7 +471,7 @@ from typing import ClassVar
 from ggplug.backend import Device
 from ggplug.ops import Add, Mul, Relu, Sub
 from ggplug_testing import ReferenceDevice
-from ggplug_testing.reference import interpret
+from ggplug_testing.devices.reference import interpret
 
 def compute(op, dst, *src):
     prepared = prepare(dst)

@@ -15,8 +15,8 @@ from paths import ROOT
 
 from ggplug_testing import check, conformance
 from ggplug_testing.contracts.layouts import plans_know_the_layout_of_weights
-from ggplug_testing.report import Finding, Report
-from ggplug_testing.watching import EVERYTHING
+from ggplug_testing.reporting.report import Finding, Report
+from ggplug_testing.reporting.watching import EVERYTHING
 from tests.mutation import FAULTS, lists, score
 from tests.mutation.fault import PARTS, Fault
 from tests.mutation.operators import OPERATORS, Mechanical, changed, changes, functions

@@ -12,9 +12,9 @@ import pytest
 from ggplug.backend import Device, Operand
 from ggplug.ops import OPS, Op
 from ggplug_testing.conformance import check
-from ggplug_testing.reference import ReferenceDevice, interpret
-from ggplug_testing.rendering import text
-from ggplug_testing.report import Finding, Report, hint
+from ggplug_testing.devices.reference import ReferenceDevice, interpret
+from ggplug_testing.reporting.rendering import text
+from ggplug_testing.reporting.report import Finding, Report, hint
 
 When = Callable[[Op, Operand, tuple[Operand | None, ...]], Any]
 

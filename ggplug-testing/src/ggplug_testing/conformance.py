@@ -21,15 +21,15 @@ from ggplug.ops.base import OPS, Op
 from ggplug_testing.cases.chains import SUBJECT as GROUPS
 from ggplug_testing.cases.graphs import SUBJECT as GRAPH
 from ggplug_testing.contracts import CLAUSES, CONTRACT, Clause, run_clauses
-from ggplug_testing.groups import run_groups
-from ggplug_testing.isolation import Channel, Worker
-from ggplug_testing.progress import bar
-from ggplug_testing.rendering import markdown, text
-from ggplug_testing.report import Finding, Report
-from ggplug_testing.runner import run_graphs, run_op
-from ggplug_testing.stopping import in_words, number_of, stoppable
+from ggplug_testing.reporting.progress import bar
+from ggplug_testing.reporting.rendering import markdown, text
+from ggplug_testing.reporting.report import Finding, Report
+from ggplug_testing.reporting.watching import EVERYTHING, IN_THE_PLACE, Following, One, Watch
+from ggplug_testing.running.groups import run_groups
+from ggplug_testing.running.isolation import Channel, Worker
+from ggplug_testing.running.runner import run_graphs, run_op
+from ggplug_testing.running.stopping import in_words, number_of, stoppable
 from ggplug_testing.vectors import find_device
-from ggplug_testing.watching import EVERYTHING, IN_THE_PLACE, Following, One, Watch
 
 
 class Unit(NamedTuple):

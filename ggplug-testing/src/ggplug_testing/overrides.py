@@ -19,7 +19,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from ggplug.backend import Backend, Buffer, BufferType, Device, Event, Plan, Registration
-from ggplug_testing.causes import CORE, Line, home_of
+from ggplug_testing.reporting.causes import CORE, Line, home_of
 
 ROOTS = (Registration, Device, BufferType, Buffer, Backend, Event, Plan)
 """The classes that authors derive theirs from."""

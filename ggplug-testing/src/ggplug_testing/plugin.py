@@ -36,10 +36,10 @@ def pytest_addoption(parser: Any) -> None:
 
 
 def pytest_configure(config: Any) -> None:
-    from ggplug_testing.verdicts import Verdicts
+    from ggplug_testing.reporting.verdicts import Verdicts
 
     config.pluginmanager.register(Verdicts(config), "ggplug-verdicts")
     if config.getoption("--ggplug-isolate"):
-        from ggplug_testing.isolated_tests import Isolating
+        from ggplug_testing.running.isolated_tests import Isolating
 
         config.pluginmanager.register(Isolating(config), "ggplug-isolating")

@@ -29,12 +29,12 @@ from ggplug.backend import Device
 from ggplug.ops.base import OPS
 from ggplug_testing.cases import Case, cases_of
 from ggplug_testing.contracts import CLAUSES, run_clauses
-from ggplug_testing.groups import run_groups
-from ggplug_testing.report import Finding
-from ggplug_testing.runner import run_graphs, run_op
+from ggplug_testing.reporting.report import Finding
+from ggplug_testing.reporting.verdicts import FOUND, WATCH, conclude, followed
+from ggplug_testing.reporting.watching import EVERYTHING, One, Watch
+from ggplug_testing.running.groups import run_groups
+from ggplug_testing.running.runner import run_graphs, run_op
 from ggplug_testing.vectors import find_device
-from ggplug_testing.verdicts import FOUND, WATCH, conclude, followed
-from ggplug_testing.watching import EVERYTHING, One, Watch
 
 
 class BackendSuite:

@@ -29,14 +29,14 @@ from ggplug.graph import Graph
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides
 from ggplug.types import by_name
 from ggplug.values.arrays import strided
-from ggplug_testing.comparison import Comparison, compare, compare_selected
 from ggplug_testing.description import selected_by
 from ggplug_testing.ggml_ops import Result, Undefined, rewrite
-from ggplug_testing.judging import stray_write
-from ggplug_testing.oracle import decoded
-from ggplug_testing.placement import UNWRITTEN, Placement
-from ggplug_testing.progress import bar
-from ggplug_testing.stopping import in_words, number_of, stoppable
+from ggplug_testing.judging.comparison import Comparison, compare, compare_selected
+from ggplug_testing.judging.oracle import decoded
+from ggplug_testing.judging.results import stray_write
+from ggplug_testing.reporting.progress import bar
+from ggplug_testing.running.placement import UNWRITTEN, Placement
+from ggplug_testing.running.stopping import in_words, number_of, stoppable
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -254,7 +254,7 @@ def find_device(name: str) -> Device:
     when they are waited for, on a thread, and in any order that the contract allows.
     """
     if name == "reference":
-        from ggplug_testing.reference import ReferenceDevice
+        from ggplug_testing.devices.reference import ReferenceDevice
 
         return ReferenceDevice()
     if name in _FAKES:

@@ -214,7 +214,7 @@ def test_products_with_packed_weights_are_measured_beside_plain_ones(monkeypatch
     from ggplug.errors import UnsupportedOpError
     from ggplug.registry.extras import Options
     from ggplug_testing import ReferenceDevice
-    from ggplug_testing.packing import PADDING, PackingDevice
+    from ggplug_testing.devices.packing import PADDING, PackingDevice
 
     monkeypatch.setattr(packed, "WEIGHTS", (types.F32, types.Q8_0))
     monkeypatch.setattr(packed.PackedWeights, "CASES", ((1, 4), (3, 4)))

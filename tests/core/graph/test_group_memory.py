@@ -18,7 +18,7 @@ from ggplug.memory.layout import NOWHERE
 from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.patterns import chain, of, pattern
 from ggplug.tensor import Tensor
-from ggplug_testing.fusing import FusingDevice
+from ggplug_testing.devices.fusing import FusingDevice
 
 DEVICE = FusingDevice()
 STREAM = DEVICE.init()

@@ -18,7 +18,7 @@ from ggplug.memory import GraphAllocator, allocate_graph
 from ggplug.nodes.groups import UNGROUPED
 from ggplug.tensor import Tensor
 from ggplug_testing import FakeDevice, ReferenceDevice
-from ggplug_testing.packing import PackingDevice
+from ggplug_testing.devices.packing import PackingDevice
 
 
 def leaf(*ne: int) -> Tensor:

@@ -19,7 +19,7 @@ from ggplug.tensor import Context
 from ggplug.types import BufferUsage
 from ggplug_testing import FakeDevice
 from ggplug_testing.contracts import CLAUSES, Clause, layouts, run_clause
-from ggplug_testing.packing import PADDING, PackingDevice
+from ggplug_testing.devices.packing import PADDING, PackingDevice
 
 OF_LAYOUTS = [clause for clause in CLAUSES if clause.check.__module__ == layouts.__name__]
 

@@ -17,7 +17,7 @@ from ggplug.memory import Allocation, allocate_graph
 from ggplug.registry import REGISTRY
 from ggplug.types import BufferUsage
 from ggplug.values.revisions import Revision, Watchers
-from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.devices.reference import ReferenceDevice
 
 N = 8
 

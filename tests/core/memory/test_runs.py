@@ -15,8 +15,8 @@ from ggplug.backend import Backend, Device
 from ggplug.errors import ComputeError, TensorStateError
 from ggplug.memory import Arena, GraphAllocator, Run, allocate_graph
 from ggplug.registry import REGISTRY
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.fake import FakeDevice
-from ggplug_testing.reference import ReferenceDevice
 
 N = 8
 

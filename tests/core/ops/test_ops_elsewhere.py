@@ -17,7 +17,7 @@ from ggplug.ops import OPS, Op, builder
 from ggplug.ops.base import Array
 from ggplug.tensor import Spec, Tensor, like
 from ggplug_testing import conformance
-from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.devices.reference import ReferenceDevice
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from ggplug.errors import ComputeError, GraphError, ParameterError, ShapeError, 
 from ggplug.ops import OPS
 from ggplug.tensor import Tensor
 from ggplug_testing import ReferenceDevice
-from ggplug_testing.oracle import evaluate
-from ggplug_testing.runner import run_case
+from ggplug_testing.judging.oracle import evaluate
+from ggplug_testing.running.runner import run_case
 
 RANDOM = np.random.default_rng(13)
 

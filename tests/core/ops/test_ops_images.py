@@ -16,7 +16,7 @@ from ggplug import ops
 from ggplug.errors import ParameterError, ShapeError, TypeMismatchError
 from ggplug.ops import PoolKind, ScaleMode
 from ggplug.tensor import Tensor, new_tensor
-from ggplug_testing.oracle import evaluate
+from ggplug_testing.judging.oracle import evaluate
 
 
 def t(*ne: int, type: str = "f32") -> Tensor:

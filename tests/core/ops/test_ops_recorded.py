@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ggplug.ops import OPS
-from ggplug_testing.placement import Placement
-from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.devices.reference import ReferenceDevice
+from ggplug_testing.running.placement import Placement
 from ggplug_testing.vectors import Outcome, Recording, replay
 
 # Views have no cases of their own: they come with the ops that read them.

@@ -257,7 +257,7 @@ from ggplug.ops import OPS
 from ggplug.errors import ComputeError
 from ggplug_testing import Leafs, evaluate
 from ggplug_testing.cases.empty import empty_cases
-from ggplug_testing.comparison import compare
+from ggplug_testing.judging.comparison import compare
 
 device = gg.device(sys.argv[1])
 scheduler = gg.Scheduler([device.init()])

@@ -32,7 +32,7 @@ from ggplug.ops import Neg, PythonCall
 from ggplug.types import DeviceKind
 from ggplug_cpu.device import CpuDevice
 from ggplug_testing import FakeDevice, ReferenceDevice
-from ggplug_testing.oracle import evaluate
+from ggplug_testing.judging.oracle import evaluate
 
 
 class Dictionary(Device):

@@ -19,8 +19,8 @@ from ggplug import quants, types
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug_testing import vectors, vectors_choice
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.ggml_ops import TABLE
-from ggplug_testing.reference import ReferenceDevice
 from ggplug_testing.vectors import Outcome, Recording, replay
 from tests.mutation import FAULTS
 

@@ -38,7 +38,7 @@ from ggplug.sharing import HELD
 from ggplug.types import F32, DeviceKind
 from ggplug_testing.conformance import check
 from ggplug_testing.contracts import CLAUSES, Clause, run_clause
-from ggplug_testing.rendering import text
+from ggplug_testing.reporting.rendering import text
 
 
 class ArrayBuffer(DiscreteBuffer):

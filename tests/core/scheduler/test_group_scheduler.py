@@ -22,7 +22,7 @@ from ggplug.scheduler import Scheduler
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage
 from ggplug_testing import FakeDevice
-from ggplug_testing.fusing import PATTERNS, FusingDevice
+from ggplug_testing.devices.fusing import PATTERNS, FusingDevice
 
 
 def placed(*shape: int, seed: int = 0, memory: BufferType = HOST, usage: BufferUsage = BufferUsage.ANY) -> Tensor:

@@ -14,8 +14,8 @@ from ggplug.errors import BufferUseError, GGUFError, OutOfMemoryError, Parameter
 from ggplug.gguf import GGUFReader, GGUFWriter, load
 from ggplug.host import HOST, HostBufferType, asarray
 from ggplug.types import BufferUsage
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.fake import FakeDevice
-from ggplug_testing.reference import ReferenceDevice
 
 RNG = np.random.default_rng(11)
 VALUES = {

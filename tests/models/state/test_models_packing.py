@@ -26,7 +26,7 @@ from ggplug_models.commands.embed import embed
 from ggplug_models.networks.model import ARCHITECTURES, Model
 from ggplug_models.weights.placement import in_turn
 from ggplug_testing import FakeDevice
-from ggplug_testing.packing import PADDING, PackingDevice
+from ggplug_testing.devices.packing import PADDING, PackingDevice
 
 IDS = [[2, 9, 33, 120, 7, 3] * 4, [2, 250, 11, 3] * 5]
 """Enough columns for the kernels that read panels, packed or not."""

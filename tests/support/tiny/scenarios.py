@@ -19,7 +19,7 @@ from ggplug_simt import SimtBuffer
 from ggplug_simt.ledger import Ledger
 from ggplug_simt.plan import SimtPlan
 from ggplug_testing.contracts import CLAUSES, run_clause
-from ggplug_testing.runner import cases_of, run_op
+from ggplug_testing.running.runner import cases_of, run_op
 from tiny.driver import BINDING, PROPERTIES, STEP, TinyDevice
 from tiny.library import HEAD, WORDS
 

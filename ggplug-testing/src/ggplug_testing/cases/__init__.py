@@ -24,8 +24,8 @@ from ggplug_testing.cases.making import Make
 from ggplug_testing.cases.ones import ones_cases
 from ggplug_testing.cases.sources import source_cases
 from ggplug_testing.cases.wild import wild_cases
-from ggplug_testing.comparison import Agreement
 from ggplug_testing.description import GENERATORS, description_of, generates
+from ggplug_testing.judging.comparison import Agreement
 
 
 def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:

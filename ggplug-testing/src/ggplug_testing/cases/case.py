@@ -21,7 +21,7 @@ from ggplug.sketches import node as node
 from ggplug.tensor import Extents, Tensor, extents
 from ggplug.types import I32, Type, as_type
 from ggplug.values.arrays import as_bytes, encode
-from ggplug_testing.comparison import Agreement
+from ggplug_testing.judging.comparison import Agreement
 
 ROWWISE: tuple[Layout, ...] = LAYOUTS[:5]
 """The layouts whose rows are contiguous."""

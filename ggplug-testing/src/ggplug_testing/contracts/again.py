@@ -19,11 +19,11 @@ from ggplug.ops.rotary import rope
 from ggplug.ops.rows import get_rows, set_rows
 from ggplug.tensor import Tensor, new_tensor
 from ggplug.values.arrays import as_bytes, encode
-from ggplug_testing.comparison import compare
 from ggplug_testing.contracts.clause import clause, expect, expect_raises
 from ggplug_testing.contracts.ids import ids, ids_of, nodes_with_ids, values_of
-from ggplug_testing.expected import Expected
-from ggplug_testing.placement import Placement
+from ggplug_testing.judging.comparison import compare
+from ggplug_testing.judging.expected import Expected
+from ggplug_testing.running.placement import Placement
 
 _Values = dict[Tensor, Array]
 

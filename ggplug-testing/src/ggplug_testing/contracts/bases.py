@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from ggplug.errors import ParameterError
 from ggplug_testing.contracts.clause import Clause
-from ggplug_testing.report import GROUND
+from ggplug_testing.reporting.report import GROUND
 
 BYTES, TENSORS = GROUND
 TRANSFERS = "asynchronous transfers arrive"

@@ -15,12 +15,12 @@ from ggplug.ops.base import Array
 from ggplug.ops.elementwise import div, sub
 from ggplug.ops.matrix import mul_mat
 from ggplug.tensor import Tensor
-from ggplug_testing.causes import names_of_ops
-from ggplug_testing.comparison import compare
 from ggplug_testing.contracts.clause import NotOffered, alloc_for, clause, expect, step_between
 from ggplug_testing.contracts.sample import WIDTH, Step, square
-from ggplug_testing.oracle import evaluate
-from ggplug_testing.placement import UNWRITTEN
+from ggplug_testing.judging.comparison import compare
+from ggplug_testing.judging.oracle import evaluate
+from ggplug_testing.reporting.causes import names_of_ops
+from ggplug_testing.running.placement import UNWRITTEN
 
 _STEPS: tuple[Step, ...] = (sub, mul_mat, div)
 """Ops for which it matters which source is the first."""

@@ -12,11 +12,11 @@ from ggplug.backend import Buffer, BufferType, Device
 from ggplug.memory.layout import aligned
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
-from ggplug_testing.causes import of_exception
 from ggplug_testing.overrides import exercised
-from ggplug_testing.placement import Bytes
-from ggplug_testing.report import Finding
-from ggplug_testing.watching import EVERYTHING, Watch
+from ggplug_testing.reporting.causes import of_exception
+from ggplug_testing.reporting.report import Finding
+from ggplug_testing.reporting.watching import EVERYTHING, Watch
+from ggplug_testing.running.placement import Bytes
 
 
 class ContractError(AssertionError):

@@ -16,7 +16,7 @@ from ggplug.tensor import Tensor, like
 from ggplug.types import DeviceKind
 from ggplug_testing.contracts.clause import NotOffered, affordable, alloc_for, clause, expect, expect_raises
 from ggplug_testing.contracts.sample import Sample, square
-from ggplug_testing.placement import Placement
+from ggplug_testing.running.placement import Placement
 
 
 def foreign_node(x: Tensor) -> Tensor:

@@ -41,9 +41,9 @@ from ggplug_testing.contracts.clause import (
     pattern,
     read,
 )
-from ggplug_testing.expected import Expected
-from ggplug_testing.judging import judge
-from ggplug_testing.placement import UNWRITTEN, Bytes, guard
+from ggplug_testing.judging.expected import Expected
+from ggplug_testing.judging.results import judge
+from ggplug_testing.running.placement import UNWRITTEN, Bytes, guard
 
 FAR = (1 << 32, 1 << 31)
 """Offsets that 32 bits do not hold, and that 31 bits do not; the first for which there is a buffer is taken."""

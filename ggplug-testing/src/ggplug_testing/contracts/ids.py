@@ -11,7 +11,7 @@ from ggplug.ops.base import OPS
 from ggplug.sketches import EXTENTS, Outlines, maker, sketches
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import encode
-from ggplug_testing.placement import Bytes
+from ggplug_testing.running.placement import Bytes
 
 
 def nodes_with_ids(device: Device) -> Iterator[Tensor]:

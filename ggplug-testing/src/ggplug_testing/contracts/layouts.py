@@ -28,7 +28,6 @@ from ggplug.tensor import Tensor, new_tensor
 from ggplug.types import IQ4_NL, KERNEL_FLOATS, MXFP4, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0, TYPES, Type
 from ggplug.values.arrays import as_bytes, encode, strided
 from ggplug_testing.cases.making import in_blocks
-from ggplug_testing.comparison import compare
 from ggplug_testing.contracts.clause import (
     NotOffered,
     alloc_for,
@@ -40,8 +39,9 @@ from ggplug_testing.contracts.clause import (
     step_between,
 )
 from ggplug_testing.contracts.holding import held
-from ggplug_testing.expected import Expected
-from ggplug_testing.oracle import decoded
+from ggplug_testing.judging.comparison import compare
+from ggplug_testing.judging.expected import Expected
+from ggplug_testing.judging.oracle import decoded
 
 # One block type of each kind: nibbles, with minima, bytes, groups in blocks of 256, levels, powers of two as scales.
 _STORED: tuple[Type, ...] = (*KERNEL_FLOATS, Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4)

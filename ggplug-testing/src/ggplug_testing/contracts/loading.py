@@ -18,7 +18,7 @@ from ggplug.graph import Graph
 from ggplug.ops.base import Array
 from ggplug_testing.contracts.clause import NotOffered, NotProven, NotYetProven, affordable, expect
 from ggplug_testing.contracts.sample import Step, square, supported_steps
-from ggplug_testing.placement import UNWRITTEN, Placement
+from ggplug_testing.running.placement import UNWRITTEN, Placement
 
 TIMES = 4
 """How many times longer than what is raced against it a load takes."""

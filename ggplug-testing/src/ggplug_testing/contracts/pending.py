@@ -14,7 +14,7 @@ from ggplug.graph import Graph
 from ggplug_testing.contracts.clause import NotOffered, clause, expect, expect_equal, expect_raises, pattern, read
 from ggplug_testing.contracts.holding import failing_node, held, patience, require_pending
 from ggplug_testing.contracts.sample import Sample, steps_of
-from ggplug_testing.placement import Placement
+from ggplug_testing.running.placement import Placement
 
 _SIZE = 4096
 OLD, NEW = 1, 2

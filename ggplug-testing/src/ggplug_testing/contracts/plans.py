@@ -15,8 +15,6 @@ from ggplug.ops.base import apply
 from ggplug.ops.copy import cpy
 from ggplug.ops.views import reshape, transpose, view
 from ggplug.tensor import Spec, Tensor
-from ggplug_testing.causes import names_of_ops
-from ggplug_testing.comparison import compare
 from ggplug_testing.contracts.clause import (
     NotOffered,
     alloc_for,
@@ -28,8 +26,10 @@ from ggplug_testing.contracts.clause import (
 )
 from ggplug_testing.contracts.devices import foreign_node
 from ggplug_testing.contracts.sample import WIDTH, Sample, Step, square, steps_of
-from ggplug_testing.oracle import evaluate
-from ggplug_testing.placement import UNWRITTEN, Placement
+from ggplug_testing.judging.comparison import compare
+from ggplug_testing.judging.oracle import evaluate
+from ggplug_testing.reporting.causes import names_of_ops
+from ggplug_testing.running.placement import UNWRITTEN, Placement
 
 
 @clause

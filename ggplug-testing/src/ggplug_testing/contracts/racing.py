@@ -19,12 +19,12 @@ from ggplug.types import BF16, F16
 from ggplug.values.arrays import strided
 from ggplug_testing.cases import Case, Leafs, cases_of
 from ggplug_testing.cases.chains import whole_chains
-from ggplug_testing.comparison import Comparison, compare
 from ggplug_testing.contracts.clause import NotOffered, clause, expect
 from ggplug_testing.contracts.holding import MOMENT, held, require_pending
-from ggplug_testing.groups import names_of_kernels
-from ggplug_testing.oracle import decoded
-from ggplug_testing.placement import UNWRITTEN, Bytes, Placement
+from ggplug_testing.judging.comparison import Comparison, compare
+from ggplug_testing.judging.oracle import decoded
+from ggplug_testing.running.groups import names_of_kernels
+from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement
 
 _TRIED = 4
 """Of each kind that many cases: the first one that serves is taken."""

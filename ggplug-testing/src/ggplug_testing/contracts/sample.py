@@ -15,11 +15,11 @@ from ggplug.ops.matrix import mul_mat
 from ggplug.ops.unary import relu, scale
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32
-from ggplug_testing.causes import names_of_ops
-from ggplug_testing.comparison import compare
 from ggplug_testing.contracts.clause import NotOffered, expect
-from ggplug_testing.oracle import evaluate
-from ggplug_testing.placement import Placement
+from ggplug_testing.judging.comparison import compare
+from ggplug_testing.judging.oracle import evaluate
+from ggplug_testing.reporting.causes import names_of_ops
+from ggplug_testing.running.placement import Placement
 
 WIDTH = 32
 """Extent of everything in a sample: wide enough for any quantised block, small enough for thousands."""

@@ -22,7 +22,7 @@ from ggplug_testing.contracts.clause import NotOffered, alloc_for, clause, expec
 from ggplug_testing.contracts.holding import Aside
 from ggplug_testing.contracts.racing import Race, races_of
 from ggplug_testing.contracts.sample import Sample, Step, steps_of
-from ggplug_testing.placement import Bytes
+from ggplug_testing.running.placement import Bytes
 
 _THREADS = 3
 _ROUNDS = 5

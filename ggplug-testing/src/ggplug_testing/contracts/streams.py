@@ -10,13 +10,13 @@ from ggplug.backend import Backend, Buffer, Device
 from ggplug.errors import BufferUseError
 from ggplug.host import HOST
 from ggplug.ops.base import Array
-from ggplug_testing.comparison import compare
 from ggplug_testing.contracts.clause import clause, expect, expect_equal, expect_raises, pattern, read
 from ggplug_testing.contracts.sample import Sample, steps_of
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.fake import FakeDevice
-from ggplug_testing.oracle import evaluate
-from ggplug_testing.placement import Placement
-from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.judging.comparison import compare
+from ggplug_testing.judging.oracle import evaluate
+from ggplug_testing.running.placement import Placement
 
 _SIZE = 4096
 

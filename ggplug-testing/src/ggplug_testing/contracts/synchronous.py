@@ -18,7 +18,7 @@ from ggplug_testing.contracts.clause import NotApplicable, affordable, clause, e
 from ggplug_testing.contracts.holding import MOMENT, Aside, stopped
 from ggplug_testing.contracts.loading import Work, arrived, longest_step
 from ggplug_testing.contracts.sample import square, supported_steps
-from ggplug_testing.placement import Bytes, Placement
+from ggplug_testing.running.placement import Bytes, Placement
 
 _TIMES = 4
 """How many computations, each of which takes long, are behind a call when it is looked at what they did."""

@@ -26,10 +26,10 @@ from ggplug.host import HostBufferType
 from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
+from ggplug_testing.devices.reference import match_reference
 from ggplug_testing.fake.memory import FakeBufferType
 from ggplug_testing.fake.queue import Order, WorkQueue
 from ggplug_testing.fake.stream import FakeBackend, FakeEvent
-from ggplug_testing.reference import match_reference
 
 Kind = Literal["alloc", "free", "set", "get", "memset", "copy", "receive", "kernel", "compute", "record", "wait"]
 

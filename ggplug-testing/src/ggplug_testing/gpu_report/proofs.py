@@ -15,10 +15,10 @@ from ggplug.backend import Device
 from ggplug.ops.base import OPS
 from ggplug.types import DeviceKind
 from ggplug_testing.contracts import CLAUSES, run_clause
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.gpu_report.step import Answer, Step, Subject, finite
-from ggplug_testing.reference import ReferenceDevice
-from ggplug_testing.report import Finding
-from ggplug_testing.runner import run_graphs, run_op
+from ggplug_testing.reporting.report import Finding
+from ggplug_testing.running.runner import run_graphs, run_op
 from ggplug_testing.vectors import Case, replay, report
 
 COSINES = {"F32": 0.99999, "F16": 0.9999, "Q8_0": 0.998, "Q4_0": 0.9}

@@ -24,11 +24,11 @@ import numpy as np
 
 from ggplug.system.files import replacing
 from ggplug_simt.device import SimtDevice
+from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.gpu_report.figures import figures
 from ggplug_testing.gpu_report.folder import Folder
 from ggplug_testing.gpu_report.proofs import environment, facts, model, recorded, suite
 from ggplug_testing.gpu_report.step import Door, Step, Subject
-from ggplug_testing.reference import ReferenceDevice
 
 
 class Part(NamedTuple):

@@ -17,9 +17,9 @@ from ggplug.types import BF16, F16, F32, F64, I8, I16, I32, I64, INTEGERS, KERNE
 from ggplug_testing.cases.case import ENCODED, LAYOUTS, LENGTHS, QUANTIZED, ROWWISE, Case, Layout, Leafs, node
 from ggplug_testing.cases.making import Make, array, bits, case, in_blocks, laid, leaf, spell, whole_blocks
 from ggplug_testing.cases.special import FLOAT_WORDS, HALF_WORDS, LONG, WHOLE_ROWS, blocks, words
-from ggplug_testing.comparison import Agreement
 from ggplug_testing.description import CaseOf, describe
 from ggplug_testing.drawing import ANY, ANYTHING, EVERY, ONCE, WHOLE, Draw, Drawn, Ne
+from ggplug_testing.judging.comparison import Agreement
 from ggplug_testing.precision.rule import MOVES
 
 _NE = (64, 5, 3, 2)

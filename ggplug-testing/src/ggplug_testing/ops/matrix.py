@@ -14,9 +14,9 @@ from ggplug.types import BF16, F16, F32, I32, KERNEL_FLOATS, Q8_0, Q8_1, Q8_K, P
 from ggplug_testing.cases.case import ENCODED, LAYOUTS, QUANTIZED, ROWWISE, Case, Layout, Leafs, node
 from ggplug_testing.cases.making import case, in_blocks, indices, leaf
 from ggplug_testing.cases.special import INF, NAN
-from ggplug_testing.comparison import Agreement
 from ggplug_testing.description import CaseOf, describe
 from ggplug_testing.drawing import ANY, BATCHES, CONTIGUOUS, FEW, MODERATE, NOT_WHOLE, ONCE_ROWS, Draw, Drawn, Source
+from ggplug_testing.judging.comparison import Agreement
 from ggplug_testing.precision.rounded import COARSE, block_steps
 from ggplug_testing.precision.rule import DEVIATIONS, UNIT, Node, Rule, element, row
 from ggplug_testing.precision.sums import roundings

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from ggplug_testing.isolation import Channel, Worker
-from ggplug_testing.report import Finding
+from ggplug_testing.reporting.report import Finding
+from ggplug_testing.reporting.verdicts import FOUND, WATCH, conclude, followed
+from ggplug_testing.reporting.watching import EVERYTHING, Watch
+from ggplug_testing.running.isolation import Channel, Worker
 from ggplug_testing.suite import BackendSuite
-from ggplug_testing.verdicts import FOUND, WATCH, conclude, followed
-from ggplug_testing.watching import EVERYTHING, Watch
 
 _SUBJECTS: dict[str, Callable[[Any], str]] = {
     "test_contract": lambda item: "contract",

@@ -16,7 +16,7 @@ from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import as_bytes, strided
-from ggplug_testing.oracle import decoded
+from ggplug_testing.judging.oracle import decoded
 
 Bytes = npt.NDArray[np.uint8]
 

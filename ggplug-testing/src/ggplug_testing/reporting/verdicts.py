@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ggplug_testing.stopping import in_words, stoppable
-from ggplug_testing.watching import Following, Watch
+from ggplug_testing.reporting.watching import Following, Watch
+from ggplug_testing.running.stopping import in_words, stoppable
 
 if TYPE_CHECKING:
-    from ggplug_testing.report import Finding, Report
+    from ggplug_testing.reporting.report import Finding, Report
 
 PROPERTY = "ggplug_conformance"
 """Name under which the suite's tests attach what they found; it travels with the reports of distributed runs."""
@@ -51,7 +51,7 @@ def followed(test: pytest.Item, device: str, watch: Watch) -> Iterator[Watch]:
 
 def conclude(test: pytest.Item, device: str, findings: Sequence[Finding]) -> None:
     """Attaches findings to a test, for what is shown at the end; fails or skips the test."""
-    from ggplug_testing.rendering import failures
+    from ggplug_testing.reporting.rendering import failures
 
     report = _report(test, device, findings)
     test.user_properties.append((PROPERTY, report.to_json()))
@@ -62,7 +62,7 @@ def conclude(test: pytest.Item, device: str, findings: Sequence[Finding]) -> Non
 
 
 def _report(test: pytest.Item, device: str, findings: Sequence[Finding]) -> Report:
-    from ggplug_testing.report import Report
+    from ggplug_testing.reporting.report import Report
 
     return Report(device, [f._replace(command=_command(test, f)) if f.bad else f for f in findings])
 
@@ -138,7 +138,7 @@ class Verdicts:
                 del stats["failed"]
 
     def _show(self, terminal: Any) -> None:
-        from ggplug_testing.rendering import markdown, text
+        from ggplug_testing.reporting.rendering import markdown, text
 
         reports = self._reports()
         for report in reports:
@@ -154,7 +154,7 @@ class Verdicts:
                 Path(path).write_text(written, encoding="utf-8")
 
     def _reports(self) -> list[Report]:
-        from ggplug_testing.report import Report
+        from ggplug_testing.reporting.report import Report
 
         names = dict.fromkeys(each["device"] for each in self._found)
         return [Report.merge(name, [each for each in self._found if each["device"] == name]) for name in names]

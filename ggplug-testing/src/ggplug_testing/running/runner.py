@@ -21,15 +21,15 @@ from ggplug.tensor import Tensor
 from ggplug_testing.cases import Case, Leafs, cases_of, graph_cases
 from ggplug_testing.cases.derived import why_none
 from ggplug_testing.cases.graphs import SUBJECT as GRAPH
-from ggplug_testing.causes import Failure, names_of_ops, of_exception, of_kernel
-from ggplug_testing.comparison import Comparison
-from ggplug_testing.expected import Expected
-from ggplug_testing.judging import changed_outside, judge_all
-from ggplug_testing.oracle import first_fault
-from ggplug_testing.placement import UNWRITTEN, UNWRITTEN_TOO, Bytes, Placement
-from ggplug_testing.report import Finding
-from ggplug_testing.traits import traits_of
-from ggplug_testing.watching import EVERYTHING, IN_THE_PLACE, Watch
+from ggplug_testing.judging.comparison import Comparison
+from ggplug_testing.judging.expected import Expected
+from ggplug_testing.judging.oracle import first_fault
+from ggplug_testing.judging.results import changed_outside, judge_all
+from ggplug_testing.reporting.causes import Failure, names_of_ops, of_exception, of_kernel
+from ggplug_testing.reporting.report import Finding
+from ggplug_testing.reporting.watching import EVERYTHING, IN_THE_PLACE, Watch
+from ggplug_testing.running.placement import UNWRITTEN, UNWRITTEN_TOO, Bytes, Placement
+from ggplug_testing.running.traits import traits_of
 
 
 def run_op(

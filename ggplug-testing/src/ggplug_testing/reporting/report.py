@@ -49,7 +49,7 @@ class Finding(NamedTuple):
     Of what is bad: ``where``: file, line and function of the author's code, and the text of the line; ``trace``: the
     lines around it; ``cause``: findings in which it is equal have the same fault; ``command``: what runs this alone;
     ``builds_on``: ops, and clauses of the contract, that it takes for right: where one of them is bad, too, this may be
-    a consequence.  ``traits``: what can be said of the case (:mod:`.traits`); of what passed, too.
+    a consequence.  ``traits``: what :mod:`ggplug_testing.running.traits` says of the case; of what passed, too.
     """
 
     subject: str

@@ -5,7 +5,8 @@ the references, in float64 and rounded).  So an error that a node inherits is no
 kernel behind the first is found as well.  Beside that the other device computes the whole graph from its own values,
 which shows how the difference grows.
 
-A difference counts where it is larger than :mod:`.precision` derives for a node: of two devices, twice that.
+A difference counts where it is larger than :mod:`ggplug_testing.precision` derives for a node: of two devices,
+twice that.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from ggplug.scheduler.explain import kernel_name
 from ggplug.tensor import Spec, Tensor, describe
 from ggplug.types import TensorFlag
 from ggplug.values.arrays import as_bytes, strided
-from ggplug_testing.comparison import Allowed, nmse
-from ggplug_testing.expected import Expected
-from ggplug_testing.judging import judge
-from ggplug_testing.oracle import decoded, evaluate
-from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.devices.reference import ReferenceDevice
+from ggplug_testing.judging.comparison import Allowed, nmse
+from ggplug_testing.judging.expected import Expected
+from ggplug_testing.judging.oracle import decoded, evaluate
+from ggplug_testing.judging.results import judge
 
 Bytes = npt.NDArray[np.uint8]
 

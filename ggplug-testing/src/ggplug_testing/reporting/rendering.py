@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from ggplug.types import TYPES
-from ggplug_testing.report import VERDICTS, Cause, Finding, Report, Verdict, is_clause, without_numbers
+from ggplug_testing.reporting.report import VERDICTS, Cause, Finding, Report, Verdict, is_clause, without_numbers
 
 ROOM = 26
 """Lines that causes may take where something failed; those that do not fit are counted."""

@@ -15,7 +15,7 @@ from ggplug.host import HostBufferType
 from ggplug.ops.base import Op
 from ggplug.ops.custom import PythonCall
 from ggplug.types import BufferUsage, DeviceKind
-from ggplug_testing.oracle import can_interpret, compute_node, moves_bits
+from ggplug_testing.judging.oracle import can_interpret, compute_node, moves_bits
 
 
 def interpret(op: Op, dst: Operand, *src: Operand | None) -> None:

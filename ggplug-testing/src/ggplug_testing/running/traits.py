@@ -13,7 +13,7 @@ import numpy as np
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32
-from ggplug_testing.placement import Bytes
+from ggplug_testing.running.placement import Bytes
 
 _MULTIPLES = (2, 4, 8, 16, 32, 64, 256)
 _MANY = (16, 32, 64, 128, 256, 512, 1024, 4096, 65535)

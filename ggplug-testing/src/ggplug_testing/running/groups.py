@@ -25,15 +25,15 @@ from ggplug.tensor import Tensor
 from ggplug.values.arrays import strided
 from ggplug_testing.cases import Case, Leafs, graph_cases
 from ggplug_testing.cases.chains import SUBJECT, group_cases
-from ggplug_testing.causes import Failure, names_of_ops, of_exception
-from ggplug_testing.comparison import compare
-from ggplug_testing.expected import Expected
-from ggplug_testing.judging import changed_outside, judge_all
-from ggplug_testing.oracle import decoded, first_fault
-from ggplug_testing.placement import UNWRITTEN_TOO, Bytes, Placement
-from ggplug_testing.report import Finding
-from ggplug_testing.runner import GUARDED, compute_between_guards, run_each
-from ggplug_testing.watching import EVERYTHING, Watch
+from ggplug_testing.judging.comparison import compare
+from ggplug_testing.judging.expected import Expected
+from ggplug_testing.judging.oracle import decoded, first_fault
+from ggplug_testing.judging.results import changed_outside, judge_all
+from ggplug_testing.reporting.causes import Failure, names_of_ops, of_exception
+from ggplug_testing.reporting.report import Finding
+from ggplug_testing.reporting.watching import EVERYTHING, Watch
+from ggplug_testing.running.placement import UNWRITTEN_TOO, Bytes, Placement
+from ggplug_testing.running.runner import GUARDED, compute_between_guards, run_each
 
 
 def run_groups(

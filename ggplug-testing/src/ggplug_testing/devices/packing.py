@@ -21,8 +21,8 @@ from ggplug.sharing import accessing
 from ggplug.tensor import Tensor
 from ggplug.types import KERNEL_FLOATS
 from ggplug.values.arrays import as_bytes, strided
-from ggplug_testing.oracle import compute_node
-from ggplug_testing.reference import ReferenceDevice
+from ggplug_testing.devices.reference import ReferenceDevice
+from ggplug_testing.judging.oracle import compute_node
 
 PADDING = 40
 """Bytes that a tensor takes beyond its own."""

@@ -12,11 +12,11 @@ from ggplug.nodes.hazards import written_sources
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import encode, strided
-from ggplug_testing.comparison import Agreement, Comparison, compare, compare_bits, compare_selected
 from ggplug_testing.description import selected_by
-from ggplug_testing.expected import Expected
-from ggplug_testing.oracle import decoded, evaluate, moves_bits
-from ggplug_testing.placement import UNWRITTEN, UNWRITTEN_TOO, Bytes, Placement, guard
+from ggplug_testing.judging.comparison import Agreement, Comparison, compare, compare_bits, compare_selected
+from ggplug_testing.judging.expected import Expected
+from ggplug_testing.judging.oracle import decoded, evaluate, moves_bits
+from ggplug_testing.running.placement import UNWRITTEN, UNWRITTEN_TOO, Bytes, Placement, guard
 
 
 def judge_all(

@@ -19,9 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from ggplug_testing.causes import of_dump
-from ggplug_testing.report import Finding, Verdict
-from ggplug_testing.watching import EVERYTHING, One, Watch
+from ggplug_testing.reporting.causes import of_dump
+from ggplug_testing.reporting.report import Finding, Verdict
+from ggplug_testing.reporting.watching import EVERYTHING, One, Watch
 
 Run = Callable[[str, Watch], tuple[str, list[Finding]]]
 """``(unit, watch) -> (the device's name, findings)``: what a worker does when it is asked for a unit."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ggplug_testing.report import Finding
+    from ggplug_testing.reporting.report import Finding
 
 
 class Watch:

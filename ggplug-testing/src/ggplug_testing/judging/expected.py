@@ -17,8 +17,8 @@ from ggplug.graph import Graph
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.types import F32, Type
-from ggplug_testing.comparison import Allowed, power
-from ggplug_testing.oracle import Evaluation, evaluate, nearest
+from ggplug_testing.judging.comparison import Allowed, power
+from ggplug_testing.judging.oracle import Evaluation, evaluate, nearest
 from ggplug_testing.precision import DEVIATIONS, FLUSHED, UNIT, mean_square, room, rule_of
 
 Bytes = npt.NDArray[np.uint8]
@@ -28,7 +28,7 @@ class Expected:
     """The values of a graph, and what each node's may be.
 
     ``values``: the bytes of the graph's leafs.  ``wide=False`` rounds F32 results on the way, which is for results that
-    have to agree in every bit.  Raises what :func:`~ggplug_testing.oracle.evaluate` raises.
+    have to agree in every bit.  Raises what :func:`~ggplug_testing.judging.oracle.evaluate` raises.
     """
 
     def __init__(self, graph: Graph, values: Mapping[Tensor, Any], *, wide: bool = True) -> None:
@@ -42,7 +42,7 @@ class Expected:
             self._move(values)
 
     def __getitem__(self, node: Tensor) -> Array:
-        """A tensor's values at the end, rounded to its type; see :class:`~ggplug_testing.oracle.Evaluation`."""
+        """A tensor's values at the end, rounded to its type; see :class:`~ggplug_testing.judging.oracle.Evaluation`."""
         return self.values[node]
 
     def allowed(self, node: Tensor) -> Allowed:

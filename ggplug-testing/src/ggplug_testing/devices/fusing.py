@@ -17,9 +17,9 @@ from ggplug.ops.base import Array
 from ggplug.patterns import Pattern, chain, of, pattern, viewed
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import strided
-from ggplug_testing.oracle import compute_node
-from ggplug_testing.placement import UNWRITTEN
-from ggplug_testing.reference import ReferenceDevice, match_reference
+from ggplug_testing.devices.reference import ReferenceDevice, match_reference
+from ggplug_testing.judging.oracle import compute_node
+from ggplug_testing.running.placement import UNWRITTEN
 
 NORM, ROPE, SET_ROWS = of(ops.RowNorm, name="norm"), of(ops.Rope), of(ops.SetRows)
 ADD, MUL, GLU, PRODUCT = of(ops.Add), of(ops.Mul), of(ops.Glu), of(ops.MulMat)

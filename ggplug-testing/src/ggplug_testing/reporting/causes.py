@@ -17,13 +17,14 @@ from types import CodeType, TracebackType
 from typing import Any, NamedTuple
 
 import ggplug
+import ggplug_testing
 from ggplug.backend import Decline, Device, Group
 from ggplug.errors import GGPlugError, UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
-from ggplug_testing.report import Finding, Verdict, without_numbers
+from ggplug_testing.reporting.report import Finding, Verdict, without_numbers
 
-CORE = tuple(str(folder) + os.sep for folder in (Path(ggplug.__file__).parent, Path(__file__).parent))
+CORE = tuple(folder + os.sep for folder in (*ggplug.__path__, *ggplug_testing.__path__))
 """Where the lines of core and of its suite are, which are nobody's who wrote a backend."""
 
 _LIBRARIES = tuple(

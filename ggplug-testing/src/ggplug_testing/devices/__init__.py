@@ -1,0 +1,1 @@
+"""Devices that conform: examples, and what the suite is tried with."""

@@ -1,0 +1,1 @@
+"""What results have to be, and how they are compared with it."""

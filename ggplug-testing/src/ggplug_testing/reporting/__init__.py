@@ -1,0 +1,1 @@
+"""What a run of the suite says, and to whom."""
