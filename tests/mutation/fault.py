@@ -17,7 +17,6 @@ PARTS: dict[str, tuple[str, ...]] = {
     "streams": (
         f"{_DEVICE} SubjectStream",
         "ggplug.discrete.queue",
-        "ggplug.discrete.device",
         "ggplug_testing.fake",
         "tests.mutation.streams",
     ),
@@ -34,7 +33,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "ggplug_testing.devices.fusing",
         "tests.mutation.groups",
     ),
-    "packing": (f"{SUBJECT}.panels", "ggplug.interface.buffers", "ggplug_testing.devices.packing"),
+    "packing": (f"{SUBJECT}.panels", "ggplug.values.buffers", "ggplug_testing.devices.packing"),
 }
 """Of a backend, in the order in which they are shown, and what begins the module and function of faults in them."""
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.backend import Buffer, BufferType, Bytes, Device, host_bytes
+from ggplug.backend import Buffer, BufferType, Bytes, Described, Device, host_bytes
 from ggplug.host import HostBuffer, HostBufferType
-from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage
 from ggplug_testing.contracts.bases import FAR_BYTES
 from ggplug_testing.devices.reference import ReferenceDevice
@@ -92,7 +91,7 @@ class FetchesBlindly(_Buffer):
 
 @faulty("tensors lie anywhere", "places are inside of their buffer")
 class PlacesAnywhere(_Buffer):
-    def check_place(self, tensor: Tensor, offset: int) -> int:
+    def check_place(self, tensor: Described, offset: int) -> int:
         return offset
 
 

@@ -7,9 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from ggplug.backend import Capabilities, Event
+from ggplug.backend import Capabilities, Described, Event
 from ggplug.errors import ComputeError
-from ggplug.tensor import Tensor
 from ggplug_testing.contracts import CLAUSES, run_clause
 from ggplug_testing.fake import FakeDevice
 from ggplug_testing.fake.memory import FakeBufferType
@@ -35,7 +34,7 @@ FAILURE = "a failure waits for synchronize and harms nothing else"
 
 
 class _Padding(FakeBufferType):
-    def alloc_size(self, tensor: Tensor) -> int:
+    def alloc_size(self, tensor: Described) -> int:
         return tensor.nbytes + 4096
 
 

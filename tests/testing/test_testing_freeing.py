@@ -12,8 +12,8 @@ import pytest
 import ggplug as gg
 from ggplug.errors import BufferUseError
 from ggplug.host import HOST
-from ggplug.interface.buffers import Buffer
 from ggplug.sharing import accessing, using, waits
+from ggplug.values.buffers import Buffer
 from ggplug_testing.contracts import CLAUSES, Clause, freeing, run_clause, stepping
 from ggplug_testing.devices.packing import PackingDevice
 from ggplug_testing.fake import FakeDevice

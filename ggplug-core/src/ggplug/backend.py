@@ -93,7 +93,6 @@ from ggplug.errors import (
     told,
 )
 from ggplug.graph import Graph
-from ggplug.interface.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, host_bytes
 from ggplug.interface.callables import call_python
 from ggplug.interface.faults import answer_of, compute_error, first_out_of_range, id_out_of_range, limit_of_ids
 from ggplug.interface.grouping import check_groups, form_groups
@@ -108,6 +107,8 @@ from ggplug.system.overriding import Overridable
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind
 from ggplug.values.arrays import BLOCK_AXIS, TensorLayout, as_bytes
+from ggplug.values.buffers import COPY_FIRST, Buffer, BufferType, Bytes, check_target, host_bytes
+from ggplug.values.described import Described
 
 __all__ = [
     "API_VERSION",
@@ -123,6 +124,7 @@ __all__ = [
     "Bytes",
     "Capabilities",
     "Decline",
+    "Described",
     "Device",
     "DeviceProps",
     "Event",

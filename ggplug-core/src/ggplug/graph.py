@@ -11,18 +11,19 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import compress
 from operator import attrgetter, is_, itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from ggplug.display import pictures
 from ggplug.errors import BufferUseError, GraphError, TensorStateError
-from ggplug.tensor import Tensor
+from ggplug.tensor import Computed, Listing, Tensor
+from ggplug.values.buffers import Buffer, BufferType
 from ggplug.values.revisions import Revision
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from ggplug.backend import Buffer, BufferType
-    from ggplug.memory.runs import Run
 
 T = TypeVar("T")
 
@@ -35,6 +36,23 @@ _TRIES = 10
 _buffer = attrgetter("buffer")
 _flags = attrgetter("flags")
 _buffer_type = attrgetter("buffer_type")
+
+
+class RunPlaces(Protocol):
+    """What users of a graph ask of the places of a run: :class:`ggplug.memory.Allocation`."""
+
+    @property
+    def slots(self) -> npt.NDArray[np.int64]: ...
+    @property
+    def unplaced(self) -> Sequence[int]: ...
+    def place(self, graph: Graph, position: int) -> tuple[Buffer, int]: ...
+
+
+class Run(Computed["Graph"], Protocol):
+    """The record of a computation of a graph, or of what prepares one: :class:`ggplug.memory.Run`."""
+
+    @property
+    def allocation(self) -> RunPlaces: ...
 
 
 class Signature:
@@ -150,7 +168,7 @@ class Graph:
         self._leaf_order: list[int] | None = None
         self._signature: tuple[int, Signature] | None = None
         self._structure: tuple[Any, ...] | None = None
-        self._reference: weakref.ref[Graph] = weakref.ref(self)
+        self._reference: weakref.ref[Listing] = weakref.ref(self)
         for tensor in outputs:
             self.expand(tensor)
 
@@ -524,11 +542,11 @@ class Graph:
 
     def __str__(self) -> str:
         """A table of nodes and leafs (ggml_graph_print)."""
-        return pictures.table(self)
+        return pictures.table(repr(self), self.tensors)
 
     def dot(self) -> str:
         """The graph in Graphviz's language (ggml_graph_dump_dot)."""
-        return pictures.dot(self)
+        return pictures.dot(self.tensors, self.nodes)
 
     def dump(self, path: str | Path) -> Path:
         """Writes a picture: ``.dot``, or ``.svg``, ``.png`` or ``.pdf`` where Graphviz's ``dot`` is installed.
@@ -536,4 +554,4 @@ class Graph:
         Raises GraphError for another ending, and when ``dot`` is missing or fails, FileKindError for a path that names
         a device, FIFO or folder, and other OSErrors.
         """
-        return pictures.dump(self, path)
+        return pictures.dump(self.dot(), path)

@@ -25,9 +25,8 @@ from typing import NamedTuple, TypeVar
 
 from ggplug.errors import ParameterError
 from ggplug.nodes.groups import Group
-from ggplug.ops.base import Op
 from ggplug.ops.elementwise import Add, Mul
-from ggplug.tensor import Tensor
+from ggplug.tensor import Operation, Tensor
 
 COMMUTE = (Add, Mul)
 """Ops whose two sources a pattern takes in either order."""
@@ -47,7 +46,7 @@ class Hole:
 class Step:
     """A node of the group: an op of one of these classes over these sources.  Sources left out have to be absent."""
 
-    kinds: tuple[type[Op], ...]
+    kinds: tuple[type[Operation], ...]
     name: str
     sources: tuple[Element, ...]
 
@@ -78,7 +77,7 @@ class Found(NamedTuple):
     names: Names
 
 
-def of(*kinds: type[Op], name: str = "") -> Callable[..., Step]:
+def of(*kinds: type[Operation], name: str = "") -> Callable[..., Step]:
     """An op of these classes, to be written as a function of its sources; ``name`` is by default the first op's."""
     called = name or kinds[0].name or kinds[0].__name__.lower()
     return lambda *sources: Step(kinds, called, sources)
@@ -94,7 +93,7 @@ def maybe(step: Callable[[E], Step], source: E) -> Maybe:
     return Maybe(step(source), source)
 
 
-def is_one_of(op: Op | None, kinds: tuple[type[Op], ...]) -> bool:
+def is_one_of(op: Operation | None, kinds: tuple[type[Operation], ...]) -> bool:
     """Whether patterns for these classes hold for an op: as ``isinstance``, but for ops of other packages."""
     return isinstance(op, kinds) and any(kind in kinds for kind in op.kinds)
 
@@ -103,7 +102,7 @@ class Pattern(ABC):
     """A chain of ops.  ``name``: for explanations; ``kinds``: the classes of op that its last node may have."""
 
     name: str
-    kinds: tuple[type[Op], ...]
+    kinds: tuple[type[Operation], ...]
 
     @abstractmethod
     def find(self, last: Tensor, free: Container[Tensor], lone: Callable[[Tensor], bool]) -> Iterator[Found]:
@@ -167,7 +166,7 @@ class Chain(Pattern):
     def __init__(
         self,
         name: str,
-        kinds: tuple[type[Op], ...],
+        kinds: tuple[type[Operation], ...],
         start: Callable[..., Step | Maybe] | None,
         inplace: bool,
         at_most: int,
@@ -217,7 +216,7 @@ def pattern(name: str, formula: Callable[..., Step | Maybe], *, inplace: Sequenc
 
 def chain(
     name: str,
-    *kinds: type[Op],
+    *kinds: type[Operation],
     start: Callable[..., Step | Maybe] | None = None,
     inplace: bool = False,
     at_most: int = 8,
@@ -257,7 +256,7 @@ def _written(name: str, formula: Callable[..., Step | Maybe]) -> tuple[Step | Ma
     return last, frozenset(hole.name for hole in holes)
 
 
-def _kinds_of(last: Element) -> tuple[type[Op], ...]:
+def _kinds_of(last: Element) -> tuple[type[Operation], ...]:
     """The classes of op that the last node of a formula may have."""
     if isinstance(last, Maybe):
         return *last.step.kinds, *_kinds_of(last.source)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,126 +24,18 @@ from ggplug.errors import ParameterError, ShapeError, TensorStateError, TypeMism
 from ggplug.sharing import accessing, freeing
 from ggplug.types import TensorFlag, Type, as_type
 from ggplug.values.arrays import as_array, as_bytes, decode, encode, strided, whole_number
-
-if TYPE_CHECKING:
-    from ggplug.backend import Buffer, BufferType
-    from ggplug.graph import Graph
-    from ggplug.memory.runs import Run
-    from ggplug.ops.base import Op
+from ggplug.values.buffers import Buffer, BufferType
+from ggplug.values.geometry import MAX_BYTES as MAX_BYTES
+from ggplug.values.geometry import MAX_RANK, geometry
+from ggplug.values.geometry import Extents as Extents
+from ggplug.values.geometry import contiguous_strides as contiguous_strides
+from ggplug.values.geometry import extents as extents
+from ggplug.values.revisions import Revision
 
 T = TypeVar("T")
+G_contra = TypeVar("G_contra", contravariant=True)
 
-Extents = tuple[int, int, int, int]
-
-MAX_RANK = 4
-
-
-class Geometry(NamedTuple):
-    """Validated extents and strides: plain integers that fit into 64 bits, whatever is computed with them.
-
-    ``nbytes``: from the first to the last byte.  ``rank``: the least number of dimensions that shows all extents.
-    """
-
-    ne: Extents
-    nb: Extents
-    nbytes: int
-    rank: int
-
-
-MAX_BYTES = 1 << 50
-"""Bytes of the largest tensor: more than any machine has, and few enough for sums of offsets to fit into 64 bits."""
-
-MAX_ELEMENTS = 1 << 54
-"""A tensor has fewer, even if extents of nothing are counted as one; of so many blocks, of any type, NumPy can make an
-array.
-"""
-
-_MAX_STRIDE = 1 << 62
-
-_geometries: dict[tuple[Type, Extents, Extents | None], Geometry] = {}
-
-
-def geometry(type: Type, ne: Extents, nb: Extents | None = None) -> Geometry:
-    """Checks extents and strides; those that were seen before cost a look into a dictionary.
-
-    ``nb``: by default those of a tensor without gaps (ggml_new_tensor).  Raises ShapeError, TypeMismatchError.
-    """
-    try:
-        found = _geometries.get((type, ne, nb))
-    except TypeError:  # a list, or something worse
-        raise ShapeError(f"extents and strides must be tuples, got {ne!r} and {nb!r}", got=(ne, nb)) from None
-    if found is None:
-        found = _check_geometry(type, ne, nb)
-        if len(_geometries) > 65536:
-            _geometries.clear()
-        _geometries[type, ne, nb] = found
-    return found
-
-
-def _check_geometry(type: Type, ne: Extents, nb: Extents | None) -> Geometry:
-    if not isinstance(type, Type):
-        raise TypeMismatchError(f"a tensor's type must be a ggplug.types.Type, got {type!r}", got=type)
-    ne = _four(ne, "extents")
-    row = type.row_bytes(ne[0])
-    rank = max((i + 1 for i in range(MAX_RANK) if ne[i] != 1), default=0)
-    if not is_possible(ne):
-        raise ShapeError(f"a tensor cannot have the extents {ne}: its elements are more than {MAX_ELEMENTS}", got=ne)
-    packed = (type.block_bytes, row, row * ne[1], row * ne[1] * ne[2])
-    if nb is None:
-        return Geometry(ne, packed, _limited(packed[3] * ne[3], ne, packed), rank)
-    nb = _four(nb, "strides")
-    if any(stride % type.alignment for stride in nb):
-        raise ShapeError(f"strides of {type.name} must be multiples of {type.alignment} bytes, got {nb}", got=nb)
-    if type.is_quantized and nb[0] != type.block_bytes:
-        raise ShapeError(
-            f"blocks of {type.name} must lie side by side, {type.block_bytes} bytes each; the stride is {nb[0]}",
-            got=nb[0],
-            wanted=type.block_bytes,
-        )
-    if max(nb) > _MAX_STRIDE:
-        raise ShapeError(f"strides of more than {_MAX_STRIDE} bytes: {nb}", got=nb)
-    nbytes = 0
-    if 0 not in ne:
-        last = (ne[0] // type.block_size - 1, ne[1] - 1, ne[2] - 1, ne[3] - 1)
-        nbytes = type.block_bytes + sum(n * stride for n, stride in zip(last, nb, strict=True))
-    return Geometry(ne, nb, _limited(nbytes, ne, nb), rank)
-
-
-def _limited(nbytes: int, ne: Extents, nb: Extents) -> int:
-    if nbytes > MAX_BYTES:
-        raise ShapeError(f"extents {ne} with strides {nb} span more than {MAX_BYTES} bytes", got=nbytes)
-    return nbytes
-
-
-def is_possible(ne: Iterable[int]) -> bool:
-    """Whether a tensor, or an array, can have these extents; one without elements has strides, too."""
-    return math.prod(max(extent, 1) for extent in ne) < MAX_ELEMENTS
-
-
-def _four(values: Any, what: str) -> Extents:
-    if not isinstance(values, tuple) or len(values) != MAX_RANK:
-        raise ShapeError(f"a tensor has {MAX_RANK} {what}, got {values!r}", got=values)
-    for value in values:
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 0:
-            raise ShapeError(f"{what} must be non-negative integers, got {values!r}", got=values)
-    return int(values[0]), int(values[1]), int(values[2]), int(values[3])
-
-
-def contiguous_strides(type: Type, ne: Extents) -> Extents:
-    """Byte strides of a tensor without gaps; ``nb[0]`` is the bytes of one block (ggml_new_tensor)."""
-    return geometry(type, ne).nb
-
-
-def extents(ne: int | Iterable[int], *, what: str = "ne") -> tuple[Extents, int]:
-    """Validated ``(four extents, rank)`` of what a caller gave in ``ne`` order."""
-    given = (ne,) if isinstance(ne, int) else tuple(ne)
-    if len(given) > MAX_RANK:
-        raise ShapeError(f"{what} has {len(given)} entries, a tensor has at most {MAX_RANK}", got=given)
-    for n in given:
-        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
-            raise ShapeError(f"{what} must hold non-negative integers, got {given!r}", got=given)
-    full = tuple(int(n) for n in given) + (1,) * (MAX_RANK - len(given))
-    return full, len(given)  # type: ignore[return-value]
+Array = npt.NDArray[Any]
 
 
 class Spec(NamedTuple):
@@ -160,6 +52,74 @@ class Spec(NamedTuple):
     nb: Extents | None = None
     view_of: Tensor | None = None
     view_offset: int = 0
+
+
+class Indexes(NamedTuple):
+    """The elements of source ``ids`` choose along dimension ``dim`` (ne order) of source ``of``; both by position.
+
+    ``of`` None: they choose along that dimension of the result.
+    """
+
+    ids: int
+    of: int | None
+    dim: int
+
+
+class Cost(NamedTuple):
+    """What computing a node takes: arithmetic operations and bytes moved to and from memory."""
+
+    flops: int
+    bytes: int
+
+
+class Operation:
+    """What is known of the op of a tensor: the facts that :mod:`ggplug.ops.base` explains, where ops are declared."""
+
+    name: ClassVar[str] = ""
+    sources: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[frozenset[str]] = frozenset()
+    parameters: ClassVar[tuple[str, ...]] = ()
+    writes: ClassVar[tuple[int, ...]] = ()
+    inplace: ClassVar[tuple[int, ...]] = ()
+    is_view: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
+    indexes: ClassVar[Indexes | None] = None
+    kinds: ClassVar[tuple[type, ...]] = ()
+    """The classes whose rows in a device's table, and whose patterns, hold for an op: its own, and those of its package
+    that it derives from.  An op of another package computes something else, whatever it derives from."""
+
+    key: tuple[Any, ...]
+    """``(name, *parameters)``: builtins only, so that comparing and hashing it never enters Python."""
+    result: ClassVar[Callable[..., Spec]]
+    reference: ClassVar[Callable[..., Array]]
+
+    def cost(self, node: Tensor) -> Cost:
+        """Operations and bytes of computing ``node``; by default one operation an element of the result."""
+        moved = node.nbytes + sum(s.nbytes for s in node.src if s is not None)
+        return Cost(node.size, moved)
+
+
+class Computed(Protocol[G_contra]):
+    """What a tensor asks of the last computation of a graph: :class:`ggplug.memory.Run`."""
+
+    @property
+    def serial(self) -> int: ...
+    @property
+    def thread(self) -> int: ...
+    @property
+    def current(self) -> bool: ...
+    def locate(self, graph: G_contra, position: int) -> tuple[Buffer, int]: ...
+
+
+class Listing(Protocol):
+    """What a tensor asks of a graph that it is in: :class:`ggplug.Graph`."""
+
+    @property
+    def index(self) -> Mapping[Tensor, int]: ...
+    @property
+    def run(self) -> Computed[Self] | None: ...
+    @property
+    def revision(self) -> Revision: ...
 
 
 class Tensor:
@@ -198,7 +158,7 @@ class Tensor:
     nb: Extents
     nbytes: int
     rank: int
-    op: Op | None
+    op: Operation | None
     src: tuple[Tensor | None, ...]
     view_src: Tensor | None
     view_offset: int
@@ -207,12 +167,14 @@ class Tensor:
     offset: int
     flags: int
     name: str
-    _graphs: list[weakref.ref[Graph]] | None
+    _graphs: list[weakref.ref[Listing]] | None
 
     # NumPy must leave ``array + tensor`` to us instead of looping over the tensor.
     __array_ufunc__ = None
 
-    def __init__(self, spec: Spec, op: Op | None = None, src: tuple[Tensor | None, ...] = (), name: str = "") -> None:
+    def __init__(
+        self, spec: Spec, op: Operation | None = None, src: tuple[Tensor | None, ...] = (), name: str = ""
+    ) -> None:
         self.type, ne, self.rank, nb, parent, view_offset = spec
         self.ne, self.nb, self.nbytes, rank = geometry(self.type, ne, nb)
         if not rank <= self.rank <= MAX_RANK:
@@ -373,14 +335,14 @@ class Tensor:
             buffer.fill(offset, self.nbytes)  # the caller may write there
         return buffer, offset
 
-    def _find(self) -> tuple[Buffer, int, Run | None]:
+    def _find(self) -> tuple[Buffer, int, Computed[Listing] | None]:
         """As :meth:`locate`, and of an intermediate the run whose result it is."""
         root = self.root
         buffer = root.buffer
         if buffer is not None:
             return buffer, root.offset + self.view_offset, None
-        latest: tuple[Graph, Run] | None = None
-        elsewhere: tuple[Graph, Run] | None = None
+        latest: tuple[Listing, Computed[Listing]] | None = None
+        elsewhere: tuple[Listing, Computed[Listing]] | None = None
         for reference in self._graphs or ():
             graph = reference()
             run = None if graph is None else graph.run

@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from types import ModuleType
 
 from ggplug.backend import Decline, Group
-from ggplug.ops import Op
 from ggplug.patterns import Pattern
-from ggplug.tensor import Tensor
+from ggplug.tensor import Operation, Tensor
 from ggplug_cpu import features, ops
 from ggplug_cpu.choosing.chooser import Chooser, GroupChooser
 from ggplug_cpu.choosing.entries import Entries
@@ -45,7 +44,7 @@ GROUPS: dict[Pattern, GroupChooser] = {
 """What computes several nodes together: a node belongs to the first group that is found from the graph's end on."""
 
 
-def choosers_of(kind: type[Op]) -> Iterator[Chooser]:
+def choosers_of(kind: type[Operation]) -> Iterator[Chooser]:
     """What an op's class has in the tables, in order."""
     for each in CHOOSERS:
         if each.op in kind.kinds:
@@ -111,7 +110,7 @@ def nothing_to_do(node: Tensor) -> bool:
     return bool(node.op.writes) and any(s is not None and 0 in s.ne for s in node.src)
 
 
-def _refusal(node: Tensor, op: Op) -> str:
+def _refusal(node: Tensor, op: Operation) -> str:
     takes = [each.types for each in choosers_of(type(op))]
     if not takes:
         return f"the CPU device has no kernel for {op.name}"

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import BufferType, Bytes, Device
+from ggplug.backend import BufferType, Bytes, Described, Device
 from ggplug.errors import BufferUseError
 from ggplug.host import ALIGNMENT, HostBuffer, HostBufferType
 from ggplug.sharing import accessing
-from ggplug.tensor import Tensor
 from ggplug.values.arrays import as_bytes
 from ggplug_cpu import features
 from ggplug_cpu.parameters import Place
@@ -58,7 +57,7 @@ class PackedBufferType(BufferType):
     def has_own_layout(self) -> bool:
         return True
 
-    def refusal(self, tensor: Tensor) -> str | None:
+    def refusal(self, tensor: Described) -> str | None:
         if tensor.op is not None:
             return "results of nodes do not lie in packed memory"
         if tensor.type.name not in self.forms:
@@ -67,7 +66,7 @@ class PackedBufferType(BufferType):
             return "only tensors with elements and without gaps are packed"
         return None
 
-    def alloc_size(self, tensor: Tensor) -> int:
+    def alloc_size(self, tensor: Described) -> int:
         """Bytes of the packed matrices, with what fills up panels and blocks, and of rows that lie beside them."""
         form = self.forms.get(tensor.type.name)
         if form is None:
@@ -88,7 +87,7 @@ class PackedBuffer(HostBuffer):
         assert memory._memory is not None
         super().__init__(type, memory._memory)
 
-    def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
+    def set_tensor(self, tensor: Described, data: Any, start: int, offset: int = 0) -> None:
         raw = as_bytes(data)
         if tensor.view_src is not None or offset or raw.size != tensor.nbytes:
             raise BufferUseError(
@@ -105,7 +104,7 @@ class PackedBuffer(HostBuffer):
                 pack(form, raw, packed, tensor.ne[0], tensor.ne[1])
             self.fill(start, packed.size)
 
-    def get_tensor(self, tensor: Tensor, out: Bytes, start: int, offset: int = 0) -> None:
+    def get_tensor(self, tensor: Described, out: Bytes, start: int, offset: int = 0) -> None:
         root = tensor.root
         at = tensor.view_offset + offset
         with accessing(self):
@@ -120,7 +119,7 @@ class PackedBuffer(HostBuffer):
                 unpack(form, packed, whole, root.ne[0], root.ne[1])
                 out[...] = whole[at : at + out.size]
 
-    def _pack_beside(self, form: Form, tensor: Tensor, raw: Bytes, packed: Bytes) -> None:
+    def _pack_beside(self, form: Form, tensor: Described, raw: Bytes, packed: Bytes) -> None:
         from ggplug_cpu.ops.mul_mat.weights import Packing, pack_panels
 
         if features.target() != self.type.target:
@@ -165,7 +164,7 @@ class PackedBuffer(HostBuffer):
         _shared_out(clear, panels.size, panels.size)
         _shared_out(fill, count, panels.size)
 
-    def _packed(self, root: Tensor, start: int) -> tuple[Form, Bytes]:
+    def _packed(self, root: Described, start: int) -> tuple[Form, Bytes]:
         """The form of a tensor that lies at ``start``, and its packed bytes."""
         form = self.type.forms.get(root.type.name)
         size = self.type.alloc_size(root)

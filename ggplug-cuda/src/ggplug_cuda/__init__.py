@@ -40,7 +40,7 @@ class CudaRegistration(SimtRegistration):
     def list_devices(self) -> Sequence[Device]:
         from ggplug_cuda.devices import list_devices
 
-        return list_devices(self)
+        return list_devices(self, self.cuda)
 
 
 @hookimpl

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ggplug.backend import Device
 from ggplug.errors import DeviceNotFoundError, GGPlugError, PluginError
 from ggplug.types import DeviceKind
 from ggplug_cuda.driver import CudaDriver
-from ggplug_simt import SimtDevice
-
-if TYPE_CHECKING:
-    from ggplug_cuda import CudaRegistration
+from ggplug_simt import SimtDevice, SimtRegistration
 
 _INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver
 _NO_DEVICE = 100  # cudaErrorNoDevice
@@ -21,8 +18,8 @@ _NO_DEVICE = 100  # cudaErrorNoDevice
 class CudaDevice(SimtDevice):
     """One GPU; ``number`` is CUDA's, ``facts`` what ``cudaGetDeviceProperties`` tells."""
 
-    def __init__(self, number: int, facts: Mapping[str, Any], registration: CudaRegistration) -> None:
-        self.cuda = registration.cuda
+    def __init__(self, number: int, facts: Mapping[str, Any], registration: SimtRegistration, cuda: Any) -> None:
+        self.cuda = cuda
         self.number = number
         self.facts = facts
         super().__init__(
@@ -48,15 +45,15 @@ def architecture(facts: Mapping[str, Any], is_hip: bool) -> str:
     return f"sm_{facts['major']}{facts['minor']}"
 
 
-def list_devices(registration: CudaRegistration) -> list[Device]:
-    """All GPUs that CUDA shows, from attributes that need no context.
+def list_devices(registration: SimtRegistration, cuda: Any) -> list[Device]:
+    """All GPUs that CUDA shows, from attributes that need no context; ``cuda`` is :mod:`ggplug_cuda.cupy_calls`.
 
     Raises DeviceNotFoundError if there are none, PluginError if CUDA does not work.
     """
-    runtime = registration.cuda.runtime
+    runtime = cuda.runtime
     try:
         count = runtime.getDeviceCount()
-        return [CudaDevice(n, runtime.getDeviceProperties(n), registration) for n in range(count)]
+        return [CudaDevice(n, runtime.getDeviceProperties(n), registration, cuda) for n in range(count)]
     except runtime.CUDARuntimeError as error:
         raise _nothing(runtime, error) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,15 +11,23 @@ import numpy.typing as npt
 from ggplug_simt import Bound
 from ggplug_simt.c.launch import MatrixProduct, layout
 
-if TYPE_CHECKING:
-    from ggplug_cuda.driver import CudaQueue
-
 # cublasOperation_t and cublasMath_t
 _AS_IT_IS, _TRANSPOSED = 0, 1
 _FLOAT32, _TF32 = 0, 3
 
 _ARGUMENTS = layout(MatrixProduct.tensors, MatrixProduct.scalars)
 _ONE_ZERO = np.array([1.0, 0.0], np.float32)  # alpha and beta, which cuBLAS reads from the host
+
+
+class BlasQueue(Protocol):
+    """A queue with a handle of cuBLAS."""
+
+    @property
+    def cuda(self) -> Any: ...
+    @property
+    def stream(self) -> Any: ...
+    @property
+    def blas(self) -> tuple[Any, int]: ...
 
 
 class CudaProduct(Bound):
@@ -46,7 +54,7 @@ class CudaProduct(Bound):
         self._extents = int(dst["ne"][0]), int(dst["ne"][1]), int(a["ne"][0])
         self._count = int(dst["ne"][2])
 
-    def launcher(self, queue: CudaQueue, groups: int, lanes: int) -> Callable[[], object]:
+    def launcher(self, queue: BlasQueue, groups: int, lanes: int) -> Callable[[], object]:
         one = _ONE_ZERO.ctypes.data
         zero = one + _ONE_ZERO.itemsize
 

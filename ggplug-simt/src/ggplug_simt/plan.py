@@ -11,8 +11,8 @@ import numpy as np
 from ggplug.backend import UNGROUPED, Backend, BufferOffsets, Group, Groups, NodeTime, Places, Plan
 from ggplug.errors import BufferUseError, ComputeError, TensorStateError
 from ggplug.graph import Graph
-from ggplug.ops.base import Op
 from ggplug.sharing import Claim, turn
+from ggplug.tensor import Operation
 from ggplug_simt.binding import Arguments, Changed, Indexes
 from ggplug_simt.driver import Dispatch, Work
 from ggplug_simt.guard import Call
@@ -28,7 +28,7 @@ class _Step:
 
     __slots__ = ("aliased", "launch", "name", "node", "op")
 
-    def __init__(self, launch: Launch, node: int, op: Op) -> None:
+    def __init__(self, launch: Launch, node: int, op: Operation) -> None:
         self.launch = launch
         self.name = str(launch.program)
         self.node = node

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ggplug.ops.base import OPS, Op
+from ggplug.tensor import Operation
 
 if TYPE_CHECKING:
     from ggplug.tensor import Tensor
@@ -55,7 +56,7 @@ class Description(NamedTuple):
     large: bool = True
 
 
-DESCRIPTIONS: dict[type[Op], Description] = {}
+DESCRIPTIONS: dict[type[Operation], Description] = {}
 """The descriptions of ops and of abstract ones, from which others derive."""
 
 GENERATORS: dict[str, list[Generator]] = {}
@@ -93,7 +94,7 @@ def describe(
             RULES[op.name] = rule
 
 
-def description_of(op: type[Op]) -> Description:
+def description_of(op: type[Operation]) -> Description:
     """The description of an op, or of what it derives from; an empty one if there is none."""
     return next((DESCRIPTIONS[each] for each in op.__mro__ if each in DESCRIPTIONS), Description())
 

@@ -10,7 +10,7 @@ import pytest
 
 import ggplug as gg
 from ggplug import host, types
-from ggplug.backend import BufferType, Device, Memory
+from ggplug.backend import BufferType, Described, Device, Memory
 from ggplug.graph import Graph
 from ggplug.host import HOST, HostBuffer, HostBufferType
 from ggplug.memory import Allocation, GraphAllocator, allocate_graph
@@ -30,14 +30,14 @@ def vector(n: int = 4, type: str = "f32") -> Tensor:
 class Padded(HostBufferType):
     """Takes 100 bytes more for every tensor."""
 
-    def alloc_size(self, tensor: Tensor) -> int:
+    def alloc_size(self, tensor: Described) -> int:
         return tensor.nbytes + 100
 
 
 class Stingy(HostBufferType):
     """Says that no tensor takes any bytes."""
 
-    def alloc_size(self, tensor: Tensor) -> int:
+    def alloc_size(self, tensor: Described) -> int:
         return 0
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ggplug as gg
-from ggplug.backend import BufferType, Bytes, Memory
+from ggplug.backend import BufferType, Bytes, Described, Memory
 from ggplug.host import HOST, HostBuffer, HostBufferType
 from ggplug.memory import GraphAllocator, TensorAllocator, allocate_graph, allocated_size, tensor_alloc, view_init
 from ggplug.types import BufferUsage
@@ -25,7 +25,7 @@ class Small(HostBufferType):
     def max_size(self) -> int | None:
         return self.limit
 
-    def alloc_size(self, tensor: gg.Tensor) -> int:
+    def alloc_size(self, tensor: Described) -> int:
         return tensor.nbytes + self.pad
 
     def _alloc(self, size: int) -> HostBuffer:
@@ -40,7 +40,7 @@ class Noting(HostBuffer):
         super().__init__(type, memory)
         self.told: list[gg.Tensor] = []
 
-    def init_tensor(self, tensor: gg.Tensor) -> None:
+    def init_tensor(self, tensor: Described) -> None:
         self.told.append(tensor)
 
 

@@ -11,7 +11,7 @@ import pytest
 from random_graphs import compute_apart, random_case
 
 import ggplug as gg
-from ggplug.backend import Backend, BufferType, Bytes, Decline, Device, Group
+from ggplug.backend import Backend, BufferType, Bytes, Decline, Described, Device, Group
 from ggplug.hookspecs import HOOKS
 from ggplug.host import HOST, HostBuffer, HostBufferType
 from ggplug.memory import check_overlaps
@@ -438,11 +438,11 @@ def test_weights_in_a_layout_of_their_own_are_copied_through_the_tensor() -> Non
             return ReversedBuffer(self, np.empty(size, np.uint8))
 
     class ReversedBuffer(HostBuffer):
-        def set_tensor(self, tensor: gg.Tensor, data: object, start: int, offset: int = 0) -> None:
+        def set_tensor(self, tensor: Described, data: object, start: int, offset: int = 0) -> None:
             assert offset == 0
             self._set(start, np.asarray(data)[::-1])
 
-        def get_tensor(self, tensor: gg.Tensor, out: Bytes, start: int, offset: int = 0) -> None:
+        def get_tensor(self, tensor: Described, out: Bytes, start: int, offset: int = 0) -> None:
             self._get(start, out)
             out[...] = out[::-1].copy()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ggplug.backend import Buffer, BufferType, Bytes
+from ggplug.backend import Buffer, BufferType, Bytes, Described
 from ggplug.errors import BufferUseError
 from ggplug.sharing import accessing
 from ggplug.tensor import Tensor
@@ -23,12 +23,12 @@ ROWS = 4
 """Rows of a panel."""
 
 
-def panels_of(tensor: Tensor) -> int:
+def panels_of(tensor: Described) -> int:
     """Panels of each matrix; the last one may be filled up."""
     return -(-tensor.ne[1] // ROWS)
 
 
-def packed(raw: Bytes, tensor: Tensor) -> Bytes:
+def packed(raw: Bytes, tensor: Described) -> Bytes:
     """The bytes of a tensor in panels."""
     matrices, blocks = tensor.ne[2] * tensor.ne[3], tensor.ne[0] // tensor.type.block_size
     size = tensor.type.block_bytes
@@ -38,7 +38,7 @@ def packed(raw: Bytes, tensor: Tensor) -> Bytes:
     return panels.transpose(0, 1, 3, 2, 4).reshape(-1)
 
 
-def unpacked(raw: Bytes, tensor: Tensor) -> Bytes:
+def unpacked(raw: Bytes, tensor: Described) -> Bytes:
     """The bytes of a tensor out of its panels."""
     matrices, blocks = tensor.ne[2] * tensor.ne[3], tensor.ne[0] // tensor.type.block_size
     size = tensor.type.block_bytes
@@ -56,12 +56,12 @@ class PanelType(BufferType):
     def has_own_layout(self) -> bool:
         return True
 
-    def refusal(self, tensor: Tensor) -> str | None:
+    def refusal(self, tensor: Described) -> str | None:
         if tensor.op is not None or not tensor.is_contiguous() or not tensor.size:
             return "only leafs with elements and without gaps lie in panels"
         return None if tensor.type in (F32, F16, Q8_0) else f"there are no panels of {tensor.type.name}"
 
-    def alloc_size(self, tensor: Tensor) -> int:
+    def alloc_size(self, tensor: Described) -> int:
         row = tensor.ne[0] // tensor.type.block_size * tensor.type.block_bytes
         return tensor.ne[2] * tensor.ne[3] * panels_of(tensor) * ROWS * row
 
@@ -72,7 +72,7 @@ class PanelType(BufferType):
 class PanelBuffer(SubjectBuffer):
     """Tensors in panels: set as a whole, read as a whole or in part."""
 
-    def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
+    def set_tensor(self, tensor: Described, data: Any, start: int, offset: int = 0) -> None:
         raw = as_bytes(data)
         if tensor.view_src is not None or offset or raw.size != tensor.nbytes:
             raise BufferUseError(f"{tensor!r} can only be set as a whole", tensor=tensor)
@@ -81,7 +81,7 @@ class PanelBuffer(SubjectBuffer):
             self._set(start, packed(raw, tensor))
             self.fill(start, self.type.alloc_size(tensor))
 
-    def get_tensor(self, tensor: Tensor, out: Bytes, start: int, offset: int = 0) -> None:
+    def get_tensor(self, tensor: Described, out: Bytes, start: int, offset: int = 0) -> None:
         root = tensor.root
         raw = np.empty(self.type.alloc_size(root), np.uint8)
         with accessing(self):

@@ -2,11 +2,11 @@
 
 ====================  ==========================================================================================
 :mod:`.queue`         :class:`Job`, :class:`QueuedBackend`, :class:`QueuedEvent`: order, waiting and errors, on top
-                      of one method that the device provides, ``submit(job)``
+                      of one method that the device provides, ``submit(job)``; :class:`DiscreteDevice`: a ``kernels``
+                      table over such memory
 :mod:`.memory`        :class:`DiscreteBuffer`: synchronous accesses that wait for all streams, on top of ``store``,
                       ``fetch`` and ``dispose``
 :mod:`.plan`          :class:`QueuedPlan`: calls the kernels of a graph in the order of a stream
-:mod:`.device`        :class:`DiscreteDevice`: a ``kernels`` table over such memory
 ====================  ==========================================================================================
 
 A device of this kind provides a buffer type, buffers with ``store``, ``fetch`` and ``dispose``, streams with
@@ -17,9 +17,8 @@ device, and the fake devices of ``ggplug.testing`` are others.
 
 from __future__ import annotations
 
-from ggplug.discrete.device import DiscreteDevice
 from ggplug.discrete.memory import DiscreteBuffer
 from ggplug.discrete.plan import Call, QueuedPlan
-from ggplug.discrete.queue import Batch, Job, QueuedBackend, QueuedEvent
+from ggplug.discrete.queue import Batch, DiscreteDevice, Job, QueuedBackend, QueuedEvent
 
 __all__ = ["Batch", "Call", "DiscreteBuffer", "DiscreteDevice", "Job", "QueuedBackend", "QueuedEvent", "QueuedPlan"]

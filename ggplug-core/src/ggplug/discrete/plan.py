@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import (
     UNGROUPED,
+    Buffer,
     Group,
     Groups,
     NodeTime,
@@ -23,12 +24,27 @@ from ggplug.backend import (
 from ggplug.discrete.memory import DiscreteBuffer
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
+from ggplug.interface.walking import Matching
 from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import strided
 
-if TYPE_CHECKING:
-    from ggplug.discrete.queue import QueuedBackend
+
+class PlannedDevice(Matching, Protocol):
+    """A device over discrete memory as plans see it."""
+
+    def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any: ...
+
+
+class PlannedStream(Protocol):
+    """A stream over a queue as its plans see it."""
+
+    @property
+    def device(self) -> PlannedDevice: ...
+    def own(self, buffer: Buffer) -> DiscreteBuffer: ...
+    def give(self, run: Callable[[], None]) -> object: ...
+    def drain(self) -> None: ...
+    def synchronize(self) -> None: ...
 
 
 class Call(NamedTuple):
@@ -55,7 +71,7 @@ class QueuedPlan(Plan):
     raises the error.
     """
 
-    def __init__(self, stream: QueuedBackend, graph: Graph, groups: Groups = UNGROUPED) -> None:
+    def __init__(self, stream: PlannedStream, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self.stream = stream
         self.groups = groups
         self._structure, self._layouts = graph.structure, graph.layouts()

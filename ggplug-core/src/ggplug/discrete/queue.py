@@ -23,20 +23,20 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Device, Event, Groups, Plan, check_target
+from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Capabilities, Device, Event, Groups, Plan, check_target
 from ggplug.discrete.memory import DiscreteBuffer
+from ggplug.discrete.plan import QueuedPlan
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError, told
 from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug.sharing import using
+from ggplug.tensor import Tensor
 from ggplug.values.arrays import as_bytes
-
-if TYPE_CHECKING:
-    from ggplug.discrete.device import DiscreteDevice
 
 
 class Batch:
@@ -240,8 +240,6 @@ class QueuedBackend(Backend, ABC):
         return buffer
 
     def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
-        from ggplug.discrete.plan import QueuedPlan
-
         return QueuedPlan(self, graph, groups)
 
     def free(self) -> None:
@@ -282,6 +280,43 @@ class QueuedEvent(Event):
 
     def free(self) -> None:
         self.job = None
+
+
+class DiscreteDevice(Device):
+    """A device with memory and queues of its own, and a table of ``kernels``.
+
+    Required besides what every device has: :meth:`init`, which answers a new :class:`QueuedBackend`, and a buffer type
+    whose buffers are :class:`DiscreteBuffer`.  A subclass with an ``__init__`` of its own calls this one.
+    """
+
+    capabilities = Capabilities(asynchronous=True, events=True)
+
+    def __init__(self) -> None:
+        self._queued: WeakSet[QueuedBackend] = WeakSet()
+        self._queued_lock = threading.Lock()
+
+    def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any:
+        """What kernels are given for a tensor, which lies at byte ``offset`` of a buffer.
+
+        ``offset`` is that of the tensor itself, a view's too.  Made when a plan is bound, and used until it is bound
+        elsewhere; so it shows the memory, not a copy of it.  Default: the three.
+        """
+        return tensor, buffer, offset
+
+    def event(self) -> Event:
+        return QueuedEvent(self)
+
+    def drain(self) -> None:
+        """Waits for everything given to any stream so far; errors stay with the streams in which they happened."""
+        with self._queued_lock:
+            streams = list(self._queued)
+        for stream in streams:
+            stream.drain()
+
+    def joined(self, stream: QueuedBackend) -> None:
+        """Called by a new stream of this device."""
+        with self._queued_lock:
+            self._queued.add(stream)
 
 
 def _nothing() -> None:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ggplug.errors import GraphError
+from ggplug.tensor import Tensor
 from ggplug.types import TensorFlag
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ggplug.graph import Graph
 
-
-def table(graph: Graph) -> str:
-    """All tensors, a line each (ggml_graph_print)."""
-    lines = [repr(graph)]
-    for position, tensor in enumerate(graph.tensors):
+def table(title: str, tensors: Sequence[Tensor]) -> str:
+    """All tensors of a graph, a line each (ggml_graph_print)."""
+    lines = [title]
+    index = {tensor: position for position, tensor in enumerate(tensors)}
+    for position, tensor in enumerate(tensors):
         extents = "x".join(map(str, tensor.ne[: tensor.rank])) or "scalar"
         what = "leaf" if tensor.op is None else repr(tensor.op)
-        sources = " ".join(str(graph.index[s]) for s in tensor.src if s is not None)
+        sources = " ".join(str(index[s]) for s in tensor.src if s is not None)
         flags = TensorFlag(tensor.flags)
         marks = " ".join(flag.name.lower() for flag in TensorFlag if flag in flags and flag.name)
         line = f"{position:5d}  {tensor.type.name:7s} {extents:>20s}  {what:28s} {sources:14s}"
@@ -27,10 +28,11 @@ def table(graph: Graph) -> str:
     return "\n".join(lines)
 
 
-def dot(graph: Graph) -> str:
-    """The graph in Graphviz's language (ggml_graph_dump_dot)."""
+def dot(tensors: Sequence[Tensor], nodes: Iterable[Tensor]) -> str:
+    """The graph of these tensors, of which ``nodes`` are computed, in Graphviz's language (ggml_graph_dump_dot)."""
     lines = ["digraph ggplug {", "  rankdir=TB; newrank=true;", '  node [fontname="Helvetica", fontsize=10];']
-    for position, tensor in enumerate(graph.tensors):
+    index = {tensor: position for position, tensor in enumerate(tensors)}
+    for position, tensor in enumerate(tensors):
         extents = "×".join(map(str, tensor.ne[: tensor.rank])) or "scalar"
         title = tensor.name or (tensor.op.name if tensor.op is not None else f"leaf {position}")
         what = f"\n{tensor.op!r}" if tensor.op is not None and tensor.name else ""
@@ -44,16 +46,16 @@ def dot(graph: Graph) -> str:
             style = 'shape=ellipse, style=filled, fillcolor="#ffffff"'
         label = _quote(f"{title}{what}\n{tensor.type.name} {extents}")
         lines.append(f"  t{position} [{style}, label={label}];")
-    for node in graph.nodes:
+    for node in nodes:
         assert node.op is not None
         for source, role in zip(node.src, node.op.sources, strict=True):
             if source is not None:
-                lines.append(f'  t{graph.index[source]} -> t{graph.index[node]} [label="{role}", fontsize=8];')
+                lines.append(f'  t{index[source]} -> t{index[node]} [label="{role}", fontsize=8];')
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def dump(graph: Graph, path: str | Path) -> Path:
-    """Writes a picture: ``.dot``, or ``.svg``, ``.png`` or ``.pdf`` where Graphviz's ``dot`` is installed.
+def dump(drawing: str, path: str | Path) -> Path:
+    """Writes what :func:`dot` made: ``.dot``, or ``.svg``, ``.png`` or ``.pdf`` where Graphviz's ``dot`` is installed.
 
     Raises GraphError for another ending, and when ``dot`` is missing or fails, FileKindError for a path that names
     a device, FIFO or folder, and other OSErrors.
@@ -69,7 +71,7 @@ def dump(graph: Graph, path: str | Path) -> Path:
     kind = target.suffix.lower().lstrip(".")
     if kind in ("dot", "gv"):
         with replacing(target) as file:
-            file.write(dot(graph).encode())
+            file.write(drawing.encode())
         return target
     if kind not in ("svg", "png", "pdf"):
         ending = target.suffix or "a file without ending"
@@ -79,7 +81,7 @@ def dump(graph: Graph, path: str | Path) -> Path:
         raise GraphError(
             "drawing needs Graphviz's program 'dot', which is not on PATH", remedy="install graphviz, or write .dot"
         )
-    done = subprocess.run([program, f"-T{kind}"], input=dot(graph).encode(), capture_output=True)
+    done = subprocess.run([program, f"-T{kind}"], input=drawing.encode(), capture_output=True)
     if done.returncode:
         raise GraphError(f"Graphviz failed: {done.stderr.decode(errors='replace').strip()}")
     with replacing(target) as file:

@@ -41,7 +41,7 @@ from ggplug.gguf.format import (
     padding,
 )
 from ggplug.gguf.metadata import Entry, Metadata
-from ggplug.tensor import is_possible
+from ggplug.values.geometry import is_possible
 
 # The fewest bytes that a metadata pair (key of one byte, value of one) and a tensor description (no name, no
 # axes) take: what the counts in the header are checked against.

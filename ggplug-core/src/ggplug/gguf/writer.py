@@ -37,8 +37,8 @@ from ggplug.gguf.reader import GGUFReader
 from ggplug.gguf.split import shard_path
 from ggplug.gguf.values import Order, encode_string, encode_value, infer_types
 from ggplug.system.files import NewFile, naming
-from ggplug.tensor import is_possible
 from ggplug.types import Type
+from ggplug.values.geometry import is_possible
 
 #: A tensor's bytes: an array, anything with the buffer protocol, or a function that returns one of these, or an
 #: list or iterator of such pieces, when the tensor is written.

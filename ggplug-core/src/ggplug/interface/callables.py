@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +10,7 @@ import numpy.typing as npt
 from ggplug.interface.faults import compute_error
 from ggplug.interface.walking import Operand
 from ggplug.ops.custom import PythonCall
-
-if TYPE_CHECKING:
-    from ggplug.backend import Device
+from ggplug.values.described import Named
 
 
 class _Shown:
@@ -34,7 +32,7 @@ def _shown(operand: Operand, *, read_only: bool = True) -> npt.NDArray[Any]:
 
 
 def call_python(
-    op: PythonCall, dst: Operand, *src: Operand | None, device: Device | None = None, n_threads: int = 1
+    op: PythonCall, dst: Operand, *src: Operand | None, device: Named | None = None, n_threads: int = 1
 ) -> None:
     """Calls the function of a node, which reads and writes the tensors' memory: see :mod:`ggplug.ops.custom`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,7 @@ import numpy.typing as npt
 from ggplug.errors import ComputeError, GGPlugError, OutOfMemoryError, told
 from ggplug.nodes.groups import Group
 from ggplug.tensor import Tensor
-
-if TYPE_CHECKING:
-    from ggplug.backend import Device
+from ggplug.values.described import Named
 
 Asked = TypeVar("Asked", Tensor, Group)
 
@@ -42,7 +40,7 @@ def _indexed(node: Tensor) -> Tensor:
     return indexed
 
 
-def id_out_of_range(device: Device, node: Tensor, got: int, number: int | None = None) -> ComputeError:
+def id_out_of_range(device: Named, node: Tensor, got: int, number: int | None = None) -> ComputeError:
     """The error of a node that was given the id ``got``; its op says what the ids choose from (``Op.indexes``).
 
     ``number``: how many ids of the node come before it, in NumPy order, if that is known.  Fields of the error:
@@ -85,7 +83,7 @@ def _called(node: Tensor, source: int) -> str:
     return repr(tensor.name or node.op.sources[source])
 
 
-def compute_error(device: Device | None, computed: Tensor | Group, error: BaseException) -> GGPlugError:
+def compute_error(device: Named | None, computed: Tensor | Group, error: BaseException) -> GGPlugError:
     """The typed error for what a kernel raised: it names the node, or all nodes of a group.
 
     ``device``: None if a kernel that serves all devices does not know it.
@@ -98,7 +96,7 @@ def compute_error(device: Device | None, computed: Tensor | Group, error: BaseEx
     return ComputeError(f"{who} failed in {computed!r}: {told(error)}", device=device, op=node.op, tensor=node)
 
 
-def answer_of(device: Device, asked: Asked, question: Callable[[Asked], Any]) -> Any:
+def answer_of(device: Named, asked: Asked, question: Callable[[Asked], Any]) -> Any:
     """What ``device.match`` says of a group, or ``device.supports_op`` of a node.
 
     Raises ComputeError if it raises anything but a GGPlugError, or returns None.

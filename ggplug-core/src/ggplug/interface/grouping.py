@@ -16,9 +16,8 @@ from ggplug.errors import GraphError
 from ggplug.graph import Graph
 from ggplug.nodes.groups import UNGROUPED, Group, Groups, Missed
 from ggplug.nodes.hazards import Hazards
-from ggplug.ops.base import Op
 from ggplug.patterns import Pattern, is_one_of
-from ggplug.tensor import Tensor
+from ggplug.tensor import Operation, Tensor
 from ggplug.types import TensorFlag
 
 _OUTPUT = int(TensorFlag.OUTPUT)
@@ -34,7 +33,7 @@ def form_groups(
     None.  ``leaving``: positions of results that are needed outside of the part.
     """
     uses = _Uses(graph, leaving=leaving)
-    ending: dict[type[Op], list[Pattern]] = {}
+    ending: dict[type[Operation], list[Pattern]] = {}
     taken: dict[int, tuple[int, ...]] = {}
     free = _Free(graph, taken)
     inner: set[int] = set()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,7 @@ import numpy.typing as npt
 from ggplug.graph import Graph
 from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.system.overriding import Overridable
-
-if TYPE_CHECKING:
-    from ggplug.interface.buffers import Buffer
-    from ggplug.memory.runs import Run
+from ggplug.values.buffers import Buffer
 
 
 class NodeTime(NamedTuple):
@@ -42,6 +39,22 @@ class BufferOffsets(NamedTuple):
     offsets: npt.NDArray[np.int64]
 
 
+class Pending(Protocol):
+    """Something that can be waited for: a stream or an event."""
+
+    def synchronize(self) -> None: ...
+
+
+class Begun(Protocol):
+    """The record of a computation that has begun: :class:`ggplug.memory.Run`."""
+
+    def end(self, *pending: Pending, progress: int) -> None:
+        """All of it was given to streams: those that may still be at it, and how many nodes that are."""
+
+    def fail(self, error: BaseException, *pending: Pending) -> None:
+        """It failed; ``pending``: streams that may still be at what was given to them."""
+
+
 class Places(Protocol):
     """Where the tensors of a graph lie: what a plan is bound to.  :class:`ggplug.memory.Allocation` is one.
 
@@ -62,7 +75,7 @@ class Places(Protocol):
     def places(self, graph: Graph, groups: Groups = UNGROUPED) -> BufferOffsets:
         """Buffers and offsets of all tensors, views included.  Raises as :meth:`check`."""
 
-    def begin(self, graph: Graph) -> Run:
+    def begin(self, graph: Graph) -> Begun:
         """The record of a computation that begins there now; it has to be ended.  Raises BusyError."""
 
 

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
-from ggplug.interface.buffers import Buffer
 from ggplug.interface.faults import compute_error, first_out_of_range, id_out_of_range
 from ggplug.interface.plans import NodeTime, Places, Plan
 from ggplug.nodes.groups import UNGROUPED, Group, Groups
 from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import strided
+from ggplug.values.buffers import Buffer
+from ggplug.values.described import Named
 
-if TYPE_CHECKING:
-    from ggplug.backend import Backend, Device
+
+class Matching(Named, Protocol):
+    """A device as the plans see it that call its kernels: what it has for each group of a graph."""
+
+    def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]: ...
+
+
+class Stream(Protocol):
+    """A stream as its plans see it."""
+
+    @property
+    def device(self) -> Matching: ...
 
 
 class Operand(NamedTuple):
@@ -54,7 +65,7 @@ class WalkPlan(Plan):
     out of range; the plan raises the error.
     """
 
-    def __init__(self, stream: Backend, graph: Graph, groups: Groups = UNGROUPED) -> None:
+    def __init__(self, stream: Stream, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self.stream = stream
         self.groups = groups
         self._structure, self._layouts = graph.structure, graph.layouts()
@@ -107,7 +118,7 @@ class WalkPlan(Plan):
         return [getattr(kernel, "__name__", repr(kernel)) for kernel in self._kernels]
 
 
-def call_kernel(device: Device, kernel: Callable[..., None], group: Group, operands: Sequence[Operand | None]) -> None:
+def call_kernel(device: Named, kernel: Callable[..., None], group: Group, operands: Sequence[Operand | None]) -> None:
     """Calls a kernel as :class:`WalkPlan` does; then raises ComputeError if an id of a node is out of range.
 
     ``operands``: those of ``group.operands``.  Raises what the kernel raised, as a typed error.

@@ -12,14 +12,14 @@ import numpy.typing as npt
 
 from ggplug.errors import BufferUseError, GraphError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.graph import Graph
-from ggplug.interface.buffers import COPY_FIRST, Buffer, BufferType
 from ggplug.interface.grouping import check_groups
-from ggplug.interface.plans import BufferOffsets
+from ggplug.interface.plans import BufferOffsets, Pending
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
-from ggplug.memory.runs import Arena, Pending, Run, Work, begun
+from ggplug.memory.runs import Arena, Run, Work, begun
 from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.nodes.hazards import written_positions
 from ggplug.tensor import Tensor
+from ggplug.values.buffers import COPY_FIRST, Buffer, BufferType
 
 _address = attrgetter("address")
 _buffer = attrgetter("buffer")

@@ -8,28 +8,21 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Mapping
 from threading import get_ident
 from types import FrameType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ggplug.errors import GGPlugError, TensorStateError
-from ggplug.memory.layout import NOWHERE, PERSISTENT
+from ggplug.graph import Graph, RunPlaces
+from ggplug.interface.plans import Pending
+from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
 from ggplug.sharing import entered, turn
 from ggplug.system.stacks import is_running
-
-if TYPE_CHECKING:
-    from ggplug.graph import Graph
-    from ggplug.interface.buffers import Buffer
-    from ggplug.memory.allocation import Allocation
-    from ggplug.tensor import Tensor
+from ggplug.tensor import Tensor
+from ggplug.values.buffers import Buffer
 
 _serials = itertools.count(1)
-
-
-class Pending(Protocol):
-    """Something that can be waited for: a stream or an event."""
-
-    def synchronize(self) -> None: ...
 
 
 class Work:
@@ -110,6 +103,19 @@ class Arena:
         return "<memory for intermediates>"
 
 
+class Located(RunPlaces, Protocol):
+    """Where the tensors of a run lie: :class:`ggplug.memory.Allocation`."""
+
+    @property
+    def arena(self) -> Arena: ...
+    @property
+    def layout(self) -> Layout | None: ...
+    @property
+    def lost(self) -> Mapping[int, int]: ...
+    def where(self, graph: Graph, position: int) -> tuple[Buffer, int]: ...
+    def not_kept(self, graph: Graph, position: int) -> TensorStateError: ...
+
+
 class Run:
     """A computation of a graph in the places of an allocation, or what prepares one.
 
@@ -120,7 +126,7 @@ class Run:
 
     __slots__ = ("allocation", "progress", "serial", "thread", "work")
 
-    def __init__(self, allocation: Allocation, thread: int = 0) -> None:
+    def __init__(self, allocation: Located, thread: int = 0) -> None:
         arena = allocation.arena
         self.allocation = allocation
         # What was given to streams before may still be at work here.
@@ -234,7 +240,7 @@ class Run:
         return number < self.progress
 
 
-def begun(allocation: Allocation) -> Run:
+def begun(allocation: Located) -> Run:
     """A run that this thread gives to streams, for ``Allocation.begin``; what calls that one ends the run.
 
     Raises BusyError if another thread gives one in the same memory.

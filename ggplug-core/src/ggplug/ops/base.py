@@ -50,31 +50,15 @@ import typing
 import weakref
 from collections.abc import Callable
 from inspect import Parameter, Signature
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from ggplug.errors import DuplicateNameError, ParameterError, ShapeError, TypeMismatchError
-from ggplug.tensor import Spec, Tensor, describe
+from ggplug.tensor import Array, Cost, Indexes, Operation, Tensor, describe
 from ggplug.types import FLOATS, Type, TypeName, as_type
 
 __all__ = ["OPS", "Array", "Cost", "Indexes", "Op", "apply", "builder"]
-
-Array = npt.NDArray[Any]
-
-"""The types that an op on single real numbers takes."""
-
-
-class Indexes(NamedTuple):
-    """The elements of source ``ids`` choose along dimension ``dim`` (ne order) of source ``of``; both by position.
-
-    ``of`` None: they choose along that dimension of the result.
-    """
-
-    ids: int
-    of: int | None
-    dim: int
 
 
 class Held:
@@ -88,35 +72,11 @@ class Held:
     number: int
 
 
-class Cost(NamedTuple):
-    """What computing a node takes: arithmetic operations and bytes moved to and from memory."""
-
-    flops: int
-    bytes: int
-
-
 @typing.dataclass_transform(frozen_default=True, eq_default=False)
-class Op:
+class Op(Operation):
     """Base of all ops.  An instance is an op with its parameters: immutable, hashable, plain data but :class:`Held`."""
 
-    name: ClassVar[str] = ""
-    sources: ClassVar[tuple[str, ...]] = ()
-    optional: ClassVar[frozenset[str]] = frozenset()
-    parameters: ClassVar[tuple[str, ...]] = ()
-    writes: ClassVar[tuple[int, ...]] = ()
-    inplace: ClassVar[tuple[int, ...]] = ()
-    is_view: ClassVar[bool] = False
-    moves: ClassVar[bool] = False
-    indexes: ClassVar[Indexes | None] = None
-    kinds: ClassVar[tuple[type[Op], ...]] = ()
-    """The classes whose rows in a device's table, and whose patterns, hold for an op: its own, and those of its package
-    that it derives from.  An op of another package computes something else, whatever it derives from."""
-
     if TYPE_CHECKING:
-        key: ClassVar[tuple[Any, ...]]  # each op's own; a ClassVar only so that it is no field
-        """``(name, *parameters)``: builtins only, so that comparing and hashing it never enters Python."""
-        result: ClassVar[Callable[..., Spec]]
-        reference: ClassVar[Callable[..., Array]]
         __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
         __signature__: ClassVar[Signature]
         _signature: ClassVar[Signature]
@@ -180,11 +140,6 @@ class Op:
 
     def validate(self) -> None:
         """Raises ParameterError if a parameter is out of its range."""
-
-    def cost(self, node: Tensor) -> Cost:
-        """Operations and bytes of computing ``node``; by default one operation an element of the result."""
-        moved = node.nbytes + sum(s.nbytes for s in node.src if s is not None)
-        return Cost(node.size, moved)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Op) and self.key == other.key
@@ -277,7 +232,7 @@ OPS: dict[str, type[Op]] = {}
 """Every op by name: those of core, and those that other packages defined."""
 
 
-def apply(op: Op, src: tuple[Tensor | None, ...], name: str = "") -> Tensor:
+def apply(op: Operation, src: tuple[Tensor | None, ...], name: str = "") -> Tensor:
     """A new node: ``op`` applied to its sources.  Raises ShapeError, TypeMismatchError."""
     for position, tensor in enumerate(src):
         if tensor.__class__ is not Tensor and (tensor is not None or op.sources[position] not in op.optional):

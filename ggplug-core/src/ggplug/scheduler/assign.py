@@ -23,9 +23,8 @@ from ggplug.errors import PlacementError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.nodes.hazards import Hazards
-from ggplug.ops.base import Op
 from ggplug.scheduler.support import Streams, kinds
-from ggplug.tensor import Tensor
+from ggplug.tensor import Operation, Tensor
 from ggplug.types import BufferUsage, TensorFlag
 
 Policy = Callable[[Tensor, Sequence[Backend]], Backend | None]
@@ -510,7 +509,7 @@ class _Passes:
         return ", ".join(places)
 
 
-def _decisive(op: Op) -> tuple[int, ...]:
+def _decisive(op: Operation) -> tuple[int, ...]:
     """The sources whose place decides about an op: optional ones (masks, frequency factors) are too small to count."""
     found = _DECISIVE.get(type(op))
     if found is None:
@@ -518,4 +517,4 @@ def _decisive(op: Op) -> tuple[int, ...]:
     return found
 
 
-_DECISIVE: dict[type[Op], tuple[int, ...]] = {}
+_DECISIVE: dict[type[Operation], tuple[int, ...]] = {}

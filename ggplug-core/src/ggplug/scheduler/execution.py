@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ggplug.backend import Backend, Buffer, Event, Plan
-from ggplug.graph import Graph
+from ggplug.graph import Graph, RunPlaces
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_after, poison_before
 from ggplug.memory.layout import NOWHERE
@@ -201,7 +201,7 @@ class Execution:
             )
         return bound.observed
 
-    def version_of(self, allocation: Allocation) -> int | None:
+    def version_of(self, allocation: RunPlaces) -> int | None:
         """The version that an allocation belongs to, or None if it is none of this execution as memory is now."""
         if self._generation != self.allocator.generation:
             return None
@@ -338,17 +338,17 @@ class Execution:
         graph: Graph,
         bound: Bound,
         ordering: Ordering,
+        whole: Allocation,
         run: Run,
         callback: EvalCallback | None,
         poison: bool,
     ) -> None:
         """Computes piece by piece, each up to a node that the callback wants to see.
 
-        ``run`` is told how many nodes were computed; its allocation says whether groups are, which no callback
-        sees.  ``poison``: goes node by node or group by group, and fills bytes with NaNs before they are first used and
-        as soon as no node needs them.
+        ``whole``: the places; they say whether groups are computed, which no callback sees.  ``run`` is told how many
+        nodes were computed.  ``poison``: goes node by node or group by group, and fills bytes with NaNs before they are
+        first used and as soon as no node needs them.
         """
-        whole = run.allocation
         layout, buffers = whole.layout, whole.buffers
         assert layout is not None
         order = self.schedule.cut.order

@@ -357,7 +357,8 @@ class Scheduler:
             self._unsettled = True
             bound = execution.bind(graph, version)
             if observing or self.poison:
-                execution.run_observed(graph, bound, self._ordering, run, self._callback, bool(self.poison))
+                observer = self._callback, bool(self.poison)
+                execution.run_observed(graph, bound, self._ordering, allocation, run, *observer)
                 run.end(progress=run.progress)
             else:
                 if HOOKS.listeners("ggplug_split_computed") or HOOKS.listeners("ggplug_nodes_timed"):

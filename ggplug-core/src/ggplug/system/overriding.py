@@ -34,7 +34,8 @@ class Overridable:
 def _states(cls: type) -> bool:
     """Whether a class is one of the interface's own."""
     module = str(cls.__module__)
-    return module == "ggplug.backend" or module.startswith(("ggplug.interface.", "ggplug.discrete."))
+    stating = module in ("ggplug.backend", "ggplug.values.buffers")
+    return stating or module.startswith(("ggplug.interface.", "ggplug.discrete."))
 
 
 @cache

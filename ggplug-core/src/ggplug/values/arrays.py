@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,7 @@ import numpy.typing as npt
 from ggplug import quants
 from ggplug.errors import ShapeError, TypeMismatchError
 from ggplug.types import BF16, Type
-
-if TYPE_CHECKING:
-    from ggplug.tensor import Tensor
+from ggplug.values.described import Described
 
 
 def whole_number(value: Any, what: str) -> int:
@@ -123,7 +121,7 @@ class TensorLayout(NamedTuple):
     nbytes: int
 
     @classmethod
-    def of(cls, tensor: Tensor) -> TensorLayout:
+    def of(cls, tensor: Described) -> TensorLayout:
         """That of a tensor; a view has its own, which counts from the view's first byte."""
         kind, (n0, n1, n2, n3) = tensor.type, tensor.ne
         s0, s1, s2, s3 = (stride // kind.dtype.itemsize for stride in tensor.nb)
@@ -141,7 +139,7 @@ BLOCK_AXIS = 3
 """The axis of a :class:`TensorLayout` along which blocks are counted: the innermost, ne0."""
 
 
-def strided(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:
+def strided(raw: npt.NDArray[np.uint8], tensor: Described) -> npt.NDArray[Any]:
     """A view of a tensor's raw extent with its strides: 4-D, outermost first, storage dtype.
 
     For block types the innermost axis counts blocks.
@@ -150,7 +148,7 @@ def strided(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:
     return np.ndarray(layout.shape, layout.dtype, raw.data, 0, layout.byte_strides)
 
 
-def decode(raw: npt.NDArray[np.uint8], tensor: Tensor) -> npt.NDArray[Any]:
+def decode(raw: npt.NDArray[np.uint8], tensor: Described) -> npt.NDArray[Any]:
     """Values of a tensor's raw extent: 4-D, outermost first."""
     kind = tensor.type
     stored = strided(raw, tensor)

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.backend import Buffer, BufferType, Bytes, Decline, Device, Group, Operand
+from ggplug.backend import Buffer, BufferType, Bytes, Decline, Described, Device, Group, Operand
 from ggplug.errors import BufferUseError
 from ggplug.host import HostBuffer
 from ggplug.ops.base import Op
 from ggplug.ops.matrix import MulMat
 from ggplug.sharing import accessing
-from ggplug.tensor import Tensor
 from ggplug.types import KERNEL_FLOATS
 from ggplug.values.arrays import as_bytes, strided
 from ggplug_testing.devices.reference import ReferenceDevice
@@ -38,13 +37,13 @@ class TurnedBufferType(BufferType):
     def has_own_layout(self) -> bool:
         return True
 
-    def refusal(self, tensor: Tensor) -> str | None:
+    def refusal(self, tensor: Described) -> str | None:
         if tensor.op is not None or not tensor.is_contiguous() or not tensor.size:
             return "only leafs with elements and without gaps are turned"
         taken = tensor.type in KERNEL_FLOATS or tensor.type.is_quantized
         return None if taken else f"{tensor.type.name} is not turned"
 
-    def alloc_size(self, tensor: Tensor) -> int:
+    def alloc_size(self, tensor: Described) -> int:
         return tensor.nbytes + PADDING
 
     def _alloc(self, size: int) -> Buffer:
@@ -54,7 +53,7 @@ class TurnedBufferType(BufferType):
 class TurnedBuffer(HostBuffer):
     """Turned tensors: set as a whole, read as a whole or in part."""
 
-    def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
+    def set_tensor(self, tensor: Described, data: Any, start: int, offset: int = 0) -> None:
         raw = as_bytes(data)
         if tensor.view_src is not None or offset or raw.size != tensor.nbytes:
             raise BufferUseError(f"{tensor!r} can only be set as a whole", tensor=tensor)
@@ -63,7 +62,7 @@ class TurnedBuffer(HostBuffer):
             self._set(start + PADDING, ~raw[::-1])
             self.fill(start, tensor.nbytes)
 
-    def get_tensor(self, tensor: Tensor, out: Bytes, start: int, offset: int = 0) -> None:
+    def get_tensor(self, tensor: Described, out: Bytes, start: int, offset: int = 0) -> None:
         root = tensor.root
         whole = np.empty(root.nbytes, np.uint8)
         with accessing(self):

@@ -5,7 +5,8 @@ run its work late, on another thread, or in any order that the contract allows; 
 out of memory.  It computes with the ops' references, or with the kernels of a host device.
 """
 
-from ggplug_testing.fake.device import Activity, FakeDevice, FakeRegistration, Kind, Total
+from ggplug_testing.fake.acting import Activity, Kind, Total
+from ggplug_testing.fake.device import FakeDevice, FakeRegistration
 from ggplug_testing.fake.memory import POISON, FakeBuffer, FakeBufferType
 from ggplug_testing.fake.queue import WorkQueue
 from ggplug_testing.fake.stream import FakeBackend, FakeEvent, FakePlan

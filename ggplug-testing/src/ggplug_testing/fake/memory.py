@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from ggplug.backend import Buffer, BufferType, Bytes
 from ggplug.discrete import DiscreteBuffer
 from ggplug.host import HOST, HostBuffer
 from ggplug.sharing import accessing
-
-if TYPE_CHECKING:
-    from ggplug_testing.fake.device import FakeDevice
+from ggplug_testing.fake.acting import ActingDevice
 
 POISON = 0xFD
 """Fills new memory and the targets of pending fetches: as float of any type it is a huge negative number."""
@@ -31,7 +27,7 @@ def poisoned(size: int) -> Bytes:
 class FakeBufferType(BufferType):
     """Memory that the host cannot address."""
 
-    def __init__(self, device: FakeDevice, alignment: int) -> None:
+    def __init__(self, device: ActingDevice, alignment: int) -> None:
         super().__init__(device.name, device)
         self._alignment = alignment
         self._fake = device
@@ -48,9 +44,9 @@ class FakeBufferType(BufferType):
 class FakeBuffer(DiscreteBuffer):
     """One allocation on the fake device; ``host`` is how the device itself sees the bytes."""
 
-    device: FakeDevice
+    device: ActingDevice
 
-    def __init__(self, type: BufferType, device: FakeDevice, size: int) -> None:
+    def __init__(self, type: BufferType, device: ActingDevice, size: int) -> None:
         super().__init__(type, size, device)
         self.host: HostBuffer = HOST.wrap(poisoned(size))
 

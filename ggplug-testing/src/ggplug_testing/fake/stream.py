@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +19,9 @@ from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.sharing import using
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import as_bytes
+from ggplug_testing.fake.acting import ActingDevice
 from ggplug_testing.fake.memory import POISON, FakeBuffer
 from ggplug_testing.fake.queue import Lane
-
-if TYPE_CHECKING:
-    from ggplug_testing.fake.device import FakeDevice
 
 
 class FakeEvent(QueuedEvent):
@@ -45,9 +43,9 @@ class FakeEvent(QueuedEvent):
 class FakeBackend(QueuedBackend):
     """A stream of the fake device."""
 
-    device: FakeDevice
+    device: ActingDevice
 
-    def __init__(self, device: FakeDevice) -> None:
+    def __init__(self, device: ActingDevice) -> None:
         super().__init__(device)
         self.lane: Lane = device.queue.lane(device.stream_name())
         self.inner = device.inner.init() if device.inner is not None else None

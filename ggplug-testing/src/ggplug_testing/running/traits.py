@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from ggplug.ops.base import Op
-from ggplug.tensor import Tensor
+from ggplug.tensor import Operation, Tensor
 from ggplug.types import BF16, F16, F32
 from ggplug_testing.running.placement import Bytes
 
@@ -92,7 +91,7 @@ def _extents(name: str, tensor: Tensor) -> Iterator[str]:
             yield f"a {_COUNTS[dim]} of {name} above one"
 
 
-def _parameters(op: Op) -> Iterator[str]:
+def _parameters(op: Operation) -> Iterator[str]:
     for name in op.parameters:
         value, default = getattr(op, name), getattr(type(op), name, None)
         if isinstance(value, (bool, int, float, str, tuple)):

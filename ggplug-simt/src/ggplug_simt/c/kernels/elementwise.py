@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from ggplug import ops
 from ggplug.backend import Decline
-from ggplug.ops.base import Op
-from ggplug.tensor import Tensor
+from ggplug.tensor import Operation, Tensor
 from ggplug.types import Type
 from ggplug_simt.c.kernels.accepted import FLOATS, KEPT, READABLE, WRITABLE, refuse
 from ggplug_simt.c.launch import collapsed, launch, launches_of, units
@@ -35,7 +34,7 @@ _LIMITED = "SELECT(x > P1, REAL(P1), x)"
 _AT_LEAST = "SELECT(y < -P1, REAL(-P1), y)"
 _SILU = "(x / (1.0f + exp(-x)))"
 
-ONE: dict[type[Op], Expression] = {
+ONE: dict[type[Operation], Expression] = {
     ops.Abs: Expression("fabs(x)"),
     ops.Sgn: Expression("SELECT(x > 0.0f, REAL(1), SELECT(x < 0.0f, REAL(-1), REAL(0)))"),
     ops.Neg: Expression("(-x)"),
@@ -75,7 +74,7 @@ ONE: dict[type[Op], Expression] = {
 }
 """One source."""
 
-TWO: dict[type[Op], Expression] = {
+TWO: dict[type[Operation], Expression] = {
     ops.Add: Expression("(x + y)"),
     ops.Sub: Expression("(x - y)"),
     ops.Mul: Expression("(x * y)"),
@@ -97,7 +96,7 @@ TWO: dict[type[Op], Expression] = {
 IDENTITY = Expression("(x)")
 
 
-def _values(op: Op | None, expression: Expression) -> tuple[dict[str, str], dict[str, float]]:
+def _values(op: Operation | None, expression: Expression) -> tuple[dict[str, str], dict[str, float]]:
     """The defines and the scalars of an expression's parameters."""
     names = {f"P{i}": f"args.p{i}" for i in range(len(expression.parameters))}
     return names, {f"p{i}": float(getattr(op, name)) for i, name in enumerate(expression.parameters)}
@@ -105,7 +104,7 @@ def _values(op: Op | None, expression: Expression) -> tuple[dict[str, str], dict
 
 def map_one(
     profile: Profile,
-    op: Op | None,
+    op: Operation | None,
     expression: Expression,
     dst: TensorArgument,
     dst_type: Type,
@@ -137,7 +136,7 @@ def map_one(
 
 def map_two(
     profile: Profile,
-    op: Op,
+    op: Operation,
     expression: Expression,
     dst: TensorArgument,
     dst_type: Type,

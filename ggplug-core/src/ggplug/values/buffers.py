@@ -6,7 +6,7 @@ Part of the interface, whose contract :mod:`ggplug.backend` states.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,14 +14,11 @@ import numpy.typing as npt
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, ShapeError, TypeMismatchError
 from ggplug.sharing import accessing, freeing
 from ggplug.system.overriding import Overridable
-from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage
 from ggplug.values.arrays import as_bytes, whole_number
+from ggplug.values.described import Described, Named
 from ggplug.values.revisions import Watchers
 from ggplug.values.unset import Unset
-
-if TYPE_CHECKING:
-    from ggplug.backend import Device
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -38,7 +35,7 @@ class BufferType(Overridable, ABC):
     Subclasses provide ``_alloc``; the rest follows.
     """
 
-    def __init__(self, name: str, device: Device | None) -> None:
+    def __init__(self, name: str, device: Named | None) -> None:
         self.name = name
         self.device = device
 
@@ -100,14 +97,14 @@ class BufferType(Overridable, ABC):
         """
         return False
 
-    def refusal(self, tensor: Tensor) -> str | None:
+    def refusal(self, tensor: Described) -> str | None:
         """Why a tensor cannot lie in this memory; None if it can, as every tensor does by default.
 
         Memory with a layout of its own refuses what it has no layout for.  :meth:`Buffer.check_place` asks.
         """
         return None
 
-    def alloc_size(self, tensor: Tensor) -> int:
+    def alloc_size(self, tensor: Described) -> int:
         """Bytes that a tensor takes in this memory (default its ``nbytes``); more for padded layouts."""
         return tensor.nbytes
 
@@ -160,20 +157,20 @@ class Buffer(Overridable, ABC):
         """
         return False
 
-    def init_tensor(self, tensor: Tensor) -> None:
+    def init_tensor(self, tensor: Described) -> None:
         """Called when a persistent tensor, or a view of one, got its place in this buffer (default: nothing).
 
         Intermediates have places that come and go with computations; buffers are not told about them.
         """
 
-    def set_tensor(self, tensor: Tensor, data: Any, start: int, offset: int = 0) -> None:
+    def set_tensor(self, tensor: Described, data: Any, start: int, offset: int = 0) -> None:
         """Stores bytes of a tensor that lies at ``start`` (default: as they are).
 
         Memory with a layout of its own overrides this and :meth:`get_tensor`.
         """
         self.set(start + offset, data)
 
-    def get_tensor(self, tensor: Tensor, out: Bytes, start: int, offset: int = 0) -> None:
+    def get_tensor(self, tensor: Described, out: Bytes, start: int, offset: int = 0) -> None:
         """Fetches bytes of a tensor that lies at ``start`` (default: as they are)."""
         self.get(start + offset, out)
 
@@ -278,7 +275,7 @@ class Buffer(Overridable, ABC):
         """What keeps host memory alive for arrays that outlive the buffer; None, as by default: nothing does."""
         return None
 
-    def check_place(self, tensor: Tensor, offset: int) -> int:
+    def check_place(self, tensor: Described, offset: int) -> int:
         """``offset`` as a plain int, if a tensor may lie there; :meth:`Tensor.place` asks.
 
         All ``alloc_size`` bytes of the tensor have to be inside of the buffer.  In host memory the address has to be

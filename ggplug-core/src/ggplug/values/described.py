@@ -1,0 +1,41 @@
+"""What is asked of tensors and of devices by what lies below them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ggplug.types import Type
+from ggplug.values.geometry import Extents
+
+
+class Described(Protocol):
+    """A tensor as memory sees it: what its bytes mean, and how many they are.  :class:`ggplug.Tensor` has it all."""
+
+    @property
+    def type(self) -> Type: ...
+    @property
+    def ne(self) -> Extents: ...
+    @property
+    def nb(self) -> Extents: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def op(self) -> object | None: ...
+    @property
+    def view_src(self) -> Described | None: ...
+    @property
+    def view_offset(self) -> int: ...
+    @property
+    def root(self) -> Described: ...
+    def is_contiguous(self) -> bool: ...
+
+
+class Named(Protocol):
+    """A device as messages show it."""
+
+    @property
+    def name(self) -> str: ...
