@@ -41,7 +41,7 @@ DEVICES: dict[str, Callable[[], Device]] = {
 
 MODULES = (
     *(f"{SUBJECT}.{name}" for name in ("values", "formulas", "kernels", "together", "panels", "memory", "device")),
-    *(f"ggplug.discrete.{name}" for name in ("queue", "memory", "plan", "device")),
+    *(f"ggplug.discrete.{name}" for name in ("queue", "memory", "plan")),
 )
 """What is changed mechanically."""
 
