@@ -40,6 +40,7 @@ from cupy_stand_in.registration import devices
 
 from ggplug_cuda import CudaRegistration
 from ggplug_cuda.devices import CudaDevice
+from ggplug_cuda.driver import CudaQueue
 from ggplug_simt import Failure, SimtBuffer
 from ggplug_simt.c import source
 
@@ -244,6 +245,17 @@ def test_what_cuda_does_not_capture_is_launched_one_by_one(
     assert "launched one by one" in caplog.text
     assert not cuda.calls("launch")
     assert sum(not call.arguments.get("captured", True) for call in cuda.calls("launchKernel")) == 9
+
+
+def test_a_capture_that_cuda_has_invalidated_is_ended(
+    cuda: StandIn, device: CudaDevice, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = device.driver.queue()
+    assert isinstance(queue, CudaQueue)
+    with device.driver.current(), caplog.at_level(logging.WARNING, "ggplug"):
+        assert queue.capture([queue.stream.synchronize]) is None
+        queue.finish()
+    assert "launched one by one" in caplog.text
 
 
 # -- products ------------------------------------------------------------------------------------------
