@@ -236,19 +236,25 @@ def start(cuda: StandIn, stream: Any, launch: Launch, *memory: Any, function: An
 
 
 @needs_compiler
-def test_kernels_compute_when_somebody_waits(cuda: StandIn, stream: Any) -> None:
+def test_kernels_compute_when_somebody_waits_and_captured_ones_as_often_as_their_graph_is_launched(
+    cuda: StandIn, stream: Any
+) -> None:
     launch, x = squares(1000), np.linspace(-2, 2, 1000, dtype=np.float32)
     target, source = (cuda.MemoryPool().malloc(4000) for _ in range(2))
     write(cuda, stream, source, x)
     function = start(cuda, stream, launch, target, source)
     assert (content(cuda, stream, target, np.float32, 4000) == x * x).all()
+    write(cuda, stream, source, x + 1)
+    stream.synchronize()
     stream.begin_capture()
     start(cuda, stream, launch, target, source, function=function)
     graph = stream.end_capture()
-    write(cuda, stream, source, x + 1)
-    graph.launch(stream)
-    assert (content(cuda, stream, target, np.float32, 4000) == (x + 1) * (x + 1)).all()
-    assert [call.captured for call in cuda.calls("launchKernel", "end_capture", "launch")] == [False, True, 1, 1]
+    assert (content(cuda, stream, target, np.float32, 4000) == x * x).all()
+    for more in (1, 2):
+        write(cuda, stream, source, x + more)
+        graph.launch(stream)
+        assert (content(cuda, stream, target, np.float32, 4000) == (x + more) * (x + more)).all()
+    assert [call.captured for call in cuda.calls("launchKernel", "end_capture", "launch")] == [False, True, 1, 1, 1]
     cuda.verify()
 
 
@@ -343,13 +349,22 @@ def test_groups_too_large_and_what_belongs_to_another_device_are_refused_and_cop
         copy(cuda, stream, memory.ptr, there.ptr)
 
 
+def test_some_errors_end_the_device_and_no_other(cuda: StandIn, stream: Any) -> None:
+    cuda.refuse("synchronize", 700)
+    for use in (stream.synchronize, stream.synchronize, lambda: cuda.MemoryPool().malloc(SIZE)):
+        with pytest.raises(CUDARuntimeError, match="illegal memory access"):
+            use()
+    with on(cuda, 1):
+        cuda.Stream(non_blocking=True).synchronize()
+
+
 @pytest.mark.parametrize(
     ("architecture", "said"),
     [
         ("sm_80", "NOT_FOUND"),  # of the kernel, once the binary is loaded
         ("sm_86", "NOT_FOUND"),
         ("sm_75", "NO_BINARY_FOR_GPU"),
-        ("sm_90", "NO_BINARY_FOR_GPU"),
+        ("sm_89", "NO_BINARY_FOR_GPU"),
         ("sm_61", "INVALID_OPTION"),
         ("compute_80", "cubin is requested"),
     ],
