@@ -40,6 +40,7 @@ from cupy_stand_in.registration import devices
 
 from ggplug_cuda import CudaRegistration
 from ggplug_cuda.devices import CudaDevice
+from ggplug_cuda.driver import CudaQueue
 from ggplug_simt import Failure, SimtBuffer
 from ggplug_simt.c import source
 
@@ -246,6 +247,17 @@ def test_what_cuda_does_not_capture_is_launched_one_by_one(
     assert sum(not call.arguments.get("captured", True) for call in cuda.calls("launchKernel")) == 9
 
 
+def test_a_capture_that_cuda_has_invalidated_is_ended(
+    cuda: StandIn, device: CudaDevice, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = device.driver.queue()
+    assert isinstance(queue, CudaQueue)
+    with device.driver.current(), caplog.at_level(logging.WARNING, "ggplug"):
+        assert queue.capture([queue.stream.synchronize]) is None
+        queue.finish()
+    assert "launched one by one" in caplog.text
+
+
 # -- products ------------------------------------------------------------------------------------------
 
 
@@ -265,7 +277,7 @@ def test_products_of_many_columns_are_cublas_own(cuda: StandIn, device: CudaDevi
     for call in calls:
         assert (call.transa, call.transb, call.m, call.n, call.k, call.batchCount) == (1, 0, 10, 12, 24, 1)
         assert (call.A, call.lda, call.B, call.ldb, call.C, call.ldc) == (at[w], 24, at[x], 24, at[graph.nodes[0]], 10)
-        assert (call.by, call.plus, call.mode) == (1.0, 0.0, cuda.cublas.CUBLAS_DEFAULT_MATH)
+        assert call.mode == cuda.cublas.CUBLAS_DEFAULT_MATH
     assert not cuda.calls("launchKernel", "launch")
     assert len(cuda.calls("create")) == len(cuda.calls("destroy")) == 1
 

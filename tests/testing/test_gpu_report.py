@@ -347,6 +347,14 @@ def test_without_a_gpu_a_line_says_why_and_a_table_what_would_run(
     assert not (tmp_path / "out.json").exists()
 
 
+def test_without_the_conformance_suite_a_line_says_what_to_install(tmp_path: Path) -> None:
+    pytest.importorskip("ggplug_cuda")
+    (tmp_path / "ggplug_testing.py").write_text("raise ModuleNotFoundError('not here', name='ggplug_testing')\n")
+    done = start("ggplug_cuda.gpu_report", "out.json", paths=(tmp_path,))
+    wanted = 'the report is in the conformance suite, which is not installed (pip install "ggplug-core[test]")'
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {wanted}\n")
+
+
 def test_a_gpu_comes_in_with_its_versions_and_the_products_of_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu_report = pytest.importorskip("ggplug_cuda.gpu_report")
     from cupy_stand_in import Gpu, StandIn

@@ -137,7 +137,7 @@ class CudaQueue(StepwiseQueue):
                     for start in launchers:
                         start()
                 finally:
-                    if self.stream.is_capturing():  # wherever Ctrl-C came
+                    if self._is_capturing():  # wherever Ctrl-C came
                         graph = self.stream.end_capture()
         except (self.cuda.runtime.CUDARuntimeError, self.cuda.driver.CUDADriverError) as error:
             if error.status not in _CAPTURE:
@@ -145,6 +145,12 @@ class CudaQueue(StepwiseQueue):
             log.warning("CUDA: launches cannot be captured, so they are launched one by one: %s", error)
             return None
         return functools.partial(graph.launch, self.stream)
+
+    def _is_capturing(self) -> bool:
+        try:
+            return bool(self.stream.is_capturing())
+        except RuntimeError:  # an error has invalidated the capture, which only its end takes the stream out of
+            return True
 
     def record(self) -> Any:
         return self.stream.record(self.cuda.Event(disable_timing=True))

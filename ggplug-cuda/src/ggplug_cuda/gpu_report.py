@@ -13,9 +13,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ggplug_cuda import CudaRegistration
-from ggplug_testing.gpu_report import Door, Step, main
-from ggplug_testing.gpu_report.figures import factors, library_product
-from ggplug_testing.gpu_report.step import Answer, registered
+
+try:
+    from ggplug_testing.gpu_report import Door, Step, main
+    from ggplug_testing.gpu_report.figures import factors, library_product
+    from ggplug_testing.gpu_report.step import Answer, registered
+except ModuleNotFoundError as error:
+    if __name__ != "__main__" or error.name != "ggplug_testing":
+        raise
+    lacking = "the report is in the conformance suite, which is not installed"
+    print(f'error: {lacking} (pip install "ggplug-core[test]")', file=sys.stderr)
+    sys.exit(2)
 
 _PROPERTIES = "multiProcessorCount clockRate memoryClockRate memoryBusWidth l2CacheSize sharedMemPerBlock ECCEnabled"
 

@@ -19,6 +19,7 @@ A test asks for the ``calls`` of a name, orders the next one to ``refuse``, and 
 from __future__ import annotations
 
 import functools
+from collections import deque
 
 from cupy_stand_in.calls import Cublas, Driver, Nvrtc, Runtime
 from cupy_stand_in.errors import (
@@ -89,7 +90,7 @@ class StandIn:
 
         An error after which CUDA takes nothing more from the process (700, 719) ends the device.
         """
-        self.machine.order(name, error, after)
+        self.machine.ordered.setdefault(name, deque()).extend([*[None] * after, error])
 
     def verify(self) -> None:
         """Raises the first mistake that was seen, though someone may have caught it."""

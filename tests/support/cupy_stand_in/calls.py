@@ -18,7 +18,7 @@ from cuda_on_host import DoesNotCompile
 
 from cupy_stand_in import kernels
 from cupy_stand_in.errors import CUBLASError, CUDADriverError, CUDARuntimeError, Fault, NVRTCError, Status
-from cupy_stand_in.machine import Device, Machine, Queue
+from cupy_stand_in.machine import THREADS, Device, Machine, Queue
 from cupy_stand_in.products import Matrices, product
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -78,7 +78,7 @@ class Noted:
 
     def _queue(self, stream: int) -> Queue:
         """The queue behind a stream's number."""
-        found: Queue | None = self._machine.meant(stream, Queue)
+        found: Queue | None = self._machine.meant(stream)
         if stream == 0:
             raise Fault("work was given to the default stream, for which the others do not wait")
         if found is None:
@@ -123,7 +123,7 @@ class Runtime(Noted):
 
     @query
     def getDeviceProperties(self, device: int) -> dict[str, Any]:
-        return self._device(device).gpu.properties(self.is_hip)
+        return self._machine.devices[device].gpu.properties(self.is_hip)
 
     @query
     def getDevice(self) -> int:
@@ -131,12 +131,12 @@ class Runtime(Noted):
 
     @query
     def setDevice(self, device: int) -> None:
-        self._machine.current = self._device(device).number
+        self._machine.current = self._machine.devices[device].number
         self._machine.bound = True
 
     @query
     def deviceCanAccessPeer(self, device: int, peerDevice: int) -> int:
-        return int(self._device(peerDevice).number in self._device(device).gpu.peers)
+        return int(peerDevice in self._machine.devices[device].gpu.peers)
 
     @call
     def deviceEnablePeerAccess(self, peerDevice: int) -> None:
@@ -160,7 +160,7 @@ class Runtime(Noted):
         hosts = [a for a in (dst, src) if machine.is_host(a)]
         assert len(hosts) < 2, "a copy from host to host"
         if hosts and machine.pinned_at(hosts[0]) is None:
-            queue.forbid(900)
+            queue.forbid_capture()
         to, source = (machine.place(address, size, "memcpyAsync") for address in (dst, src))
         if machine.is_host(src) and machine.pinned_at(src) is None:
             staged = source().copy()
@@ -172,11 +172,6 @@ class Runtime(Noted):
     def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:
         place = self._machine.place(ptr, size, "memsetAsync")
         self._queue_here(stream).give(lambda: place().fill(value))
-
-    def _device(self, number: int) -> Device:
-        if not 0 <= number < self.getDeviceCount():
-            raise CUDARuntimeError(101)
-        return self._machine.devices[number]
 
 
 def _copy(to: Any, source: Any) -> None:
@@ -218,13 +213,13 @@ class Driver(Noted):
         extra: int,
     ) -> None:
         """The arguments are read now: ``kernel_params`` is the address of an array with the address of each."""
-        queue, function = self._queue_here(stream), self._machine.meant(f, Function)
+        queue, function = self._queue_here(stream), self._machine.meant(f)
         grid, block = (grid_dim_x, grid_dim_y, grid_dim_z), (block_dim_x, block_dim_y, block_dim_z)
         if not self._machine.bound:
             raise CUDADriverError(201)
         if function is None or not function.loaded or function.device is not queue.device:
             raise CUDADriverError(400)
-        if min(grid + block) < 1 or max(grid[1:]) > 65535 or np.prod(block) > queue.device.gpu.threads or extra:
+        if min(grid + block) < 1 or max(grid[1:]) > 65535 or np.prod(block) > THREADS or extra:
             raise CUDADriverError(1)
         expected = function.signature
         addresses = (ctypes.c_void_p * (expected.pointers + 1)).from_address(kernel_params)
@@ -324,7 +319,6 @@ class Nvrtc(Noted):
 
     @call
     def destroyProgram(self, prog: int) -> None:
-        self._program(prog)
         self._machine.drop(prog)
 
     def _only_cuda(self, name: str) -> None:
@@ -332,9 +326,7 @@ class Nvrtc(Noted):
             raise RuntimeError(f"HIP does not support {name}")
 
     def _program(self, handle: int) -> Program:
-        found: Program | None = self._machine.meant(handle, Program)
-        if found is None:
-            raise NVRTCError(4)
+        found: Program = self._machine.meant(handle)
         return found
 
     @staticmethod
@@ -355,8 +347,6 @@ class Cublas(Noted):
 
     _error = CUBLASError
     CUBLASError = CUBLASError
-    CUBLAS_OP_N = 0
-    CUBLAS_OP_T = 1
     CUBLAS_DEFAULT_MATH = 0
     CUBLAS_TF32_TENSOR_OP_MATH = 3
 
@@ -366,7 +356,7 @@ class Cublas(Noted):
 
     @call
     def destroy(self, handle: int) -> None:
-        self._blas(handle)
+        self._blas(handle)  # of this device
         self._machine.drop(handle)
 
     @call
@@ -396,29 +386,25 @@ class Cublas(Noted):
         strideC: int,
         batchCount: int,
     ) -> None:
-        """C = alpha op(A) op(B) + beta C in the thread's current stream; ``alpha`` and ``beta`` are read now."""
+        """C = transposed A * B in the thread's current stream."""
         queue, blas = self._queue_here(self._machine.streams[-1]), self._blas(handle)
         if queue.captured is not None:
             raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
-        a = Matrices(A, *((k, m) if transa else (m, k)), lda, strideA, batchCount)
-        b = Matrices(B, *((n, k) if transb else (k, n)), ldb, strideB, batchCount)
-        c = Matrices(C, m, n, ldc, strideC, batchCount)
-        if min(m, n, k, batchCount) < 0 or any(each.leading < max(1, each.rows) for each in (a, b, c)):
-            raise CUBLASError(7)
         by, plus = (ctypes.c_float.from_address(address).value for address in (alpha, beta))
-        self._noted.update(by=by, plus=plus, mode=blas.mode)
-        if not m * n * batchCount:
-            return
+        assert (transa, transb, by, plus) == (1, 0, 1.0, 0.0), "other products are not stood in for"
+        assert min(m, n, k, batchCount) > 0, "products without elements are not stood in for"
+        a = Matrices(A, k, m, lda, strideA, batchCount)
+        b = Matrices(B, k, n, ldb, strideB, batchCount)
+        c = Matrices(C, m, n, ldc, strideC, batchCount)
+        if any(each.leading < each.rows for each in (a, b, c)):
+            raise CUBLASError(7)
+        self._noted.update(mode=blas.mode)
         at_a, at_b, at_c = (self._machine.place(each.address, each.bytes, "sgemmStridedBatched") for each in (a, b, c))
         tf32 = blas.mode == self.CUBLAS_TF32_TENSOR_OP_MATH
-        queue.give(
-            lambda: product(by, a.view(at_a()), bool(transa), b.view(at_b()), bool(transb), plus, c.view(at_c()), tf32)
-        )
+        queue.give(lambda: product(a.view(at_a()), b.view(at_b()), c.view(at_c()), tf32))
 
     def _blas(self, handle: int) -> Blas:
-        found: Blas | None = self._machine.meant(handle, Blas)
-        if found is None:
-            raise CUBLASError(1)
+        found: Blas = self._machine.meant(handle)
         if found.device is not self._machine.device:
             raise Fault("a cuBLAS handle was used while another device was current")
         return found

@@ -10,7 +10,6 @@ _CUDA = {
     35: ("InsufficientDriver", "STUB_LIBRARY", "CUDA driver version is insufficient for CUDA runtime version"),
     46: ("DevicesUnavailable", "DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"),
     100: ("NoDevice", "NO_DEVICE", "no CUDA-capable device is detected"),
-    101: ("InvalidDevice", "INVALID_DEVICE", "invalid device ordinal"),
     200: ("InvalidKernelImage", "INVALID_IMAGE", "device kernel image is invalid"),
     201: ("DeviceUninitialized", "INVALID_CONTEXT", "invalid device context"),
     209: ("NoKernelImageForDevice", "NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"),
@@ -28,20 +27,14 @@ _CUDA = {
         "STREAM_CAPTURE_INVALIDATED",
         "operation failed due to a previous error during capture",
     ),
-    905: (
-        "StreamCaptureIsolation",
-        "STREAM_CAPTURE_ISOLATION",
-        "dependency created on uncaptured work in another stream",
-    ),
-    907: ("CapturedEvent", "CAPTURED_EVENT", "operation not permitted on an event last recorded in a capturing stream"),
     999: ("Unknown", "UNKNOWN", "unknown error"),
 }
 
 STICKY = {214, 700, 702, 710, 714, 715, 716, 717, 718, 719}
 """Errors after which every call on the device answers with the same: only a new process helps."""
 
-_NVRTC = {4: "INVALID_PROGRAM", 5: "INVALID_OPTION", 6: "COMPILATION"}
-_CUBLAS = {1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR"}
+_NVRTC = {5: "INVALID_OPTION", 6: "COMPILATION"}
+_CUBLAS = {3: "ALLOC_FAILED", 7: "INVALID_VALUE", 13: "EXECUTION_FAILED"}
 
 
 class Status(RuntimeError):

@@ -27,6 +27,8 @@ FRESH = 0xFF
 GUARD = 256
 """Bytes on either side of an allocation that nobody may write, all of them UNTOUCHED."""
 UNTOUCHED = 0xA5
+THREADS = 1024
+"""Work-items of a group at most."""
 
 _UNIT = 512  # cudaMalloc's alignment
 _DEVICE_SHIFT = 48  # beyond what a process of the host can address
@@ -40,27 +42,22 @@ class Gpu:
     memory: int = 1 << 30
     capability: tuple[int, int] = (9, 0)
     integrated: bool = False
-    shared_memory: int = 49152
-    threads: int = 1024
-    multiprocessors: int = 4
     pci: tuple[int, int, int] = (0, 1, 0)  # domain, bus, device
-    gfx: str = "gfx942"
     peers: frozenset[int] = frozenset()
 
     def properties(self, hip: bool) -> dict[str, Any]:
         """As ``cudaGetDeviceProperties``, by CuPy's names."""
         domain, bus, device = self.pci
-        architecture = {"gcnArchName": f"{self.gfx}:sramecc+:xnack-".encode()} if hip else {}
         return {
-            **architecture,
+            **({"gcnArchName": b"gfx942:sramecc+:xnack-"} if hip else {}),
             "name": self.name.encode(),
             "totalGlobalMem": self.memory,
-            "sharedMemPerBlock": self.shared_memory,
-            "maxThreadsPerBlock": self.threads,
+            "sharedMemPerBlock": 49152,
+            "maxThreadsPerBlock": THREADS,
             "major": self.capability[0],
             "minor": self.capability[1],
             "integrated": int(self.integrated),
-            "multiProcessorCount": self.multiprocessors,
+            "multiProcessorCount": 4,
             "pciDomainID": domain,
             "pciBusID": bus,
             "pciDeviceID": device,
@@ -145,8 +142,8 @@ class Queue:
 
     def give(self, work: Work) -> None:
         """More to do, or to capture."""
-        self.check()
         if self.captured is not None:
+            self.check()
             self.captured.append(work)
         else:
             self._work.append(work)
@@ -164,23 +161,22 @@ class Queue:
 
     def check(self) -> None:
         """Raises CUDARuntimeError if an error ended the capture that is going on."""
-        if self.captured is not None and self.invalid:
+        if self.invalid:
             raise CUDARuntimeError(901)
 
-    def forbid(self, status: int) -> None:
-        """What a capturing stream does not allow, and which ends the capture."""
-        self.check()
+    def forbid_capture(self) -> None:
+        """Before what a capturing stream does not allow, and which ends the capture."""
         if self.captured is not None:
+            self.check()
             self.invalid = True
-            raise CUDARuntimeError(status)
+            raise CUDARuntimeError(900)
 
 
 class Mark(NamedTuple):
-    """A point in a queue: so much was given.  ``captured``: in a capture, that one."""
+    """A point in a queue: so much was given."""
 
     queue: Queue
     number: int
-    captured: list[Work] | None
 
 
 @dataclass(eq=False)
@@ -232,20 +228,15 @@ class Machine:
             raise lost
         return made
 
-    def order(self, name: str, error: Exception | int, after: int) -> None:
-        """Makes a call raise, once so many others have gone well."""
-        self.ordered.setdefault(name, deque()).extend([*[None] * after, error])
-
     def handle(self, meant: Any) -> int:
         """A number for something, as libraries give it."""
         number = 0x5000_0000 + 16 * len(self._handles)
         self._handles[number] = meant
         return number
 
-    def meant(self, handle: int, kind: type) -> Any:
-        """What a handle stands for; None if it is no handle of the kind, or not any more."""
-        found = self._handles.get(handle)
-        return found if isinstance(found, kind) else None
+    def meant(self, handle: int) -> Any:
+        """What a handle stands for; None if it is none, or not any more."""
+        return self._handles.get(handle)
 
     def drop(self, handle: int) -> None:
         """Makes a handle mean nothing."""

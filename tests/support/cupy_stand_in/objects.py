@@ -17,23 +17,20 @@ _PAGE = 4096
 
 
 class Event(Noted):
-    """``cupy.cuda.Event``: a mark in a stream of its device."""
+    """``cupy.cuda.Event``: a mark in a stream of its device, there once it was recorded."""
+
+    _mark: Mark
 
     def __init__(self, machine: Machine, block: bool = False, disable_timing: bool = False) -> None:
         super().__init__(machine)
         self._device = self._made("Event")
         self.ptr = machine.handle(self._device)
-        self._mark: Mark | None = None
 
     def _about(self) -> Device:
         return self._device
 
     @call
     def synchronize(self) -> None:
-        if self._mark is None:
-            return
-        if self._mark.captured is not None:
-            raise CUDARuntimeError(907)
         self._mark.queue.run(self._mark.number)
 
 
@@ -69,31 +66,27 @@ class Stream(Noted):
 
     @call
     def synchronize(self) -> None:
-        self._work.forbid(900)
+        self._work.forbid_capture()
         self._work.run(self._work.given)
 
     @call
     def record(self, event: Event) -> Event:
-        self._work.check()
+        self._no_capture()
         if event._device is not self._work.device:
             raise CUDARuntimeError(400)
-        event._mark = Mark(self._work, self._work.given, self._work.captured)
+        event._mark = Mark(self._work, self._work.given)
         return event
 
     @call
     def wait_event(self, event: Event) -> None:
-        """Events of other devices can be waited for; those of another capture cannot."""
+        """Events of other devices can be waited for."""
+        self._no_capture()
         mark = event._mark
-        if mark is None:
-            return
-        if mark.captured is not self._work.captured:
-            assert mark.captured is None, "graphs of several streams are not stood in for"
-            self._work.forbid(905)
         self._work.give(lambda: mark.queue.run(mark.number))
 
     @call
     def launch_host_func(self, callback: Callable[[Any], None], arg: Any) -> None:
-        self._work.forbid(900)
+        self._work.forbid_capture()
         self._work.give(lambda: callback(arg))
 
     @call
@@ -102,14 +95,14 @@ class Stream(Noted):
         assert not self._machine.hip, "CuPy captures on CUDA only"
         if self._work.captured is not None:
             raise CUDARuntimeError(401)
-        self._work.captured, self._work.invalid = [], False
+        self._work.captured = []
 
     @call
     def end_capture(self) -> Graph:
         work, invalid = self._work.captured, self._work.invalid
         if work is None:
             raise CUDARuntimeError(401)
-        self._work.captured = None
+        self._work.captured, self._work.invalid = None, False
         if invalid:
             raise CUDARuntimeError(901)
         self._noted["captured"] = len(work)
@@ -117,9 +110,13 @@ class Stream(Noted):
 
     @query
     def is_capturing(self) -> bool:
-        if self._work.captured is not None and self._work.invalid:
+        if self._work.invalid:
             raise RuntimeError("the stream was capturing, but an error has invalidated the capture sequence")
         return self._work.captured is not None
+
+    def _no_capture(self) -> None:
+        if self._work.captured is not None:
+            raise Fault("events in a capture are not stood in for")
 
     @query
     def __enter__(self) -> Stream:
@@ -183,12 +180,11 @@ class MemoryPool(Noted):
         super().__init__(machine)
         self._used = [0] * len(machine.devices)
         self._total = [0] * len(machine.devices)
-        self._limit = [limit] * len(machine.devices)
+        self._limit = limit
 
     @call
     def malloc(self, size: int) -> MemoryPointer:
-        here, taken = self._machine.device, rounded(size)
-        limit = self._limit[here.number]
+        here, taken, limit = self._machine.device, rounded(size), self._limit
         for attempt in ("kept blocks", "given back"):
             more = max(0, taken - self.free_bytes())
             fits = here.used + more <= here.gpu.memory
@@ -213,14 +209,9 @@ class MemoryPool(Noted):
             self._machine.faults.append(fault)
         allocation.whole = None
 
-    @call
-    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
-        here = self._machine.device
-        self._limit[here.number] = int(fraction * here.gpu.memory) if fraction is not None else size or 0
-
     @query
     def get_limit(self) -> int:
-        return self._limit[self._machine.current]
+        return self._limit
 
     @query
     def used_bytes(self) -> int:
@@ -266,8 +257,6 @@ class Module(Noted):
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
-        self._text = ""
-        self._device: Device | None = None
         self._functions: list[int] = []
 
     @call
@@ -287,8 +276,6 @@ class Module(Noted):
 
     @call
     def get_function(self, name: str) -> KernelFunction:
-        if self._device is None:
-            raise CUDADriverError(400)
         if f"KERNEL void {name}(" not in self._text:
             raise CUDADriverError(500)
         self._functions.append(self._machine.handle(Function(self._device, self._text, name)))
@@ -297,7 +284,7 @@ class Module(Noted):
     def __del__(self) -> None:
         with self._machine.lock:
             for handle in self._functions:
-                self._machine.meant(handle, Function).loaded = False
+                self._machine.meant(handle).loaded = False
                 self._machine.drop(handle)
 
 

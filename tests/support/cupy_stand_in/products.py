@@ -11,7 +11,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Matrices(NamedTuple):
-    """``batch`` matrices of ``rows`` x ``columns`` at an address, before any transposition."""
+    """``batch`` matrices of ``rows`` x ``columns`` at an address."""
 
     address: int
     rows: int
@@ -23,8 +23,6 @@ class Matrices(NamedTuple):
     @property
     def bytes(self) -> int:
         """From the first byte to the last one."""
-        if not self.rows * self.columns:
-            return 0
         return 4 * ((self.batch - 1) * self.stride + (self.columns - 1) * self.leading + self.rows)
 
     def view(self, memory: npt.NDArray[np.uint8]) -> Floats:
@@ -33,17 +31,12 @@ class Matrices(NamedTuple):
         return np.lib.stride_tricks.as_strided(memory.view(np.float32), shape, strides)
 
 
-def product(
-    alpha: float, a: Floats, transpose_a: bool, b: Floats, transpose_b: bool, beta: float, c: Floats, tf32: bool
-) -> None:
-    """c = alpha op(a) op(b) + beta c; where beta is 0, c is not read."""
-    left = a.transpose(0, 2, 1) if transpose_a else a
-    right = b.transpose(0, 2, 1) if transpose_b else b
+def product(a: Floats, b: Floats, c: Floats, tf32: bool) -> None:
+    """Makes c the product of a, transposed, and b; it is not read."""
     if tf32:
-        left, right = rounded_to_tf32(left), rounded_to_tf32(right)
+        a, b = rounded_to_tf32(a), rounded_to_tf32(b)
     with np.errstate(all="ignore"):  # cuBLAS says nothing of infinities and NaN
-        found = np.float32(alpha) * (left @ right)
-        c[...] = found + np.float32(beta) * c if beta else found
+        c[...] = a.transpose(0, 2, 1) @ b
 
 
 def rounded_to_tf32(x: Floats) -> Floats:
