@@ -311,7 +311,6 @@ def test_a_kernel_reaches_only_peers_with_access_which_is_enabled_once(cuda: Sta
             marks=needs_compiler,
         ),
     ],
-    ids=str,
 )
 def test_what_cuda_would_pass_over_is_a_mistake_and_stays_one(
     cuda: StandIn, stream: Any, memory: Any, said: str, mistake: Callable[..., object]
