@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ggplug import quants
 from ggplug.errors import ShapeError, TypeMismatchError
+from ggplug.system.lazy import whole
 from ggplug.types import BF16, Type
 from ggplug.values.described import Described
 
@@ -101,7 +101,9 @@ def encode(array: npt.NDArray[Any], type: Type, *, stored: bool = False) -> npt.
     with np.errstate(over="ignore", invalid="ignore"):  # too large for F32; a signalling NaN
         if not type.is_quantized and dtype == np.float64:
             return as_bytes(array.astype(dtype))
-        return as_bytes(quants.quantize(np.ascontiguousarray(array, np.float32), type, stored=stored))
+        # Many programs never convert, and the codecs would be a tenth of `import ggplug`.
+        quantize = whole("ggplug.quants").quantize
+        return as_bytes(quantize(np.ascontiguousarray(array, np.float32), type, stored=stored))
 
 
 class TensorLayout(NamedTuple):
@@ -158,4 +160,5 @@ def decode(raw: npt.NDArray[np.uint8], tensor: Described) -> npt.NDArray[Any]:
         return np.empty(tensor.ne[::-1], np.float32)
     packed = np.ascontiguousarray(stored)
     rows = packed.view(np.uint8).reshape(*packed.shape[:3], -1)
-    return quants.dequantize(rows, kind).reshape(tensor.ne[::-1])
+    values: npt.NDArray[Any] = whole("ggplug.quants").dequantize(rows, kind)
+    return values.reshape(tensor.ne[::-1])
