@@ -50,7 +50,8 @@ See ``docs/threads-and-lifetimes.md``.
 *Groups.*  A plan computes the groups of nodes that it was made for, each at the place of its last node.  The tensors
 that a group reads keep their values until then.  Its kernel writes the last result and the other kept ones.  Results
 that are not kept have no bytes; the kernel rounds them to their tensor's type, as single nodes would.  The last result
-may lie in the bytes of a source that ``groups.inplace`` names.  A device can also compute each node of a group by itself.
+may lie in the bytes of a source that ``groups.inplace`` names.  A device can also compute each node of a group by
+itself.
 
 *Overlaps.*  Where an op writes into a source (cpy, set_rows) and another source of it shares bytes with what it writes,
 the bytes that both have are undefined afterwards, except where each element is read from and written to the same
@@ -363,7 +364,7 @@ class Device(Overridable, ABC):
         return [pattern for pattern in self.kernels if isinstance(pattern, Pattern)]
 
     def groups(self, graph: Graph, leaving: Collection[int] = ()) -> Groups:
-        """The nodes of a graph, or of a part of one, that this device computes together.  Called before memory is laid out.
+        """The groups of a graph, or of a part of one, that this device forms.  Called before memory is laid out.
 
         ``leaving``: positions of results that are needed outside of the part; they have to be written.  Default: the
         groups that :attr:`patterns` form and :meth:`match` accepts; :mod:`ggplug.interface.grouping` has the rules.
@@ -441,7 +442,7 @@ class Event(Overridable):
         self._stream = stream
 
     def wait(self, stream: Backend) -> None:
-        """Makes ``stream`` wait for the mark (ggml_backend_event_wait); the host does not wait if the device can do that.
+        """Makes ``stream`` wait for the mark, without the host if the device can do that (ggml_backend_event_wait).
 
         ``stream`` may belong to any device; where the event cannot make it wait, the host waits.
         """
@@ -597,7 +598,9 @@ def forms_groups(device: Device) -> bool:
     except GGPlugError:
         raise
     except Exception as error:
-        raise ComputeError(f"{device.name}: reading its patterns failed: {in_one_line(error)}", device=device) from error
+        raise ComputeError(
+            f"{device.name}: reading its patterns failed: {in_one_line(error)}", device=device
+        ) from error
 
 
 def groups_of(device: Device, graph: Graph, leaving: Collection[int] = ()) -> Groups:

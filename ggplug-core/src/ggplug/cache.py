@@ -4,8 +4,8 @@ The folder is ``$GGPLUG_CACHE_DIR``, else ``ggplug`` in the platform's cache fol
 on Linux, ``~/Library/Caches`` on macOS, ``%LOCALAPPDATA%`` on Windows).  Each backend has a folder of its own there.
 
 The key of a kernel's file covers everything that its code was made from.  A file that is damaged, or no regular file,
-is ignored; if the folder cannot be written, the next process compiles again.  Each is logged once as a warning and never
-raises.  Files are written under another name and renamed, so any number of processes may share the folder.
+is ignored; if the folder cannot be written, the next process compiles again.  Each is logged once as a warning and
+never raises.  Files are written under another name and renamed, so any number of processes may share the folder.
 
 *The code in these files is executed*, so only files of the user and of the administrator are loaded: neither the folder
 nor a file in it may belong to another user or be writable by others, and no symbolic link is followed.
@@ -71,8 +71,8 @@ class KernelFile:
     """One compiled kernel on disk.
 
     ``name`` and ``target``: what was compiled, and for which device.  ``bytes``: size of the file.  ``used``: when a
-    process last loaded it, in seconds since 1970, accurate to a day.  ``problem``: why it cannot be used, or empty; with
-    a problem, ``name`` is that of the file.
+    process last loaded it, in seconds since 1970, accurate to a day.  ``problem``: why it cannot be used, or empty;
+    with a problem, ``name`` is that of the file.
     """
 
     name: str

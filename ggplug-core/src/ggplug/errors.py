@@ -150,8 +150,8 @@ class BufferUseError(GGPlugError, BufferError):
 class BusyError(GGPlugError, RuntimeError):
     """An object is in use, and the call does not wait for it.
 
-    Either another thread uses an object that is for one thread at a time (a scheduler, a stream), or the call would wait
-    for itself: an abort callback, a signal handler or a finalizer computes with, or frees, what the interrupted
+    Either another thread uses an object that is for one thread at a time (a scheduler, a stream), or the call would
+    wait for itself: an abort callback, a signal handler or a finalizer computes with, or frees, what the interrupted
     computation uses.  Nothing was changed.  Field: ``thing``.
     """
 

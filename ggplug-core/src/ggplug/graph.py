@@ -1,7 +1,7 @@
 """Graphs: the order in which nodes are computed, and the signature by which two graphs are equal.
 
-A graph lists tensors and never changes them.  So the same tensors can be in several graphs, and one graph can be placed,
-split and pipelined in several ways at once.
+A graph lists tensors and never changes them.  So the same tensors can be in several graphs, and one graph can be
+placed, split and pipelined in several ways at once.
 """
 
 from __future__ import annotations
@@ -180,8 +180,8 @@ class Graph:
 
         The scheduler's splits are such parts of the ``whole`` graph.  With ``whole``, the part has the ``positions`` of
         its tensors there, :meth:`over` makes the same part of an equal graph, and results are located through the
-        whole graph.  ``apart``: tensors that the part's allocation places at copies; they are leafs and share bytes with
-        no other tensor, even if they are views.
+        whole graph.  ``apart``: tensors that the part's allocation places at copies; they are leafs and share bytes
+        with no other tensor, even if they are views.
         """
         graph = cls(name=name)
         if whole is not None:
@@ -224,7 +224,7 @@ class Graph:
         return part
 
     def expand(self, *outputs: Tensor) -> Graph:
-        """Adds ``outputs`` and all that is needed to compute them, unless it is in the graph already; returns the graph.
+        """Adds ``outputs`` and the tensors that they are computed from, and returns the graph.
 
         Raises GraphError for a part of another graph, and for arguments that are no tensors.  If it raises, or Ctrl-C
         interrupts it, the graph stays as it was.
@@ -409,7 +409,7 @@ class Graph:
         return tuple(zip(compress(range(len(kinds)), chosen), compress(kinds, chosen), strict=True))
 
     def check_layouts(self, layouts: Layouts, what: str) -> None:
-        """Raises BufferUseError unless the graph's tensors lie in these layouts; ``what``, for the message, needs them."""
+        """Raises BufferUseError unless the graph has these :meth:`layouts`; ``what``, for the message, needs them."""
         own = self.layouts()
         if own == layouts:
             return

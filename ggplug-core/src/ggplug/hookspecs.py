@@ -80,8 +80,8 @@ def ggplug_graph_computed(graph: Graph, devices: Sequence[Device], start: int, e
 def ggplug_split_computed(graph: Graph, split: Graph, device: Device, start: int, end: int) -> None:
     """One split of a graph was computed on a device, and the device was waited for.
 
-    ``graph``: the whole graph; ``split``: the part.  ``start``, ``end``: ``time.perf_counter_ns``.  While a plugin listens
-    splits do not overlap.
+    ``graph``: the whole graph; ``split``: the part.  ``start``, ``end``: ``time.perf_counter_ns``.  While a plugin
+    listens splits do not overlap.
     """
 
 

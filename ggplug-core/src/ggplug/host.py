@@ -115,8 +115,8 @@ class HostBufferType(BufferType):
     def wrap(self, data: Any, *, usage: BufferUsage = BufferUsage.ANY) -> HostBuffer:
         """A buffer over memory of the caller: an array, a memory map or anything with the buffer protocol.
 
-        Nothing is copied, and the buffer keeps the object alive.  While it is used in place, NumPy refuses to resize it,
-        and Python to close it (a memory map, shared memory) or to release it; only
+        Nothing is copied, and the buffer keeps the object alive.  While it is used in place, NumPy refuses to resize
+        it, and Python to close it (a memory map, shared memory) or to release it; only
         ``array.resize(..., refcheck=False)`` frees the memory nevertheless.  Over read-only memory the buffer is
         read-only.
 

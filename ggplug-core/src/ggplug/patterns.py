@@ -95,7 +95,7 @@ def maybe(op: Callable[[E], PatternNode], source: E) -> Maybe:
 
 
 def is_one_of(op: Operation | None, kinds: tuple[type[Operation], ...]) -> bool:
-    """Whether an op is of one of these classes, as ``isinstance``, without ops of other packages that derive from them."""
+    """As ``isinstance``, but false for an op of another package that derives from one of these classes."""
     return isinstance(op, kinds) and any(kind in kinds for kind in op.kinds)
 
 
@@ -221,7 +221,7 @@ def chain(
     inplace: bool = False,
     at_most: int = 8,
 ) -> Chain:
-    """A sequence of ops of these classes with equal shapes, each on the result of the one before, which nothing else reads.
+    """A sequence of ops of these classes, of one shape, each on the result of the last, which nothing else reads.
 
     ``start``: a formula, such as a product, whose result the first op reads.  Without it the sequence has at least two
     nodes.  ``inplace``: whether the result may take the bytes of the sequence's sources (never those of ``start``).

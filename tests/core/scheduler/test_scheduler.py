@@ -786,7 +786,7 @@ def test_a_device_that_is_full_says_so_and_the_scheduler_goes_on() -> None:
 
 @pytest.mark.parametrize("n_copies", [1, 3])
 def test_copies_and_intermediates_never_share_bytes(n_copies: int) -> None:
-    from ggplug.memory import Held
+    from ggplug.memory import NeededBytes
 
     for seed in range(20):
         gpu, cpu = FakeDevice("gpu"), ReferenceDevice("cpu")
@@ -795,7 +795,7 @@ def test_copies_and_intermediates_never_share_bytes(n_copies: int) -> None:
             allocation = scheduler.allocate(case.graph)
             schedule = scheduler._find(case.graph).schedule
             extra = [
-                Held(f"copy {number}", *version.copies[number], schedule.cut.splits[copy.split].first, copy.last)
+                NeededBytes(f"copy {number}", *version.copies[number], schedule.cut.splits[copy.split].first, copy.last)
                 for version in schedule.versions[: 1 if n_copies == 1 else None]
                 for number, copy in enumerate(schedule.cut.copies)
             ]

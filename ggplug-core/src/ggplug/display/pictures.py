@@ -56,7 +56,7 @@ def dot(tensors: Sequence[Tensor], nodes: Iterable[Tensor]) -> str:
 
 
 def dump(drawing: str, path: str | Path) -> Path:
-    """Writes a drawing of :func:`dot` as ``.dot``, or with Graphviz's program ``dot`` as ``.svg``, ``.png`` or ``.pdf``.
+    """Writes a drawing of :func:`dot`: as ``.dot``, or by Graphviz's program ``dot`` as ``.svg``, ``.png``, ``.pdf``.
 
     Raises GraphError for another suffix, and when ``dot`` is missing or fails, FileKindError for a path that names
     a device, FIFO or folder, and other OSErrors.

@@ -83,7 +83,7 @@ class _Loader:
             place = where(info.name)
             if not isinstance(place, Device | BufferType | None):
                 raise ParameterError(
-                    f"load: where, for tensor {info.name!r}, must be a Device, a BufferType or None, got {place!r:.100}",
+                    f"where must be a Device, a BufferType or None for tensor {info.name!r}, got {place!r:.100}",
                     got=place,
                     remedy="ggplug.device(name) finds a device by its name" if isinstance(place, str) else None,
                 )

@@ -294,7 +294,7 @@ class _Parser:
         found[name] = TensorInfo(name, type, ne, offset, nbytes, self.shard), self.position - 8
 
     def place(self, found: dict[str, tuple[TensorInfo, int]], alignment: int) -> dict[str, TensorInfo]:
-        """Make offsets relative to the file's beginning, and check that the tensors lie in the file and do not overlap."""
+        """Make offsets relative to the file's beginning; check that tensors lie in the file and do not overlap."""
         start = self.position + padding(self.position, alignment)
         if found and start > self.size:
             self.fail("truncated", f"the file ends before its tensors begin at byte {start}", "tensor data", self.size)

@@ -18,7 +18,7 @@ def shard_path(path: Path, index: int, count: int) -> Path:
 
 
 def sibling_path(path: Path, index: int, count: int) -> Path | None:
-    """The path of file ``index`` (from 0) of the model that ``path`` is a file of; ``None`` if its name is not of that form."""
+    """The path of file ``index`` (from 0) of the model of the file ``path``; ``None`` if it is not named so."""
     match = _SHARD_NAME.fullmatch(path.name)
     if match is None or int(match["count"]) != count:
         return None

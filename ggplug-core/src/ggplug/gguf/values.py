@@ -20,9 +20,9 @@ _OF_DTYPE = {dtype: type for type, dtype in SCALAR_DTYPES.items()}
 def infer_types(key: str, value: Any) -> Types:
     """The GGUF types of ``value``, as in ``GGUFReader.metadata_types``.
 
-    NumPy values keep their dtype.  Of Python's own: bool is BOOL, str STRING, float FLOAT32; int is the first of UINT32,
-    INT32, UINT64, INT64 that holds it; ``bytes`` is an array of UINT8.  A list or tuple is an array of the type that
-    holds all items, INT32 for small integers.  These are the types that model files use.
+    NumPy values keep their dtype.  Of Python's own: bool is BOOL, str STRING, float FLOAT32; int is the first of
+    UINT32, INT32, UINT64, INT64 that holds it; ``bytes`` is an array of UINT8.  A list or tuple is an array of the type
+    that holds all items, INT32 for small integers.  These are the types that model files use.
 
     Raises:
         ParameterError: GGUF has no type for the value, or no single one for all items, or the list is empty.

@@ -68,7 +68,8 @@ class GGUFWriter:
 
     The files are written under temporary names in the same folder and renamed when they are complete, so a reader never
     sees half a model, and a failure leaves an existing file as it was; :class:`ggplug.system.files.NewFile` says what
-    happens to symbolic links.  As a context manager the writer writes at the end of the block, unless the block raised::
+    happens to symbolic links.  As a context manager the writer writes at the end of the block, unless the block
+    raised::
 
         with GGUFWriter("model.gguf", arch="llama") as writer:
             writer.add("llama.block_count", 12)

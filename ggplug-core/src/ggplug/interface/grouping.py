@@ -3,8 +3,8 @@
 A group runs at the place of its last node.  So no node between its nodes may depend on one of them, or have to follow
 one; :mod:`ggplug.nodes.hazards` decides that.  A result of a group is *inner* (it takes no memory and is not written)
 only if nothing else can need it: no node outside of the group reads it or a view of it, it is no output, no other part
-of the graph needs it, and it is not persistent.  All other results are kept: the group's kernel writes them too.  (An op
-that writes into a result has a view of it as its own result, which is read or an output.)
+of the graph needs it, and it is not persistent.  All other results are kept: the group's kernel writes them too.  (An
+op that writes into a result has a view of it as its own result, which is read or an output.)
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _candidates(
 
 
 class _Uses:
-    """The nodes that need each result of a graph, by position; ``place``: each node's index in the order of computation."""
+    """The nodes that need each result of a graph, by position; ``place``: each node's number in the order."""
 
     def __init__(self, graph: Graph, *, order: Sequence[int] | None = None, leaving: Collection[int] = ()) -> None:
         self.graph = graph
@@ -209,7 +209,7 @@ class _Uses:
         return len(readers) == 1 and not self.why_kept(self.graph.index[tensor], readers)
 
     def misplaced(self, members: tuple[int, ...], seen: Collection[int]) -> str:
-        """Why these positions cannot be a group's: they must be nodes, in order, in no other group.  Empty if they can."""
+        """Why positions cannot be a group's: they must be nodes, in order, in no other group.  Empty if they can."""
         for position in members:
             if position not in self.place:
                 return f"position {position} is not that of a node"
@@ -249,7 +249,7 @@ class _Uses:
         return self._overwritten(members)
 
     def _overwritten(self, members: tuple[int, ...]) -> str:
-        """Why a group cannot both read and write some bytes, which its kernel may do in any order; empty if it does not.
+        """Why a group is refused that reads and writes the same bytes, in an order that is not defined; else empty.
 
         Compares byte ranges, which are the same in a graph and in a part of it that lacks a root that others share.
         """

@@ -18,7 +18,7 @@ from ggplug.memory.contexts import allocate, allocated_size
 from ggplug.memory.graph_allocator import GraphAllocator, allocate_graph, compute_poisoned
 from ggplug.memory.layout import PERSISTENT, Layout
 from ggplug.memory.lifetimes import Lifetimes, lifetimes
-from ggplug.memory.overlaps import Held, check_overlaps
+from ggplug.memory.overlaps import NeededBytes, check_overlaps
 from ggplug.memory.runs import Arena, Run
 from ggplug.memory.tensor_allocator import TensorAllocator, tensor_alloc, view_init
 from ggplug.nodes.hazards import Access, HazardKind, Hazards
@@ -31,9 +31,9 @@ __all__ = [
     "GraphAllocator",
     "HazardKind",
     "Hazards",
-    "Held",
     "Layout",
     "Lifetimes",
+    "NeededBytes",
     "Run",
     "TensorAllocator",
     "allocate",

@@ -87,7 +87,7 @@ class Allocation:
         self._written_own: list[int] = np.searchsorted(roots, self._written_roots).tolist()
         self._structure = graph.structure
         self._checked: tuple[Callable[[], Graph | None], int] = (lambda: None), 0
-        """The graph that was checked last, and the number of its revision then: one value, set at the end of the check."""
+        """The graph that was checked last and the number of its revision: one value, set at the end of the check."""
         self._inputs: list[tuple[int, Buffer, tuple[int, int]]] = [
             (position, self.buffers[self.slots[position]], (start, start + graph.tensors[position].nbytes))
             for position, start in zip(self.unplaced, self.offsets[self.unplaced].tolist(), strict=True)
@@ -147,7 +147,8 @@ class Allocation:
             where = graph.tensors[graph.roots[position]] if slot == PERSISTENT else self.buffers[slot]
             if outside[position]:
                 raise BufferUseError(
-                    f"{tensor!r} would lie at bytes {start} to {start + size} of {where!r}, which has {sizes[position]}",
+                    f"{tensor!r} would lie at bytes {start} to {start + size} of {where!r}, which has "
+                    f"{sizes[position]}",
                     tensor=tensor,
                     got=start,
                     wanted=int(sizes[position]) - size,

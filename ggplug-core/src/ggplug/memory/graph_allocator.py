@@ -69,8 +69,8 @@ class GraphAllocator:
         :meth:`sizes` of the layout gives the bytes that it needs.
         ``assignment``: for each root without a place, by position in ``graph.tensors``, an index into ``buffer_types``
         (default 0).  ``order``: positions of the nodes as they will be computed.  ``extra``: further bytes, each needed
-        while some nodes compute; ``Request.memory`` is an index into ``buffer_types`` too.  ``groups``: which nodes will
-        be computed together, by ``device.groups(graph)``; ignored with ``reuse=False``, so that all intermediates
+        while some nodes compute; ``Request.memory`` is an index into ``buffer_types`` too.  ``groups``: which nodes
+        will be computed together, by ``device.groups(graph)``; ignored with ``reuse=False``, so that all intermediates
         can be read.  Raises GraphError for nodes that cannot be a group, as
         :func:`~ggplug.interface.grouping.check_groups` does.
         """
@@ -153,7 +153,9 @@ class GraphAllocator:
             raise FreedError(f"{self!r} was freed", thing=self, remedy="make a new one")
         if any(memory >= len(self._memories) for memory, _ in layout.chunks):
             count = len(self._memories)
-            raise ParameterError(f"the layout needs more memories than the {count} of {self!r}: lay the graph out with it")
+            raise ParameterError(
+                f"the layout needs more memories than the {count} of {self!r}: lay the graph out with it"
+            )
         counts = [0] * len(self._memories)
         for memory, size in layout.chunks[: layout.inside]:
             number = counts[memory]

@@ -223,7 +223,10 @@ def lay_out(
         all_offsets,
         [*packed.chunks, *inner_packed.chunks],
         packed.extra,
-        [*packed.storages, *(s._replace(range=s.range._replace(slot=count + s.range.slot)) for s in inner_packed.storages)],
+        [
+            *packed.storages,
+            *(s._replace(range=s.range._replace(slot=count + s.range.slot)) for s in inner_packed.storages),
+        ],
         Lifetimes({**lives.first, **single.first}, {**lives.last, **single.last}, lives.end),
         [a + b for a, b in zip(packed.peak, inner_packed.peak, strict=True)],
         [a + b for a, b in zip(packed.live, inner_packed.live, strict=True)],
@@ -300,7 +303,8 @@ def _pack(
                     beyond = number - len(mine)
                     what = repr(graph.tensors[mine[number][0]]) if beyond < 0 else extra[others[beyond]].what
                     raise OutOfMemoryError(
-                        f"{what} takes {item.size} bytes, more than the largest buffer of {kind.name}, {kind.max_size} bytes",
+                        f"{what} takes {item.size} bytes, more than the largest buffer of {kind.name}, "
+                        f"{kind.max_size} bytes",
                         device=kind.device,
                         requested=item.size,
                         free=kind.max_size,

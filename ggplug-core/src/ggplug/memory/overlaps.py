@@ -30,7 +30,7 @@ class NeededBytes(NamedTuple):
 
 
 def check_overlaps(
-    graph: Graph, allocation: Allocation, *, order: Sequence[int] | None = None, extra: Iterable[Held] = ()
+    graph: Graph, allocation: Allocation, *, order: Sequence[int] | None = None, extra: Iterable[NeededBytes] = ()
 ) -> int:
     """Raises OverlapError, which names both, if two tensors share bytes while both are needed.
 
@@ -42,12 +42,14 @@ def check_overlaps(
     numbers = graph.order if order is None else order
     held = [*_needs(graph, allocation, numbers), *extra]
     compared = 0
-    alive: list[Held] = []
+    alive: list[NeededBytes] = []
     for entry in sorted((h for h in held if h.size), key=lambda h: h.first):
         end = allocation.buffers[entry.slot].size
         stop = entry.start + entry.size
         if entry.start < 0 or stop > end:
-            raise OverlapError(f"{entry.what}, bytes {entry.start} to {stop}, is not inside of its buffer of {end} bytes")
+            raise OverlapError(
+                f"{entry.what}, bytes {entry.start} to {stop}, is not inside of its buffer of {end} bytes"
+            )
         alive = [other for other in alive if other.last >= entry.first]
         for other in alive:
             compared += 1
@@ -63,7 +65,7 @@ def check_overlaps(
     return compared
 
 
-def _needs(graph: Graph, allocation: Allocation, order: Sequence[int]) -> list[Held]:
+def _needs(graph: Graph, allocation: Allocation, order: Sequence[int]) -> list[NeededBytes]:
     """From which node to which each root is needed, by the nodes' sources."""
     first: dict[Tensor, int] = {leaf.root: -1 for leaf in graph.leafs}
     last: dict[Tensor, int] = {}
@@ -94,11 +96,12 @@ def _needs(graph: Graph, allocation: Allocation, order: Sequence[int]) -> list[H
         if slot == NOWHERE:
             raise OverlapError(f"{root!r} has no bytes, but is no inner result of a group", tensor=root)
         size = allocation.buffers[slot].type.alloc_size(root)
-        found.append(Held(repr(root), slot, int(allocation.offsets[position]), size, begin, last[root], position))
+        offset = int(allocation.offsets[position])
+        found.append(NeededBytes(repr(root), slot, offset, size, begin, last[root], position))
     return found
 
 
-def _takes_over(graph: Graph, groups: Groups, entry: Held, other: Held) -> bool:
+def _takes_over(graph: Graph, groups: Groups, entry: NeededBytes, other: NeededBytes) -> bool:
     """Whether the result ``entry`` may lie where ``other``, a source of its node or group, lies."""
     if entry.root < 0 or other.root < 0 or other.last != entry.first or entry.first < 0:
         return False

@@ -47,13 +47,15 @@ class TensorAllocator:
 
 
 def tensor_alloc(tensor: Tensor, buffer: Buffer, offset: int) -> None:
-    """Places one tensor at ``offset`` bytes into a buffer, and calls ``buffer.init_tensor`` (ggml_backend_tensor_alloc).
+    """Places one tensor at ``offset`` bytes into a buffer, and initialises it there (ggml_backend_tensor_alloc).
 
     ``offset``: a multiple of the alignment of the buffer's type.  Raises TensorStateError if the tensor has a place
     already, BufferUseError for another offset, and as :meth:`Tensor.place`.
     """
     if tensor.buffer is not None:
-        raise TensorStateError(f"{tensor!r} has a place already", tensor=tensor, remedy="remove it with tensor.place(None)")
+        raise TensorStateError(
+            f"{tensor!r} has a place already", tensor=tensor, remedy="remove it with tensor.place(None)"
+        )
     tensor.place(buffer, offset)
     try:
         if tensor.offset % buffer.type.alignment:

@@ -1,10 +1,10 @@
 """Hazards: which nodes read and write which bytes, and which nodes must therefore keep their order.
 
 Writes are declared: an op that writes into a source says so in ``writes``, and its result is a view of that source.
-Several tensors can share bytes: views, and persistent tensors that callers place so.  So dependencies do not follow from
-the sources of nodes; they follow from the accesses to the bytes of *roots*.  If several roots share bytes, the accesses
-count as accesses to the root that begins first.  Of two accesses to the same bytes, at least one of them a write, the
-one that is first in the graph must be executed first.
+Several tensors can share bytes: views, and persistent tensors that callers place so.  So dependencies do not follow
+from the sources of nodes; they follow from the accesses to the bytes of *roots*.  If several roots share bytes, the
+accesses count as accesses to the root that begins first.  Of two accesses to the same bytes, at least one of them a
+write, the one that is first in the graph must be executed first.
 
 All code that reorders, overlaps or splits the nodes of a graph, or reuses its memory, uses this module.
 """
@@ -59,7 +59,7 @@ class Hazards:
         self.written: dict[int, list[int]] = {}
         """For each root into which ops write, by position, the positions of these ops' nodes in order."""
         self.shared = {position: (first, later) for position, first, later in graph.signature().shared}
-        """For each root that shares bytes with others, by position, the root that begins first, and the distance to it."""
+        """For each root that shares bytes with others, by position: the root that begins first, and the distance."""
         self.rewritten: set[int] = set()
         """Roots with bytes that several nodes write, or that a node writes which does not compute the root."""
         roots, sources = graph.roots, graph.sources
@@ -167,9 +167,7 @@ class Hazards:
         """
         graph = self.graph
         if sorted(order) != sorted(graph.order):
-            raise GraphError(
-                "an order must hold each node of the graph once", got=len(order), wanted=len(graph.order)
-            )
+            raise GraphError("an order must hold each node of the graph once", got=len(order), wanted=len(graph.order))
         place = {position: number for number, position in enumerate(order)}
         number_of = {position: number for number, position in enumerate(self.order)}
         reads, writes = Latest(self), Latest(self)
@@ -252,7 +250,7 @@ class Latest:
 
 
 def _cover(left: int, right: int) -> Iterator[int]:
-    """The vertices of a segment tree that cover a range of its leafs; those below ``i`` are ``2 * i``, ``2 * i + 1``."""
+    """The vertices of a segment tree that cover a range of its leafs; below ``i`` are ``2 * i`` and ``2 * i + 1``."""
     while left < right:
         if left & 1:
             yield left

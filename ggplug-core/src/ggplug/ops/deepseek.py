@@ -1,4 +1,4 @@
-"""Layers of DeepSeek's models: the indexer of sparse attention, and connections by several streams."""
+"""Ops of DeepSeek's models: the indexer of sparse attention, and hyper-connections of several residual streams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 STREAMS = 4
-"""How many streams :class:`Dsv4HcComb` mixes, as in ggml."""
+"""The number of residual streams that :class:`Dsv4HcComb` mixes, as in ggml."""
 
 
 class LightningIndexer(Op):
@@ -29,7 +29,7 @@ class LightningIndexer(Op):
 
     How much each query attends to each key (DeepSeek-AI, *DeepSeek-V3.2*, 2025: "lightning indexer").  q: F32
     [n, heads, T, S].  k: any float or block type [n, 1, K, S].  weights: F32 [heads, T, 1, S].  mask: F16 [K, T, 1, s],
-    of which sequence i has number i % s.  Any strides.  Result: F32 [K, T, 1, S].  A NaN product counts as 0.
+    of which sequence i uses number i % s.  Any strides.  Result: F32 [K, T, 1, S].  A NaN product counts as 0.
     """
 
     def result(self, q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Spec:
@@ -54,11 +54,11 @@ class LightningIndexer(Op):
 
 
 MOST_ITERATIONS = 1 << 16
-"""Of the alternating normalisation, which converges within some tens."""
+"""The largest number of iterations of the alternating normalisation, which converges within some tens."""
 
 
 class Dsv4HcComb(Op):
-    """y[:, :, t]: a matrix of positive numbers whose rows and columns sum to about 1  (ggml_dsv4_hc_comb).
+    """y[:, :, t] = a matrix of positive numbers whose rows and columns sum to about 1  (ggml_dsv4_hc_comb).
 
     With logits l[d, s, t] = scale[2] mixes[8 + d + 4 s, t] + base[8 + d + 4 s] for each of 4 streams d and s: y is the
     softmax of l over d, plus eps; divided by eps and its sums over s; and n_iter - 1 times by eps and its sums over d,
