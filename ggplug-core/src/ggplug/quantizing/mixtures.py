@@ -143,7 +143,7 @@ class TensorOfKind:
         return self.layer < self.model.layers // part
 
     def is_worth_more(self, number: int, count: int) -> bool:
-        """Whether ``number`` is in the first or last eighth of ``count``, or a third one between (``use_more_bits``)."""
+        """Whether ``number`` is in the first or last eighth of ``count``, or third in between (``use_more_bits``)."""
         return number < count // 8 or number >= 7 * count // 8 or (number - count // 8) % 3 == 2
 
     @property
