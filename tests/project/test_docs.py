@@ -290,7 +290,7 @@ def test_sections_with_figures_name_the_machine_and_the_day() -> None:
 
 
 def test_the_example_over_pytorch_is_as_large_as_the_page_says() -> None:
-    ((ops, most),) = re.findall(r"with (\d+) ops in under (\d+) lines", text_of(ROOT / "docs/write-a-backend.md"))
+    ((ops, most),) = re.findall(r"with (\d+) ops in under (\d+) lines", text_of(ROOT / "docs/device-memory.md"))
     sources = {path.name: text_of(path) for path in ROOT.glob("examples/ggplug-torch/src/**/*.py")}
     assert len(re.findall(r"^    ops\.\w+: ", sources["kernels.py"], re.M)) == int(ops)
     assert sum(len(source.splitlines()) for source in sources.values()) < int(most)
