@@ -77,7 +77,7 @@ def cases(cls: type[Op]) -> Iterator[Case]:
 
 
 def tolerance(node: Tensor, exact: Array, *sources: Array) -> Array:
-    """The tolerance of float32, in units of 2**-24: for tanh, of gelu's polynomial, and for two products."""
+    """The tolerance of float32, in units of 2**-24: for tanh, for gelu's polynomial, and for two products."""
     return 32 * np.abs(exact) + 32 * np.abs(sources[-1])
 
 

@@ -16,7 +16,7 @@ from ggplug import ops
 from ggplug.graph import Graph
 from ggplug.nodes.hazards import written_sources
 from ggplug.ops.base import Array
-from ggplug.ops.flash_attention import shares_of
+from ggplug.ops.flash_attention import probabilities_of
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16
 from ggplug_testing.description import description_of, selected_by
@@ -236,7 +236,7 @@ def _left_out(op: ops.FlashAttnExt, sources: list[Array | None]) -> npt.NDArray[
     lost = np.repeat(~np.isfinite(v), q.shape[1] // max(1, v.shape[1]), axis=1)
     if not lost.any():
         return np.zeros((), bool)
-    shares = shares_of(op.logits(q, k, mask)[0], sinks)
+    shares = probabilities_of(op.logits(q, k, mask)[0], sinks)
     vanishes = (shares > 0) & (shares < 100 * FLUSHED)
     return np.asarray((vanishes.astype(np.float32) @ lost.astype(np.float32) > 0).swapaxes(1, 2))
 

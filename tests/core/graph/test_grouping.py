@@ -387,7 +387,7 @@ def test_a_group_does_not_read_the_bytes_that_it_writes() -> None:
     assert len(formed(stored(leaf(8, 2, 3)), STORED).members) == 1
     groups = formed(stored(gg.reshape(gg.view(cache, 48), 8, 2, 3)), STORED)
     assert not groups.members
-    assert "which the group reads, too" in groups.missed[0].reason
+    assert "which the group also reads" in groups.missed[0].reason
 
 
 def test_a_result_that_lies_where_the_group_reads_breaks_it() -> None:
@@ -418,7 +418,7 @@ def test_groups_of_an_allocation_are_refused_to_a_graph_that_shares_bytes() -> N
     groups = formed(graphs[0], GATED)
     allocation = GraphAllocator(HOST).allocate(graphs[0], groups=groups)
     allocation.check(graphs[0], groups)
-    with pytest.raises(GraphError, match="which the group reads, too"):
+    with pytest.raises(GraphError, match="which the group also reads"):
         allocation.check(graphs[1], groups)
 
 
@@ -463,13 +463,15 @@ def test_groups_that_break_a_rule_are_refused_in_words() -> None:
     check_groups(graph, Groups([positions], frozenset([positions[1]])))
     assert "is read by" in refusal(graph, Groups([positions], frozenset(positions[:2])))
     assert "is the group's result" in refusal(graph, Groups([positions], frozenset(positions[1:])))
-    assert "is inside of no group" in refusal(graph, Groups([positions[1:]], frozenset([positions[0]])))
+    assert "is marked as inner, but is in no group" in refusal(
+        graph, Groups([positions[1:]], frozenset([positions[0]]))
+    )
     assert "in the order in which they are computed" in refusal(graph, Groups([positions[::-1]]))
     assert "two nodes or more" in refusal(graph, Groups([positions[:1]]))
     assert "computes nothing" in refusal(graph, Groups([(positions[-1], at[view])]))
     assert "is none of a node" in refusal(graph, Groups([(at[nodes[0].src[0]], positions[0])]))  # type: ignore[index]
     assert "is none of a node" in refusal(graph, Groups([(positions[0], 99)]))
-    assert "is in another group, too" in refusal(graph, Groups([positions[:2], positions[1:]]))
+    assert "is also in another group" in refusal(graph, Groups([positions[:2], positions[1:]]))
     assert "comes in between" in refusal(graph, Groups([(positions[0], positions[2])]))
 
 
@@ -498,7 +500,7 @@ def test_positions_that_stand_for_nothing_are_refused_in_words() -> None:
     for members in ((1000, 1001), (-1, -2), (-1, last), (second, 10**9), ()):
         assert "cannot be a group" in refusal(graph, Groups([members]))
     for stray in (first, last, 99, -1):
-        assert "is inside of no group" in refusal(graph, Groups([], frozenset([stray])))
+        assert "is marked as inner, but is in no group" in refusal(graph, Groups([], frozenset([stray])))
     pair = (second, last)
     for end in (first, second, 99, -1):
         assert "is the result of no group" in refusal(graph, Groups([pair], inplace={end: (first,)}))
@@ -576,7 +578,7 @@ def test_the_bytes_that_a_group_reads_and_writes_must_not_meet_whatever_joins_th
         for graph in (Graph(y), Graph(y, gg.neg(whole))):
             groups = Groups([(graph.index[normed], graph.index[y])])
             if meets:
-                with pytest.raises(GraphError, match=r"writes into bytes of .*, which the group reads, too"):
+                with pytest.raises(GraphError, match=r"writes into bytes of .*, which the group also reads"):
                     check_groups(graph, groups)
             else:
                 check_groups(graph, groups)

@@ -290,7 +290,7 @@ def test_the_overlap_checker_names_both_tensors() -> None:
 
 def test_the_overlap_checker_finds_what_leaves_its_buffer() -> None:
     graph, allocation = overlapping()
-    with pytest.raises(gg.OverlapError, match="the copy at 960 to 1216 leaves its buffer of 1024 bytes"):
+    with pytest.raises(gg.OverlapError, match="the copy, bytes 960 to 1216, is not inside of its buffer of 1024 bytes"):
         check_overlaps(graph, allocation, extra=[NeededBytes("the copy", 0, 960, 256, 0, 0)])
 
 

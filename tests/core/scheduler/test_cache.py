@@ -138,7 +138,7 @@ def test_code_of_another_user_is_not_run(
     with caplog.at_level(logging.WARNING, "ggplug"):
         assert files.load("add", KEY) is None
     assert "another user" in caplog.text
-    assert files.entries()[0].problem == "another user's"
+    assert files.entries()[0].problem == "owned by another user"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system has no such permissions")

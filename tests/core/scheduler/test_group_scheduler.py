@@ -401,7 +401,7 @@ def test_wrong_answers_of_a_device_are_errors_that_name_it() -> None:
         (Groups([(members[0], 10**9)]), GraphError, "position 1000000000 is none of a node"),
         (Groups([(float(members[0]), members[1])]), GraphError, "a tuple of positions"),
         (Groups([("a", "b")]), GraphError, "a tuple of positions"),  # type: ignore[list-item]
-        (Groups([], frozenset([10**6])), GraphError, "position 1000000 is inside of no group"),
+        (Groups([], frozenset([10**6])), GraphError, "position 1000000 is marked as inner, but is in no group"),
         (Groups([members[1:]], inplace={members[-1]: (10**6,)}), GraphError, "none of its sources"),
         (Groups([members[1:]], inplace={members[-1]: (-5,)}), GraphError, "none of its sources"),
         (Groups([members[1:]], inplace={10**6: (1,)}), GraphError, "is the result of no group"),

@@ -112,7 +112,7 @@ def test_a_node_with_a_place_where_nobody_can_compute_it_is_refused() -> None:
     two = declining("silu")
     node = gg.silu(place(two.cpu, numbers(4)))
     node.place(two.fake.buffer_type.alloc(64))
-    with pytest.raises(gg.PlacementError, match=r"gpu: silu is not built in; cpu: cannot work in gpu memory"):
+    with pytest.raises(gg.PlacementError, match=r"gpu: silu is not built in; cpu: cannot access gpu memory"):
         two.scheduler.split(gg.Graph(node))
 
 
@@ -122,7 +122,7 @@ def test_an_op_is_offloaded_over_a_copy_of_its_weights_if_the_device_asks_for_it
     many, few = (gg.mul_mat(w, place(HOST, numbers(n, 8), BufferUsage.ANY)) for n in (32, 31))
     graph = gg.Graph(many, few)
     assert two.devices(graph) == ["gpu", "cpu"]
-    assert two.scheduler.explain(graph).rows[0].text == "worth copying its weight w over"
+    assert two.scheduler.explain(graph).rows[0].text == "the device asks for a copy of its weight w"
     without = Scheduler([two.fake, two.cpu], op_offload=False)
     assert [row.device for row in without.explain(graph).rows] == ["cpu", "cpu"]
 
@@ -221,7 +221,7 @@ def test_a_pin_that_cannot_be_honoured_is_refused() -> None:
         two.scheduler.split(gg.Graph(gg.neg(view)))
     two.scheduler.reset()
     two.scheduler.pin(x, gpu)
-    with pytest.raises(gg.PlacementError, match="pinned to gpu, but has a place in cpu"):
+    with pytest.raises(gg.PlacementError, match="pinned to gpu, but already has a place in cpu"):
         two.scheduler.split(gg.Graph(node))
 
 
@@ -281,7 +281,7 @@ def test_a_write_runs_where_the_bytes_live(two: Setting) -> None:
     write = gg.set_rows(cache, rows, place(HOST, np.array([3]), BufferUsage.ANY))
     graph = gg.Graph(write)
     explained = two.scheduler.explain(graph).rows[-1]
-    assert (explained.device, explained.text) == ("cpu", "it writes into cache, which lives there")
+    assert (explained.device, explained.text) == ("cpu", "it writes into cache, which lies there")
     two.scheduler.compute(graph)
     assert np.flatnonzero(cache.numpy().any(axis=1)).tolist() == [3]
 
@@ -293,12 +293,12 @@ def test_a_write_that_could_only_go_into_a_copy_is_refused() -> None:
     graph = gg.Graph(write)
     with pytest.raises(
         gg.PlacementError,
-        match=r"writes into cache in gpu, .*a copy is never written instead.*"
-        r"gpu: set_rows is not built in; cpu: cannot work in gpu memory",
+        match=r"writes into cache in gpu, .*the scheduler does not write into copies.*"
+        r"gpu: set_rows is not built in; cpu: cannot access gpu memory",
     ):
         two.scheduler.split(graph)
     two.scheduler.pin(write, two.scheduler.backends[1])
-    with pytest.raises(gg.PlacementError, match="cannot work where the bytes that it writes live: cache in gpu"):
+    with pytest.raises(gg.PlacementError, match="cannot access the bytes that the node writes: cache in gpu"):
         two.scheduler.split(graph)
     assert two.fake.total("receive", "set").calls == 1
 
@@ -836,7 +836,7 @@ def test_free_waits_for_zero_copy_views() -> None:
         ({"n_copies": 0}, "must be positive"),
         ({"cache_size": 0}, "must be positive"),
         ({"buffer_types": []}, "as many buffer types"),
-        ({"buffer_types": [FakeDevice().buffer_type]}, "cannot work in fake0 memory"),
+        ({"buffer_types": [FakeDevice().buffer_type]}, "cannot access fake0 memory"),
     ],
 )
 def test_a_scheduler_refuses_what_cannot_work(arguments: dict[str, object], message: str) -> None:

@@ -281,7 +281,7 @@ class Allocation:
             if root in members:
                 nodes = ", ".join(repr(graph.tensors[member]) for member in members)
                 return TensorStateError(
-                    f"{tensor!r} has no bytes: it is an inner result of a group, {nodes}",
+                    f"{tensor!r} has no bytes: it is computed inside of a group, {nodes}",
                     tensor=tensor,
                     remedy="mark it with set_output() before computing",
                 )

@@ -63,7 +63,8 @@ def _check_geometry(type: Type, ne: Extents, nb: Extents | None) -> Geometry:
     row = type.row_bytes(ne[0])
     rank = max((i + 1 for i in range(MAX_RANK) if ne[i] != 1), default=0)
     if not is_possible(ne):
-        raise ShapeError(f"the extents {ne} have {MAX_ELEMENTS} elements or more", got=ne)
+        limit = f"their product, zeros counted as ones, must be less than {MAX_ELEMENTS}"
+        raise ShapeError(f"the extents {ne} are too large: {limit}", got=ne)
     packed = (type.block_bytes, row, row * ne[1], row * ne[1] * ne[2])
     if nb is None:
         return Geometry(ne, packed, _limited(packed[3] * ne[3], ne, packed), rank)
