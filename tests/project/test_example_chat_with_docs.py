@@ -1,4 +1,4 @@
-"""The example that answers from documents: what the model is told, what it writes, and what is shown below it."""
+"""The example that answers from documents: the prompt, the answer, and what is printed below it."""
 
 from __future__ import annotations
 

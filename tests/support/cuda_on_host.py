@@ -1,6 +1,6 @@
 """CUDA programs on the processor: the very text that NVRTC gets, compiled as C++ with what a GPU has defined around it.
 
-A work-group's items are fibers that take turns at barriers, so the kernels run as they are cut for a GPU: many lanes,
+A work-group's items are fibers that alternate at barriers, so the kernels run as they are cut for a GPU: many lanes,
 shared memory, tiles.  A barrier that only some items of a group come to is found.  The compiler is the one of PyPI's
 ``ziglang``; half precision takes the path of AMD's GPUs, because the other one is assembly of NVIDIA's.
 """
@@ -89,7 +89,7 @@ extern "C" int launch(
 }}
 """
 
-# The items of one group take turns on stacks of their own, which the next group's items find made; a turn is a jump and
+# The items of one group alternate, on stacks of their own, which the next group's items find made; a switch is a jump and
 # no call of the system, as it would be with swapcontext.
 FIBERS = r"""
 #include <setjmp.h>
@@ -108,7 +108,7 @@ static void pause(int now)
 }
 void barrier(void) { pause(AT_BARRIER); }
 static void fiber(void) { for (;;) { body(); pause(DONE); } }
-static void turn(int i)
+static void resume(int i)
 {
     static ucontext_t made;
     if (_setjmp(group)) return;
@@ -128,7 +128,7 @@ int run(int lanes, void (*item)(void), int *lane)
         int waiting = 0;
         for (int i = 0; i < lanes; i++) {
             *lane = i;
-            turn(i);
+            resume(i);
             waiting += state[i] == AT_BARRIER;
         }
         if (waiting == 0) return 0;

@@ -38,7 +38,7 @@ def interrupted_at(
     places: list[str] = []
 
     def profile(frame: FrameType, event: str, called: Any) -> None:
-        # What finalizers, weakrefs and generators that end do is not interrupted: Python tells and drops the error.
+        # What finalizers, weakrefs and generators that end do is not interrupted: Python prints and drops the error.
         if event in ("call", "c_return") and where(frame) and not dropped(frame):
             place = frame.f_code.co_qualname
             places.append(place if event == "call" else f"{place}, after {called.__qualname__}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
-from turns import taking_turns
+from cyclic_pairs import cyclic_pairs
 
 from ggplug import registry
 from ggplug.backend import API_VERSION, Device, Registration
@@ -79,8 +79,8 @@ everywhere = pytest.mark.parametrize("device", EVERYWHERE, indirect=True)
 
 
 def in_turn(name: str, values: Iterable[Any], devices: Sequence[Callable[[], Device]]) -> pytest.MarkDecorator:
-    """Runs it with each value on one of the devices in turn; with all on all it is long."""
-    return pytest.mark.parametrize((name, "device"), taking_turns(values, devices), indirect=["device"])
+    """Runs it with each value on one of the devices, alternately; with all on all it is long."""
+    return pytest.mark.parametrize((name, "device"), cyclic_pairs(values, devices), indirect=["device"])
 
 
 @pytest.fixture

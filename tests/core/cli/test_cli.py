@@ -284,7 +284,7 @@ def large(path: Path, what: str, count: int) -> Path:
 
 @pytest.mark.parametrize("what", ["keys", "tensors", "an array"])
 def test_the_work_grows_with_the_file_and_no_faster(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted for 2,000 and 20,000; and that nothing costs hundreds of calls each, as 200,000 of them would tell."""
+    """Counted for 2,000 and 20,000; and that nothing costs hundreds of calls each, as 200,000 of them would show."""
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     small, big = (large(tmp_path / f"{count}.gguf", what, count) for count in (2_000, 20_000))
     show = gguf_command.callback

@@ -135,14 +135,14 @@ def test_the_device_that_a_graph_is_shared_with_is_like_one_with_memory_of_its_o
     from ggplug.cli import overhead
     from ggplug_testing import FakeDevice
 
-    told = []
+    explained = []
     for second in (overhead.SecondDevice(), FakeDevice("second")):
         graph = gg.Graph(overhead.chain(overhead.NODES, overhead.shared((second, host_device))))
         with gg.Scheduler([second, host_device]) as scheduler:
             found = scheduler.explain(graph)
-            told.append(([(row.device, row.reason, row.split) for row in found.rows], found.splits, found.copies))
-    assert told[0] == told[1]
-    assert len(told[0][2]) == 5
+            explained.append(([(row.device, row.reason, row.split) for row in found.rows], found.splits, found.copies))
+    assert explained[0] == explained[1]
+    assert len(explained[0][2]) == 5
 
 
 def test_matrix_products_are_measured_by_weight_type(host_device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,9 +160,9 @@ def test_matrix_products_are_measured_by_weight_type(host_device: Any, monkeypat
         rows = list(instrument.run(host_device, Options()))
         assert [row["case"] for row in rows] == ["f32", "q8_0"]
         assert all(row["milliseconds"] > 0 for row in rows)
-    beside = list(products.MatrixVector().run(host_device, Options(beside=host_device)))[1::2]
-    assert [row["case"] for row in beside] == ["f32 4096 x 4096", "q8_0 4096 x 4096"]
-    assert all(row[f"relative_to_{host_device.name}"] > 0 for row in beside)
+    measured = list(products.MatrixVector().run(host_device, Options(beside=host_device)))[1::2]
+    assert [row["case"] for row in measured] == ["f32 4096 x 4096", "q8_0 4096 x 4096"]
+    assert all(row[f"relative_to_{host_device.name}"] > 0 for row in measured)
 
 
 def test_every_type_of_weights_is_measured() -> None:
@@ -311,7 +311,7 @@ def test_figures_are_held_against_their_goals() -> None:
 def test_a_ratio_is_the_median_of_those_of_the_turns() -> None:
     from ggplug.cli.turns import speed_relative
 
-    # the third turn met a slower machine, and ours alone was interrupted in the fourth
+    # the third round met a slower machine, and ours alone was interrupted in the fourth
     times = {"ours": [1.0, 1.0, 4.0, 9.0, 1.0], "theirs": [2.0, 2.0, 8.0, 2.0, 2.0]}
     assert speed_relative(times, "ours", "theirs") == 2
     assert speed_relative(times, "theirs", "ours") == 0.5

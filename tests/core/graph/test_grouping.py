@@ -159,11 +159,11 @@ def test_an_optional_hole_may_be_absent_and_a_source_that_no_formula_names_has_t
     x, pos, rows = leaf(8, 2, 3), gg.new_tensor("i32", 3), gg.new_tensor("i64", 3)
     plain = pattern("plain", lambda cache, x, pos, rows: SET_ROWS(cache, viewed(ROPE(x, pos)), rows))
     for factors in (None, leaf(4)):
-        turned = gg.rope(x, pos, freq_factors=factors, n_dims=8)
-        graph = Graph(gg.set_rows(leaf(16, 5), gg.reshape(turned, 16, 3), rows))
+        rotated = gg.rope(x, pos, freq_factors=factors, n_dims=8)
+        graph = Graph(gg.set_rows(leaf(16, 5), gg.reshape(rotated, 16, 3), rows))
         assert shown(graph, formed(graph, STORED)) == ["rope set_rows*"]
         assert len(formed(graph, plain).members) == (factors is None)
-    names = STORED.names(Group((turned, graph.nodes[-1]), (False, True)))
+    names = STORED.names(Group((rotated, graph.nodes[-1]), (False, True)))
     assert names is not None
     assert names["factors"].ne[0] == 4
 

@@ -99,14 +99,14 @@ def test_a_signature_tells_the_memory_of_a_view_s_root() -> None:
 def test_a_signature_tells_views_from_tensors_in_memory_with_a_layout_of_its_own() -> None:
     device = PackingDevice()
     (packing,) = device.extra_buffer_types
-    for kind, told in ((packing, True), (HOST, False)):
+    for kind, differs in ((packing, True), (HOST, False)):
         whole, root, x, b = leaf(8, 4), leaf(8, 6), leaf(8, 2), leaf(4)
         for tensor in (whole, root):
             tensor.place(kind.alloc(kind.alloc_size(tensor)))
         products = [gg.mul_mat(w, x) for w in (whole, gg.view(root, 8, 4, offset=root.nb[1]))]
-        assert (signature_of(products[0]) != signature_of(products[1])) is told
+        assert (signature_of(products[0]) != signature_of(products[1])) is differs
         groups = [Group((product, gg.add(product, b)), (False, True)) for product in products]
-        assert (signature_of(groups[0]) != signature_of(groups[1])) is told
+        assert (signature_of(groups[0]) != signature_of(groups[1])) is differs
 
 
 def test_a_signature_tells_which_source_is_which() -> None:
@@ -248,8 +248,8 @@ def test_a_plan_takes_no_groups_that_break_a_rule(name: str) -> None:
         "a tuple of positions": Groups([(float(first), second)]),  # type: ignore[list-item]
     }
     with device.init() as stream:
-        for told, groups in wrong.items():
-            with pytest.raises(GraphError, match=told):
+        for message, groups in wrong.items():
+            with pytest.raises(GraphError, match=message):
                 stream.plan(graph, groups)
 
 

@@ -67,11 +67,11 @@ def test_a_write_into_a_cache_comes_before_a_later_read_and_after_an_earlier_one
 
 def test_persistent_tensors_that_share_bytes_are_one_memory() -> None:
     buffer = HOST.alloc(256)
-    whole, second, elsewhere = leaf(4, 4), leaf(4, 2), leaf(4, 2)
+    whole, second, other = leaf(4, 4), leaf(4, 2), leaf(4, 2)
     whole.place(buffer, 64)
     second.place(buffer, 64 + 32)
-    elsewhere.place(buffer, 0)
-    before, apart = gg.cont(whole), gg.cont(elsewhere)
+    other.place(buffer, 0)
+    before, apart = gg.cont(whole), gg.cont(other)
     first = gg.cont(rows(whole, 0, 2))
     write = gg.cpy(gg.silu(leaf(4, 2)), second)
     after = gg.cont(whole)

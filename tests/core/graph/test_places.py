@@ -231,7 +231,7 @@ def test_the_largest_tensor_can_be_described_but_not_allocated() -> None:
 
 @pytest.mark.parametrize("known", [True, False])
 def test_memory_beyond_all_addresses_is_not_there(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether or not the system tells how much there is."""
+    """Whether or not the system reports its memory."""
     if not known:
         monkeypatch.setattr(host, "memory", lambda: Memory(None, None))
     for size in (2**56, *HUGE[1:]):
@@ -362,7 +362,7 @@ def test_an_allocation_is_made_of_buffers() -> None:
         Allocation(halves(), [np.zeros(48, np.uint8)], [0, 0, 0], [0, 16, 32])  # type: ignore[list-item]
 
 
-def test_an_allocation_by_hand_leaves_room_for_padding() -> None:
+def test_an_allocation_by_hand_leaves_space_for_padding() -> None:
     graph = Graph(gg.neg(vector()))
     with pytest.raises(gg.BufferUseError, match="bytes 64 to 180"):
         Allocation(graph, [Padded("padded").alloc(128)], [0, 0], [0, 64])
@@ -464,9 +464,9 @@ def test_a_layout_of_another_allocator_is_refused_or_fits() -> None:
         allocator.bind(allocator.lay_out(small), large)
     with pytest.raises(gg.ShapeError, match="not one for each"):
         allocator.bind(allocator.lay_out(small), chain(16, 3))
-    elsewhere = GraphAllocator([HOST, HostBufferType("other")])
+    other = GraphAllocator([HOST, HostBufferType("other")])
     with pytest.raises(gg.ParameterError, match="more memories than the 1 of"):
-        allocator.bind(elsewhere.lay_out(small, [1] * 3), small)
+        allocator.bind(other.lay_out(small, [1] * 3), small)
 
 
 def test_a_place_that_was_changed_behind_the_tensors_back_is_found_when_it_is_bound(device: Device) -> None:

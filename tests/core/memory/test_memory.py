@@ -14,7 +14,7 @@ from ggplug_testing import FakeDevice, ReferenceDevice
 
 
 class Small(HostBufferType):
-    """Host memory in buffers of at most ``limit`` bytes that notes what it is told."""
+    """Host memory in buffers of at most ``limit`` bytes that records the tensors placed in it."""
 
     def __init__(self, limit: int | None = None, total: int = 1 << 30, pad: int = 0) -> None:
         super().__init__("small")
@@ -38,10 +38,10 @@ class Small(HostBufferType):
 class Noting(HostBuffer):
     def __init__(self, type: BufferType, memory: Bytes) -> None:
         super().__init__(type, memory)
-        self.told: list[gg.Tensor] = []
+        self.initialised: list[gg.Tensor] = []
 
     def init_tensor(self, tensor: Described) -> None:
-        self.told.append(tensor)
+        self.initialised.append(tensor)
 
 
 def context(*sizes: int) -> gg.Context:
@@ -105,7 +105,7 @@ def test_a_view_is_told_to_the_buffer_of_its_root() -> None:
         view_init(view)
     tensor_alloc(root, kind.alloc(64), 0)
     view_init(view)
-    assert kind.made[0].told == [root, view]
+    assert kind.made[0].initialised == [root, view]
     with pytest.raises(gg.ParameterError, match="is no view"):
         view_init(root)
 
@@ -161,7 +161,7 @@ def test_a_failure_in_the_middle_leaves_nothing_placed_and_nothing_allocated() -
     assert [t.buffer for t in weights] == [None] * 4
     assert weights.buffers == []
     assert all(b.freed for b in kind.made)
-    gg.allocate(weights, HOST)  # the context can still be placed elsewhere
+    gg.allocate(weights, HOST)  # the context can still be placed in other memory
 
 
 def test_a_tensor_larger_than_the_largest_buffer_is_named() -> None:
@@ -174,13 +174,13 @@ def test_a_tensor_larger_than_the_largest_buffer_is_named() -> None:
 
 def test_tensors_that_have_a_place_keep_it_and_views_need_none() -> None:
     weights = context(4, 4)
-    elsewhere = HOST.alloc(64)
-    weights["w0"].place(elsewhere)
+    other = HOST.alloc(64)
+    weights["w0"].place(other)
     weights.add(gg.reshape(weights["w1"], 2, 2, name="view"))
     kind = Small()
     gg.allocate(weights, kind)
-    assert weights["w0"].buffer is elsewhere
-    assert kind.made[0].told == [weights["w1"], weights["view"]]
+    assert weights["w0"].buffer is other
+    assert kind.made[0].initialised == [weights["w1"], weights["view"]]
 
 
 def test_nothing_to_place_takes_no_buffer() -> None:

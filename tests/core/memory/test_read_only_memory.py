@@ -1,4 +1,4 @@
-"""Memory that may not be written is never written: whoever would write it is told so before anything runs.
+"""Read-only memory is never written: an error is raised before anything runs.
 
 Read-only views of memory that is writable after all show a write that nobody refused; a memory map would end the
 process.

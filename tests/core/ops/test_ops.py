@@ -180,7 +180,7 @@ SHAPES: list[tuple[str, Any, tuple[int, ...], Type]] = [
     ("repeat like another", lambda: ops.repeat(t(4, 1, type="f16"), t(4, 5)), (4, 5), F16),
     ("reshape", lambda: ops.reshape(t(*X), 32, 2, 6), (32, 2, 6), F32),
     ("reshape with a gap", lambda: ops.reshape(t(*X), 32, -1), (32, 12), F32),
-    ("permute makes room", lambda: ops.permute(t(64, 3), 0, 2, 1, 3), (64, 1, 3), F32),
+    ("permute adds a dimension", lambda: ops.permute(t(64, 3), 0, 2, 1, 3), (64, 1, 3), F32),
     ("transpose", lambda: ops.transpose(t(*X)), (3, 64, 2), F32),
     ("view", lambda: ops.view(t(*X), 16, 3, nb=(256,), offset=64), (16, 3), F32),
     ("a sum without elements", lambda: ops.add(t(0, 3), t(1)), (0, 3), F32),
@@ -417,7 +417,7 @@ def test_the_page_has_the_formula_of_every_op() -> None:
 
 
 def test_the_page_has_the_formula_of_all_that_formulas_call() -> None:
-    """Functions, methods and properties of these modules, and what they call in turn; each once."""
+    """Functions, methods and properties of these modules, and what these call; each once."""
     page = listing.markdown()
     blocks = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     defined = re.findall(r"^ *(?:def|class) (\w+)|^(\w+)(?:: .*)? = ", blocks, re.MULTILINE)

@@ -88,8 +88,8 @@ def test_its_reference_is_that_of_the_ops_it_consists_of() -> None:
     mask[..., 0] = 0
     logits = ops.MulMat().reference(k, q)
     capped = 2 * ops.Tanh().reference(logits * 0.3 / 2)
-    shares = ops.SoftMax(1.0, 8.0).reference(capped, mask, sinks)
-    mixed = ops.MulMat().reference(np.ascontiguousarray(v.swapaxes(-1, -2)), shares)
+    probabilities = ops.SoftMax(1.0, 8.0).reference(capped, mask, sinks)
+    mixed = ops.MulMat().reference(np.ascontiguousarray(v.swapaxes(-1, -2)), probabilities)
     found = ops.FlashAttnExt(0.3, 8.0, 2.0).reference(q, k, v, mask, sinks)
     np.testing.assert_allclose(found, mixed.swapaxes(1, 2), rtol=1e-12)
 

@@ -391,14 +391,14 @@ def test_other_threads_compute_while_a_function_runs_and_leave_its_sources_alone
         order.append("function")
         doubled(dst, c, ith, nth, userdata)
 
-    def beside() -> None:
+    def on_another_thread() -> None:
         assert entered.wait(30)
         order.append(computed(device, gg.neg(b)).tolist())
         done.set()
         a.set(x(3) * 100)  # waits until the computation has ended
         order.append("set")
 
-    thread = threading.Thread(target=beside)
+    thread = threading.Thread(target=on_another_thread)
     thread.start()
     y = gg.add(gg.map_custom1(a, waiting), a)
     np.testing.assert_array_equal(computed(device, y), 3 * x(3))

@@ -149,12 +149,12 @@ def test_a_result_that_another_device_reads_is_kept_and_copied() -> None:
     gpu, cpu = two_devices()
     x = placed(4, 8, memory=gpu.buffer_type)
     nodes = affine(x)
-    elsewhere = gg.mul_mat(placed(8, 8, usage=BufferUsage.WEIGHTS), nodes[0])
-    graph = Graph(nodes[-1].set_output(), elsewhere.set_output())
+    other = gg.mul_mat(placed(8, 8, usage=BufferUsage.WEIGHTS), nodes[0])
+    graph = Graph(nodes[-1].set_output(), other.set_output())
     want = alone_on_host(graph, x)
     for poison in (None, "groups", "nodes"):
         with Scheduler([gpu, cpu], poison=poison) as scheduler:
-            scheduler.pin(elsewhere, scheduler.backends[1])
+            scheduler.pin(other, scheduler.backends[1])
             for node in nodes:
                 scheduler.pin(node, scheduler.backends[0])
             shown = scheduler.explain(graph)
@@ -180,11 +180,11 @@ def test_a_view_that_another_device_reads_keeps_its_root() -> None:
     gpu, cpu = two_devices()
     x = placed(4, 8, memory=gpu.buffer_type)
     nodes = affine(x)
-    elsewhere = gg.neg(gg.view(nodes[1], 8))
-    graph = Graph(nodes[-1].set_output(), elsewhere.set_output())
+    other = gg.neg(gg.view(nodes[1], 8))
+    graph = Graph(nodes[-1].set_output(), other.set_output())
     want = alone_on_host(graph, x)
     with Scheduler([gpu, cpu], poison="groups") as scheduler:
-        scheduler.pin(elsewhere, scheduler.backends[1])
+        scheduler.pin(other, scheduler.backends[1])
         for node in nodes:
             scheduler.pin(node, scheduler.backends[0])
         assert not next(row for row in scheduler.explain(graph).rows if row.op == "mul").inner
@@ -392,7 +392,7 @@ def test_wrong_answers_of_a_device_are_errors_that_name_it() -> None:
     nodes[0].set_output()
     graph = Graph(nodes[-1].set_output())
     members = tuple(graph.index[node] for node in nodes)
-    for answer, kind, told in (
+    for answer, kind, message in (
         (RuntimeError("no idea"), ComputeError, "answering failed to form groups.*no idea"),
         (None, ComputeError, r"answering: groups\(\) must return Groups"),
         (Groups([members], frozenset(members[:2])), GraphError, "is an output"),
@@ -407,7 +407,7 @@ def test_wrong_answers_of_a_device_are_errors_that_name_it() -> None:
         (Groups([members[1:]], inplace={10**6: (1,)}), GraphError, "is the result of no group"),
         (Groups([], missed=[Missed((10**6,), "", "")]), GraphError, "what was missed"),
     ):
-        with Scheduler([Answering(answer)]) as scheduler, pytest.raises(kind, match=told):
+        with Scheduler([Answering(answer)]) as scheduler, pytest.raises(kind, match=message):
             scheduler.compute(graph)
 
 

@@ -154,15 +154,15 @@ def test_what_nothing_attracts_runs_where_most_of_its_sources_are(two: Setting) 
 
 
 def test_a_node_moves_up_to_a_stream_that_works_in_the_same_memory() -> None:
-    class Beside(ReferenceDevice):
+    class Blas(ReferenceDevice):
         def match(self, group: Group) -> object:
             return super().match(group) if group.node.op.name == "silu" else Decline("only silu")
 
     cpu = ReferenceDevice("cpu")
-    scheduler = Scheduler([Beside("beside"), cpu])
+    scheduler = Scheduler([Blas("blas"), cpu])
     graph = gg.Graph(gg.neg(gg.silu(gg.mul_mat(place(cpu, numbers(8, 8)), place(cpu, numbers(2, 8), BufferUsage.ANY)))))
     explanation = scheduler.explain(graph)
-    assert [row.device for row in explanation.rows] == ["cpu", "beside", "cpu"]
+    assert [row.device for row in explanation.rows] == ["cpu", "blas", "cpu"]
     assert explanation.rows[1].reason == "upgraded"
     assert explanation.copies == ()
     scheduler.compute(graph)
@@ -884,6 +884,6 @@ def test_a_device_whose_match_raises_or_answers_nothing_is_named(answer: str) ->
             return None
 
     graph = gg.Graph(gg.neg(gg.tensor([1.0])))
-    told = "failed in .*neg.*its table is gone" if answer == "raises" else "must return a kernel or a Decline"
-    with gg.Scheduler([Lying()]) as scheduler, pytest.raises(gg.ComputeError, match=told):
+    message = "failed in .*neg.*its table is gone" if answer == "raises" else "must return a kernel or a Decline"
+    with gg.Scheduler([Lying()]) as scheduler, pytest.raises(gg.ComputeError, match=message):
         scheduler.compute(graph)

@@ -161,7 +161,7 @@ def test_ggplug_reads_what_the_package_writes(tmp_path: Path, endian: package.GG
 
 def test_recorded_files_read_as_the_package_reads_them(shared: Path | None, tmp_path: Path) -> None:
     if shared is None:
-        pytest.skip("the recorded model files are not beside the repository")
+        pytest.skip("the recorded model files are not next to the repository")
     for path in sorted((shared / "goldens").glob("*.gguf")):
         theirs = package.GGUFReader(path)
         with GGUFReader(path) as reader:

@@ -117,7 +117,7 @@ CASES: list[tuple[str, bytes, str, str, int | None]] = [
     ("data cut short", file([], [tensor("t", (9,))], bytes(32)), "truncated", "t ends at byte 100.* 96", 49),
     ("offset beyond the end", file([], [tensor("t", (1,), 0, 2**40)], bytes(32)), "truncated", "beyond the end", 49),
     ("offset of 2**64-32", file([], [tensor("t", (1,), 0, 2**64 - 32)], bytes(32)), "truncated", "beyond", 49),
-    ("no room for padding", file([], [tensor("t", (0,))])[:57], "truncated", "before its tensors begin", 57),
+    ("no bytes for padding", file([], [tensor("t", (0,))])[:57], "truncated", "before its tensors begin", 57),
     ("offset of 2**63", file([], [tensor("t", (1,), 0, 2**63)], bytes(32)), "truncated", "beyond the end", 49),
     ("alignment 2**31", file([pair(ALIGN, 4, u32(2**31))], [tensor("t", (1,))], bytes(32)), "truncated", "begin", None),
     ("alignment 3", file([pair(ALIGN, 4, u32(3))]), "alignment", "is 3, not a power of two", 53),

@@ -53,7 +53,7 @@ def where(found: dict[str, str], part: str, type: str) -> list[int]:
 # -- which type ----------------------------------------------------------------------------------------
 
 GEMMA = Model("gemma3", 0, 2, 34)
-"""Gemma 3 4B, of which llama.cpp's tests tell every type; its files have layers in the order of their names."""
+"""Gemma 3 4B, of which llama.cpp's tests list every type; its files have layers in the order of their names."""
 GEMMA_ORDER = [0, 1, 10, 11, 12, 13, 14, *range(2, 10), *range(15, 34)]
 
 
@@ -673,8 +673,8 @@ def test_both_formats_of_importance_make_the_same_bytes(model: Path, tmp_path: P
     ]
     assert a["blk.0.ffn_up_exps.weight"] == (types.Q4_0, b"".join(each.tobytes() for each in weighted))
     with GGUFReader(tmp_path / "a.gguf") as reader:
-        told = {key: value for key, value in reader.metadata.items() if key.startswith("quantize.")}
-    assert told == {
+        written = {key: value for key, value in reader.metadata.items() if key.startswith("quantize.")}
+    assert written == {
         "quantize.imatrix.file": str(new)[:127],
         "quantize.imatrix.dataset": "text.txt",
         "quantize.imatrix.entries_count": 4,
@@ -750,9 +750,9 @@ def test_the_command_says_what_became_of_the_tensors(model: Path, tmp_path: Path
     out = tmp_path / "out.gguf"
     done = CliRunner().invoke(app, ["quantize", str(model), str(out), "Q4_K_M", "--override", "attn_v=Q8_0", "--json"])
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert told["bytes_after"] == sum(len(data) for _, data in contents(out).values())
-    after = {each["name"]: each["after"] for each in told["tensors"]}
+    report = json.loads(done.stdout)
+    assert report["bytes_after"] == sum(len(data) for _, data in contents(out).values())
+    after = {each["name"]: each["after"] for each in report["tensors"]}
     assert after["blk.0.attn_v.weight"] == "q8_0"
     assert after["output_norm.weight"] == "f32"
     done = CliRunner().invoke(app, ["quantize", str(model), str(out), "Q4_0", "--threads", "1"])

@@ -44,7 +44,7 @@ MODULES = (
     "ggplug.types",
     "ggplug_models",
 )
-"""Those whose public names users call; beside them those of ``ggplug`` itself."""
+"""Those whose public names users call; and those of ``ggplug`` itself."""
 
 RECORDS = {
     "ggplug.gguf.TensorInfo": "what a file says of a tensor",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from installed import device_or_skip
-from turns import taking_turns
+from cyclic_pairs import cyclic_pairs
 
 import ggplug as gg
 import ggplug_models
@@ -28,7 +28,7 @@ LEAST_COSINES = {"F32": 0.99999, "Q4_0": 0.9, "F16": 0.9999, "Q8_0": 0.998}
 
 @pytest.mark.parametrize(
     ("kind", "places"),
-    [*((kind, "CPU") for kind in LEAST_COSINES), *taking_turns(LEAST_COSINES, ["OpenCL0 CPU", "OpenCL0"])],
+    [*((kind, "CPU") for kind in LEAST_COSINES), *cyclic_pairs(LEAST_COSINES, ["OpenCL0 CPU", "OpenCL0"])],
 )
 def test_embeddings_are_those_of_the_reference(
     minilm: Any, minilm_reference: dict[str, Any], kind: str, places: str

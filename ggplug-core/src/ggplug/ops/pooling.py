@@ -157,8 +157,8 @@ class Pool2dBack(_Pool2d):
         across, down = self.axes()
         height, width = grad.shape[2:]
         if self.kind == PoolKind.AVG:
-            shares = np.ones((self.k1, 1, self.k0)) / (self.k0 * self.k1)
-            w = grad[:, :, :, np.newaxis, :, np.newaxis] * shares
+            mean_weights = np.ones((self.k1, 1, self.k0)) / (self.k0 * self.k1)
+            w = grad[:, :, :, np.newaxis, :, np.newaxis] * mean_weights
         else:
             w = _taps(_taps(x, down, height, 2, np.nan), across, width, 4, np.nan)
             rows = np.where(w > _LOWEST, w, -np.inf).transpose(0, 1, 2, 4, 3, 5)  # [..., OH, OW, KH, KW]
