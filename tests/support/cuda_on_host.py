@@ -89,7 +89,7 @@ extern "C" int launch(
 }}
 """
 
-# The items of one group alternate, on stacks of their own, which the next group's items find made; a switch is a jump and
+# The items of one group alternate, on stacks of their own, which the next group's items reuse; a switch is a jump and
 # no call of the system, as it would be with swapcontext.
 FIBERS = r"""
 #include <setjmp.h>

@@ -239,12 +239,12 @@ def test_a_plan_takes_no_groups_that_break_a_rule(name: str) -> None:
     graph = Graph(gg.neg(gg.mul(total, b)).set_output())
     first, second, last = graph.order
     wrong = {
-        "inside of no group": Groups([], frozenset([first])),
-        "none of a node": Groups([(1000, 1001)]),
-        "is none of a node": Groups([(-1, -2)]),
+        "is in no group": Groups([], frozenset([first])),
+        "not that of a node": Groups([(1000, 1001)]),
+        "is not that of a node": Groups([(-1, -2)]),
         "is the group's result": Groups([(first, second)], frozenset([first, second])),
-        "comes in between": Groups([(first, last)]),
-        "none of its sources": Groups([(first, second)], frozenset([first]), {second: (last,)}),
+        "is computed in between": Groups([(first, last)]),
+        "not one of its sources": Groups([(first, second)], frozenset([first]), {second: (last,)}),
         "a tuple of positions": Groups([(float(first), second)]),  # type: ignore[list-item]
     }
     with device.init() as stream:

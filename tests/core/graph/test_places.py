@@ -462,7 +462,7 @@ def test_a_layout_of_another_allocator_is_refused_or_fits() -> None:
     allocator = GraphAllocator(HOST)
     with pytest.raises(gg.BufferUseError, match="would lie at"):
         allocator.bind(allocator.lay_out(small), large)
-    with pytest.raises(gg.ShapeError, match="not one for each"):
+    with pytest.raises(gg.ShapeError, match="must have one integer for each"):
         allocator.bind(allocator.lay_out(small), chain(16, 3))
     other = GraphAllocator([HOST, HostBufferType("other")])
     with pytest.raises(gg.ParameterError, match="more memories than the 1 of"):

@@ -443,7 +443,7 @@ def test_help_needs_no_other_page() -> None:
             other = functions["".join(referred)].__doc__ or ""
             assert other.splitlines()[0] in text, name
     assert "q: F32 [dk, n, h, b]" in functions["flash_attn_ext"].__doc__
-    assert "``n_tasks`` says into how many parts" in functions["map_custom1"].__doc__
+    assert "``n_tasks`` is the number of parts" in functions["map_custom1"].__doc__
 
 
 def test_the_type_stub_is_current() -> None:

@@ -267,7 +267,7 @@ def test_neither_caches_nor_plans_keep_a_function_alive() -> None:
 
 def test_a_function_is_never_serialised() -> None:
     op = gg.map_custom1(gg.tensor(x(2)), doubled).op
-    with pytest.raises(SerializationError, match="calls the Python function .*doubled cannot be written"):
+    with pytest.raises(SerializationError, match=r"calls the Python function .*doubled cannot be written"):
         pickle.dumps(op)
     assert copy.deepcopy(op) == op
     assert copy.copy(op) == op

@@ -402,10 +402,10 @@ def test_wrong_answers_of_a_device_are_errors_that_name_it() -> None:
         (Groups([(float(members[0]), members[1])]), GraphError, "a tuple of positions"),
         (Groups([("a", "b")]), GraphError, "a tuple of positions"),  # type: ignore[list-item]
         (Groups([], frozenset([10**6])), GraphError, "position 1000000 is marked as inner, but is in no group"),
-        (Groups([members[1:]], inplace={members[-1]: (10**6,)}), GraphError, "none of its sources"),
-        (Groups([members[1:]], inplace={members[-1]: (-5,)}), GraphError, "none of its sources"),
-        (Groups([members[1:]], inplace={10**6: (1,)}), GraphError, "is the result of no group"),
-        (Groups([], missed=[Missed((10**6,), "", "")]), GraphError, "what was missed"),
+        (Groups([members[1:]], inplace={members[-1]: (10**6,)}), GraphError, "not one of its sources"),
+        (Groups([members[1:]], inplace={members[-1]: (-5,)}), GraphError, "not one of its sources"),
+        (Groups([members[1:]], inplace={10**6: (1,)}), GraphError, "is not the last node of a group"),
+        (Groups([], missed=[Missed((10**6,), "", "")]), GraphError, "missed must hold objects"),
     ):
         with Scheduler([Answering(answer)]) as scheduler, pytest.raises(kind, match=message):
             scheduler.compute(graph)
@@ -445,7 +445,7 @@ def test_an_explanation_shows_groups_and_what_is_none(fusing: Scheduler) -> None
     assert [by_op[n].inner for n in together[0].nodes] == [True, True, False]
     assert all(row.group == -1 for row in shown.rows if row.split == -1)
     missed = next(each for each in shown.missed if each.pattern == "norm_affine")
-    assert "comes in between" in missed.reason or "keeps nothing" in missed.reason
+    assert "is computed in between" in missed.reason or "keeps nothing" in missed.reason
     text = str(shown)
     assert f"in {len(shown.groups)} groups" in text
     assert "in group 0, not kept" in text

@@ -217,7 +217,7 @@ def test_a_pin_that_cannot_be_honoured_is_refused() -> None:
     assert (caught.value.device, caught.value.reason) == (two.fake, "silu is not built in")
     two.scheduler.reset()
     two.scheduler.pin(view, cpu)
-    with pytest.raises(gg.PlacementError, match="is a view and lies where its root lies"):
+    with pytest.raises(gg.PlacementError, match="is a view and cannot be pinned"):
         two.scheduler.split(gg.Graph(gg.neg(view)))
     two.scheduler.reset()
     two.scheduler.pin(x, gpu)
@@ -226,7 +226,7 @@ def test_a_pin_that_cannot_be_honoured_is_refused() -> None:
 
 
 def test_only_a_stream_of_the_scheduler_can_be_pinned(two: Setting) -> None:
-    with pytest.raises(gg.ParameterError, match="no stream of this scheduler"):
+    with pytest.raises(gg.ParameterError, match="is not a stream of"):
         two.scheduler.pin(gg.new_tensor("f32", 4), two.cpu.init())
 
 
@@ -250,7 +250,7 @@ def test_a_policy_is_offered_only_what_can_compute_the_node() -> None:
     two = declining("silu")
     stranger = two.cpu.init()
     scheduler = Scheduler([two.fake, two.cpu], policy=lambda node, streams: stranger)
-    with pytest.raises(gg.PlacementError, match=r"the policy wants .*, not one of cpu"):
+    with pytest.raises(gg.PlacementError, match=r"the policy chose .*, not one of cpu"):
         scheduler.split(gg.Graph(gg.silu(place(two.cpu, numbers(4)))))
 
 
@@ -320,7 +320,7 @@ def test_an_intermediate_that_nobody_could_make_and_write_is_refused() -> None:
     scheduler = Scheduler([gpu, other])
     target = gg.mul_mat(place(gpu, numbers(4, 4)), place(gpu, numbers(8, 4)))
     write = gg.set_rows(target, place(other, numbers(1, 4)), place(other, np.array([3])))
-    with pytest.raises(gg.PlacementError, match=r"no memory in which .* could be made and then written into"):
+    with pytest.raises(gg.PlacementError, match=r"no memory in which .* and then write into it"):
         scheduler.split(gg.Graph(write))
 
 
@@ -739,7 +739,7 @@ def test_an_arrangement_that_breaks_a_hazard_is_refused() -> None:
 
 
 def test_an_arrangement_with_other_nodes_is_refused() -> None:
-    with pytest.raises(gg.GraphError, match="one with other nodes"):
+    with pytest.raises(gg.GraphError, match="must return the same nodes"):
         Scheduler([Arranging(lambda nodes: nodes[:-1])]).split(branches()[0])
 
 
@@ -846,7 +846,7 @@ def test_a_scheduler_refuses_what_cannot_work(arguments: dict[str, object], mess
 
 def test_a_stream_cannot_be_given_twice() -> None:
     stream = ReferenceDevice().init()
-    with pytest.raises(gg.ParameterError, match="given twice"):
+    with pytest.raises(gg.ParameterError, match="has the same stream twice"):
         Scheduler([stream, stream])
 
 

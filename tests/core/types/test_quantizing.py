@@ -191,7 +191,7 @@ def test_overrides_come_first_and_have_to_be_for_something() -> None:
         with pytest.raises(ParameterError):
             Override.parse(text)
     for name in ("i32", "i8", "f64", "q8_1", "q8_K"):
-        with pytest.raises(ParameterError, match="no type of weights"):
+        with pytest.raises(ParameterError, match="not a type for weights"):
             Override.parse(f"attn={name}")
     for pattern, type in (("attn", "Q8_1"), (3, types.Q8_0), ("attn", None)):
         with pytest.raises((ParameterError, TypeMismatchError)):

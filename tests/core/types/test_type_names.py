@@ -214,7 +214,7 @@ def test_what_is_no_type_is_refused_with_those_that_there_are(path: str, tmp_pat
     with pytest.raises(ParameterError, match=r"type 31 \(q4_0_4_4\) was removed from ggml \(use q4_0"):
         call("q4_0_4_4", tmp_path)
     for value in (np.float16, 2, b"q4_0"):
-        with pytest.raises(TypeMismatchError, match=r"a type is a ggplug\.types\.Type or its name, got"):
+        with pytest.raises(TypeMismatchError, match=r"a type must be a ggplug\.types\.Type or its name, got"):
             call(value, tmp_path)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from installed import device_or_skip
 from cyclic_pairs import cyclic_pairs
+from installed import device_or_skip
 
 import ggplug as gg
 import ggplug_models
