@@ -72,7 +72,7 @@ class GGPlugError(Exception):
 def in_one_line(error: BaseException) -> str:
     """An exception of a plugin as one line: its class, its message, and the file and line of the plugin.
 
-    A GGPlugError is its message alone, which says all that.
+    For a GGPlugError, only its message, which says all that.
     """
     if isinstance(error, GGPlugError):
         return str(error)

@@ -192,7 +192,7 @@ def _windows_memory() -> Memory:
 
 
 def tensor(values: Any, type: Type | str | None = None, *, name: str = "", copy: bool = True) -> Tensor:
-    """A persistent tensor in host memory with the given values.
+    """A persistent tensor in host memory with these values.
 
     ``values``: as for :meth:`Tensor.set`; its shape becomes the tensor's.  ``type``: by default the array's own, F32
     for float64, and I32 for Python's integers.  ``copy=False``: the tensor shares memory with a contiguous array of

@@ -257,7 +257,7 @@ class Tensor:
         return self.nb[0] > self.nb[1]
 
     def is_permuted(self) -> bool:
-        """Whether dimensions are out of stride order (ggml_is_permuted), by strides alone as :meth:`is_transposed`."""
+        """Whether dimensions are out of stride order (ggml_is_permuted), by strides only, as :meth:`is_transposed`."""
         nb = self.nb
         return nb[0] > nb[1] or nb[1] > nb[2] or nb[2] > nb[3]
 
@@ -371,7 +371,7 @@ class Tensor:
         while True:
             buffer, offset, run = self._find()
             with accessing(buffer):
-                # While this thread waited, the bytes may have been given to another tensor.
+                # While this thread waited, the bytes may have become those of another tensor.
                 if run is not None:
                     unmoved = run.current
                 else:
@@ -415,11 +415,11 @@ class Tensor:
         For a strided tensor, ``data`` is either all elements without gaps, or a range of its bytes with gaps.  Raises
         ShapeError if they do not fit, TypeMismatchError, TensorStateError; BufferUseError for read-only memory.
         """
-        given = as_bytes(data)
+        flat = as_bytes(data)
         offset = whole_number(offset, "the offset")
 
         def store(buffer: Buffer, start: int) -> None:
-            raw = given
+            raw = flat
             packed = self.type.row_bytes(self.ne[0]) * self.nrows
             if raw.size == packed and packed != self.nbytes and offset == 0:
                 raw = self._spread(raw, buffer, start)

@@ -280,16 +280,16 @@ TypeName = Annotated[str, "the name of a GGML type"]
 """The annotation of an op's parameter that takes a :class:`Type` or its name, and holds the type's name."""
 
 
-def as_type(given: Type | str) -> Type:
+def as_type(value: Type | str) -> Type:
     """A type itself, or the type of a name; for functions that take types.
 
     Raises ParameterError as :func:`by_name`; TypeMismatchError for other objects.
     """
-    if isinstance(given, Type):
-        return given
-    if isinstance(given, str):
-        return by_name(given)
-    raise TypeMismatchError(f"a type must be a ggplug.types.Type or its name, got {given!r}", got=given, wanted=Type)
+    if isinstance(value, Type):
+        return value
+    if isinstance(value, str):
+        return by_name(value)
+    raise TypeMismatchError(f"a type must be a ggplug.types.Type or its name, got {value!r}", got=value, wanted=Type)
 
 
 # -- enumerations ----------------------------------------------------------------------------------

@@ -26,9 +26,9 @@ def bar(*columns: ProgressColumn, width: int | None = None) -> Progress:
 
 def busy(words: str, *, width: int | None = None) -> Progress:
     """A text with an animation, for work of unknown length; ``width`` as for :func:`bar`."""
-    shown = _Bar(SpinnerColumn(), TextColumn("{task.description}", markup=False), width=width)
-    shown.add_task(words, total=None)
-    return shown
+    spinner = _Bar(SpinnerColumn(), TextColumn("{task.description}", markup=False), width=width)
+    spinner.add_task(words, total=None)
+    return spinner
 
 
 def in_foreground(descriptor: int) -> bool:

@@ -52,11 +52,11 @@ def id_out_of_range(device: Named, node: Tensor, got: int, number: int | None = 
     assert op.indexes is not None
     ids, of, dim = op.indexes
     limit = limit_of_ids(node)
-    given, indexed = node.src[ids], _indexed(node)
-    assert given is not None
+    ids_tensor, indexed = node.src[ids], _indexed(node)
+    assert ids_tensor is not None
     position = None
-    if number is not None and number < given.size:
-        position = tuple(map(int, np.unravel_index(number, given.shape)))
+    if number is not None and number < ids_tensor.size:
+        position = tuple(map(int, np.unravel_index(number, ids_tensor.shape)))
     at = "" if position is None else f" at {list(position)}"
     consequence = "that row was left out" if op.writes or of is None else "its row of the result is zeros"
     chosen = "the result" if of is None else _called(node, of)
@@ -69,7 +69,7 @@ def id_out_of_range(device: Named, node: Tensor, got: int, number: int | None = 
         tensor=node,
         got=got,
         wanted=limit,
-        ids=given,
+        ids=ids_tensor,
         indexed=indexed,
         position=position,
     )

@@ -36,16 +36,16 @@ class GraphAllocator:
     """
 
     def __init__(self, buffer_types: BufferType | Sequence[BufferType], *, reuse: bool = True) -> None:
-        given = (buffer_types,) if isinstance(buffer_types, BufferType) else tuple(buffer_types)
-        if not given:
+        kinds = (buffer_types,) if isinstance(buffer_types, BufferType) else tuple(buffer_types)
+        if not kinds:
             raise ParameterError("a graph allocator needs at least one buffer type")
-        self.buffer_types = given
+        self.buffer_types = kinds
         self.reuse = reuse
         self.arena = Arena()
         self.generation = 0
         """Counts changes of buffers: an allocation of an earlier generation must be replaced by :meth:`bind`."""
-        self._memories = tuple(dict.fromkeys(given))
-        self._memory_of = tuple(self._memories.index(kind) for kind in given)
+        self._memories = tuple(dict.fromkeys(kinds))
+        self._memory_of = tuple(self._memories.index(kind) for kind in kinds)
         self._buffers: list[list[Buffer]] = [[] for _ in self._memories]
         self._inside: list[list[Buffer]] = [[] for _ in self._memories]
         """Memory for the results inside of groups, for graphs with groups that are computed node by node."""

@@ -69,8 +69,8 @@ class SoftMax(Op):
         logits = x * self.scale
         with np.errstate(invalid="ignore"):
             if mask is not None:
-                shown = tile(mask[:, :, : x.shape[2]], x.shape)
-                logits = logits + alibi_slopes(heads, self.max_bias)[:, np.newaxis, np.newaxis] * shown
+                bias = tile(mask[:, :, : x.shape[2]], x.shape)
+                logits = logits + alibi_slopes(heads, self.max_bias)[:, np.newaxis, np.newaxis] * bias
             logits = np.where(np.abs(logits) > _LARGEST, np.copysign(np.inf, logits), logits)
             highest = logits.max(axis=-1, keepdims=True, initial=-np.inf)
             if sinks is not None:

@@ -123,13 +123,13 @@ class Op(Operation):
         def __init__(self, /, *args: Any, **kwargs: Any) -> None:
             """The op with these parameters, by position or name."""
             cls = type(self)
-            given = dict(zip(cls.parameters, args, strict=False))
-            if kwargs or len(given) != len(args) or len(args) != len(cls._signature.parameters):
-                given = _bound(cls, args, kwargs)
+            by_name = dict(zip(cls.parameters, args, strict=False))
+            if kwargs or len(by_name) != len(args) or len(args) != len(cls._signature.parameters):
+                by_name = _bound(cls, args, kwargs)
             types = _types(cls)
             values = []
             for name in cls.parameters:
-                value = _plain(self, name, given[name], types[name])
+                value = _plain(self, name, by_name[name], types[name])
                 object.__setattr__(self, name, value)
                 values.append(value.number if isinstance(value, ByIdentity) else value)
             object.__setattr__(self, "key", (cls.name, *values))
@@ -151,12 +151,12 @@ class Op(Operation):
         return hash(self.key)
 
     def __repr__(self) -> str:
-        shown = [
+        changed = [
             f"{f.name}={getattr(self, f.name)!r}"
             for f in dataclasses.fields(self)
             if getattr(self, f.name) != f.default
         ]
-        return f"{self.name}({', '.join(shown)})" if shown else self.name
+        return f"{self.name}({', '.join(changed)})" if changed else self.name
 
 
 def _signature_of(cls: type[Op]) -> Signature:
@@ -261,14 +261,14 @@ def builder(cls: type[Op]) -> Callable[..., Tensor]:
     of = cls._signature.parameters.values()
     by_place = [p for p in of if p.kind is not Parameter.KEYWORD_ONLY]
     defaults = {p.name: p.default for p in of if p.default is not Parameter.empty}
-    shown = {p.name: f"{p.name}=_default_{p.name}" if p.name in defaults else p.name for p in of}
+    spelled = {p.name: f"{p.name}=_default_{p.name}" if p.name in defaults else p.name for p in of}
     head = [
         *wanted,
-        *(shown[p.name] for p in by_place if p.name not in defaults),
+        *(spelled[p.name] for p in by_place if p.name not in defaults),
         *(f"{s}=None" for s in optional),
-        *(shown[p.name] for p in by_place if p.name in defaults),
+        *(spelled[p.name] for p in by_place if p.name in defaults),
     ]
-    by_name = [shown[p.name] for p in of if p.kind is Parameter.KEYWORD_ONLY]
+    by_name = [spelled[p.name] for p in of if p.kind is Parameter.KEYWORD_ONLY]
     # With their classes, because True and 1.0 are equal but not both a number.
     parameters = "".join([f"{n}, " for n in cls.parameters] + [f"{n}.__class__, " for n in cls.parameters])
     text = (

@@ -226,8 +226,8 @@ class Custom4d(PythonCall):
     def reference(self, *sources: Array | None) -> Array:
         kind = by_name(self.type)
         dtype = F64.dtype if kind.is_quantized or kind.dtype.kind != "i" else kind.dtype
-        given = [each for each in sources if each is not None]
-        return self._in_float64(np.zeros(extents(self.ne)[0][::-1], dtype), given)
+        present = [each for each in sources if each is not None]
+        return self._in_float64(np.zeros(extents(self.ne)[0][::-1], dtype), present)
 
 
 @explained_by(__doc__)

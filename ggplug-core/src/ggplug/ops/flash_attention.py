@@ -59,34 +59,34 @@ class Attending(Op, abstract=True):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None, *others: Tensor
     ) -> None:
         """Raises ShapeError, TypeMismatchError or ParameterError unless the sources fit each other."""
-        given = (q, k, v, *others, mask, sinks)
+        sources = (q, k, v, *others, mask, sinks)
         if q.type is not F32:
-            mismatch(self, "q must be f32 (use gg.cast)", *given)
+            mismatch(self, "q must be f32 (use gg.cast)", *sources)
         if k.ne[0] != q.ne[0] or v.ne[1] != k.ne[1]:
-            misfit(self, "q must be [dk, n, h, b], k [dk, m, g, b] and v [dv, m, g, b]", *given)
+            misfit(self, "q must be [dk, n, h, b], k [dk, m, g, b] and v [dv, m, g, b]", *sources)
         if k.ne[2] != v.ne[2] or not is_multiple(q.ne[2], k.ne[2]):
-            misfit(self, "k and v must have the same number of heads, ne2, and q a multiple of it", *given)
+            misfit(self, "k and v must have the same number of heads, ne2, and q a multiple of it", *sources)
         if not q.ne[3] == k.ne[3] == v.ne[3]:
-            misfit(self, "q, k and v must have the same ne3", *given)
+            misfit(self, "q, k and v must have the same ne3", *sources)
         for name, source in zip(self.sources, (q, k, v), strict=False):
             if source.ne[0] > 1 and source.nb[0] != source.type.block_bytes:
-                misfit(self, f"rows of {name} must be contiguous (use gg.cont first)", *given)
+                misfit(self, f"rows of {name} must be contiguous (use gg.cont first)", *sources)
         if mask is not None:
             if mask.type is not F16:
-                mismatch(self, "the mask must be f16 (use gg.cast)", *given)
+                mismatch(self, "the mask must be f16 (use gg.cast)", *sources)
             if mask.ne[0] != k.ne[1] or mask.ne[1] < q.ne[1]:
-                misfit(self, "the mask's ne0 must be k's ne1, and its ne1 at least q's", *given)
+                misfit(self, "the mask's ne0 must be k's ne1, and its ne1 at least q's", *sources)
             if not (is_multiple(q.ne[2], mask.ne[2]) and is_multiple(q.ne[3], mask.ne[3])):
-                misfit(self, "ne2 and ne3 of q must be multiples of the mask's", *given)
+                misfit(self, "ne2 and ne3 of q must be multiples of the mask's", *sources)
             if not mask.is_contiguous():
-                misfit(self, "the mask must be contiguous (use gg.cont first)", *given)
+                misfit(self, "the mask must be contiguous (use gg.cont first)", *sources)
         elif self.max_bias > 0:
             raise ParameterError(f"{self.name}: max_bias scales the mask, so it needs one", op=self)
         if sinks is not None:
             if sinks.type is not F32:
-                mismatch(self, "the sinks must be f32", *given)
+                mismatch(self, "the sinks must be f32", *sources)
             if sinks.ne != (q.ne[2], 1, 1, 1):
-                misfit(self, "there must be one sink for each head (ne0 of sinks is ne2 of q)", *given)
+                misfit(self, "there must be one sink for each head (ne0 of sinks is ne2 of q)", *sources)
 
     def logits(self, q: Array, k: Array, mask: Array | None) -> tuple[Array, Array]:
         """The logits of the softmax, [b, h, n, m], and which of them the mask hides."""
@@ -97,9 +97,9 @@ class Attending(Op, abstract=True):
         if mask is None:
             return logits, np.zeros(logits.shape, bool)
         slopes = alibi_slopes(q.shape[1], self.max_bias)[:, np.newaxis, np.newaxis]
-        shown = slopes * tile(mask[:, :, : q.shape[2]], logits.shape)
-        hidden = shown == -np.inf
-        return np.where(hidden, -np.inf, _in_range(logits + shown)), hidden
+        bias = slopes * tile(mask[:, :, : q.shape[2]], logits.shape)
+        hidden = bias == -np.inf
+        return np.where(hidden, -np.inf, _in_range(logits + bias)), hidden
 
 
 def _in_range(x: Array) -> Array:

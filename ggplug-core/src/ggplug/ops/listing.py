@@ -88,7 +88,7 @@ def _formulas(classes: Iterable[type[Op]], seen: set[object]) -> str:
 
     ``seen``: what is on the page already; this function adds to it.
     """
-    shown: list[str] = []
+    texts: list[str] = []
     for cls in classes:
         wanted: list[Any] = ["reference"]
         visited: set[object] = {None}
@@ -103,11 +103,11 @@ def _formulas(classes: Iterable[type[Op]], seen: set[object]) -> str:
             text = _definition(*each) if isinstance(each, tuple) else textwrap.dedent(inspect.getsource(each)).rstrip()
             if each not in seen:
                 seen.add(each)
-                shown.append(text if owner is None else f"# {getattr(owner, 'name', '') or owner.__name__}\n{text}")
+                texts.append(text if owner is None else f"# {getattr(owner, 'name', '') or owner.__name__}\n{text}")
             if inspect.isfunction(each):
                 wanted += re.findall(r"\bself\.(\w+)", text) if owner is not None else ()
                 wanted += _used(each)
-    return "\n\n".join(filter(None, shown))
+    return "\n\n".join(filter(None, texts))
 
 
 def _method(cls: type[Op], name: str) -> tuple[Any, Any]:
@@ -158,9 +158,9 @@ def stub() -> str:
     lines = ['"""Made from the declarations by ``python -m ggplug.ops.listing stub``; a test compares."""', ""]
     imported |= {"ggplug.tensor": ["Tensor"], "ggplug.types": ["Type"]}
     for module, names in sorted(imported.items()):
-        shown = sorted(names, key=lambda n: (not n.isupper(), n[0].islower(), n))
-        line = f"from {module} import {', '.join(shown)}"
-        lines.append(line if len(line) <= _WIDTH else _exploded(f"from {module} import (", shown, ")"))
+        ordered = sorted(names, key=lambda n: (not n.isupper(), n[0].islower(), n))
+        line = f"from {module} import {', '.join(ordered)}"
+        lines.append(line if len(line) <= _WIDTH else _exploded(f"from {module} import (", ordered, ")"))
     lines += ["", _exploded("__all__ = [", [f'"{name}"' for name in ops.__all__], "]"), "", *functions]
     return "\n".join(lines) + "\n"
 
@@ -205,8 +205,8 @@ def _spell(kind: Any) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints the stub."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given != ["stub"]:
+    options = sys.argv[1:] if arguments is None else arguments
+    if options != ["stub"]:
         print("usage: python -m ggplug.ops.listing stub (the page: ggplug ops --markdown)", file=sys.stderr)
         return 2
     print(stub(), end="")

@@ -80,21 +80,21 @@ class SsmScan(Op):
         _check_snapshots(self, self.snapshots)
 
     def result(self, s: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, ids: Tensor) -> Spec:
-        given = (s, x, dt, a, b, c, ids)
-        if any(tensor.type is not F32 for tensor in given[:6]) or ids.type is not I32:
-            mismatch(self, "takes f32, and ids of i32", *given)
+        sources = (s, x, dt, a, b, c, ids)
+        if any(tensor.type is not F32 for tensor in sources[:6]) or ids.type is not I32:
+            mismatch(self, "takes f32, and ids of i32", *sources)
         size, dim, heads = s.ne[:3]
         tokens, sequences = x.ne[2:]
         if x.ne[:2] != (dim, heads) or dt.ne != (heads, tokens, sequences, 1) or ids.ne != (sequences, 1, 1, 1):
-            misfit(self, "for s [n, D, H, R] x must be [D, H, T, S], dt [H, T, S] and ids [S]", *given)
+            misfit(self, "for s [n, D, H, R] x must be [D, H, T, S], dt [H, T, S] and ids [S]", *sources)
         if a.ne not in ((1, heads, 1, 1), (size, heads, 1, 1)) or (self.snapshots > 1 and a.ne[0] != 1):
-            misfit(self, "a must be [1, H], or [n, H] with one snapshot", *given)
+            misfit(self, "a must be [1, H], or [n, H] with one snapshot", *sources)
         if b.ne != c.ne or b.ne != (size, b.ne[1], tokens, sequences) or not b.ne[1] or heads % b.ne[1]:
-            misfit(self, "b and c must be [n, G, T, S] with H a multiple of G", *given)
+            misfit(self, "b and c must be [n, G, T, S] with H a multiple of G", *sources)
         if not all(t.is_contiguous() for t in (s, dt, a)) or ids.nb[0] != 4:
-            misfit(self, "s, dt, a and ids must be contiguous", *given)
+            misfit(self, "s, dt, a and ids must be contiguous", *sources)
         if any(t.nb[0] != 4 or (t.ne[1] > 1 and t.nb[1] != 4 * t.ne[0]) for t in (x, b, c)):
-            misfit(self, "in x, b and c the heads of a token must be contiguous", *given)
+            misfit(self, "in x, b and c the heads of a token must be contiguous", *sources)
         return Spec(F32, (x.size + self.snapshots * size * dim * heads * sequences, 1, 1, 1), 1)
 
     def reference(self, s: Array, x: Array, dt: Array, a: Array, b: Array, c: Array, ids: Array) -> Array:
@@ -129,18 +129,18 @@ class _Matrices(Op, abstract=True):
     """
 
     def _result(self, like: Tensor, state: Tensor, *others: Tensor, per_head: Tensor | None = None) -> Spec:
-        given = tuple(t for t in (like, *others, per_head, state) if t is not None)
-        _require_f32(self, *given)
-        if not all(t.is_contiguous() for t in given):
-            misfit(self, "all sources must be contiguous", *given)
+        sources = tuple(t for t in (like, *others, per_head, state) if t is not None)
+        _require_f32(self, *sources)
+        if not all(t.is_contiguous() for t in sources):
+            misfit(self, "all sources must be contiguous", *sources)
         size, heads, tokens = like.ne[:3]
         if like.ne[3] != 1 or any(t.ne != like.ne for t in others):
-            misfit(self, "all sources but the state must have the same extents, [S, H, T]", *given)
+            misfit(self, "all sources but the state must have the same extents, [S, H, T]", *sources)
         if per_head is not None and per_head.size != size * heads:
-            misfit(self, f"{self.sources[3]} must hold S H = {size * heads} numbers", *given)
+            misfit(self, f"{self.sources[3]} must hold S H = {size * heads} numbers", *sources)
         sequences = state.ne[1]
         if not sequences or tokens % sequences or state.size != size * size * heads * sequences:
-            misfit(self, "the state must be [S S H, N], and T a multiple of N", *given)
+            misfit(self, "the state must be [S S H, N], and T a multiple of N", *sources)
         return Spec(F32, (size * heads, tokens + size * sequences, 1, 1), 2)
 
     def cost(self, node: Tensor) -> Cost:
@@ -244,20 +244,20 @@ class GatedDeltaNet(Op):
         _check_snapshots(self, self.snapshots)
 
     def result(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> Spec:
-        given = (q, k, v, g, beta, state)
-        _require_f32(self, *given)
+        sources = (q, k, v, g, beta, state)
+        _require_f32(self, *sources)
         size, heads, tokens, sequences = v.ne
         for each in (q, k):
             if each.ne[0] != size or each.ne[2] != tokens or not each.ne[1] or not each.ne[3]:
-                misfit(self, "q and k must be [S, H', T, N'] for v [S, H, T, N]", *given)
+                misfit(self, "q and k must be [S, H', T, N'] for v [S, H, T, N]", *sources)
             if heads % each.ne[1] or sequences % each.ne[3]:
-                misfit(self, "H and N of v must be multiples of those of q and k", *given)
+                misfit(self, "H and N of v must be multiples of those of q and k", *sources)
         if beta.ne != (1, *v.ne[1:]) or g.ne[0] not in (1, size) or g.ne[1:] != v.ne[1:]:
-            misfit(self, "beta must be [1, H, T, N], g [1, H, T, N] or [S, H, T, N]", *given)
+            misfit(self, "beta must be [1, H, T, N], g [1, H, T, N] or [S, H, T, N]", *sources)
         if state.ne != (size, size, heads, sequences):
-            misfit(self, "the state must be [S, S, H, N]", *given)
+            misfit(self, "the state must be [S, S, H, N]", *sources)
         if any(t.nb[0] != 4 for t in (q, k, v)) or not all(t.is_contiguous() for t in (g, beta, state)):
-            misfit(self, "rows of q, k and v must be contiguous, and all of g, beta and state", *given)
+            misfit(self, "rows of q, k and v must be contiguous, and all of g, beta and state", *sources)
         rows = tokens * sequences + self.snapshots * size * sequences
         return Spec(F32, (size * heads, rows, 1, 1), 2)
 

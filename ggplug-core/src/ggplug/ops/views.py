@@ -84,10 +84,10 @@ class View(Op):
         ne, rank = self._extents
         kind = x.type
         row = kind.row_bytes(ne[0])
-        given = self.nb
-        nb1 = given[0] if given else row
-        nb2 = given[1] if len(given) > 1 else nb1 * ne[1]
-        nb3 = given[2] if len(given) > 2 else nb2 * ne[2]
+        nb = self.nb
+        nb1 = nb[0] if nb else row
+        nb2 = nb[1] if len(nb) > 1 else nb1 * ne[1]
+        nb3 = nb[2] if len(nb) > 2 else nb2 * ne[2]
         window = row + (ne[1] - 1) * nb1 + (ne[2] - 1) * nb2 + (ne[3] - 1) * nb3 if 0 not in ne else 0
         if self.offset % kind.block_bytes or nb1 % kind.block_bytes or nb2 % kind.block_bytes or nb3 % kind.block_bytes:
             strides = f"strides {nb1}, {nb2} and {nb3}"
@@ -174,10 +174,10 @@ def permute(x: Tensor, *axes: int, name: str = "") -> Tensor:
 
     Axes that are left out stay where they are.
     """
-    given = _flat(axes)
-    if len(given) < 4:
-        given += tuple(range(len(given), 4))
-    return _permute(x, given, name=name)
+    order = _flat(axes)
+    if len(order) < 4:
+        order += tuple(range(len(order), 4))
+    return _permute(x, order, name=name)
 
 
 def _flat(values: tuple[int, ...]) -> tuple[int, ...]:

@@ -78,15 +78,15 @@ def make_schedule(
 
 def _groups(graph: Graph, streams: Streams, found: Cut) -> Groups:
     """The groups that the devices form of their splits."""
-    asked = [split for split in found.splits if forms_groups(streams[split.stream].device)]
-    if not asked:
+    splits = [split for split in found.splits if forms_groups(streams[split.stream].device)]
+    if not splits:
         return UNGROUPED
     leaving = _leaving(graph, found)
     members: list[tuple[int, ...]] = []
     inner: set[int] = set()
     inplace: dict[int, tuple[int, ...]] = {}
     missed: list[Missed] = []
-    for split in asked:
+    for split in splits:
         part = split.part(graph)
         whole = part.positions
         assert whole is not None

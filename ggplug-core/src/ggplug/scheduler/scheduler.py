@@ -123,13 +123,13 @@ class Scheduler:
         if self.freed:
             raise FreedError(f"{self!r} was freed", thing=self, remedy="make a new one")
 
-    def _stream(self, given: Backend | Device) -> Backend:
-        if isinstance(given, Backend):
-            return given
-        if not isinstance(given, Device):
-            remedy = f"gg.device({given!r})" if isinstance(given, str) else None
-            raise ParameterError(f"{given!r} is neither a stream nor a device", got=type(given), remedy=remedy)
-        self._owned.append(given.init())
+    def _stream(self, backend: Backend | Device) -> Backend:
+        if isinstance(backend, Backend):
+            return backend
+        if not isinstance(backend, Device):
+            remedy = f"gg.device({backend!r})" if isinstance(backend, str) else None
+            raise ParameterError(f"{backend!r} is neither a stream nor a device", got=type(backend), remedy=remedy)
+        self._owned.append(backend.init())
         return self._owned[-1]
 
     def _mover(self, backend: Backend) -> Backend:

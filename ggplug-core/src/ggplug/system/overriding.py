@@ -20,8 +20,8 @@ class Overridable:
     Subclasses are compared with the classes in the modules of core that define the interface.
     """
 
-    def __init_subclass__(cls, **given: Any) -> None:
-        super().__init_subclass__(**given)
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
         if _states(cls):
             return
         for base in cls.__mro__:

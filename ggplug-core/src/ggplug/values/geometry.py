@@ -113,11 +113,11 @@ def contiguous_strides(type: Type, ne: Extents) -> Extents:
 
 def extents(ne: int | Iterable[int], *, what: str = "ne") -> tuple[Extents, int]:
     """Validated ``(four extents, rank)`` of extents in ``ne`` order."""
-    given = (ne,) if isinstance(ne, int) else tuple(ne)
-    if len(given) > MAX_RANK:
-        raise ShapeError(f"{what} has {len(given)} entries, a tensor has at most {MAX_RANK}", got=given)
-    for n in given:
+    entries = (ne,) if isinstance(ne, int) else tuple(ne)
+    if len(entries) > MAX_RANK:
+        raise ShapeError(f"{what} has {len(entries)} extents, a tensor has at most {MAX_RANK}", got=entries)
+    for n in entries:
         if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
-            raise ShapeError(f"{what} must hold non-negative integers, got {given!r}", got=given)
-    full = tuple(int(n) for n in given) + (1,) * (MAX_RANK - len(given))
-    return full, len(given)  # type: ignore[return-value]
+            raise ShapeError(f"{what} must hold non-negative integers, got {entries!r}", got=entries)
+    full = tuple(int(n) for n in entries) + (1,) * (MAX_RANK - len(entries))
+    return full, len(entries)  # type: ignore[return-value]
