@@ -150,9 +150,9 @@ def test_a_buffer_type_that_gives_less_than_it_was_asked_for_is_found_out() -> N
         Short("short").alloc(64)
     context = Context()
     context.new_tensor("f32", 100)
-    with pytest.raises(gg.BufferUseError, match="were asked for"):
+    with pytest.raises(gg.BufferUseError, match="returned a buffer of"):
         gg.allocate(context, Short("short"))
-    with pytest.raises(gg.BufferUseError, match="were asked for"):
+    with pytest.raises(gg.BufferUseError, match="returned a buffer of"):
         allocate_graph(Graph(gg.neg(vector(100))), Short("short"))
 
 
@@ -203,7 +203,7 @@ NE = (4, 2, 1, 1)
         ("must be tuples", Spec(F32, [4, 2, 1, 1], 2)),  # type: ignore[arg-type]
         ("must be less than", Spec(F32, (2**62, 1, 1, 1), 1)),
         ("must be less than", Spec(F32, (2**20, 2**20, 2**20, 2**20), 4)),
-        ("must be less than", Spec(F32, (2**20, 2**31, 1, 1), 2)),
+        ("more than", Spec(F32, (2**20, 2**31, 1, 1), 2)),
         ("must be less than", Spec(F32, (0, 2**62, 1, 1), 2)),
         ("whole number of q4_0 blocks", Spec(Q4_0, (33, 1, 1, 1), 1)),
         ("rank 1", Spec(F32, NE, 1)),
@@ -281,7 +281,7 @@ def test_blocks_of_a_quantised_type_stay_side_by_side() -> None:
     blocks = gg.new_tensor("q8_0", (64, 4, 2))
     assert gg.permute(blocks, 0, 2, 1).nb == (34, 272, 68, 544)
     for bad in (lambda: gg.transpose(blocks), lambda: gg.permute(blocks, 1, 0)):
-        with pytest.raises(gg.ShapeError, match="must be contiguous"):
+        with pytest.raises(gg.ShapeError, match="blocks of q8_0 are contiguous"):
             bad()
 
 

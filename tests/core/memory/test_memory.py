@@ -381,16 +381,16 @@ def test_an_allocator_needs_a_buffer_type() -> None:
 
 
 def test_only_large_buffers_of_host_memory_ask_the_system_how_much_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    calls = []
 
     def memory() -> Memory:
-        asked.append(True)
+        calls.append(True)
         return Memory(1 << 30, 1 << 31)
 
     monkeypatch.setattr("ggplug.host.memory", memory)
     HOST.alloc(4096).free()
-    assert not asked
+    assert not calls
     with pytest.raises(gg.OutOfMemoryError, match="the machine has 2147483648") as caught:
         HOST.alloc((1 << 31) + 1)
     assert caught.value.fields["free"] == 1 << 30
-    assert len(asked) == 1
+    assert len(calls) == 1

@@ -85,7 +85,7 @@ def test_another_device_gets_a_copy_through_the_tensor_and_the_explanation_says_
 
 
 def test_a_scheduler_keeps_no_results_in_packed_memory(device: PackingDevice) -> None:
-    with pytest.raises(ParameterError, match="results cannot lie in packing turned"):
+    with pytest.raises(ParameterError, match="packing turned is not for results"):
         Scheduler([device], buffer_types=device.extra_buffer_types)
 
 

@@ -45,7 +45,7 @@ class Attending(Op, abstract=True):
                 )
 
     def capped(self) -> tuple[float, float]:
-        """``(scale, cap)``: a logit is ``cap * tanh(scale * product)``, or ``scale * product`` if cap is 0.
+        """``(scale, cap)``: a logit is cap times the tanh of ``scale * product``, or ``scale * product`` if cap is 0.
 
         Both are in the range of float32, so that a kernel does not multiply a product of 0 by infinity.  A cap below
         float32's smallest normal number is replaced by it: the exponential of such a logit is 1 in both cases.
