@@ -178,7 +178,7 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 
 def test_the_readme_lists_the_distributions_and_what_they_import_as() -> None:
-    rows = {row[0].strip("`/"): row[1].strip("`") for row in table(README, "## What is where")}
+    rows = {row[0].strip("`/"): row[1].strip("`") for row in table(README, "## Packages")}
     assert rows == {
         path.parts[-3]: path.name for path in (init.parent for init in ROOT.glob("ggplug-*/src/*/__init__.py"))
     }

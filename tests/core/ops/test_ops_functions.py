@@ -93,7 +93,7 @@ def test_acc_adds_to_a_window_of_rows_that_are_apart() -> None:
     ("window", "message"),
     [
         ({"offset": 80}, "are not inside of a's"),
-        ({"nb": (4,)}, "share bytes"),
+        ({"nb": (4,)}, "elements of the window overlap"),
         ({"offset": 2}, "multiples of 4 bytes"),
     ],
 )

@@ -128,16 +128,16 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("x is both a source", _fields(x=(int, 1))),
     ("__post_init__ is never called", {"__post_init__": lambda self: None}),
     ("__post_init__ is never called", _fields(a=(InitVar[int], 1)) | {"__post_init__": lambda self, a: None}),
-    (r"inplace is \(1,\)", {"inplace": (1,)}),
-    (r"inplace is \('x',\)", {"inplace": ("x",)}),
-    (r"writes is \(3,\)", {"writes": (3,)}),
-    ("no function can have", {"name": "outside.lambda"}),
-    ("no function can have", {"name": "outside.two words"}),
+    (r"inplace must hold positions in .*, got \(1,\)", {"inplace": (1,)}),
+    (r"inplace must hold positions in .*, got \('x',\)", {"inplace": ("x",)}),
+    (r"writes must hold positions in .*, got \(3,\)", {"writes": (3,)}),
+    ("is not that of a function", {"name": "outside.lambda"}),
+    ("is not that of a function", {"name": "outside.two words"}),
 ]
 
 
 def test_an_op_without_a_shape_rule_is_refused() -> None:
-    with pytest.raises(TypeError, match="Wrong has no result"):
+    with pytest.raises(TypeError, match="Wrong has no method result"):
         type("Wrong", (Op,), {"name": "outside.wrong", "__module__": __name__})
 
 

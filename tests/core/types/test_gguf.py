@@ -426,7 +426,7 @@ def test_wrong_tensors_are_refused_when_they_are_added(tmp_path: Path) -> None:
         writer.add_tensor("values", np.zeros(32, np.float32), types.Q4_0)
     with pytest.raises(ShapeError, match="19"):
         writer.add_tensor("rows", np.zeros(19, np.uint8), types.Q4_0)
-    with pytest.raises(ShapeError, match="has 8 bytes, not 12"):
+    with pytest.raises(ShapeError, match="has 8 bytes, got 12"):
         writer.add_tensor("short", bytes(12), types.F32, (2,))
     with pytest.raises(ShapeError, match="33 elements"):
         writer.add_tensor("ragged", bytes(18), types.Q4_0, (33,))
