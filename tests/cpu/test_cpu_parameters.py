@@ -25,26 +25,26 @@ from ggplug_cpu.parameters import (
     Ref,
     Word,
     Words,
+    destination,
     integer,
     integers,
-    read,
     real,
     reals,
-    written,
+    source,
 )
-from ggplug_cpu.parts.nest import Rows, over_rows, read_row, written_row
+from ggplug_cpu.parts.nest import Rows, destination_row, over_rows, source_row
 from ggplug_cpu.tape import WORKSPACE, Entry, Tape
 from ggplug_cpu.team import Team
 
 
 class Base(Parameters):
-    y = written()
+    y = destination()
     count = integer()
     weights = reals()
 
 
 class Declared(Base):
-    x = read(STRIDES)
+    x = source(STRIDES)
     factor = real()
     order = integers()
 
@@ -141,10 +141,10 @@ def test_every_address_that_a_group_needs_is_marked_and_only_its_results_are_wri
 
 
 class Mixed(Rows):
-    y = written_row()
-    a = read_row()
-    b = read_row()
-    c = read_row()
+    y = destination_row()
+    a = source_row()
+    b = source_row()
+    c = source_row()
 
 
 @kernel

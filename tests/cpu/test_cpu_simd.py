@@ -580,7 +580,7 @@ def test_for_a_cpu_with_amx_products_are_made_of_its_instructions() -> None:
     flags = (
         "sse2 sse4.1 avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512vnni avx512bf16 amx-tile amx-bf16 amx-int8"
     )
-    with features.forced(features.elsewhere(X86_64, "sapphirerapids", flags.split())):
+    with features.forced(features.cross_target(X86_64, "sapphirerapids", flags.split())):
         code = mul_mat_gemm("amx", "f32").assembly()
         for instruction in ("ldtilecfg", "tilezero", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease"):
             assert instruction in code

@@ -6,15 +6,15 @@ kernel has to be compiled, so a process that finds all its kernels on disk never
     from ggplug_cpu import simd                              # loads its modules, and Numba, on first attribute access
     from ggplug_cpu.compiler import device_function, kernel
     from ggplug_cpu.context import thread_count, thread_index
-    from ggplug_cpu.parameters import Parameters, integer, read, real, written
+    from ggplug_cpu.parameters import Parameters, destination, integer, real, source
 
     @device_function                                         # plain Numba Python, always inlined
     def square(x):
         return x * x
 
     class ScaleSquared(Parameters):                          # the kernel's words: see ggplug_cpu.parameters
-        result = written()
-        source = read()
+        y = destination()
+        x = source()
         vectors = integer()
         scale = real()
 
@@ -22,9 +22,9 @@ kernel has to be compiled, so a process that finds all its kernels on disk never
     def scale_squared(type_name, in_place=False):
         F = simd.vec(type_name)                              # any Python may run here, at compile time
         def body(ctx, params):                               # both int64; returns nothing
-            source, result = ScaleSquared.source.address(params), ScaleSquared.result.address(params)
+            x, y = ScaleSquared.x.address(params), ScaleSquared.y.address(params)
             for i in range(thread_index(ctx), ScaleSquared.vectors(params), thread_count(ctx)):
-                simd.store(result + 64 * i, square(simd.load(F, source + 64 * i)) * ScaleSquared.scale(params))
+                simd.store(y + 64 * i, square(simd.load(F, x + 64 * i)) * ScaleSquared.scale(params))
         return body
 
     handle = scale_squared("f32")                            # a Kernel: memoised, nothing compiled yet

@@ -75,7 +75,7 @@ class Target:
 
     @property
     def runs_here(self) -> bool:
-        """Whether it is code for this machine; :func:`elsewhere` makes other targets."""
+        """Whether it is code for this machine; :func:`cross_target` makes other targets."""
         import llvmlite.binding as llvm
 
         return bool(self.triple == llvm.get_process_triple())
@@ -109,7 +109,7 @@ def has(feature: str) -> bool:
 def forced(specification: str | Target) -> Iterator[Target]:
     """Compile for another target inside a ``with`` block; for tests, which so need no process of their own.
 
-    ``specification``: a value of ``GGPLUG_CPU_FEATURES``, or a target such as :func:`elsewhere` makes.  Kernels that
+    ``specification``: a value of ``GGPLUG_CPU_FEATURES``, or a target such as :func:`cross_target` makes.  Kernels that
     were compiled before keep working; a kernel used inside the block is compiled for the forced target.  The whole
     process is affected, other threads too.
     """
@@ -161,7 +161,7 @@ def parse(specification: str) -> Target:
     return Target(level, cpu, text, frozenset(flags), llvm.get_process_triple(), family.slow(cpu, flags))
 
 
-def elsewhere(family: InstructionSet, cpu: str, names: Iterable[str]) -> Target:
+def cross_target(family: InstructionSet, cpu: str, names: Iterable[str]) -> Target:
     """The target of Linux on another processor, for a look at the code: kernels compiled for it cannot run here.
 
     ``cpu``: LLVM's name of the processor.  ``names``: the features it has, beyond the baseline.

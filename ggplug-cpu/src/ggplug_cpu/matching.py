@@ -53,7 +53,7 @@ def choosers_of(kind: type[Operation]) -> Iterator[Chooser]:
 
 def match(group: Group) -> Entries | Decline:
     """What computes a group, or why nothing does.  A pure function of :func:`~ggplug.nodes.groups.signature_of`."""
-    packed = _packed_elsewhere(group)
+    packed = _unreadable_layout(group)
     if packed is not None:
         return packed
     if len(group) > 1:
@@ -73,7 +73,7 @@ def match(group: Group) -> Entries | Decline:
     return Decline(reason or _refusal(node, op))
 
 
-def _packed_elsewhere(group: Group) -> Decline | None:
+def _unreadable_layout(group: Group) -> Decline | None:
     """Why a group is declined that reads or writes memory with a layout that its kernels were not written for."""
     for node in group.nodes:
         for i, source in enumerate(node.src):

@@ -98,8 +98,8 @@ class PackedBuffer(HostBuffer):
         with accessing(self):
             self.check_there()
             form, packed = self._packed(tensor, start)
-            if form.beside_rows:
-                self._pack_beside(form, tensor, raw, packed)
+            if form.keeps_rows:
+                self._pack_behind_rows(form, tensor, raw, packed)
             else:
                 pack(form, raw, packed, tensor.ne[0], tensor.ne[1])
             self.fill(start, packed.size)
@@ -110,7 +110,7 @@ class PackedBuffer(HostBuffer):
         with accessing(self):
             self.check_there()
             form, packed = self._packed(root, start - tensor.view_offset)
-            if form.beside_rows:
+            if form.keeps_rows:
                 out[...] = packed[at : at + out.size]
             elif out.size == root.nbytes:
                 unpack(form, packed, out, root.ne[0], root.ne[1])
@@ -119,7 +119,7 @@ class PackedBuffer(HostBuffer):
                 unpack(form, packed, whole, root.ne[0], root.ne[1])
                 out[...] = whole[at : at + out.size]
 
-    def _pack_beside(self, form: Form, tensor: Described, raw: Bytes, packed: Bytes) -> None:
+    def _pack_behind_rows(self, form: Form, tensor: Described, raw: Bytes, packed: Bytes) -> None:
         from ggplug_cpu.ops.mul_mat.weights import Packing, pack_panels
 
         if features.target() != self.type.target:
@@ -154,7 +154,7 @@ class PackedBuffer(HostBuffer):
                         m_last=min(last * form.rows, M),
                         k=k,
                         numbers=numbers,
-                        room=0,
+                        gathered_at=0,
                     )
                     parameters = np.array(words, np.int64)
                     run(0, parameters.ctypes.data)
@@ -223,17 +223,17 @@ def _shared_out(work: Callable[[int, int], None], count: int, nbytes: int) -> No
 def _move_slice(form: Form, matrix: Bytes, places: Bytes, *, into_packed: bool) -> None:
     """Between rows of weights, cut to a slice, and its panels, [panel][byte]."""
     size = places.shape[1] // form.rows
-    room = np.zeros((form.rows, size), np.uint8)
+    panel_rows = np.zeros((form.rows, size), np.uint8)
     for number, place in enumerate(places):
         part = matrix[number * form.rows : (number + 1) * form.rows]
         panel = place.reshape(-1, form.rows * form.block_bytes)
         if into_packed:
-            room[len(part) :] = 0
-            room[:, part.shape[1] :] = 0
-            room[: len(part), : part.shape[1]] = part
-        _move_panel(form, room, panel, into_packed=into_packed)
+            panel_rows[len(part) :] = 0
+            panel_rows[:, part.shape[1] :] = 0
+            panel_rows[: len(part), : part.shape[1]] = part
+        _move_panel(form, panel_rows, panel, into_packed=into_packed)
         if not into_packed:
-            part[...] = room[: len(part), : part.shape[1]]
+            part[...] = panel_rows[: len(part), : part.shape[1]]
 
 
 def _move_panel(form: Form, rows: Bytes, panel: Bytes, *, into_packed: bool) -> None:

@@ -3,8 +3,8 @@
 A declaration is a class; its fields are words in the order in which they stand::
 
     class Scaled(Parameters):
-        y = written(STRIDES)                   # an operand: its address and parts of where it lies
-        x = read(STRIDES)
+        y = destination(STRIDES)               # an operand: its address and parts of where it lies
+        x = source(STRIDES)
         rows = integer()
         factor = real()
         slopes = reals()                       # as many as there are
@@ -173,12 +173,12 @@ def reals() -> Numbers:
     return Numbers("f64")
 
 
-def read(*parts: str | tuple[str, ...]) -> Operand:
+def source(*parts: str | tuple[str, ...]) -> Operand:
     """An operand that the kernel reads, with ``parts`` of its place."""
     return Operand(False, *_flat(parts))
 
 
-def written(*parts: str | tuple[str, ...]) -> Operand:
+def destination(*parts: str | tuple[str, ...]) -> Operand:
     """An operand that the kernel writes, and perhaps reads."""
     return Operand(True, *_flat(parts))
 

@@ -32,7 +32,7 @@ def likely_kernels() -> list[Kernel]:
             for entry in chosen.entries:
                 found[entry.kernel] = None
                 found.update((word, None) for word in entry.words if isinstance(word, Kernel))
-    found.update((pack_panels(form.kind, name), None) for name, form in packed.forms.items() if form.beside_rows)
+    found.update((pack_panels(form.kind, name), None) for name, form in packed.forms.items() if form.keeps_rows)
     return list(found)
 
 

@@ -36,7 +36,7 @@ def slot_of(group: Group, tensor: Tensor) -> int:
     return group.operands.index(tensor)
 
 
-def given(node: Tensor, index: int) -> Tensor:
+def source_tensor(node: Tensor, index: int) -> Tensor:
     """The node's source ``index``, one that the op requires."""
     tensor = node.src[index]
     assert tensor is not None

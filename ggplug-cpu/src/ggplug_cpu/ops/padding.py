@@ -10,7 +10,7 @@ from ggplug.backend import Decline
 from ggplug.ops.windows import Window
 from ggplug.tensor import Extents, Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Shape, element_nest, words_of
 from ggplug_cpu.choosing.places import reading, writing
 from ggplug_cpu.ops.copy.choosers import copy_bytes, zero_bytes
@@ -27,7 +27,7 @@ _MOST = 256
 
 def pad(node: Tensor) -> Entries | Decline:
     """y = x with zeros around it, or with what lies on its other side."""
-    op, x = node.op, given(node, 0)
+    op, x = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Pad)
     if op.circular:
         along = [_around(-before, n, to) for before, n, to in zip(op.before, x.ne, node.ne, strict=True)]
@@ -49,7 +49,7 @@ def roll(node: Tensor) -> Entries | Decline:
 
 def pad_reflect_1d(node: Tensor) -> Entries:
     """Rows with reflections at both ends."""
-    op, x = node.op, given(node, 0)
+    op, x = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.PadReflect1d)
     size, step = node.type.block_bytes, x.nb[0]
     entries = [_copied(node, x.ne, op.p0 * size, 0, x.nb)]
@@ -64,7 +64,7 @@ def pad_reflect_1d(node: Tensor) -> Entries:
 
 def set_window(node: Tensor) -> Entries:
     """The window of a = b."""
-    b = given(node, 1)
+    b = source_tensor(node, 1)
     offset, shape = _window(node)
     entry = copy_bytes(node.type, b.ne, shape, Shape(b.ne, b.nb), Ref(RESULT, offset), Ref(source(1)))
     return Entries((entry,))
@@ -72,7 +72,7 @@ def set_window(node: Tensor) -> Entries:
 
 def acc(node: Tensor) -> Entries:
     """The window of a += b."""
-    b = given(node, 1)
+    b = source_tensor(node, 1)
     offset, shape = _window(node)
     nest = element_nest(b.ne, shape, shape, Shape.of(b))
     y_stride, a_stride, b_stride = nest.inner.strides
@@ -88,7 +88,7 @@ def acc(node: Tensor) -> Entries:
 
 def _window(node: Tensor) -> tuple[int, Shape]:
     """Where the window that a node writes begins, in bytes, and its shape."""
-    op, b, kind = node.op, given(node, 1), node.type
+    op, b, kind = node.op, source_tensor(node, 1), node.type
     assert isinstance(op, Window)
 
     def in_bytes(count: int) -> int:
@@ -111,7 +111,7 @@ def _around(start: int, n: int, count: int) -> list[Piece]:
 
 def _pieces(node: Tensor, along: Iterable[list[Piece]]) -> Entries | Decline:
     """Copies of all combinations of pieces of the four dimensions."""
-    x, entries = given(node, 0), list[Entry]()
+    x, entries = source_tensor(node, 0), list[Entry]()
     for pieces in itertools.product(*along):
         if len(entries) == _MOST:
             return Decline(f"{node!r} repeats its source more than {_MOST} times")

@@ -5,8 +5,8 @@ number of extents with a byte stride for each operand; :mod:`ggplug_cpu.choosing
 its operands and says what to do with a row; :func:`over_rows` makes the loop::
 
     class Doubled(Rows):
-        y = written_row()
-        x = read_row()
+        y = destination_row()
+        x = source_row()
 
     @kernel
     def doubled():
@@ -36,12 +36,12 @@ class RowOperand(Operand):
         super().__init__(writes, "stride", *CONVERTED)
 
 
-def read_row() -> RowOperand:
+def source_row() -> RowOperand:
     """An operand of which every row is read."""
     return RowOperand(False)
 
 
-def written_row() -> RowOperand:
+def destination_row() -> RowOperand:
     """An operand of which every row is written, and perhaps read."""
     return RowOperand(True)
 
@@ -62,7 +62,7 @@ class Rows(Parameters):
 
 
 @device_function
-def share(ctx, count):  # type: ignore[no-untyped-def]
+def thread_range(ctx, count):  # type: ignore[no-untyped-def]
     """This thread's part of ``range(count)``: its first and the one after its last."""
     threads = thread_count(ctx)
     if threads == 1:
@@ -138,7 +138,7 @@ def over_rows(parameters: type[Rows], visit: DeviceFunction | Intrinsic) -> Body
 
     def body(ctx: int, params: int) -> None:
         rows, count, last = Rows.rows(params), Rows.count(params), Rows.last(params)
-        row, end = share(ctx, rows)
+        row, end = thread_range(ctx, rows)
         while row < end:
             places = find(params, row)
             stop = row + run_length(params, row, end)

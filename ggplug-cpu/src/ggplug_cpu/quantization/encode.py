@@ -10,8 +10,7 @@ import functools
 
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import aborted, next_chunk, scratch
-from ggplug_cpu.parameters import Parameters, integer, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import Parameters, destination, integer, source
 from ggplug_cpu.parts.nest import BLOCK
 from ggplug_cpu.parts.rows import ARGUMENTS, read
 from ggplug_cpu.simd.values import F32, I64, Value, constant, emitted, loop
@@ -22,9 +21,9 @@ from ggplug_cpu.types.search import mean_square
 class Encoding(Parameters):
     """``rows`` of ``n`` numbers, a few at a time; both sides lie without gaps."""
 
-    y = written("nb1")
-    x = read_operand("nb1", "convert", "block_bytes")
-    importance = read_operand()
+    y = destination("nb1")
+    x = source("nb1", "convert", "block_bytes")
+    importance = source()
     """Of each of the ``n`` numbers, float32, for all rows; none for kernels that take none."""
     n = integer()
     rows = integer()
@@ -71,16 +70,16 @@ def encode_rows(type_name: str, weighted: bool) -> Body:
     def body(ctx: int, params: int) -> None:
         n, rows, at_once = Encoding.n(params), Encoding.rows(params), Encoding.at_once(params)
         convert, stride = Encoding.x.convert(params), Encoding.x.block_bytes(params)
-        room = scratch(ctx) + ARGUMENTS
+        scratch_row = scratch(ctx) + ARGUMENTS
         first = next_chunk(ctx) * at_once
         while first < rows and not aborted(ctx):
             for row in range(first, min(first + at_once, rows)):
                 x = Encoding.x.address(params) + row * Encoding.x.nb1(params)
                 numbers = x
                 if convert != 0:
-                    numbers = room
+                    numbers = scratch_row
                     for start in range(0, n, BLOCK):
-                        read(ctx, convert, x, stride // BLOCK, min(BLOCK, n - start), room + 4 * start)
+                        read(ctx, convert, x, stride // BLOCK, min(BLOCK, n - start), scratch_row + 4 * start)
                         x += stride
                 y = Encoding.y.address(params) + row * Encoding.y.nb1(params)
                 encode(y, numbers, Encoding.importance.address(params), n)

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import aborted, next_chunk
-from ggplug_cpu.parameters import Parameters, emitted_number, integer, real, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import Parameters, destination, emitted_number, integer, real, source
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, constants, emitted, loop, vector
 from ggplug_cpu.types.blocks import nearest, sum_in_order
@@ -29,19 +28,19 @@ class Grid(Parameters):
     how many rows are nearby, and these, the nearest first.  ``levels``: the digits of each row, a byte each.
     """
 
-    rows = read_operand()
-    near = read_operand()
-    levels = read_operand()
+    rows = source()
+    near = source()
+    levels = source()
 
 
 class Magnitudes(Grid):
     """``groups`` of numbers ``x`` and their ``weights``, one group behind the other; what is found of each."""
 
-    x = read_operand()
-    weights = read_operand()
-    scale = written()
-    row = written()
-    signs = written()
+    x = source()
+    weights = source()
+    scale = destination()
+    row = destination()
+    signs = destination()
     groups = integer()
     step = real()
     least = real()

@@ -6,8 +6,7 @@ import functools
 
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import aborted, next_chunk
-from ggplug_cpu.parameters import Parameters, emitted_number, integer, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import Parameters, destination, emitted_number, integer, source
 from ggplug_cpu.quantization.grid_search import AT_ONCE
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, I32, I64, Value, constant, emitted, loop, vector
@@ -21,11 +20,11 @@ class Runs(Parameters):
     found.  ``borders``: int32 [3], the two borders and the way, or -1.
     """
 
-    terms = read_operand()
-    squares = read_operand()
-    levels = read_operand()
-    scale = written()
-    borders = written()
+    terms = source()
+    squares = source()
+    levels = source()
+    scale = destination()
+    borders = destination()
     groups = integer()
 
 

@@ -11,7 +11,7 @@ from ggplug.patterns import Element, Hole, Names, Pattern, Step, chain, maybe, o
 from ggplug.tensor import Extents, Tensor
 from ggplug.types import F32
 from ggplug_cpu.choosing.chooser import GroupChooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, slot_of
+from ggplug_cpu.choosing.entries import RESULT, Entries, slot_of, source_tensor
 from ggplug_cpu.choosing.programs import KINDS
 from ggplug_cpu.ops.attention.kernels import WORDS_BEFORE, Attention, AttentionLayer
 from ggplug_cpu.ops.attention.kernels import attention as attention_kernel
@@ -26,7 +26,7 @@ from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import Entry
 
 #: Logits of a block: what stays in a second-level cache beside the packed weights that they are multiplied with.
-_ROOM_BYTES = 256 << 10
+_LOGITS_BYTES = 256 << 10
 #: Rows of a block at least, if there are as many: over them the packing of keys and values is spread.
 _LEAST_ROWS = 96
 #: Blocks to aim at, so that threads finish together.
@@ -41,7 +41,7 @@ def attention(group: Group, names: Names) -> Entries | Decline:
     Names: ``logits``, ``shares`` and ``mixed``; ``turned``, a copy of values; ``copy``, one of the result.
     """
     node, mixed = group.node, names["mixed"]
-    nb = mixed.nb if node is mixed else strides_in_copy(mixed, given(node, 0), node)
+    nb = mixed.nb if node is mixed else strides_in_copy(mixed, source_tensor(node, 0), node)
     if nb is None:
         return Decline("the copy is not of the whole result, or takes its rows apart")
     pieces = _pieces(group, names, Ref(RESULT), nb)
@@ -58,15 +58,15 @@ def attention_layer(group: Group, names: Names) -> Entries | Decline:
     Names: as for :func:`attention`, ``copy`` among them, and ``product``.
     """
     mixed, copy, product = names["mixed"], names["copy"], names["product"]
-    heads, whole = mixed.ne[2], given(product, 1)
+    heads, whole = mixed.ne[2], source_tensor(product, 1)
     width = 4 * mixed.ne[0]
-    nb = strides_in_copy(mixed, given(copy, 0), copy)
+    nb = strides_in_copy(mixed, source_tensor(copy, 0), copy)
     wanted = 4, width * heads, width, width * heads * mixed.ne[1]
     if nb is None or any(n > 1 and mine != its for n, mine, its in zip(mixed.ne, nb, wanted, strict=True)):
         return Decline("the copy does not put the heads of a query side by side")
     if whole.nbytes != copy.nbytes or whole.ne[0] != mixed.ne[0] * heads or not whole.is_contiguous():
         return Decline("a row of the product's activations is not what the heads of a query mix")
-    if given(names["logits"], 0).ne[2:] != given(names["logits"], 1).ne[2:]:
+    if source_tensor(names["logits"], 0).ne[2:] != source_tensor(names["logits"], 1).ne[2:]:
         return Decline("several heads share keys")
     if any(node in group.nodes[group.nodes.index(product) :] for node in (copy, mixed)):
         return Decline("the nodes of attention are not in front of the product")
@@ -77,7 +77,7 @@ def attention_layer(group: Group, names: Names) -> Entries | Decline:
         return Decline("there are too few queries for blocks that read all weights again")
     behind = group.nodes[group.nodes.index(product) + 1 :]
     finish = finished_rows if any(isinstance(node.op, ops.RowNorm) for node in behind) else finished
-    placed = finish(group, product, behind, Ref(slot_of(group, given(product, 0))), IN_SCRATCH)
+    placed = finish(group, product, behind, Ref(slot_of(group, source_tensor(product, 0))), IN_SCRATCH)
     if isinstance(placed, Decline):
         return placed
     out = of_packed(product, placed, pieces.v_block, inside=True)
@@ -110,7 +110,7 @@ def _layer(pieces: _Pieces, out: OfPacked, K: int, head_bytes: int) -> Entries:
 def _rows_of_a_block(logits: Tensor, keys: Tensor, row_bytes: int) -> int:
     matrices = max(1, keys.ne[2] * keys.ne[3])
     rows = logits.nrows // matrices
-    blocks = max(1, -(-rows * row_bytes // _ROOM_BYTES), min(-(-_BLOCKS // matrices), rows // _LEAST_ROWS))
+    blocks = max(1, -(-rows * row_bytes // _LOGITS_BYTES), min(-(-_BLOCKS // matrices), rows // _LEAST_ROWS))
     tile = layout("f32").rows
     return max(1, -(-rows // (blocks * tile))) * tile
 
@@ -123,7 +123,7 @@ class _Pieces:
     """
 
     first: InBlocks
-    softly: Words
+    soft_max: Words
     second: InBlocks
     keys: int
     row_bytes: int
@@ -136,7 +136,7 @@ class _Pieces:
 
     @property
     def words(self) -> Words:
-        return self.first.words.followed_by(self.softly).followed_by(self.second.words)
+        return self.first.words.followed_by(self.soft_max).followed_by(self.second.words)
 
     @property
     def rows(self) -> int:
@@ -158,11 +158,11 @@ class _Pieces:
 
     def places(self, at: int) -> dict[str, int]:
         """The kernel's parameters, where ``words`` are ``at`` words behind the first of these."""
-        softly = at + len(self.first.words)
+        soft_max = at + len(self.first.words)
         return {
             "logits": at,
-            "soft_max": softly,
-            "mixed": softly + len(self.softly),
+            "soft_max": soft_max,
+            "mixed": soft_max + len(self.soft_max),
             "rows": self.rows,
             "row_bytes": self.row_bytes,
             "panels": self.panels,
@@ -176,27 +176,29 @@ def _pieces(group: Group, names: Names, result: Ref | int, nb: Extents) -> _Piec
         return Decline("a result inside of attention has to be written")
     if shares.type is not F32:
         return Decline(f"shares inside of attention are f32, not {shares.type.name}")
-    values = given(names["turned"], 0) if "turned" in names else given(mixed, 0)
-    if values.type is not given(mixed, 0).type or values.ne != given(mixed, 0).ne:
+    values = source_tensor(names["turned"], 0) if "turned" in names else source_tensor(mixed, 0)
+    if values.type is not source_tensor(mixed, 0).type or values.ne != source_tensor(mixed, 0).ne:
         return Decline("the copy of the values changes more than their order")
 
     def place_of(tensor: Tensor) -> Ref:
         return Ref(slot_of(group, tensor))
 
     row_bytes = -(-logits.nb[1] // 64) * 64
-    v_block = _rows_of_a_block(logits, given(logits, 0), row_bytes)
-    placed = Placed(place_of(given(logits, 0)), place_of(given(logits, 1)), IN_SCRATCH, logits.nb)
-    first = in_blocks(logits, given(logits, 0), placed, v_block)
+    v_block = _rows_of_a_block(logits, source_tensor(logits, 0), row_bytes)
+    placed = Placed(place_of(source_tensor(logits, 0)), place_of(source_tensor(logits, 1)), IN_SCRATCH, logits.nb)
+    first = in_blocks(logits, source_tensor(logits, 0), placed, v_block)
     second = in_blocks(mixed, values, Placed(place_of(values), IN_SCRATCH, result, nb), v_block)
     if isinstance(first, Decline):
         return first
     if isinstance(second, Decline):
         return second
-    if (first.matrices, first.rows) != (second.matrices, second.rows) or given(logits, 0).ne[2:] != values.ne[2:]:
+    if (first.matrices, first.rows) != (second.matrices, second.rows) or source_tensor(logits, 0).ne[2:] != values.ne[
+        2:
+    ]:
         return Decline("keys and values have different heads")
-    beside = (None if tensor is None else place_of(tensor) for tensor in shares.src[1:])
-    softly = soft_max_words(shares, Place(), Place(), *beside)
-    return _Pieces(first, softly, second, logits.ne[0], row_bytes, v_block)
+    mask_and_sinks = (None if tensor is None else place_of(tensor) for tensor in shares.src[1:])
+    soft_max = soft_max_words(shares, Place(), Place(), *mask_and_sinks)
+    return _Pieces(first, soft_max, second, logits.ne[0], row_bytes, v_block)
 
 
 LOGITS, SHARES, MIXED = of(ops.MulMat, name="logits"), of(ops.SoftMax, name="shares"), of(ops.MulMat, name="mixed")

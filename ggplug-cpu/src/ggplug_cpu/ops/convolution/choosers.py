@@ -12,7 +12,7 @@ from ggplug.backend import Decline
 from ggplug.ops.sliding import Axis
 from ggplug.tensor import Extents, Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import writing
 from ggplug_cpu.ops.convolution.im2col import Im2col, scratch_bytes
 from ggplug_cpu.ops.convolution.im2col import im2col as im2col_kernel
@@ -38,7 +38,7 @@ _PER_ELEMENT = 8
 
 def conv_2d(node: Tensor) -> Entries | Decline:
     """y[:, :, o, n] = windows of x[:, :, :, n] by kernel[:, :, :, o]."""
-    op, kernel, x = node.op, given(node, 0), given(node, 1)
+    op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Conv2dDirect)
     axes = op.axes(kernel.ne[0], kernel.ne[1])
     return _product(node, _rows(kernel, kernel.ne), axes, x, x.nb[2], x.nb[3], x.ne[3], node.nb[2], node.nb[3])
@@ -46,7 +46,7 @@ def conv_2d(node: Tensor) -> Entries | Decline:
 
 def conv_3d(node: Tensor) -> Entries | Decline:
     """y[..., (n, o)] = windows of x[..., (n, :)] by kernel[..., (o, :)]."""
-    op, kernel, x = node.op, given(node, 0), given(node, 1)
+    op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Conv3dDirect)
     axes = op.axes(kernel.ne[:3])
     out = op.out_channels
@@ -65,7 +65,7 @@ def conv_3d(node: Tensor) -> Entries | Decline:
 
 def conv_transpose_1d(node: Tensor) -> Entries | Decline:
     """y[:, o] = windows of x, stretched, by kernel[:, o, :]."""
-    op, kernel, x = node.op, given(node, 0), given(node, 1)
+    op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.ConvTranspose1d)
     turned = (kernel.ne[0], kernel.ne[2], kernel.ne[1], 1)
     nb = (kernel.nb[0], kernel.nb[2], kernel.nb[1], kernel.nb[3])
@@ -80,7 +80,7 @@ def conv_transpose_1d(node: Tensor) -> Entries | Decline:
 
 def conv_transpose_2d(node: Tensor) -> Entries | Decline:
     """y[:, :, o, n] = windows of x[:, :, :, n], stretched, by kernel[:, :, o, :]."""
-    op, kernel, x = node.op, given(node, 0), given(node, 1)
+    op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.ConvTranspose2d)
     turned = (kernel.ne[0], kernel.ne[1], kernel.ne[3], kernel.ne[2])
     nb = (kernel.nb[0], kernel.nb[1], kernel.nb[3], kernel.nb[2])
@@ -127,7 +127,7 @@ def _without_zeros(
 
 def im2col(node: Tensor) -> Entries | Decline:
     """y[:, window] = the numbers of a window."""
-    op, kernel, x = node.op, given(node, 0), given(node, 1)
+    op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Im2col)
     image = in_f32(x, Ref(source(1)))
     across, down = op.axes(kernel)
@@ -143,7 +143,7 @@ def im2col(node: Tensor) -> Entries | Decline:
 
 def im2col_3d(node: Tensor) -> Entries | Decline:
     """y[:, window] = the numbers of a window of a volume."""
-    op, kernel, x = node.op, given(node, 0), given(node, 1)
+    op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Im2col3d)
     image = in_f32(x, Ref(source(1)))
     axes = op.axes(kernel.ne[:3])
@@ -276,7 +276,7 @@ def _product(
         residual=Place(),
         bias=Place(),
     )
-    kernel = gemm.mul_mat_gemm(kind, given(node, 0).type.name)
+    kernel = gemm.mul_mat_gemm(kind, source_tensor(node, 0).type.name)
     entry = Entry(kernel, words.followed_by(sliding), tasks(numbers * node.size // _PER_ELEMENT))
     return Entries((*rows.entries, entry), rows.workspace_bytes, max(scratch, rows.scratch_bytes))
 

@@ -10,10 +10,9 @@ import functools
 
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import CONVERTED, Parameters, integer, written
-from ggplug_cpu.parameters import read as read_operand
-from ggplug_cpu.parts.nest import BLOCK, share
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, write
+from ggplug_cpu.parameters import CONVERTED, Parameters, destination, integer, source
+from ggplug_cpu.parts.nest import BLOCK, thread_range
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, write
 from ggplug_cpu.parts.sliding import (
     Sliding,
     counted,
@@ -37,8 +36,8 @@ class Im2col(Parameters):
     A row of y has ``n`` numbers, and rows follow each other ``row_bytes`` bytes apart.  x is f32.
     """
 
-    y = written("nb0", CONVERTED)
-    x = read_operand()
+    y = destination("nb0", CONVERTED)
+    x = source()
     n = integer()
     rows = integer()
     rows_of_image = integer()
@@ -48,7 +47,7 @@ class Im2col(Parameters):
 
 def scratch_bytes(n: int) -> int:
     """What the kernel needs of a thread's scratch for rows of ``n``."""
-    return ARGUMENTS + ROOM + 16 * (n + _PADDING)
+    return ARGUMENTS + ROW_BYTES + 16 * (n + _PADDING)
 
 
 @kernel
@@ -60,10 +59,10 @@ def im2col() -> Body:
     def body(ctx: int, params: int) -> None:
         n, of_image, words = Im2col.n(params), Im2col.rows_of_image(params), params + behind
         write_y, y_stride, block_bytes = Im2col.y.convert(params), Im2col.y.nb0(params), Im2col.y.block_bytes(params)
-        room = scratch(ctx) + ARGUMENTS
-        lists = room + 4 * BLOCK
+        scratch_row = scratch(ctx) + ARGUMENTS
+        lists = scratch_row + 4 * BLOCK
         apart = 4 * (n + _PADDING)
-        first, end = share(ctx, Im2col.rows(params))
+        first, end = thread_range(ctx, Im2col.rows(params))
         if first < end:
             list_numbers(words, lists, apart, n)
         for row in range(first, end):
@@ -72,7 +71,7 @@ def im2col() -> Body:
             y = Im2col.y.address(params) + row * Im2col.row_bytes(params)
             for start in range(0, n, BLOCK):
                 m = min(BLOCK, n - start)
-                place = y if write_y == 0 else room
+                place = y if write_y == 0 else scratch_row
                 read_row(words, x, row - image * of_image, lists + 4 * start, apart, place, m)
                 write(ctx, write_y, y, y_stride, m, place)
                 y += block_bytes

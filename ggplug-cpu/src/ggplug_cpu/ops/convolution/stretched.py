@@ -10,8 +10,8 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import aborted
-from ggplug_cpu.parameters import Parameters, integer, read, written
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import Parameters, destination, integer, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.simd.values import F32, I64, Value, constant, emitted, loop, vector
 from ggplug_cpu.types import PLAIN
 
@@ -22,9 +22,9 @@ class Stretched(Parameters):
     ``rows``: for each channel of the result the numbers of the kernel, those of a channel of x together.
     """
 
-    y = written("nb1", "nb2", "nb3")
-    x = read("nb0", "nb1", "nb2", "nb3")
-    rows = read("nb0", "nb1")
+    y = destination("nb1", "nb2", "nb3")
+    x = source("nb0", "nb1", "nb2", "nb3")
+    rows = source("nb0", "nb1")
     channels = integer()
     width = integer()
     height = integer()
@@ -63,7 +63,7 @@ def conv_transpose_wild(elem: str) -> Body:
         channels, images, stride = Stretched.channels(params), Stretched.images(params), Stretched.stride(params)
         wide, high = Stretched.width(params), Stretched.height(params)
         taps0, taps1, size = Stretched.taps0(params), Stretched.taps1(params), Stretched.rows.nb0(params)
-        first, end = share(ctx, Stretched.out(params))
+        first, end = thread_range(ctx, Stretched.out(params))
         for o in range(first, end):
             row = Stretched.rows.address(params) + o * Stretched.rows.nb1(params)
             if has_wild(row, channels * taps0 * taps1) == 0:

@@ -13,7 +13,7 @@ from ggplug.backend import Decline
 from ggplug.tensor import Extents, Tensor, contiguous_strides
 from ggplug.types import F32, Type
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Axis, Nest, Shape, element_nest, words_of
 from ggplug_cpu.choosing.places import reader, reading, writer, writing
 from ggplug_cpu.ops.copy.kernels import (
@@ -28,7 +28,7 @@ from ggplug_cpu.ops.copy.kernels import (
 )
 from ggplug_cpu.ops.copy.transposed import TILE, copy_transposed
 from ggplug_cpu.parameters import Place, Ref
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES
 from ggplug_cpu.tape import WORKSPACE, Entry
 
 #: Sizes of elements that strided copies are compiled for; others are copied by memcpy, element by element.
@@ -37,7 +37,7 @@ _SIZES = (1, 2, 4, 8)
 
 def copy(node: Tensor) -> Entries | Decline:
     """y = x, converted to y's type: cpy, cont, dup.  Different shapes are matched in the order of elements."""
-    x = given(node, 0)
+    x = source_tensor(node, 0)
     no = _unable(x.type, node.type)
     if no is not None:
         return no
@@ -61,14 +61,14 @@ def copy(node: Tensor) -> Entries | Decline:
 
 def repeat(node: Tensor) -> Entries:
     """y = x, repeated to y's extents."""
-    x = given(node, 0)
+    x = source_tensor(node, 0)
     shapes = Shape(node.ne, node.nb), Shape(x.ne, x.nb)
     return Entries((copy_bytes(node.type, node.ne, *shapes, Ref(RESULT), Ref(source(0))),))
 
 
 def concat(node: Tensor) -> Entries:
     """y = a, and b behind it along one axis."""
-    op, a, b = node.op, given(node, 0), given(node, 1)
+    op, a, b = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Concat)
     entries: list[Entry] = []
     offset = 0
@@ -101,7 +101,7 @@ def copied(
     y_stride, x_stride = nest.inner.strides
     words = words_of(Converted, nest, writing(place_y, y, y_stride), reading(place_x, x, x_stride))
     entry = Entry(convert(), words, tasks(nest.elements, 2))
-    return (entry,), 0, ARGUMENTS + ROOM
+    return (entry,), 0, ARGUMENTS + ROW_BYTES
 
 
 def copy_bytes(type: Type, ne: Extents, y: Shape, x: Shape, place_y: Ref, place_x: Ref) -> Entry:

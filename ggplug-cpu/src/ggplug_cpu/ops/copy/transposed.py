@@ -9,7 +9,7 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.ops.copy.kernels import Copied
-from ggplug_cpu.parts.nest import locate, share
+from ggplug_cpu.parts.nest import locate, thread_range
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import I16, I32, Value, emitted, vector
 
@@ -29,7 +29,7 @@ def copy_transposed(size: int) -> Body:
         columns, height = Copied.count(params), Copied.axes(params, 0)
         x_column, y_row = Copied.x.stride(params), Copied.axes(params, 1)
         strips = (height + T - 1) // T
-        first, end = share(ctx, Copied.rows(params) // height * strips)
+        first, end = thread_range(ctx, Copied.rows(params) // height * strips)
         for strip in range(first, end):
             r = strip % strips * T
             y, x = find(params, strip // strips * height + r)

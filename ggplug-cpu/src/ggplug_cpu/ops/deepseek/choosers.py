@@ -5,7 +5,7 @@ from __future__ import annotations
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import reading
 from ggplug_cpu.ops.copy.ready import Ready, in_f32
 from ggplug_cpu.ops.deepseek import kernels
@@ -19,7 +19,7 @@ def _rows(node: Tensor, *indexes: int) -> list[Ready]:
     found: list[Ready] = []
     for index in indexes:
         at = found[-1].workspace_bytes if found else 0
-        found.append(in_f32(given(node, index), Ref(source(index)), at, rows=True))
+        found.append(in_f32(source_tensor(node, index), Ref(source(index)), at, rows=True))
     return found
 
 
@@ -31,7 +31,7 @@ def _entries(ready: list[Ready], entry: Entry, scratch_bytes: int = 0) -> Entrie
 
 def lightning_indexer(node: Tensor) -> Entries:
     """y[j, t] = the sum over heads of max(q . k, 0) times a weight, and the mask."""
-    q, k, weights = (given(node, i) for i in range(3))
+    q, k, weights = (source_tensor(node, i) for i in range(3))
     ready = _rows(node, 0, 3)
     words = Indexed.words(
         y=Place(Ref(RESULT)),
@@ -44,7 +44,7 @@ def lightning_indexer(node: Tensor) -> Entries:
         keys=k.ne[2],
         tokens=q.ne[2],
         sequences=q.ne[3],
-        masks=max(1, given(node, 3).ne[3]),
+        masks=max(1, source_tensor(node, 3).ne[3]),
     )
     work = tasks(node.size, max(1, q.ne[0] * q.ne[1]))
     return _entries(ready, Entry(kernels.index(), words, work), kernels.scratch_bytes(q.ne[0]))
@@ -58,7 +58,7 @@ def combined(node: Tensor) -> Entries:
     words = Combined.words(
         y=Place(Ref(RESULT)),
         mixes=ready[0].as_place(),
-        scale=Place(Ref(source(1)), given(node, 1).nb),
+        scale=Place(Ref(source(1)), source_tensor(node, 1).nb),
         base=ready[1].as_place(),
         tokens=node.ne[2],
         n_iter=op.n_iter,
@@ -69,7 +69,7 @@ def combined(node: Tensor) -> Entries:
 
 def before(node: Tensor) -> Entries:
     """y[i, t] = the sum over streams of x[i, h, t] weights[h, t]."""
-    x, weights = given(node, 0), given(node, 1)
+    x, weights = source_tensor(node, 0), source_tensor(node, 1)
     ready = _rows(node, 0)
     n, streams, tokens = x.ne[:3]
     # As behind, of one target.
@@ -95,9 +95,9 @@ def behind(node: Tensor) -> Entries:
     words = Mixed.words(
         y=Place(Ref(RESULT)),
         x=ready[0].as_place(),
-        factors=Place(Ref(source(2)), given(node, 2).nb),
+        factors=Place(Ref(source(2)), source_tensor(node, 2).nb),
         rows=ready[1].as_place(),
-        weights=Place(Ref(source(3)), given(node, 3).nb),
+        weights=Place(Ref(source(3)), source_tensor(node, 3).nb),
         n=n,
         targets=streams,
         streams=streams,

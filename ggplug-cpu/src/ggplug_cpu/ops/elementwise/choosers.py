@@ -10,7 +10,7 @@ from ggplug.nodes.groups import Group
 from ggplug.patterns import Names, Pattern, chain
 from ggplug.tensor import Tensor, contiguous_strides
 from ggplug_cpu.choosing.chooser import Chooser, GroupChooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, slot_of, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, slot_of, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Shape, element_nest, words_of
 from ggplug_cpu.choosing.places import reader, reading, writing
 from ggplug_cpu.choosing.programs import KINDS, Chained, Source, chained
@@ -43,7 +43,7 @@ def run(group: Group, names: Names) -> Entries | Decline:
 
 def binary(node: Tensor) -> Entries | Decline:
     """y = f(a, b), b repeated to a's shape."""
-    a, b = given(node, 0), given(node, 1)
+    a, b = source_tensor(node, 0), source_tensor(node, 1)
     if b.ne[0] in (1, a.ne[0]) or b.ne[0] % a.type.block_size == 0:
         return single(node)
     # a row of b ends within a block of a: rows as long as those of a, in the workspace

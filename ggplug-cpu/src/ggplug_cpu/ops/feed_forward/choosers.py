@@ -7,7 +7,7 @@ from ggplug.backend import Decline
 from ggplug.nodes.groups import Group
 from ggplug.patterns import Hole, Names, Pattern, Step, chain, of
 from ggplug_cpu.choosing.chooser import GroupChooser
-from ggplug_cpu.choosing.entries import Entries, given, slot_of
+from ggplug_cpu.choosing.entries import Entries, slot_of, source_tensor
 from ggplug_cpu.choosing.programs import KINDS
 from ggplug_cpu.ops.feed_forward.kernels import FeedForward
 from ggplug_cpu.ops.feed_forward.kernels import feed_forward as feed_forward_kernel
@@ -33,10 +33,10 @@ def feed_forward(group: Group, names: Names) -> Entries | Decline:
     """
     up, hidden, down = names["up"], names["hidden"], names["product"]
     first, second = group.nodes.index(hidden) + 1, group.nodes.index(down) + 1
-    if hidden is not given(down, 1) or group.nodes[first:second] != (down,):
+    if hidden is not source_tensor(down, 1) or group.nodes[first:second] != (down,):
         return Decline("the nodes of both products are not one behind the other")
-    w, v = (Ref(slot_of(group, given(each, 0))) for each in (up, down))
-    above = finished(group, up, group.nodes[1:first], w, Ref(slot_of(group, given(up, 1))), inside=True)
+    w, v = (Ref(slot_of(group, source_tensor(each, 0))) for each in (up, down))
+    above = finished(group, up, group.nodes[1:first], w, Ref(slot_of(group, source_tensor(up, 1))), inside=True)
     behind = group.nodes[second:]
     finish = finished_rows if any(isinstance(node.op, ops.RowNorm) for node in behind) else finished
     below = finish(group, down, behind, v, IN_SCRATCH)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, next_chunk, scratch
-from ggplug_cpu.ops.mul_mat.gemm import activations_in_room, product_of_blocks, results_in_room, slice_of_blocks
+from ggplug_cpu.ops.mul_mat.gemm import activations_from_scratch, product_of_blocks, results_to_scratch, slice_of_blocks
 from ggplug_cpu.ops.mul_mat.prepare import round_rows
 from ggplug_cpu.ops.mul_mat.rows import Product
 from ggplug_cpu.parameters import Parameters, integer
 
 
 class FeedForward(Parameters):
-    """Where the words of both products lie, counted in words from these on, and where in a thread's scratch is room.
+    """Where the words of both products lie, counted in words from these on, and where in a thread's scratch is rows_at.
 
     Scratch begins with activations that the products pack.
     """
@@ -47,8 +47,8 @@ def feed_forward(
     The arguments are those of ``mul_mat_gemm``; ``rounds``: the second product wants int8, with
     ``totals`` as for ``mul_mat_round``.
     """
-    to_hidden = product_of_blocks(up_kind, activations, order, up_packed, results_in_room)
-    add = slice_of_blocks(down_kind, "int8" if rounds else "f32", down_packed, activations_in_room)
+    to_hidden = product_of_blocks(up_kind, activations, order, up_packed, results_to_scratch)
+    add = slice_of_blocks(down_kind, "int8" if rounds else "f32", down_packed, activations_from_scratch)
     prepare = _rounded(totals) if rounds else _as_they_are
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -64,15 +64,15 @@ def feed_forward(
             last = min(first + v_block, rows)
             for k in range(0, K, k_block):
                 end = min(k + k_block, K)
-                # so that number k of a row is the first in its room
+                # so that number k of a row is the first in its rows_at
                 hidden = memory + FeedForward.hidden(params) - 4 * k
                 for m in range(k, end, up_block):
                     m_end = min(m + up_block, end)
                     to_hidden(up, 0, m, m_end, first, last, 0, memory, hidden, FeedForward.hidden_bytes(params))
-                room, stride = prepare(params, memory, hidden, last - first, K, k, end - k)
+                rows_at, stride = prepare(params, memory, hidden, last - first, K, k, end - k)
                 for m in range(0, M, down_block):
                     m_end = min(m + down_block, M)
-                    add(down, 0, m, m_end, first, last, k, end - k, 0, memory, room, stride)
+                    add(down, 0, m, m_end, first, last, k, end - k, 0, memory, rows_at, stride)
 
     return body
 

@@ -26,8 +26,8 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     value_rows,
 )
 from ggplug_cpu.ops.mul_mat.dot import dot_plain
-from ggplug_cpu.parameters import STRIDES, integer, read, written
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import STRIDES, destination, integer, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.parts.rows import ARGUMENTS
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.transcendental import emit_exp, emit_tanh
@@ -35,7 +35,7 @@ from ggplug_cpu.simd.values import F32, Value, constant, emitted, first_lanes, l
 
 #: Where in a thread's scratch rows begin; in front of them an address each of a result and a source of products, and
 #: what a row keeps of its softmax.
-ROOM = ARGUMENTS + 128
+ROWS_BEGIN = ARGUMENTS + 128
 _TABLE, _KEPT = ARGUMENTS, ARGUMENTS + 16
 #: Rows of which products are computed at once.
 _TOGETHER = 4
@@ -44,12 +44,12 @@ _TOGETHER = 4
 class Back(Flash):
     """As for attention: ``y`` is the gradients, those of k, v and sinks so many bytes behind those of q.
 
-    Scratch has rows of products at ``logits_at``, of products with d at ``wanted_at``, of others at ``room_at``, and of
+    Scratch has rows of products at ``logits_at``, of products with d at ``wanted_at``, of others at ``rows_at``, and of
     sums at ``mixed_at``.
     """
 
-    d = read(STRIDES[1:])
-    left = written()
+    d = source(STRIDES[1:])
+    left = destination()
     """For each head four rows of ``left_bytes`` with a number for each query: the logit that powers are relative to,
     1 over their sum, the mean of the products with d, and what the gradient of the head's sink loses."""
     left_bytes = integer()
@@ -96,11 +96,11 @@ def flash_attention_back_queries() -> Body:
     def body(ctx, params):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
         powers, wanted = memory + Flash.logits_at(params), memory + Back.wanted_at(params)
-        dots, sums, kept = memory + Flash.room_at(params), memory + Flash.mixed_at(params), memory + _KEPT
+        dots, sums, kept = memory + Flash.rows_at(params), memory + Flash.mixed_at(params), memory + _KEPT
         dk, dv, rows, keys = Flash.dk(params), Flash.dv(params), rows_of(params), Flash.keys(params)
         k_stride, v_stride, queries = Flash.k.nb1(params), Flash.v.nb1(params), Flash.queries(params)
         row_bytes = Back.left_bytes(params)
-        first, end = share(ctx, rows * Flash.groups(params) * Flash.batches(params))
+        first, end = thread_range(ctx, rows * Flash.groups(params) * Flash.batches(params))
         for number in range(first, end):
             if aborted(ctx):
                 return
@@ -193,12 +193,12 @@ def flash_attention_back_keys() -> Body:
     def body(ctx, params):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
         powers, wanted = memory + Flash.logits_at(params), memory + Back.wanted_at(params)
-        shown, sums = memory + Flash.room_at(params), memory + Flash.mixed_at(params)
+        shown, sums = memory + Flash.rows_at(params), memory + Flash.mixed_at(params)
         mixed = sums + Flash.kept_bytes(params)
         dk, dv, keys, queries = Flash.dk(params), Flash.dv(params), Flash.keys(params), Flash.queries(params)
         q_stride, d_stride, row_bytes = Flash.q.nb1(params), Back.d.nb2(params), Back.left_bytes(params)
         has_mask = min(Flash.mask.address(params), 1)
-        first, end = share(ctx, keys * Flash.groups(params) * Flash.batches(params))
+        first, end = thread_range(ctx, keys * Flash.groups(params) * Flash.batches(params))
         for number in range(first, end):
             if aborted(ctx):
                 return

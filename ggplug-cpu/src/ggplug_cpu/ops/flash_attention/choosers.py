@@ -10,7 +10,7 @@ from ggplug.ops.flash_attention import Attending
 from ggplug.tensor import Tensor
 from ggplug_cpu import simd
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import PLAIN, reader
 from ggplug_cpu.ops.copy.ready import in_f32
 from ggplug_cpu.ops.flash_attention import back, few, tiles
@@ -36,7 +36,7 @@ _PER_ELEMENT = 8
 
 def flash_attn_ext(node: Tensor) -> Entries:
     """y = v softmax(scale k q + mask): few queries by dot products, more by tiles."""
-    q, k, v = (given(node, i) for i in range(3))
+    q, k, v = (source_tensor(node, i) for i in range(3))
     matrices = k.ne[2] * k.ne[3]
     rows = q.nrows // max(1, matrices)
     by_tiles = rows > DOT_COLUMNS["f32"]
@@ -47,9 +47,9 @@ def flash_attn_ext(node: Tensor) -> Entries:
     parts, part = _parts(matrices * -(-rows // block), k.ne[1])
     lanes = simd.width("f32")
     kept_bytes = KEPT + 4 * (-(-v.ne[0] // lanes) * lanes)
-    plan = _Scratch(2 * ARGUMENTS if by_tiles else few.ROOM)
+    plan = _Scratch(2 * ARGUMENTS if by_tiles else few.ROWS_BEGIN)
     places: dict[str, Any] = {
-        "room_at": plan.take(max(_room(k), _room(v))),
+        "rows_at": plan.take(max(_converted_bytes(k), _converted_bytes(v))),
         "logits_at": plan.take(4 * KEYS * block),
         "mixed_at": plan.take(kept_bytes * block),
     }
@@ -106,7 +106,7 @@ def _type_read(tensor: Tensor) -> str:
     return PLAIN.get(tensor.type, "f32")
 
 
-def _room(tensor: Tensor) -> int:
+def _converted_bytes(tensor: Tensor) -> int:
     """What a block of rows takes that have to be converted."""
     return 0 if tensor.type in PLAIN else 4 * KEYS * tensor.ne[0]
 
@@ -119,7 +119,7 @@ def _place(index: int, tensor: Tensor) -> Place:
 
 def flash_attn_back(node: Tensor) -> Entries:
     """The gradients of queries, then of keys and values, then of sinks."""
-    q, k, v, d = (given(node, i) for i in range(4))
+    q, k, v, d = (source_tensor(node, i) for i in range(4))
     assert isinstance(node.op, ops.FlashAttnBack)
     ready_k = in_f32(k, Ref(source(1)), rows=True)
     ready_v = in_f32(v, Ref(source(2)), ready_k.workspace_bytes, rows=True)
@@ -128,10 +128,10 @@ def flash_attn_back(node: Tensor) -> Entries:
     left_bytes = 4 * (-(-max(1, q.ne[1]) // lanes) * lanes)
     row_bytes = 4 * (max(q.ne[1], k.ne[1]) + 2 * lanes)
     kept_bytes = KEPT + 4 * (-(-max(k.ne[0], v.ne[0]) // lanes) * lanes)
-    plan = _Scratch(back.ROOM)
+    plan = _Scratch(back.ROWS_BEGIN)
     starts = [*(each.view_offset for each in ops.flash_attn_back_parts(node)), node.nbytes]
     places: dict[str, Any] = {
-        "room_at": plan.take(row_bytes),
+        "rows_at": plan.take(row_bytes),
         "logits_at": plan.take(row_bytes),
         "wanted_at": plan.take(row_bytes),
         "mixed_at": plan.take(2 * kept_bytes),

@@ -28,12 +28,12 @@ from ggplug_cpu.ops.flash_attention.kernels import (
 from ggplug_cpu.ops.mul_mat.dot import dot_plain
 from ggplug_cpu.parts.rows import ARGUMENTS
 
-#: The most rows of a unit: what the table of addresses has room for.
+#: The most rows of a unit: what the table of addresses has scratch_rows for.
 MOST_ROWS = 16
 #: Where in a thread's scratch addresses of results of products lie, and of queries behind them.
 _TABLE = ARGUMENTS
 #: Where in a thread's scratch the rest begins.
-ROOM = 512
+ROWS_BEGIN = 512
 #: Keys that are multiplied at once.
 _TOGETHER = 4
 #: Values that are mixed between fetching as many keys.
@@ -49,11 +49,11 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
     mix_one, mix_two, mix_four = (mixing(values_type, rows) for rows in (1, 2, 4))
 
     @device_function
-    def products(k, k_stride, count, table, queries, rows, dk, beside, beside_stride, beside_bytes):  # type: ignore[no-untyped-def]
+    def products(k, k_stride, count, table, queries, rows, dk, ahead, ahead_stride, ahead_bytes):  # type: ignore[no-untyped-def]
         for j in range(0, count, _TOGETHER):
             for other in range(j, min(j + _TOGETHER, count)):
-                for line in range(0, beside_bytes, _LINE):
-                    simd.prefetch(beside + other * beside_stride + line)
+                for line in range(0, ahead_bytes, _LINE):
+                    simd.prefetch(ahead + other * ahead_stride + line)
             valid = min(count - j, _TOGETHER)
             row = 0
             while row + 4 <= rows:
@@ -79,7 +79,11 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
-        room, logits, mixed = memory + Flash.room_at(params), memory + Flash.logits_at(params), Flash.mixed_at(params)
+        scratch_rows, logits, mixed = (
+            memory + Flash.rows_at(params),
+            memory + Flash.logits_at(params),
+            Flash.mixed_at(params),
+        )
         table, queries = memory + _TABLE, memory + _TABLE + 8 * MOST_ROWS
         dk, dv, n_rows, n_keys = Flash.dk(params), Flash.dv(params), rows_of(params), Flash.keys(params)
         block, part, parts = Flash.block(params), Flash.part(params), Flash.parts(params)
@@ -105,9 +109,9 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                 if all_hidden(params, matrix, first, last, key, count):
                     continue
                 keys, values = key_rows(params, matrix, key), value_rows(params, matrix, key)
-                k, stride = converted(ctx, Flash.k.convert(params), keys, k_stride, count, dk, room)
+                k, stride = converted(ctx, Flash.k.convert(params), keys, k_stride, count, dk, scratch_rows)
                 products(k, stride, count, table, queries, rows, dk, values, v_stride, v_bytes)
-                v, stride = converted(ctx, Flash.v.convert(params), values, v_stride, count, dv, room)
+                v, stride = converted(ctx, Flash.v.convert(params), values, v_stride, count, dv, scratch_rows)
                 for r in range(rows):
                     kept = memory + mixed + r * kept_bytes
                     factor = take_in(params, matrix, first + r, key, count, kept, logits + r * (4 * KEYS))

@@ -21,8 +21,8 @@ from llvmlite import ir
 
 from ggplug_cpu import features, simd
 from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, real, reals, written
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, real, reals, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.parts.rows import read as read_row
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.transcendental import emit_exp, emit_tanh
@@ -44,13 +44,13 @@ class Flash(Parameters):
     matrix and ``part`` keys, of ``parts``.
     """
 
-    y = written(STRIDES[1:])
-    q = read(STRIDES[1:])
-    k = read(STRIDES, "convert")
-    v = read(STRIDES, "convert")
-    mask = read(STRIDES[1:])
-    sinks = read("nb0")
-    kept = written()
+    y = destination(STRIDES[1:])
+    q = source(STRIDES[1:])
+    k = source(STRIDES, "convert")
+    v = source(STRIDES, "convert")
+    mask = source(STRIDES[1:])
+    sinks = source("nb0")
+    kept = destination()
     """Where parts leave what rows keep, ``kept_bytes`` each: a row's parts beside each other.  0 for a single part."""
     dk = integer()
     dv = integer()
@@ -65,7 +65,7 @@ class Flash(Parameters):
     part = integer()
     parts = integer()
     kept_bytes = integer()
-    room_at = integer()
+    rows_at = integer()
     """Where in a thread's scratch rows of a block of keys or values lie that had to be converted."""
     logits_at = integer()
     """Where logits of a block lie, :data:`KEYS` a row."""
@@ -137,13 +137,13 @@ def value_rows(params, matrix, key):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def converted(ctx, convert, rows, stride, count, numbers, room):  # type: ignore[no-untyped-def]
-    """(where ``count`` rows lie that can be read as they are, their stride): in place, or as f32 in ``room``."""
+def converted(ctx, convert, rows, stride, count, numbers, scratch_rows):  # type: ignore[no-untyped-def]
+    """(where ``count`` rows lie that can be read as they are, their stride): in place, or as f32 in ``scratch_rows``."""
     if convert == 0:
         return rows, stride
     for r in range(count):
-        read_row(ctx, convert, rows + r * stride, 0, numbers, room + r * 4 * numbers)
-    return room, 4 * numbers
+        read_row(ctx, convert, rows + r * stride, 0, numbers, scratch_rows + r * 4 * numbers)
+    return scratch_rows, 4 * numbers
 
 
 @device_function
@@ -394,7 +394,7 @@ def merge() -> Body:
 
     def body(ctx: int, params: int) -> None:
         rows, stride = rows_of(params), Flash.parts(params) * Flash.kept_bytes(params)
-        first, end = share(ctx, rows * Flash.groups(params) * Flash.batches(params))
+        first, end = thread_range(ctx, rows * Flash.groups(params) * Flash.batches(params))
         for number in range(first, end):
             kept = Flash.kept.address(params) + number * stride
             _finish(params, number // rows, number % rows, kept, Flash.parts(params))

@@ -87,7 +87,7 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
-        room, panels = memory + Flash.room_at(params), memory + Tiled.panels_at(params)
+        scratch_rows, panels = memory + Flash.rows_at(params), memory + Tiled.panels_at(params)
         queries, powers = memory + Tiled.queries_at(params), memory + Tiled.powers_at(params)
         queries_table, table_size = memory + Tiled.tables_at(params), Tiled.table_bytes(params)
         logits_table, mixed_table = queries_table + table_size, queries_table + 2 * table_size
@@ -119,7 +119,7 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
                 if all_hidden(params, matrix, first, last, key, count):
                     continue
                 k, stride = converted(
-                    ctx, Flash.k.convert(params), key_rows(params, matrix, key), k_stride, count, dk, room
+                    ctx, Flash.k.convert(params), key_rows(params, matrix, key), k_stride, count, dk, scratch_rows
                 )
                 for j in range(0, count, width):
                     place = panels + j // columns * k_panel + j % columns * 4
@@ -131,7 +131,7 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
                     if factor != 1.0:
                         scaled(kept + KEPT, dv, factor)
                 v, stride = converted(
-                    ctx, Flash.v.convert(params), value_rows(params, matrix, key), v_stride, count, dv, room
+                    ctx, Flash.v.convert(params), value_rows(params, matrix, key), v_stride, count, dv, scratch_rows
                 )
                 v_panel = -(-count // quantum) * quantum_bytes
                 for d in range(0, dv, columns):

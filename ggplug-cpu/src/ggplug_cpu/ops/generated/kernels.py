@@ -6,9 +6,8 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.ops.rotary.kernels import turning
-from ggplug_cpu.parameters import Parameters, integer, real, reals, written
-from ggplug_cpu.parameters import read as read_operand
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import Parameters, destination, integer, real, reals, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.simd.values import F32, F64, Value, constants, emitted, first_lanes, loop, masked_store
 
 #: Numbers of a range that a thread makes at a time.
@@ -20,7 +19,7 @@ _PADDING = 16
 class Arange(Parameters):
     """``count`` f32 without gaps."""
 
-    y = written()
+    y = destination()
     start = real()
     step = real()
     count = integer()
@@ -29,8 +28,8 @@ class Arange(Parameters):
 class TimestepEmbedding(Parameters):
     """Rows of ``dim`` f32 without gaps, one for each of ``count`` time steps."""
 
-    y = written()
-    x = read_operand("nb0")
+    y = destination()
+    x = source("nb0")
     count = integer()
     dim = integer()
     half = integer()
@@ -67,7 +66,7 @@ def arange() -> Body:
 
     def body(ctx: int, params: int) -> None:
         count, start, step = Arange.count(params), Arange.start(params), Arange.step(params)
-        first, end = share(ctx, (count + PIECE - 1) // PIECE)
+        first, end = thread_range(ctx, (count + PIECE - 1) // PIECE)
         for piece in range(first, end):
             at = piece * PIECE
             _progression(Arange.y.address(params) + 4 * at, at, min(PIECE, count - at), start, step)
@@ -86,7 +85,7 @@ def timestep_embedding() -> Body:
         angles = scratch(ctx)
         cosines = angles + 8 * (half + _PADDING)
         sines = cosines + 4 * (half + _PADDING)
-        first, end = share(ctx, TimestepEmbedding.count(params))
+        first, end = thread_range(ctx, TimestepEmbedding.count(params))
         for row in range(first, end):
             time = simd.load_f32(TimestepEmbedding.x.address(params) + row * TimestepEmbedding.x.nb0(params))
             for i in range(half):

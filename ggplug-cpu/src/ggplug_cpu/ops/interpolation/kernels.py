@@ -10,8 +10,8 @@ import functools
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, integers, read, reals, written
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, integers, reals, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.simd import values, width
 from ggplug_cpu.simd.values import F32, I32, Value, constant, emitted, first_lanes, loop, vector
 
@@ -22,8 +22,8 @@ _PADDING = 16
 class Interpolation(Parameters):
     """Rows of ``ne0`` new f32 from rows of ``width``; ``taps0`` and ``taps1`` are mixed along ne0 and ne1."""
 
-    y = written(STRIDES)
-    x = read(STRIDES)
+    y = destination(STRIDES)
+    x = source(STRIDES)
     ne0 = integer()
     ne1 = integer()
     ne2 = integer()
@@ -58,7 +58,7 @@ def interpolate() -> Body:
         offsets = scratch(ctx)
         weights = offsets + 4 * padded * across
         mixed = weights + 4 * padded * across
-        first, end = share(ctx, n1 * n2 * Interpolation.ne3(params))
+        first, end = thread_range(ctx, n1 * n2 * Interpolation.ne3(params))
         if first < end:
             for tap in range(across):
                 for i in range(n0):

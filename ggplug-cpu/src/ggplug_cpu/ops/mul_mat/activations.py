@@ -41,7 +41,7 @@ def in_place(b: Tensor, place: Ref | int) -> Activations:
 def for_dot(a: Tensor, b: Tensor, place: Ref | int, offset: int) -> Activations:
     """What ``mul_mat_dot`` reads: int8 with sums for block types, contiguous f32 for others.
 
-    ``offset`` is where in the workspace there is room.
+    ``offset``: bytes of the workspace that are taken already.
     """
     if a.type.name in BLOCKS:
         weights = a.type.name

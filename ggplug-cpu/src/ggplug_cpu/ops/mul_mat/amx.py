@@ -21,13 +21,13 @@ STATE_AND_SUMS_BYTES = STATE_BYTES + _SUMS_BYTES
 
 def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
     """One panel's columns: ``run(state, table, apart, x, x_row, x_step, panel, steps, left, offset, count, accumulate,
-    bias, beside, ahead, stride, fetched)``.
+    bias, to_residual, ahead, stride, fetched)``.
 
     Activations are bf16: 32 of each row lie at ``x``, their rows ``x_row`` bytes apart, and the next 32 ``x_step``
     bytes on.
 
     ``rows`` is 16 or 32, of which ``count`` are written; the result's rows lie ``offset`` bytes behind the addresses in
-    ``table``, which are ``apart`` bytes apart, or 0 where not all are equally far.  ``bias`` and ``beside`` are as for
+    ``table``, which are ``apart`` bytes apart, or 0 where not all are equally far.  ``bias`` and ``to_residual`` are as for
     :func:`~.tiles.tile`.  Tiles 0 to 3 hold sums (first and last 16 columns of the first rows, then of the last), 4 and
     5 activations, 6 and 7 weights.  They must be configured.
 
@@ -67,7 +67,7 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
         count,
         accumulate,
         bias,
-        beside,
+        to_residual,
         ahead,
         stride,
         fetched,
@@ -97,8 +97,8 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
                 place = load_word(table + 8 * r) + offset
                 simd.prefetch(place)
                 simd.prefetch(place + 64)
-                simd.prefetch(place + beside)
-                simd.prefetch(place + beside + 64)
+                simd.prefetch(place + to_residual)
+                simd.prefetch(place + to_residual + 64)
             for r in range(fetched):
                 for line in range(0, step_bytes, 64):
                     simd.prefetch_second(ahead + r * stride + line)

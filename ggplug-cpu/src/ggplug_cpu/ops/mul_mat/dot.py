@@ -22,7 +22,7 @@ from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, joined, loop, vector
 from ggplug_cpu.types import BLOCKS, GROUP, PLAIN, Blocks
 
-#: The most columns these kernels take: what the table of addresses has room for.
+#: The most columns these kernels take: what the table of addresses has scratch_row for.
 MOST_COLUMNS = 32
 #: Columns that are multiplied with a row of weights at once.
 _COLUMNS = 4

@@ -15,13 +15,13 @@ import functools
 
 from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
 from ggplug_cpu.context import call_2, store_word
-from ggplug_cpu.parameters import Parameters, emitted_number, integer, read, reals
+from ggplug_cpu.parameters import Parameters, emitted_number, integer, reals, source
 from ggplug_cpu.parts.programs import parsed
 from ggplug_cpu.simd.values import F32, I64, Value, emitted, load, loop
 
 #: Rows that a tile has at most.
 MOST_ROWS = 32
-#: Bytes of scratch that :func:`finish_tile` needs: the words of a :class:`Tile`, and room for two numbers of each row.
+#: Bytes of scratch that :func:`finish_tile` needs: the words of a :class:`Tile`, and tile_at for two numbers of each row.
 TILE_BYTES = 32 + 16 * MOST_ROWS
 
 
@@ -37,7 +37,7 @@ class Tile(Parameters):
 class Epilogue(Parameters):
     """The result and the program's constants; its sources follow: see :func:`epilogue_parameters`."""
 
-    result = read()
+    result = source()
     """Where the result's first number lies."""
     constants = reals()
 
@@ -45,18 +45,18 @@ class Epilogue(Parameters):
 @functools.cache
 def epilogue_parameters(sources: int) -> type[Epilogue]:
     """The parameters of a program with so many sources beside the product: ``x1``, ``x2``, and so on."""
-    return type("Epilogue", (Epilogue,), {f"x{i + 1}": read() for i in range(sources)})
+    return type("Epilogue", (Epilogue,), {f"x{i + 1}": source() for i in range(sources)})
 
 
 @device_function
-def finish_tile(epilogue, words, room, table, count, first, last):  # type: ignore[no-untyped-def]
+def finish_tile(epilogue, words, tile_at, table, count, first, last):  # type: ignore[no-untyped-def]
     """Have the kernel at ``epilogue``, if that is not 0, run over a tile; its words are at ``words``."""
     if epilogue != 0:
-        store_word(room, table)
-        store_word(room + 8, count)
-        store_word(room + 16, first)
-        store_word(room + 24, last)
-        call_2(epilogue, room, words)
+        store_word(tile_at, table)
+        store_word(tile_at + 8, count)
+        store_word(tile_at + 16, first)
+        store_word(tile_at + 24, last)
+        call_2(epilogue, tile_at, words)
 
 
 @kernel

@@ -10,7 +10,7 @@ from ggplug.nodes.groups import Group
 from ggplug.patterns import Names
 from ggplug.tensor import Extents, Tensor
 from ggplug.types import F32
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, slot_of
+from ggplug_cpu.choosing.entries import RESULT, Entries, slot_of, source_tensor
 from ggplug_cpu.choosing.nest import Shape, row_nest, words_of
 from ggplug_cpu.choosing.programs import NOTHING, Source, chained, sources_of
 from ggplug_cpu.ops.mul_mat.epilogue import epilogue_parameters, mul_mat_epilogue
@@ -36,7 +36,7 @@ def normed(group: Group, names: Names) -> Entries | Decline:
 
 
 def _operands(group: Group, product: Tensor) -> tuple[Ref, Ref]:
-    a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
+    a, b = (Ref(slot_of(group, source_tensor(product, i))) for i in (0, 1))
     return a, b
 
 
@@ -168,11 +168,11 @@ def gated(group: Group, names: Names) -> Entries | Decline:
 
     def ahead(at: int) -> Entries | Decline:
         """The first product, ``at`` bytes behind the beginning of the workspace."""
-        return single(first, Placed(Ref(slot_of(group, given(first, 0))), x, Ref(WORKSPACE, at), node.nb))
+        return single(first, Placed(Ref(slot_of(group, source_tensor(first, 0))), x, Ref(WORKSPACE, at), node.nb))
 
     def behind(at: int) -> Entries | Decline:
         """The second, with what becomes of both."""
-        between, weights = Ref(WORKSPACE, at), Ref(slot_of(group, given(second, 0)))
+        between, weights = Ref(WORKSPACE, at), Ref(slot_of(group, source_tensor(second, 0)))
         words = epilogue_parameters(1).words(result=Place(Ref(RESULT)), constants=program.constants, x1=Place(between))
         epilogue = mul_mat_epilogue(program.text, "r")
         return single(second, Placed(weights, x, Ref(RESULT), node.nb, epilogue, words, residual=between))
@@ -196,10 +196,10 @@ def rearranged(group: Group, names: Names) -> Entries | Decline:
     node, product = group.node, names["product"]
     if sum(group.kept) > 1:
         return Decline("the product itself has to be written")
-    nb = strides_in_copy(product, given(node, 0), node)
+    nb = strides_in_copy(product, source_tensor(node, 0), node)
     if nb is None:
         return Decline("the copy is not of the whole product, or takes its rows apart")
-    a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
+    a, b = (Ref(slot_of(group, source_tensor(product, i))) for i in (0, 1))
     return single(product, Placed(a, b, Ref(RESULT), nb))
 
 

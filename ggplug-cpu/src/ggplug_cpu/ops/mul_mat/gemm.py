@@ -13,7 +13,7 @@ from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel, s
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_word
 from ggplug_cpu.ops.mul_mat.amx import STATE_AND_SUMS_BYTES, distance, run_tiles
 from ggplug_cpu.ops.mul_mat.epilogue import MOST_ROWS, TILE_BYTES
-from ggplug_cpu.ops.mul_mat.layout import layout, layout_beside
+from ggplug_cpu.ops.mul_mat.layout import layout, layout_for
 from ggplug_cpu.ops.mul_mat.pack import pack_activations, pack_quantized
 from ggplug_cpu.ops.mul_mat.packed import first_panel, form_of, stored_in
 from ggplug_cpu.ops.mul_mat.rows import (
@@ -64,86 +64,86 @@ def mul_mat_gemm(kind: str, activations: str, order: str = "rows", packed: str =
 
 
 @device_function
-def _as_they_lie(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
+def _as_they_lie(table, capacity, row, count, rows_at, stride):  # type: ignore[no-untyped-def]
     pass
 
 
 @device_function
-def results_in_room(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
-    """For :func:`product_of_blocks`: rows of the result are those of the room."""
+def results_to_scratch(table, capacity, row, count, rows_at, stride):  # type: ignore[no-untyped-def]
+    """For :func:`product_of_blocks`: rows of the result are those of the rows_at."""
     for r in range(capacity):
-        store_word(table + 8 * r, room + (row + min(r, count - 1)) * stride)
+        store_word(table + 8 * r, rows_at + (row + min(r, count - 1)) * stride)
 
 
 @device_function
-def activations_in_room(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
-    """For :func:`product_of_blocks`: rows of activations are those of the room."""
+def activations_from_scratch(table, capacity, row, count, rows_at, stride):  # type: ignore[no-untyped-def]
+    """For :func:`product_of_blocks`: rows of activations are those of the rows_at."""
     for r in range(capacity):
-        store_word(table + 8 * (capacity + r), room + (row + min(r, count - 1)) * stride)
+        store_word(table + 8 * (capacity + r), rows_at + (row + min(r, count - 1)) * stride)
 
 
 @shared
 def product_of_blocks(
-    kind: str, activations: str, order: str = "rows", packed: str = "", elsewhere: DeviceFunction = _as_they_lie
+    kind: str, activations: str, order: str = "rows", packed: str = "", relocate: DeviceFunction = _as_they_lie
 ) -> DeviceFunction:
-    """``multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride)``: blocks of a product.
+    """``multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, rows_at, stride)``: blocks of a product.
 
     Rows ``m_first`` to ``m_last`` of a matrix of weights by rows ``v_first`` to ``v_last`` of activations; ``panels``
     and ``x`` are scratch for both packed.  The first four arguments are those of :func:`mul_mat_gemm`.
-    ``elsewhere(table, capacity, row, count, room, stride)`` may replace addresses in the table of ``count`` rows, of
-    which the first is number ``row`` of the block (see :func:`.rows.fill_table`), by some in a ``room`` whose
+    ``relocate(table, capacity, row, count, rows_at, stride)`` may replace addresses in the table of ``count`` rows, of
+    which the first is number ``row`` of the block (see :func:`.rows.fill_table`), by some in a ``rows_at`` whose
     rows are ``stride`` bytes apart.
     """
-    part = _part(kind, activations, order, packed, elsewhere)
+    part = _part(kind, activations, order, packed, relocate)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
-    def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride):  # type: ignore[no-untyped-def]
+    def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, rows_at, stride):  # type: ignore[no-untyped-def]
         k_all, k_block = Product.K(params), Product.k_block(params)
         begin(x)
         for k in range(0, max(k_all, 1), k_block):  # once for empty sums, which are zero
             numbers = min(k_block, k_all - k)
-            part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)
+            part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, rows_at, stride)
         end(x)
 
     return multiply
 
 
 @shared
-def slice_of_blocks(kind: str, activations: str, packed: str, elsewhere: DeviceFunction) -> DeviceFunction:
-    """``add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)``: a step along K.
+def slice_of_blocks(kind: str, activations: str, packed: str, relocate: DeviceFunction) -> DeviceFunction:
+    """``add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, rows_at, stride)``: a step along K.
 
     What :func:`product_of_blocks` does with ``numbers`` numbers of each row from ``k`` on, a whole step of the product.
     Steps are taken in order; the last one has the epilogue run.
     """
-    part = _part(kind, activations, "rows", packed, elsewhere)
+    part = _part(kind, activations, "rows", packed, relocate)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
-    def add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride):  # type: ignore[no-untyped-def]
+    def add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, rows_at, stride):  # type: ignore[no-untyped-def]
         begin(x)
-        part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)
+        part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, rows_at, stride)
         end(x)
 
     return add
 
 
 @shared
-def _part(kind: str, activations: str, order: str, packed: str, elsewhere: DeviceFunction) -> DeviceFunction:
+def _part(kind: str, activations: str, order: str, packed: str, relocate: DeviceFunction) -> DeviceFunction:
     """As :func:`slice_of_blocks`, between what makes tile registers ours and what gives them up."""
     step_numbers = layout(kind).step_numbers
     find = first_panel(kind, packed) if packed else _packed_by_a_kernel
-    run_tile = _run_tile(kind, stored_in(packed), _AHEAD if packed else 0, activations, order, elsewhere)
+    run_tile = _run_tile(kind, stored_in(packed), _AHEAD if packed else 0, activations, order, relocate)
 
     @device_function
-    def part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride):  # type: ignore[no-untyped-def]
+    def part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, rows_at, stride):  # type: ignore[no-untyped-def]
         is_last = k + numbers >= Product.K(params)
         steps = -(-numbers // step_numbers)
         first = find(params, matrix_address(params, matrix), m_first, m_last, k, numbers, panels, x)
         v = v_first
         while v < v_last:
             count = run_tile(
-                params, matrix, first, x, m_first, m_last, k, numbers, steps, v, v_last - v, room, stride, v_first
+                params, matrix, first, x, m_first, m_last, k, numbers, steps, v, v_last - v, rows_at, stride, v_first
             )
             if is_last:
                 finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
@@ -160,9 +160,9 @@ def _packed_by_a_kernel(params, base, m_first, m_last, k, numbers, panels, x):  
 
 @shared
 def _run_tile(
-    kind: str, stored: str, ahead: int, activations: str, order: str, elsewhere: DeviceFunction
+    kind: str, stored: str, ahead: int, activations: str, order: str, relocate: DeviceFunction
 ) -> DeviceFunction:
-    """``run(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first)``.
+    """``run(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, rows_at, stride, v_first)``.
 
     The rows of a tile from number ``v`` on, of ``left`` in a block that begins at ``v_first``, past all panels.
     Returns how many they are.  ``stored`` and ``ahead``: see :func:`~.tiles.tile`.
@@ -173,10 +173,12 @@ def _run_tile(
         run = _run_rows(kind, activations, order, size, stored, ahead)
 
         @device_function
-        def tile_of_size(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first):  # type: ignore[no-untyped-def]
+        def tile_of_size(
+            params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, rows_at, stride, v_first
+        ):  # type: ignore[no-untyped-def]
             count = min(left, size)
             fill_table(params, matrix, v, count, x, size)
-            elsewhere(x, size, v - v_first, count, room, stride)
+            relocate(x, size, v - v_first, count, rows_at, stride)
             run(params, packed, x, m_first, m_last, k, numbers, steps, count)
             return count
 
@@ -184,13 +186,15 @@ def _run_tile(
             return tile_of_size
 
         @device_function
-        def one_of_them(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first):  # type: ignore[no-untyped-def]
+        def one_of_them(
+            params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, rows_at, stride, v_first
+        ):  # type: ignore[no-untyped-def]
             if left >= least:
                 return tile_of_size(
-                    params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first
+                    params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, rows_at, stride, v_first
                 )
             return otherwise(
-                params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first
+                params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, rows_at, stride, v_first
             )
 
         return one_of_them
@@ -207,7 +211,7 @@ def scratch_plan(kind: str, m_block: int, k_block: int, packed: str = "") -> tup
 
     ``packed``: see :func:`mul_mat_gemm`; then ``m_block`` is 0.
     """
-    shape = layout_beside(kind, stored_in(packed))
+    shape = layout_for(kind, stored_in(packed))
     panels = -(-m_block // shape.columns) * shape.panel_bytes(k_block)
     x_offset = -(-panels // 128) * 128
     return x_offset, x_offset + _TABLE_BYTES + shape.x_bytes + (STATE_AND_SUMS_BYTES if kind == "amx" else _gathered())
@@ -247,17 +251,17 @@ def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, a
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         is_last = k + numbers >= Product.K(params)
         accumulate, bias = min(k, 1), Product.bias.address(params) if is_last else 0
-        beside = from_result_to_residual(params)
+        to_residual = from_result_to_residual(params)
         for m in range(m_first, m_last, columns):
             panel = panels + (m - m_first) // columns * panel_bytes
-            multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate, bias, beside)
+            multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate, bias, to_residual)
 
     return run
 
 
 @shared
 def past_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> DeviceFunction:
-    """``multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, beside)``: rows past a panel.
+    """``multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, to_residual)``: rows past a panel.
 
     ``left``: columns from this panel on, of which as many as it has are written.  The rest is as for
     :func:`~.tiles.tile`.
@@ -269,23 +273,23 @@ def past_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> Device
         rest = tile(kind, rows, 2, True, stored, ahead)
 
         @device_function
-        def multiply_blocks(table, packed, panel, steps, left, offset, count, accumulate, bias, beside):  # type: ignore[no-untyped-def]
+        def multiply_blocks(table, packed, panel, steps, left, offset, count, accumulate, bias, to_residual):  # type: ignore[no-untyped-def]
             if left >= columns:
-                whole(panel, packed, steps, table, offset, left, accumulate, bias, beside)
+                whole(panel, packed, steps, table, offset, left, accumulate, bias, to_residual)
             else:
-                rest(panel, packed, steps, table, offset, left, accumulate, bias, beside)
+                rest(panel, packed, steps, table, offset, left, accumulate, bias, to_residual)
 
         return multiply_blocks
     part = tile(kind, rows, 1, True, stored)
 
     @device_function
-    def multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, beside):  # type: ignore[no-untyped-def]
+    def multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, to_residual):  # type: ignore[no-untyped-def]
         if left >= columns:
-            whole(panel, packed, steps, table, offset, left, accumulate, bias, beside)
+            whole(panel, packed, steps, table, offset, left, accumulate, bias, to_residual)
         else:
             for column in range(0, left, width):
                 place, at = panel + unit_bytes * column, offset + 4 * column
-                part(place, packed, steps, table, at, left - column, accumulate, bias, beside)
+                part(place, packed, steps, table, at, left - column, accumulate, bias, to_residual)
 
     return multiply
 
@@ -315,7 +319,7 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
             pack(params, x, at, k, numbers)
         is_last = k + numbers >= Product.K(params)
         accumulate, bias = min(k, 1), Product.bias.address(params) if is_last else 0
-        beside = from_result_to_residual(params)
+        to_residual = from_result_to_residual(params)
         ahead, fetched = first + rows * stride, 0
         if stride != 0:
             fetched = -(-rows * columns // max(1, m_last - m_first))
@@ -335,7 +339,7 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
                 count,
                 accumulate,
                 bias,
-                beside,
+                to_residual,
                 ahead,
                 stride,
                 fetched,

@@ -53,7 +53,7 @@ def refused(node: Tensor, a: Tensor, b: Tensor, precision: int) -> Decline | Non
     if node.nb[0] != 4:
         return Decline("the result's numbers must be adjacent along ne0")
     form, kind = packed_form(a), kind_for(a, b, precision)
-    if form is not None and form.kind != kind and not form.beside_rows:
+    if form is not None and form.kind != kind and not form.keeps_rows:
         return Decline(f"weights that are packed for products of kind {form.kind} do not serve those of kind {kind}")
     return None
 
@@ -111,5 +111,5 @@ def dot_columns(a: Tensor, kind: str) -> int:
     it is as fast.
     """
     form = packed_form(a)
-    rows = order_of(a) == "rows" and (form is None or form.beside_rows)
+    rows = order_of(a) == "rows" and (form is None or form.keeps_rows)
     return DOT_COLUMNS[base_of(kind)] if rows else 0

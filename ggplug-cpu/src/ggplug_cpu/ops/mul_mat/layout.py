@@ -134,7 +134,7 @@ def base_of(kind: str) -> str:
     return kind.partition(" ")[0]
 
 
-def layout_beside(kind: str, stored: str) -> Layout:
+def layout_for(kind: str, stored: str) -> Layout:
     """As :func:`layout`, where weights lie packed as ``stored``: see :func:`~.tiles.tile`.
 
     Beside blocks, a group of activations has one more unit: what the sums of its products begin with (int32).

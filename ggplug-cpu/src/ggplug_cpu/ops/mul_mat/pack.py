@@ -11,7 +11,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ggplug_cpu import compiler
-from ggplug_cpu.ops.mul_mat.layout import activations_are_unsigned, layout, layout_beside
+from ggplug_cpu.ops.mul_mat.layout import activations_are_unsigned, layout, layout_for
 from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.transposition import transposed
@@ -238,7 +238,7 @@ def pack_quantized(kind: str, rows: int, stored: str = "") -> compiler.Intrinsic
     """
 
     def emit(place: Value, scale_place: Value, row: Value, K: Value, k: Value, numbers: Value) -> None:
-        s = layout_beside(kind, stored)
+        s = layout_for(kind, stored)
         step, numbers_of_row, group = rows * s.step_bytes, s.together * s.unit, s.quantum
         scales, totals = row + K, row + K + K.lshr(3)
         first = k.lshr(group.bit_length() - 1)

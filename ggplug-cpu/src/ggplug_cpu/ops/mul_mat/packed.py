@@ -12,7 +12,7 @@ as unsigned bytes, and F16 scales; where they start from, ``-offset`` times the 
 with these.
 
 Other block types, and all of them on AMX and where the processor multiplies int8 otherwise, lie twice
-(``beside_rows``): as they were, for products of few columns, and behind that in the panels that a product would pack
+(``keeps_rows``): as they were, for products of few columns, and behind that in the panels that a product would pack
 for itself.  Such weights grow: int8 with its factors takes 1.25 bytes a number and more, bf16 two.
 """
 
@@ -41,7 +41,7 @@ class Form:
     """How weights of one type lie packed for products of one ``kind``, on one target.
 
     ``rows``: of weights, in a panel.  ``numbers``: of a row, in a block.  ``shape``: how these products pack.
-    ``beside_rows``: whether panels are what products pack for themselves, and lie behind the rows as they were.
+    ``keeps_rows``: whether panels are what products pack for themselves, and lie behind the rows as they were.
     ``block_size``: numbers of a block of the type.
     """
 
@@ -50,17 +50,17 @@ class Form:
     numbers: int
     shape: Layout
     pieces: tuple[Piece, ...] = ()
-    beside_rows: bool = False
+    keeps_rows: bool = False
     block_size: int = 1
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one row's block."""
-        return self.shape.quantum_bytes // self.rows if self.beside_rows else sum(piece.size for piece in self.pieces)
+        return self.shape.quantum_bytes // self.rows if self.keeps_rows else sum(piece.size for piece in self.pieces)
 
     def panels_at(self, nbytes: int) -> int:
         """Where the panels of weights begin that have so many bytes themselves."""
-        return -(-nbytes // 64) * 64 if self.beside_rows else 0
+        return -(-nbytes // 64) * 64 if self.keeps_rows else 0
 
     def slice_numbers(self, K: int, M: int) -> int:
         """Numbers of a row in a slice of ``M`` rows with ``K`` numbers."""
@@ -79,7 +79,7 @@ def form_of(type_name: str, kind: str) -> Form | None:
         return Form(kind, s.columns, s.quantum, s, (Piece(0, size * s.quantum, size * s.unit),))
     t = BLOCKS[type_name]
     if t.side_by_side is None or base_of(kind) != "i8" or s.rows_of_sums != 1 or not activations_are_unsigned():
-        return Form(kind, s.columns, s.quantum, s, beside_rows=True, block_size=t.block_size)
+        return Form(kind, s.columns, s.quantum, s, keeps_rows=True, block_size=t.block_size)
     fields = filter(None, (t.side_by_side.scale, t.side_by_side.minimum))
     quants = _piece(t, t.side_by_side.quants, s.unit_bytes)
     pieces = quants, *(_piece(t, field, 2) for field in fields)
@@ -99,7 +99,7 @@ def packed_as(kind: str, type_name: str) -> str:
     """
     form = form_of(type_name, kind)
     assert form is not None
-    just_so = form.beside_rows or (type_name in PLAIN and form.block_bytes * form.rows == layout(kind).quantum_bytes)
+    just_so = form.keeps_rows or (type_name in PLAIN and form.block_bytes * form.rows == layout(kind).quantum_bytes)
     return "packed" if just_so else f"packed {type_name}"
 
 

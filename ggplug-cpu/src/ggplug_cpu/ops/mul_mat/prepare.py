@@ -13,7 +13,7 @@ from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function
 from ggplug_cpu.context import load_word, scratch, store_word, thread_count, thread_index
 from ggplug_cpu.ops.mul_mat.pack import pack_activations
 from ggplug_cpu.ops.mul_mat.rows import SLOT_SHIFT
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, source
 from ggplug_cpu.parts.faults import fault
 from ggplug_cpu.parts.quantize import dequantize_row
 from ggplug_cpu.simd import dots, values
@@ -24,8 +24,8 @@ from ggplug_cpu.types import BLOCKS, GROUP, PLAIN
 class Prepared(Parameters):
     """The parameters of the kernels that prepare rows: ``x`` has ``ne1`` by ``ne2`` by ``ne3`` of ``K`` numbers."""
 
-    x = read(STRIDES)
-    y = written()
+    x = source(STRIDES)
+    y = destination()
     K = integer()
     ne1 = integer()
     ne2 = integer()
@@ -92,10 +92,10 @@ def _row_by_row(convert: DeviceFunction | Intrinsic, order: str, elem: str = "f3
         for row in range(first, last):
             source = _row_address(params, row, ne1, ne2)
             if gather:
-                room, stride = scratch(ctx), Prepared.x.nb0(params)
+                scratch_row, stride = scratch(ctx), Prepared.x.nb0(params)
                 for i in range(K):
-                    simd.store_f32(room + 4 * i, read(source + i * stride))
-                source = room
+                    simd.store_f32(scratch_row + 4 * i, read(source + i * stride))
+                source = scratch_row
             convert(Prepared.y.address(params) + row * Prepared.row_bytes(params), source, K)
 
     return body
@@ -231,10 +231,10 @@ def _widen_blocks(activations: str) -> DeviceFunction:
 class Routes(Parameters):
     """The parameters of :func:`mul_mat_route`; rows of the result have ``M`` numbers."""
 
-    ids = read("nb0", "nb1")
-    routes = written()
-    result = written("nb1", "nb2")
-    faults = written()
+    ids = source("nb0", "nb1")
+    routes = destination()
+    result = destination("nb1", "nb2")
+    faults = destination()
     position = integer()
     experts = integer()
     slots = integer()

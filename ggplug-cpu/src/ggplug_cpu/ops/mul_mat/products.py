@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from ggplug.backend import Decline
 from ggplug.ops import MulMat, MulMatId
 from ggplug.tensor import Extents, Tensor
-from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.ops.mul_mat import dot, gemm
 from ggplug_cpu.ops.mul_mat.activations import Activations, for_dot, for_gemm, in_place, narrowed
@@ -65,7 +65,7 @@ def mul_mat(node: Tensor) -> Entries | Decline:
 
 def single(node: Tensor, placed: Placed) -> Entries | Decline:
     """The product ``node`` with its operands at these places."""
-    a, b = given(node, 0), given(node, 1)
+    a, b = source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(node.op, MulMat)
     refusal = refused(node, a, b, node.op.precision)
     if refusal is not None:
@@ -107,7 +107,7 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
     ``a``: the weights, perhaps in another order than the node's own, which decide how the node is computed.  Declines
     products that are computed in another way, need preparation, or whose packed weights are more than a block.
     """
-    own, b = given(node, 0), given(node, 1)
+    own, b = source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(node.op, MulMat)
     for weights in (own, a):
         refusal = refused(node, weights, b, node.op.precision)
@@ -160,7 +160,7 @@ def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = Fals
     ``inside``: that kernel makes its activations, f32.  Declines weights that are not one packed matrix, and products
     that are computed in another way.
     """
-    a, b = given(node, 0), given(node, 1)
+    a, b = source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(node.op, MulMat)
     refusal = refused(node, a, b, node.op.precision)
     if refusal is not None:
@@ -184,7 +184,7 @@ def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = Fals
 
 def mul_mat_id(node: Tensor) -> Entries | Decline:
     """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id that names no expert is a fault; its result is zero."""
-    a, b, ids = given(node, 0), given(node, 1), given(node, 2)
+    a, b, ids = source_tensor(node, 0), source_tensor(node, 1), source_tensor(node, 2)
     assert isinstance(node.op, MulMatId)
     refusal = refused(node, a, b, node.op.precision)
     if refusal is not None:

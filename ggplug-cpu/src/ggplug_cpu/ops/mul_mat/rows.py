@@ -14,15 +14,15 @@ from __future__ import annotations
 from ggplug_cpu.compiler import device_function
 from ggplug_cpu.context import load_word, store_word
 from ggplug_cpu.ops.mul_mat.epilogue import finish_tile
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, source
 
 
 class Product(Parameters):
     """The parameters of every product's kernel; offsets in bytes."""
 
-    weights = read(STRIDES)
-    activations = read(STRIDES)
-    result = written(STRIDES[1:])
+    weights = source(STRIDES)
+    activations = source(STRIDES)
+    result = destination(STRIDES[1:])
     K = integer()
     M = integer()
     matrices = integer()
@@ -40,16 +40,16 @@ class Product(Parameters):
     """Where in a thread's scratch activations are packed; weights come first."""
     pack = integer()
     """The kernel that packs a block of weights (see :mod:`.weights`), or 0 where they lie packed."""
-    routes = read()
+    routes = source()
     least = integer()
     most = integer()
     epilogue = integer()
     """The kernel that finishes tiles (see :mod:`.epilogue`), or 0."""
     epilogue_words = integer()
     """The word from which on the epilogue's words lie."""
-    residual = read()
+    residual = source()
     """What an epilogue reads that is laid out like the result, or 0: it is fetched while a tile is computed."""
-    bias = read()
+    bias = source()
     """A number for every row of the weights, which is added to their products; or 0."""
 
 
@@ -66,10 +66,10 @@ def matrix_address(params, matrix):  # type: ignore[no-untyped-def]  # Numba inf
 
 
 @device_function
-def finish(params, room, table, count, m_first, m_last):  # type: ignore[no-untyped-def]
+def finish(params, tile_at, table, count, m_first, m_last):  # type: ignore[no-untyped-def]
     """Numbers ``m_first`` to ``m_last`` of the rows in the table are computed: the epilogue has its turn."""
     words = params + 8 * Product.epilogue_words(params)
-    finish_tile(Product.epilogue(params), words, room, table, count, m_first, m_last)
+    finish_tile(Product.epilogue(params), words, tile_at, table, count, m_first, m_last)
 
 
 @device_function

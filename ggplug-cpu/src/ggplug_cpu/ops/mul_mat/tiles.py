@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ggplug_cpu import compiler, features
-from ggplug_cpu.ops.mul_mat.layout import Layout, activations_are_unsigned, layout, layout_beside, way_of
+from ggplug_cpu.ops.mul_mat.layout import Layout, activations_are_unsigned, layout, layout_for, way_of
 from ggplug_cpu.ops.mul_mat.packed import form_of
 from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.memory import emit_prefetch
@@ -26,11 +26,11 @@ from ggplug_cpu.types import BLOCKS, PLAIN
 
 @functools.cache
 def tile(kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead: int = 0) -> compiler.Intrinsic:
-    """``tile(...)(panel, x, steps, table, offset, columns, more, bias, beside)``: ``rows`` by ``vecs`` vectors.
+    """``tile(...)(panel, x, steps, table, offset, columns, more, bias, to_residual)``: ``rows`` by ``vecs`` vectors.
 
     Row ``r`` of the result lies ``offset`` bytes behind the address in word ``r`` of ``table``; rows may coincide if
     they are equal.  With ``masked`` only ``columns`` columns are written.  ``more`` (0 or 1) adds to what is there, and
-    then, if ``bias`` is not 0, the numbers ``offset`` bytes behind it are added to every row.  What lies ``beside``
+    then, if ``bias`` is not 0, the numbers ``offset`` bytes behind it are added to every row.  What lies ``to_residual``
     bytes behind the result will be read soon: both are fetched while products are computed.
     ``stored`` is the type that panels of packed weights (:mod:`.packed`) hold, if another one is multiplied.
     Panels that come from memory are fetched ``ahead`` bytes before they are read.
@@ -45,7 +45,7 @@ def tile(kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead:
         columns: Value,
         more: Value,
         bias: Value,
-        beside: Value,
+        to_residual: Value,
     ) -> None:
         width = layout(kind).width
 
@@ -54,9 +54,9 @@ def tile(kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead:
             place = values.load(table + step.minimum(rows - 1) * 8, I64, align=8) + offset
             for line in range(0, vecs * width * 4, 64):
                 emit_prefetch(place + line)
-                emit_prefetch(place + beside + line)
+                emit_prefetch(place + to_residual + line)
 
-        sides = _Sides(layout_beside(kind, stored), rows, vecs, stored)
+        sides = _Sides(layout_for(kind, stored), rows, vecs, stored)
         sums = (_int8_sums if layout(kind).kind == "i8" else _float_sums)(sides, panel, x, steps, ahead, fetch)
         places = [values.load(table, I64, 8 * r, align=8) + offset for r in range(rows)]
         masks = [values.first_lanes(width, columns - v * width) for v in range(vecs)] if masked else None

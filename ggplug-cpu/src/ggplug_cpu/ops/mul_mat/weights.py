@@ -14,26 +14,26 @@ from ggplug_cpu.ops.mul_mat.layout import layout
 from ggplug_cpu.ops.mul_mat.pack import pack_columns, pack_weights
 from ggplug_cpu.ops.mul_mat.patches import pack_patches
 from ggplug_cpu.ops.mul_mat.rows import Product
-from ggplug_cpu.parameters import Parameters, integer, read, written
+from ggplug_cpu.parameters import Parameters, destination, integer, source
 from ggplug_cpu.types import BLOCKS, PLAIN
 
 
 class Packing(Parameters):
     """A block of weights: ``numbers`` numbers, from ``k`` on, of rows ``m_first`` to ``m_last`` of a matrix."""
 
-    weights = read("nb0", "nb1")
+    weights = source("nb0", "nb1")
     """The matrix."""
-    panels = written()
+    panels = destination()
     m_first = integer()
     m_last = integer()
     k = integer()
     numbers = integer()
-    room = integer()
+    gathered_at = integer()
     """Where scattered numbers are collected: a vector's width of rows, as f32."""
 
 
 @device_function
-def pack_block(product, base, m_first, m_last, k, numbers, panels, words, room):  # type: ignore[no-untyped-def]
+def pack_block(product, base, m_first, m_last, k, numbers, panels, words, gathered_at):  # type: ignore[no-untyped-def]
     """Have the kernel of a product pack a block of the matrix at ``base``; its words are made at ``words``."""
     store_word(words, base)
     store_word(words + 8, Product.weights.nb0(product))
@@ -43,7 +43,7 @@ def pack_block(product, base, m_first, m_last, k, numbers, panels, words, room):
     store_word(words + 40, m_last)
     store_word(words + 48, k)
     store_word(words + 56, numbers)
-    store_word(words + 64, room)
+    store_word(words + 64, gathered_at)
     call_2(Product.pack(product), product, words)
 
 
@@ -123,16 +123,20 @@ def _scattered_rows(kind: str, weights: str) -> DeviceFunction:
 
     @device_function
     def pack(product, params, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
-        row_stride, stride, room = Packing.weights.nb1(params), Packing.weights.nb0(params), Packing.room(params)
+        row_stride, stride, gathered_at = (
+            Packing.weights.nb1(params),
+            Packing.weights.nb0(params),
+            Packing.gathered_at(params),
+        )
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         for m in range(m_first, m_last, width):
             rows = min(m_last - m, width)
             for r in range(rows):
                 for i in range(numbers):
-                    store_f32(room + 4 * (r * numbers + i), read(base + (m + r) * row_stride + (k + i) * stride))
+                    store_f32(gathered_at + 4 * (r * numbers + i), read(base + (m + r) * row_stride + (k + i) * stride))
             column = m - m_first
             place = panels + column // columns * panel_bytes + column % columns * unit_bytes
-            pack_some(place, room, numbers * 4, rows, numbers)
+            pack_some(place, gathered_at, numbers * 4, rows, numbers)
 
     return pack
 

@@ -9,7 +9,7 @@ from ggplug.patterns import Names, Pattern, chain, of, pattern
 from ggplug.tensor import Tensor
 from ggplug.types import F32
 from ggplug_cpu.choosing.chooser import Chooser, GroupChooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, slot_of, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, slot_of, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Shape, row_nest, words_of
 from ggplug_cpu.choosing.places import PLAIN, reader, reading, writing
 from ggplug_cpu.choosing.programs import KINDS, NOTHING, Chained, Source, chained
@@ -27,7 +27,7 @@ def row_norm(node: Tensor) -> Entries | Decline:
 
 def group_norm(node: Tensor) -> Entries | Decline:
     """y = (x - mean) / sqrt(var + eps) over groups of channels: those of contiguous tensors are rows."""
-    op, x = node.op, given(node, 0)
+    op, x = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.GroupNorm)
     n0, n1, channels, batches = node.ne
     if x.type not in PLAIN:
@@ -59,7 +59,7 @@ def fused(group: Group, names: Names) -> Entries | Decline:
     """y = f(norm(g(a, b, ...)), w, ...): elementwise nodes before and behind a norm.  The row may be written, too."""
     nodes = group.nodes
     at = next(i for i, node in enumerate(nodes) if isinstance(node.op, ops.RowNorm))
-    normed, x = nodes[at], given(nodes[at], 0)
+    normed, x = nodes[at], source_tensor(nodes[at], 0)
     assert isinstance(normed.op, ops.RowNorm)
     if x.type not in PLAIN:
         return Decline(f"the CPU device does not normalise {x.type.name} within a group")

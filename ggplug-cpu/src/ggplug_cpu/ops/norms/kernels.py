@@ -16,7 +16,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.parameters import emitted_number, real, reals
-from ggplug_cpu.parts.nest import RowOperand, Rows, over_rows, read_row, written_row
+from ggplug_cpu.parts.nest import RowOperand, Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.programs import over_vectors, parsed, read, write
 from ggplug_cpu.parts.rows import ARGUMENTS, read_rows, write_row
 from ggplug_cpu.parts.sums import add_to_moments, no_moments, totals
@@ -34,7 +34,7 @@ _DOWN, _UP = 2.0**-64, 2.0**64
 class Norm(Rows):
     """Rows along ne0; other operands follow: see :func:`norm_parameters`."""
 
-    y = written_row()
+    y = destination_row()
     eps = real()
     constants = reals()
     """The parameters of the steps before and behind."""
@@ -47,8 +47,8 @@ def norm_parameters(before: int, behind: int, keeps: bool) -> type[Norm]:
     ``x0``, ``x1``, ...: the ``before`` sources of the row; ``w0``, ``w1``, ...: the ``behind`` sources of what becomes
     of it; ``row``, where it ``keeps`` the row, is where that is written.
     """
-    fields = {f"x{i}": read_row() for i in range(before)} | {f"w{i}": read_row() for i in range(behind)}
-    return type("Norm", (Norm,), fields | ({"row": written_row()} if keeps else {}))
+    fields = {f"x{i}": source_row() for i in range(before)} | {f"w{i}": source_row() for i in range(behind)}
+    return type("Norm", (Norm,), fields | ({"row": destination_row()} if keeps else {}))
 
 
 def scratch_bytes(n: int, operands: int) -> int:
@@ -116,12 +116,12 @@ def normalisation(parameters: type[Norm], name: str, before: str, behind: str) -
 @emitted("i64(i64, i64, i64, f64)")
 def _multiplied(memory: Value, p: Value, n: Value, unit: Value) -> Value:
     """Where the row at ``p`` lies, multiplied by ``unit``."""
-    room = memory + ARGUMENTS
-    parsed("resized(x0)").emit(room, [p], n, lambda index: unit.convert(F32))
-    return room
+    scratch_row = memory + ARGUMENTS
+    parsed("resized(x0)").emit(scratch_row, [p], n, lambda index: unit.convert(F32))
+    return scratch_row
 
 
-def _rooms(parameters: type[Norm], memory: Value, n: Value) -> dict[str, Value]:
+def _scratch_rows(parameters: type[Norm], memory: Value, n: Value) -> dict[str, Value]:
     """Room for a row of every operand, and one for the row that is normalised."""
     names = ["", *(name for name, field in parameters.fields.items() if isinstance(field, RowOperand))]
     return {name: memory + ARGUMENTS + n * (4 * i) for i, name in enumerate(names)}
@@ -138,9 +138,9 @@ def _read(parameters: type[Norm], prefix: str, memory: Value, params: Value, n: 
     mine = {
         name: found for name, found in _named(parameters, places).items() if name[0] == prefix and name[1:].isdigit()
     }
-    rooms = _rooms(parameters, memory, n)
+    scratch_rows = _scratch_rows(parameters, memory, n)
     operands, where = [o for o, _ in mine.values()], [place for _, place in mine.values()]
-    return read_rows(operands, memory, params, where, n, [rooms[name] for name in mine])
+    return read_rows(operands, memory, params, where, n, [scratch_rows[name] for name in mine])
 
 
 def _place(parameters: type[Norm], before: str) -> Intrinsic:
@@ -149,11 +149,11 @@ def _place(parameters: type[Norm], before: str) -> Intrinsic:
     def emit(memory: Value, params: Value, n: Value, places: Value) -> Value:
         if not before:
             return _read(parameters, "x", memory, params, n, places)[0]
-        room, named = _rooms(parameters, memory, n)[""], _named(parameters, places)
+        scratch_row, named = _scratch_rows(parameters, memory, n)[""], _named(parameters, places)
         if "row" not in named:
-            return room
+            return scratch_row
         operand, place = named["row"]
-        return emitted_number(operand.convert, params).equal(0).select(place, room)
+        return emitted_number(operand.convert, params).equal(0).select(place, scratch_row)
 
     return emitted(f"i64(i64, i64, i64, i64*{len(parameters.row_operands())})")(emit)
 
@@ -208,7 +208,7 @@ def _result(parameters: type[Norm], name: str, before: str, behind: str) -> Intr
 
         sources = _read(parameters, "w", memory, params, n, places)
         operand, y = _named(parameters, places)["y"]
-        with write_row(operand, memory, params, y, n, _rooms(parameters, memory, n)["y"]) as place:
+        with write_row(operand, memory, params, y, n, _scratch_rows(parameters, memory, n)["y"]) as place:
             program.emit(place, [p, *sources], n, constant)
 
     return emitted(f"void(i64, i64, i64, i64*{len(parameters.row_operands())}, i64, f64, f64)")(emit)

@@ -6,8 +6,8 @@ import functools
 
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.simd import values, width
 from ggplug_cpu.simd.values import F32, Value, emitted, first_lanes, loop, vector
 
@@ -15,8 +15,8 @@ from ggplug_cpu.simd.values import F32, Value, emitted, first_lanes, loop, vecto
 class Partition(Parameters):
     """Rows of ``size`` bytes: an image of ``width`` by ``height``, ``across`` by ``down`` windows of ``w`` by ``w``."""
 
-    y = written(STRIDES)
-    x = read(STRIDES)
+    y = destination(STRIDES)
+    x = source(STRIDES)
     size = integer()
     width = integer()
     height = integer()
@@ -28,10 +28,10 @@ class Partition(Parameters):
 class RelativePositions(Parameters):
     """Rows of ``k`` by ``k`` f32 without gaps, for each of which ``pw`` and ``ph`` have ``k``."""
 
-    y = written()
-    a = read()
-    pw = read()
-    ph = read()
+    y = destination()
+    a = source()
+    pw = source()
+    ph = source()
     k = integer()
     rows = integer()
 
@@ -44,7 +44,7 @@ def partition(direction: str) -> Body:
     def body(ctx: int, params: int) -> None:
         w, size, across = Partition.w(params), Partition.size(params), Partition.across(params)
         wide, high = Partition.width(params), Partition.height(params)
-        first, end = share(ctx, across * Partition.down(params) * w * w)
+        first, end = thread_range(ctx, across * Partition.down(params) * w * w)
         for row in range(first, end):
             i, above = row % w, row // w
             j, window = above % w, above // w
@@ -76,7 +76,7 @@ def add_relative_positions() -> Body:
         k = RelativePositions.k(params)
         y, a = RelativePositions.y.address(params), RelativePositions.a.address(params)
         pw, ph = RelativePositions.pw.address(params), RelativePositions.ph.address(params)
-        first, end = share(ctx, RelativePositions.rows(params))
+        first, end = thread_range(ctx, RelativePositions.rows(params))
         for row in range(first, end):
             for j in range(k):
                 place = 4 * (row * k + j) * k

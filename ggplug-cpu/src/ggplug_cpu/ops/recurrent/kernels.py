@@ -9,11 +9,10 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, real, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, real, source
 from ggplug_cpu.parts.faults import fault
 from ggplug_cpu.parts.formulas import softplus
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, I32, Value, constant, constants, emitted, first_lanes, loop, vector
 
@@ -21,9 +20,9 @@ from ggplug_cpu.simd.values import F32, I32, Value, constant, constants, emitted
 class Convolved(Parameters):
     """``channels`` by ``tokens`` by ``sequences`` sums of ``taps`` products; y and others' rows are contiguous."""
 
-    y = written()
-    x = read_operand(STRIDES)
-    weights = read_operand(STRIDES)
+    y = destination()
+    x = source(STRIDES)
+    weights = source(STRIDES)
     channels = integer()
     tokens = integer()
     sequences = integer()
@@ -36,15 +35,15 @@ class Scanned(Parameters):
     ``decays``: numbers of a for a head, 1 or ``size``.
     """
 
-    y = written()
-    s = read_operand()
-    x = read_operand(STRIDES)
-    dt = read_operand()
-    a = read_operand()
-    b = read_operand(STRIDES)
-    c = read_operand(STRIDES)
-    ids = read_operand()
-    faults = written()
+    y = destination()
+    s = source()
+    x = source(STRIDES)
+    dt = source()
+    a = source()
+    b = source(STRIDES)
+    c = source(STRIDES)
+    ids = source()
+    faults = destination()
     position = integer()
     size = integer()
     dim = integer()
@@ -64,14 +63,14 @@ class Matrices(Parameters):
     ``first`` to ``sixth`` are the op's sources in their order, without the state.
     """
 
-    y = written()
-    state = read_operand()
-    first = read_operand()
-    second = read_operand()
-    third = read_operand()
-    fourth = read_operand()
-    fifth = read_operand()
-    sixth = read_operand()
+    y = destination()
+    state = source()
+    first = source()
+    second = source()
+    third = source()
+    fourth = source()
+    fifth = source()
+    sixth = source()
     size = integer()
     heads = integer()
     tokens = integer()
@@ -82,13 +81,13 @@ class Matrices(Parameters):
 class Delta(Parameters):
     """The same for :class:`ggplug.ops.GatedDeltaNet`; ``gates`` are 1 or ``size`` for a head."""
 
-    y = written()
-    q = read_operand(STRIDES)
-    k = read_operand(STRIDES)
-    v = read_operand(STRIDES)
-    g = read_operand()
-    beta = read_operand()
-    state = read_operand()
+    y = destination()
+    q = source(STRIDES)
+    k = source(STRIDES)
+    v = source(STRIDES)
+    g = source()
+    beta = source()
+    state = source()
     size = integer()
     heads = integer()
     tokens = integer()
@@ -139,7 +138,7 @@ def convolve() -> Body:
     def body(ctx: int, params: int) -> None:
         channels, tokens, taps = Convolved.channels(params), Convolved.tokens(params), Convolved.taps(params)
         pieces = -(-channels // _PIECE)
-        first, end = share(ctx, pieces * tokens * Convolved.sequences(params))
+        first, end = thread_range(ctx, pieces * tokens * Convolved.sequences(params))
         for number in range(first, end):
             piece, row = number % pieces, number // pieces
             t, s, start = row % tokens, row // tokens, piece * _PIECE
@@ -194,7 +193,7 @@ def scan(several: bool) -> Body:
         size, dim, heads = Scanned.size(params), Scanned.dim(params), Scanned.heads(params)
         tokens, sequences, groups = Scanned.tokens(params), Scanned.sequences(params), Scanned.groups(params)
         snapshots, of_head = Scanned.snapshots(params), 4 * size * dim
-        first, end = share(ctx, heads * sequences)
+        first, end = thread_range(ctx, heads * sequences)
         for unit in range(first, end):
             h, n = unit % heads, unit // heads
             state = Scanned.y.address(params) + Scanned.states(params) + unit * of_head
@@ -250,7 +249,7 @@ def matrices(rule: str) -> Body:
         size, heads, sequences = Matrices.size(params), Matrices.heads(params), Matrices.sequences(params)
         tokens = Matrices.tokens(params)
         of_sequence, of_head = tokens // sequences, 4 * size * size
-        first, end = share(ctx, heads * sequences)
+        first, end = thread_range(ctx, heads * sequences)
         for unit in range(first, end):
             h, n = unit % heads, unit // heads
             state = Matrices.y.address(params) + 4 * size * heads * tokens + unit * of_head
@@ -348,7 +347,7 @@ def delta() -> Body:
         tokens, snapshots, gates = Delta.tokens(params), Delta.snapshots(params), Delta.gates(params)
         of_head, decays = 4 * size * size, scratch(ctx)
         of_all = of_head * heads * sequences
-        first, end = share(ctx, heads * sequences)
+        first, end = thread_range(ctx, heads * sequences)
         for unit in range(first, end):
             h, n = unit % heads, unit // heads
             state = Delta.y.address(params) + Delta.states(params) + unit * of_head

@@ -5,9 +5,8 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import CONVERTED, Parameters, integer, real, written
-from ggplug_cpu.parameters import read as read_operand
-from ggplug_cpu.parts.nest import Rows, over_rows, read_row, written_row
+from ggplug_cpu.parameters import CONVERTED, Parameters, destination, integer, real, source
+from ggplug_cpu.parts.nest import Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 from ggplug_cpu.parts.sums import row_sum
 from ggplug_cpu.simd.values import (
@@ -31,31 +30,31 @@ _LOWEST = -(2**31)
 class SumRows(Rows):
     """Rows of x, each with an element of y, which is the sum divided by ``divisor``."""
 
-    y = written_row()
-    x = read_row()
+    y = destination_row()
+    x = source_row()
     divisor = real()
 
 
 class SumPieces(Rows):
     """Pieces of x, each with an f64 for its sum."""
 
-    sums = written_row()
-    x = read_row()
+    sums = destination_row()
+    x = source_row()
 
 
 class SumUp(Parameters):
     """``count`` f64 to add up."""
 
-    y = written(CONVERTED)
-    sums = read_operand()
+    y = destination(CONVERTED)
+    sums = source()
     count = integer()
 
 
 class Argmax(Rows):
     """Rows of x, each with an element of y."""
 
-    y = written_row()
-    x = read_row()
+    y = destination_row()
+    x = source_row()
 
 
 def scratch_bytes(n: int) -> int:
@@ -70,9 +69,9 @@ def sum_rows() -> Body:
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
         y, x = places
-        write_y, y_room = SumRows.y.convert(params), scratch(ctx) + ARGUMENTS
-        p = read(ctx, SumRows.x.convert(params), x, SumRows.x.stride(params), n, y_room + ARGUMENTS)
-        r = y if write_y == 0 else y_room
+        write_y, y_scratch = SumRows.y.convert(params), scratch(ctx) + ARGUMENTS
+        p = read(ctx, SumRows.x.convert(params), x, SumRows.x.stride(params), n, y_scratch + ARGUMENTS)
+        r = y if write_y == 0 else y_scratch
         simd.store_f32(r, row_sum(p, n) / SumRows.divisor(params))
         write(ctx, write_y, y, 0, 1, r)
 
@@ -86,8 +85,8 @@ def sum_pieces() -> Body:
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
         total, x = places
-        room = scratch(ctx) + ARGUMENTS
-        p = read(ctx, SumPieces.x.convert(params), x, SumPieces.x.stride(params), n, room)
+        scratch_row = scratch(ctx) + ARGUMENTS
+        p = read(ctx, SumPieces.x.convert(params), x, SumPieces.x.stride(params), n, scratch_row)
         simd.store_f64(total, row_sum(p, n))
 
     return over_rows(SumPieces, visit)
@@ -112,23 +111,23 @@ def sum_up() -> Body:
 class Cumsum(Rows):
     """Rows of x, and of the sums up to each of its elements."""
 
-    y = written_row()
-    x = read_row()
+    y = destination_row()
+    x = source_row()
 
 
 class CountPieces(Rows):
     """Pieces of a and b, i32 both, each with an i64 for how many elements are equal."""
 
-    counts = written_row()
-    a = read_row()
-    b = read_row()
+    counts = destination_row()
+    a = source_row()
+    b = source_row()
 
 
 class CountUp(Parameters):
     """``count`` i64 to add up."""
 
-    y = written()
-    counts = read_operand()
+    y = destination()
+    counts = source()
     count = integer()
 
 
@@ -159,9 +158,9 @@ def cumsum() -> Body:
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
         y, x = places
-        write_y, y_room = Cumsum.y.convert(params), scratch(ctx) + ARGUMENTS
-        p = read(ctx, Cumsum.x.convert(params), x, Cumsum.x.stride(params), n, y_room + 4 * n)
-        r = y if write_y == 0 else y_room
+        write_y, y_scratch = Cumsum.y.convert(params), scratch(ctx) + ARGUMENTS
+        p = read(ctx, Cumsum.x.convert(params), x, Cumsum.x.stride(params), n, y_scratch + 4 * n)
+        r = y if write_y == 0 else y_scratch
         _sums_so_far(r, p, n)
         write(ctx, write_y, y, Cumsum.y.stride(params), n, r)
 

@@ -17,7 +17,7 @@ from ggplug.patterns import Names, Pattern, of, pattern, viewed
 from ggplug.tensor import Tensor
 from ggplug.types import F32, RopeMode
 from ggplug_cpu.choosing.chooser import Chooser, GroupChooser
-from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, given, slot_of, source, tasks
+from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, slot_of, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import reading, writer, writing
 from ggplug_cpu.ops.rotary import kernels
 from ggplug_cpu.parameters import Place, Ref
@@ -34,9 +34,9 @@ def rope(node: Tensor) -> Entries:
 
 def rope_into_rows(group: Group, names: Names) -> Entries | Decline:
     """dst[:, rows[i], j] = all heads of position i, turned: rope, and set_rows into a cache."""
-    node, turned, given_rows = group.node, names["rope"], given(group.node, 2)
+    node, turned, given_rows = group.node, names["rope"], source_tensor(group.node, 2)
     n, heads, positions, batches = turned.ne
-    rows = given(node, 1)
+    rows = source_tensor(node, 1)
     if sum(group.kept) > 1:
         return Decline("what is turned has to be written by itself, too")
     if turned.type is not F32 or n % node.type.block_size:
@@ -66,7 +66,7 @@ def _pairing(node: Tensor) -> str:
 
 def _values(node: Tensor, sources: Sequence[Ref | None]) -> dict[str, Any]:
     """The values of the kernel's fields, but for its result."""
-    op, x, ids, factors = node.op, given(node, 0), given(node, 1), node.src[2]
+    op, x, ids, factors = node.op, source_tensor(node, 0), source_tensor(node, 1), node.src[2]
     assert isinstance(op, ops.Rotary)
     n, heads, positions, batches = node.ne
     pairs = op.n_dims if op.mode == RopeMode.VISION else op.n_dims // 2

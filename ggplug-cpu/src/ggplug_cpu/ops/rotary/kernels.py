@@ -11,11 +11,10 @@ import functools
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, integers, real, reals, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, integers, real, reals, source
 from ggplug_cpu.parts.faults import fault
 from ggplug_cpu.parts.formulas import sine_and_cosine
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 from ggplug_cpu.simd.values import F32, F64, Value, emitted, load, store, vector
 
@@ -26,10 +25,10 @@ _PADDING = 16
 class Rope(Parameters):
     """``pairs`` pairs of a row's ``n`` numbers, from ``offset`` on, are turned."""
 
-    y = written(STRIDES, "convert")
-    x = read_operand(STRIDES, "convert")
-    ids = read_operand("nb0")
-    factors = read_operand("nb0")
+    y = destination(STRIDES, "convert")
+    x = source(STRIDES, "convert")
+    ids = source("nb0")
+    factors = source("nb0")
     n = integer()
     heads = integer()
     positions = integer()
@@ -49,12 +48,12 @@ class RopeIntoRows(Rope):
     In ``y`` nb0 and nb1 are those of a head; ``row_bytes`` is the stride of rows, which there are ``limit`` of.
     """
 
-    rows = read_operand("nb0", "nb1")
+    rows = source("nb0", "nb1")
     batches_of_rows = integer()
     """How far the indices extend along batches, where they repeat."""
     row_bytes = integer()
     limit = integer()
-    faults = written()
+    faults = destination()
     position = integer()
     """Of the node that writes by index, in its graph."""
 
@@ -104,10 +103,10 @@ def rope(pairing: str, index_type: str = "") -> Body:
         angles = scratch(ctx) + ARGUMENTS
         cosines = angles + 8 * (pairs + _PADDING)
         sines = cosines + 4 * (pairs + _PADDING)
-        x_room = sines + 4 * (pairs + _PADDING)
-        y_room = x_room + 4 * n
+        x_scratch = sines + 4 * (pairs + _PADDING)
+        y_scratch = x_scratch + 4 * n
         turned = -1
-        first, end = share(ctx, heads * positions * Rope.batches(params))
+        first, end = thread_range(ctx, heads * positions * Rope.batches(params))
         for row in range(first, end):
             i1, i23 = row % heads, row // heads
             i2, i3 = i23 % positions, i23 // positions
@@ -134,8 +133,8 @@ def rope(pairing: str, index_type: str = "") -> Body:
                 y += index * RopeIntoRows.row_bytes(params)
             else:
                 y += i2 * Rope.y.nb2(params)
-            p = read(ctx, read_x, x, Rope.x.nb0(params), n, x_room)
-            r = y if write_y == 0 else y_room
+            p = read(ctx, read_x, x, Rope.x.nb0(params), n, x_scratch)
+            r = y if write_y == 0 else y_scratch
             if p != r:
                 simd.copy_bytes(r, p, 4 * offset)
                 behind = 4 * (offset + 2 * pairs)

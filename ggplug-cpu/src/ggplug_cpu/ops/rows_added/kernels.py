@@ -8,22 +8,21 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, integer, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, destination, integer, source
 from ggplug_cpu.parts.faults import fault
-from ggplug_cpu.parts.nest import BLOCK, share
+from ggplug_cpu.parts.nest import BLOCK, thread_range
 from ggplug_cpu.parts.programs import row_program
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, read, write
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, read, write
 
 
 class AddId(Parameters):
     """Rows of ``n`` numbers at ``ni`` by ``nj`` positions; indices are below ``limit``."""
 
-    y = written(STRIDES, CONVERTED)
-    a = read_operand(STRIDES, CONVERTED)
-    b = read_operand(STRIDES, CONVERTED)
-    ids = read_operand("nb0", "nb1")
-    faults = written()
+    y = destination(STRIDES, CONVERTED)
+    a = source(STRIDES, CONVERTED)
+    b = source(STRIDES, CONVERTED)
+    ids = source("nb0", "nb1")
+    faults = destination()
     position = integer()
     n = integer()
     ni = integer()
@@ -34,10 +33,10 @@ class AddId(Parameters):
 class GetRowsBack(Parameters):
     """``count`` rows of ``n`` numbers, added to ``limit`` rows of f32 without gaps."""
 
-    y = written()
-    dy = read_operand("nb0", "nb1", "convert")
-    ids = read_operand("nb0")
-    faults = written()
+    y = destination()
+    dy = source("nb0", "nb1", "convert")
+    ids = source("nb0")
+    faults = destination()
     position = integer()
     n = integer()
     count = integer()
@@ -48,7 +47,7 @@ class GetRowsBack(Parameters):
 PIECE = 256
 
 #: What the kernels need of a thread's scratch.
-SCRATCH_BYTES = ARGUMENTS + 3 * ROOM
+SCRATCH_BYTES = ARGUMENTS + 3 * ROW_BYTES
 
 
 @kernel
@@ -58,9 +57,9 @@ def add_id() -> Body:
 
     def body(ctx: int, params: int) -> None:
         n, ni = AddId.n(params), AddId.ni(params)
-        room = scratch(ctx) + ARGUMENTS
+        scratch_row = scratch(ctx) + ARGUMENTS
         write_y = AddId.y.convert(params)
-        first, end = share(ctx, ni * AddId.nj(params))
+        first, end = thread_range(ctx, ni * AddId.nj(params))
         for row in range(first, end):
             i, j = row % ni, row // ni
             index = simd.load_i32(AddId.ids.address(params) + i * AddId.ids.nb0(params) + j * AddId.ids.nb1(params))
@@ -73,10 +72,10 @@ def add_id() -> Body:
             b = AddId.b.address(params) + index * AddId.b.nb1(params)
             for start in range(0, n, BLOCK):
                 m = min(BLOCK, n - start)
-                r = y if write_y == 0 else room
+                r = y if write_y == 0 else scratch_row
                 if inside:
-                    p = read(ctx, AddId.a.convert(params), a, AddId.a.nb0(params), m, room + ROOM)
-                    q = read(ctx, AddId.b.convert(params), b, AddId.b.nb0(params), m, room + 2 * ROOM)
+                    p = read(ctx, AddId.a.convert(params), a, AddId.a.nb0(params), m, scratch_row + ROW_BYTES)
+                    q = read(ctx, AddId.b.convert(params), b, AddId.b.nb0(params), m, scratch_row + 2 * ROW_BYTES)
                     add(r, p, q, m)
                 else:
                     fill(r, r, m, 0.0)
@@ -95,8 +94,8 @@ def get_rows_back() -> Body:
 
     def body(ctx: int, params: int) -> None:
         n, limit, convert = GetRowsBack.n(params), GetRowsBack.limit(params), GetRowsBack.dy.convert(params)
-        room = scratch(ctx) + ARGUMENTS
-        first, end = share(ctx, (n + PIECE - 1) // PIECE)
+        scratch_row = scratch(ctx) + ARGUMENTS
+        first, end = thread_range(ctx, (n + PIECE - 1) // PIECE)
         for piece in range(first, end):
             start = piece * PIECE
             m = min(PIECE, n - start)
@@ -110,7 +109,7 @@ def get_rows_back() -> Body:
                     fault(GetRowsBack.faults.address(params), GetRowsBack.position(params), i, index)
                     continue
                 row = dy + i * GetRowsBack.dy.nb1(params)
-                p = read(ctx, convert, row, GetRowsBack.dy.nb0(params), m, room)
+                p = read(ctx, convert, row, GetRowsBack.dy.nb0(params), m, scratch_row)
                 to = y + 4 * n * index
                 add(to, to, p, m)
 

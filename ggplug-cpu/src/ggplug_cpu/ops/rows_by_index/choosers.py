@@ -6,7 +6,7 @@ from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug.types import I32
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import reading, writing
 from ggplug_cpu.ops.rows_by_index.kernels import SCRATCH_BYTES, RowsByIndex, rows_by_index
 from ggplug_cpu.parameters import Place, Ref, Words
@@ -20,7 +20,7 @@ _FETCHED = 2048
 
 def get_rows(node: Tensor) -> Entries:
     """y[:, i, j, k] = a[:, ids[i, j, k], j, k]."""
-    a, ids = given(node, 0), given(node, 1)
+    a, ids = source_tensor(node, 0), source_tensor(node, 1)
     words = _words(node, Ref(source(0)), a, Ref(source(1)), ids, node, a.ne[1])
     entry = Entry(rows_by_index("get", ids.type.name), words, tasks(node.size))
     return Entries((entry,), scratch_bytes=SCRATCH_BYTES)
@@ -28,7 +28,7 @@ def get_rows(node: Tensor) -> Entries:
 
 def set_rows(node: Tensor) -> Entries:
     """dst[:, ids[i, j mod J, k mod K], j, k] = rows[:, i, j, k]."""
-    dst, rows, ids = given(node, 0), given(node, 1), given(node, 2)
+    dst, rows, ids = source_tensor(node, 0), source_tensor(node, 1), source_tensor(node, 2)
     words = _words(node, Ref(source(1)), rows, Ref(source(2)), ids, rows, dst.ne[1])
     entry = Entry(rows_by_index("set", ids.type.name), words, tasks(rows.size, 2))
     return Entries((entry,), scratch_bytes=SCRATCH_BYTES)

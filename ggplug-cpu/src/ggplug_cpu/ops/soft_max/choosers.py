@@ -6,7 +6,7 @@ from ggplug import ops
 from ggplug.ops import alibi_slopes
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import reading, writing
 from ggplug_cpu.ops.soft_max import kernels
 from ggplug_cpu.parameters import Place, Ref, Words
@@ -15,7 +15,7 @@ from ggplug_cpu.tape import Entry
 
 def soft_max(node: Tensor) -> Entries:
     """y = softmax over ne0 of (scale x + slope mask)."""
-    x, n = given(node, 0), node.ne[0]
+    x, n = source_tensor(node, 0), node.ne[0]
     # Not nb[1]: of a dimension of one element it says nothing about where the next row is.
     y_place = writing(Ref(RESULT), node.type, node.nb[0], node.type.row_bytes(n))
     x_place = reading(Ref(source(0)), x.type, x.nb[0], x.type.row_bytes(n))

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, real, reals, written
-from ggplug_cpu.parameters import read as read_operand
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, real, reals, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.memory import emit_prefetch
@@ -21,10 +20,10 @@ from ggplug_cpu.simd.values import F32, F64, Value, constant, emitted, vector
 class SoftMax(Parameters):
     """``n`` numbers a row, ``rows`` rows a head; the mask has ``mask_heads`` and ``mask_batches`` of its own."""
 
-    y = written("nb0", "nb1", "convert")
-    x = read_operand("nb0", "nb1", "convert")
-    mask = read_operand(STRIDES, "convert")
-    sinks = read_operand("nb0")
+    y = destination("nb0", "nb1", "convert")
+    x = source("nb0", "nb1", "convert")
+    mask = source(STRIDES, "convert")
+    sinks = source("nb0")
     n = integer()
     rows = integer()
     heads = integer()
@@ -48,14 +47,14 @@ def soft_max() -> Body:
     def body(ctx: int, params: int) -> None:
         n, row_count, heads = SoftMax.n(params), SoftMax.rows(params), SoftMax.heads(params)
         write_y, read_x = SoftMax.y.convert(params), SoftMax.x.convert(params)
-        y_room = scratch(ctx) + ARGUMENTS
-        x_room = y_room + 4 * n
-        row, end = share(ctx, row_count * heads * SoftMax.batches(params))
+        y_scratch = scratch(ctx) + ARGUMENTS
+        x_scratch = y_scratch + 4 * n
+        row, end = thread_range(ctx, row_count * heads * SoftMax.batches(params))
         while row < end:
             y = SoftMax.y.address(params) + row * SoftMax.y.nb1(params)
             x = SoftMax.x.address(params) + row * SoftMax.x.nb1(params)
-            p = read(ctx, read_x, x, SoftMax.x.nb0(params), n, x_room)
-            r = y if write_y == 0 else y_room
+            p = read(ctx, read_x, x, SoftMax.x.nb0(params), n, x_scratch)
+            r = y if write_y == 0 else y_scratch
             above = row // row_count
             soft_max_row(ctx, params, row - above * row_count, above % heads, above // heads, p, r)
             write(ctx, write_y, y, SoftMax.y.nb0(params), n, r)
@@ -75,8 +74,8 @@ def soft_max_row(ctx, params, i, h, b, p, r):  # type: ignore[no-untyped-def]
         mask = masks + i * SoftMax.mask.nb1(params)
         mask += h % SoftMax.mask_heads(params) * SoftMax.mask.nb2(params)
         mask += b % SoftMax.mask_batches(params) * SoftMax.mask.nb3(params)
-        room = scratch(ctx) + ARGUMENTS + 8 * SoftMax.n(params)
-        q = read(ctx, SoftMax.mask.convert(params), mask, SoftMax.mask.nb0(params), SoftMax.n(params), room)
+        scratch_row = scratch(ctx) + ARGUMENTS + 8 * SoftMax.n(params)
+        q = read(ctx, SoftMax.mask.convert(params), mask, SoftMax.mask.nb0(params), SoftMax.n(params), scratch_row)
         _masked_shares(r, p, q, SoftMax.n(params), SoftMax.scale(params), SoftMax.slopes(params, h), sink)
 
 

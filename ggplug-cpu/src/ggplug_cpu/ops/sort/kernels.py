@@ -6,7 +6,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import aborted, scratch
 from ggplug_cpu.parameters import integer
-from ggplug_cpu.parts.nest import Rows, over_rows, read_row, written_row
+from ggplug_cpu.parts.nest import Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.rows import ARGUMENTS, read
 
 #: Elements that are sorted by insertion before runs are merged.
@@ -16,8 +16,8 @@ _RUN = 8
 class Argsort(Rows):
     """Rows of x, and of the first ``kept`` positions in it; ``flip`` is -1 where the largest comes first, else 0."""
 
-    y = written_row()
-    x = read_row()
+    y = destination_row()
+    x = source_row()
     flip = integer()
     kept = integer()
 

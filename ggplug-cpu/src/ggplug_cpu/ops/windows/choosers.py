@@ -11,7 +11,7 @@ from ggplug.ops.sliding import Axis
 from ggplug.tensor import Extents, Tensor, contiguous_strides
 from ggplug.types import F32
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import writing
 from ggplug_cpu.ops.copy.ready import Ready, in_f32
 from ggplug_cpu.ops.windows.kernels import SCRATCH_BYTES, Windows, windows
@@ -28,7 +28,7 @@ def pool_1d(node: Tensor) -> Entries | Decline:
     op = node.op
     assert isinstance(op, ops.Pool1d)
     axes = Axis(op.k0, op.s0, op.p0), _ONE
-    x = in_f32(given(node, 0), Ref(source(0)))
+    x = in_f32(source_tensor(node, 0), Ref(source(0)))
     return _entries(node, x, _windows("largest" if op.kind == PoolKind.MAX else "mean", node, x, axes, x.ne[:2]))
 
 
@@ -36,7 +36,7 @@ def pool_2d(node: Tensor) -> Entries | Decline:
     """y = the maximum or mean of windows of a plane."""
     op = node.op
     assert isinstance(op, ops.Pool2d)
-    x = in_f32(given(node, 0), Ref(source(0)))
+    x = in_f32(source_tensor(node, 0), Ref(source(0)))
     largest = op.kind == PoolKind.MAX
     entry = _windows(
         "largest" if largest else "sum", node, x, op.axes(), x.ne[:2], divisor=1.0 if largest else op.k0 * op.k1
@@ -46,14 +46,14 @@ def pool_2d(node: Tensor) -> Entries | Decline:
 
 def pool_2d_back(node: Tensor) -> Entries | Decline:
     """Each element gets what the windows that it is in have for it."""
-    op, grad = node.op, given(node, 0)
+    op, grad = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Pool2dBack)
     axes = op.axes()
     planes = Ready(Ref(source(0)), grad.ne, grad.nb)
     if op.kind == PoolKind.AVG:
         back = _windows("sum", node, planes, axes, grad.ne[:2], back=True, divisor=op.k0 * op.k1)
         return _entries(node, planes, back)
-    x = in_f32(given(node, 1), Ref(source(1)))
+    x = in_f32(source_tensor(node, 1), Ref(source(1)))
     at = -(-x.workspace_bytes // 64) * 64
     chosen = Place(Ref(WORKSPACE, at), contiguous_strides(F32, grad.ne))
     first = _windows("place", node, x, axes, x.ne[:2], ne=grad.ne, y=chosen)
@@ -67,9 +67,9 @@ def pool_2d_back(node: Tensor) -> Entries | Decline:
 
 def conv_2d_dw(node: Tensor) -> Entries | Decline:
     """The convolution of each channel with its own kernel."""
-    op, weights = node.op, given(node, 0)
+    op, weights = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Conv2dDwDirect)
-    x, taps = given(node, 1), in_f32(weights, Ref(source(0)))
+    x, taps = source_tensor(node, 1), in_f32(weights, Ref(source(0)))
     ready = Ready(Ref(source(1)), x.ne, x.nb, taps.entries, taps.workspace_bytes, taps.scratch_bytes)
     other = Place(taps.place, (taps.nb[0], taps.nb[1], taps.nb[3], 0))
     axes = op.axes(weights.ne[0], weights.ne[1])
@@ -78,7 +78,7 @@ def conv_2d_dw(node: Tensor) -> Entries | Decline:
 
 def im2col_back(node: Tensor) -> Entries | Decline:
     """Each element gets the sum of what was taken from it."""
-    op, grad, kernel = node.op, given(node, 0), given(node, 1)
+    op, grad, kernel = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Im2colBack)
     axes = op.axes(kernel)
     size, taps = grad.nb[0], axes[0].taps * axes[1].taps
@@ -97,7 +97,7 @@ def im2col_back(node: Tensor) -> Entries | Decline:
 
 def col2im_1d(node: Tensor) -> Entries | Decline:
     """Each position gets the sum of what the windows have for it."""
-    op, a = node.op, given(node, 0)
+    op, a = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Col2im1d)
     taps = a.ne[0] // op.channels
     ready = in_f32(a, Ref(source(0)))

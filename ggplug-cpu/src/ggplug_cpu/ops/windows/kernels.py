@@ -9,9 +9,19 @@ import functools
 
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import CONVERTED, STRIDES, Number, Parameters, emitted_number, integer, read, real, written
-from ggplug_cpu.parts.nest import BLOCK, share
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, write
+from ggplug_cpu.parameters import (
+    CONVERTED,
+    STRIDES,
+    Number,
+    Parameters,
+    destination,
+    emitted_number,
+    integer,
+    real,
+    source,
+)
+from ggplug_cpu.parts.nest import BLOCK, thread_range
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, write
 from ggplug_cpu.parts.sliding import counted, narrow, quotient, scalar_quotient
 from ggplug_cpu.simd import values, width
 from ggplug_cpu.simd.values import F32, Value, constant, emitted, first_lanes, loop, vector
@@ -26,9 +36,9 @@ class Windows(Parameters):
     :mod:`ggplug_cpu.parts.sliding`.  ``tap0`` and ``tap1`` are bytes that each tap is further on, whatever it reads.
     """
 
-    y = written(STRIDES, CONVERTED)
-    x = read(STRIDES)
-    other = read(STRIDES)
+    y = destination(STRIDES, CONVERTED)
+    x = source(STRIDES)
+    other = source(STRIDES)
     """Weights of taps (for ``weighted``), or in the place of each element of x a number of a tap (for ``chosen``)."""
     ne0 = integer()
     ne1 = integer()
@@ -53,7 +63,7 @@ class Windows(Parameters):
 
 
 #: What the kernel needs of a thread's scratch.
-SCRATCH_BYTES = ARGUMENTS + ROOM
+SCRATCH_BYTES = ARGUMENTS + ROW_BYTES
 
 
 @kernel
@@ -67,8 +77,8 @@ def windows(rule: str, reach: str) -> Body:
     def body(ctx: int, params: int) -> None:
         n0, n1, n2 = Windows.ne0(params), Windows.ne1(params), Windows.ne2(params)
         write_y, y_stride = Windows.y.convert(params), Windows.y.nb0(params)
-        room = scratch(ctx) + ARGUMENTS
-        first, end = share(ctx, n1 * n2 * Windows.ne3(params))
+        scratch_row = scratch(ctx) + ARGUMENTS
+        first, end = thread_range(ctx, n1 * n2 * Windows.ne3(params))
         for row in range(first, end):
             i1, above = row % n1, row // n1
             i2, i3 = above % n2, above // n2
@@ -78,7 +88,7 @@ def windows(rule: str, reach: str) -> Body:
             other = Windows.other.address(params) + i2 * Windows.other.nb2(params) + i3 * Windows.other.nb3(params)
             for start in range(0, n0, BLOCK):
                 m = min(BLOCK, n0 - start)
-                place = y if write_y == 0 else room
+                place = y if write_y == 0 else scratch_row
                 some(params, x, other, i1, start, place, m)
                 write(ctx, write_y, y, y_stride, m, place)
                 y += Windows.y.block_bytes(params)
@@ -121,7 +131,7 @@ def _some_windows(rule: str, reach: str) -> Intrinsic:
                 if stretched:
                     ok = ok & (iy * q1).equal(position)
                 line = x + iy * nb1 + ky * number(Windows.tap1)
-                beside = other + iy * nb1
+                other_row = other + iy * nb1
 
                 def across(kx: Value, carried: list[Value]) -> list[Value]:
                     far = kx * number(Windows.dilation0)
@@ -142,7 +152,7 @@ def _some_windows(rule: str, reach: str) -> Intrinsic:
                         sums = read.fma(values.load(weight, F32).splat(lanes), carried[0])
                         return [inside.select(sums, carried[0])]  # 0 by an infinite weight is NaN
                     if rule == "chosen":
-                        mine = values.masked_gather(beside, offsets, floats, inside).equal(tap) & inside
+                        mine = values.masked_gather(other_row, offsets, floats, inside).equal(tap) & inside
                         return [carried[0] + mine.select(read, zero)]
                     if rule in ("largest", "place"):
                         larger = (read > carried[0]) & inside
