@@ -742,7 +742,7 @@ def test_a_full_ring_keeps_the_latest_rows() -> None:
     with Team(1) as team:
         team.run(bound, trace=ring)
         assert ring.rows()[:, 0].tolist() == [3, 4, 5, 6]
-        assert ring.written == 7
+        assert ring.rows_written == 7
         ring.clear()
         assert len(ring.rows()) == 0
         team.run(bound, trace=ring)

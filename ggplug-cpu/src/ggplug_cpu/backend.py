@@ -114,8 +114,8 @@ class CpuPlan(Plan):
         self.buffers: frozenset[Buffer] = NOTHING
         """What the addresses lie in.  Let go with the graph, since a plan outlives what it computes."""
         self.revision, self.bound_at = Revision(), 0
-        self._graph: Callable[[], Graph | None] = _nobody
-        self._allocation: Callable[[], Places | None] = _nobody
+        self._graph: Callable[[], Graph | None] = _no_object
+        self._allocation: Callable[[], Places | None] = _no_object
 
     def rebind(self, graph: Graph, allocation: Places) -> None:
         """Takes the addresses over; does nothing if they cannot have changed since the last time.
@@ -139,7 +139,7 @@ class CpuPlan(Plan):
         buffers: set[Buffer] = set()
         addresses = allocation.addresses(graph, buffers, self._groups)
         # Without a graph for now: if the last one goes away meanwhile, that is no longer this plan's affair.
-        self._graph = _nobody
+        self._graph = _no_object
         self.bound_at = 0
         self._bases[:-1] = addresses
         self._bound.rebind(self._bases)
@@ -147,7 +147,10 @@ class CpuPlan(Plan):
             self._interruptions.bind(graph, allocation, self._groups)
         self.buffers = frozenset(buffers)
         # weakly: a plan kept for the next equal graph must not keep a model's weights alive
-        self._graph, self._allocation = weakref.ref(graph, partial(_let_go, weakref.ref(self))), weakref.ref(allocation)
+        self._graph, self._allocation = (
+            weakref.ref(graph, partial(_graph_was_freed, weakref.ref(self))),
+            weakref.ref(allocation),
+        )
         self.revision, self.bound_at = graph.revision, now
 
     def compute(self) -> None:
@@ -184,15 +187,15 @@ class CpuPlan(Plan):
         return [entry.kernel.name for entry in self._tape.entries]
 
     def free(self) -> None:
-        self._graph = self._allocation = _nobody
-        self.let_go()
+        self._graph = self._allocation = _no_object
+        self.release_memory()
 
-    def let_go(self) -> None:
+    def release_memory(self) -> None:
         """Holds nothing of the graph that it was bound to."""
         self.buffers = NOTHING
         self.bound_at = 0
         if self._interruptions is not None:
-            self._interruptions.let_go()
+            self._interruptions.release_operands()
 
     def memory(self) -> tuple[Graph, Places]:
         """What the plan is bound to, which owns the memory.  Raises TensorStateError if that is nothing."""
@@ -226,15 +229,15 @@ class CpuPlan(Plan):
         return f"<CpuPlan: {len(self._tape)} kernels for {self._n_tensors} tensors>"
 
 
-def _nobody() -> None:
+def _no_object() -> None:
     return None
 
 
-def _let_go(plan: Callable[[], CpuPlan | None], graph: object) -> None:
+def _graph_was_freed(plan: Callable[[], CpuPlan | None], graph: object) -> None:
     """The graph that a plan was bound to is gone."""
     found = plan()
     if found is not None:
-        found.let_go()
+        found.release_memory()
 
 
 def _placed(chosen: Entries, graph: Graph, group: Group) -> list[Entry]:

@@ -69,7 +69,7 @@ def _versions() -> str:
 def _sources(module: str, code: CodeType) -> str:
     """A digest of the module's source and of what it draws in."""
     digest = hashlib.sha256()
-    for name in sorted(drawn_in(module)):
+    for name in sorted(source_modules(module)):
         path = _source_path(name)
         content = _data(name) if name.startswith(_CORE) else _read(path) if path else b""
         digest.update(name.encode() + b"\0" + content)
@@ -89,7 +89,7 @@ def _data(module: str) -> bytes:
     return b"\n".join(found)
 
 
-def drawn_in(module: str) -> frozenset[str]:
+def source_modules(module: str) -> frozenset[str]:
     """Names of the modules whose source decides about the kernels of ``module``, itself included.
 
     Imports are followed within this package and the kernel's own; a sub-package counts whole.  Modules of other ggplug

@@ -134,7 +134,7 @@ def _sysctl(name: str) -> str:
 
 def _instructions() -> str:
     """The notable instructions that kernels are compiled with: ``avx512, vnni, bf16, amx``, ``neon, sve2, dotprod``."""
-    shown = {
+    notable = {
         "avx512": ("avx512f",),
         "avx2": ("avx2",),
         "sse2": ("sse2",),
@@ -149,7 +149,7 @@ def _instructions() -> str:
         "amx": ("amx-tile",),
     }
     target = features.target()
-    found = [name for name, flags in shown.items() if any(target.has(flag) for flag in flags)]
+    found = [name for name, flags in notable.items() if any(target.has(flag) for flag in flags)]
     # of the sets of vector instructions the largest says it all
     for wider, narrower in (("avx512", "avx2"), ("avx512", "sse2"), ("avx2", "sse2"), ("sve2", "sve")):
         if wider in found and narrower in found:

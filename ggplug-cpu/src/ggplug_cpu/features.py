@@ -40,7 +40,7 @@ EMULATED_SUFFIX = "-emulated"
 #: Characters that a value of the variable may have: all features of a processor, each with its sign, are fewer.
 _LONGEST = 2000
 #: Of a value that is wrong, how many characters messages show.
-_SHOWN = 80
+_MESSAGE_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def _llvm_features(family: InstructionSet, flags: set[str], known: Iterable[str]
 
 def _shortened(text: str) -> str:
     """A piece of a wrong value for a message."""
-    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."
+    return repr(text) if len(text) <= _MESSAGE_CHARACTERS else f"{text[:_MESSAGE_CHARACTERS]!r}..."
 
 
 def _unavailable(specification: str, why: str) -> ParameterError:

@@ -73,7 +73,7 @@ class Interruptions:
                 found[position].append(operand)
         self._operands = found
 
-    def let_go(self) -> None:
+    def release_operands(self) -> None:
         """Holds no tensors any more."""
         self._operands = {}
 
@@ -87,20 +87,20 @@ class Interruptions:
         while True:
             buffers = plan.buffers
             with Claim((self._bound,), buffers, OPEN):
-                _keep_up(plan)
+                _rebind_if_moved(plan)
                 if plan.buffers is not buffers:
                     continue  # the claim is for others
                 aborts = plan.device.team.aborts
                 _walk(plan, self._first, times)
                 for position, span in self._parts:
                     self._call(plan, position, times)
-                    _look_for_abort(plan, aborts)
+                    _check_abort(plan, aborts)
                     _walk(plan, span, times)
                 del held
                 return
 
     def _call(self, plan: Interrupted, position: int, times: Times | None) -> None:
-        _keep_up(plan)  # a function may have moved a tensor
+        _rebind_if_moved(plan)  # a function may have moved a tensor
         dst, *sources = self._operands[position]
         assert dst is not None
         op: Any = dst.tensor.op
@@ -112,7 +112,7 @@ class Interruptions:
             times(NodeTime(position, start, time.perf_counter_ns()))
 
 
-def _keep_up(plan: Interrupted) -> None:
+def _rebind_if_moved(plan: Interrupted) -> None:
     """Binds the plan anew if the memory may have changed."""
     if plan.revision.now != plan.bound_at:
         plan.renew()
@@ -128,7 +128,7 @@ def _walk(plan: Interrupted, span: Span, times: Times | None) -> None:
             times(NodeTime(plan.position_of(span.first + entry), start, end))
 
 
-def _look_for_abort(plan: Interrupted, aborts: int) -> None:
+def _check_abort(plan: Interrupted, aborts: int) -> None:
     """Raises ComputeAborted if the computation was to end while Python had the thread."""
     team, own = plan.device.team, plan.stop.callback
     callback = team.abort_callback if own is None else own

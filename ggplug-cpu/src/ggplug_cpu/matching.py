@@ -114,5 +114,5 @@ def _refusal(node: Tensor, op: Operation) -> str:
     takes = [each.types for each in choosers_of(type(op))]
     if not takes:
         return f"the CPU device has no kernel for {op.name}"
-    given = " ".join("-" if s is None else s.type.name for s in node.src)
-    return f"the CPU device's {op.name} does not take {given} > {node.type.name}, but {', '.join(takes)}"
+    types = " ".join("-" if s is None else s.type.name for s in node.src)
+    return f"the CPU device's {op.name} does not take {types} > {node.type.name}, but {', '.join(takes)}"

@@ -160,9 +160,9 @@ class PackedBuffer(HostBuffer):
                     run(0, parameters.ctypes.data)
                     there += count * size
 
-        _shared_out(copy, rows.size, rows.size)
-        _shared_out(clear, panels.size, panels.size)
-        _shared_out(fill, count, panels.size)
+        _on_threads(copy, rows.size, rows.size)
+        _on_threads(clear, panels.size, panels.size)
+        _on_threads(fill, count, panels.size)
 
     def _packed(self, root: Described, start: int) -> tuple[Form, Bytes]:
         """The form of a tensor that lies at ``start``, and its packed bytes."""
@@ -200,10 +200,10 @@ def _move(form: Form, raw: Bytes, packed: Bytes, K: int, M: int, *, into_packed:
         for matrix, places in parts:
             _move_slice(form, matrix[first * form.rows :], places[first:last], into_packed=into_packed)
 
-    _shared_out(move, panels, packed.size)
+    _on_threads(move, panels, packed.size)
 
 
-def _shared_out(work: Callable[[int, int], None], count: int, nbytes: int) -> None:
+def _on_threads(work: Callable[[int, int], None], count: int, nbytes: int) -> None:
     """``work(first, last)`` on parts of ``count`` things, by several threads where there are enough bytes for that.
 
     NumPy copies without Python's lock, and new memory is made by the operating system where it is first written to.
@@ -241,12 +241,12 @@ def _move_panel(form: Form, rows: Bytes, panel: Bytes, *, into_packed: bool) -> 
     blocks = len(panel)
     apart = rows.reshape(form.rows, blocks, form.block_bytes)
     at = 0
-    for piece in form.pieces:
-        unit = np.dtype(f"u{piece.unit}")
-        plain = apart[:, :, piece.offset : piece.offset + piece.size].view(unit).transpose(1, 2, 0)
-        there = panel[:, at : at + form.rows * piece.size].view(unit).reshape(blocks, -1, form.rows)
+    for field in form.fields:
+        unit = np.dtype(f"u{field.unit}")
+        plain = apart[:, :, field.offset : field.offset + field.size].view(unit).transpose(1, 2, 0)
+        there = panel[:, at : at + form.rows * field.size].view(unit).reshape(blocks, -1, form.rows)
         if into_packed:
             there[...] = plain
         else:
             plain[...] = there
-        at += form.rows * piece.size
+        at += form.rows * field.size

@@ -100,8 +100,8 @@ def _chains() -> Iterator[Tensor]:
         yield ops.add(ops.mul(ops.norm(ops.add(ops.add(x, y), z)), scale), shift)
         heads, ids, at = ops.reshape(x, 64, 4, columns), new_tensor("i32", columns), new_tensor("i64", columns)
         for mode in (0, 2):
-            turned = ops.reshape(ops.rope(heads, ids, 64, mode=mode), 256, columns)
-            yield ops.set_rows(new_tensor("f16", (256, 512)), turned, at)
+            rotated = ops.reshape(ops.rope(heads, ids, 64, mode=mode), 256, columns)
+            yield ops.set_rows(new_tensor("f16", (256, 512)), rotated, at)
         w, square = new_tensor("f32", (256, 512)), new_tensor("f32", (256, 256))
         yield ops.swiglu(ops.mul_mat(w, x), ops.mul_mat(new_tensor("f32", (256, 512)), x))
         yield ops.add(ops.mul_mat(square, x), y)
@@ -116,8 +116,8 @@ def _encoder_attention(texts: int) -> Tensor:
     """Of 64 tokens of each text, with 8 heads of 32 numbers; values are turned by a copy, as ggml's models do."""
     q, k, v = (new_tensor("f32", (32, 8, 64, texts)) for _ in range(3))
     logits = ops.mul_mat(ops.permute(k, 0, 2, 1, 3), ops.permute(q, 0, 2, 1, 3))
-    shares = ops.soft_max(logits, new_tensor("f32", (64, 64, 1, texts)))
-    mixed = ops.mul_mat(ops.cont(ops.permute(v, 1, 2, 0, 3)), shares)
+    probabilities = ops.soft_max(logits, new_tensor("f32", (64, 64, 1, texts)))
+    mixed = ops.mul_mat(ops.cont(ops.permute(v, 1, 2, 0, 3)), probabilities)
     return ops.cont(ops.permute(mixed, 0, 2, 1, 3))
 
 

@@ -39,7 +39,7 @@ class Entry:
     """One call of a kernel.
 
     ``words`` are its parameters: integers, floats (kept as float64), addresses, and kernels that it calls.
-    ``tasks`` is how many threads may take part: None for all of them, 1 for thread 0 alone.
+    ``tasks`` is how many threads may take part: None for all of them, 1 for only thread 0.
     ``barrier_before=False`` declares that the entry neither reads nor overwrites what the entries since the last
     barrier write (nor overwrites what they read), so threads may begin it while others are still busy.
     Consecutive entries with ``tasks=1`` never wait for each other.
@@ -116,13 +116,13 @@ class Tape:
     def _make_rows(self) -> Words:
         addresses = {kernel: kernel.address() for kernel in {entry.kernel for entry in self.entries}}
         rows = np.zeros((len(self.entries), ROW_BYTES // 8), np.int64)
-        alone = True  # nothing runs before the first entry
+        only_thread_0 = True  # nothing runs before the first entry
         for i, entry in enumerate(self.entries):
             if entry.tasks is not None and entry.tasks < 1:
                 raise self._bad(entry, f"tasks is {entry.tasks}; it is None for all threads, or at least 1")
-            waits = entry.barrier_before and i > 0 and not (alone and entry.tasks == 1)
+            waits = entry.barrier_before and i > 0 and not (only_thread_0 and entry.tasks == 1)
             # once a thread other than 0 may be busy, an entry for thread 0 has to wait too
-            alone = entry.tasks == 1 and (alone or waits)
+            only_thread_0 = entry.tasks == 1 and (only_thread_0 or waits)
             rows[i] = addresses[entry.kernel], 0, entry.tasks or 0, waits
         return rows
 
@@ -226,13 +226,13 @@ class TraceRing:
         self.address = int(self._head.ctypes.data)
 
     @property
-    def written(self) -> int:
+    def rows_written(self) -> int:
         """How many rows were written since the ring was made or cleared; only the last ``capacity`` are there."""
         return int(self._head[2])
 
     def rows(self) -> Words:
         """The rows that are there, oldest first; a copy."""
-        written = self.written
+        written = self.rows_written
         if written <= self.capacity:
             return self._rows[:written].copy()
         return np.roll(self._rows, -(written % self.capacity), axis=0)

@@ -44,9 +44,9 @@ class Chooser:
 
     def takes(self, node: Tensor) -> bool:
         """Whether the types of result and sources fit; absent sources at the end need no mention."""
-        given = [node.type, *(None if s is None else s.type for s in node.src)]
+        present = [node.type, *(None if s is None else s.type for s in node.src)]
         wanted = self._wanted
-        return all((t in wanted[i]) if i < len(wanted) else t is None for i, t in enumerate(given))
+        return all((t in wanted[i]) if i < len(wanted) else t is None for i, t in enumerate(present))
 
 
 def _choice(word: str) -> frozenset[Type | None]:

@@ -31,7 +31,7 @@ Constant = Callable[[int], Value]
 
 
 @dataclass(frozen=True)
-class Step:
+class FormulaStep:
     """A formula, what it is computed from, and the type that its result is rounded to, empty for f32."""
 
     formula: Formula
@@ -43,7 +43,7 @@ class Step:
 class Program:
     """The steps in order; the last one's result is the program's.  ``sources``: how many there are."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[FormulaStep, ...]
     sources: int
 
     @property
@@ -111,8 +111,8 @@ def row_program(text: str) -> Intrinsic:
     """``row_program("add(x0,x1)")(y, x0, x1, n)``: a program on rows of ``n`` f32; its constants follow, as f64."""
     program = parsed(text)
 
-    def emit(y: Value, *given: Value) -> None:
-        sources, n, numbers = given[: program.sources], given[program.sources], given[program.sources + 1 :]
+    def emit(y: Value, *operands: Value) -> None:
+        sources, n, numbers = operands[: program.sources], operands[program.sources], operands[program.sources + 1 :]
         program.emit(y, sources, n, lambda index: numbers[index].convert(F32))
 
     words = ["i64"] * (program.sources + 2) + ["f64"] * program.constants
@@ -125,6 +125,6 @@ def parsed(text: str) -> Program:
     for each in text.split(";"):
         call, _, rounded = each.partition(">")
         name, _, operands = call.rstrip(")").partition("(")
-        steps.append(Step(FORMULAS[name], tuple(operands.split(",")), rounded))
+        steps.append(FormulaStep(FORMULAS[name], tuple(operands.split(",")), rounded))
     numbers = [int(operand[1:]) for step in steps for operand in step.operands if operand[0] == "x"]
     return Program(tuple(steps), max(numbers, default=-1) + 1)

@@ -67,7 +67,7 @@ def _search(size: int, width: int, tries: int, even: bool, again: str, from_all:
         step = emitted_number(Magnitudes.step, params).convert(F32)
         nothing = (largest < least) | (least.equal(0.0) & largest.equal(0.0))
 
-        def odd(row: Value) -> Value:
+        def levels_of(row: Value) -> Value:
             """The levels of a row of the grid."""
             bytes_ = values.load(digits_of + row.convert(I64) * width, vector(I8, width))
             return ((bytes_.convert(I32) << 1) + 1).convert(F32)
@@ -89,7 +89,7 @@ def _search(size: int, width: int, tries: int, even: bool, again: str, from_all:
                     i: Value, carried: list[Value], place: Value = place, want: Value = want, root: Value = root
                 ) -> list[Value]:
                     row = values.load(place + (i * 4 + 4), I32)
-                    difference = scale.splat(width) * odd(row) - want
+                    difference = scale.splat(width) * levels_of(row) - want
                     lost = sum_in_order(root * difference * difference)
                     better = lost < carried[1]
                     return [better.select(row, carried[0]), better.select(lost, carried[1])]
@@ -101,7 +101,7 @@ def _search(size: int, width: int, tries: int, even: bool, again: str, from_all:
             return found, are_rows
 
         def sums(rows: Sequence[Value]) -> tuple[Value, Value]:
-            q = values.joined([odd(row) for row in rows])
+            q = values.joined([levels_of(row) for row in rows])
             return sum_in_order(weights * magnitude * q), sum_in_order(weights * q * q)
 
         if from_all:

@@ -445,14 +445,14 @@ def _added_twos(numbers: Sequence[Value], across: Sequence[Value]) -> Value:
 
 def _numbers_across(address: Value) -> list[Value]:
     """Of 32 times eight int8 the first of each, then the second of each, and so on, each 32 twice in a vector."""
-    turned = []
+    transposed = []
     for at in range(0, 4 * BYTES, BYTES):
         rows = values.load(address + at, vector(I8, BYTES)).shuffle([8 * (i % 8) + i // 8 for i in range(BYTES)])
-        turned.append(rows.bitcast(vector(I64, 8)))
+        transposed.append(rows.bitcast(vector(I64, 8)))
     found = []
     for half in (0, 4):
         pairs = [half + i // 2 + i % 2 * 8 for i in range(8)]
-        a, b = (turned[i].shuffle(pairs, turned[i + 1]) for i in (0, 2))
+        a, b = (transposed[i].shuffle(pairs, transposed[i + 1]) for i in (0, 2))
         for k in range(0, 8, 2):
             found.append(a.shuffle([k, k + 1, k + 8, k + 9] * 2, b).bitcast(vector(I8, BYTES)))
     return found

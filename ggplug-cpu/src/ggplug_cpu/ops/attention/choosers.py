@@ -38,18 +38,18 @@ _LEAST_ROWS_OF_A_LAYER, _LEAST_BLOCKS = 48, 8
 def attention(group: Group, names: Names) -> Entries | Decline:
     """y = v softmax(k q), of which axes may be exchanged by a copy, as those of the values may be before.
 
-    Names: ``logits``, ``shares`` and ``mixed``; ``turned``, a copy of values; ``copy``, one of the result.
+    Names: ``logits``, ``probabilities`` and ``mixed``; ``transposed``, a copy of values; ``copy``, one of the result.
     """
     node, mixed = group.node, names["mixed"]
     nb = mixed.nb if node is mixed else strides_in_copy(mixed, source_tensor(node, 0), node)
     if nb is None:
         return Decline("the copy is not of the whole result, or takes its rows apart")
-    pieces = _pieces(group, names, Ref(RESULT), nb)
-    if isinstance(pieces, Decline):
-        return pieces
-    kernel = attention_kernel(*pieces.arguments)
-    words = Attention.words(**pieces.places(Attention.word_count())).followed_by(pieces.words)
-    return Entries((Entry(kernel, words, pieces.tasks),), scratch_bytes=pieces.scratch_bytes)
+    fused = _fused(group, names, Ref(RESULT), nb)
+    if isinstance(fused, Decline):
+        return fused
+    kernel = attention_kernel(*fused.arguments)
+    words = Attention.words(**fused.places(Attention.word_count())).followed_by(fused.words)
+    return Entries((Entry(kernel, words, fused.tasks),), scratch_bytes=fused.scratch_bytes)
 
 
 def attention_layer(group: Group, names: Names) -> Entries | Decline:
@@ -70,41 +70,41 @@ def attention_layer(group: Group, names: Names) -> Entries | Decline:
         return Decline("several heads share keys")
     if any(node in group.nodes[group.nodes.index(product) :] for node in (copy, mixed)):
         return Decline("the nodes of attention are not in front of the product")
-    pieces = _pieces(group, names, IN_SCRATCH, mixed.nb)
-    if isinstance(pieces, Decline):
-        return pieces
-    if pieces.v_block < _LEAST_ROWS_OF_A_LAYER or mixed.ne[3] * -(-mixed.ne[1] // pieces.v_block) < _LEAST_BLOCKS:
+    fused = _fused(group, names, IN_SCRATCH, mixed.nb)
+    if isinstance(fused, Decline):
+        return fused
+    if fused.v_block < _LEAST_ROWS_OF_A_LAYER or mixed.ne[3] * -(-mixed.ne[1] // fused.v_block) < _LEAST_BLOCKS:
         return Decline("there are too few queries for blocks that read all weights again")
     behind = group.nodes[group.nodes.index(product) + 1 :]
     finish = finished_rows if any(isinstance(node.op, ops.RowNorm) for node in behind) else finished
     placed = finish(group, product, behind, Ref(slot_of(group, source_tensor(product, 0))), IN_SCRATCH)
     if isinstance(placed, Decline):
         return placed
-    out = of_packed(product, placed, pieces.v_block, inside=True)
+    out = of_packed(product, placed, fused.v_block, inside=True)
     if isinstance(out, Decline):
         return out
-    return _layer(pieces, out, whole.ne[0], width)
+    return _layer(fused, out, whole.ne[0], width)
 
 
-def _layer(pieces: _Pieces, out: OfPacked, K: int, head_bytes: int) -> Entries:
-    heads = -(-max(pieces.scratch_bytes, pieces.panels + out.scratch_bytes) // 128) * 128
+def _layer(fused: _FusedAttention, out: OfPacked, K: int, head_bytes: int) -> Entries:
+    heads = -(-max(fused.scratch_bytes, fused.panels + out.scratch_bytes) // 128) * 128
     heads_bytes = -(-K // 16) * 64
-    rounded = heads + pieces.v_block * heads_bytes
+    rounded = heads + fused.v_block * heads_bytes
     rounded_bytes = 0 if out.totals is None else int8_row_bytes(K, 0, out.totals)
     at = AttentionLayer.word_count()
     words = AttentionLayer.words(
-        **pieces.places(at),
-        out=at + len(pieces.words),
+        **fused.places(at),
+        out=at + len(fused.words),
         heads=heads,
         heads_bytes=heads_bytes,
         head_bytes=head_bytes,
         rounded=rounded,
         rounded_bytes=rounded_bytes,
     )
-    kernel = attention_layer_kernel(*pieces.arguments, out.kind, out.packed, out.totals or 0, out.totals is not None)
-    words = words.followed_by(pieces.words).followed_by(out.words)
-    scratch = rounded + pieces.v_block * rounded_bytes
-    return Entries((Entry(kernel, words, pieces.tasks + out.tasks),), scratch_bytes=scratch)
+    kernel = attention_layer_kernel(*fused.arguments, out.kind, out.packed, out.totals or 0, out.totals is not None)
+    words = words.followed_by(fused.words).followed_by(out.words)
+    scratch = rounded + fused.v_block * rounded_bytes
+    return Entries((Entry(kernel, words, fused.tasks + out.tasks),), scratch_bytes=scratch)
 
 
 def _rows_of_a_block(logits: Tensor, keys: Tensor, row_bytes: int) -> int:
@@ -116,7 +116,7 @@ def _rows_of_a_block(logits: Tensor, keys: Tensor, row_bytes: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Pieces:
+class _FusedAttention:
     """What attention consists of: two products, and words of a softmax between them.
 
     ``keys``: how many there are; ``row_bytes``: of a row of logits; ``v_block``: queries of a block.
@@ -169,14 +169,14 @@ class _Pieces:
         }
 
 
-def _pieces(group: Group, names: Names, result: Ref | int, nb: Extents) -> _Pieces | Decline:
+def _fused(group: Group, names: Names, result: Ref | int, nb: Extents) -> _FusedAttention | Decline:
     """What computes ``mixed`` at ``result``, with the byte strides ``nb``."""
-    logits, shares, mixed = names["logits"], names["shares"], names["mixed"]
+    logits, probabilities, mixed = names["logits"], names["probabilities"], names["mixed"]
     if sum(group.kept) > 1:
         return Decline("a result inside of attention has to be written")
-    if shares.type is not F32:
-        return Decline(f"shares inside of attention are f32, not {shares.type.name}")
-    values = source_tensor(names["turned"], 0) if "turned" in names else source_tensor(mixed, 0)
+    if probabilities.type is not F32:
+        return Decline(f"probabilities inside of attention are f32, not {probabilities.type.name}")
+    values = source_tensor(names["transposed"], 0) if "transposed" in names else source_tensor(mixed, 0)
     if values.type is not source_tensor(mixed, 0).type or values.ne != source_tensor(mixed, 0).ne:
         return Decline("the copy of the values changes more than their order")
 
@@ -196,22 +196,26 @@ def _pieces(group: Group, names: Names, result: Ref | int, nb: Extents) -> _Piec
         2:
     ]:
         return Decline("keys and values have different heads")
-    mask_and_sinks = (None if tensor is None else place_of(tensor) for tensor in shares.src[1:])
-    soft_max = soft_max_words(shares, Place(), Place(), *mask_and_sinks)
-    return _Pieces(first, soft_max, second, logits.ne[0], row_bytes, v_block)
+    mask_and_sinks = (None if tensor is None else place_of(tensor) for tensor in probabilities.src[1:])
+    soft_max = soft_max_words(probabilities, Place(), Place(), *mask_and_sinks)
+    return _FusedAttention(first, soft_max, second, logits.ne[0], row_bytes, v_block)
 
 
-LOGITS, SHARES, MIXED = of(ops.MulMat, name="logits"), of(ops.SoftMax, name="shares"), of(ops.MulMat, name="mixed")
-TURNED, COPY, PRODUCT = of(ops.Cont, name="turned"), of(ops.Cont, name="copy"), of(ops.MulMat, name="product")
+LOGITS, PROBABILITIES, MIXED = (
+    of(ops.MulMat, name="logits"),
+    of(ops.SoftMax, name="probabilities"),
+    of(ops.MulMat, name="mixed"),
+)
+TRANSPOSED, COPY, PRODUCT = of(ops.Cont, name="transposed"), of(ops.Cont, name="copy"), of(ops.MulMat, name="product")
 NORM, ADD, AGAIN = of(ops.RowNorm, name="norm"), of(ops.Add), of(ops.Add, name="again")
 
 
 def _attended(k: Hole, q: Hole, v: Element, mask: Hole, sinks: Hole) -> Step:
-    return MIXED(v, SHARES(LOGITS(k, q), mask, sinks))
+    return MIXED(v, PROBABILITIES(LOGITS(k, q), mask, sinks))
 
 
 def _mixed_by_all_heads(k: Hole, q: Hole, v: Hole, w: Hole, mask: Hole, sinks: Hole) -> Step:
-    return PRODUCT(w, viewed(COPY(viewed(_attended(k, q, TURNED(v), mask, sinks)))))
+    return PRODUCT(w, viewed(COPY(viewed(_attended(k, q, TRANSPOSED(v), mask, sinks)))))
 
 
 GROUPS: dict[Pattern, GroupChooser] = {
@@ -230,7 +234,7 @@ GROUPS: dict[Pattern, GroupChooser] = {
     pattern(
         "attention",
         lambda k, q, v, mask=None, sinks=None: maybe(
-            lambda mixed: COPY(viewed(mixed)), _attended(k, q, maybe(TURNED, v), mask, sinks)
+            lambda mixed: COPY(viewed(mixed)), _attended(k, q, maybe(TRANSPOSED, v), mask, sinks)
         ),
     ): attention,
 }

@@ -115,10 +115,10 @@ def attention_layer(
                 store_word(before, place)
                 store_word(before + 8, AttentionLayer.heads_bytes(params))
                 attend(ctx, params, text * heads + head, first, last)
-            rows_at, stride = prepare(params, memory, last - first, Product.K(out))
+            base, stride = prepare(params, memory, last - first, Product.K(out))
             x = memory + Attention.panels(params)
             for m in range(0, M, m_block):
-                multiply(out, 0, m, min(m + m_block, M), text * rows + first, text * rows + last, 0, x, rows_at, stride)
+                multiply(out, 0, m, min(m + m_block, M), text * rows + first, text * rows + last, 0, x, base, stride)
 
     return body
 
@@ -126,7 +126,7 @@ def attention_layer(
 def _attended(kind: str, queries: str, order: str, mixing_kind: str, relocate: DeviceFunction) -> DeviceFunction:
     """``attend(ctx, params, matrix, first, last)``: a block of queries of a matrix of keys.
 
-    ``relocate``: for the second product, given the rows_at of the logits, which become shares.
+    ``relocate``: for the second product, given the base of the logits, which become shares.
     """
     to_logits = product_of_blocks(kind, queries, order, relocate=results_to_scratch)
     mix = product_of_blocks(mixing_kind, "f32", relocate=relocate)
@@ -135,28 +135,28 @@ def _attended(kind: str, queries: str, order: str, mixing_kind: str, relocate: D
     def attend(ctx, params, matrix, first, last):  # type: ignore[no-untyped-def]
         logits, mixed = params + 8 * Attention.logits(params), params + 8 * Attention.mixed(params)
         softly = params + 8 * Attention.soft_max(params)
-        rows_at, stride = scratch(ctx) + Attention.rows(params), Attention.row_bytes(params)
+        base, stride = scratch(ctx) + Attention.rows(params), Attention.row_bytes(params)
         panels = scratch(ctx) + Attention.panels(params)
         x_of_logits, x_of_mixed = panels + Product.x_offset(logits), panels + Product.x_offset(mixed)
         n_q, ne02 = Product.ne11(logits), Product.ne02(logits)
         r2, r3 = Product.r2(logits), Product.r3(logits)
-        to_logits(logits, matrix, 0, Product.M(logits), first, last, panels, x_of_logits, rows_at, stride)
+        to_logits(logits, matrix, 0, Product.M(logits), first, last, panels, x_of_logits, base, stride)
         for row in range(first, last):
             copy = row // n_q
             head, batch = matrix % ne02 * r2 + copy % r2, matrix // ne02 * r3 + copy // r2
-            place = rows_at + (row - first) * stride
+            place = base + (row - first) * stride
             soft_max_row(ctx, softly, row - copy * n_q, head, batch, place, place)
-        mix(mixed, matrix, 0, Product.M(mixed), first, last, panels, x_of_mixed, rows_at, stride)
+        mix(mixed, matrix, 0, Product.M(mixed), first, last, panels, x_of_mixed, base, stride)
 
     return attend
 
 
 @device_function
-def _from_scratch_to_scratch(table, capacity, row, count, rows_at, stride):  # type: ignore[no-untyped-def]
-    """Activations are in the rows_at, and results where two words before it say: the first row, and bytes to the next."""
-    results, between = load_word(rows_at - WORDS_BEFORE), load_word(rows_at - WORDS_BEFORE + 8)
+def _from_scratch_to_scratch(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
+    """Activations are in the base, and results where two words before it say: the first row, and bytes to the next."""
+    results, between = load_word(base - WORDS_BEFORE), load_word(base - WORDS_BEFORE + 8)
     results_to_scratch(table, capacity, row, count, results, between)
-    activations_from_scratch(table, capacity, row, count, rows_at, stride)
+    activations_from_scratch(table, capacity, row, count, base, stride)
 
 
 @device_function

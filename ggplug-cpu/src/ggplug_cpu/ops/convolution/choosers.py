@@ -16,7 +16,7 @@ from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, 
 from ggplug_cpu.choosing.places import writing
 from ggplug_cpu.ops.convolution.im2col import Im2col, scratch_bytes
 from ggplug_cpu.ops.convolution.im2col import im2col as im2col_kernel
-from ggplug_cpu.ops.convolution.stretched import Stretched, conv_transpose_wild
+from ggplug_cpu.ops.convolution.stretched import Stretched, conv_transpose_nonfinite
 from ggplug_cpu.ops.copy.ready import Ready, in_f32, in_workspace
 from ggplug_cpu.ops.mul_mat import gemm
 from ggplug_cpu.ops.mul_mat.layout import PANEL_BYTES, layout
@@ -67,10 +67,10 @@ def conv_transpose_1d(node: Tensor) -> Entries | Decline:
     """y[:, o] = windows of x, stretched, by kernel[:, o, :]."""
     op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.ConvTranspose1d)
-    turned = (kernel.ne[0], kernel.ne[2], kernel.ne[1], 1)
+    permuted = (kernel.ne[0], kernel.ne[2], kernel.ne[1], 1)
     nb = (kernel.nb[0], kernel.nb[2], kernel.nb[1], kernel.nb[3])
-    weights = in_workspace(kernel.type, kernel.type, turned, Ref(source(0)), nb, 0)
-    weights = _as_rows(weights, turned[0] * turned[1], turned[2])
+    weights = in_workspace(kernel.type, kernel.type, permuted, Ref(source(0)), nb, 0)
+    weights = _as_rows(weights, permuted[0] * permuted[1], permuted[2])
     axes = [Axis(kernel.ne[0], op.s0)]
     made = _product(node, weights, axes, x, x.nb[1], 0, 1, node.nb[1], 0, transposed=True)
     y = Place(Ref(RESULT), (4, 0, node.nb[1], 0))
@@ -82,10 +82,10 @@ def conv_transpose_2d(node: Tensor) -> Entries | Decline:
     """y[:, :, o, n] = windows of x[:, :, :, n], stretched, by kernel[:, :, o, :]."""
     op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.ConvTranspose2d)
-    turned = (kernel.ne[0], kernel.ne[1], kernel.ne[3], kernel.ne[2])
+    permuted = (kernel.ne[0], kernel.ne[1], kernel.ne[3], kernel.ne[2])
     nb = (kernel.nb[0], kernel.nb[1], kernel.nb[3], kernel.nb[2])
-    weights = in_workspace(kernel.type, kernel.type, turned, Ref(source(0)), nb, 0)
-    weights = _as_rows(weights, turned[0] * turned[1] * turned[2], turned[3])
+    weights = in_workspace(kernel.type, kernel.type, permuted, Ref(source(0)), nb, 0)
+    weights = _as_rows(weights, permuted[0] * permuted[1] * permuted[2], permuted[3])
     axes = [Axis(kernel.ne[0], op.stride), Axis(kernel.ne[1], op.stride)]
     made = _product(node, weights, axes, x, x.nb[2], x.nb[3], x.ne[3], node.nb[2], node.nb[3], transposed=True)
     y, image = Place(Ref(RESULT), node.nb), Place(Ref(source(1)), x.nb)
@@ -121,7 +121,7 @@ def _without_zeros(
         out=rows.ne[1],
         images=ne[3],
     )
-    entry = Entry(conv_transpose_wild(kernel.type.name), words, tasks(kernel.size), barrier_before=True)
+    entry = Entry(conv_transpose_nonfinite(kernel.type.name), words, tasks(kernel.size), barrier_before=True)
     return Entries((*made.entries, entry), made.workspace_bytes, made.scratch_bytes)
 
 

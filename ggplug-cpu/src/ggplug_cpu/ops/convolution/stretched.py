@@ -35,8 +35,8 @@ class Stretched(Parameters):
     images = integer()
 
 
-def _has_wild(elem: str) -> Intrinsic:
-    """``has_wild(row, n)``: whether some of ``n`` numbers without gaps are not finite; 0 or 1."""
+def _has_nonfinite(elem: str) -> Intrinsic:
+    """``has_nonfinite(row, n)``: whether some of ``n`` numbers without gaps are not finite; 0 or 1."""
     t = PLAIN[elem]
 
     def emit(row: Value, n: Value) -> Value:
@@ -55,9 +55,9 @@ def _has_wild(elem: str) -> Intrinsic:
 
 
 @kernel
-def conv_transpose_wild(elem: str) -> Body:
+def conv_transpose_nonfinite(elem: str) -> Body:
     """y of the channels whose kernel, numbers of type ``elem``, holds one that is not finite."""
-    has_wild, load = _has_wild(elem), simd.LOADS[elem]
+    has_nonfinite, load = _has_nonfinite(elem), simd.LOADS[elem]
 
     def body(ctx: int, params: int) -> None:
         channels, images, stride = Stretched.channels(params), Stretched.images(params), Stretched.stride(params)
@@ -66,7 +66,7 @@ def conv_transpose_wild(elem: str) -> Body:
         first, end = thread_range(ctx, Stretched.out(params))
         for o in range(first, end):
             row = Stretched.rows.address(params) + o * Stretched.rows.nb1(params)
-            if has_wild(row, channels * taps0 * taps1) == 0:
+            if has_nonfinite(row, channels * taps0 * taps1) == 0:
                 continue
             for image in range(images):
                 if aborted(ctx):

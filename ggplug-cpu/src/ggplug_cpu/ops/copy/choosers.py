@@ -124,9 +124,9 @@ def copy_bytes(type: Type, ne: Extents, y: Shape, x: Shape, place_y: Ref, place_
         nest = Nest(Axis(size, (1, 1)), outer, size)
         return Entry(copy_rows(), words_of(CopiedRows, nest, *_bytes(nest, place_y, place_x), size=1), work)
     nest = _along_y(nest, size)
-    turned = _transposed(nest, size)
-    if turned is not None:
-        words = words_of(Copied, turned, *_bytes(turned, place_y, place_x))
+    transposed = _transposed(nest, size)
+    if transposed is not None:
+        words = words_of(Copied, transposed, *_bytes(transposed, place_y, place_x))
         return Entry(copy_transposed(size), words, max(1, work // 2))
     words = words_of(Copied, nest, *_bytes(nest, place_y, place_x))
     return Entry(copy_strided(size), words, tasks(nest.elements * 4))

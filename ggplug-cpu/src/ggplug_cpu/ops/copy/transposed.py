@@ -21,7 +21,7 @@ TILE = 8
 def copy_transposed(size: int) -> Body:
     """``y[r, c] = x[c, r]`` for matrices of elements of ``size`` bytes; c is the inner axis, r the first outer one."""
     T = simd.width("f32")
-    turn = _turn(size, T)
+    transpose = _transpose_square(size, T)
     load, store = simd.LOADS[f"i{8 * size}"], simd.STORES[f"i{8 * size}"]
     find = locate(Copied)
 
@@ -36,7 +36,7 @@ def copy_transposed(size: int) -> Body:
             rows = min(T, height - r)
             whole = columns - columns % T if rows == T else 0
             for c in range(0, whole, T):
-                turn(y + c * size, y_row, x + c * x_column, x_column)
+                transpose(y + c * size, y_row, x + c * x_column, x_column)
             for c in range(whole, columns):
                 for i in range(rows):
                     store(y + i * y_row + c * size, load(x + c * x_column + i * size))
@@ -44,8 +44,8 @@ def copy_transposed(size: int) -> Body:
     return body
 
 
-def _turn(size: int, n: int) -> Intrinsic:
-    """``turn(y, y_row, x, x_row)``: a square of ``n`` by ``n`` elements, transposed."""
+def _transpose_square(size: int, n: int) -> Intrinsic:
+    """``transpose(y, y_row, x, x_row)``: a square of ``n`` by ``n`` elements, transposed."""
     t = vector(I32 if size == 4 else I16, n)
 
     def emit(y: Value, y_row: Value, x: Value, x_row: Value) -> None:

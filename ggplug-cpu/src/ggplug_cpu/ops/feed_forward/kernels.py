@@ -16,7 +16,7 @@ from ggplug_cpu.parameters import Parameters, integer
 
 
 class FeedForward(Parameters):
-    """Where the words of both products lie, counted in words from these on, and where in a thread's scratch is rows_at.
+    """Where the words of both products lie, counted in words from these on, and where in a thread's scratch is base.
 
     Scratch begins with activations that the products pack.
     """
@@ -64,15 +64,15 @@ def feed_forward(
             last = min(first + v_block, rows)
             for k in range(0, K, k_block):
                 end = min(k + k_block, K)
-                # so that number k of a row is the first in its rows_at
+                # so that number k of a row is the first in its base
                 hidden = memory + FeedForward.hidden(params) - 4 * k
                 for m in range(k, end, up_block):
                     m_end = min(m + up_block, end)
                     to_hidden(up, 0, m, m_end, first, last, 0, memory, hidden, FeedForward.hidden_bytes(params))
-                rows_at, stride = prepare(params, memory, hidden, last - first, K, k, end - k)
+                base, stride = prepare(params, memory, hidden, last - first, K, k, end - k)
                 for m in range(0, M, down_block):
                     m_end = min(m + down_block, M)
-                    add(down, 0, m, m_end, first, last, k, end - k, 0, memory, rows_at, stride)
+                    add(down, 0, m, m_end, first, last, k, end - k, 0, memory, base, stride)
 
     return body
 

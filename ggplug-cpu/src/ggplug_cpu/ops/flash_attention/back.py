@@ -15,6 +15,7 @@ from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, scratch, store_word
 from ggplug_cpu.ops.flash_attention.kernels import (
     Flash,
+    accumulate_softmax,
     begin_softmax,
     head_of,
     key_rows,
@@ -22,7 +23,6 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     mixing,
     query_of,
     rows_of,
-    take_in,
     value_rows,
 )
 from ggplug_cpu.ops.mul_mat.dot import dot_plain
@@ -114,7 +114,7 @@ def flash_attention_back_queries() -> Body:
             products(memory, value_rows(params, matrix, 0), v_stride, seen, d, dv, wanted)
             simd.copy_bytes(dots, powers, 4 * seen)
             begin_softmax(kept)
-            take_in(params, matrix, row, 0, seen, kept, powers)
+            accumulate_softmax(params, matrix, row, 0, seen, kept, powers)
             sinks = Flash.sinks.address(params)
             sink = -math.inf
             if sinks != 0:
@@ -157,18 +157,18 @@ def _moved_of_query(
 
     def mean(i: Value, carried: list[Value]) -> list[Value]:
         present = first_lanes(width, n - i * width)
-        shares = values.load(x + i * (4 * width), lanes) * factor
-        product = shares * values.masked_load(wanted + i * (4 * width), lanes, present)
-        return [carried[0] + (present & shares.unequal(0.0)).select(product, 0.0)]
+        probabilities = values.load(x + i * (4 * width), lanes) * factor
+        product = probabilities * values.masked_load(wanted + i * (4 * width), lanes, present)
+        return [carried[0] + (present & probabilities.unequal(0.0)).select(product, 0.0)]
 
     (sums,) = loop(count, [constant(b, lanes, 0)], mean)
     middle = sums.sum()
 
     def moved(i: Value, _: list[Value]) -> list[Value]:
-        shares = values.load(x + i * (4 * width), lanes) * factor
+        probabilities = values.load(x + i * (4 * width), lanes) * factor
         away = values.load(wanted + i * (4 * width), lanes) - middle.splat(width)
         bent = _bent(values.load(dots + i * (4 * width), lanes), scale, cap)
-        values.store(x + i * (4 * width), shares.unequal(0.0).select(shares * away * bent, 0.0))
+        values.store(x + i * (4 * width), probabilities.unequal(0.0).select(probabilities * away * bent, 0.0))
         return []
 
     loop(count, [], moved)
@@ -241,7 +241,7 @@ def _moved_of_key(
     left: Value,
     row_bytes: Value,
 ) -> None:
-    """Products become shares, and those with d the gradients of products."""
+    """Products become probabilities, and those with d the gradients of products."""
     width = simd.width("f32")
     lanes = vector(F32, width)
     masks = has_mask.unequal(0).splat(width)
@@ -254,11 +254,11 @@ def _moved_of_key(
         logit = cap.equal(0.0).splat(width).select(raw, emit_tanh(raw) * cap.splat(width))
         added = values.masked_load(shown + at, lanes, present & masks)
         logit = added.equal(-math.inf).select(added, logit + added)
-        shares = emit_exp(logit - base) * inverse
-        shares = (present & shares.unequal(0.0)).select(shares, 0.0)
-        moved = shares * (values.load(wanted + at, lanes) - middle) * _bent(dots, scale, cap)
-        values.store(x + at, shares)
-        values.store(wanted + at, shares.equal(0.0).select(added.constant(0), moved))
+        probabilities = emit_exp(logit - base) * inverse
+        probabilities = (present & probabilities.unequal(0.0)).select(probabilities, 0.0)
+        moved = probabilities * (values.load(wanted + at, lanes) - middle) * _bent(dots, scale, cap)
+        values.store(x + at, probabilities)
+        values.store(wanted + at, probabilities.equal(0.0).select(added.constant(0), moved))
         return []
 
     loop((n + (width - 1)).lshr(width.bit_length() - 1), [], one)

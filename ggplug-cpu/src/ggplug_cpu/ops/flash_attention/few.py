@@ -13,6 +13,7 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     KEPT,
     KEYS,
     Flash,
+    accumulate_softmax,
     all_hidden,
     begin,
     converted,
@@ -22,7 +23,6 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     query_of,
     rows_of,
     scaled,
-    take_in,
     value_rows,
 )
 from ggplug_cpu.ops.mul_mat.dot import dot_plain
@@ -114,7 +114,7 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                 v, stride = converted(ctx, Flash.v.convert(params), values, v_stride, count, dv, scratch_rows)
                 for r in range(rows):
                     kept = memory + mixed + r * kept_bytes
-                    factor = take_in(params, matrix, first + r, key, count, kept, logits + r * (4 * KEYS))
+                    factor = accumulate_softmax(params, matrix, first + r, key, count, kept, logits + r * (4 * KEYS))
                     if factor != 1.0:
                         scaled(kept + KEPT, dv, factor)
                 for j in range(0, count, _MIXED):

@@ -185,7 +185,7 @@ def begin(params, kept):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def take_in(params, matrix, row, key, count, kept, logits):  # type: ignore[no-untyped-def]
+def accumulate_softmax(params, matrix, row, key, count, kept, logits):  # type: ignore[no-untyped-def]
     """Products of a row with ``count`` keys become powers; what the row keeps is scaled, and their sum added.
 
     Returns the factor by which the values mixed so far have to be multiplied.

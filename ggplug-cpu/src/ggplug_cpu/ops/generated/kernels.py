@@ -5,7 +5,7 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.ops.rotary.kernels import turning
+from ggplug_cpu.ops.rotary.kernels import cosines_and_sines
 from ggplug_cpu.parameters import Parameters, destination, integer, real, reals, source
 from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.simd.values import F32, F64, Value, constants, emitted, first_lanes, loop, masked_store
@@ -78,7 +78,7 @@ def arange() -> Body:
 def timestep_embedding() -> Body:
     """Cosines of a time step times frequencies, and behind them sines; a zero where one number is left."""
     step = simd.width("f32")
-    turn = turning(step)
+    convert = cosines_and_sines(step)
 
     def body(ctx: int, params: int) -> None:
         dim, half = TimestepEmbedding.dim(params), TimestepEmbedding.half(params)
@@ -91,7 +91,7 @@ def timestep_embedding() -> Body:
             for i in range(half):
                 simd.store_f64(angles + 8 * i, time * TimestepEmbedding.frequencies(params, i))
             for i in range(0, half, step):
-                turn(angles + 8 * i, cosines + 4 * i, sines + 4 * i, 1.0)
+                convert(angles + 8 * i, cosines + 4 * i, sines + 4 * i, 1.0)
             y = TimestepEmbedding.y.address(params) + row * dim * 4
             simd.copy_bytes(y, cosines, 4 * half)
             simd.copy_bytes(y + 4 * half, sines, 4 * half)

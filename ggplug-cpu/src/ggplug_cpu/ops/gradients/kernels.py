@@ -56,7 +56,7 @@ REPEAT_SCRATCH_BYTES = ARGUMENTS + 2 * ROW_BYTES + 8 * PIECE
 @kernel
 def row_gradient(name: str) -> Body:
     """``rms_norm_back`` (its number is eps) and ``soft_max_back`` (scale)."""
-    combine = row_program("weighted(x0,x1)" if name == "rms_norm_back" else "shares_back(x0,x1)")
+    combine = row_program("weighted(x0,x1)" if name == "rms_norm_back" else "probabilities_back(x0,x1)")
     of_norm = name == "rms_norm_back"
 
     @device_function

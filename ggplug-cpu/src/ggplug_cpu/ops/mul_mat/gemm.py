@@ -64,46 +64,46 @@ def mul_mat_gemm(kind: str, activations: str, order: str = "rows", packed: str =
 
 
 @device_function
-def _as_they_lie(table, capacity, row, count, rows_at, stride):  # type: ignore[no-untyped-def]
+def _as_they_lie(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
     pass
 
 
 @device_function
-def results_to_scratch(table, capacity, row, count, rows_at, stride):  # type: ignore[no-untyped-def]
-    """For :func:`product_of_blocks`: rows of the result are those of the rows_at."""
+def results_to_scratch(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
+    """For :func:`product_of_blocks`: rows of the result are those of the base."""
     for r in range(capacity):
-        store_word(table + 8 * r, rows_at + (row + min(r, count - 1)) * stride)
+        store_word(table + 8 * r, base + (row + min(r, count - 1)) * stride)
 
 
 @device_function
-def activations_from_scratch(table, capacity, row, count, rows_at, stride):  # type: ignore[no-untyped-def]
-    """For :func:`product_of_blocks`: rows of activations are those of the rows_at."""
+def activations_from_scratch(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
+    """For :func:`product_of_blocks`: rows of activations are those of the base."""
     for r in range(capacity):
-        store_word(table + 8 * (capacity + r), rows_at + (row + min(r, count - 1)) * stride)
+        store_word(table + 8 * (capacity + r), base + (row + min(r, count - 1)) * stride)
 
 
 @shared
 def product_of_blocks(
     kind: str, activations: str, order: str = "rows", packed: str = "", relocate: DeviceFunction = _as_they_lie
 ) -> DeviceFunction:
-    """``multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, rows_at, stride)``: blocks of a product.
+    """``multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, base, stride)``: blocks of a product.
 
     Rows ``m_first`` to ``m_last`` of a matrix of weights by rows ``v_first`` to ``v_last`` of activations; ``panels``
     and ``x`` are scratch for both packed.  The first four arguments are those of :func:`mul_mat_gemm`.
-    ``relocate(table, capacity, row, count, rows_at, stride)`` may replace addresses in the table of ``count`` rows, of
-    which the first is number ``row`` of the block (see :func:`.rows.fill_table`), by some in a ``rows_at`` whose
+    ``relocate(table, capacity, row, count, base, stride)`` may replace addresses in the table of ``count`` rows, of
+    which the first is number ``row`` of the block (see :func:`.rows.fill_table`), by some in a ``base`` whose
     rows are ``stride`` bytes apart.
     """
     part = _part(kind, activations, order, packed, relocate)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
-    def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, rows_at, stride):  # type: ignore[no-untyped-def]
+    def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, base, stride):  # type: ignore[no-untyped-def]
         k_all, k_block = Product.K(params), Product.k_block(params)
         begin(x)
         for k in range(0, max(k_all, 1), k_block):  # once for empty sums, which are zero
             numbers = min(k_block, k_all - k)
-            part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, rows_at, stride)
+            part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride)
         end(x)
 
     return multiply
@@ -111,7 +111,7 @@ def product_of_blocks(
 
 @shared
 def slice_of_blocks(kind: str, activations: str, packed: str, relocate: DeviceFunction) -> DeviceFunction:
-    """``add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, rows_at, stride)``: a step along K.
+    """``add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride)``: a step along K.
 
     What :func:`product_of_blocks` does with ``numbers`` numbers of each row from ``k`` on, a whole step of the product.
     Steps are taken in order; the last one has the epilogue run.
@@ -120,9 +120,9 @@ def slice_of_blocks(kind: str, activations: str, packed: str, relocate: DeviceFu
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
-    def add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, rows_at, stride):  # type: ignore[no-untyped-def]
+    def add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride):  # type: ignore[no-untyped-def]
         begin(x)
-        part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, rows_at, stride)
+        part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride)
         end(x)
 
     return add
@@ -136,14 +136,14 @@ def _part(kind: str, activations: str, order: str, packed: str, relocate: Device
     run_tile = _run_tile(kind, stored_in(packed), _AHEAD if packed else 0, activations, order, relocate)
 
     @device_function
-    def part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, rows_at, stride):  # type: ignore[no-untyped-def]
+    def part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride):  # type: ignore[no-untyped-def]
         is_last = k + numbers >= Product.K(params)
         steps = -(-numbers // step_numbers)
         first = find(params, matrix_address(params, matrix), m_first, m_last, k, numbers, panels, x)
         v = v_first
         while v < v_last:
             count = run_tile(
-                params, matrix, first, x, m_first, m_last, k, numbers, steps, v, v_last - v, rows_at, stride, v_first
+                params, matrix, first, x, m_first, m_last, k, numbers, steps, v, v_last - v, base, stride, v_first
             )
             if is_last:
                 finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
@@ -162,7 +162,7 @@ def _packed_by_a_kernel(params, base, m_first, m_last, k, numbers, panels, x):  
 def _run_tile(
     kind: str, stored: str, ahead: int, activations: str, order: str, relocate: DeviceFunction
 ) -> DeviceFunction:
-    """``run(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, rows_at, stride, v_first)``.
+    """``run(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first)``.
 
     The rows of a tile from number ``v`` on, of ``left`` in a block that begins at ``v_first``, past all panels.
     Returns how many they are.  ``stored`` and ``ahead``: see :func:`~.tiles.tile`.
@@ -173,12 +173,10 @@ def _run_tile(
         run = _run_rows(kind, activations, order, size, stored, ahead)
 
         @device_function
-        def tile_of_size(
-            params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, rows_at, stride, v_first
-        ):  # type: ignore[no-untyped-def]
+        def tile_of_size(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first):  # type: ignore[no-untyped-def]
             count = min(left, size)
             fill_table(params, matrix, v, count, x, size)
-            relocate(x, size, v - v_first, count, rows_at, stride)
+            relocate(x, size, v - v_first, count, base, stride)
             run(params, packed, x, m_first, m_last, k, numbers, steps, count)
             return count
 
@@ -186,15 +184,13 @@ def _run_tile(
             return tile_of_size
 
         @device_function
-        def one_of_them(
-            params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, rows_at, stride, v_first
-        ):  # type: ignore[no-untyped-def]
+        def one_of_them(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first):  # type: ignore[no-untyped-def]
             if left >= least:
                 return tile_of_size(
-                    params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, rows_at, stride, v_first
+                    params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first
                 )
             return otherwise(
-                params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, rows_at, stride, v_first
+                params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first
             )
 
         return one_of_them
@@ -242,7 +238,7 @@ def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, a
     pack = _pack_rows(kind, activations, order, rows, stored)
     if kind == "amx":
         return _run_rows_amx(activations, order, rows, pack)
-    multiply = past_panel(kind, rows, stored, ahead)
+    multiply = multiply_panel(kind, rows, stored, ahead)
 
     @device_function
     def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
@@ -260,7 +256,7 @@ def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, a
 
 
 @shared
-def past_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> DeviceFunction:
+def multiply_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> DeviceFunction:
     """``multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, to_residual)``: rows past a panel.
 
     ``left``: columns from this panel on, of which as many as it has are written.  The rest is as for

@@ -49,21 +49,21 @@ class Layout:
     width: int
     vecs: int
     rows: int
-    few: int
+    few_rows: int
     together: int
     step_numbers: int
     step_bytes: int
     quantum: int
     quantum_bytes: int
     has_minima: bool = False
-    some: int = 0
+    middle_rows: int = 0
 
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
         """(rows of a tile, how many have to be left for it), the largest first."""
-        if self.some:
-            return (self.rows, self.some + 1), (self.some, self.few + 1), (self.few, 1)
-        return (self.rows, self.rows - self.few + 1), (self.few, 1)
+        if self.middle_rows:
+            return (self.rows, self.middle_rows + 1), (self.middle_rows, self.few_rows + 1), (self.few_rows, 1)
+        return (self.rows, self.rows - self.few_rows + 1), (self.few_rows, 1)
 
     def is_one_tile(self, rows: int) -> bool:
         """Whether a single tile has so many rows."""
@@ -155,7 +155,7 @@ def layout(kind: str) -> Layout:
         return Layout(kind, 2, 4, width, 2, 32, 16, 16, 32, 64, 2 * width, 4 * columns * width)
     unit_bytes = 8 if _multiplies_matrices(kind) else 4
     unit = unit_bytes // {"f32": 4, "bf16": 2, "i8": 1}[kind]
-    rows, some, few = _rows(kind)
+    rows, middle_rows, few_rows = _rows(kind)
     has_minima = name.endswith("with minima")
     if kind == "i8":
         step = 16 if "by 16" in name else GROUP
@@ -173,14 +173,14 @@ def layout(kind: str) -> Layout:
         width,
         2,
         rows,
-        few,
+        few_rows,
         together,
         step,
         step_bytes,
         quantum,
         columns * column_bytes,
         has_minima,
-        some,
+        middle_rows,
     )
 
 

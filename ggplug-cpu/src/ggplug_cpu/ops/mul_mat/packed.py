@@ -28,7 +28,7 @@ from ggplug_cpu.types import BLOCKS, PLAIN, Blocks
 from ggplug_cpu.types.blocks import offset_of
 
 
-class Piece(NamedTuple):
+class PackedField(NamedTuple):
     """Bytes ``offset`` to ``offset + size`` of a row's block, of which ``unit`` stay adjacent."""
 
     offset: int
@@ -49,14 +49,14 @@ class Form:
     rows: int
     numbers: int
     shape: Layout
-    pieces: tuple[Piece, ...] = ()
+    fields: tuple[PackedField, ...] = ()
     keeps_rows: bool = False
     block_size: int = 1
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one row's block."""
-        return self.shape.quantum_bytes // self.rows if self.keeps_rows else sum(piece.size for piece in self.pieces)
+        return self.shape.quantum_bytes // self.rows if self.keeps_rows else sum(field.size for field in self.fields)
 
     def panels_at(self, nbytes: int) -> int:
         """Where the panels of weights begin that have so many bytes themselves."""
@@ -76,20 +76,20 @@ def form_of(type_name: str, kind: str) -> Form | None:
     s = layout(kind)
     if type_name in PLAIN:
         size = PLAIN[type_name].elem_bytes
-        return Form(kind, s.columns, s.quantum, s, (Piece(0, size * s.quantum, size * s.unit),))
+        return Form(kind, s.columns, s.quantum, s, (PackedField(0, size * s.quantum, size * s.unit),))
     t = BLOCKS[type_name]
     if t.side_by_side is None or base_of(kind) != "i8" or s.rows_of_sums != 1 or not activations_are_unsigned():
         return Form(kind, s.columns, s.quantum, s, keeps_rows=True, block_size=t.block_size)
-    fields = filter(None, (t.side_by_side.scale, t.side_by_side.minimum))
-    quants = _piece(t, t.side_by_side.quants, s.unit_bytes)
-    pieces = quants, *(_piece(t, field, 2) for field in fields)
-    return Form(kind, s.columns, t.block_size, s, pieces, block_size=t.block_size)
+    factors = filter(None, (t.side_by_side.scale, t.side_by_side.minimum))
+    quants = _field(t, t.side_by_side.quants, s.unit_bytes)
+    fields = quants, *(_field(t, factor, 2) for factor in factors)
+    return Form(kind, s.columns, t.block_size, s, fields, block_size=t.block_size)
 
 
-def _piece(t: Blocks, field: str, unit: int) -> Piece:
+def _field(t: Blocks, field: str, unit: int) -> PackedField:
     offset = offset_of(t.type, field)
     size = t.type.dtype[field].itemsize
-    return Piece(offset, size, unit)
+    return PackedField(offset, size, unit)
 
 
 def packed_as(kind: str, type_name: str) -> str:

@@ -71,16 +71,16 @@ def single(node: Tensor, placed: Placed) -> Entries | Decline:
     if refusal is not None:
         return refusal
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
-    work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
+    product = _PlacedProduct(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
     kind = kind_for(a, b, node.op.precision)
-    few = work.rows <= dot_columns(a, kind)
-    if placed.whole_rows and (few or _blocks(work, kind)[0] < a.ne[1]):
+    few = product.rows <= dot_columns(a, kind)
+    if placed.whole_rows and (few or _blocks(product, kind)[0] < a.ne[1]):
         return Decline("the rows of the result are computed in parts")
     if few:
-        return _entries([_dot(work, for_dot(a, b, placed.b, 0), work.rows)])
-    if kind == "amx" and -(-a.ne[1] // _blocks(work, kind)[0]) >= _CHUNKS_THAT_NARROW:
-        return _entries([_gemm(work, narrowed(b, placed.b), kind)])
-    return _entries([_gemm(work, for_gemm(kind, b, placed.b, 0), kind)])
+        return _entries([_dot(product, for_dot(a, b, placed.b, 0), product.rows)])
+    if kind == "amx" and -(-a.ne[1] // _blocks(product, kind)[0]) >= _CHUNKS_THAT_NARROW:
+        return _entries([_gemm(product, narrowed(b, placed.b), kind)])
+    return _entries([_gemm(product, for_gemm(kind, b, placed.b, 0), kind)])
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,11 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
     if packed_form(a) is not None:
         return Decline("packed weights are multiplied by mul_mat_gemm alone")
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
-    work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
+    product = _PlacedProduct(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
     kind = kind_for(own, b, node.op.precision)
     if kind != kind_for(a, b, node.op.precision):
         return Decline(f"weights that lie otherwise would be multiplied as {kind_for(a, b, node.op.precision)}")
-    if work.rows <= dot_columns(own, kind):
+    if product.rows <= dot_columns(own, kind):
         return Decline("few columns are computed by mul_mat_dot")
     activations = for_gemm(kind, b, placed.b, 0)
     if activations.entries:
@@ -129,9 +129,9 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
     panels_bytes, scratch = gemm.scratch_plan(kind, a.ne[1], k_block)
     if panels_bytes > PANEL_BYTES:
         return Decline("the packed weights of a matrix are more than a cache holds")
-    words = _words(work, activations, kind, a.ne[1], v_block, 1, work.rows, k_block, panels_bytes)
+    words = _words(product, activations, kind, a.ne[1], v_block, 1, product.rows, k_block, panels_bytes)
     arguments = kind, activations.elem, activations.order
-    return InBlocks(arguments, words, work.matrices, work.rows, panels_bytes, scratch, work.tasks)
+    return InBlocks(arguments, words, product.matrices, product.rows, panels_bytes, scratch, product.tasks)
 
 
 @dataclass(frozen=True)
@@ -168,18 +168,18 @@ def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = Fals
     kind = kind_for(a, b, node.op.precision)
     if panels_form(a, kind) is None or a.ne[2] * a.ne[3] != 1:
         return Decline("weights that are not one packed matrix would be packed for each block of rows")
-    work = _Work(node, a, b, 1, b.nrows, b.ne[2], b.ne[3], placed)
-    if work.rows <= dot_columns(a, kind):
+    product = _PlacedProduct(node, a, b, 1, b.nrows, b.ne[2], b.ne[3], placed)
+    if product.rows <= dot_columns(a, kind):
         return Decline("few columns are computed by mul_mat_dot")
-    m_block, k_block = _rows_of_weights(work, kind), _k_block(a, kind)
+    m_block, k_block = _rows_of_weights(product, kind), _k_block(a, kind)
     if placed.whole_rows and m_block < a.ne[1]:
         return Decline("the rows of the result are computed in parts")
     activations = in_place(b, placed.b) if inside else for_gemm(kind, b, placed.b, 0)
     shape = layout(kind)
     totals = (shape.quantum if shape.has_minima else 0) if shape.kind == "i8" else None
     x_offset, scratch = _scratch_plan(a, kind, m_block, k_block)
-    words = _words(work, activations, kind, m_block, v_block, 1, work.rows, k_block, x_offset)
-    return OfPacked(kind, _packed_as(kind, a), activations, totals, words, k_block, scratch, a.nbytes, work.tasks)
+    words = _words(product, activations, kind, m_block, v_block, 1, product.rows, k_block, x_offset)
+    return OfPacked(kind, _packed_as(kind, a), activations, totals, words, k_block, scratch, a.nbytes, product.tasks)
 
 
 def mul_mat_id(node: Tensor) -> Entries | Decline:
@@ -204,17 +204,17 @@ def mul_mat_id(node: Tensor) -> Entries | Decline:
     route = Entry(mul_mat_route(), words, tasks=1)
     at = -(-routes_bytes(experts, slots, tokens) // 64) * 64
     placed = Placed(Ref(source(0)), Ref(source(1)), Ref(RESULT), node.nb)
-    work = _Work(node, a, b, experts, slots * tokens, 1, 1, placed, routed=True)
+    product = _PlacedProduct(node, a, b, experts, slots * tokens, 1, 1, placed, routed=True)
     # dot takes the experts with few rows, gemm those with more; none has more than there are pairs
     kind = kind_for(a, b, node.op.precision)
-    few = min(dot_columns(a, kind), work.rows)
-    products = [_dot(work, for_dot(a, b, placed.b, at), few)] if few else []
-    if work.rows > few:
+    few = min(dot_columns(a, kind), product.rows)
+    products = [_dot(product, for_dot(a, b, placed.b, at), few)] if few else []
+    if product.rows > few:
         if products and base_of(kind) == "i8":  # what dot reads will do
             activations = products[0].activations
         else:
             activations = for_gemm(kind, b, placed.b, max(at, *(p.activations.workspace_bytes for p in products), 0))
-        products.append(_gemm(work, activations, kind, least=few + 1))
+        products.append(_gemm(product, activations, kind, least=few + 1))
     return _entries(products, route, at)
 
 
@@ -242,7 +242,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _PlacedProduct:
     """A product: ``matrices`` matrices of ``a``, each by ``rows`` rows of ``b``; routed, by ``rows`` rows in all."""
 
     node: Tensor
@@ -290,7 +290,7 @@ def _entries(products: Sequence[_Multiplication], route: Entry | None = None, wo
 
 
 def _words(
-    work: _Work,
+    product: _PlacedProduct,
     x: Activations,
     kind: str,
     m_block: int,
@@ -301,7 +301,7 @@ def _words(
     x_offset: int = 0,
 ) -> Words:
     """The parameters of ``mul_mat_gemm`` of a ``kind``, or without one of ``mul_mat_dot``, which packs no weights."""
-    a, b, placed = work.a, work.b, work.placed
+    a, b, placed = product.a, product.b, product.placed
     packed = panels_form(a, kind) is not None
     words = Product.words(
         weights=_panels(a, kind, placed.a) if packed else Place(placed.a, a.nb),
@@ -309,18 +309,18 @@ def _words(
         result=Place(placed.result, placed.nb),
         K=a.ne[0],
         M=a.ne[1],
-        matrices=work.matrices,
-        rows=work.rows,
+        matrices=product.matrices,
+        rows=product.rows,
         ne02=a.ne[2],
         ne11=b.ne[1],
-        r2=work.r2,
-        r3=work.r3,
+        r2=product.r2,
+        r3=product.r3,
         m_block=m_block,
         v_block=v_block,
         k_block=k_block,
         x_offset=x_offset,
         pack=pack_panels(kind, a.type.name, order_of(a)) if kind and not packed else 0,
-        routes=Place(Ref(WORKSPACE) if work.routed else 0),
+        routes=Place(Ref(WORKSPACE) if product.routed else 0),
         least=least,
         most=most,
         epilogue=placed.epilogue,
@@ -340,22 +340,22 @@ def _panels(a: Tensor, kind: str, place: Ref | int) -> Place:
     return Place(Ref(place.slot, place.offset + form.panels_at(a.nbytes)), (0, 0, matrix, matrix * a.ne[2]))
 
 
-def _dot(work: _Work, x: Activations, most: int) -> _Multiplication:
-    a = work.a
+def _dot(product: _PlacedProduct, x: Activations, most: int) -> _Multiplication:
+    a = product.a
     # a 64th of the matrix, but not less than is worth a visit
     rows = max(-(-a.ne[1] // 64), -(-_STREAM_BYTES // max(1, a.type.row_bytes(a.ne[0]))))
-    words = _words(work, x, "", -(-rows // 4) * 4, most, least=1, most=most)
-    entry = Entry(dot.mul_mat_dot(a.type.name), words, work.tasks)
+    words = _words(product, x, "", -(-rows // 4) * 4, most, least=1, most=most)
+    entry = Entry(dot.mul_mat_dot(a.type.name), words, product.tasks)
     return _Multiplication(x, entry, dot.scratch_bytes())
 
 
-def _gemm(work: _Work, x: Activations, kind: str, least: int = 1) -> _Multiplication:
-    m_block, v_block = _blocks(work, kind)
-    k_block = _k_block(work.a, kind)
-    x_offset, scratch = _scratch_plan(work.a, kind, m_block, k_block)
-    words = _words(work, x, kind, m_block, v_block, least, work.rows, k_block, x_offset)
-    kernel = gemm.mul_mat_gemm(kind, x.elem, x.order, _packed_as(kind, work.a))
-    return _Multiplication(x, Entry(kernel, words, work.tasks), scratch)
+def _gemm(product: _PlacedProduct, x: Activations, kind: str, least: int = 1) -> _Multiplication:
+    m_block, v_block = _blocks(product, kind)
+    k_block = _k_block(product.a, kind)
+    x_offset, scratch = _scratch_plan(product.a, kind, m_block, k_block)
+    words = _words(product, x, kind, m_block, v_block, least, product.rows, k_block, x_offset)
+    kernel = gemm.mul_mat_gemm(kind, x.elem, x.order, _packed_as(kind, product.a))
+    return _Multiplication(x, Entry(kernel, words, product.tasks), scratch)
 
 
 def _scratch_plan(a: Tensor, kind: str, m_block: int, k_block: int) -> tuple[int, int]:
@@ -373,34 +373,34 @@ def _k_block(a: Tensor, kind: str) -> int:
     return layout(kind).k_block(a.ne[0], a.ne[1], a.type.block_size)
 
 
-def _blocks(work: _Work, kind: str) -> tuple[int, int]:
+def _blocks(product: _PlacedProduct, kind: str) -> tuple[int, int]:
     """Rows of weights, and rows of activations, of a chunk of ``mul_mat_gemm``."""
     shape = layout(kind)
-    panels, most = _panels_of_a_chunk(work, kind)
+    panels, most = _panels_of_a_chunk(product, kind)
     least = _LEAST_ROWS[base_of(kind)]
-    if panels_form(work.a, kind) is not None:  # what a chunk packs is activations alone
+    if panels_form(product.a, kind) is not None:  # what a chunk packs is activations alone
         least = _LEAST_TILES * shape.rows
-        if shape.is_one_tile(work.rows):  # nothing twice
+        if shape.is_one_tile(product.rows):  # nothing twice
             most = panels
     m_chunks = -(-panels // max(1, most))
-    matrices = max(1, work.matrices)  # there may be no expert
+    matrices = max(1, product.matrices)  # there may be no expert
     # routed rows are spread over experts, nobody knows how
-    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // least)
+    v_chunks = 1 if product.routed else min(-(-_CHUNKS // (matrices * m_chunks)), product.rows // least)
     v_chunks = max(1, v_chunks)
-    if not work.placed.whole_rows or v_chunks < _CHUNKS_OF_WHOLE_ROWS:
+    if not product.placed.whole_rows or v_chunks < _CHUNKS_OF_WHOLE_ROWS:
         m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
-    v_block = max(1, -(-work.rows // v_chunks))
+    v_block = max(1, -(-product.rows // v_chunks))
     return -(-panels // m_chunks) * shape.columns, -(-v_block // shape.rows) * shape.rows
 
 
-def _rows_of_weights(work: _Work, kind: str) -> int:
+def _rows_of_weights(product: _PlacedProduct, kind: str) -> int:
     """Rows of weights of a chunk, where only their size in a cache matters: parts as equal as can be."""
-    panels, most = _panels_of_a_chunk(work, kind)
+    panels, most = _panels_of_a_chunk(product, kind)
     return -(-panels // -(-panels // max(1, most))) * layout(kind).columns
 
 
-def _panels_of_a_chunk(work: _Work, kind: str) -> tuple[int, int]:
+def _panels_of_a_chunk(product: _PlacedProduct, kind: str) -> tuple[int, int]:
     """How many panels the weights have, and how many of them a chunk may have."""
     shape = layout(kind)
-    most = PANEL_BYTES // max(1, shape.panel_bytes(min(work.a.ne[0], _k_block(work.a, kind))))
-    return -(-work.a.ne[1] // shape.columns), most
+    most = PANEL_BYTES // max(1, shape.panel_bytes(min(product.a.ne[0], _k_block(product.a, kind))))
+    return -(-product.a.ne[1] // shape.columns), most

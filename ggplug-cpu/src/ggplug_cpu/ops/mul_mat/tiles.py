@@ -294,7 +294,7 @@ class _Blocks:
         form = form_of(sides.stored, self.shape.kind + (" with minima" if self.shape.has_minima else ""))
         assert form is not None
         self.step_bytes = form.rows * form.block_bytes
-        self._factors_at = [form.rows * sum(p.size for p in form.pieces[:n]) for n in range(1, len(form.pieces))]
+        self._factors_at = [form.rows * sum(p.size for p in form.fields[:n]) for n in range(1, len(form.fields))]
 
     def dots(self, panel: Value, x: Value) -> list[Value]:
         s, sides = self.shape, self.sides

@@ -94,8 +94,8 @@ class Delta(Parameters):
     sequences = integer()
     q_heads = integer()
     k_heads = integer()
-    q_share = integer()
-    k_share = integer()
+    q_ratio = integer()
+    k_ratio = integer()
     gates = integer()
     snapshots = integer()
     states = integer()
@@ -357,9 +357,9 @@ def delta() -> Body:
                 simd.copy_bytes(state, Delta.state.address(params) + unit * of_head, of_head)
             for t in range(tokens):
                 q = Delta.q.address(params) + h % Delta.q_heads(params) * Delta.q.nb1(params) + t * Delta.q.nb2(params)
-                q += n // Delta.q_share(params) * Delta.q.nb3(params)
+                q += n // Delta.q_ratio(params) * Delta.q.nb3(params)
                 k = Delta.k.address(params) + h % Delta.k_heads(params) * Delta.k.nb1(params) + t * Delta.k.nb2(params)
-                k += n // Delta.k_share(params) * Delta.k.nb3(params)
+                k += n // Delta.k_ratio(params) * Delta.k.nb3(params)
                 v = Delta.v.address(params) + h * Delta.v.nb1(params) + t * Delta.v.nb2(params)
                 v += n * Delta.v.nb3(params)
                 at = (n * tokens + t) * heads + h

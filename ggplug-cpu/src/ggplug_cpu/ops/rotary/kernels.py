@@ -23,7 +23,7 @@ _PADDING = 16
 
 
 class Rope(Parameters):
-    """``pairs`` pairs of a row's ``n`` numbers, from ``offset`` on, are turned."""
+    """``pairs`` pairs of a row's ``n`` numbers, from ``offset`` on, are rotated."""
 
     y = destination(STRIDES, "convert")
     x = source(STRIDES, "convert")
@@ -37,25 +37,25 @@ class Rope(Parameters):
     offset = integer()
     magnitude = real()
     angles = reals()
-    """Of every pair, the angle of position 1."""
+    """For each pair the angle of position 1."""
     axes = integers()
-    """Of every pair, which of several positions turns it."""
+    """For each pair the index of the position that rotates it (time, height, width, extra)."""
 
 
 class RopeIntoRows(Rope):
-    """What is turned is written into rows of y by index: row ``rows[position, batch]``, head after head.
+    """The rotated heads of a position are stored one after the other in row ``rows[position, batch]`` of y.
 
-    In ``y`` nb0 and nb1 are those of a head; ``row_bytes`` is the stride of rows, which there are ``limit`` of.
+    In ``y`` nb0 and nb1 are those of a head; ``row_bytes`` is the stride of the ``limit`` rows.
     """
 
     rows = source("nb0", "nb1")
     batches_of_rows = integer()
-    """How far the indices extend along batches, where they repeat."""
+    """The number of batches of indices; they are repeated beyond it."""
     row_bytes = integer()
     limit = integer()
     faults = destination()
     position = integer()
-    """Of the node that writes by index, in its graph."""
+    """The position of the ``set_rows`` node in its graph."""
 
 
 def scratch_bytes(n: int, pairs: int) -> int:
@@ -64,26 +64,26 @@ def scratch_bytes(n: int, pairs: int) -> int:
 
 
 @functools.cache
-def turning(step: int) -> Intrinsic:
-    """``turning(step)(angles, cosines, sines, magnitude)``: ``step`` f32 of each from as many f64 angles."""
+def cosines_and_sines(step: int) -> Intrinsic:
+    """``cosines_and_sines(step)(angles, cosines, sines, magnitude)``: computes ``step`` f32 of each from f64 angles."""
 
     @emitted("void(i64, i64, i64, f64)")
-    def turn(angles: Value, cosines: Value, sines: Value, magnitude: Value) -> None:
+    def emit(angles: Value, cosines: Value, sines: Value, magnitude: Value) -> None:
         half = step // 2
         for part in (0, half):
             sine, cosine = sine_and_cosine(load(angles, vector(F64, half), 8 * part))
             for place, value in ((cosines, cosine), (sines, sine)):
                 store(place, (value * magnitude.splat(half)).convert(F32), 4 * part)
 
-    return turn
+    return emit
 
 
 @kernel
 def rope(pairing: str, index_type: str = "") -> Body:
     """Pairs are ``neighbours``, elements 2i and 2i + 1, or ``halves``, elements i and i + pairs.
 
-    ``index_type``: that of the indices, for :class:`RopeIntoRows`.  Rows out of range are left out, and the first one
-    is noted as a fault.
+    ``index_type``: the type of the indices of :class:`RopeIntoRows`.  A row whose index is out of range is not stored;
+    the first such index is recorded as a fault.
     """
     into_rows, load_index = index_type != "", simd.LOADS[index_type or "i64"]
     F, step = simd.vec("f32"), simd.width("f32")
@@ -94,7 +94,7 @@ def rope(pairing: str, index_type: str = "") -> Body:
     woven = [lane // 2 + step * (lane % 2) for lane in range(2 * step)]
     low, high = simd.shuffle(F, tuple(woven[:step])), simd.shuffle(F, tuple(woven[step:]))
 
-    turn = turning(step)
+    convert = cosines_and_sines(step)
 
     def body(ctx: int, params: int) -> None:
         n, heads, positions = Rope.n(params), Rope.heads(params), Rope.positions(params)
@@ -105,13 +105,13 @@ def rope(pairing: str, index_type: str = "") -> Body:
         sines = cosines + 4 * (pairs + _PADDING)
         x_scratch = sines + 4 * (pairs + _PADDING)
         y_scratch = x_scratch + 4 * n
-        turned = -1
+        computed_i2 = -1
         first, end = thread_range(ctx, heads * positions * Rope.batches(params))
         for row in range(first, end):
             i1, i23 = row % heads, row // heads
             i2, i3 = i23 % positions, i23 // positions
-            if i2 != turned:
-                turned = i2
+            if i2 != computed_i2:
+                computed_i2 = i2
                 for i in range(pairs):
                     where = Rope.ids.address(params) + (Rope.axes(params, i) * positions + i2) * Rope.ids.nb0(params)
                     angle = simd.load_i32(where) * Rope.angles(params, i)
@@ -119,7 +119,7 @@ def rope(pairing: str, index_type: str = "") -> Body:
                         angle /= simd.load_f32(factors + i * Rope.factors.nb0(params))
                     simd.store_f64(angles + 8 * i, angle)
                 for i in range(0, pairs, step):
-                    turn(angles + 8 * i, cosines + 4 * i, sines + 4 * i, magnitude)
+                    convert(angles + 8 * i, cosines + 4 * i, sines + 4 * i, magnitude)
 
             x = Rope.x.address(params) + i1 * Rope.x.nb1(params) + i2 * Rope.x.nb2(params) + i3 * Rope.x.nb3(params)
             y = Rope.y.address(params) + i1 * Rope.y.nb1(params) + i3 * Rope.y.nb3(params)
@@ -141,7 +141,7 @@ def rope(pairing: str, index_type: str = "") -> Body:
                 simd.copy_bytes(r + behind, p + behind, 4 * n - behind)
             p += 4 * offset
             to = r + 4 * offset
-            # Whole vectors without masks: a masked store to what no cache holds takes many times as long.
+            # Whole vectors without masks: a masked store that misses the cache takes many times as long.
             whole = pairs - pairs % step
             for i in range(0, whole, step):
                 c, s = load_f32(cosines + 4 * i), load_f32(sines + 4 * i)

@@ -69,33 +69,33 @@ def soft_max_row(ctx, params, i, h, b, p, r):  # type: ignore[no-untyped-def]
     masks, sinks = SoftMax.mask.address(params), SoftMax.sinks.address(params)
     sink = simd.load_f32(sinks + h * SoftMax.sinks.nb0(params)) if sinks != 0 else -math.inf
     if masks == 0:
-        _shares(r, p, SoftMax.n(params), SoftMax.scale(params), sink)
+        _plain_soft_max(r, p, SoftMax.n(params), SoftMax.scale(params), sink)
     else:
         mask = masks + i * SoftMax.mask.nb1(params)
         mask += h % SoftMax.mask_heads(params) * SoftMax.mask.nb2(params)
         mask += b % SoftMax.mask_batches(params) * SoftMax.mask.nb3(params)
         scratch_row = scratch(ctx) + ARGUMENTS + 8 * SoftMax.n(params)
         q = read(ctx, SoftMax.mask.convert(params), mask, SoftMax.mask.nb0(params), SoftMax.n(params), scratch_row)
-        _masked_shares(r, p, q, SoftMax.n(params), SoftMax.scale(params), SoftMax.slopes(params, h), sink)
+        _masked_soft_max(r, p, q, SoftMax.n(params), SoftMax.scale(params), SoftMax.slopes(params, h), sink)
 
 
 @emitted("void(i64, i64, i64, f32, f32)")
-def _shares(r: Value, p: Value, n: Value, scale: Value, sink: Value) -> None:
+def _plain_soft_max(r: Value, p: Value, n: Value, scale: Value, sink: Value) -> None:
     """The softmax of s x."""
-    _emit_shares(r, n, [p], lambda x: x * scale.splat(x.count), sink)
+    _emit_soft_max(r, n, [p], lambda x: x * scale.splat(x.count), sink)
 
 
 @emitted("void(i64, i64, i64, i64, f32, f32, f32)")
-def _masked_shares(r: Value, p: Value, q: Value, n: Value, scale: Value, slope: Value, sink: Value) -> None:
+def _masked_soft_max(r: Value, p: Value, q: Value, n: Value, scale: Value, slope: Value, sink: Value) -> None:
     """The softmax of s x + slope m."""
-    _emit_shares(r, n, [p, q], lambda x, m: x * scale.splat(x.count) + m * slope.splat(x.count), sink)
+    _emit_soft_max(r, n, [p, q], lambda x, m: x * scale.splat(x.count) + m * slope.splat(x.count), sink)
 
 
 #: Vectors of a block, within which exponentials are added up as f32.
 _VECTORS = 16
 
 
-def _emit_shares(r: Value, n: Value, sources: list[Value], logits_of: Callable[..., Value], sink: Value) -> None:
+def _emit_soft_max(r: Value, n: Value, sources: list[Value], logits_of: Callable[..., Value], sink: Value) -> None:
     """Three passes over a row: logits and their maximum; exponentials and their sum; the quotient.
 
     The last vector, which may be a part of one, stays in a register: what was written by a mask can be read only after
@@ -139,12 +139,12 @@ def _emit_shares(r: Value, n: Value, sources: list[Value], logits_of: Callable[.
     of_sink = emit_exp((sink - highest).splat(width), positive=False).lane(0).convert(F64)
     factor = (1.0 / (total.sum() + of_sink)).convert(F32).splat(width)
 
-    def share(i: Value, _: list[Value]) -> list[Value]:
+    def quotient(i: Value, _: list[Value]) -> list[Value]:
         place = r + i * (4 * width)
         values.store(place, values.load(place, lanes) * factor)
         return []
 
-    values.loop(whole, [], share)
+    values.loop(whole, [], quotient)
     values.masked_store(r + behind, last * factor, mask)
 
 
