@@ -95,13 +95,13 @@ def device_kind(handle: Any) -> DeviceKind:
 def device_id(handle: Any) -> str | None:
     """The PCI address if the driver tells it, else the UUID, else None."""
     for ask in (_pci_khr, _pci_nvidia, _pci_amd, _uuid):
-        found = _told(ask, handle)
+        found = _reported(ask, handle)
         if found:
             return found
     return None
 
 
-def _told(ask: Callable[[Any], str], handle: Any) -> str:
+def _reported(ask: Callable[[Any], str], handle: Any) -> str:
     try:
         return ask(handle)
     except (cl.Error, AttributeError, TypeError, ValueError):

@@ -62,8 +62,8 @@ def likely_graphs() -> Iterator[Graph]:
     yield Graph(ops.mul(ops.rms_norm(x), row))
     ids, places = new_tensor(types.I32, (64,)), new_tensor(types.I64, (64,))
     for mode in (types.RopeMode.NORMAL, types.RopeMode.NEOX):
-        turned = ops.rope(new_tensor(types.F32, (64, 8, 64)), ids, n_dims=64, mode=mode)
-        yield Graph(ops.set_rows(new_tensor(types.F16, (512, 256)), ops.reshape(turned, 512, 64), places))
+        rotated = ops.rope(new_tensor(types.F32, (64, 8, 64)), ids, n_dims=64, mode=mode)
+        yield Graph(ops.set_rows(new_tensor(types.F16, (512, 256)), ops.reshape(rotated, 512, 64), places))
     for kind in (types.F32, types.F16, types.BF16, *block_types()):
         weight = new_tensor(kind, (512, 512))
         for columns in (1, 24, 512):

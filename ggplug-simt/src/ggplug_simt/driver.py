@@ -5,7 +5,7 @@ library         :attr:`Driver.library`: the programs in the language that the dr
 allocate        :meth:`Driver.allocate`, :meth:`Driver.free`
 copy            :meth:`Queue.write`, :meth:`Queue.read`, :meth:`Queue.copy`, :meth:`Queue.fill`
 compile         :meth:`Driver.compile`, :meth:`Driver.load`
-launch          :meth:`Queue.work`: all launches of a plan at once
+launch          :meth:`Queue.sequence`: all launches of a plan at once
 event           :meth:`Queue.record`, :meth:`Queue.wait`
 ==============  ==========================================================================================
 
@@ -87,7 +87,7 @@ class Binding(NamedTuple):
     size: int
 
 
-class Work(ABC):
+class LaunchSequence(ABC):
     """The launches of a plan in a queue: bound once, given again and again.
 
     ``at``: number of the launch that was being given when a call raised.
@@ -143,7 +143,7 @@ class Queue(ABC):
         """Fills with a byte."""
 
     @abstractmethod
-    def work(self, dispatches: Sequence[Dispatch]) -> Work:
+    def sequence(self, dispatches: Sequence[Dispatch]) -> LaunchSequence:
         """The launches of a plan, nothing bound yet."""
 
     @abstractmethod

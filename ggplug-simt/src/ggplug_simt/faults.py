@@ -24,7 +24,7 @@ from ggplug_simt.ledger import DeviceMemory
 from ggplug_simt.runtime import Runtime
 
 
-class Asked(NamedTuple):
+class RecordRead(NamedTuple):
     """What the queue reads, which graphs may have written it by plan number, and what must be kept meanwhile."""
 
     record: npt.NDArray[Any]
@@ -46,7 +46,7 @@ class Faults:
         self.pending: dict[int, Graph] = {}
         """The graphs whose computations may have written the record, by the numbers of their plans."""
         self.lock = threading.RLock()
-        self._asking: npt.NDArray[Any] | None = None
+        self._reading: npt.NDArray[Any] | None = None
         """Held while a plan with ids gives its launches to the queue: nobody has the record read in between."""
 
     @property
@@ -62,28 +62,28 @@ class Faults:
         """The number of a new plan with indices."""
         return next(self._plans)
 
-    def ask(self) -> Asked:
+    def read_record(self) -> RecordRead:
         """Has the record read, and emptied, when all before is done.
 
         Needed only where something is ``pending``.
         """
         record = np.zeros((), self._runtime.driver.library.record)
         with self._runtime.guard.guarded("reading"), self.lock:
-            self._asking = record  # kept if an interrupt comes now: the queue writes to it
+            self._reading = record  # kept if an interrupt comes now: the queue writes to it
             reading = self._queue.read(self.memory.handle, 0, record.reshape(1).view(np.uint8))
             self._clear(self.memory)
             graphs, self.pending = self.pending, {}
-        return Asked(record, graphs, reading)
+        return RecordRead(record, graphs, reading)
 
-    def error(self, asked: Asked) -> ComputeError | None:
+    def error(self, read: RecordRead) -> ComputeError | None:
         """The error of the first fault, once what :meth:`ask` gave to the queue is done."""
-        record = asked.record
+        record = read.record
         plan, node, got = (int(record[name]) for name in ("plan", "node", "id"))
         if not plan:
             return None
         assert record.dtype.names is not None
         number = int(record["number"]) if "number" in record.dtype.names else None
-        return id_out_of_range(self._runtime.device, asked.graphs[plan].tensors[node], got, number)
+        return id_out_of_range(self._runtime.device, read.graphs[plan].tensors[node], got, number)
 
     def _clear(self, memory: DeviceMemory) -> None:
         with self._runtime.guard.guarded("filling"):

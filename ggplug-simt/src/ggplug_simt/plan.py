@@ -14,7 +14,7 @@ from ggplug.graph import Graph
 from ggplug.sharing import Claim, turn
 from ggplug.tensor import Operation
 from ggplug_simt.binding import Arguments, Changed, Indexes
-from ggplug_simt.driver import Dispatch, Work
+from ggplug_simt.driver import Dispatch, LaunchSequence
 from ggplug_simt.guard import Call
 from ggplug_simt.ledger import DeviceMemory
 from ggplug_simt.library import DST, FAULTS, SCRATCH, Launch, Program, VendorProgram
@@ -23,7 +23,7 @@ from ggplug_simt.memory import SimtBuffer
 from ggplug_simt.workspace import Workspace
 
 
-class _Step:
+class _PlannedLaunch:
     """One launch of a plan: what it is called, and which variant of its program is bound."""
 
     __slots__ = ("aliased", "launch", "name", "node", "op")
@@ -53,7 +53,7 @@ class SimtPlan(Plan):
         self._groups = groups
         driver = self._driver = self._runtime.driver
         self._arguments = Arguments(driver.library, driver.properties)
-        self._steps: list[_Step] = []
+        self._launches: list[_PlannedLaunch] = []
         self._number = 0
         """Of a plan with ids, what its programs call it in the stream's record of faults."""
         self._graph: Callable[[], Graph | None] = lambda: None
@@ -72,7 +72,7 @@ class SimtPlan(Plan):
         self._tensors = self._positions[self._placed]
         self._scratch = max(scratch, 1) if SCRATCH in positions else 0
         self._special()  # memory that is missing is missed now
-        self._work = self._prepared()
+        self._sequence = self._new_sequence()
         self._memories: list[DeviceMemory] = []
         self._claimed: frozenset[SimtBuffer] = frozenset()
         self._ready = False
@@ -86,25 +86,25 @@ class SimtPlan(Plan):
             indexed = next(n for n in group.nodes if n.op is not None and n.op.indexes is not None)
             noted = {"plan": self._number, "node": graph.index[indexed]}
         self._arguments.add(launch, **noted)
-        self._steps.append(_Step(launch, graph.index[group.node], op))
+        self._launches.append(_PlannedLaunch(launch, graph.index[group.node], op))
 
-    def _prepared(self) -> Work:
-        dispatches = [self._dispatch(number, step.aliased) for number, step in enumerate(self._steps)]
+    def _new_sequence(self) -> LaunchSequence:
+        dispatches = [self._dispatch(number, planned.aliased) for number, planned in enumerate(self._launches)]
         with self._runtime.guard.guarded("binding"):
-            return self._queue.work(dispatches)
+            return self._queue.sequence(dispatches)
 
     def _dispatch(self, number: int, aliased: frozenset[int]) -> Dispatch:
         """A launch as the queue gets it, its program, for tensors that are ``aliased``, compiled.
 
         Raises KernelCompileError.
         """
-        step = self._steps[number]
-        launch = step.launch
+        planned = self._launches[number]
+        launch = planned.launch
         program: Program | VendorProgram = launch.program
         if aliased and not isinstance(program, VendorProgram):
             program = self._driver.library.aliased(program, aliased)
         written = tuple(each.written or n in aliased for n, each in enumerate(launch.tensors))
-        compiled = self._runtime.programs.get(program, step.op)
+        compiled = self._runtime.programs.get(program, planned.op)
         grid = grid_of(self._driver.properties, launch)
         return Dispatch(compiled, program.kernel, grid, launch.lanes, written, self._arguments.spans[number])
 
@@ -131,12 +131,12 @@ class SimtPlan(Plan):
     def _take_over(self, changed: Changed) -> None:
         with self._runtime.guard.guarded("binding"):
             for owner, binding in changed.bindings:
-                self._work.bind(owner.launch, owner.tensor, binding)
+                self._sequence.bind(owner.launch, owner.tensor, binding)
             stale = set(changed.structs)
             if self._driver.properties.exclusive_writes:
                 stale |= self._choose_variants()
             if stale:
-                self._work.set_arguments(self._arguments.data, sorted(stale))
+                self._sequence.set_arguments(self._arguments.data, sorted(stale))
 
     def _placed_in(
         self, graph: Graph, places: BufferOffsets
@@ -180,14 +180,14 @@ class SimtPlan(Plan):
         """
         replaced = set()
         aliased = self._arguments.aliased()
-        for number, step in enumerate(self._steps):
+        for number, planned in enumerate(self._launches):
             wanted = aliased.get(number, frozenset())
-            if wanted == step.aliased:
+            if wanted == planned.aliased:
                 continue
-            self._work.replace(number, self._dispatch(number, wanted))
-            step.aliased = wanted  # only now: where this breaks off, it is replaced once more
+            self._sequence.replace(number, self._dispatch(number, wanted))
+            planned.aliased = wanted  # only now: where this breaks off, it is replaced once more
             for n in self._arguments.tensors_of(number):
-                self._work.bind(number, self._arguments.owners[n].tensor, self._arguments.binding(n))
+                self._sequence.bind(number, self._arguments.owners[n].tensor, self._arguments.binding(n))
             replaced.add(number)
         return replaced
 
@@ -207,11 +207,11 @@ class SimtPlan(Plan):
 
     def _submit(self, call: Call) -> None:
         try:
-            self._work.submit()
+            self._sequence.submit()
             self._queue.flush()
         except Exception:
-            step = self._steps[self._work.at]
-            call.op, call.kernel = step.op, step.name
+            planned = self._launches[self._sequence.at]
+            call.op, call.kernel = planned.op, planned.name
             raise
 
     def _check(self) -> None:
@@ -246,19 +246,19 @@ class SimtPlan(Plan):
 
     def _launch_traced(self) -> list[NodeTime]:
         times: list[NodeTime] = []
-        for number, step in enumerate(self._steps):
+        for number, planned in enumerate(self._launches):
             begin = time.perf_counter_ns()
-            with self._runtime.guard.guarded("launching", op=step.op, kernel=step.name):
-                self._work.submit_one(number)
+            with self._runtime.guard.guarded("launching", op=planned.op, kernel=planned.name):
+                self._sequence.submit_one(number)
                 self._queue.finish()
             end = time.perf_counter_ns()
-            if times and times[-1].node == step.node:
+            if times and times[-1].node == planned.node:
                 begin = times.pop().start
-            times.append(NodeTime(step.node, begin, end))
+            times.append(NodeTime(planned.node, begin, end))
         return times
 
     def kernel_names(self) -> list[str]:
-        return [step.name for step in self._steps]
+        return [planned.name for planned in self._launches]
 
     def _foreign(self, graph: Graph, which: Indexes, number: int, buffer: object) -> BufferUseError:
         position = next(p for p in self._tensors.tolist() if which[p] == number)

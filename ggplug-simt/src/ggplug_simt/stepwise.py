@@ -1,6 +1,6 @@
-"""Work of queues that take launches one by one, as OpenCL's and CUDA's do, with grids of one dimension.
+"""LaunchSequence of queues that take launches one by one, as OpenCL's and CUDA's do, with grids of one dimension.
 
-Work that is submitted a second time in the same places may be captured: a run of launches becomes one.  Whatever is
+LaunchSequence that is submitted a second time in the same places may be captured: a run of launches becomes one.  Whatever is
 bound anew drops what was captured.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ggplug_simt.driver import Binding, Dispatch, Handle, Queue, Work
+from ggplug_simt.driver import Binding, Dispatch, Handle, LaunchSequence, Queue
 
 
 class Bound:
@@ -52,11 +52,11 @@ class StepwiseQueue(Queue):
         """
         return None
 
-    def work(self, dispatches: Sequence[Dispatch]) -> StepwiseWork:
-        return StepwiseWork(self, dispatches)
+    def sequence(self, dispatches: Sequence[Dispatch]) -> StepwiseSequence:
+        return StepwiseSequence(self, dispatches)
 
 
-class StepwiseWork(Work):
+class StepwiseSequence(LaunchSequence):
     """Launches that are given one by one, or in captured runs."""
 
     def __init__(self, queue: StepwiseQueue, dispatches: Sequence[Dispatch]) -> None:
@@ -64,7 +64,7 @@ class StepwiseWork(Work):
         self._dispatches = list(dispatches)
         self._bound = [queue.bind(each) for each in dispatches]
         self._launchers = [self._launcher(bound, each) for bound, each in zip(self._bound, dispatches, strict=True)]
-        self._steps = list(enumerate(self._launchers))
+        self._starts = list(enumerate(self._launchers))
         self._submitted = 0
 
     def _launcher(self, bound: Bound, dispatch: Dispatch) -> Callable[[], object]:
@@ -75,7 +75,7 @@ class StepwiseWork(Work):
         self._bound[number] = self._queue.bind(dispatch)
         self._launchers[number] = self._launcher(self._bound[number], dispatch)
         self._submitted = 0
-        self._steps = list(enumerate(self._launchers))
+        self._starts = list(enumerate(self._launchers))
 
     def bind(self, number: int, tensor: int, binding: Binding) -> None:
         self._bound[number].set_buffer(tensor, binding.handle)
@@ -91,14 +91,14 @@ class StepwiseWork(Work):
     def _drop(self) -> None:
         """What was captured has the places of before."""
         if self._submitted > 1:
-            self._steps = list(enumerate(self._launchers))
+            self._starts = list(enumerate(self._launchers))
         self._submitted = 0
 
     def submit(self) -> None:
         self._submitted += 1
         if self._submitted == 2:
-            self._steps = self._captured()
-        for self.at, start in self._steps:  # noqa: B020 - the number is there for who handles an error
+            self._starts = self._captured()
+        for self.at, start in self._starts:  # noqa: B020 - the number is there for who handles an error
             start()
 
     def submit_one(self, number: int) -> None:
@@ -107,7 +107,7 @@ class StepwiseWork(Work):
 
     def _captured(self) -> list[tuple[int, Callable[[], object]]]:
         """The launches, runs of them as one where the queue can do that; each with the number of its first."""
-        steps: list[tuple[int, Callable[[], object]]] = []
+        starts: list[tuple[int, Callable[[], object]]] = []
         by_kind = itertools.groupby(enumerate(self._launchers), lambda each: self._bound[each[0]].capturable)
         for capturable, run in by_kind:
             launches = list(run)
@@ -115,5 +115,5 @@ class StepwiseWork(Work):
             if capturable and len(launches) > 1:
                 self.at = launches[0][0]
                 together = self._queue.capture([start for _, start in launches])
-            steps += launches if together is None else [(self.at, together)]
-        return steps
+            starts += launches if together is None else [(self.at, together)]
+        return starts

@@ -55,9 +55,9 @@ class Source(NamedTuple):
         return ", ".join([*pointers, "const arguments args"])
 
     def __str__(self) -> str:
-        shown = [f"{name}={value}" for name, value in self.defines if name.startswith("T") and len(name) == 2]
+        types = [f"{name}={value}" for name, value in self.defines if name.startswith("T") and len(name) == 2]
         run = "".join(f" + {value}" for name, value in self.defines if name == "FUSED")
-        return f"{self.kernel}[{' '.join(shown)}]{run}" if shown else self.kernel + run
+        return f"{self.kernel}[{' '.join(types)}]{run}" if types else self.kernel + run
 
 
 @functools.cache

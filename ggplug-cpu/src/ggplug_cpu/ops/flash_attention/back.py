@@ -1,7 +1,7 @@
 """The gradients of attention: :class:`ggplug.ops.FlashAttnBack`.
 
 Shares of the softmax are computed again where they are needed, a row of them at a time: first for each query, which
-gives its gradient and leaves what its shares are computed from (:class:`Back`, ``left``), then for each key, which
+gives its gradient and leaves what its shares are computed from (:class:`Back`, ``saved``), then for each key, which
 collects what all queries that see it give its gradient and that of its value.  So no thread adds to what another one
 writes (T. Dao, *FlashAttention-2*, arXiv:2307.08691).  Sources are f32.
 """
@@ -49,10 +49,10 @@ class Back(Flash):
     """
 
     d = source(STRIDES[1:])
-    left = destination()
-    """For each head four rows of ``left_bytes`` with a number for each query: the logit that powers are relative to,
+    saved = destination()
+    """For each head four rows of ``saved_bytes`` with a number for each query: the logit that powers are relative to,
     1 over their sum, the mean of the products with d, and what the gradient of the head's sink loses."""
-    left_bytes = integer()
+    saved_bytes = integer()
     masked = integer()
     wanted_at = integer()
     keys_at = integer()
@@ -99,7 +99,7 @@ def flash_attention_back_queries() -> Body:
         dots, sums, kept = memory + Flash.rows_at(params), memory + Flash.mixed_at(params), memory + _KEPT
         dk, dv, rows, keys = Flash.dk(params), Flash.dv(params), rows_of(params), Flash.keys(params)
         k_stride, v_stride, queries = Flash.k.nb1(params), Flash.v.nb1(params), Flash.queries(params)
-        row_bytes = Back.left_bytes(params)
+        row_bytes = Back.saved_bytes(params)
         first, end = thread_range(ctx, rows * Flash.groups(params) * Flash.batches(params))
         for number in range(first, end):
             if aborted(ctx):
@@ -120,8 +120,8 @@ def flash_attention_back_queries() -> Body:
             if sinks != 0:
                 sink = simd.load_f32(sinks + head_of(params, matrix, row) * Flash.sinks.nb0(params))
             head, scale, cap = _number_of_head(params, matrix, row), Flash.scale(params), Flash.cap(params)
-            left = Back.left.address(params) + head * 4 * row_bytes + 4 * (row % queries)
-            _moved_of_query(powers, wanted, dots, seen, kept, sink, scale, cap, left, row_bytes)
+            saved = Back.saved.address(params) + head * 4 * row_bytes + 4 * (row % queries)
+            _gradients_of_query(powers, wanted, dots, seen, kept, sink, scale, cap, saved, row_bytes)
             simd.fill_bytes(sums, 0, Flash.kept_bytes(params))
             mix(sums, 0, dk, powers, k, k_stride, seen)
             place = head * queries + row % queries
@@ -131,7 +131,7 @@ def flash_attention_back_queries() -> Body:
 
 
 @emitted("void(i64, i64, i64, i64, i64, f32, f32, f32, i64, i64)")
-def _moved_of_query(
+def _gradients_of_query(
     x: Value,
     wanted: Value,
     dots: Value,
@@ -140,10 +140,10 @@ def _moved_of_query(
     sink: Value,
     scale: Value,
     cap: Value,
-    left: Value,
+    saved: Value,
     row_bytes: Value,
 ) -> None:
-    """Powers become the gradients of products, and what shares are computed from is left."""
+    """Powers become the gradients of products, and what shares are computed from is saved."""
     b, width = n.b, simd.width("f32")
     lanes = vector(F32, width)
     count = (n + (width - 1)).lshr(width.bit_length() - 1)
@@ -167,16 +167,16 @@ def _moved_of_query(
     def moved(i: Value, _: list[Value]) -> list[Value]:
         probabilities = values.load(x + i * (4 * width), lanes) * factor
         away = values.load(wanted + i * (4 * width), lanes) - middle.splat(width)
-        bent = _bent(values.load(dots + i * (4 * width), lanes), scale, cap)
-        values.store(x + i * (4 * width), probabilities.unequal(0.0).select(probabilities * away * bent, 0.0))
+        derivative = _derivative(values.load(dots + i * (4 * width), lanes), scale, cap)
+        values.store(x + i * (4 * width), probabilities.unequal(0.0).select(probabilities * away * derivative, 0.0))
         return []
 
     loop(count, [], moved)
     for row, number in enumerate((base, inverse, middle, raised[1] * inverse * middle)):
-        values.store(left + row_bytes * row, number)
+        values.store(saved + row_bytes * row, number)
 
 
-def _bent(dots: Value, scale: Value, cap: Value) -> Value:
+def _derivative(dots: Value, scale: Value, cap: Value) -> Value:
     """How much logits grow with products: the scale, and where logits are capped 1 - tanh^2 of it."""
     width = dots.count
     power = emit_exp((dots * scale.splat(width)).abs() * -2.0, positive=False)
@@ -193,10 +193,10 @@ def flash_attention_back_keys() -> Body:
     def body(ctx, params):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
         powers, wanted = memory + Flash.logits_at(params), memory + Back.wanted_at(params)
-        shown, sums = memory + Flash.rows_at(params), memory + Flash.mixed_at(params)
+        mask_row, sums = memory + Flash.rows_at(params), memory + Flash.mixed_at(params)
         mixed = sums + Flash.kept_bytes(params)
         dk, dv, keys, queries = Flash.dk(params), Flash.dv(params), Flash.keys(params), Flash.queries(params)
-        q_stride, d_stride, row_bytes = Flash.q.nb1(params), Back.d.nb2(params), Back.left_bytes(params)
+        q_stride, d_stride, row_bytes = Flash.q.nb1(params), Back.d.nb2(params), Back.saved_bytes(params)
         has_mask = min(Flash.mask.address(params), 1)
         first, end = thread_range(ctx, keys * Flash.groups(params) * Flash.batches(params))
         for number in range(first, end):
@@ -217,10 +217,10 @@ def flash_attention_back_keys() -> Body:
                 if has_mask != 0:
                     slope = Flash.slopes(params, head_of(params, matrix, first_row))
                     for r in range(count):
-                        simd.store_f32(shown + 4 * r, slope * simd.load_f16(mask_of(params, matrix, row + r, key)))
+                        simd.store_f32(mask_row + 4 * r, slope * simd.load_f16(mask_of(params, matrix, row + r, key)))
                 head, scale, cap = _number_of_head(params, matrix, first_row), Flash.scale(params), Flash.cap(params)
-                left = Back.left.address(params) + head * 4 * row_bytes + 4 * start
-                _moved_of_key(powers, wanted, shown, count, has_mask, scale, cap, left, row_bytes)
+                saved = Back.saved.address(params) + head * 4 * row_bytes + 4 * start
+                _gradients_of_key(powers, wanted, mask_row, count, has_mask, scale, cap, saved, row_bytes)
                 mix(sums, 0, dk, wanted, query, q_stride, count)
                 mix(mixed, 0, dv, powers, d, d_stride, count)
             simd.copy_bytes(Flash.y.address(params) + Back.keys_at(params) + 4 * dk * number, sums, 4 * dk)
@@ -230,15 +230,15 @@ def flash_attention_back_keys() -> Body:
 
 
 @emitted("void(i64, i64, i64, i64, i64, f32, f32, i64, i64)")
-def _moved_of_key(
+def _gradients_of_key(
     x: Value,
     wanted: Value,
-    shown: Value,
+    mask_row: Value,
     n: Value,
     has_mask: Value,
     scale: Value,
     cap: Value,
-    left: Value,
+    saved: Value,
     row_bytes: Value,
 ) -> None:
     """Products become probabilities, and those with d the gradients of products."""
@@ -248,15 +248,15 @@ def _moved_of_key(
 
     def one(i: Value, _: list[Value]) -> list[Value]:
         at, present = i * (4 * width), first_lanes(width, n - i * width)
-        base, inverse, middle = (values.masked_load(left + row_bytes * row + at, lanes, present) for row in range(3))
+        base, inverse, middle = (values.masked_load(saved + row_bytes * row + at, lanes, present) for row in range(3))
         dots = values.load(x + at, lanes)
         raw = dots * scale.splat(width)
         logit = cap.equal(0.0).splat(width).select(raw, emit_tanh(raw) * cap.splat(width))
-        added = values.masked_load(shown + at, lanes, present & masks)
+        added = values.masked_load(mask_row + at, lanes, present & masks)
         logit = added.equal(-math.inf).select(added, logit + added)
         probabilities = emit_exp(logit - base) * inverse
         probabilities = (present & probabilities.unequal(0.0)).select(probabilities, 0.0)
-        moved = probabilities * (values.load(wanted + at, lanes) - middle) * _bent(dots, scale, cap)
+        moved = probabilities * (values.load(wanted + at, lanes) - middle) * _derivative(dots, scale, cap)
         values.store(x + at, probabilities)
         values.store(wanted + at, probabilities.equal(0.0).select(added.constant(0), moved))
         return []
@@ -269,7 +269,7 @@ def flash_attention_back_sinks() -> Body:
     """The gradients of sinks, and zeros between the parts."""
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
-        y, row_bytes = Flash.y.address(params), Back.left_bytes(params)
+        y, row_bytes = Flash.y.address(params), Back.saved_bytes(params)
         heads, queries, batches = Flash.heads(params), Flash.queries(params), Flash.batches(params)
         matrices, keys = Flash.groups(params) * batches, Flash.keys(params)
         of_queries = 4 * Flash.dk(params) * heads * queries * batches
@@ -282,7 +282,7 @@ def flash_attention_back_sinks() -> Body:
             for head in range(heads):
                 total = 0.0
                 for batch in range(batches):
-                    row = Back.left.address(params) + ((batch * heads + head) * 4 + 3) * row_bytes
+                    row = Back.saved.address(params) + ((batch * heads + head) * 4 + 3) * row_bytes
                     total += _sum(row, queries)
                 simd.store_f32(y + Back.sinks_at(params) + 4 * head, -total)
 

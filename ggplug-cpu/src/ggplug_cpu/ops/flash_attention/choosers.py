@@ -125,7 +125,7 @@ def flash_attn_back(node: Tensor) -> Entries:
     ready_v = in_f32(v, Ref(source(2)), ready_k.workspace_bytes, rows=True)
     lanes = simd.width("f32")
     left_at = -(-ready_v.workspace_bytes // 64) * 64
-    left_bytes = 4 * (-(-max(1, q.ne[1]) // lanes) * lanes)
+    saved_bytes = 4 * (-(-max(1, q.ne[1]) // lanes) * lanes)
     row_bytes = 4 * (max(q.ne[1], k.ne[1]) + 2 * lanes)
     kept_bytes = KEPT + 4 * (-(-max(k.ne[0], v.ne[0]) // lanes) * lanes)
     plan = _Scratch(back.ROWS_BEGIN)
@@ -136,8 +136,8 @@ def flash_attn_back(node: Tensor) -> Entries:
         "wanted_at": plan.take(row_bytes),
         "mixed_at": plan.take(2 * kept_bytes),
         "d": Place(Ref(source(3)), d.nb),
-        "left": Place(Ref(WORKSPACE, left_at)),
-        "left_bytes": left_bytes,
+        "saved": Place(Ref(WORKSPACE, left_at)),
+        "saved_bytes": saved_bytes,
         "masked": int(node.op.masked),
         "keys_at": starts[1],
         "values_at": starts[2],
@@ -154,7 +154,7 @@ def flash_attn_back(node: Tensor) -> Entries:
         Entry(back.flash_attention_back_keys(), words, work),
         Entry(back.flash_attention_back_sinks(), words, 1),
     )
-    workspace = left_at + 4 * left_bytes * q.ne[2] * q.ne[3]
+    workspace = left_at + 4 * saved_bytes * q.ne[2] * q.ne[3]
     scratch = max(plan.bytes, ready_k.scratch_bytes, ready_v.scratch_bytes)
     return Entries(entries, workspace, scratch)
 

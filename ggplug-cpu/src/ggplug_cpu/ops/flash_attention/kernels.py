@@ -214,8 +214,8 @@ def _powers(x: Value, n: Value, mask: Value, slope: Value, scale: Value, cap: Va
 
     def masked(i: Value, logit: Value) -> Value:
         bits = values.masked_load(mask + i * (2 * width), vector(I16, width), first_lanes(width, n - i * width))
-        shown = PLAIN["f16"].widen(bits) * slope.splat(width)
-        return shown.equal(-math.inf).select(lowest, logit + shown)
+        mask_value = PLAIN["f16"].widen(bits) * slope.splat(width)
+        return mask_value.equal(-math.inf).select(lowest, logit + mask_value)
 
     change(constant(b, I64, 1), lambda i, product: product * scale.splat(width))
     change(cap.unequal(0.0).zext(I64), lambda i, logit: emit_tanh(logit) * cap.splat(width))

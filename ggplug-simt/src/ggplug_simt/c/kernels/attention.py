@@ -100,11 +100,11 @@ def _of_attention(
         defines["MASKED"] = 1
     last = {} if sinks is None else {"sinks": argument(position + 1, sinks)}
     scale, cap = op.capped()
-    values = {"scale": scale, "cap": cap, "share": _share(q, k), **_slopes(q.ne[2], op.max_bias)}
+    values = {"scale": scale, "cap": cap, "head_ratio": _head_ratio(q, k), **_slopes(q.ne[2], op.max_bias)}
     return _Attention(tensors, defines, last, {} if sinks is None else {"SINKS": 1}, values)
 
 
-def _share(q: Tensor, k: Tensor) -> int:
+def _head_ratio(q: Tensor, k: Tensor) -> int:
     """Heads of queries that have a head of keys together."""
     return q.ne[2] // max(1, k.ne[2])
 
@@ -119,7 +119,7 @@ def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
     assert q is not None
     assert k is not None
     assert v is not None
-    rows = q.ne[1] * _share(q, k)
+    rows = q.ne[1] * _head_ratio(q, k)
     block = _block(profile, rows, k.ne[0], v.ne[0])
     if isinstance(block, Decline):
         return block
@@ -185,7 +185,7 @@ def _block(profile: Profile, rows: int, dk: int, dv: int) -> tuple[int, int] | D
 
 
 def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
-    """A group has some queries and looks at all keys, then some keys and looks at all queries; then what is left."""
+    """A group has some queries and looks at all keys, then some keys and looks at all queries; then what is saved."""
     refused = refuse(node, {F32}, {F32}, FLOATS, FLOATS, {F32}, {F16}, {F32})
     if refused is not None:
         return refused
@@ -202,22 +202,22 @@ def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
     of_q, of_k, of_v = (argument_of(DST, F32, each.ne, each.nb, each.view_offset) for each in parts[:3])
     queries, heads, batches = q.ne[1:]
     ne = (queries, 4, heads, batches)
-    left = argument_of(SCRATCH, F32, ne, contiguous_strides(F32, ne))
+    saved = argument_of(SCRATCH, F32, ne, contiguous_strides(F32, ne))
     tensors, defines, last, sunk, values = _of_attention(profile, node.op, q, k, v, 4, mask, sinks)
     tensors["d"] = argument(3, d)
     defines |= {"ROWS": rows, "KEYS": _keys_back(profile)}
     values["masked"] = int(node.op.masked)
-    share = _share(q, k)
+    ratio = _head_ratio(q, k)
     matrices, lanes = k.ne[2] * k.ne[3], profile.row_lanes
     made: list[Launch | Decline] = []
-    if queries * share * matrices:
-        written = {"of_q": of_q, "left": left._replace(written=True)}
+    if queries * ratio * matrices:
+        written = {"of_q": of_q, "saved": saved._replace(written=True)}
         made.append(
             launch(
                 "attention",
                 "flash_back_queries",
                 {**written, **tensors, **last},
-                groups=-(-queries * share // rows) * matrices,
+                groups=-(-queries * ratio // rows) * matrices,
                 lanes=lanes,
                 defines={**defines, **sunk},
                 **values,
@@ -228,7 +228,7 @@ def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
             launch(
                 "attention",
                 "flash_back_keys",
-                {"of_k": of_k, "of_v": of_v, "left": left, **tensors},
+                {"of_k": of_k, "of_v": of_v, "saved": saved, **tensors},
                 groups=-(-k.ne[1] // rows) * matrices,
                 lanes=lanes,
                 defines=defines,
@@ -251,7 +251,7 @@ def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
             launch(
                 "attention",
                 "flash_back_rest",
-                {"dst": argument(DST, node), "left": left},
+                {"dst": argument(DST, node), "saved": saved},
                 groups=heads if sinks is not None else 1,
                 lanes=lanes,
                 defines={"VEC": profile.vec, **sunk},

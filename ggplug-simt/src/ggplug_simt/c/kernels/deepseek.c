@@ -56,8 +56,8 @@ KERNEL void combine_streams(PARAMETERS)
         for (int d = 0; d < 4; d++) sum += y[4 * s + d] = exp(y[4 * s + d] - largest);
         for (int d = 0; d < 4; d++) y[4 * s + d] = y[4 * s + d] / sum + args.eps;
     }
-    for (int turn = 0; turn < args.n_iter; turn++) {
-        for (int s = 0; s < 4 && turn > 0; s++) {
+    for (int iteration = 0; iteration < args.n_iter; iteration++) {
+        for (int s = 0; s < 4 && iteration > 0; s++) {
             const float sum = args.eps + y[4 * s] + y[4 * s + 1] + y[4 * s + 2] + y[4 * s + 3];
             for (int d = 0; d < 4; d++) y[4 * s + d] /= sum;
         }

@@ -86,12 +86,12 @@ def add_rel_pos(profile: Profile, node: Tensor) -> Launches | Decline:
         return refused
     size, rows = pw.ne[0], node.ne[1]
     ne, nb = (size, size, rows, node.ne[2]), (4, 4 * size, node.nb[1], node.nb[2])
-    beside, apart = (size, rows, node.ne[2], 1), (4, 4 * size, 4 * size * rows, 0)
+    ne_of_sums, nb_of_sums = (size, rows, node.ne[2], 1), (4, 4 * size, 4 * size * rows, 0)
     tensors = {
         "dst": argument(DST, node)._replace(ne=ne, nb=nb),
         "a": argument(0, a)._replace(ne=ne, nb=nb),
-        "pw": argument(1, pw)._replace(ne=beside, nb=apart),
-        "ph": argument(2, ph)._replace(ne=beside, nb=apart),
+        "pw": argument(1, pw)._replace(ne=ne_of_sums, nb=nb_of_sums),
+        "ph": argument(2, ph)._replace(ne=ne_of_sums, nb=nb_of_sums),
     }
     return launches_of(_launch(profile, "add_positions", tensors, {}, {}))
 

@@ -90,10 +90,10 @@ def _product(
     """A product by rows, or by tiles where there are many columns; ``places``: of the result, a and b."""
     tensors = dict(zip(("dst", "a", "b"), places, strict=True))
     m, n, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
-    shares = {"share_2": b.ne[2] // a.ne[2], "share_3": b.ne[3] // a.ne[3]}
+    ratios = {"ratio_2": b.ne[2] // a.ne[2], "ratio_3": b.ne[3] // a.ne[3]}
     if n > FEW:
         tile = profile.tile.fitted(m, n)
-        return _tiles(profile, tile, a, b, tensors, -(-n // tile.n) * batches, run, **shares)
+        return _tiles(profile, tile, a, b, tensors, -(-n // tile.n) * batches, run, **ratios)
     return launch(
         "matrix",
         "mul_mat_rows",
@@ -101,7 +101,7 @@ def _product(
         groups=-(-m // profile.dot_rows) * batches,
         lanes=profile.dot_lanes,
         defines={**_dot(profile, 1 << (n - 1).bit_length(), a, b), **run.defines},
-        **shares,
+        **ratios,
         **run.values,
     )
 
@@ -177,7 +177,7 @@ def _tiles(
     tensors: dict[str, TensorArgument],
     across: int,
     run: Epilogue = NONE,
-    **shares: int,
+    **ratios: int,
 ) -> Launch | Decline:
     """All rows of a by ``across`` tiles of columns, which ``routes`` lists if it is among the tensors."""
     routed = {"ROUTED": 1} if "routes" in tensors else {}
@@ -201,7 +201,7 @@ def _tiles(
             **routed,
             **run.defines,
         },
-        **shares,
+        **ratios,
         **run.values,
     )
 
@@ -255,10 +255,10 @@ def _columns(node: Tensor, a: Tensor, b: Tensor) -> tuple[int, int, int, int] | 
     Matrices of b that share one of a are one with more columns, if they follow each other; or the same one of a serves
     all.
     """
-    n, share = b.ne[1], b.ne[2] // a.ne[2]
-    if share > 1 and n * share < LIMIT and b.nb[2] == n * b.nb[1] and node.nb[2] == n * node.nb[1]:
-        return n * share, a.ne[2], share * b.nb[2], share * node.nb[2]
-    if share == 1 or a.ne[2] == 1:
+    n, ratio = b.ne[1], b.ne[2] // a.ne[2]
+    if ratio > 1 and n * ratio < LIMIT and b.nb[2] == n * b.nb[1] and node.nb[2] == n * node.nb[1]:
+        return n * ratio, a.ne[2], ratio * b.nb[2], ratio * node.nb[2]
+    if ratio == 1 or a.ne[2] == 1:
         return n, b.ne[2], b.nb[2], node.nb[2]
     return None
 

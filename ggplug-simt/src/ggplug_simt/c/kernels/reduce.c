@@ -89,7 +89,7 @@ KERNEL void argmax(PARAMETERS)
 #endif
 
 #ifdef CUMSUM
-/* dst[i] = x[0] + ... + x[i]: one group a row, of which each lane has a piece */
+/* dst[i] = x[0] + ... + x[i]: one group a row, of which each lane has a per_lane */
 KERNEL void cumsum(PARAMETERS)
 {
     SHARED float sums[LANES];
@@ -97,8 +97,8 @@ KERNEL void cumsum(PARAMETERS)
     GLOBAL const char *x = ROW(x, i1, i2, i3);
     GLOBAL char *dst = ROW(dst, i1, i2, i3);
     const int n = args.dst.ne[0];
-    const int piece = (n + LANES - 1) / LANES;
-    const int first = LANE * piece, last = first + piece < n ? first + piece : n;
+    const int per_lane = (n + LANES - 1) / LANES;
+    const int first = LANE * per_lane, last = first + per_lane < n ? first + per_lane : n;
     float sum = 0.0f;
     for (int i = first; i < last; i++) sum += LOAD(TX)(x, args.x.nb[0], i);
     sums[LANE] = sum;
