@@ -1,4 +1,4 @@
-"""Python functions to machine code: how kernels are written, compiled, kept on disk and loaded.
+"""Compiles Python functions to machine code: the decorators for kernels, and the disk cache.
 
 Three decorators, none of which imports Numba; they only *record* the Python function.  Numba is imported when a
 kernel has to be compiled, so a process that finds all its kernels on disk never pays for it::
@@ -76,7 +76,7 @@ of the disk cache covers the target, so every target keeps its own code.
 
 **The disk cache** recompiles a kernel when its arguments, its module, any module of this package (or of the kernel's
 own package) that this module imports, directly or not, the target, or the versions of Python, Numba and llvmlite
-change. What a factory reads from elsewhere (a file, an environment variable) must be one of its arguments.
+change. What a factory reads from a file or an environment variable must be one of its arguments.
 """
 
 from __future__ import annotations
@@ -139,16 +139,16 @@ def device_function(*, fastmath: Fastmath = ...) -> Callable[[Callable[..., Any]
 def device_function(
     function: Callable[..., Any] | None = None, /, *, fastmath: Fastmath = False
 ) -> DeviceFunction | Callable[[Callable[..., Any]], DeviceFunction]:
-    """Decorate a Python function that kernels call.  It is compiled for each set of argument types it meets."""
+    """Decorate a Python function that kernels call.  It is compiled once for each combination of argument types."""
     if function is None:
         return lambda function: DeviceFunction(function, fastmath)
     return DeviceFunction(function, fastmath)
 
 
 def shared(maker: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that makes a device function of compile-time constants: equal ones give the same again.
+    """Decorate a function that returns a device function: equal arguments return the same one again.
 
-    A closure is compiled anew for each kernel that has one; what is shared is compiled once a process, for each target.
+    Without it, every kernel compiles its own copy of the closure; with it, a process compiles one for each target.
     """
 
     @functools.lru_cache(maxsize=None, typed=True)  # True == 1, yet they are different constants
@@ -179,7 +179,7 @@ class Kernel:
     def __init__(self, factory: KernelFactory, arguments: tuple[Parameter, ...]) -> None:
         self.factory = factory
         self.arguments = arguments
-        #: For people: ``add[f32,f32,f32]``, without empty arguments at the end.
+        #: The name in messages: ``add[f32,f32,f32]``, without empty arguments at the end.
         self.name = f"{factory.name}[{','.join(map(str, arguments)).rstrip(',')}]" if arguments else factory.name
         self._addresses: dict[str, int] = {}
 
@@ -223,7 +223,7 @@ class Kernel:
 
 
 class KernelFactory:
-    """What :func:`kernel` makes of a function: calling it with compile-time arguments gives a :class:`Kernel`."""
+    """The result of :func:`kernel`: called with compile-time arguments, it returns a :class:`Kernel`."""
 
     def __init__(self, function: Callable[..., Body], fastmath: Fastmath) -> None:
         functools.update_wrapper(self, function)
@@ -238,7 +238,7 @@ class KernelFactory:
         memo = (args, tuple(map(type, args)), tuple(kwargs.items()), tuple(map(type, kwargs.values())))
         try:
             found = self._kernels.get(memo)
-        except TypeError:  # unhashable, so no constant: _bind says which
+        except TypeError:  # not hashable, so not a constant: _bind says which
             found = None
         if found is None:
             found = self._kernels[memo] = self._bind(args, kwargs)
@@ -273,7 +273,7 @@ def kernel(
     return KernelFactory(function, fastmath)
 
 
-# -- obtaining code ---------------------------------------------------------------------------------
+# -- compiling and loading ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ def prebuild(kernels: Iterable[Kernel]) -> int:
 
 
 def _obtain(wanted: Kernel, target: features.Target) -> int:
-    """From disk if it is there, else compiled and kept."""
+    """The address of the kernel's code, loaded from disk, or else compiled and stored there."""
     from ggplug_cpu import loader
 
     if not target.runs_here:

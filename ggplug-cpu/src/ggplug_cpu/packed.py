@@ -1,7 +1,7 @@
-"""Memory for weights that are packed once, in the order in which products of many columns read them.
+"""The buffer type of packed weights, whose bytes are in the order in which products of many columns read them.
 
-The device's extra buffer type (ggml's repack and AMX types).  Bytes are put in order by NumPy when a tensor is set, and
-put back when it is read; :mod:`ggplug_cpu.ops.mul_mat.packed` has the order, which depends on the instructions that
+The device's extra buffer type (ggml's repack and AMX types).  NumPy packs the bytes when a tensor is set, and unpacks
+them when it is read; :mod:`ggplug_cpu.ops.mul_mat.packed` has the order, which depends on the instructions that
 kernels are compiled for.
 """
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 BYTES_OF_A_THREAD = 1 << 18
-"""For fewer a thread would not be worth its start."""
+"""Bytes below which another thread does not pay."""
 
 MOST_THREADS = 8
-"""Some threads use all of what memory gives."""
+"""Threads that saturate the memory bandwidth."""
 
 
 class PackedBufferType(BufferType):
     """Memory of the CPU device for matrices that only products read, packed for the instructions of ``target``.
 
-    Takes leafs without gaps of the types that products of many columns have a packed order for.  ``target`` is the
+    Takes contiguous leaves of the types that products of many columns have a packed order for.  ``target`` is the
     current one when the buffer type is made.
     """
 
@@ -46,7 +46,7 @@ class PackedBufferType(BufferType):
         super().__init__(f"{device.name} packed", device)
         self.target = target
         self.forms = forms
-        """How weights lie here, by the names of their types."""
+        """The layouts of packed weights, by the names of their types."""
         self._memory = HostBufferType(self.name, device)
 
     @property
@@ -67,7 +67,7 @@ class PackedBufferType(BufferType):
         return None
 
     def alloc_size(self, tensor: Described) -> int:
-        """Bytes of the packed matrices, with what fills up panels and blocks, and of rows that lie beside them."""
+        """Bytes of the packed matrices, padding of panels and blocks included, and of plain rows that are kept, too."""
         form = self.forms.get(tensor.type.name)
         if form is None:
             return tensor.nbytes
@@ -174,25 +174,25 @@ class PackedBuffer(HostBuffer):
 
 
 def pack(form: Form, raw: Bytes, packed: Bytes, K: int, M: int) -> None:
-    """Put the bytes of matrices of ``M`` rows of ``K`` numbers in packed order; what fills up is zero."""
+    """Packs matrices of ``M`` rows of ``K`` numbers; padding is zero."""
     _move(form, raw, packed, K, M, into_packed=True)
 
 
 def unpack(form: Form, packed: Bytes, raw: Bytes, K: int, M: int) -> None:
-    """Put packed bytes back in the order of rows."""
+    """Unpacks matrices to the order of rows."""
     _move(form, raw, packed, K, M, into_packed=False)
 
 
 def _move(form: Form, raw: Bytes, packed: Bytes, K: int, M: int, *, into_packed: bool) -> None:
     panels, width = -(-M // form.rows), form.block_bytes
     rows = raw.reshape(-1, M, raw.size // M // (packed.size // form.matrix_bytes(K, M)))
-    step = form.slice_numbers(K, M) // form.numbers * width  # of a row's bytes
+    step = form.slice_numbers(K, M) // form.numbers * width  # bytes of a row
     whole = -(-K // form.numbers) * width
     parts = []
     at = 0
     for matrix in rows:
         for start in range(0, whole, step):
-            size = form.rows * min(step, whole - start)  # of a panel in bytes
+            size = form.rows * min(step, whole - start)  # bytes of a panel
             parts.append((matrix[:, start : start + step], packed[at : at + panels * size].reshape(panels, size)))
             at += panels * size
 
@@ -204,9 +204,9 @@ def _move(form: Form, raw: Bytes, packed: Bytes, K: int, M: int, *, into_packed:
 
 
 def _on_threads(work: Callable[[int, int], None], count: int, nbytes: int) -> None:
-    """``work(first, last)`` on parts of ``count`` things, by several threads where there are enough bytes for that.
+    """Calls ``work(first, last)`` for parts of ``count`` items, on several threads if there are enough bytes for that.
 
-    NumPy copies without Python's lock, and new memory is made by the operating system where it is first written to.
+    NumPy copies without Python's lock, and the first write to a page of new memory makes the system allocate it.
     """
     threads = min(default_threads(), MOST_THREADS, nbytes // BYTES_OF_A_THREAD, count)
     if threads < 2:
@@ -221,7 +221,7 @@ def _on_threads(work: Callable[[int, int], None], count: int, nbytes: int) -> No
 
 
 def _move_slice(form: Form, matrix: Bytes, places: Bytes, *, into_packed: bool) -> None:
-    """Between rows of weights, cut to a slice, and its panels, [panel][byte]."""
+    """Copies between the rows of a slice of weights and its panels, [panel][byte]."""
     size = places.shape[1] // form.rows
     panel_rows = np.zeros((form.rows, size), np.uint8)
     for number, place in enumerate(places):
@@ -237,7 +237,7 @@ def _move_slice(form: Form, matrix: Bytes, places: Bytes, *, into_packed: bool) 
 
 
 def _move_panel(form: Form, rows: Bytes, panel: Bytes, *, into_packed: bool) -> None:
-    """Between ``rows``, [row][byte], and a ``panel``, [block][byte]."""
+    """Copies between ``rows``, [row][byte], and a ``panel``, [block][byte]."""
     blocks = len(panel)
     apart = rows.reshape(form.rows, blocks, form.block_bytes)
     at = 0

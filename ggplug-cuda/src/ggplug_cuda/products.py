@@ -1,4 +1,4 @@
-"""Matrix products by cuBLAS, for weights that meet many columns."""
+"""Matrix products of many columns by cuBLAS."""
 
 from __future__ import annotations
 

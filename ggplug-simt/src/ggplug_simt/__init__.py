@@ -1,4 +1,4 @@
-"""What runs programs on GPUs over a vendor's primitives, and a library of programs in one C dialect.
+"""A runtime for programs on GPUs over a vendor's driver, and a library of programs in one C dialect.
 
 A vendor package provides a :class:`Driver` and its :class:`Queue`, names the :class:`Library` that its compiler reads,
 and lists its :class:`SimtDevice` objects in a :class:`SimtRegistration`.

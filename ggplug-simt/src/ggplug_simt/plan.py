@@ -1,4 +1,4 @@
-"""Plans: launches chosen and bound once, and given to the queue again and again."""
+"""Plans: launches that are chosen and bound once, and submitted many times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ggplug_simt.workspace import Workspace
 
 
 class _PlannedLaunch:
-    """One launch of a plan: what it is called, and which variant of its program is bound."""
+    """One launch of a plan: its name, its node, and the tensors that its bound variant may alias."""
 
     __slots__ = ("aliased", "launch", "name", "node", "op")
 
@@ -37,10 +37,10 @@ class _PlannedLaunch:
 
 
 class SimtPlan(Plan):
-    """The launches of a graph, which ``stream`` gives to the queue of its ``workspace``.
+    """The launches of a graph, which ``stream`` submits to the queue of its ``workspace``.
 
-    All argument structs lie in one array (:mod:`ggplug_simt.binding`), so taking over an allocation is arithmetic on
-    whole arrays; the queue is told only what changed.
+    All argument structs lie in one array (:mod:`ggplug_simt.binding`), so binding to an allocation is arithmetic on
+    whole arrays; the queue gets only the changes.
     """
 
     def __init__(self, stream: Backend, workspace: Workspace, graph: Graph, groups: Groups = UNGROUPED) -> None:
@@ -55,7 +55,7 @@ class SimtPlan(Plan):
         self._arguments = Arguments(driver.library, driver.properties)
         self._launches: list[_PlannedLaunch] = []
         self._number = 0
-        """Of a plan with ids, what its programs call it in the stream's record of faults."""
+        """The plan's number in the stream's record of faults; 0 without ids."""
         self._graph: Callable[[], Graph | None] = lambda: None
         positions: list[int] = []
         scratch = 0
@@ -71,7 +71,7 @@ class SimtPlan(Plan):
         """Which of all tensors are the graph's; the others are scratch memory or the record of faults."""
         self._tensors = self._positions[self._placed]
         self._scratch = max(scratch, 1) if SCRATCH in positions else 0
-        self._special()  # memory that is missing is missed now
+        self._special()  # allocates now, so that lack of memory shows here
         self._sequence = self._new_sequence()
         self._memories: list[DeviceMemory] = []
         self._claimed: frozenset[SimtBuffer] = frozenset()
@@ -94,7 +94,7 @@ class SimtPlan(Plan):
             return self._queue.sequence(dispatches)
 
     def _dispatch(self, number: int, aliased: frozenset[int]) -> Dispatch:
-        """A launch as the queue gets it, its program, for tensors that are ``aliased``, compiled.
+        """The dispatch of a launch; compiles the variant of its program for ``aliased`` tensors.
 
         Raises KernelCompileError.
         """
@@ -141,7 +141,7 @@ class SimtPlan(Plan):
     def _placed_in(
         self, graph: Graph, places: BufferOffsets
     ) -> tuple[list[SimtBuffer], list[DeviceMemory], Indexes, Indexes]:
-        """The buffers, and all memory: that of the buffers, scratch memory, and the record of faults."""
+        """(buffers; all memories; for each tensor the number of its memory; its offset)."""
         buffers: list[SimtBuffer] = []
         known: dict[int, int] = {}
         numbers = np.empty(len(places.buffers), np.int64)
@@ -165,7 +165,7 @@ class SimtPlan(Plan):
         return buffers, memories, which, offsets
 
     def _special(self) -> list[tuple[int, DeviceMemory]]:
-        """Scratch memory and the record of faults, if the plan needs them, with the positions that stand for them."""
+        """Scratch memory and the record of faults, if the plan needs them, with their positions."""
         found = []
         if self._scratch:
             found.append((SCRATCH, self._workspace.scratch(self._scratch)))
@@ -174,9 +174,9 @@ class SimtPlan(Plan):
         return found
 
     def _choose_variants(self) -> set[int]:
-        """Where a launch's tensors share memory otherwise than before, another variant of its program is taken.
+        """Replaces each launch whose aliased tensors have changed by another variant of its program.
 
-        Returns the numbers of these launches, whose arguments have to be set.
+        Returns the numbers of these launches, whose arguments have to be set again.
         """
         replaced = set()
         aliased = self._arguments.aliased()
@@ -185,7 +185,7 @@ class SimtPlan(Plan):
             if wanted == planned.aliased:
                 continue
             self._sequence.replace(number, self._dispatch(number, wanted))
-            planned.aliased = wanted  # only now: where this breaks off, it is replaced once more
+            planned.aliased = wanted  # only now: if this raises, the launch is replaced again later
             for n in self._arguments.tensors_of(number):
                 self._sequence.bind(number, self._arguments.owners[n].tensor, self._arguments.binding(n))
             replaced.add(number)
@@ -194,7 +194,7 @@ class SimtPlan(Plan):
     # -- computing ---------------------------------------------------------------------------------
 
     def compute(self) -> None:
-        # From the check of the memory to the last launch nobody frees any of it; freeing waits for the queue, too.
+        # From the check of the memory to the last launch no thread frees any of it; freeing waits for the queue, too.
         call = Call(self._runtime.guard, "launching", own=self._own, shared=self._claimed)
         with call:
             self._check()
@@ -215,7 +215,7 @@ class SimtPlan(Plan):
             raise
 
     def _check(self) -> None:
-        """Raises what keeps the plan from being launched: no launch reaches memory that was freed."""
+        """Raises an error if the plan is not bound, or if memory that its launches use was freed."""
         if self._workspace.lane.is_free or not self._ready:
             self._workspace.check_open()
             device = self._runtime.device
@@ -227,14 +227,14 @@ class SimtPlan(Plan):
                 raise BufferUseError("the memory of a plan was freed: bind it again", device=self._runtime.device)
 
     def _note(self) -> None:
-        """Tells the stream's faults, whose lock is held, which graph with ids is computed."""
+        """Registers the graph with ids in the stream's faults, whose lock is held."""
         graph = self._graph()
         if graph is None:
             raise TensorStateError("the plan is bound to a graph that is gone: keep the graph that is computed")
         self._workspace.faults.pending[self._number] = graph
 
     def compute_traced(self) -> list[NodeTime]:
-        """One entry a node.  The queue is finished after each launch, so times hold its latency too."""
+        """The times of each node.  The queue is finished after each launch, so times include its latency."""
         self._stream.synchronize()
         with Claim(self._own, self._claimed):
             self._check()
@@ -265,12 +265,12 @@ class SimtPlan(Plan):
         tensor = graph.tensors[position]
         device = self._runtime.device
         return BufferUseError(
-            f"{device.name} cannot reach {tensor!r} in {buffer!r}: copy it over first", device=device, tensor=tensor
+            f"{device.name} cannot reach {tensor!r} in {buffer!r}: copy it to this device first", device=device, tensor=tensor
         )
 
 
 def _position(graph: Graph, group: Group, position: int) -> int:
-    """Where a launch's tensor stands in the graph; SCRATCH and FAULTS stay what they are."""
+    """The position of a launch's tensor in the graph; SCRATCH and FAULTS are returned unchanged."""
     if position in (SCRATCH, FAULTS):
         return position
     tensor = group.operands[position - DST]

@@ -1,7 +1,7 @@
-"""LaunchSequence of queues that take launches one by one, as OpenCL's and CUDA's do, with grids of one dimension.
+"""Launch sequences of queues that take launches one by one, as OpenCL's and CUDA's do, with grids of one dimension.
 
-LaunchSequence that is submitted a second time in the same places may be captured: a run of launches becomes one.  Whatever is
-bound anew drops what was captured.
+When a sequence is submitted a second time with the same bindings, runs of its launches may be captured, each as one
+launch.  A new binding drops what was captured.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from ggplug_simt.driver import Binding, Dispatch, Handle, LaunchSequence, Queue
 
 
 class Bound:
-    """A kernel with its arguments, ready to be launched again and again.
+    """A kernel with its arguments, ready to be launched many times.
 
-    A launch that was given to a queue keeps the arguments that it was given with.  ``capturable``: its launches may be
-    part of what :meth:`StepwiseQueue.capture` captures.
+    A launch keeps the arguments that it was submitted with.  ``capturable``: :meth:`StepwiseQueue.capture` may capture
+    its launches.
     """
 
     capturable: bool = True
 
     def set_buffer(self, position: int, handle: Handle) -> None:
-        """The pointer argument at ``position``."""
+        """Sets the pointer argument at ``position``."""
         raise NotImplementedError
 
     def set_arguments(self, position: int, arguments: npt.NDArray[np.uint8]) -> None:
-        """The struct argument at ``position``, by value."""
+        """Sets the struct argument at ``position``, by value."""
         raise NotImplementedError
 
 
 class StepwiseQueue(Queue):
-    """A queue whose launches are functions, each called once for a launch."""
+    """A queue whose launches are Python functions, each called once for a launch."""
 
     @abstractmethod
     def bind(self, dispatch: Dispatch) -> Bound:
@@ -43,12 +43,12 @@ class StepwiseQueue(Queue):
 
     @abstractmethod
     def launcher(self, bound: Bound, groups: int, lanes: int) -> Callable[[], object]:
-        """A function that launches ``bound`` in this queue; it is called many times, so it should be quick."""
+        """A function that launches ``bound`` in this queue; it is called many times, so it should be fast."""
 
     def capture(self, launchers: Sequence[Callable[[], object]]) -> Callable[[], object] | None:
-        """A function that launches all of these, with the arguments that they have now, at the price of one.
+        """Captures launches: returns a function that launches all of them as one, with their current arguments.
 
-        None if it cannot be done (default: it cannot).
+        None if that is not possible (default).
         """
         return None
 
@@ -57,7 +57,7 @@ class StepwiseQueue(Queue):
 
 
 class StepwiseSequence(LaunchSequence):
-    """Launches that are given one by one, or in captured runs."""
+    """Launches that are submitted one by one, or in captured runs."""
 
     def __init__(self, queue: StepwiseQueue, dispatches: Sequence[Dispatch]) -> None:
         self._queue = queue
@@ -89,7 +89,7 @@ class StepwiseSequence(LaunchSequence):
         self._drop()
 
     def _drop(self) -> None:
-        """What was captured has the places of before."""
+        """Drops captured runs, which have the old bindings."""
         if self._submitted > 1:
             self._starts = list(enumerate(self._launchers))
         self._submitted = 0
@@ -98,7 +98,7 @@ class StepwiseSequence(LaunchSequence):
         self._submitted += 1
         if self._submitted == 2:
             self._starts = self._captured()
-        for self.at, start in self._starts:  # noqa: B020 - the number is there for who handles an error
+        for self.at, start in self._starts:  # noqa: B020 - error handlers read the number
             start()
 
     def submit_one(self, number: int) -> None:
@@ -106,7 +106,7 @@ class StepwiseSequence(LaunchSequence):
         self._launchers[number]()
 
     def _captured(self) -> list[tuple[int, Callable[[], object]]]:
-        """The launches, runs of them as one where the queue can do that; each with the number of its first."""
+        """The launches, with runs captured as one if the queue can do that; each with the number of its first launch."""
         starts: list[tuple[int, Callable[[], object]]] = []
         by_kind = itertools.groupby(enumerate(self._launchers), lambda each: self._bound[each[0]].capturable)
         for capturable, run in by_kind:

@@ -78,7 +78,7 @@ class SimtBackend(Backend):
                     with self.runtime.guard.guarded("copying"):
                         self.queue.copy(source.handle, source_offset, own.handle, target_offset, size)
         elif source.address is not None:
-            # The source may be written again as soon as its stream goes on, so what is sent is a copy.
+            # The source may be written again as soon as its stream goes on, so a copy is sent.
             if source_stream is not None:
                 source_stream.synchronize()
             copied = np.empty(size, np.uint8)

@@ -1,4 +1,4 @@
-"""Elements that are moved to other positions, and windows that are written: copies of ranges."""
+"""Padding, rolling, and stores into windows, as copies of ranges."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ggplug_cpu.tape import Entry
 CopiedRange = tuple[int, int, int]
 """Along one dimension: the first element in y, the first in x, and how many elements are copied."""
 
-#: More ranges than a node's entries should be.
+#: Most entries of a node.
 _MOST = 256
 
 
 def pad(node: Tensor) -> Entries | Decline:
-    """y = x with zeros around it, or with what lies on its other side."""
+    """y = x with zeros around it, or with elements from its opposite side."""
     op, x = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Pad)
     if op.circular:
@@ -41,7 +41,7 @@ def pad(node: Tensor) -> Entries | Decline:
 
 
 def roll(node: Tensor) -> Entries | Decline:
-    """y = x, moved around in each dimension."""
+    """y = x, shifted circularly in each dimension."""
     op = node.op
     assert isinstance(op, ops.Roll)
     return _copies(node, [_around(-shift, n, n) for shift, n in zip(op.shifts, node.ne, strict=True)])
@@ -87,7 +87,7 @@ def acc(node: Tensor) -> Entries:
 
 
 def _window(node: Tensor) -> tuple[int, Shape]:
-    """Where the window that a node writes begins, in bytes, and its shape."""
+    """(offset in bytes, shape) of the window that a node writes."""
     op, b, kind = node.op, source_tensor(node, 1), node.type
     assert isinstance(op, Window)
 
@@ -99,7 +99,7 @@ def _window(node: Tensor) -> tuple[int, Shape]:
 
 
 def _around(start: int, n: int, count: int) -> list[CopiedRange]:
-    """``count`` elements from ``start`` on of ``n`` that are repeated in both directions."""
+    """The ranges of ``count`` elements from ``start`` on, of ``n`` elements that repeat in both directions."""
     ranges, done = [], 0
     while done < count:
         at = (start + done) % n
@@ -110,7 +110,7 @@ def _around(start: int, n: int, count: int) -> list[CopiedRange]:
 
 
 def _copies(node: Tensor, along: Iterable[list[CopiedRange]]) -> Entries | Decline:
-    """Copies of all combinations of ranges of the four dimensions."""
+    """The entries that copy all combinations of ranges of the four dimensions."""
     x, entries = source_tensor(node, 0), list[Entry]()
     for ranges in itertools.product(*along):
         if len(entries) == _MOST:
@@ -130,7 +130,7 @@ def _copied(node: Tensor, ne: tuple[int, ...], to: int, start: int, nb: tuple[in
 
 
 def _apart(entries: Iterable[Entry]) -> Entries:
-    """Entries that write different bytes, so that none waits for another."""
+    """Entries without barriers between them: they write different bytes."""
     return Entries(tuple(Entry(e.kernel, e.words, e.tasks, barrier_before=not i) for i, e in enumerate(entries)))
 
 

@@ -1,6 +1,6 @@
 """Converters: rows of every type to contiguous f32 and back; see :mod:`.rows`.
 
-A type becomes known to every operation by its pair of converters here.
+With its pair of converters here, every op reads and writes a type.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4}
 
 @kernel
 def read_plain(elem: str) -> Body:
-    """f32, f16 or bf16, at any stride, to contiguous f32; stride 0 repeats one element.  Of none, none is read."""
+    """f32, f16 or bf16, at any stride, to contiguous f32; stride 0 repeats one element.  No element is read if there are none."""
     F, step, size = simd.vec("f32"), simd.width("f32"), _BYTES[elem]
     load, load_first = simd.load_as_f32(elem, F), simd.load_first_as_f32(elem, F)
     load_one, splat = simd.LOADS[elem], simd.splat(F)
@@ -78,7 +78,7 @@ def read_integers(elem: str) -> Body:
 
 @kernel
 def write_integers(elem: str) -> Body:
-    """Contiguous f32 to 32-bit integers at any stride: cut towards zero, the nearest beyond their range, 0 for NaN."""
+    """Contiguous f32 to 32-bit integers at any stride: truncated, clamped to their range, 0 for NaN."""
     store = simd.STORES[elem]
 
     def body(floats: int, params: int) -> None:
@@ -91,7 +91,7 @@ def write_integers(elem: str) -> Body:
 
 @kernel
 def read_blocks(type_name: str) -> Body:
-    """Quantised blocks, one after the other, to contiguous f32."""
+    """Contiguous quantised blocks to contiguous f32."""
     dequantize = quantize.dequantize_row(type_name)
 
     def body(floats: int, params: int) -> None:
@@ -102,7 +102,7 @@ def read_blocks(type_name: str) -> Body:
 
 @kernel
 def write_blocks(type_name: str) -> Body:
-    """Contiguous f32 to quantised blocks, one after the other, as ggml's reference rounds."""
+    """Contiguous f32 to contiguous quantised blocks, rounded as in ggml's reference."""
     quantise = quantize.quantize_row(type_name)
 
     def body(floats: int, params: int) -> None:

@@ -1,7 +1,6 @@
-"""Rows of weights encoded as files have them: byte for byte as :func:`ggplug.quantize`.
+"""Encodes rows of weights as in files: byte for byte as :func:`ggplug.quantize`.
 
-What ops store is written by :mod:`ggplug_cpu.parts.converters`; some types are stored by ops in another, faster
-way than in files.
+Ops store rows by :mod:`ggplug_cpu.parts.converters`, which round some types in another, faster way.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from ggplug_cpu.types.search import mean_square
 
 
 class Encoding(Parameters):
-    """``rows`` of ``n`` numbers, a few at a time; both sides lie without gaps."""
+    """``rows`` contiguous rows of ``n`` numbers."""
 
     y = destination("nb1")
     x = source("nb1", "convert", "block_bytes")
     importance = source()
-    """Of each of the ``n`` numbers, float32, for all rows; none for kernels that take none."""
+    """The importance of each of the ``n`` numbers, f32, the same for all rows; absent for kernels without importance."""
     n = integer()
     rows = integer()
     at_once = integer()
@@ -32,13 +31,13 @@ class Encoding(Parameters):
 
 
 def scratch_bytes(n: int) -> int:
-    """What the kernel needs of a thread's scratch."""
+    """Bytes of scratch memory of the kernel."""
     return ARGUMENTS + 4 * n
 
 
 @functools.cache
 def encode_row(type_name: str, weighted: bool) -> Intrinsic:
-    """``encode_row(...)(blocks, x, importance, n)``: ``n`` f32 at ``x`` as blocks at ``blocks``."""
+    """``encode_row(...)(blocks, x, importance, n)``: encodes ``n`` f32 at ``x`` as blocks at ``blocks``."""
     t = BLOCKS[type_name]
     size = t.block_size
 
@@ -64,7 +63,7 @@ def encode_row(type_name: str, weighted: bool) -> Intrinsic:
 
 @kernel
 def encode_rows(type_name: str, weighted: bool) -> Body:
-    """Rows of any type that is read as f32, as rows of a block type."""
+    """Encodes rows of any type with a reader as rows of a block type."""
     encode = encode_row(type_name, weighted)
 
     def body(ctx: int, params: int) -> None:

@@ -1,6 +1,6 @@
 """The searches of ``ggplug.quants.grid_search``, compiled: the same float32 operations in the same order.
 
-A thread searches for one group after the other.  Tables of a :class:`Grid` lie in memory of the caller.
+A thread searches for one group after the other.  The caller owns the tables of a :class:`Grid`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ AT_ONCE = 64
 
 
 class Grid(Parameters):
-    """Tables that tell which rows of a grid are next to a point.
+    """Tables of the rows of a grid that are nearest to a point.
 
-    ``rows``: for every code of a point int32, its row if it is one, else -1 - w: from word w of ``near`` on there are
-    how many rows are nearby, and these, the nearest first.  ``levels``: the digits of each row, a byte each.
+    ``rows``: for every code of a point an int32: the number of its row if the point is one, else -1 - w.  Words of
+    ``near`` from w on: the number of near rows, then these rows, the nearest first.  ``levels``: the digits of each row, a byte each.
     """
 
     rows = source()
@@ -34,7 +34,7 @@ class Grid(Parameters):
 
 
 class Magnitudes(Grid):
-    """``groups`` of numbers ``x`` and their ``weights``, one group behind the other; what is found of each."""
+    """Contiguous ``groups`` of numbers ``x`` and their ``weights``; and the results for each group."""
 
     x = source()
     weights = source()
@@ -44,7 +44,7 @@ class Magnitudes(Grid):
     groups = integer()
     step = real()
     least = real()
-    """Groups with no number as large have the scale 0; 0: those of zeros."""
+    """Groups with no number as large have the scale 0; if it is 0, groups of zeros only."""
 
 
 @functools.cache
@@ -73,7 +73,7 @@ def _search(size: int, width: int, tries: int, even: bool, again: str, from_all:
             return ((bytes_.convert(I32) << 1) + 1).convert(F32)
 
         def rows_by(inverse: Value, scale: Value) -> tuple[list[Value], list[Value]]:
-            """For each part its row, and whether the point itself is one."""
+            """For each part its row, and whether the point is a row itself."""
             whole = between(0, nearest((inverse.splat(size) * magnitude - 1.0) * 0.5), levels - 1)
             shifted = whole << constants(x.b, I32, [bits * (i % width) for i in range(size)])
             found, are_rows = [], []
@@ -159,7 +159,7 @@ def _search(size: int, width: int, tries: int, even: bool, again: str, from_all:
 def _with_signs(x: Value, weights: Value, even: bool) -> tuple[Value, Value]:
     """Magnitudes, and the signs of each eight as a byte; ``even``: with an even number of negative ones.
 
-    Where there would be an odd number, the one that is worth least changes its own, and its magnitude is negative.
+    If there would be an odd number, the number of least weight changes its sign, and its magnitude is negative.
     """
     magnitudes, bytes_ = [], []
     worth = weights * x * x
@@ -169,7 +169,7 @@ def _with_signs(x: Value, weights: Value, even: bool) -> tuple[Value, Value]:
         if even:
             each = worth.part(start, 8)
             least = each.equal(each.min().splat(8)).bitcast(I8)
-            lowest = least & (0 - least)  # of several the first
+            lowest = least & (0 - least)  # the first of several equal ones
             ones = values.call(bits.b, "llvm.ctpop.i8", I8, bits)
             flip = lowest & (0 - (ones & 1))
             bits = bits ^ flip

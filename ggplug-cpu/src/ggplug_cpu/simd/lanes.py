@@ -1,6 +1,6 @@
 """Names of vector types: an element, ``x`` and a count of lanes, ``f32x16``.
 
-Elements: ``i1`` (masks), ``i8``, ``i16``, ``i32``, ``i64``, ``f32``, ``f64``.  Half-width floats live in ``i16``
+Elements: ``i1`` (masks), ``i8``, ``i16``, ``i32``, ``i64``, ``f32``, ``f64``.  Half-width floats are in ``i16``
 lanes: see :mod:`.halves`.
 """
 

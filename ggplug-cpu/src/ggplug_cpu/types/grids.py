@@ -1,6 +1,6 @@
 """IQ1_S to IQ3_S: super-blocks of 256 numbers as rows of a grid, with signs and scales apart.
 
-Ops do not encode them: a good encoding takes too long.  Files do, by the encoders of core with compiled searches
+Ops do not encode them: a good encoding takes too long.  The encoders of core do, for files, with compiled searches
 (``ggplug_cpu.quantization.searches``).
 """
 
@@ -41,7 +41,7 @@ _NEGATIVE = [sum(0xFF << 8 * i for i in range(8) if signs >> i & 1) for signs in
 
 
 def _rows(b: ir.IRBuilder, name: str, table: list[int], word: ir.IntType, indices: Sequence[Value]) -> Value:
-    """The chosen rows of a grid, of ``word`` bits each, as 32 int8."""
+    """The rows of a grid at ``indices``, of ``word`` bits each, as 32 int8."""
     address = constant_words(b, name, table)
     size = word.width // 8
     return values.gathered([values.load(address + i * size, word) for i in indices]).bitcast(vector(I8, GROUP))

@@ -1,4 +1,4 @@
-"""Attention in one pass: the product of keys and queries, its softmax, and the product of values with that."""
+"""Chooses kernels for attention in one pass: logits k q, their softmax, and the product of values and probabilities."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from ggplug_cpu.ops.soft_max.choosers import soft_max_words
 from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import Entry
 
-#: Logits of a block: what stays in a second-level cache beside the packed weights that they are multiplied with.
+#: Bytes of the logits of a block: with the packed weights that they are multiplied with they fit a second-level cache.
 _LOGITS_BYTES = 256 << 10
-#: Rows of a block at least, if there are as many: over them the packing of keys and values is spread.
+#: The least rows of a block, if there are as many: packing of keys and values is done once a block.
 _LEAST_ROWS = 96
 #: Blocks to aim at, so that threads finish together.
 _BLOCKS = 48
-#: Of a block that a product follows: queries, for it reads all weights again; and how many blocks there have to be.
+#: If a product follows: the least queries of a block, which reads all weights again; and the least number of blocks.
 _LEAST_ROWS_OF_A_LAYER, _LEAST_BLOCKS = 48, 8
 
 
 def attention(group: Group, names: Names) -> Entries | Decline:
-    """y = v softmax(k q), of which axes may be exchanged by a copy, as those of the values may be before.
+    """y = v softmax(k q); a copy may exchange axes of the result, and another one those of the values before.
 
     Names: ``logits``, ``probabilities`` and ``mixed``; ``transposed``, a copy of values; ``copy``, one of the result.
     """
     node, mixed = group.node, names["mixed"]
     nb = mixed.nb if node is mixed else strides_in_copy(mixed, source_tensor(node, 0), node)
     if nb is None:
-        return Decline("the copy is not of the whole result, or takes its rows apart")
+        return Decline("the copy is not of the whole result, or splits its rows")
     fused = _fused(group, names, Ref(RESULT), nb)
     if isinstance(fused, Decline):
         return fused
@@ -53,7 +53,7 @@ def attention(group: Group, names: Names) -> Entries | Decline:
 
 
 def attention_layer(group: Group, names: Names) -> Entries | Decline:
-    """y = f(w v softmax(k q)): the product with what the heads of a query mix, while that is in the cache.
+    """y = f(w v softmax(k q)): the product of weights and the attended values of all heads, while these are in the cache.
 
     Names: as for :func:`attention`, ``copy`` among them, and ``product``.
     """
@@ -63,9 +63,9 @@ def attention_layer(group: Group, names: Names) -> Entries | Decline:
     nb = strides_in_copy(mixed, source_tensor(copy, 0), copy)
     wanted = 4, width * heads, width, width * heads * mixed.ne[1]
     if nb is None or any(n > 1 and mine != its for n, mine, its in zip(mixed.ne, nb, wanted, strict=True)):
-        return Decline("the copy does not put the heads of a query side by side")
+        return Decline("the copy does not make the heads of a query contiguous")
     if whole.nbytes != copy.nbytes or whole.ne[0] != mixed.ne[0] * heads or not whole.is_contiguous():
-        return Decline("a row of the product's activations is not what the heads of a query mix")
+        return Decline("a row of the product's activations is not the attended values of all heads of a query")
     if source_tensor(names["logits"], 0).ne[2:] != source_tensor(names["logits"], 1).ne[2:]:
         return Decline("several heads share keys")
     if any(node in group.nodes[group.nodes.index(product) :] for node in (copy, mixed)):
@@ -117,9 +117,9 @@ def _rows_of_a_block(logits: Tensor, keys: Tensor, row_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class _FusedAttention:
-    """What attention consists of: two products, and words of a softmax between them.
+    """Attention as one kernel computes it: two products, and the words of the softmax between them.
 
-    ``keys``: how many there are; ``row_bytes``: of a row of logits; ``v_block``: queries of a block.
+    ``keys``: number of keys; ``row_bytes``: bytes of a row of logits; ``v_block``: queries of a block.
     """
 
     first: InBlocks
@@ -131,7 +131,7 @@ class _FusedAttention:
 
     @property
     def arguments(self) -> tuple[str, str, str, str]:
-        """Those of the kernel."""
+        """The compile-time arguments of the kernel."""
         return (*self.first.arguments, self.second.arguments[0])
 
     @property
@@ -140,12 +140,12 @@ class _FusedAttention:
 
     @property
     def rows(self) -> int:
-        """Where in scratch the logits are."""
+        """Offset of the logits in scratch memory."""
         return -(-soft_max.scratch_bytes(self.keys) // 128) * 128 + WORDS_BEFORE
 
     @property
     def panels(self) -> int:
-        """Where in scratch the products pack."""
+        """Offset of the products' packed weights and activations in scratch memory."""
         return self.rows + -(-self.v_block * self.row_bytes // 128) * 128
 
     @property
@@ -157,7 +157,7 @@ class _FusedAttention:
         return self.first.tasks + self.second.tasks
 
     def places(self, at: int) -> dict[str, int]:
-        """The kernel's parameters, where ``words`` are ``at`` words behind the first of these."""
+        """The kernel's parameters; ``words`` lie ``at`` words after the first of these."""
         soft_max = at + len(self.first.words)
         return {
             "logits": at,
@@ -170,15 +170,15 @@ class _FusedAttention:
 
 
 def _fused(group: Group, names: Names, result: Ref | int, nb: Extents) -> _FusedAttention | Decline:
-    """What computes ``mixed`` at ``result``, with the byte strides ``nb``."""
+    """The parts of attention that stores ``mixed`` at ``result``, with the byte strides ``nb``."""
     logits, probabilities, mixed = names["logits"], names["probabilities"], names["mixed"]
     if sum(group.kept) > 1:
-        return Decline("a result inside of attention has to be written")
+        return Decline("a result inside attention is read by other nodes, too")
     if probabilities.type is not F32:
-        return Decline(f"probabilities inside of attention are f32, not {probabilities.type.name}")
+        return Decline(f"probabilities inside attention are f32, not {probabilities.type.name}")
     values = source_tensor(names["transposed"], 0) if "transposed" in names else source_tensor(mixed, 0)
     if values.type is not source_tensor(mixed, 0).type or values.ne != source_tensor(mixed, 0).ne:
-        return Decline("the copy of the values changes more than their order")
+        return Decline("the copy of the values changes their type or extents")
 
     def place_of(tensor: Tensor) -> Ref:
         return Ref(slot_of(group, tensor))

@@ -1,10 +1,10 @@
 """Attention in one pass: logits, their softmax, and the values mixed by it, a block of queries at a time.
 
-The logits of a block, a row for each query, stay in the thread's scratch, so what has the size of all queries by all
-keys is never in memory.  Both products and the softmax are computed by what computes them alone, with the same results
-to the bit.  Keys and values are the weights of products, queries and shares of the softmax their activations.
+The logits of a block, a row for each query, stay in the thread's scratch memory, so the matrix of all queries by all
+keys is never in memory.  The device functions are those of the single ops, so the results are the same to the bit.
+Keys and values are the weights of the products, queries and probabilities their activations.
 
-A product with what all heads mix may follow in the same pass: then that stays in scratch, too.
+A product of weights and the attended values may follow in the same pass; then these stay in scratch memory, too.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ WORDS_BEFORE = 128
 
 
 class Attention(Parameters):
-    """Where the words of the three lie, counted in words from these on, and where in a thread's scratch their memory.
+    """Offsets of the parameters of the three steps, in words from these on, and of their scratch memory, in bytes.
 
-    The scratch begins with what the softmax needs.
+    Scratch memory begins with that of the softmax.
     """
 
     logits = integer()
     soft_max = integer()
     mixed = integer()
     rows = integer()
-    """Where the logits of a block lie, in rows of ``row_bytes``, behind :data:`WORDS_BEFORE` bytes."""
+    """Offset of the logits of a block, in rows of ``row_bytes``; :data:`WORDS_BEFORE` bytes precede them."""
     row_bytes = integer()
     panels = integer()
-    """Where the products have their packed weights and activations."""
+    """Offset of the packed weights and activations of the products."""
 
 
 class AttentionLayer(Attention):
-    """The same for a product with what all heads mix."""
+    """Offsets as in :class:`Attention`, for attention and a product of weights and the attended values of all heads."""
 
     out = integer()
     heads = integer()
-    """Where rows of that lie, ``heads_bytes`` apart; a head has ``head_bytes`` of each."""
+    """Offset of the rows of attended values, ``heads_bytes`` apart; a head has ``head_bytes`` of each row."""
     heads_bytes = integer()
     head_bytes = integer()
     rounded = integer()
-    """The same rounded to int8, if the product wants that."""
+    """Offset of these rows rounded to int8, if the product takes int8."""
     rounded_bytes = integer()
 
 
@@ -85,10 +85,10 @@ def attention_layer(
     totals: int = 0,
     rounds: bool = False,
 ) -> Body:
-    """Attention, and a product with packed weights whose activations are what the heads of a query mix.
+    """Attention, and a product of packed weights and the attended values of all heads of a query.
 
     The first four arguments are those of :func:`attention`, ``out_kind`` and ``packed`` are that product's;
-    ``rounds``: the product wants int8, with ``totals`` as for ``mul_mat_round``.  Every head of a
+    ``rounds``: the product takes int8, with ``totals`` as for ``mul_mat_round``.  Every head of a
     query has keys of its own.
     """
     attend = _attended(kind, queries, order, mixing_kind, _from_scratch_to_scratch)
@@ -124,9 +124,9 @@ def attention_layer(
 
 
 def _attended(kind: str, queries: str, order: str, mixing_kind: str, relocate: DeviceFunction) -> DeviceFunction:
-    """``attend(ctx, params, matrix, first, last)``: a block of queries of a matrix of keys.
+    """``attend(ctx, params, matrix, first, last)`` computes queries ``first`` to ``last`` of a matrix of keys.
 
-    ``relocate``: for the second product, given the base of the logits, which become shares.
+    ``relocate``: that of the second product, called with the address of the logits, which have become probabilities.
     """
     to_logits = product_of_blocks(kind, queries, order, relocate=results_to_scratch)
     mix = product_of_blocks(mixing_kind, "f32", relocate=relocate)
@@ -153,7 +153,7 @@ def _attended(kind: str, queries: str, order: str, mixing_kind: str, relocate: D
 
 @device_function
 def _from_scratch_to_scratch(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
-    """Activations are in the base, and results where two words before it say: the first row, and bytes to the next."""
+    """Activations lie at ``base``; two words before it hold the address and the stride of the results."""
     results, between = load_word(base - WORDS_BEFORE), load_word(base - WORDS_BEFORE + 8)
     results_to_scratch(table, capacity, row, count, results, between)
     activations_from_scratch(table, capacity, row, count, base, stride)

@@ -1,6 +1,6 @@
-"""Convolutions as matrix products: windows of the image by the rows of the kernel, packed by the product itself.
+"""Convolutions as matrix products of windows of the image and rows of the kernel; the product packs the windows itself.
 
-A transposed convolution is one too, over an image that is stretched: between neighbours there are zeros.
+A transposed convolution is a convolution of a stretched image, which has zeros between its elements.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.parts.sliding import Sliding
 from ggplug_cpu.tape import Entry
 
-#: Distances within an image are int32.
+#: Offsets within an image are int32.
 _FARTHEST = 1 << 31
-#: Chunks of a product that threads take in turn.
+#: Number of chunks of a product, which threads take one after the other.
 _CHUNKS = 48
 #: Rows of the kernel that a packed block of windows should at least serve.
 _LEAST_ROWS = 48
-#: A multiplication and addition in a tile costs an eighth of an element's work elsewhere.
+#: Multiplications and additions in a tile that cost as much as one simple operation on an element.
 _PER_ELEMENT = 8
 
 
@@ -102,9 +102,9 @@ def _without_zeros(
     taps: tuple[int, int],
     stride: int,
 ) -> Entries | Decline:
-    """``made``, and then once more the channels whose kernel holds numbers that make NaN of zeros.
+    """The entries ``made``, and one that computes again the channels whose kernel has a NaN or an infinity.
 
-    ``ne``: the extents of x, ``taps`` those of a window, ``stride`` apart.
+    ``ne``: extents of x; ``taps``: extents of a window; ``stride``: distance of windows.
     """
     if isinstance(made, Decline):
         return made
@@ -126,7 +126,7 @@ def _without_zeros(
 
 
 def im2col(node: Tensor) -> Entries | Decline:
-    """y[:, window] = the numbers of a window."""
+    """y[:, window] = the elements of x in a window."""
     op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Im2col)
     image = in_f32(x, Ref(source(1)))
@@ -142,7 +142,7 @@ def im2col(node: Tensor) -> Entries | Decline:
 
 
 def im2col_3d(node: Tensor) -> Entries | Decline:
-    """y[:, window] = the numbers of a window of a volume."""
+    """y[:, window] = the elements of x in a window of a volume."""
     op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Im2col3d)
     image = in_f32(x, Ref(source(1)))
@@ -178,7 +178,7 @@ def _sliding(
     *,
     transposed: bool = False,
 ) -> Words | Decline:
-    """The words for windows along one to three axes."""
+    """The parameters of windows along one to three axes."""
     farthest = sum(
         abs(stride) * (extent + axis.padding + axis.dilation * axis.taps + axis.stride)
         for axis, extent, stride in zip(axes, extents, nb, strict=False)
@@ -204,7 +204,7 @@ def _sliding(
 
 
 def _rows(kernel: Tensor, ne: Extents, rows: int = 0) -> Ready:
-    """The kernel as rows of adjacent numbers: where it lies, or copied."""
+    """The kernel as rows of contiguous numbers: in place, or copied."""
     count = rows or ne[3]
     numbers = kernel.size // max(1, count)
     if kernel.is_contiguous():
@@ -232,10 +232,10 @@ def _product(
     *,
     transposed: bool = False,
 ) -> Entries | Decline:
-    """Windows of ``images`` images by the rows of a kernel.
+    """The product of the windows of ``images`` images and the rows of a kernel.
 
-    ``channel`` and ``image_bytes``: from one channel and image of x to the next; ``out_bytes`` and ``out_image_bytes``:
-    the same of the result, which has neighbouring windows side by side.
+    ``channel`` and ``image_bytes``: strides of channels and images of x; ``out_bytes`` and ``out_image_bytes``: the
+    same of the result, in which neighbouring windows are contiguous.
     """
     dims, kind = len(axes), "f32"
     windows = node.ne[:dims]
@@ -282,7 +282,7 @@ def _product(
 
 
 def _blocks(windows: int, rows: int, images: int, panel_bytes: int) -> tuple[int, int]:
-    """Windows, and rows of the kernel, of a chunk: windows are packed once for each chunk of rows."""
+    """(windows, rows of the kernel) of a chunk; windows are packed again for each chunk of rows."""
     shape = layout("f32")
     panels = -(-windows // shape.columns)
     m_chunks = max(-(-panels // max(1, PANEL_BYTES // max(1, panel_bytes))), min(panels, -(-_CHUNKS // images)))

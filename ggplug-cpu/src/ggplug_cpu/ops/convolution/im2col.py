@@ -1,7 +1,7 @@
 """Windows of images as rows: see :class:`ggplug.ops.Im2col`.
 
-A thread first lists, for each number of a row, how many bytes behind the window's first element it lies, and how far
-along each axis; with these a row is read a vector at a time.
+A thread first lists, for each element of a row, its offset from the window's first element, in bytes and along each
+axis; with these lists it gathers a row a vector at a time.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ _PADDING = 16
 
 
 class Im2col(Parameters):
-    """``rows`` windows, ``rows_of_image`` of an image; behind these words stand those of
-    :class:`~ggplug_cpu.parts.sliding.Sliding`.
+    """``rows`` windows, ``rows_of_image`` of an image; the words of :class:`~ggplug_cpu.parts.sliding.Sliding` follow.
 
     A row of y has ``n`` numbers, and rows follow each other ``row_bytes`` bytes apart.  x is f32.
     """
@@ -46,13 +45,13 @@ class Im2col(Parameters):
 
 
 def scratch_bytes(n: int) -> int:
-    """What the kernel needs of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory for rows of ``n`` elements."""
     return ARGUMENTS + ROW_BYTES + 16 * (n + _PADDING)
 
 
 @kernel
 def im2col() -> Body:
-    """Row by row."""
+    """Gathers row after row of y."""
     list_numbers, read_row = _list_numbers(), _read_row()
     behind = 8 * Im2col.word_count()
 
@@ -81,7 +80,7 @@ def im2col() -> Body:
 
 @functools.cache
 def _list_numbers() -> Intrinsic:
-    """``(words, lists, apart, n)``: of each number of a row its bytes, and its distances along the axes (int32)."""
+    """``(words, lists, apart, n)`` lists for each element of a row its offset in bytes and along the axes (int32)."""
     lanes = width("f32")
 
     def emit(words: Value, lists: Value, apart: Value, n: Value) -> None:
@@ -107,7 +106,7 @@ def _list_numbers() -> Intrinsic:
 
 @functools.cache
 def _read_row() -> Intrinsic:
-    """``(words, x, row, lists, apart, place, n)``: ``n`` numbers of window ``row`` of an image, as f32."""
+    """``(words, x, row, lists, apart, place, n)`` stores ``n`` elements of window ``row`` of an image at ``place``, as f32."""
     lanes = width("f32")
     floats, ints = vector(F32, lanes), vector(I32, lanes)
 

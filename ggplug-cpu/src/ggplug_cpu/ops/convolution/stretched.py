@@ -1,8 +1,8 @@
 """Transposed convolutions by kernels with a NaN or an infinity.
 
-Transposed convolutions are computed as convolutions of an image with zeros between its numbers and around them, and a
-number of the kernel that is not finite makes NaN of these zeros.  So results of such kernels are computed once more,
-from the numbers that there are.
+Transposed convolutions are computed as convolutions of a stretched image, with zeros between and around its elements.
+Times a NaN or an infinity of the kernel these zeros are NaN.  So results of such kernels are computed again, from the
+elements of the image only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ggplug_cpu.types import PLAIN
 class Stretched(Parameters):
     """Images of ``channels`` of ``width`` by ``height`` numbers; windows of ``taps0`` by ``taps1``, ``stride`` apart.
 
-    ``rows``: for each channel of the result the numbers of the kernel, those of a channel of x together.
+    ``rows``: for each channel of the result the kernel's numbers, one channel of x after the other.
     """
 
     y = destination("nb1", "nb2", "nb3")
@@ -36,7 +36,7 @@ class Stretched(Parameters):
 
 
 def _has_nonfinite(elem: str) -> Intrinsic:
-    """``has_nonfinite(row, n)``: whether some of ``n`` numbers without gaps are not finite; 0 or 1."""
+    """``has_nonfinite(row, n)``: 1 if any of ``n`` contiguous numbers is not finite, else 0."""
     t = PLAIN[elem]
 
     def emit(row: Value, n: Value) -> Value:
@@ -56,7 +56,7 @@ def _has_nonfinite(elem: str) -> Intrinsic:
 
 @kernel
 def conv_transpose_nonfinite(elem: str) -> Body:
-    """y of the channels whose kernel, numbers of type ``elem``, holds one that is not finite."""
+    """Computes the channels of y whose kernel (of type ``elem``) has a number that is not finite."""
     has_nonfinite, load = _has_nonfinite(elem), simd.LOADS[elem]
 
     def body(ctx: int, params: int) -> None:

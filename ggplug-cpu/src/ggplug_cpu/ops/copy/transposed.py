@@ -1,6 +1,6 @@
-"""Copies that exchange two axes: where the result is contiguous along one axis and the source along another.
+"""Copies that exchange two axes: the result is contiguous along one axis, the source along another.
 
-Read row by row, such a source gives one element of every cache line at a time.  Here squares of :data:`TILE` by
+A loop over rows of the result would use one element of each cache line of the source.  Here squares of :data:`TILE` by
 :data:`TILE` elements are loaded along the source's axis, transposed in registers, and stored along the result's.
 """
 
@@ -45,7 +45,7 @@ def copy_transposed(size: int) -> Body:
 
 
 def _transpose_square(size: int, n: int) -> Intrinsic:
-    """``transpose(y, y_row, x, x_row)``: a square of ``n`` by ``n`` elements, transposed."""
+    """``transpose(y, y_row, x, x_row)`` transposes a square of ``n`` by ``n`` elements."""
     t = vector(I32 if size == 4 else I16, n)
 
     def emit(y: Value, y_row: Value, x: Value, x_row: Value) -> None:

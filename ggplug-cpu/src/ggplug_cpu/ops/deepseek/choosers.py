@@ -1,4 +1,4 @@
-"""The indexer of sparse attention, and connections by several streams."""
+"""The lightning indexer of sparse attention, and hyper-connections."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ggplug_cpu.tape import Entry
 
 
 def _rows(node: Tensor, *indexes: int) -> list[Ready]:
-    """These sources with contiguous rows of f32; the last one knows how much workspace they take."""
+    """Prepares these sources as contiguous rows of f32; the last one has the size of the workspace."""
     found: list[Ready] = []
     for index in indexes:
         at = found[-1].workspace_bytes if found else 0
@@ -30,7 +30,7 @@ def _entries(ready: list[Ready], entry: Entry, scratch_bytes: int = 0) -> Entrie
 
 
 def lightning_indexer(node: Tensor) -> Entries:
-    """y[j, t] = the sum over heads of max(q . k, 0) times a weight, and the mask."""
+    """y[j, t] = the sum over heads of max(q . k, 0) times a weight, plus the mask."""
     q, k, weights = (source_tensor(node, i) for i in range(3))
     ready = _rows(node, 0, 3)
     words = Indexed.words(
@@ -51,7 +51,7 @@ def lightning_indexer(node: Tensor) -> Entries:
 
 
 def combined(node: Tensor) -> Entries:
-    """Matrices of 4 by 4, whose rows and columns are divided by their sums in turn."""
+    """Matrices of 4 by 4, whose columns and rows are divided by their sums alternately."""
     op = node.op
     assert isinstance(op, ops.Dsv4HcComb)
     ready = _rows(node, 0, 2)
@@ -72,7 +72,7 @@ def before(node: Tensor) -> Entries:
     x, weights = source_tensor(node, 0), source_tensor(node, 1)
     ready = _rows(node, 0)
     n, streams, tokens = x.ne[:3]
-    # As behind, of one target.
+    # As ``behind``, with one target.
     of_stream = Place(Ref(source(1)), (0, weights.nb[0], weights.nb[1], 0))
     words = Mixed.words(
         y=Place(Ref(RESULT)),
@@ -89,7 +89,7 @@ def before(node: Tensor) -> Entries:
 
 
 def behind(node: Tensor) -> Entries:
-    """y[i, d, t] = x[i, t] post[d, t], and the sum over streams of residual[i, s, t] comb[d, s, t]."""
+    """y[i, d, t] = x[i, t] post[d, t] + the sum over streams of residual[i, s, t] comb[d, s, t]."""
     ready = _rows(node, 0, 1)
     n, streams, tokens = node.ne[:3]
     words = Mixed.words(

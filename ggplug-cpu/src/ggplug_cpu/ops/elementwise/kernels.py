@@ -1,7 +1,7 @@
-"""Operations on every element of any number of sources, which may repeat (broadcast) to the result.
+"""Elementwise ops on any number of sources, which are broadcast to the result.
 
-Types other than f32 are converted a block at a time.  Whatever the number of threads, an element goes through the same
-instructions, so results are bit-identical.
+Types other than f32 are converted a block at a time.  Every element is computed by the same instructions, so results
+are bit-identical for every number of threads.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def elementwise_parameters(sources: int) -> type[Elementwise]:
 
 
 def scratch_bytes(sources: int) -> int:
-    """What the kernel needs of a thread's scratch."""
+    """Bytes of scratch memory of the kernel."""
     return ARGUMENTS + (1 + sources) * ROW_BYTES
 
 
 @kernel
 def elementwise(program: str) -> Body:
-    """The result of a program such as ``add(x0,x1)``: rows are split into blocks, these into vectors."""
+    """Computes a program such as ``add(x0,x1)``: rows are split into blocks, these into vectors."""
     steps = parsed(program)
     parameters = elementwise_parameters(steps.sources)
     compute, following = _block(steps, parameters), next_block(parameters)
@@ -54,7 +54,7 @@ def elementwise(program: str) -> Body:
 
 
 def _block(steps: Program, parameters: type[Elementwise]) -> Intrinsic:
-    """``compute(scratch, params, n, places)``: ``n`` elements from ``places`` on, at most :data:`BLOCK`."""
+    """``compute(scratch, params, n, places)`` computes ``n`` elements from ``places`` on, at most :data:`BLOCK`."""
     operands = parameters.row_operands()
 
     def emit(memory: Value, params: Value, n: Value, places: Value) -> None:

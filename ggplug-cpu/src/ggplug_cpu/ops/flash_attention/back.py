@@ -1,9 +1,8 @@
 """The gradients of attention: :class:`ggplug.ops.FlashAttnBack`.
 
-Shares of the softmax are computed again where they are needed, a row of them at a time: first for each query, which
-gives its gradient and leaves what its shares are computed from (:class:`Back`, ``saved``), then for each key, which
-collects what all queries that see it give its gradient and that of its value.  So no thread adds to what another one
-writes (T. Dao, *FlashAttention-2*, arXiv:2307.08691).  Sources are f32.
+Probabilities are computed again where they are needed, a row at a time.  The first kernel computes the gradient of
+each query, and saves the statistics of its softmax (:class:`Back`, ``saved``); the second one sums for each key its
+gradient and that of its value over all queries that see it.  So no two threads add to one sum (T. Dao, *FlashAttention-2*, arXiv:2307.08691).  Sources are f32.
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ from ggplug_cpu.simd import values
 from ggplug_cpu.simd.transcendental import emit_exp, emit_tanh
 from ggplug_cpu.simd.values import F32, Value, constant, emitted, first_lanes, loop, vector
 
-#: Where in a thread's scratch rows begin; in front of them an address each of a result and a source of products, and
-#: what a row keeps of its softmax.
+#: Offset of rows in scratch memory.  Before it lie the addresses of a result and a source of products, and the softmax
+#: state of a row.
 ROWS_BEGIN = ARGUMENTS + 128
 _TABLE, _KEPT = ARGUMENTS, ARGUMENTS + 16
-#: Rows of which products are computed at once.
+#: Rows whose products are computed together.
 _TOGETHER = 4
 
 
 class Back(Flash):
-    """As for attention: ``y`` is the gradients, those of k, v and sinks so many bytes behind those of q.
+    """As for attention.  ``y``: the gradients; those of k, v and sinks begin at offsets from those of q.
 
-    Scratch has rows of products at ``logits_at``, of products with d at ``wanted_at``, of others at ``rows_at``, and of
-    sums at ``mixed_at``.
+    Scratch memory has rows of products q k at ``logits_at``, of products with d at ``wanted_at``, of uncapped logits or
+    masks at ``rows_at``, and of sums at ``mixed_at``.
     """
 
     d = source(STRIDES[1:])
     saved = destination()
-    """For each head four rows of ``saved_bytes`` with a number for each query: the logit that powers are relative to,
-    1 over their sum, the mean of the products with d, and what the gradient of the head's sink loses."""
+    """For each head four rows of ``saved_bytes`` with a number for each query: the logit that is subtracted before powers
+    are taken, 1 over their sum, the mean of the products with d, and the query's term in the gradient of the sink."""
     saved_bytes = integer()
     masked = integer()
     wanted_at = integer()
@@ -74,7 +73,7 @@ def _number_of_head(params, matrix, row):  # type: ignore[no-untyped-def]
 
 
 def _products() -> DeviceFunction:
-    """``products(memory, rows, stride, count, other, numbers, results)``: of ``count`` rows with another one."""
+    """``products(memory, rows, stride, count, other, numbers, results)``: dot products of ``count`` rows and another one."""
     some = dot_plain("f32", _TOGETHER, 1)
 
     @device_function
@@ -143,7 +142,7 @@ def _gradients_of_query(
     saved: Value,
     row_bytes: Value,
 ) -> None:
-    """Powers become the gradients of products, and what shares are computed from is saved."""
+    """Replaces powers by the gradients of products, and saves the statistics of the softmax."""
     b, width = n.b, simd.width("f32")
     lanes = vector(F32, width)
     count = (n + (width - 1)).lshr(width.bit_length() - 1)
@@ -177,10 +176,10 @@ def _gradients_of_query(
 
 
 def _derivative(dots: Value, scale: Value, cap: Value) -> Value:
-    """How much logits grow with products: the scale, and where logits are capped 1 - tanh^2 of it."""
+    """The derivative of logits by products: the scale, times 1 - tanh^2 where logits are capped."""
     width = dots.count
     power = emit_exp((dots * scale.splat(width)).abs() * -2.0, positive=False)
-    # as quotient of powers, because the difference from 1 has lost its digits where tanh is near 1
+    # as a quotient of powers: 1 - tanh^2 loses its digits where tanh is near 1
     capped = power * 4.0 / ((power + 1.0) * (power + 1.0)) * (scale * cap).splat(width)
     return cap.equal(0.0).splat(width).select(scale.splat(width), capped)
 
@@ -241,7 +240,7 @@ def _gradients_of_key(
     saved: Value,
     row_bytes: Value,
 ) -> None:
-    """Products become probabilities, and those with d the gradients of products."""
+    """Replaces products by probabilities, and products with d by the gradients of products."""
     width = simd.width("f32")
     lanes = vector(F32, width)
     masks = has_mask.unequal(0).splat(width)
@@ -266,7 +265,7 @@ def _gradients_of_key(
 
 @kernel
 def flash_attention_back_sinks() -> Body:
-    """The gradients of sinks, and zeros between the parts."""
+    """The gradients of sinks, and zeros in the padding between the gradients."""
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         y, row_bytes = Flash.y.address(params), Back.saved_bytes(params)

@@ -1,4 +1,4 @@
-"""Attention as one op: which kernel computes it, and how its work is cut."""
+"""Chooses the kernel for attention as one op, and the sizes of its units."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.parts.rows import ARGUMENTS
 from ggplug_cpu.tape import WORKSPACE, Entry
 
-#: Rows of a unit of tiles at most: what is packed of keys and values is spread over them, and they have to stay in a
-#: second-level cache beside it.
+#: Most rows of a unit of tiles: keys and values are packed once for all of them, and they have to fit a second-level
+#: cache together with the packed block.
 _MOST_ROWS = 192
-#: The same at least, where there are enough.
+#: Least rows of a unit of tiles, if there are as many.
 _LEAST_ROWS = 48
 #: Units to aim at, so that threads finish together.
 _UNITS = 32
-#: Keys of a part at least.
+#: Least keys of a part.
 _LEAST_PART = 4 * KEYS
 #: Multiplications that take about as long as one simple operation on an element.
 _PER_ELEMENT = 8
@@ -76,20 +76,20 @@ def flash_attn_ext(node: Tensor) -> Entries:
 
 
 class _Scratch:
-    """What a thread's scratch holds, one piece behind the other."""
+    """Lays out a thread's scratch memory, one array after the other."""
 
     def __init__(self, start: int) -> None:
         self.bytes = start
 
     def take(self, count: int) -> int:
-        """Where the next ``count`` bytes lie."""
+        """The offset of the next ``count`` bytes."""
         at = self.bytes
         self.bytes += -(-count // 128) * 128
         return at
 
 
 def _rows_of_a_unit(matrices: int, rows: int) -> int:
-    """So many that there are enough units, but not too few to be worth their packing; whole tiles."""
+    """Rows of a unit, in whole tiles: few enough for :data:`_UNITS` units, and enough to pay for packing."""
     tile = layout("f32").rows
     blocks = max(-(-rows // _MOST_ROWS), min(-(-_UNITS // max(1, matrices)), rows // _LEAST_ROWS), 1)
     return -(-rows // (blocks * tile)) * tile
@@ -107,12 +107,12 @@ def _type_read(tensor: Tensor) -> str:
 
 
 def _converted_bytes(tensor: Tensor) -> int:
-    """What a block of rows takes that have to be converted."""
+    """Bytes of a block of rows, if they have to be converted."""
     return 0 if tensor.type in PLAIN else 4 * KEYS * tensor.ne[0]
 
 
 def _place(index: int, tensor: Tensor) -> Place:
-    """Keys or values: of ``nb0`` the kernels know how many bytes a row has."""
+    """The place of keys or values; the kernels use ``nb0`` as the bytes of a row."""
     nb = (tensor.type.row_bytes(tensor.ne[0]), *tensor.nb[1:])
     return Place(Ref(source(index)), nb, 0 if tensor.type in PLAIN else reader(tensor.type) or 0)
 

@@ -1,7 +1,7 @@
-"""Attention of few queries (flash decoding): every number is read once, where it lies, and serves all queries.
+"""Attention of few queries (flash decoding): every key and value is read once, in place, for all queries.
 
-It is bound by how fast keys and values arrive.  They lie far apart where heads take turns in a cache, so the values of
-a block are fetched ahead while its keys are multiplied, and the next keys before its values are mixed.
+Memory bandwidth bounds it.  Rows of one head lie far apart where a cache interleaves heads, so the kernel prefetches
+the values of a block while it multiplies the keys, and the next keys before it accumulates the values.
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ from ggplug_cpu.ops.flash_attention.kernels import (
 from ggplug_cpu.ops.mul_mat.dot import dot_plain
 from ggplug_cpu.parts.rows import ARGUMENTS
 
-#: The most rows of a unit: what the table of addresses has scratch_rows for.
+#: Most rows of a unit: the capacity of the table of addresses.
 MOST_ROWS = 16
-#: Where in a thread's scratch addresses of results of products lie, and of queries behind them.
+#: Offset in scratch memory of the addresses of the products' results; those of queries follow.
 _TABLE = ARGUMENTS
-#: Where in a thread's scratch the rest begins.
+#: Offset in scratch memory of the rows.
 ROWS_BEGIN = 512
 #: Keys that are multiplied at once.
 _TOGETHER = 4
-#: Values that are mixed between fetching as many keys.
+#: Values that are accumulated between prefetches of as many keys.
 _MIXED = 16
-#: Bytes that are fetched at once: a line of the cache.
+#: Bytes of a cache line, the unit of a prefetch.
 _LINE = 64
 
 
 @kernel
 def flash_attention_few(keys_type: str, values_type: str) -> Body:
-    """Units of up to :data:`MOST_ROWS` rows.  Types: those that rows are read as, ``f32`` for converted ones."""
+    """Units of up to :data:`MOST_ROWS` rows.  The arguments are the types that rows are
+    read as: ``f32`` for converted rows.
+    """
     one, two, four = (dot_plain(keys_type, _TOGETHER, rows) for rows in (1, 2, 4))
     mix_one, mix_two, mix_four = (mixing(values_type, rows) for rows in (1, 2, 4))
 

@@ -78,7 +78,7 @@ def padded(numbers: int) -> int:
 
 @kernel
 def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
-    """Attention for units of any number of rows.  The arguments are the types that rows are read as: ``f32`` for converted rows."""
+    """Units of any number of rows.  The arguments are the types that rows are read as: ``f32`` for converted rows."""
     shape = layout("f32")
     columns, width, quantum, quantum_bytes = shape.columns, shape.width, shape.quantum, shape.quantum_bytes
     step, elem_bytes = shape.step_numbers, PLAIN[values_type].elem_bytes

@@ -1,4 +1,4 @@
-"""Numbers that follow from their position: ranges, embeddings of time steps."""
+"""Values computed from positions: ranges, embeddings of time steps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ggplug_cpu.parameters import Parameters, destination, integer, real, reals,
 from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.simd.values import F32, F64, Value, constants, emitted, first_lanes, loop, masked_store
 
-#: Numbers of a range that a thread makes at a time.
+#: Elements of a range that a thread computes at a time.
 PIECE = 4096
 #: Rows of angles, sines and cosines are padded to a multiple of the widest vector.
 _PADDING = 16
 
 
 class Arange(Parameters):
-    """``count`` f32 without gaps."""
+    """``count`` contiguous f32."""
 
     y = destination()
     start = real()
@@ -26,7 +26,7 @@ class Arange(Parameters):
 
 
 class TimestepEmbedding(Parameters):
-    """Rows of ``dim`` f32 without gaps, one for each of ``count`` time steps."""
+    """Contiguous rows of ``dim`` f32, one for each of ``count`` time steps."""
 
     y = destination()
     x = source("nb0")
@@ -37,13 +37,13 @@ class TimestepEmbedding(Parameters):
 
 
 def scratch_bytes(half: int) -> int:
-    """What :func:`timestep_embedding` needs of a thread's scratch."""
+    """Bytes of scratch memory of :func:`timestep_embedding`."""
     return 16 * (half + _PADDING)
 
 
 @emitted("void(i64, i64, i64, f64, f64)")
 def _progression(y: Value, first: Value, n: Value, start: Value, step: Value) -> None:
-    """Numbers ``first`` to first + n - 1 of a range, at ``y``."""
+    """Stores elements ``first`` to first + n - 1 of a range at ``y``."""
     width = simd.width("f32")
     half = width // 2
     steps, starts = step.splat(half), start.splat(half)
@@ -76,7 +76,7 @@ def arange() -> Body:
 
 @kernel
 def timestep_embedding() -> Body:
-    """Cosines of a time step times frequencies, and behind them sines; a zero where one number is left."""
+    """Cosines of a time step times frequencies, then the sines; then a zero if ``dim`` is odd."""
     step = simd.width("f32")
     convert = cosines_and_sines(step)
 

@@ -14,7 +14,7 @@ from ggplug_cpu.tape import Entry
 
 
 def row_gradient(node: Tensor) -> Entries:
-    """A row from a row of the gradient, and one of what the op read or gave."""
+    """Each row is computed from a row of the gradient, and a row of the forward op's source or result."""
     op, dy, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, (ops.RmsNormBack, ops.SoftMaxBack))
     places = (

@@ -16,7 +16,7 @@ from ggplug_cpu.simd.values import F32, F64, Value, emitted, first_lanes, loop, 
 
 
 class RowGradient(Rows):
-    """Rows of the result, of the gradient, and of what the forward op read or gave; ``number`` is the op's own."""
+    """Rows of the result, of the gradient, and of the forward op's source or result; ``number``: the op's parameter."""
 
     y = destination_row()
     dy = source_row()
@@ -25,7 +25,7 @@ class RowGradient(Rows):
 
 
 class RepeatBack(Rows):
-    """Rows of the result, and of their first repetitions; of these there are ``count0`` by ... along four axes."""
+    """Rows of the result, and of their first repetition in x; there are ``count0`` to ``count3`` repetitions along the axes."""
 
     y = destination_row()
     x = source_row()
@@ -45,17 +45,17 @@ PIECE = 256
 
 
 def scratch_bytes(n: int) -> int:
-    """What :func:`row_gradient` needs of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory of :func:`row_gradient` for rows of ``n`` elements."""
     return ARGUMENTS + 12 * n
 
 
-#: What :func:`repeat_back` needs of a thread's scratch.
+#: Bytes of scratch memory of :func:`repeat_back`.
 REPEAT_SCRATCH_BYTES = ARGUMENTS + 2 * ROW_BYTES + 8 * PIECE
 
 
 @kernel
 def row_gradient(name: str) -> Body:
-    """``rms_norm_back`` (its number is eps) and ``soft_max_back`` (scale)."""
+    """``rms_norm_back`` (``number`` is eps) and ``soft_max_back`` (``number`` is the scale)."""
     combine = row_program("weighted(x0,x1)" if name == "rms_norm_back" else "probabilities_back(x0,x1)")
     of_norm = name == "rms_norm_back"
 
@@ -81,7 +81,7 @@ def row_gradient(name: str) -> Body:
 
 @emitted("void(i64, i64, i64)")
 def _added(totals: Value, x: Value, n: Value) -> None:
-    """The ``n`` f32 at ``x`` added to the f64 at ``totals``, of which there is scratch_row for a vector more."""
+    """Adds the ``n`` f32 at ``x`` to the f64 at ``totals``, which has a vector of padding."""
     half = simd.width("f32") // 2
 
     def one(i: Value, _: list[Value]) -> list[Value]:
@@ -97,7 +97,7 @@ def _added(totals: Value, x: Value, n: Value) -> None:
 
 @emitted("void(i64, i64, i64)")
 def _narrowed(y: Value, totals: Value, n: Value) -> None:
-    """The ``n`` f64 at ``totals`` as f32 at ``y``."""
+    """Stores the ``n`` f64 at ``totals`` as f32 at ``y``."""
     half = simd.width("f32") // 2
 
     def one(i: Value, _: list[Value]) -> list[Value]:

@@ -1,4 +1,4 @@
-"""Images in other sizes."""
+"""Interpolation: images resized."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ggplug_cpu.tape import Entry
 
 
 def interpolate(node: Tensor) -> Entries | Decline:
-    """y = sums of elements of x, as the op lists them for each axis."""
+    """y = weighted sums of elements of x, which the op lists for each axis."""
     op, x = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Interpolate)
     if 4 * x.ne[0] >= 1 << 31:

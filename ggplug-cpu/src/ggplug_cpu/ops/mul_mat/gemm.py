@@ -1,8 +1,8 @@
-"""Matrix products of many columns: have a block of the weights packed into the thread's scratch, run all rows past it.
+"""Matrix products of many columns: a thread packs a block of weights into its scratch memory, and multiplies rows with it.
 
-The work is cut into chunks of (matrix, block of weights, block of rows of activations) that threads take in turn; a
-chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of
-``Product.k_block`` numbers, whose results add up in the result.  None of this depends on the number of threads, and no
+The work is cut into chunks of (matrix, block of weights, block of rows of activations), which threads take by
+``next_chunk``; each chunk packs its own weights, so threads never wait for each other.  Along K a chunk goes in steps
+of ``Product.k_block`` numbers, which accumulate in the result.  None of this depends on the number of threads, and no
 number in the result depends on how it is cut: results are bit-identical for any number of threads.
 """
 
@@ -28,21 +28,21 @@ from ggplug_cpu.ops.mul_mat.tiles import tile, unit_bytes_of
 from ggplug_cpu.ops.mul_mat.weights import Packing, pack_block
 from ggplug_cpu.types import BLOCKS, PLAIN
 
-#: Before the packed activations lie two addresses for each row of a tile, and what is told to the kernels that pack
+#: Before the packed activations lie two addresses for each row of a tile, and the parameters of the kernels that pack
 #: weights and finish tiles.
 _PACKING_AT = 16 * MOST_ROWS
 _TABLE_BYTES = -(-(_PACKING_AT + 8 * Packing.word_count() + TILE_BYTES) // 128) * 128
-#: How far ahead of what few rows read panels that lie in memory are fetched, in bytes.
+#: Distance of prefetches from panels in memory, in bytes, for few rows.
 _AHEAD = 8192
 
 
 @kernel
 def mul_mat_gemm(kind: str, activations: str, order: str = "rows", packed: str = "") -> Body:
-    """A product of ``kind``, which says how numbers are packed and multiplied: see :mod:`.layout`.
+    """A product of ``kind``, which decides how numbers are packed and multiplied: see :mod:`.layout`.
 
     ``activations`` is their type in memory, ``int8`` for those that :mod:`.prepare` rounded, and ``order``
-    theirs: ``rows`` where the numbers of a row are adjacent, else ``scattered``.  ``packed`` says how weights lie that
-    were packed once (:func:`.packed.packed_as`); others are packed by the kernel that the product's words name.
+    theirs: ``rows`` where the numbers of a row are adjacent, else ``scattered``.  ``packed``: the layout of packed
+    weights (:func:`.packed.packed_as`); if it is empty, the kernel that the product's parameters name packs them.
     """
     multiply = product_of_blocks(kind, activations, order, packed)
 
@@ -70,14 +70,14 @@ def _as_they_lie(table, capacity, row, count, base, stride):  # type: ignore[no-
 
 @device_function
 def results_to_scratch(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
-    """For :func:`product_of_blocks`: rows of the result are those of the base."""
+    """For :func:`product_of_blocks`: stores the result in rows from ``base`` on."""
     for r in range(capacity):
         store_word(table + 8 * r, base + (row + min(r, count - 1)) * stride)
 
 
 @device_function
 def activations_from_scratch(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
-    """For :func:`product_of_blocks`: rows of activations are those of the base."""
+    """For :func:`product_of_blocks`: reads activations from rows from ``base`` on."""
     for r in range(capacity):
         store_word(table + 8 * (capacity + r), base + (row + min(r, count - 1)) * stride)
 
@@ -90,9 +90,9 @@ def product_of_blocks(
 
     Rows ``m_first`` to ``m_last`` of a matrix of weights by rows ``v_first`` to ``v_last`` of activations; ``panels``
     and ``x`` are scratch for both packed.  The first four arguments are those of :func:`mul_mat_gemm`.
-    ``relocate(table, capacity, row, count, base, stride)`` may replace addresses in the table of ``count`` rows, of
-    which the first is number ``row`` of the block (see :func:`.rows.fill_table`), by some in a ``base`` whose
-    rows are ``stride`` bytes apart.
+    ``relocate(table, capacity, row, count, base, stride)`` may replace addresses in the table of ``count`` rows, the
+    first of which is row ``row`` of the block (see :func:`.rows.fill_table`), by those of rows in scratch memory, from
+    ``base`` on, ``stride`` bytes apart.
     """
     part = _part(kind, activations, order, packed, relocate)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
@@ -113,8 +113,8 @@ def product_of_blocks(
 def slice_of_blocks(kind: str, activations: str, packed: str, relocate: DeviceFunction) -> DeviceFunction:
     """``add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride)``: a step along K.
 
-    What :func:`product_of_blocks` does with ``numbers`` numbers of each row from ``k`` on, a whole step of the product.
-    Steps are taken in order; the last one has the epilogue run.
+    As :func:`product_of_blocks`, for ``numbers`` numbers of each row from ``k`` on, which are a whole step.  Steps are
+    computed in order; the last one runs the epilogue.
     """
     part = _part(kind, activations, "rows", packed, relocate)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
@@ -130,7 +130,7 @@ def slice_of_blocks(kind: str, activations: str, packed: str, relocate: DeviceFu
 
 @shared
 def _part(kind: str, activations: str, order: str, packed: str, relocate: DeviceFunction) -> DeviceFunction:
-    """As :func:`slice_of_blocks`, between what makes tile registers ours and what gives them up."""
+    """As :func:`slice_of_blocks`, while the tile registers are configured."""
     step_numbers = layout(kind).step_numbers
     find = first_panel(kind, packed) if packed else _packed_by_a_kernel
     run_tile = _run_tile(kind, stored_in(packed), _AHEAD if packed else 0, activations, order, relocate)
@@ -164,12 +164,12 @@ def _run_tile(
 ) -> DeviceFunction:
     """``run(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first)``.
 
-    The rows of a tile from number ``v`` on, of ``left`` in a block that begins at ``v_first``, past all panels.
-    Returns how many they are.  ``stored`` and ``ahead``: see :func:`~.tiles.tile`.
+    Multiplies a tile of rows from ``v`` on with all panels; returns how many rows.  The block begins at ``v_first`` and
+    has ``left`` rows from ``v`` on.  ``stored`` and ``ahead``: see :func:`~.tiles.tile`.
     """
 
     def of_size(size: int, least: int, otherwise: DeviceFunction | None) -> DeviceFunction:
-        """Runs a tile of ``size`` rows where at least ``least`` are left, and else what ``otherwise`` runs."""
+        """Runs a tile of ``size`` rows if at least ``least`` are left, else calls ``otherwise``."""
         run = _run_rows(kind, activations, order, size, stored, ahead)
 
         @device_function
@@ -203,7 +203,7 @@ def _run_tile(
 
 
 def scratch_plan(kind: str, m_block: int, k_block: int, packed: str = "") -> tuple[int, int]:
-    """(where activations are packed, size) of the scratch for ``m_block`` rows of ``k_block`` numbers of weights.
+    """(offset of packed activations, size) of scratch memory for ``m_block`` rows of ``k_block`` numbers of weights.
 
     ``packed``: see :func:`mul_mat_gemm`; then ``m_block`` is 0.
     """
@@ -214,7 +214,7 @@ def scratch_plan(kind: str, m_block: int, k_block: int, packed: str = "") -> tup
 
 
 def _gathered() -> int:
-    """Room for a vector's width of rows whose scattered numbers are collected before they are packed."""
+    """Bytes of a vector's width of rows, into which scattered numbers are gathered before they are packed."""
     shape = layout("f32")
     return shape.width * shape.k_numbers * 4
 
@@ -224,9 +224,10 @@ def _gathered() -> int:
 
 @shared
 def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, ahead: int = 0) -> DeviceFunction:
-    """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``: rows past all panels.
+    """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``.
 
-    ``count`` of ``rows`` are written; their addresses are in the table at ``x``.  ``stored`` and ``ahead``: see
+    Multiplies a tile of ``rows`` rows with all panels, and stores ``count`` of them; the table at ``x`` holds their
+    addresses.  ``stored`` and ``ahead``: see
     :func:`~.tiles.tile`.
     """
     shape = layout(kind)
@@ -257,15 +258,15 @@ def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, a
 
 @shared
 def multiply_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> DeviceFunction:
-    """``multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, to_residual)``: rows past a panel.
+    """``multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, to_residual)``.
 
-    ``left``: columns from this panel on, of which as many as it has are written.  The rest is as for
-    :func:`~.tiles.tile`.
+    Multiplies a tile of rows with a panel.  ``left``: number of columns from this panel on; those of the panel are
+    stored.  The other arguments are as for :func:`~.tiles.tile`.
     """
     shape = layout(kind)
     columns, width, unit_bytes = shape.columns, shape.width, unit_bytes_of(kind, stored)
     whole = tile(kind, rows, 2, False, stored, ahead)
-    if stored in BLOCKS:  # factors lie otherwise than units, so columns cannot be skipped
+    if stored in BLOCKS:  # factors and units have different layouts, so columns cannot be skipped
         rest = tile(kind, rows, 2, True, stored, ahead)
 
         @device_function
@@ -294,7 +295,7 @@ def multiply_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> De
 def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction) -> DeviceFunction:
     """:func:`_run_rows` with tile registers.
 
-    Rows of bf16 that are equally far apart are read where they lie.  Meanwhile those that come next are fetched.
+    Rows of bf16 that are equally far apart are read in place, and the next ones are prefetched meanwhile.
     """
     shape = layout("amx")
     columns, row_bytes, step_numbers = shape.columns, shape.row_bytes, shape.step_numbers
@@ -346,12 +347,12 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
 
 
 def _state_offset() -> int:
-    """Where behind the table the state of the tiles lies: behind the packed activations."""
+    """Offset of the tiles' state: after the table and the packed activations."""
     return _TABLE_BYTES + -(-layout("amx").x_bytes // 128) * 128
 
 
 def _tiles_of_a_chunk() -> tuple[DeviceFunction, DeviceFunction]:
-    """What makes the tile registers ours, and gives them up: between chunks a thread may visit Python."""
+    """(configure, release) for tile registers: between chunks a thread may run Python code."""
     state_offset = _state_offset()
 
     @device_function
@@ -372,7 +373,7 @@ def _nothing(x):  # type: ignore[no-untyped-def]
 
 @shared
 def _pack_rows(kind: str, activations: str, order: str, rows: int, stored: str) -> DeviceFunction:
-    """``pack(params, table, packed, k, numbers)``: the numbers from ``k`` on of the rows in the table's second half."""
+    """``pack(params, table, packed, k, numbers)`` packs the numbers from ``k`` on of the rows in the table's second half."""
     row_bytes, x_bytes, scale_bytes = layout(kind).row_bytes, layout(kind).x_bytes, layout(kind).unit_bytes
     if layout(kind).kind == "i8":
         pack_int8, group = pack_quantized(kind, rows, stored), layout(kind).quantum

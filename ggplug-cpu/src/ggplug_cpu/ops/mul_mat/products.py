@@ -1,4 +1,4 @@
-"""Matrix products: which kernels compute ``mul_mat`` and ``mul_mat_id``.
+"""Chooses the kernels for ``mul_mat`` and ``mul_mat_id``.
 
 =================  ==================================================================================================
 ``mul_mat_dot``    few columns (``DOT_COLUMNS``): every number of the result is a dot product, weights are streamed
@@ -8,7 +8,7 @@
 The latter has a *kind*: see :mod:`.kinds`.
 
 Weights in packed memory (:mod:`ggplug_cpu.packed`) are read by ``mul_mat_gemm`` for any number of columns, so the
-numbers of a result do not depend on how many columns there are; unless their rows lie there as well, as they were.
+results do not depend on the number of columns; except for weights that keep their plain rows.
 
 Activations that a kernel cannot read as they are become rows in the workspace first (``mul_mat_round`` to int8,
 ``mul_mat_widen`` to f32, ``mul_mat_narrow`` to bf16 for tile registers where many chunks of weights would each do it).
@@ -39,22 +39,22 @@ from ggplug_cpu.ops.mul_mat.weights import pack_panels
 from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import WORKSPACE, Entry
 
-#: Rows of activations over which packing a block of weights is spread, at least, if there are as many: more where
-#: multiplying is faster.
+#: Least rows of activations of a chunk, if there are as many: packing a block of weights pays only for many rows, the
+#: more the faster products are.
 _LEAST_ROWS = {"f32": 192, "bf16": 384, "i8": 384, "amx": 384}
-#: Tiles' rows of activations in a chunk where weights lie packed, likewise.
+#: Least tiles of rows of activations of a chunk with packed weights.
 _LEAST_TILES = 4
 #: Chunks to aim at, so that threads finish together.
 _CHUNKS = 48
-#: Chunks that have to do where the rows of the result are not to be cut.
+#: Chunks to aim at if the rows of the result are not to be cut.
 _CHUNKS_OF_WHOLE_ROWS = 8
-#: Weights that a chunk of ``mul_mat_dot`` reads at least, in bytes.
+#: Least bytes of weights of a chunk of ``mul_mat_dot``.
 _STREAM_BYTES = 16 << 10
-#: So many chunks of weights, or more, have activations made bf16 before, for all of them.
+#: Chunks of weights from which on activations are converted to bf16 once for all of them.
 _CHUNKS_THAT_NARROW = 3
-#: An address in :class:`Placed` that only the kernel knows.
+#: Stands for an address in scratch memory in :class:`Placed`.
 IN_SCRATCH = 0
-#: Multiplications that take about as long as one simple operation on an element.
+#: Multiplications that take as long as one simple operation on an element.
 _PER_ELEMENT = 8
 
 
@@ -64,7 +64,7 @@ def mul_mat(node: Tensor) -> Entries | Decline:
 
 
 def single(node: Tensor, placed: Placed) -> Entries | Decline:
-    """The product ``node`` with its operands at these places."""
+    """The entries of the product ``node`` with its operands at these places."""
     a, b = source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(node.op, MulMat)
     refusal = refused(node, a, b, node.op.precision)
@@ -87,9 +87,8 @@ def single(node: Tensor, placed: Placed) -> Entries | Decline:
 class InBlocks:
     """A product that another kernel computes, block by block, with :func:`.gemm.product_of_blocks`.
 
-    ``arguments`` are that function's first three; ``panels_bytes`` is where in scratch that it has for itself
-    activations are packed, of ``scratch_bytes`` in all.  ``rows`` rows are multiplied with each of ``matrices``
-    matrices.
+    ``arguments``: the first three of that function.  It uses ``scratch_bytes`` of scratch memory, and packs activations
+    at offset ``panels_bytes`` of it.  Each of ``matrices`` matrices is multiplied with ``rows`` rows.
     """
 
     arguments: tuple[str, str, str]
@@ -102,10 +101,10 @@ class InBlocks:
 
 
 def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks | Decline:
-    """A product as one kernel computes it with others: blocks of all weights of a matrix by ``v_block`` rows.
+    """A product that a kernel for several nodes computes: blocks of all weights of a matrix by ``v_block`` rows.
 
-    ``a``: the weights, perhaps in another order than the node's own, which decide how the node is computed.  Declines
-    products that are computed in another way, need preparation, or whose packed weights are more than a block.
+    ``a``: the weights, which may be transposed compared with the node's own; these decide the kind.  Declines products
+    of another kernel, with activations to prepare, or with more packed weights than a block.
     """
     own, b = source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(node.op, MulMat)
@@ -114,12 +113,12 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
         if refusal is not None:
             return refusal
     if packed_form(a) is not None:
-        return Decline("packed weights are multiplied by mul_mat_gemm alone")
+        return Decline("only mul_mat_gemm multiplies packed weights")
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
     product = _PlacedProduct(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
     kind = kind_for(own, b, node.op.precision)
     if kind != kind_for(a, b, node.op.precision):
-        return Decline(f"weights that lie otherwise would be multiplied as {kind_for(a, b, node.op.precision)}")
+        return Decline(f"weights of another order would be multiplied as {kind_for(a, b, node.op.precision)}")
     if product.rows <= dot_columns(own, kind):
         return Decline("few columns are computed by mul_mat_dot")
     activations = for_gemm(kind, b, placed.b, 0)
@@ -138,8 +137,8 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
 class OfPacked:
     """A product with packed weights that another kernel computes, a block of rows at a time.
 
-    ``kind`` and ``packed`` are arguments of :func:`.gemm.product_of_blocks`; ``activations`` are those it
-    reads, rounded before if ``totals`` is not None, which is then as for :func:`.mul_mat_round`.  A step along K has
+    ``kind`` and ``packed`` are arguments of :func:`.gemm.product_of_blocks`; ``activations``: the type that it
+    reads, rounded before unless ``totals`` is None, which is then as for :func:`.mul_mat_round`.  A step along K has
     ``k_block`` numbers.  ``nbytes``: of the packed weights.
     """
 
@@ -155,10 +154,10 @@ class OfPacked:
 
 
 def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = False) -> OfPacked | Decline:
-    """A product of which one kernel computes all rows of the result, ``v_block`` at a time.
+    """A product of packed weights that a kernel for several nodes computes, ``v_block`` rows at a time.
 
-    ``inside``: that kernel makes its activations, f32.  Declines weights that are not one packed matrix, and products
-    that are computed in another way.
+    ``inside``: that kernel computes its activations, f32.  Declines weights that are not one packed matrix, and products
+    of another kernel.
     """
     a, b = source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(node.op, MulMat)
@@ -183,7 +182,7 @@ def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = Fals
 
 
 def mul_mat_id(node: Tensor) -> Entries | Decline:
-    """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id that names no expert is a fault; its result is zero."""
+    """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id out of range is a fault; its result is zero."""
     a, b, ids = source_tensor(node, 0), source_tensor(node, 1), source_tensor(node, 2)
     assert isinstance(node.op, MulMatId)
     refusal = refused(node, a, b, node.op.precision)
@@ -205,12 +204,12 @@ def mul_mat_id(node: Tensor) -> Entries | Decline:
     at = -(-routes_bytes(experts, slots, tokens) // 64) * 64
     placed = Placed(Ref(source(0)), Ref(source(1)), Ref(RESULT), node.nb)
     product = _PlacedProduct(node, a, b, experts, slots * tokens, 1, 1, placed, routed=True)
-    # dot takes the experts with few rows, gemm those with more; none has more than there are pairs
+    # dot computes the experts with few rows, gemm the others; no expert has more rows than there are pairs
     kind = kind_for(a, b, node.op.precision)
     few = min(dot_columns(a, kind), product.rows)
     products = [_dot(product, for_dot(a, b, placed.b, at), few)] if few else []
     if product.rows > few:
-        if products and base_of(kind) == "i8":  # what dot reads will do
+        if products and base_of(kind) == "i8":  # gemm reads the activations that dot reads
             activations = products[0].activations
         else:
             activations = for_gemm(kind, b, placed.b, max(at, *(p.activations.workspace_bytes for p in products), 0))
@@ -218,16 +217,16 @@ def mul_mat_id(node: Tensor) -> Entries | Decline:
     return _entries(products, route, at)
 
 
-# -- what a plan is made of --------------------------------------------------------------------------------
+# -- parts of entries --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Where weights, activations and the result of a product lie, the result's byte strides, and what becomes of it.
+    """The places of a product's weights, activations and result, the result's byte strides, and its epilogue.
 
-    ``bias``: what is added to every row.  ``epilogue``: the kernel that then finishes tiles (see
-    :mod:`ggplug_cpu.ops.mul_mat.epilogue`) and its words; with ``whole_rows`` it is for tiles of whole rows.
-    ``residual``: what it reads that is laid out like the result.
+    ``bias``: is added to every row.  ``epilogue``: the kernel that then finishes tiles (see
+    :mod:`ggplug_cpu.ops.mul_mat.epilogue`), ``words``: its parameters; with ``whole_rows`` tiles are whole rows.
+    ``residual``: the address of its residual.
     """
 
     a: Ref
@@ -243,7 +242,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class _PlacedProduct:
-    """A product: ``matrices`` matrices of ``a``, each by ``rows`` rows of ``b``; routed, by ``rows`` rows in all."""
+    """A product: ``matrices`` matrices of ``a``, each by ``rows`` rows of ``b``; if ``routed``, by ``rows`` rows in all."""
 
     node: Tensor
     a: Tensor
@@ -262,7 +261,7 @@ class _PlacedProduct:
 
 @dataclass(frozen=True)
 class _Multiplication:
-    """The entry of one kernel that multiplies, with the activations that it reads."""
+    """The entry of a kernel that multiplies, and the activations that it reads."""
 
     activations: Activations
     entry: Entry
@@ -270,7 +269,7 @@ class _Multiplication:
 
 
 def _entries(products: Sequence[_Multiplication], route: Entry | None = None, workspace_bytes: int = 0) -> Entries:
-    """Preparations, each once, then products; neither preparations nor products wait for each other."""
+    """Entries that prepare activations, each once, then those of products; there are no barriers within either."""
     activations = list(dict.fromkeys(id(p.activations) for p in products))
     prepared = [next(p.activations for p in products if id(p.activations) == each) for each in activations]
     preparing = [*([route] if route else []), *(entry for each in prepared for entry in each.entries)]
@@ -300,7 +299,7 @@ def _words(
     k_block: int = 0,
     x_offset: int = 0,
 ) -> Words:
-    """The parameters of ``mul_mat_gemm`` of a ``kind``, or without one of ``mul_mat_dot``, which packs no weights."""
+    """The parameters of ``mul_mat_gemm`` of a ``kind``; without a kind those of ``mul_mat_dot``, which packs no weights."""
     a, b, placed = product.a, product.b, product.placed
     packed = panels_form(a, kind) is not None
     words = Product.words(
@@ -332,7 +331,7 @@ def _words(
 
 
 def _panels(a: Tensor, kind: str, place: Ref | int) -> Place:
-    """Where the panels of packed weights lie, with the byte strides of matrices."""
+    """The place of the panels of packed weights, with the byte strides of matrices."""
     form = panels_form(a, kind)
     assert form is not None
     assert isinstance(place, Ref)
@@ -342,7 +341,7 @@ def _panels(a: Tensor, kind: str, place: Ref | int) -> Place:
 
 def _dot(product: _PlacedProduct, x: Activations, most: int) -> _Multiplication:
     a = product.a
-    # a 64th of the matrix, but not less than is worth a visit
+    # a 64th of the matrix, but enough to pay for a chunk
     rows = max(-(-a.ne[1] // 64), -(-_STREAM_BYTES // max(1, a.type.row_bytes(a.ne[0]))))
     words = _words(product, x, "", -(-rows // 4) * 4, most, least=1, most=most)
     entry = Entry(dot.mul_mat_dot(a.type.name), words, product.tasks)
@@ -359,13 +358,13 @@ def _gemm(product: _PlacedProduct, x: Activations, kind: str, least: int = 1) ->
 
 
 def _scratch_plan(a: Tensor, kind: str, m_block: int, k_block: int) -> tuple[int, int]:
-    """Where activations are packed in a thread's scratch, behind the weights if they are packed there; and its size."""
+    """(offset of packed activations, size) of scratch memory; packed weights come first, unless they are packed before."""
     packed = _packed_as(kind, a)
     return gemm.scratch_plan(kind, 0 if packed else m_block, k_block, packed)
 
 
 def _packed_as(kind: str, a: Tensor) -> str:
-    """What ``mul_mat_gemm`` reads where weights were packed once, else nothing."""
+    """The packed layout that ``mul_mat_gemm`` reads, or an empty text."""
     return "" if panels_form(a, kind) is None else packed_as(kind, a.type.name)
 
 
@@ -378,13 +377,13 @@ def _blocks(product: _PlacedProduct, kind: str) -> tuple[int, int]:
     shape = layout(kind)
     panels, most = _panels_of_a_chunk(product, kind)
     least = _LEAST_ROWS[base_of(kind)]
-    if panels_form(product.a, kind) is not None:  # what a chunk packs is activations alone
+    if panels_form(product.a, kind) is not None:  # a chunk packs only activations
         least = _LEAST_TILES * shape.rows
-        if shape.is_one_tile(product.rows):  # nothing twice
+        if shape.is_one_tile(product.rows):  # one tile: all weights in one chunk
             most = panels
     m_chunks = -(-panels // max(1, most))
     matrices = max(1, product.matrices)  # there may be no expert
-    # routed rows are spread over experts, nobody knows how
+    # how routed rows are spread over experts is unknown
     v_chunks = 1 if product.routed else min(-(-_CHUNKS // (matrices * m_chunks)), product.rows // least)
     v_chunks = max(1, v_chunks)
     if not product.placed.whole_rows or v_chunks < _CHUNKS_OF_WHOLE_ROWS:
@@ -394,13 +393,13 @@ def _blocks(product: _PlacedProduct, kind: str) -> tuple[int, int]:
 
 
 def _rows_of_weights(product: _PlacedProduct, kind: str) -> int:
-    """Rows of weights of a chunk, where only their size in a cache matters: parts as equal as can be."""
+    """Rows of weights of a chunk that only has to fit a cache: parts as equal as possible."""
     panels, most = _panels_of_a_chunk(product, kind)
     return -(-panels // -(-panels // max(1, most))) * layout(kind).columns
 
 
 def _panels_of_a_chunk(product: _PlacedProduct, kind: str) -> tuple[int, int]:
-    """How many panels the weights have, and how many of them a chunk may have."""
+    """(panels of the weights, most panels of a chunk)."""
     shape = layout(kind)
     most = PANEL_BYTES // max(1, shape.panel_bytes(min(product.a.ne[0], _k_block(product.a, kind))))
     return -(-product.a.ne[1] // shape.columns), most

@@ -1,8 +1,8 @@
-"""Weights into the panels of a matrix product: a kernel of its own, which products call by its address.
+"""Packs weights into the panels of a matrix product; products call this kernel by its address.
 
-A product's kernel knows how panels are multiplied, this one how weights of a type, in whatever order, become panels of
-a kind (:mod:`.layout`).  So every type goes with every product, and neither is compiled for the other.  The
-same kernel packs weights once, for :mod:`ggplug_cpu.packed`.
+A product's kernel multiplies panels; this kernel makes panels of a kind (:mod:`.layout`) from weights of a type, in any
+order.  So every type can be combined with every product without being compiled for it.  The same kernel makes packed
+weights, for :mod:`ggplug_cpu.packed`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Packing(Parameters):
     k = integer()
     numbers = integer()
     gathered_at = integer()
-    """Where scattered numbers are collected: a vector's width of rows, as f32."""
+    """The address at which scattered numbers are gathered: a vector's width of rows, as f32."""
 
 
 @device_function
 def pack_block(product, base, m_first, m_last, k, numbers, panels, words, gathered_at):  # type: ignore[no-untyped-def]
-    """Have the kernel of a product pack a block of the matrix at ``base``; its words are made at ``words``."""
+    """Calls the packing kernel of a product for a block of the matrix at ``base``; stores its parameters at ``words``."""
     store_word(words, base)
     store_word(words + 8, Product.weights.nb0(product))
     store_word(words + 16, Product.weights.nb1(product))
@@ -49,13 +49,13 @@ def pack_block(product, base, m_first, m_last, k, numbers, panels, words, gather
 
 @kernel
 def pack_panels(kind: str, weights: str, order: str = "rows") -> Body:
-    """A block of weights of a type into panels of ``kind``.
+    """Packs a block of weights of a type into panels of ``kind``.
 
     Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of neighbouring rows
     are, ``scattered`` where neither.  The last two are for plain types, ``columns`` with kind ``f32``.  ``windows`` and
     ``stretched windows``, with kind ``f32``, are weights that are an image's: see :mod:`.patches`.
 
-    In place of a context it is given the address of the product's words, which only windows read.
+    Its first argument is the address of the product's parameters, in place of a context; only windows read them.
     """
     if order == "columns":
         pack = _adjacent_rows(weights)

@@ -1,4 +1,4 @@
-"""Products of columns: to a few rows of the result, rows of a are added one after the other."""
+"""Outer products summed over columns: rows of a are accumulated in a few rows of the result."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class OutProd(Parameters):
     batches2 = integer()
     batches3 = integer()
     each2 = integer()
-    """How many matrices of b one of a serves."""
+    """The number of matrices of b that use one matrix of a."""
     each3 = integer()
 
 
-#: What the kernel needs of a thread's scratch.
+#: Bytes of scratch memory of the kernel.
 SCRATCH_BYTES = ARGUMENTS + ROW_BYTES + 4 * 64
 
 
 @functools.cache
 def _accumulate(rows: int) -> Intrinsic:
-    """``(y, stride, x, factors, m)``: to each of ``rows`` rows at ``y``, the row at ``x`` times its factor."""
+    """``(y, stride, x, factors, m)`` adds the row at ``x`` times a factor to each of ``rows`` rows at ``y``."""
 
     def emit(y: Value, stride: Value, x: Value, factors: Value, m: Value) -> None:
         width = simd.width("f32")
@@ -59,7 +59,7 @@ def _accumulate(rows: int) -> Intrinsic:
 
 @kernel
 def out_prod() -> Body:
-    """Tasks are blocks of a few rows."""
+    """Computes blocks of a few rows."""
     several, single, group = _accumulate(GROUP), _accumulate(1), GROUP
 
     def body(ctx: int, params: int) -> None:

@@ -1,4 +1,4 @@
-"""Windows of an image apart and together again, and relative positions."""
+"""Partition of images into windows, the reverse, and relative positions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _entries(node: Tensor, direction: str, w: int, width: int, height: int) -> E
 
 
 def get_rel_pos(node: Tensor) -> Entries:
-    """y[:, i, j] = x[:, n - 1 - i + j]: a copy that goes backwards along ne1."""
+    """y[:, i, j] = x[:, n - 1 - i + j]: a copy with a negative stride along ne1."""
     x = source_tensor(node, 0)
     last = Ref(source(0), (node.ne[1] - 1) * x.nb[1])
     nb = (x.nb[0], -x.nb[1], x.nb[1], 0)

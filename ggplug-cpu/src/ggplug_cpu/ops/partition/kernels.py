@@ -1,4 +1,4 @@
-"""Windows of an image apart and together again, and relative positions added."""
+"""Partition of images into windows, the reverse, and sums with relative positions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Partition(Parameters):
 
 
 class RelativePositions(Parameters):
-    """Rows of ``k`` by ``k`` f32 without gaps, for each of which ``pw`` and ``ph`` have ``k``."""
+    """Contiguous rows of ``k`` by ``k`` f32; ``pw`` and ``ph`` have ``k`` f32 for each."""
 
     y = destination()
     a = source()
@@ -38,7 +38,7 @@ class RelativePositions(Parameters):
 
 @kernel
 def partition(direction: str) -> Body:
-    """``apart``: y are windows of x, filled with zeros.  ``together``: x are windows of y."""
+    """``apart``: y has the windows of x, padded with zeros.  ``together``: x has the windows of y."""
     apart = direction == "apart"
 
     def body(ctx: int, params: int) -> None:
@@ -69,7 +69,7 @@ def partition(direction: str) -> Body:
 
 @kernel
 def add_relative_positions() -> Body:
-    """Row by row; the result may be where ``a`` is."""
+    """Computes row after row; the result may be in place of ``a``."""
     add = _add_both()
 
     def body(ctx: int, params: int) -> None:
@@ -87,7 +87,7 @@ def add_relative_positions() -> Body:
 
 @functools.cache
 def _add_both() -> Intrinsic:
-    """``(y, a, b, number, n)``: ``n`` f32, y = a + b + number."""
+    """``(y, a, b, number, n)``: y = a + b + number, for ``n`` f32."""
     lanes = width("f32")
     floats = vector(F32, lanes)
 

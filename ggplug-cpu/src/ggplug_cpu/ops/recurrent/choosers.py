@@ -1,4 +1,4 @@
-"""Layers whose state goes from token to token."""
+"""Recurrent layers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ssm_conv(node: Tensor) -> Entries | Decline:
 
 
 def ssm_scan(node: Tensor) -> Entries:
-    """The state of each row decays, and takes something in; the answer is its product with c."""
+    """Each row of the state decays and accumulates an input; y is its product with c."""
     s, x, a, b = source_tensor(node, 0), source_tensor(node, 1), source_tensor(node, 3), source_tensor(node, 4)
     assert isinstance(node.op, ops.SsmScan)
     words = Scanned.words(
@@ -87,7 +87,7 @@ _SOURCES = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 def gated_delta_net(node: Tensor) -> Entries:
-    """The state of each head is a matrix that is corrected by what it has to answer."""
+    """The state of each head is a matrix, updated by the delta rule."""
     q, k, v, g = (source_tensor(node, i) for i in range(4))
     assert isinstance(node.op, ops.GatedDeltaNet)
     size, heads, tokens, sequences = v.ne

@@ -1,7 +1,7 @@
-"""Layers whose state goes from token to token: see :mod:`ggplug.ops.recurrent`.
+"""Recurrent layers: see :mod:`ggplug.ops.recurrent`.
 
-A thread takes the heads of a sequence as a whole, from the first token to the last.  States are changed where they
-end up in the result; vectors lie along a row of a state.
+A thread computes a head of a sequence from the first token to the last.  States are updated in the result, in place;
+vectors lie along a row of a state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ggplug_cpu.simd.values import F32, I32, Value, constant, constants, emitted
 
 
 class Convolved(Parameters):
-    """``channels`` by ``tokens`` by ``sequences`` sums of ``taps`` products; y and others' rows are contiguous."""
+    """``channels`` by ``tokens`` by ``sequences`` sums of ``taps`` products; rows are contiguous."""
 
     y = destination()
     x = source(STRIDES)
@@ -30,7 +30,7 @@ class Convolved(Parameters):
 
 
 class Scanned(Parameters):
-    """Of each sequence and head ``dim`` rows of ``size`` numbers; ``states`` is where in y they begin, in bytes.
+    """States: ``dim`` rows of ``size`` numbers for each sequence and head; ``states``: their offset in y, in bytes.
 
     ``decays``: numbers of a for a head, 1 or ``size``.
     """
@@ -58,7 +58,7 @@ class Scanned(Parameters):
 
 
 class Matrices(Parameters):
-    """Of each sequence and head a matrix of ``size`` by ``size``; sources are contiguous.
+    """States: a matrix of ``size`` by ``size`` for each sequence and head; sources are contiguous.
 
     ``first`` to ``sixth`` are the op's sources in their order, without the state.
     """
@@ -79,7 +79,7 @@ class Matrices(Parameters):
 
 
 class Delta(Parameters):
-    """The same for :class:`ggplug.ops.GatedDeltaNet`; ``gates`` are 1 or ``size`` for a head."""
+    """As :class:`Matrices`, for :class:`ggplug.ops.GatedDeltaNet`; ``gates`` are 1 or ``size`` for a head."""
 
     y = destination()
     q = source(STRIDES)
@@ -103,9 +103,9 @@ class Delta(Parameters):
 
 
 def _sum_of_first() -> DeviceFunction:
-    """``add(x, y, total, m)``: ``total`` and the products of the first ``m`` lanes.
+    """``add(x, y, total, m)``: ``total`` plus the products of the first ``m`` lanes.
 
-    Behind them are zeros, which by a state or a factor that is infinite make NaN; so these lanes stay as they are.
+    The lanes after them are zeros, whose products with infinities are NaN; so these lanes keep their total.
     """
     lanes = simd.first_lanes(simd.width("f32"))
 
@@ -116,14 +116,14 @@ def _sum_of_first() -> DeviceFunction:
     return add
 
 
-#: Channels of a piece of :func:`convolve`.
+#: Channels that a task of :func:`convolve` computes.
 _PIECE = 1024
 #: Rows in scratch are padded to a multiple of the widest vector.
 _PADDING = 16
 
 
 def scratch_bytes(size: int) -> int:
-    """What :func:`delta` needs of a thread's scratch."""
+    """Bytes of scratch memory of :func:`delta`."""
     return 4 * (size + _PADDING)
 
 
@@ -132,7 +132,7 @@ def scratch_bytes(size: int) -> int:
 
 @kernel
 def convolve() -> Body:
-    """Channels side by side in vectors."""
+    """Convolves along tokens; a vector holds neighbouring channels."""
     some = _convolve_some
 
     def body(ctx: int, params: int) -> None:
@@ -185,7 +185,7 @@ def softplus_of(x: Value) -> Value:
 
 @kernel
 def scan(several: bool) -> Body:
-    """``several``: each number of a state has a decay of its own."""
+    """The selective scan; ``several``: each number of a state has its own decay."""
     F, step = simd.vec("f32"), simd.width("f32")
     load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
 
@@ -242,7 +242,7 @@ def scan(several: bool) -> Body:
 
 @kernel
 def matrices(rule: str) -> Body:
-    """``rule``: the op's name."""
+    """The recurrent op named ``rule``."""
     token = {"rwkv_wkv6": _wkv6(), "gated_linear_attn": _gated_linear(), "rwkv_wkv7": _wkv7()}[rule]
 
     def body(ctx: int, params: int) -> None:
@@ -338,7 +338,7 @@ def _wkv7() -> DeviceFunction:
 
 @kernel
 def delta() -> Body:
-    """Row by row of a head's state."""
+    """The gated delta rule, row after row of a head's state."""
     F, step = simd.vec("f32"), simd.width("f32")
     load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
 

@@ -25,7 +25,7 @@ def sum_rows(node: Tensor) -> Entries:
 
 
 def sum_all(node: Tensor) -> Entries:
-    """y = the sum of all elements, by way of sums of pieces."""
+    """y = the sum of all elements: sums of pieces, then their sum."""
     x = source_tensor(node, 0)
     pieces = numbered(element_nest(x.ne, Shape.of(x)))
     places = Place(Ref(WORKSPACE)), reading(Ref(source(0)), x.type, pieces.inner.strides[1])
@@ -36,7 +36,7 @@ def sum_all(node: Tensor) -> Entries:
 
 
 def cumsum(node: Tensor) -> Entries:
-    """y = the sums up to each element of a row."""
+    """y = the cumulative sums of each row."""
     x = source_tensor(node, 0)
     nest = row_nest(node.ne, Shape.of(node), Shape.of(x))
     places = writing(Ref(RESULT), node.type, node.nb[0]), reading(Ref(source(0)), x.type, x.nb[0])
@@ -45,7 +45,7 @@ def cumsum(node: Tensor) -> Entries:
 
 
 def count_equal(node: Tensor) -> Entries:
-    """y = how many elements are equal, by way of counts of pieces."""
+    """y = how many elements are equal: counts of pieces, then their sum."""
     a, b = source_tensor(node, 0), source_tensor(node, 1)
     pieces = numbered(element_nest(a.ne, Shape.of(a), Shape.of(b)))
     places = Place(Ref(WORKSPACE)), *(Place(Ref(source(i)), (pieces.inner.strides[1 + i],)) for i in range(2))

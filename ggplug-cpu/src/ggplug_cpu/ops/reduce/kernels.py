@@ -1,4 +1,4 @@
-"""Sums, means and positions of maxima.  Sums are f64; a row, or a piece of fixed length, is added up by one thread."""
+"""Sums, means and positions of maxima.  Sums are f64; one thread adds up a row, or a piece of fixed length."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Argmax(Rows):
 
 
 def scratch_bytes(n: int) -> int:
-    """What these kernels need of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory of these kernels for rows of ``n`` elements."""
     return 2 * ARGUMENTS + 4 * n
 
 
 @kernel
 def sum_rows() -> Body:
-    """Row by row, divided by a number."""
+    """The sum of each row, divided by ``divisor``."""
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
@@ -109,14 +109,14 @@ def sum_up() -> Body:
 
 
 class Cumsum(Rows):
-    """Rows of x, and of the sums up to each of its elements."""
+    """Rows of x, and of their cumulative sums."""
 
     y = destination_row()
     x = source_row()
 
 
 class CountPieces(Rows):
-    """Pieces of a and b, i32 both, each with an i64 for how many elements are equal."""
+    """Pieces of a and b (i32), each with an i64 for its number of equal elements."""
 
     counts = destination_row()
     a = source_row()
@@ -133,7 +133,7 @@ class CountUp(Parameters):
 
 @emitted("void(i64, i64, i64)")
 def _sums_so_far(y: Value, x: Value, n: Value) -> None:
-    """Sums of the ``n`` f32 at ``x``, in f64: within a vector by adding it to itself one, two, four lanes further."""
+    """Cumulative sums of the ``n`` f32 at ``x``, in f64: a vector is added to itself shifted by one, two and four lanes."""
     half = simd.width("f32") // 2
     lanes = vector(F64, half)
 
@@ -153,7 +153,7 @@ def _sums_so_far(y: Value, x: Value, n: Value) -> None:
 
 @kernel
 def cumsum() -> Body:
-    """Row by row."""
+    """The cumulative sums of each row."""
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
@@ -203,7 +203,7 @@ def count_pieces() -> Body:
 
 @kernel
 def count_up() -> Body:
-    """The sum of i64."""
+    """The sum of i64 counts."""
 
     def body(ctx: int, params: int) -> None:
         total = 0
@@ -216,9 +216,9 @@ def count_up() -> Body:
 
 @kernel
 def argmax() -> Body:
-    """Every lane keeps its largest number and where it was; the first of the largest wins.
+    """Every lane keeps its largest number and its position; of equal numbers the first one counts.
 
-    Numbers are compared as integers of the same order, below which NaN has the lowest.
+    Numbers are compared as integers of the same order, in which NaN is the smallest.
     """
     F, I, step = simd.vec("f32"), simd.vec("i32", simd.width("f32")), simd.width("f32")
     load, load_first, lanes = simd.load(F), simd.load_first(F), simd.first_lanes(step)

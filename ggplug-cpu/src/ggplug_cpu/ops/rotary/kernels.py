@@ -59,7 +59,7 @@ class RopeIntoRows(Rope):
 
 
 def scratch_bytes(n: int, pairs: int) -> int:
-    """What the kernel needs of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory for rows of ``n`` elements."""
     return ARGUMENTS + 16 * (pairs + _PADDING) + 8 * n
 
 

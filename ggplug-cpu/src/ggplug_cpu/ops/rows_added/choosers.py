@@ -1,4 +1,4 @@
-"""Rows added by index."""
+"""Sums of rows selected by index."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Rows added by index: to each row of a the one of b that it names, and to rows of a result those of a gradient.
+"""Sums of rows selected by index: ``add_id`` adds rows of b to rows of a, ``get_rows_back`` sums rows of a gradient.
 
-An index that is out of range leaves a row of zeros, or adds nothing; the first one is noted as a fault.
+For an index out of range ``add_id`` stores a row of zeros and ``get_rows_back`` adds nothing; the first such index is
+recorded as a fault.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class AddId(Parameters):
 
 
 class GetRowsBack(Parameters):
-    """``count`` rows of ``n`` numbers, added to ``limit`` rows of f32 without gaps."""
+    """``count`` rows of ``n`` numbers, added to ``limit`` contiguous rows of f32."""
 
     y = destination()
     dy = source("nb0", "nb1", "convert")
@@ -46,7 +47,7 @@ class GetRowsBack(Parameters):
 #: Columns of a result that a thread adds up at a time.
 PIECE = 256
 
-#: What the kernels need of a thread's scratch.
+#: Bytes of scratch memory of the kernels.
 SCRATCH_BYTES = ARGUMENTS + 3 * ROW_BYTES
 
 
@@ -89,7 +90,7 @@ def add_id() -> Body:
 
 @kernel
 def get_rows_back() -> Body:
-    """y's row ``index`` += dy's row, from zero; a thread has columns of its own."""
+    """y's row ``index`` += dy's row, starting with zeros; each thread computes some of the columns."""
     add = row_program("add(x0,x1)")
 
     def body(ctx: int, params: int) -> None:

@@ -1,4 +1,4 @@
-"""Rows picked and rows written, by index."""
+"""Rows gathered and scattered by index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ggplug_cpu.parts.converters import read_plain
 from ggplug_cpu.parts.nest import BLOCK
 from ggplug_cpu.tape import Entry
 
-#: Bytes of a row that are fetched ahead: of longer ones the processor fetches the rest when it sees that they go on.
+#: Most bytes of a row that are prefetched; the hardware prefetcher fetches the rest of longer rows.
 _FETCHED = 2048
 
 
@@ -35,7 +35,7 @@ def set_rows(node: Tensor) -> Entries:
 
 
 def _words(node: Tensor, x: Ref, rows: Tensor, at: Ref, ids: Tensor, numbered: Tensor, limit: int) -> Words:
-    """The kernel's words: ``rows`` are what is read, at ``x``; ``ids``, at ``at``, belong to rows of ``numbered``."""
+    """The kernel's parameters: ``rows``, at ``x``, are read; ``ids``, at ``at``, select rows of ``numbered``."""
     y_place, x_place, size = _conversion(x, rows, node)
     n, ni, nj, nk = numbered.ne
     return RowsByIndex.words(
@@ -57,10 +57,10 @@ def _words(node: Tensor, x: Ref, rows: Tensor, at: Ref, ids: Tensor, numbered: T
 
 
 def _conversion(x: Ref, rows: Tensor, y: Tensor) -> tuple[Place, Place, int]:
-    """Operands y and x, and the bytes of a row that is copied as it is.  Rows of y are contiguous."""
+    """(place of y, place of x, bytes of a row that is copied without conversion, or 0).  Rows of y are contiguous."""
     if rows.type is y.type and rows.nb[0] == rows.type.block_bytes:
         return Place(Ref(RESULT), y.nb), Place(x, rows.nb), rows.type.row_bytes(rows.ne[0])
-    if rows.type is I32:  # moved like f32, which would not hold all of them
+    if rows.type is I32:  # copied as bits: f32 does not hold all integers
         return (
             Place(Ref(RESULT), y.nb, 0, BLOCK * y.nb[0]),
             Place(x, rows.nb, read_plain("f32"), BLOCK * rows.nb[0]),

@@ -1,8 +1,8 @@
-"""Rows picked and rows written, by index.
+"""Rows gathered and scattered by index.
 
-For all positions (i, j, k) of an index tensor, row ``index`` on one side belongs to row i on the other.  For an index
-out of range a row that would be picked is zeros, one that would be written is left out; the first such index is noted
-as a fault.
+For all positions (i, j, k) of an index tensor, row ``index`` of one tensor is copied from or to row i of the other.  For
+an index out of range a gathered row is zeros, and a scattered one is not stored; the first such index is recorded as a
+fault.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class RowsByIndex(Parameters):
     nj = integer()
     nk = integer()
     ids_nj = integer()
-    """How far the indices extend along j and k, where they repeat."""
+    """The extents of the indices along j and k, where they repeat."""
     ids_nk = integer()
     limit = integer()
     size = integer()
-    """Bytes of a row that is copied as it is; 0 where rows are converted."""
+    """Bytes of a row that is copied without conversion; 0 if rows are converted."""
     fetched = integer()
-    """Bytes of a row that are fetched before it is read: rows picked here and there are in no cache."""
+    """Bytes of a row that are prefetched: rows gathered by index are in no cache."""
 
 
-#: How many rows ahead rows are fetched.
+#: Distance of prefetches in rows.
 _AHEAD = 4
-#: What the kernel needs of a thread's scratch.
+#: Bytes of scratch memory of the kernel.
 SCRATCH_BYTES = ARGUMENTS + ROW_BYTES
 
 

@@ -18,7 +18,7 @@ from ggplug_cpu.simd.values import F32, F64, Value, constant, emitted, vector
 
 
 class SoftMax(Parameters):
-    """``n`` numbers a row, ``rows`` rows a head; the mask has ``mask_heads`` and ``mask_batches`` of its own."""
+    """Rows of ``n`` numbers, ``rows`` rows for each head; ``mask_heads``, ``mask_batches``: extents of the mask."""
 
     y = destination("nb0", "nb1", "convert")
     x = source("nb0", "nb1", "convert")
@@ -32,11 +32,11 @@ class SoftMax(Parameters):
     mask_batches = integer()
     scale = real()
     slopes = reals()
-    """Of every head, where there is a mask."""
+    """The ALiBi slope of every head, if there is a mask."""
 
 
 def scratch_bytes(n: int) -> int:
-    """What the kernel needs of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory for rows of ``n`` elements."""
     return ARGUMENTS + 12 * n
 
 
@@ -65,7 +65,7 @@ def soft_max() -> Body:
 
 @device_function
 def soft_max_row(ctx, params, i, h, b, p, r):  # type: ignore[no-untyped-def]
-    """The softmax of the f32 at ``p``, row ``i`` of head ``h`` of batch ``b``, at ``r``; both may be the same."""
+    """Stores at ``r`` the softmax of the f32 at ``p``, row ``i`` of head ``h`` of batch ``b``; ``r`` may be ``p``."""
     masks, sinks = SoftMax.mask.address(params), SoftMax.sinks.address(params)
     sink = simd.load_f32(sinks + h * SoftMax.sinks.nb0(params)) if sinks != 0 else -math.inf
     if masks == 0:
@@ -98,8 +98,8 @@ _VECTORS = 16
 def _emit_soft_max(r: Value, n: Value, sources: list[Value], logits_of: Callable[..., Value], sink: Value) -> None:
     """Three passes over a row: logits and their maximum; exponentials and their sum; the quotient.
 
-    The last vector, which may be a part of one, stays in a register: what was written by a mask can be read only after
-    it has reached the cache.
+    The last vector, which may be partial, stays in a register: a load after a masked store waits until the store has
+    reached the cache.
     """
     b, width = n.b, simd.width("f32")
     lanes = vector(F32, width)
@@ -118,7 +118,7 @@ def _emit_soft_max(r: Value, n: Value, sources: list[Value], logits_of: Callable
     highest = sink.maximum(top.max())
 
     def power(i: Value, sums: list[Value]) -> list[Value]:
-        # Only the first pass reads from memory, so what follows is fetched meanwhile: most often that is the next row.
+        # Only the first pass reads from memory, so this one prefetches the memory after the row, mostly the next row.
         ahead = (n << 2) + i * (4 * width)
         emit_prefetch(sources[0] + ahead, locality=2)
         emit_prefetch(r + ahead, locality=2)
@@ -149,6 +149,6 @@ def _emit_soft_max(r: Value, n: Value, sources: list[Value], logits_of: Callable
 
 
 def _in_f64(sums: Value) -> Value:
-    """Half as many lanes of sums."""
+    """The sums in f64, half as many lanes."""
     half = sums.count // 2
     return sums.part(0, half).convert(F64) + sums.part(half, half).convert(F64)

@@ -15,7 +15,7 @@ from ggplug_cpu.tape import Entry
 
 
 def argsort(node: Tensor) -> Entries:
-    """y = positions of x in sorted order, NaN last; equal elements keep theirs."""
+    """y = positions of x in sorted order, NaN last; equal elements keep their order."""
     op = node.op
     assert isinstance(op, ops.Argsort)
     return _sorted(node, op.order == ops.SortOrder.DESC)
@@ -27,7 +27,7 @@ def top_k(node: Tensor) -> Entries:
 
 
 def _sorted(node: Tensor, descending: bool) -> Entries:
-    """The first positions of the sorted order, as many as rows of the result hold."""
+    """The first positions in sorted order, as many as a row of the result holds."""
     x = source_tensor(node, 0)
     nest = row_nest(x.ne, Shape.of(node), Shape.of(x))
     places = Place(Ref(RESULT), node.nb), reading(Ref(source(0)), x.type, x.nb[0])

@@ -49,7 +49,7 @@ def cross_entropy_loss_back(node: Tensor) -> Entries:
 
 
 def opt_step_adamw(node: Tensor) -> Entries:
-    """w, m and v by the gradient."""
+    """Updates w, m and v by the gradient."""
     grad, m, v = (source_tensor(node, i) for i in (1, 2, 3))
     nest = _nest(node, m, v, grad)
     places = [Place(Ref(slot), (4,)) for slot in (RESULT, source(2), source(3), source(1))]
@@ -58,7 +58,7 @@ def opt_step_adamw(node: Tensor) -> Entries:
 
 
 def opt_step_sgd(node: Tensor) -> Entries:
-    """w by the gradient."""
+    """Updates w by the gradient."""
     nest = _nest(node, source_tensor(node, 1))
     places = [Place(Ref(slot), (4,)) for slot in (RESULT, source(1))]
     words = words_of(kernels.Sgd, nest, *places, settings=Place(Ref(source(2))))
@@ -66,7 +66,7 @@ def opt_step_sgd(node: Tensor) -> Entries:
 
 
 def _nest(*tensors: Tensor) -> Nest:
-    """Rows without gaps, as long as they can be: of tensors whose rows are contiguous."""
+    """The loop over tensors with contiguous rows: rows as long as possible."""
     shapes = [Shape.of(tensor) for tensor in tensors]
     nest = element_nest(tensors[0].ne, *shapes)
     return nest if set(nest.inner.strides) == {4} else row_nest(tensors[0].ne, *shapes)

@@ -28,7 +28,7 @@ from ggplug_cpu.simd.values import (
 
 
 class CrossEntropy(Rows):
-    """Rows of logits and labels, each with an f64 for its part of the loss of ``count_of_rows`` rows."""
+    """Rows of logits and labels, each with an f64 for its term in the loss of ``count_of_rows`` rows."""
 
     losses = destination_row()
     logits = source_row()
@@ -47,7 +47,7 @@ class CrossEntropyBack(Rows):
 
 
 class Adamw(Rows):
-    """Rows without gaps; ``settings``: seven f32."""
+    """Contiguous rows; ``settings``: seven f32."""
 
     w = destination_row()
     m = destination_row()
@@ -57,7 +57,7 @@ class Adamw(Rows):
 
 
 class Sgd(Rows):
-    """Rows without gaps; ``settings``: two f32."""
+    """Contiguous rows; ``settings``: two f32."""
 
     w = destination_row()
     grad = source_row()
@@ -65,13 +65,13 @@ class Sgd(Rows):
 
 
 def scratch_bytes(n: int) -> int:
-    """What the losses need of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory of the losses for rows of ``n`` elements."""
     return ARGUMENTS + 12 * n
 
 
 @emitted("f64(i64, i64)")
 def _highest(x: Value, n: Value) -> Value:
-    """The largest of ``n`` f32; a NaN may be passed over."""
+    """The largest of ``n`` f32; NaN may be ignored."""
     width = simd.width("f32")
     lowest = constant(x.b, vector(F32, width), -math.inf)
 
@@ -108,7 +108,7 @@ def _logarithm(x: Value) -> Value:
 
 @emitted("f64(i64, i64, i64, f64)")
 def _losses(x: Value, labels: Value, n: Value, top: Value) -> Value:
-    """The sum of label (top - x) over ``n`` f32: number by number, as sums of infinite labels have no difference."""
+    """The sum of label (top - x) over ``n`` f32: element by element, as the difference of two infinite sums is undefined."""
     half = simd.width("f32") // 2
     tops, zero = top.splat(half), constant(x.b, vector(F64, half), 0)
 
@@ -142,7 +142,7 @@ def cross_entropy() -> Body:
 
 @kernel
 def cross_entropy_back() -> Body:
-    """The softmax of a row of logits less its labels, times dy divided by the number of rows."""
+    """The softmax of a row of logits minus its labels, times dy divided by the number of rows."""
     combine = row_program("loss_back(x0,x1)")
 
     @device_function
@@ -202,7 +202,7 @@ def _sgd_row(w: Value, grad: Value, parameters: Value, n: Value) -> None:
 
 @kernel
 def adamw() -> Body:
-    """Both moments, and the weights."""
+    """Updates both moments, and the weights."""
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
@@ -214,7 +214,7 @@ def adamw() -> Body:
 
 @kernel
 def sgd() -> Body:
-    """The weights."""
+    """Updates the weights."""
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]

@@ -14,12 +14,12 @@ from ggplug_cpu.ops.triangles import kernels
 from ggplug_cpu.parameters import Place, Ref
 from ggplug_cpu.tape import Entry
 
-#: More columns than a row has: where a band has no limit.
+#: More columns than any row has: the limit of an unlimited band.
 _FAR = 1 << 40
 
 
 def banded(node: Tensor) -> Entries:
-    """y = x in a band along the diagonal, a constant elsewhere."""
+    """y = x in a band along the diagonal, and a constant outside it."""
     op, x = node.op, source_tensor(node, 0)
     assert isinstance(op, Banded)
     first, last = op.band
@@ -39,7 +39,7 @@ def banded(node: Tensor) -> Entries:
 
 
 def diag(node: Tensor) -> Entries:
-    """y[i, i] = x[i], zeros elsewhere."""
+    """y[i, i] = x[i], all other elements are 0."""
     x = source_tensor(node, 0)
     zeros = zero_bytes(node)
     along = Shape(x.ne, (node.nb[0] + node.nb[1], node.nb[1], *node.nb[2:]))

@@ -12,7 +12,7 @@ from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 
 
 class Banded(Rows):
-    """Rows of matrices of ``height`` rows; of row i, columns i + ``first`` to i + ``behind`` - 1 stay."""
+    """Rows of matrices of ``height`` rows; of row i, columns i + ``first`` to i + ``behind`` - 1 are kept."""
 
     y = destination_row()
     x = source_row()
@@ -34,13 +34,13 @@ class SolveTri(Parameters):
 
 
 def scratch_bytes(n: int) -> int:
-    """What :func:`banded` needs of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory of :func:`banded` for rows of ``n`` elements."""
     return ARGUMENTS + 8 * n
 
 
 @kernel
 def banded() -> Body:
-    """Columns that stay, and a number in all others."""
+    """Keeps columns in the band, and stores a constant in all others."""
     fill = row_program("fill(x0)")
 
     @device_function

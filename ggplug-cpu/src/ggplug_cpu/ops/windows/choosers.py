@@ -1,4 +1,4 @@
-"""What slides over planes: pooling, convolutions of single channels, and what adds windows up again."""
+"""Ops on sliding windows of planes: pooling, depthwise convolutions, and ops that sum windows back into planes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ggplug_cpu.parameters import Place, Ref
 from ggplug_cpu.tape import WORKSPACE, Entry
 
 _ONE = Axis(1)
-#: Distances within a row are int32.
+#: Offsets within a row are int32.
 _FARTHEST = 1 << 31
 
 
@@ -45,7 +45,7 @@ def pool_2d(node: Tensor) -> Entries | Decline:
 
 
 def pool_2d_back(node: Tensor) -> Entries | Decline:
-    """Each element gets what the windows that it is in have for it."""
+    """Each element is the sum of the gradients of windows: of which it is the maximum, or of its part of their means."""
     op, grad = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Pool2dBack)
     axes = op.axes()
@@ -77,7 +77,7 @@ def conv_2d_dw(node: Tensor) -> Entries | Decline:
 
 
 def im2col_back(node: Tensor) -> Entries | Decline:
-    """Each element gets the sum of what was taken from it."""
+    """Each element is the sum of its copies in the windows."""
     op, grad, kernel = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Im2colBack)
     axes = op.axes(kernel)
@@ -96,7 +96,7 @@ def im2col_back(node: Tensor) -> Entries | Decline:
 
 
 def col2im_1d(node: Tensor) -> Entries | Decline:
-    """Each position gets the sum of what the windows have for it."""
+    """Each position is the sum of the windows' elements there."""
     op, a = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Col2im1d)
     taps = a.ne[0] // op.channels
@@ -134,8 +134,8 @@ def _windows(
 ) -> Entry | Decline:
     """The entry of a kernel that gathers windows of ``x``, a plane of which has ``extents``.
 
-    ``back``: x are windows, and each element of the result gathers those that it is in.  ``moved``: see
-    :class:`~ggplug_cpu.ops.windows.kernels.Windows`, ``tap0`` and ``tap1``.
+    ``back``: x has windows, and each element of the result gathers the windows that contain it.  ``moved``: ``tap0`` and
+    ``tap1`` of :class:`~ggplug_cpu.ops.windows.kernels.Windows`.
     """
     extents_of_y = ne or node.ne
     reached = max(extents[0], extents_of_y[0] * axes[0].stride + axes[0].padding)

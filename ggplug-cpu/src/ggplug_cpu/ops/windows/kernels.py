@@ -1,6 +1,6 @@
-"""What becomes of windows that slide over planes: sums, weighted sums, means, maxima and where they are.
+"""Sums, weighted sums, means, maxima and positions of maxima of sliding windows.
 
-A vector holds neighbouring windows of a row; it goes through the taps row by row.
+A vector holds neighbouring windows of a row; a loop visits the taps row by row.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Windows(Parameters):
     """``ne0`` to ``ne3`` windows; window (i, j) of a plane of x has ``taps0`` by ``taps1`` elements of it.
 
     x is f32, of ``width`` by ``height``; for strides, paddings, dilations and quotients see
-    :mod:`ggplug_cpu.parts.sliding`.  ``tap0`` and ``tap1`` are bytes that each tap is further on, whatever it reads.
+    :mod:`ggplug_cpu.parts.sliding`.  ``tap0`` and ``tap1``: offsets in bytes between consecutive taps, in addition to their positions.
     """
 
     y = destination(STRIDES, CONVERTED)
     x = source(STRIDES)
     other = source(STRIDES)
-    """Weights of taps (for ``weighted``), or in the place of each element of x a number of a tap (for ``chosen``)."""
+    """Weights of taps (for ``weighted``), or for each element of x the number of a tap (for ``chosen``)."""
     ne0 = integer()
     ne1 = integer()
     ne2 = integer()
@@ -59,10 +59,10 @@ class Windows(Parameters):
     tap0 = integer()
     tap1 = integer()
     divisor = real()
-    """What sums are divided by."""
+    """The divisor of sums."""
 
 
-#: What the kernel needs of a thread's scratch.
+#: Bytes of scratch memory of the kernel.
 SCRATCH_BYTES = ARGUMENTS + ROW_BYTES
 
 
@@ -70,7 +70,7 @@ SCRATCH_BYTES = ARGUMENTS + ROW_BYTES
 def windows(rule: str, reach: str) -> Body:
     """``rule``: one of :data:`RULES`.  ``reach``: how a vector of windows reads a tap of each.
 
-    ``adjacent``: elements of a row of x side by side; ``apart``: with a distance; ``stretched``: with quotients.
+    ``adjacent``: contiguous elements of a row of x; ``apart``: elements at a distance; ``stretched``: with quotients.
     """
     some = _some_windows(rule, reach)
 
@@ -96,14 +96,14 @@ def windows(rule: str, reach: str) -> Body:
     return body
 
 
-#: A sum; with a weight for each tap; divided by how many elements were inside; the largest number; the number of the
-#: tap that is the largest; the sum of those of which ``other`` says that they are this tap's.
+#: In order: the sum; the sum with a weight for each tap; the sum divided by the number of elements inside the image; the
+#: maximum; the number of the tap with the maximum; the sum of elements whose number in ``other`` is this tap's.
 RULES = ("sum", "weighted", "mean", "largest", "place", "chosen")
 
 
 @functools.cache
 def _some_windows(rule: str, reach: str) -> Intrinsic:
-    """``(params, x, other, i1, first, place, n)``: ``n`` windows of row ``i1`` from ``first`` on, as f32."""
+    """``(params, x, other, i1, first, place, n)`` stores ``n`` windows of row ``i1`` from ``first`` on, as f32."""
     lanes, stretched, adjacent = width("f32"), reach == "stretched", reach == "adjacent"
     floats = vector(F32, lanes)
 
@@ -150,7 +150,7 @@ def _some_windows(rule: str, reach: str) -> Intrinsic:
                     if rule == "weighted":
                         weight = other + kx * number(Windows.other.nb0) + ky * number(Windows.other.nb1)
                         sums = read.fma(values.load(weight, F32).splat(lanes), carried[0])
-                        return [inside.select(sums, carried[0])]  # 0 by an infinite weight is NaN
+                        return [inside.select(sums, carried[0])]  # 0 times an infinite weight would be NaN
                     if rule == "chosen":
                         mine = values.masked_gather(other_row, offsets, floats, inside).equal(tap) & inside
                         return [carried[0] + mine.select(read, zero)]

@@ -11,7 +11,7 @@ INLINE float alibi_slope(int h, int heads_power, float slope, float between)
 #endif
 
 #ifdef SOFT_MAX
-/* One group a row. */
+/* One group for each row. */
 #ifdef MASKED
 #define MASK_AT(i) (VEC_OF(slope) * FETCH(TM)(mask, args.mask.nb[0], i, n, 0.0f))
 #define SCALED_AT(i) (FETCH(TX)(x, args.x.nb[0], i, n, 0.0f) * VEC_OF(args.scale) + MASK_AT(i))
@@ -53,26 +53,26 @@ KERNEL void soft_max(PARAMETERS)
 #endif
 
 #ifndef SOFT_MAX
-/* What the largest logit is that powers are relative to; a row without any has 0 */
+/* The logit that is subtracted before powers are taken: the largest one, or 0 in a row without any */
 INLINE float base_of(float highest) { return highest == -INFINITY ? 0.0f : highest; }
 /* 1 over the sum of powers, or 0 where that is 0 */
 INLINE float inverse_sum(float total) { return total == 0.0f ? 0.0f : 1.0f / total; }
 #define PADDED(n) (((n) + VEC - 1) / VEC * VEC)
-/* Of an array: none is empty */
+/* The size of an array for n numbers, which must not be empty */
 #define ARRAY_SIZE(n) ((n) > 0 ? PADDED(n) : VEC)
-/* The head of q that a row of a group's queries has: those of the heads that share a head of k and v, one after the other */
+/* The head of q that a row of a group's queries has: rows of the heads that share a head of k and v follow each other */
 #define HEAD_OF(row) (head * args.head_ratio + (row) / args.q.ne[1])
 #endif
 
 #ifdef FLASH_ATTENTION
 /* A group has QUERIES rows: queries of the heads that share a head of k and v, one head after the other.  Keys come KEYS
    at a time, decoded into local memory, and then their values in the same place.  Each row keeps the largest logit, the
-   sum of powers, and the values mixed by these; a block of keys with a larger logit scales them down (M. Milakov,
+   sum of powers, and the weighted sum of values; a block of keys with a larger logit scales both sums down (M. Milakov,
    N. Gimelshein, arXiv:1805.02867; T. Dao et al., arXiv:2205.14135).
    DK, DV: numbers of a key and of a value.  TOGETHER: rows that an item computes at once.
-   IN_PARTS: a group has a part of the keys, and what its rows keep is merged by flash_merge. */
+   IN_PARTS: a group has a part of the keys, and flash_merge merges the states of its rows. */
 #define WIDE (DK > DV ? ARRAY_SIZE(DK) : ARRAY_SIZE(DV))
-/* Lanes read rows beside each other, so rows must not lie in the same banks of local memory. */
+/* Neighbouring lanes read neighbouring rows, so rows must not be in the same banks of local memory. */
 #define STRIDE (LANES > 1 ? WIDE + VEC : WIDE)
 
 KERNEL void flash_attention(PARAMETERS)
@@ -149,7 +149,7 @@ KERNEL void flash_attention(PARAMETERS)
             vec v = VEC_OF(0.0f);
             if (key0 + j < end) v = FETCH(TV)(ROW(v, key0 + j, head, batch), args.v.nb[0], i, DV, 0.0f);
             VEC_PUT(v, tile + j * STRIDE + i);
-            /* Each alone: where a sum of them is kept over the loop, PoCL 3.0 with vectors of 256 bits writes logits behind
+            /* Each by itself: if a sum of them is kept over the loop, PoCL 3.0 with vectors of 256 bits writes logits beyond
                powers. */
             const float difference = vec_sum(v - v);
             if (difference != difference) RAISE(nonfinite);
@@ -181,7 +181,7 @@ KERNEL void flash_attention(PARAMETERS)
             if (nonfinite[0])
                 for (int j = 0; j < KEYS; j++)
                     for (int r = 0; r < TOGETHER; r++) {
-                        /* A key without a probability counts for nothing, whatever its value is. */
+                        /* A key with probability 0 adds nothing, whatever its value is. */
                         const float power = powers[(r0 + r) * KEYS + j];
                         if (power != 0.0f) sums[r] = VEC_FMA(VEC_OF(power), VEC_GET(tile + j * STRIDE + i), sums[r]);
                     }
@@ -202,7 +202,7 @@ KERNEL void flash_attention(PARAMETERS)
         if (row >= n_rows) continue;
         vec v = VEC_GET(mixed + r * PADDED(DV) + i);
 #ifdef IN_PARTS
-        /* In front of the values mixed: the largest logit, and the sum of powers */
+        /* Before the weighted sum of values: the largest logit, and the sum of powers */
         GLOBAL char *kept = ROW(kept, part, head * n_rows + row, batch);
         if (i == 0) {
             PUT_F32(highest[r], kept);
@@ -225,7 +225,7 @@ KERNEL void flash_attention(PARAMETERS)
 #endif
 
 #ifdef FLASH_MERGE
-/* What the parts of a row kept, put together; an item has VEC numbers of a row. */
+/* Merges the states of the parts of a row; an item has VEC numbers of a row. */
 KERNEL void flash_merge(PARAMETERS)
 {
     UNIT_OF(dst);
@@ -255,20 +255,20 @@ KERNEL void flash_merge(PARAMETERS)
 #endif
 
 #if defined(FLASH_BACK_QUERIES) || defined(FLASH_BACK_KEYS)
-/* The gradients of attention.  Nothing of n by m numbers is kept: probabilities are computed again where they are needed.  First
-   for each query, which gives its gradient and leaves what its probabilities are computed from; then for each key, which
-   collects what all queries that see it give its gradient and that of its value (T. Dao, FlashAttention-2,
+/* The gradients of attention.  No matrix of all queries by all keys is stored: probabilities are computed again where they are
+   needed.  The first kernel computes the gradient of each query, and saves the statistics of its softmax; the second one sums
+   for each key its gradient and that of its value over all queries that see it (T. Dao, FlashAttention-2,
    arXiv:2307.08691).  A probability of 0 adds nothing, whatever it is multiplied with.
    A group has ROWS queries of the heads that share a head of k and v, or ROWS keys, in local memory; its items have a row
-   of the other side each, KEYS of them at a time.
+   of the other operand each, KEYS of them at a time.
    saved: for each head and batch SAVED_BASE ... SAVED_SINK, rows of a number for each query. */
-#define SAVED_BASE 0    /* the logit that powers are relative to */
+#define SAVED_BASE 0    /* the logit that is subtracted before powers are taken */
 #define SAVED_INVERSE 1 /* 1 over the sum of powers */
-#define SAVED_MEAN 2    /* of the products of values with d, by probabilities */
-#define SAVED_SINK 3    /* what the gradient of the head's sink loses */
+#define SAVED_MEAN 2    /* the mean of the products of values and d, weighted by probabilities */
+#define SAVED_SINK 3    /* the query's term in the gradient of the head's sink */
 #define SAVED(what, row) (ROW(saved, what, HEAD_OF(row), batch) + (row) % args.q.ne[1] * 4)
 
-/* ROWS products of a row, n numbers of which FETCHED(i) has VEC, with rows in local memory */
+/* Dot products of a row of n numbers, of which FETCHED(i) loads VEC, and ROWS rows in local memory */
 #define PRODUCTS(results, FETCHED, others, n) \
     do { \
         vec sums_[ROWS]; \
@@ -280,7 +280,7 @@ KERNEL void flash_merge(PARAMETERS)
         for (int r_ = 0; r_ < ROWS; r_++) (results)[r_] = vec_sum(sums_[r_]); \
     } while (0)
 
-/* A part of a sum over weights in local memory, of which 0 adds nothing: FETCHED(j) has VEC numbers of row j */
+/* Adds rows times weights in local memory to a sum; a weight of 0 adds nothing.  FETCHED(j) loads VEC numbers of row j */
 #define MIXED(sum, weights, count, FETCHED) \
     for (int j_ = 0; j_ < (count); j_++) { \
         const float weight_ = (weights)[j_]; \
@@ -288,7 +288,7 @@ KERNEL void flash_merge(PARAMETERS)
     }
 
 INLINE float capped(float dot, float scale, float cap) { return cap != 0.0f ? cap * tanh(dot * scale) : dot * scale; }
-/* How much a logit grows with the product: where it is capped by 1 - tanh^2, which loses no digits in this form */
+/* The derivative of a logit by the product: with a cap times 1 - tanh^2, which loses no digits in this form */
 INLINE float derivative(float dot, float scale, float cap)
 {
     if (cap == 0.0f) return scale;
@@ -313,7 +313,7 @@ INLINE float with_mask(float logit, float mask_value) { return mask_value == -IN
 #define K_AT(key, i) FETCH(TK)(ROW(k, key, head, batch), args.k.nb[0], i, DK, 0.0f)
 #define V_AT(key, i) FETCH(TV)(ROW(v, key, head, batch), args.v.nb[0], i, DV, 0.0f)
 
-/* Rows first to first + ROWS - 1 into local memory; those from `limit` on, and numbers beyond n, are zeros */
+/* Loads rows first to first + ROWS - 1 into local memory; those from `limit` on, and numbers beyond n, are zeros */
 #define KEEP(kept, FETCHED, first, limit, n) \
     for (int e_ = LANE; e_ < ROWS * (ARRAY_SIZE(n) / VEC); e_ += LANES) { \
         const int r_ = e_ / (ARRAY_SIZE(n) / VEC), i_ = e_ % (ARRAY_SIZE(n) / VEC) * VEC; \
@@ -487,7 +487,7 @@ KERNEL void flash_back_keys(PARAMETERS)
 #endif
 
 #ifdef FLASH_BACK_REST
-/* The gradients of sinks, a group each, and zeros between the parts: from the end of one to the start of the next */
+/* The gradients of sinks, a group for each, and zeros between the gradients: from the end of one to the start of the next */
 KERNEL void flash_back_rest(PARAMETERS)
 {
     GLOBAL char *dst = ROW(dst, 0, 0, 0);

@@ -18,11 +18,11 @@ _KEYS = (32, 16)
 """Keys of a block of attention, and queries: as many as local memory holds."""
 _QUERIES = (16, 4, 1)
 _TOGETHER = 4
-"""Queries that an item computes at once."""
+"""Queries that a work-item computes at once."""
 _ROWS_BACK = (4, 1)
 """Queries, or keys, of a block of attention's gradient: as many as local memory holds."""
 _LEAST_PART = 256
-"""Keys that are worth a work-group of their own where there are few queries."""
+"""Least keys of a work-group, if there are few queries."""
 
 
 def soft_max(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -56,7 +56,7 @@ def soft_max(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def _slopes(heads: int, max_bias: float) -> dict[str, float | int]:
-    """What slopes are computed from."""
+    """The arguments from which kernels compute slopes."""
     power = 1 << math.floor(math.log2(max(1, heads)))
     return {
         "max_bias": max_bias,
@@ -67,7 +67,7 @@ def _slopes(heads: int, max_bias: float) -> dict[str, float | int]:
 
 
 class _Attention(NamedTuple):
-    """What the kernels of attention and of its gradients are told alike; ``sunk`` and ``last`` go with sinks."""
+    """The common arguments of the kernels of attention and of its gradients; ``sunk`` and ``last`` are for sinks."""
 
     tensors: dict[str, TensorArgument]
     defines: dict[str, object]
@@ -86,7 +86,7 @@ def _of_attention(
     mask: Tensor | None,
     sinks: Tensor | None,
 ) -> _Attention:
-    """``position``: that of the mask among the sources; the sinks are behind it."""
+    """The common arguments; ``position``: the mask's index among the sources; the sinks follow it."""
     tensors = {"q": argument(0, q), "k": argument(1, k), "v": argument(2, v)}
     defines: dict[str, object] = {
         "VEC": profile.vec,
@@ -105,12 +105,12 @@ def _of_attention(
 
 
 def _head_ratio(q: Tensor, k: Tensor) -> int:
-    """Heads of queries that have a head of keys together."""
+    """The number of heads of queries that use one head of keys."""
     return q.ne[2] // max(1, k.ne[2])
 
 
 def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
-    """A group has some queries, and all keys or a part of them; parts are merged by a second launch."""
+    """A work-group computes some queries with all keys or a part of them; a second launch merges the parts."""
     refused = refuse(node, {F32}, {F32}, READABLE, READABLE, {F16}, {F32})
     if refused is not None:
         return refused
@@ -171,7 +171,7 @@ def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def _block(profile: Profile, rows: int, dk: int, dv: int) -> tuple[int, int] | Decline:
-    """(queries, keys) of a group: as many as there are, and as local memory holds."""
+    """(queries, keys) of a work-group: all of them, or as many as local memory holds."""
     dk, dv = (-(-n // profile.vec) * profile.vec for n in (dk, dv))
     wide = max(dk, dv) + profile.vec
     for keys in _KEYS:
@@ -185,7 +185,7 @@ def _block(profile: Profile, rows: int, dk: int, dv: int) -> tuple[int, int] | D
 
 
 def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
-    """A group has some queries and looks at all keys, then some keys and looks at all queries; then what is saved."""
+    """Three launches: gradients of queries, over all keys; of keys and values, over all queries; of sinks, and zeros."""
     refused = refuse(node, {F32}, {F32}, FLOATS, FLOATS, {F32}, {F16}, {F32})
     if refused is not None:
         return refused
@@ -262,12 +262,12 @@ def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def _keys_back(profile: Profile) -> int:
-    """Rows of the other side that a group of the gradient looks at together."""
+    """Rows of the other operand that a work-group of the gradient reads at a time."""
     return max(profile.row_lanes, _KEYS[0])
 
 
 def _rows_back(profile: Profile, dk: int, dv: int) -> int | Decline:
-    """Queries, or keys, of a group of the gradient: as many as local memory holds."""
+    """Queries, or keys, of a work-group of the gradient: as many as local memory holds."""
     wide = sum(max(1, -(-n // profile.vec)) * profile.vec for n in (dk, dv))
     for rows in _ROWS_BACK:
         if 4 * (2 * rows * (wide + _keys_back(profile)) + profile.row_lanes) <= profile.local_bytes:

@@ -4,8 +4,8 @@
 
 #if defined(MUL_MAT_ROWS) || defined(MUL_MAT_ID)
 /* The product of a row of a with COLUMNS rows of b, for the lanes of a group; blocks are decoded in registers.
-   A lane takes CHUNK elements at once, in parts of PART: a group that shares a scale, or a vec.  Parts add to CHAINS sums in
-   turn.  BLOCK: elements of a block of a; WITHIN: where a part begins in its block.
+   A lane takes CHUNK elements at once, in parts of PART: a group that shares a scale, or a vec.  Parts accumulate in CHAINS sums
+   cyclically.  BLOCK: elements of a block of a; WITHIN: where a part begins in its block.
    SCALED: numbers of a have a scale; SHIFTED: and 0 stands for a minimum.
    PLAIN_ROWS: rows are dense, and n is a multiple of CHUNK. */
 INLINE void dot_rows(
@@ -146,7 +146,7 @@ KERNEL void mul_mat_id(PARAMETERS)
 
 #ifdef ROUTE
 /* Which columns each expert computes: row e of dst has their number, and then in order the columns, u + t U.  One group
-   an expert, and one for a last row with the columns that have none; each lane looks at a part of the ids. */
+   for each expert, and one for a last row with the columns that have none; each lane reads a part of the ids. */
 INLINE int chosen(GLOBAL const char *ids_data, const tensor ids, int column, int experts)
 {
     const int64_t id = id_at(ids_data, ids, column % ids.ne[0], column / ids.ne[0], 0);

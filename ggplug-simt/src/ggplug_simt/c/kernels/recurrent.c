@@ -1,5 +1,5 @@
-/* Layers whose state goes from token to token: one item a row (or column) of a state, from the first token to the last.  States are
-   changed where they end up in the result, behind the answers. */
+/* Recurrent layers: one item for each row (or column) of a state, from the first token to the last.  States are updated in the
+   result, in place, after the outputs. */
 
 #define ITEM ((uint32_t)GROUP * LANES + LANE)
 #define FROM(name) ((GLOBAL const float *)(name##_data + args.name.offset))
@@ -124,7 +124,7 @@ KERNEL void gated(PARAMETERS)
 #endif
 
 #ifdef DELTA
-/* A matrix that is corrected by what it has to answer.  An item is (row, head, sequence). */
+/* The gated delta rule: the state is a matrix.  An item is (row, head, sequence). */
 KERNEL void delta(PARAMETERS)
 {
     const uint32_t item = ITEM;

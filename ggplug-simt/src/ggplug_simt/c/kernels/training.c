@@ -1,6 +1,6 @@
 /* Losses, and steps of optimisers. */
 
-/* The largest logit of a row, and the sum of the powers of all less that one; of every lane */
+/* The largest logit of a row, and the sum of the powers of all less that one; in every lane */
 #if defined(CROSS_ENTROPY) || defined(CROSS_ENTROPY_BACK)
 #define HIGHEST_AND_SUM(highest, sum) \
     float highest = -INFINITY; \
