@@ -60,7 +60,8 @@ class CpuBackend(Backend):
         self.device.with_team(lambda team: team.set_n_threads(n_threads))
 
     def set_abort_callback(self, callback: Callable[[], Any] | None) -> None:
-        """Has computations of this stream call ``callback()`` regularly; they raise ComputeAborted when it returns true.
+        """Has computations of this stream call ``callback()`` regularly; they raise ComputeAborted when it returns
+        true.
 
         It applies from the stream's next computation on.  None removes it.  ``device.team.set_abort_callback`` sets the
         callback of all streams that have none of their own.
@@ -68,7 +69,10 @@ class CpuBackend(Backend):
         self._stop.callback = callback
 
     def abort(self) -> None:
-        """Stops the current computation of the device, whichever its stream; it raises ComputeAborted.  For other threads."""
+        """Stops the current computation of the device, whichever its stream; it raises ComputeAborted.
+
+        For other threads.
+        """
         self.device.team.abort()
 
     def pause(self) -> None:
@@ -112,7 +116,10 @@ class CpuPlan(Plan):
         self._bound = self._tape.bind(self._bases)
         self._interruptions = interrupted.Interruptions(self._bound, stops) if stops else None
         self.buffers: frozenset[Buffer] = NOTHING
-        """The buffers that the addresses point into.  Released with the graph: a plan may live longer than its graph."""
+        """The buffers that the addresses point into.
+
+        Released with the graph: a plan may live longer than its graph.
+        """
         self.revision, self.bound_at = Revision(), 0
         self._graph: Callable[[], Graph | None] = _no_object
         self._allocation: Callable[[], Places | None] = _no_object
@@ -198,7 +205,10 @@ class CpuPlan(Plan):
             self._interruptions.release_operands()
 
     def memory(self) -> tuple[Graph, Places]:
-        """The graph and the allocation that the plan is bound to; they own the memory.  Raises TensorStateError if there are none."""
+        """The graph and the allocation that the plan is bound to; they own the memory.
+
+        Raises TensorStateError if there are none.
+        """
         graph, allocation = self._graph(), self._allocation()
         if graph is None or allocation is None:
             raise TensorStateError("the plan is bound to no memory: call rebind(graph, allocation) and keep both")

@@ -303,7 +303,9 @@ def thread_count(ctx: int) -> int:
 
 @device_function
 def scratch(ctx: int) -> int:
-    """The address of this thread's scratch memory: as many bytes as the tape declares, aligned to 128, not initialised."""
+    """The address of this thread's scratch memory: as many bytes as the tape declares, aligned to 128, not
+    initialised.
+    """
     return load_word(ctx + SCRATCH)
 
 

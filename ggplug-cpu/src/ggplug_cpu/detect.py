@@ -41,7 +41,9 @@ _SYS_ARCH_PRCTL_X86_64 = 158
 
 @functools.cache
 def host_features() -> frozenset[str]:
-    """LLVM's names of the extensions that this CPU and this operating system offer; AMX only where its use is permitted."""
+    """LLVM's names of the extensions that this CPU and this operating system offer; AMX only where its use is
+    permitted.
+    """
     import llvmlite.binding as llvm
 
     family = of_this_machine()

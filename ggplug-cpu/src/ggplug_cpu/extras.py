@@ -1,4 +1,5 @@
-"""Functions and classes that the CPU backend offers by name, beyond the interface (ggml's procedure addresses of its CPU backend).
+"""Functions and classes that the CPU backend offers by name, beyond the interface (ggml's procedure addresses of its
+CPU backend).
 
 =======================  ==============================================================================
 ``set_n_threads``        ``(backend, n)``  (ggml_backend_set_n_threads)

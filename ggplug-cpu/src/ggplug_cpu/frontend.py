@@ -143,7 +143,9 @@ class _Codegen(codegen.CPUCodegen):
 
 
 class _CallConvention(callconv.CPUCallConv):
-    """Numba's calling convention without Python exceptions: an error status ends the kernel, and its caller ignores it."""
+    """Numba's calling convention without Python exceptions: an error status ends the kernel, and its caller ignores
+    it.
+    """
 
     def set_static_user_exc(self, *args: Any, **kwargs: Any) -> None:
         return None

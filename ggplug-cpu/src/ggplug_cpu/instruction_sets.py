@@ -1,4 +1,5 @@
-"""The instruction set extensions of each family of processors: the extensions that each needs, and how systems report it.
+"""The instruction set extensions of each family of processors: the extensions that each needs, and how systems report
+it.
 
 Names are LLVM's (``llc -mattr=help``).  ``needs`` is at least what LLVM switches on along with an extension
 (``X86.td``, ``AArch64Features.td``): without it the extension cannot stay on.

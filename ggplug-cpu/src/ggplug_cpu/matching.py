@@ -52,7 +52,10 @@ def choosers_of(kind: type[Operation]) -> Iterator[Chooser]:
 
 
 def match(group: Group) -> Entries | Decline:
-    """The entries that compute a group, or why it declines.  A pure function of :func:`~ggplug.nodes.groups.signature_of`."""
+    """The entries that compute a group, or why it declines.
+
+    A pure function of :func:`~ggplug.nodes.groups.signature_of`.
+    """
     packed = _unreadable_layout(group)
     if packed is not None:
         return packed

@@ -19,8 +19,8 @@ A kernel's body calls the fields with the address of its parameters; so do devic
         x = Scaled.x.address(params) + i * Scaled.x.nb1(params)
         slope = Scaled.slopes(params, i)
 
-Operands say whether the kernel reads or writes them: :attr:`Words.reads` and :attr:`Words.writes` list the memory that an
-entry accesses.  Parameters never change while a kernel runs, and the loads say so: LLVM may move them out of loops.
+Operands say whether the kernel reads or writes them: :attr:`Words.reads` and :attr:`Words.writes` list the memory that
+an entry accesses.  Parameters never change while a kernel runs, and the loads say so: LLVM may move them out of loops.
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ class Numbers(Number):
 
 
 class Operand(Namespace):
-    """A tensor that a kernel reads or writes: words for its ``address`` and for the ``parts`` that the kernel declares."""
+    """A tensor that a kernel reads or writes: words for its ``address`` and for the ``parts`` that the kernel
+    declares.
+    """
 
     def __init__(self, writes: bool, *parts: str) -> None:
         self.writes = writes

@@ -177,7 +177,9 @@ class BoundTape:
 
 
 class Span:
-    """The entries ``first`` to ``end - 1`` of a bound tape, to be computed separately; rebinding the tape moves it, too."""
+    """The entries ``first`` to ``end - 1`` of a bound tape, to be computed separately; rebinding the tape moves it,
+    too.
+    """
 
     def __init__(self, whole: BoundTape, first: int, end: int) -> None:
         self._whole = whole

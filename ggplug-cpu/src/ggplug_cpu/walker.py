@@ -1,6 +1,7 @@
 """The native part of the team: the loop over a tape, the main functions of threads, and calls of Python.
 
-These are kernels (compiled by the same compiler, kept in the same cache) that the team calls itself.  Memory is laid out in :mod:`ggplug_cpu.context`.
+These are kernels (compiled by the same compiler, kept in the same cache) that the team calls itself.  Memory is laid
+out in :mod:`ggplug_cpu.context`.
 
 Memory order
 ------------

@@ -95,7 +95,10 @@ class CudaQueue(StepwiseQueue):
     def free(self) -> None:
         handle, self._blas_handle = self._blas_handle, None
         if handle is not None:
-            lost = (self.cuda.cublas.CUBLASError, self.cuda.runtime.CUDARuntimeError)  # on a lost device there is nothing to release
+            lost = (
+                self.cuda.cublas.CUBLASError,
+                self.cuda.runtime.CUDARuntimeError,
+            )  # on a lost device there is nothing to release
             with contextlib.suppress(*lost), self._driver.current():
                 self.cuda.cublas.destroy(handle)
 

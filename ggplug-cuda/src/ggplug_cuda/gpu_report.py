@@ -1,7 +1,7 @@
 """Reports what a GPU computes, and how fast: ``python -m ggplug_cuda.gpu_report --data FOLDER OUT.json``.
 
-The report is that of :mod:`ggplug_testing.gpu_report`; this module adds CUDA's devices, with the facts that only CuPy has.
-Nothing has to be installed but CuPy and what ggplug-core needs for itself: with the folders of source in
+The report is that of :mod:`ggplug_testing.gpu_report`; this module adds CUDA's devices, with the facts that only CuPy
+has. Nothing has to be installed but CuPy and what ggplug-core needs for itself: with the folders of source in
 ``PYTHONPATH``, the backend is registered by hand.
 """
 

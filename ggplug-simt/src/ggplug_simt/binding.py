@@ -86,7 +86,8 @@ class Arguments:
     def place(self, memories: list[DeviceMemory], which: Indexes, offsets: Indexes) -> Changed:
         """Stores the places of the tensors: the memory ``memories[which[i]]``, ``offsets[i]`` bytes into it.
 
-        The caller passes the changes to the queue, and then sets :attr:`bound`.  Until then everything counts as changed.
+        The caller passes the changes to the queue, and then sets :attr:`bound`.  Until then everything counts as
+        changed.
         """
         bound, self.bound = self.bound, False
         offsets = offsets + self._deltas

@@ -36,8 +36,8 @@ OFFLOADED = 32
 class SimtDevice(Device):
     """A device with its own memory, queues and programs.
 
-    Listing devices makes no context: ``open_driver`` makes the driver when it is first needed.  A process that is forked
-    after devices were listed cannot use them.
+    Listing devices makes no context: ``open_driver`` makes the driver when it is first needed.  A process that is
+    forked after devices were listed cannot use them.
     """
 
     def __init__(
@@ -68,7 +68,10 @@ class SimtDevice(Device):
 
     @property
     def driver(self) -> Driver:
-        """The vendor's driver, opened at first use.  Raises ComputeError if it does not start; the next use tries again."""
+        """The vendor's driver, opened at first use.
+
+        Raises ComputeError if it does not start; the next use tries again.
+        """
         return self.runtime.driver
 
     @property

@@ -61,8 +61,8 @@ class Dispatch(NamedTuple):
 
     ``program``: the result of :meth:`Driver.compile` or :meth:`Driver.load`, or a
     :class:`~ggplug_simt.library.VendorProgram` itself.  ``kernel``: the function in it.  ``grid``: work-groups in two
-    dimensions; there may be up to a row too many, which the program discards.  ``lanes``: items of a
-    group.  ``written``: for each tensor, whether the launch stores to its binding.  ``arguments``: first byte and size of the
+    dimensions; there may be up to a row too many, which the program discards.  ``lanes``: items of a group.
+    ``written``: for each tensor, whether the launch stores to its binding.  ``arguments``: first byte and size of the
     struct in the array of the launch sequence.
     """
 
@@ -151,7 +151,9 @@ class Queue(ABC):
 
     @abstractmethod
     def wait(self, mark: Mark) -> None:
-        """Makes operations submitted from now on wait for a mark of a queue of the device, or of a device that it reaches."""
+        """Makes operations submitted from now on wait for a mark of a queue of the device, or of a device that it
+        reaches.
+        """
 
     @abstractmethod
     def flush(self) -> None:

@@ -118,7 +118,9 @@ class Library(ABC):
 
     @abstractmethod
     def match(self, group: Group) -> Launches | Decline:
-        """The launches that compute a group, or the reason why it declines; a pure function of the group's signature."""
+        """The launches that compute a group, or the reason why it declines; a pure function of the group's
+        signature.
+        """
 
     @abstractmethod
     def text(self, program: Program) -> str:

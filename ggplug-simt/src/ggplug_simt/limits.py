@@ -1,8 +1,8 @@
 """The limits of a device for launches of any program, and the reasons to decline a group.
 
-A device matches a group before its memory is allocated, and once for all groups with one signature, which has no offsets
-of views.  So the largest binding that may be needed counts: a tensor may begin anywhere between two multiples of
-``properties.binding_step``.
+A device matches a group before its memory is allocated, and once for all groups with one signature, which has no
+offsets of views.  So the largest binding that may be needed counts: a tensor may begin anywhere between two multiples
+of ``properties.binding_step``.
 """
 
 from __future__ import annotations

@@ -265,7 +265,9 @@ class SimtPlan(Plan):
         tensor = graph.tensors[position]
         device = self._runtime.device
         return BufferUseError(
-            f"{device.name} cannot reach {tensor!r} in {buffer!r}: copy it to this device first", device=device, tensor=tensor
+            f"{device.name} cannot reach {tensor!r} in {buffer!r}: copy it to this device first",
+            device=device,
+            tensor=tensor,
         )
 
 

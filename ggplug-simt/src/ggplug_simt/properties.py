@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Properties:
-    """Capabilities and limits of a device.  A library's choosers and the runtime read them; neither depends on a device's name.
+    """Capabilities and limits of a device.
+
+    A library's choosers and the runtime read them; neither depends on a device's name.
 
     For programs:
 

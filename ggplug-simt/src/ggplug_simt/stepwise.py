@@ -106,7 +106,9 @@ class StepwiseSequence(LaunchSequence):
         self._launchers[number]()
 
     def _captured(self) -> list[tuple[int, Callable[[], object]]]:
-        """The launches, with runs captured as one if the queue can do that; each with the number of its first launch."""
+        """The launches, with runs captured as one if the queue can do that; each with the number of its first
+        launch.
+        """
         starts: list[tuple[int, Callable[[], object]]] = []
         by_kind = itertools.groupby(enumerate(self._launchers), lambda each: self._bound[each[0]].capturable)
         for capturable, run in by_kind:

@@ -34,7 +34,8 @@ class Workspace:
             )
 
     def scratch(self, size: int) -> DeviceMemory:
-        """Scratch memory for the launches of one node; all plans use the same, because a queue runs one launch at a time.
+        """Scratch memory for the launches of one node; all plans use the same, because a queue runs one launch at a
+        time.
 
         (A plan claims the stream while it submits its launches, so those of two threads do not mix.)
 

@@ -33,7 +33,9 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """A loop: ``inner`` is the axis of a row, ``outer`` are the axes above it, innermost first; ``last``: length of the last row."""
+    """A loop: ``inner`` is the axis of a row, ``outer`` are the axes above it, innermost first; ``last``: length of the
+    last row.
+    """
 
     inner: Axis
     outer: tuple[Axis, ...]
@@ -79,7 +81,10 @@ def element_nest(ne: Extents, *operands: Shape) -> Nest:
 
 
 def row_nest(ne: Extents, *operands: Shape) -> Nest:
-    """The loop for an op on whole rows along ne0: only the axes above are merged.  ``ne[1:]`` are those of all operands."""
+    """The loop for an op on whole rows along ne0: only the axes above are merged.
+
+    ``ne[1:]`` are those of all operands.
+    """
     strides = [tuple(shape.nb[i] for shape in operands) for i in range(4)]
     outer = _merged([Axis(ne[i], strides[i]) for i in range(1, 4)], [1] * len(operands))
     return Nest(Axis(ne[0], strides[0]), tuple(outer), ne[0])

@@ -15,7 +15,10 @@ _BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4}
 
 @kernel
 def read_plain(elem: str) -> Body:
-    """f32, f16 or bf16, at any stride, to contiguous f32; stride 0 repeats one element.  No element is read if there are none."""
+    """f32, f16 or bf16, at any stride, to contiguous f32; stride 0 repeats one element.
+
+    No element is read if there are none.
+    """
     F, step, size = simd.vec("f32"), simd.width("f32"), _BYTES[elem]
     load, load_first = simd.load_as_f32(elem, F), simd.load_first_as_f32(elem, F)
     load_one, splat = simd.LOADS[elem], simd.splat(F)

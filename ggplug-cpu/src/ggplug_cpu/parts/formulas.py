@@ -163,7 +163,10 @@ def probabilities_back(dy: Value, y: Value, dot: Value, scale: Value) -> Value:
 
 @_binary
 def loss_back(x: Value, label: Value, highest: Value, inverse: Value, factor: Value) -> Value:
-    """An element of cross_entropy_loss_back: the softmax minus the label, times ``factor``.  ``inverse``: 1 over the sum."""
+    """An element of cross_entropy_loss_back: the softmax minus the label, times ``factor``.
+
+    ``inverse``: 1 over the sum.
+    """
     return (emit_exp(x - highest) * inverse - label) * factor
 
 

@@ -42,7 +42,9 @@ def read(ctx, convert, address, stride, n, scratch_row):  # type: ignore[no-unty
 
 @device_function
 def write(ctx, convert, address, stride, n, scratch_row):  # type: ignore[no-untyped-def]
-    """Store ``n`` f32 from ``scratch_row`` at ``address``; does nothing without a converter, as they are there already."""
+    """Store ``n`` f32 from ``scratch_row`` at ``address``; does nothing without a converter, as they are there
+    already.
+    """
     if convert != 0:
         _convert(ctx, convert, address, stride, n, scratch_row)
 
@@ -89,7 +91,9 @@ def read_rows(
 def write_row(
     operand: RowOperand, memory: Value, params: Value, place: Value, n: Value, scratch_row: Value
 ) -> Iterator[Value]:
-    """A context whose value is the address to store ``n`` f32 at: in place, or ``scratch_row``, converted at its end."""
+    """A context whose value is the address to store ``n`` f32 at: in place, or ``scratch_row``, converted at its
+    end.
+    """
     convert = emitted_number(operand.convert, params)
     yield convert.equal(0).select(place, scratch_row)
     with params.b.if_then(convert.unequal(0).ir):

@@ -23,7 +23,9 @@ class Encoding(Parameters):
     y = destination("nb1")
     x = source("nb1", "convert", "block_bytes")
     importance = source()
-    """The importance of each of the ``n`` numbers, f32, the same for all rows; absent for kernels without importance."""
+    """The importance of each of the ``n`` numbers, f32, the same for all rows; absent for kernels without
+    importance.
+    """
     n = integer()
     rows = integer()
     at_once = integer()

@@ -25,7 +25,8 @@ class Grid(Parameters):
     """Tables of the rows of a grid that are nearest to a point.
 
     ``rows``: for every code of a point an int32: the number of its row if the point is one, else -1 - w.  Words of
-    ``near`` from w on: the number of near rows, then these rows, the nearest first.  ``levels``: the digits of each row, a byte each.
+    ``near`` from w on: the number of near rows, then these rows, the nearest first.  ``levels``: the digits of each
+    row, a byte each.
     """
 
     rows = source()

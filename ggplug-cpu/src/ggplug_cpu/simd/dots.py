@@ -26,9 +26,9 @@ class Way:
     receives the products of row ``i`` of the first and row ``j`` of the second.  It is 16 for AMX's tiles (16 rows of
     64 bytes), which are no vectors: see :mod:`.tiles`.
 
-    ``name`` is the assembler's, ``needs`` are the features (LLVM's names) that it needs, ``lanes`` is the number of sums,
-    None for any.  A single instruction is called by its LLVM ``intrinsic``, with operands of ``elem``; ``emit(sums, a, b)`` emits
-    several.  ``mixed`` marks a way that adds each product to some lane, not to its own.
+    ``name`` is the assembler's, ``needs`` are the features (LLVM's names) that it needs, ``lanes`` is the number of
+    sums, None for any.  A single instruction is called by its LLVM ``intrinsic``, with operands of ``elem``;
+    ``emit(sums, a, b)`` emits several.  ``mixed`` marks a way that adds each product to some lane, not to its own.
     """
 
     name: str

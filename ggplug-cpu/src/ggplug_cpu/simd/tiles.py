@@ -1,8 +1,8 @@
 """AMX: products of small matrices in eight tile registers of 16 rows of 64 bytes; and their emulation in memory.
 
 Where the CPU has AMX (Intel, from Sapphire Rapids on), these are its instructions.  With the pseudo-feature
-``amx-emulated`` (``GGPLUG_CPU_FEATURES=native+amx-emulated``) the tiles are in memory and vector code computes the sums,
-so kernels with tiles can be tested on any machine.
+``amx-emulated`` (``GGPLUG_CPU_FEATURES=native+amx-emulated``) the tiles are in memory and vector code computes the
+sums, so kernels with tiles can be tested on any machine.
 
 Every function takes ``state``, the address of :data:`STATE_BYTES` bytes of the thread's scratch.  A kernel calls
 ``tile_configure(state)`` before and ``tile_release(state)`` after; tiles keep their contents between.  Tile numbers are

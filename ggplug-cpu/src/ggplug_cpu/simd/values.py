@@ -323,7 +323,9 @@ def _has_rounding() -> bool:
 
 
 def _round_even_by_magic(x: Value) -> Value:
-    """Adding 2**(mantissa bits) rounds the fraction away, and subtracting it restores the rest; larger numbers have none."""
+    """Adding 2**(mantissa bits) rounds the fraction away, and subtracting it restores the rest; larger numbers have
+    none.
+    """
     magic = float(2**52 if str(x.element) == "double" else 2**23)
     rounded = (x.abs() + magic) - magic
     return (x.abs() < magic).select(rounded.copysign(x), x)
@@ -379,7 +381,8 @@ def call(b: ir.IRBuilder, name: str, result: ir.Type, *arguments: Value) -> Valu
 def opaque(number: Value, *, each_time: bool = False) -> Value:
     """An int64 in a register whose value LLVM cannot analyse.
 
-    With ``each_time`` LLVM cannot assume that it is the same in every iteration, so code that uses it stays in the loop.
+    With ``each_time`` LLVM cannot assume that it is the same in every iteration, so code that uses it stays in the
+    loop.
     """
     t = ir.FunctionType(I64, [I64])
     return Value(number.b, number.b.asm(t, "", "=r,0", [number.ir], side_effect=each_time))
@@ -425,8 +428,8 @@ def masked_gather(address: Value, offsets: Value, t: ir.VectorType, mask: Value)
 def masked_store(address: Value, value: Value, mask: Value) -> None:
     """Write the lanes that ``mask`` selects, and access no other byte.
 
-    If it selects all lanes, the store is not masked: a masked store that misses the cache takes many times as long (seen
-    on Zen 5), and later loads of its bytes wait until it has reached the cache.
+    If it selects all lanes, the store is not masked: a masked store that misses the cache takes many times as long
+    (seen on Zen 5), and later loads of its bytes wait until it has reached the cache.
     """
     b = address.b
     pointer = Value(b, b.inttoptr(address.ir, value.type.as_pointer()))

@@ -128,7 +128,7 @@ class Blocks:
         return values.joined(chosen)
 
 
-# -- functions for families ---------------------------------------------------------------------------------------------
+# -- functions for families ---------------------------------------------------------------------------
 
 
 def offset_of(type: Type, field: str) -> int:
@@ -144,8 +144,8 @@ def f16_at(addresses: Sequence[Value]) -> Value:
     bits = [values.load(address, I16) for address in addresses]
     if len(bits) > 4:
         return halves.emit_widen_f16(values.gathered(bits))
-    # Built in a general register: inserting 16 bits into a vector depends on its old value, such as the sums of the last
-    # iteration.  LLVM would do that if the other lanes are never read.
+    # Built in a general register: inserting 16 bits into a vector depends on its old value, such as the sums of the
+    # last iteration.  LLVM would do that if the other lanes are never read.
     whole = bits[0].zext(I64)
     for i, each in enumerate(bits[1:], 1):
         whole = whole | each.zext(I64) << (16 * i)

@@ -83,8 +83,8 @@ def launch(
 ) -> Launch | Decline:
     """A launch of ``kernel`` in ``family``; ``values`` become members of its arguments, as float or int.
 
-    Elements of the tensor ``ids``, whose type is the define ID_TYPE, may be out of range.  The kernel then has the record
-    of faults as another tensor, and the plan sets the values that it records: ``plan`` and ``node``.
+    Elements of the tensor ``ids``, whose type is the define ID_TYPE, may be out of range.  The kernel then has the
+    record of faults as another tensor, and the plan sets the values that it records: ``plan`` and ``node``.
     """
     if "ids" in tensors:
         record = TensorArgument(FAULTS, (1, 1, 1, 1), (0, 0, 0, 0), span=RECORD.itemsize, written=True)

@@ -53,7 +53,8 @@ def attention(group: Group, names: Names) -> Entries | Decline:
 
 
 def attention_layer(group: Group, names: Names) -> Entries | Decline:
-    """y = f(w v softmax(k q)): the product of weights and the attended values of all heads, while these are in the cache.
+    """y = f(w v softmax(k q)): the product of weights and the attended values of all heads, while these are in the
+    cache.
 
     Names: as for :func:`attention`, ``copy`` among them, and ``product``.
     """

@@ -106,7 +106,9 @@ def _list_numbers() -> Intrinsic:
 
 @functools.cache
 def _read_row() -> Intrinsic:
-    """``(words, x, row, lists, apart, place, n)`` stores ``n`` elements of window ``row`` of an image at ``place``, as f32."""
+    """``(words, x, row, lists, apart, place, n)`` stores ``n`` elements of window ``row`` of an image at ``place``, as
+    f32.
+    """
     lanes = width("f32")
     floats, ints = vector(F32, lanes), vector(I32, lanes)
 

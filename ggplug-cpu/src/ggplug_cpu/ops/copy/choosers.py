@@ -35,7 +35,10 @@ _SIZES = (1, 2, 4, 8)
 
 
 def copy(node: Tensor) -> Entries | Decline:
-    """y = x, converted to y's type: cpy, cont, dup.  Tensors of different shapes correspond in the order of their elements."""
+    """y = x, converted to y's type: cpy, cont, dup.
+
+    Tensors of different shapes correspond in the order of their elements.
+    """
     x = source_tensor(node, 0)
     no = _unable(x.type, node.type)
     if no is not None:
@@ -157,7 +160,9 @@ def _along_y(nest: Nest, size: int) -> Nest:
 
 
 def _transposed(nest: Nest, size: int) -> Nest | None:
-    """The same loop with the axis along which x is contiguous as the first outer one; None if that axis is missing or short."""
+    """The same loop with the axis along which x is contiguous as the first outer one; None if that axis is missing or
+    short.
+    """
     if size not in (2, 4) or nest.inner.strides[0] != size or nest.inner.extent < TILE:
         return None
     for axis in nest.outer:

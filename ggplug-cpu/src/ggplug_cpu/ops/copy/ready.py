@@ -13,7 +13,9 @@ from ggplug_cpu.tape import WORKSPACE, Entry
 
 @dataclass(frozen=True)
 class Ready:
-    """A prepared source: its place once the ``entries`` are done; ``workspace_bytes``: end of the workspace that it uses."""
+    """A prepared source: its place once the ``entries`` are done; ``workspace_bytes``: end of the workspace that it
+    uses.
+    """
 
     place: Ref
     ne: Extents
@@ -28,7 +30,9 @@ class Ready:
 
 
 def in_f32(x: Tensor, place: Ref, at: int = 0, *, rows: bool = False) -> Ready:
-    """Prepares ``x`` as f32: in place, or copied to byte ``at`` of the workspace; with ``rows``, rows are contiguous."""
+    """Prepares ``x`` as f32: in place, or copied to byte ``at`` of the workspace; with ``rows``, rows are
+    contiguous.
+    """
     if x.type is F32 and (x.nb[0] == 4 or not rows):
         return Ready(place, x.ne, x.nb, (), at)
     return in_workspace(x.type, F32, x.ne, place, x.nb, at)

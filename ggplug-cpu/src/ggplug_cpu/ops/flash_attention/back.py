@@ -1,8 +1,9 @@
 """The gradients of attention: :class:`ggplug.ops.FlashAttnBack`.
 
-Probabilities are computed again where they are needed, a row at a time.  The first kernel computes the gradient of
-each query, and saves the statistics of its softmax (:class:`Back`, ``saved``); the second one sums for each key its
-gradient and that of its value over all queries that see it.  So no two threads add to one sum (T. Dao, *FlashAttention-2*, arXiv:2307.08691).  Sources are f32.
+Probabilities are computed again where they are needed, a row at a time.  The first kernel computes the gradient of each
+query, and saves the statistics of its softmax (:class:`Back`, ``saved``); the second one sums for each key its gradient
+and that of its value over all queries that see it.  So no two threads add to one sum (T. Dao, *FlashAttention-2*,
+arXiv:2307.08691).  Sources are f32.
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ class Back(Flash):
 
     d = source(STRIDES[1:])
     saved = destination()
-    """For each head four rows of ``saved_bytes`` with a number for each query: the logit that is subtracted before powers
-    are taken, 1 over their sum, the mean of the products with d, and the query's term in the gradient of the sink."""
+    """For each head four rows of ``saved_bytes`` with a number for each query: the logit that is subtracted before
+    powers are taken, 1 over their sum, the mean of the products with d, and the query's term in the gradient of the
+    sink.
+    """
     saved_bytes = integer()
     masked = integer()
     wanted_at = integer()
@@ -73,7 +76,9 @@ def _number_of_head(params, matrix, row):  # type: ignore[no-untyped-def]
 
 
 def _products() -> DeviceFunction:
-    """``products(memory, rows, stride, count, other, numbers, results)``: dot products of ``count`` rows and another one."""
+    """``products(memory, rows, stride, count, other, numbers, results)``: dot products of ``count`` rows and another
+    one.
+    """
     some = dot_plain("f32", _TOGETHER, 1)
 
     @device_function

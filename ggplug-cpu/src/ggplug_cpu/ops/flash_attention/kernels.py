@@ -7,8 +7,8 @@ memory as a whole.
 
 A head of keys and values is a *matrix*; its *rows* are the queries of all heads that it serves, one head after the
 other.  The work is cut into units of (matrix, block of rows, part of the keys).  Where there are several parts, each
-stores the state of its rows in the workspace, and :func:`merge` combines them.  The cut does not depend on the number of
-threads, so results are bit-identical for any number of threads.
+stores the state of its rows in the workspace, and :func:`merge` combines them.  The cut does not depend on the number
+of threads, so results are bit-identical for any number of threads.
 """
 
 from __future__ import annotations
@@ -353,7 +353,10 @@ def _finish(params, matrix, row, kept, parts):  # type: ignore[no-untyped-def]
 
 @emitted("void(i64, i64, i64, i64, i64, f32)")
 def _quotients(y: Value, n: Value, kept: Value, stride: Value, parts: Value, sink: Value) -> None:
-    """The weighted sums of values divided by the sum of powers; zeros where that is 0.  Overwrites logits with factors of parts."""
+    """The weighted sums of values divided by the sum of powers; zeros where that is 0.
+
+    Overwrites logits with factors of parts.
+    """
     b, width = n.b, simd.width("f32")
     lanes = vector(F32, width)
 

@@ -25,7 +25,9 @@ class RowGradient(Rows):
 
 
 class RepeatBack(Rows):
-    """Rows of the result, and of their first repetition in x; there are ``count0`` to ``count3`` repetitions along the axes."""
+    """Rows of the result, and of their first repetition in x; there are ``count0`` to ``count3`` repetitions along the
+    axes.
+    """
 
     y = destination_row()
     x = source_row()

@@ -107,7 +107,9 @@ def _mix_rows() -> Intrinsic:
 
 @functools.cache
 def _pick() -> Intrinsic:
-    """``(y, x, offsets, weights, apart, taps, n)`` stores ``n`` f32, each the weighted sum of ``taps`` elements of x."""
+    """``(y, x, offsets, weights, apart, taps, n)`` stores ``n`` f32, each the weighted sum of ``taps`` elements of
+    x.
+    """
     lanes = width("f32")
     floats, ints = vector(F32, lanes), vector(I32, lanes)
 

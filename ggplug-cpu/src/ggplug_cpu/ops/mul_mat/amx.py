@@ -20,8 +20,8 @@ STATE_AND_SUMS_BYTES = STATE_BYTES + _SUMS_BYTES
 
 
 def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
-    """Computes one panel's columns: ``run(state, table, apart, x, x_row, x_step, panel, steps, left, offset, count, accumulate,
-    bias, to_residual, ahead, stride, fetched)``.
+    """Computes one panel's columns: ``run(state, table, apart, x, x_row, x_step, panel, steps, left, offset, count,
+    accumulate, bias, to_residual, ahead, stride, fetched)``.
 
     Activations are bf16: 32 of each row lie at ``x``, their rows ``x_row`` bytes apart, and the next 32 ``x_step``
     bytes on.
@@ -35,8 +35,8 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
     are loaded from the result and stored to it directly if all their rows exist and are equally far apart; else by way
     of scratch memory.
 
-    ``fetched`` rows of activations from ``ahead`` on, ``stride`` bytes apart, are prefetched into the second-level cache,
-    as many numbers of each as are multiplied: memory is idle while tiles multiply.
+    ``fetched`` rows of activations from ``ahead`` on, ``stride`` bytes apart, are prefetched into the second-level
+    cache, as many numbers of each as are multiplied: memory is idle while tiles multiply.
     """
     columns = layout("amx").columns
     clear = [simd.tile_zero(i) for i in range(4)]
@@ -126,7 +126,9 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
 
 
 def distance(rows: int) -> DeviceFunction:
-    """``distance(table)``: the distance of the addresses in the table in bytes, or 0 if not all are equally far apart."""
+    """``distance(table)``: the distance of the addresses in the table in bytes, or 0 if not all are equally far
+    apart.
+    """
 
     @device_function
     def between(table):  # type: ignore[no-untyped-def]
@@ -155,7 +157,8 @@ def _collect_rows() -> DeviceFunction:
 
 
 def _write_rows() -> DeviceFunction:
-    """``write(table, sums, below, left, offset, count, bias)`` stores the first ``left`` columns of ``count`` rows of sums.
+    """``write(table, sums, below, left, offset, count, bias)`` stores the first ``left`` columns of ``count`` rows of
+    sums.
 
     The rows of sums lie ``below`` bytes apart, and may be the rows of the result.
     """

@@ -1,7 +1,8 @@
 """Matrix products of few columns: one dot product for each number of the result; weights are read once, in place.
 
 Memory bandwidth bounds them, so rows of weights are streamed with prefetches, and each row is multiplied with all
-columns while it is in the cache.  The order in which a dot product is summed depends only on K and the target: results are bit-identical for any number of threads, and of columns.
+columns while it is in the cache.  The order in which a dot product is summed depends only on K and the target: results
+are bit-identical for any number of threads, and of columns.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def _width() -> int:
 
 
 def _plain_rows(columns: int) -> int:
-    """Rows of weights that are multiplied with one load of activations: with four columns, as many as registers allow."""
+    """Rows of weights that are multiplied with one load of activations: with four columns, as many as registers
+    allow.
+    """
     many = features.has("avx512f") or not features.has("sse2")
     return 4 if many or columns == 1 else 2
 

@@ -29,7 +29,9 @@ def with_epilogue(group: Group, names: Names) -> Entries | Decline:
 
 
 def normed(group: Group, names: Names) -> Entries | Decline:
-    """y = f(norm(g(a b, c, d)), w): rows of a product are added to others and normalised while they are in the cache."""
+    """y = f(norm(g(a b, c, d)), w): rows of a product are added to others and normalised while they are in the
+    cache.
+    """
     product = names["product"]
     placed = finished_rows(group, product, group.nodes[1:], *_operands(group, product))
     return placed if isinstance(placed, Decline) else single(product, placed)
@@ -111,7 +113,8 @@ def finished_rows(group: Group, product: Tensor, nodes: Sequence[Tensor], a: Ref
 def _biased(
     group: Group, product: Tensor, nodes: Sequence[Tensor]
 ) -> tuple[Ref | int, Sequence[Tensor], dict[Tensor, str]]:
-    """(address of the bias that the first node after a product adds, or 0; the other nodes; the names of known results).
+    """(address of the bias that the first node after a product adds, or 0; the other nodes; the names of known
+    results).
 
     The product's kernel itself adds a bias.
     """
@@ -203,7 +206,9 @@ def rearranged(group: Group, names: Names) -> Entries | Decline:
 
 
 def strides_in_copy(product: Tensor, view: Tensor, copy: Tensor) -> Extents | None:
-    """Byte strides that store ``product`` into the ``copy`` of its ``view``; None unless the view exchanges whole axes."""
+    """Byte strides that store ``product`` into the ``copy`` of its ``view``; None unless the view exchanges whole
+    axes.
+    """
     if copy.type is not product.type or copy.ne != view.ne or copy.size != product.size:
         return None
     steps = {}

@@ -1,4 +1,5 @@
-"""Matrix products of many columns: a thread packs a block of weights into its scratch memory, and multiplies rows with it.
+"""Matrix products of many columns: a thread packs a block of weights into its scratch memory, and multiplies rows with
+it.
 
 The work is cut into chunks of (matrix, block of weights, block of rows of activations), which threads take by
 ``next_chunk``; each chunk packs its own weights, so threads never wait for each other.  Along K a chunk goes in steps
@@ -373,7 +374,9 @@ def _nothing(x):  # type: ignore[no-untyped-def]
 
 @shared
 def _pack_rows(kind: str, activations: str, order: str, rows: int, stored: str) -> DeviceFunction:
-    """``pack(params, table, packed, k, numbers)`` packs the numbers from ``k`` on of the rows in the table's second half."""
+    """``pack(params, table, packed, k, numbers)`` packs the numbers from ``k`` on of the rows in the table's second
+    half.
+    """
     row_bytes, x_bytes, scale_bytes = layout(kind).row_bytes, layout(kind).x_bytes, layout(kind).unit_bytes
     if layout(kind).kind == "i8":
         pack_int8, group = pack_quantized(kind, rows, stored), layout(kind).quantum

@@ -37,8 +37,8 @@ class Layout:
     """How numbers of one ``kind`` are packed, and how its tiles fit the target's registers.
 
     Tiles are ``vecs`` vectors of ``width`` f32 of the result by ``rows`` rows, or fewer at the end: ``middle_rows``,
-    unless that is 0, or ``few_rows``.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row are
-    adjacent in packed activations.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are
+    unless that is 0, or ``few_rows``.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row
+    are adjacent in packed activations.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are
     ``step_bytes`` bytes of packed activations.  A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the
     last padded.  Of int8, ``has_minima`` says whether weights have them.
     """
@@ -125,7 +125,9 @@ class Layout:
 
 
 def int8_kind(t: Blocks) -> str:
-    """The kind of integer products with weights of a block type: ``i8``, with a suffix for other groups than 32 without minima."""
+    """The kind of integer products with weights of a block type: ``i8``, with a suffix for other groups than 32 without
+    minima.
+    """
     return "i8" + (f" by {t.group}" if t.group != GROUP else "") + (" with minima" if t.has_minima else "")
 
 

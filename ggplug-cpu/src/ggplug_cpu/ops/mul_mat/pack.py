@@ -42,7 +42,9 @@ def pack_weights(kind: str, type_name: str) -> compiler.Intrinsic:
 
 
 def _units(kind: str, numbers: Value) -> Value:
-    """f32 numbers as units of a panel: unchanged, or converted to bf16, with as many in an integer lane as a unit has."""
+    """f32 numbers as units of a panel: unchanged, or converted to bf16, with as many in an integer lane as a unit
+    has.
+    """
     s = layout(kind)
     if s.unit == 1:
         return numbers

@@ -7,12 +7,13 @@ reads memory sequentially.  Only the order of bytes changes: any bytes can be un
 more than the padding of the last panel and block.
 
 Tiles read these panels in place, so a product has no weights to pack.  They widen F16 when they load it, and BF16 if
-the processor does not multiply it.  Of block types of 32 numbers (``Blocks.side_by_side``) they read the numbers of a block
-as unsigned bytes, and F16 scales; the start value of a sum, ``-offset`` times the sum of a group's activations, is
-packed with the activations.
+the processor does not multiply it.  Of block types of 32 numbers (``Blocks.side_by_side``) they read the numbers of a
+block as unsigned bytes, and F16 scales; the start value of a sum, ``-offset`` times the sum of a group's activations,
+is packed with the activations.
 
 Other block types, and all of them on AMX or with other int8 instructions, are stored twice (``keeps_rows``): as plain
-rows, for products of few columns, and after these as the panels that a product would pack itself.  Such weights grow: int8 with its factors takes 1.25 bytes a number and more, bf16 two.
+rows, for products of few columns, and after these as the panels that a product would pack itself.  Such weights grow:
+int8 with its factors takes 1.25 bytes a number and more, bf16 two.
 """
 
 from __future__ import annotations

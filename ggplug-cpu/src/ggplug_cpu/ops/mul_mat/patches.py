@@ -41,7 +41,9 @@ def pack_patches(stretched: bool) -> DeviceFunction:
 
 @functools.cache
 def _pack_vector(stretched: bool) -> Intrinsic:
-    """``(words, base, panel, m, m_last, k, numbers)`` packs a vector of windows from ``m`` on, zeros from ``m_last`` on."""
+    """``(words, base, panel, m, m_last, k, numbers)`` packs a vector of windows from ``m`` on, zeros from ``m_last``
+    on.
+    """
 
     def emit(words: Value, base: Value, panel: Value, m: Value, m_last: Value, k: Value, numbers: Value) -> None:
         b, shape = words.b, layout("f32")

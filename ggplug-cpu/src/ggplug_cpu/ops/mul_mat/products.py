@@ -156,8 +156,8 @@ class OfPacked:
 def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = False) -> OfPacked | Decline:
     """A product of packed weights that a kernel for several nodes computes, ``v_block`` rows at a time.
 
-    ``inside``: that kernel computes its activations, f32.  Declines weights that are not one packed matrix, and products
-    of another kernel.
+    ``inside``: that kernel computes its activations, f32.  Declines weights that are not one packed matrix, and
+    products of another kernel.
     """
     a, b = source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(node.op, MulMat)
@@ -242,7 +242,9 @@ class Placed:
 
 @dataclass(frozen=True)
 class _PlacedProduct:
-    """A product: ``matrices`` matrices of ``a``, each by ``rows`` rows of ``b``; if ``routed``, by ``rows`` rows in all."""
+    """A product: ``matrices`` matrices of ``a``, each by ``rows`` rows of ``b``; if ``routed``, by ``rows`` rows in
+    all.
+    """
 
     node: Tensor
     a: Tensor
@@ -299,7 +301,9 @@ def _words(
     k_block: int = 0,
     x_offset: int = 0,
 ) -> Words:
-    """The parameters of ``mul_mat_gemm`` of a ``kind``; without a kind those of ``mul_mat_dot``, which packs no weights."""
+    """The parameters of ``mul_mat_gemm`` of a ``kind``; without a kind those of ``mul_mat_dot``, which packs no
+    weights.
+    """
     a, b, placed = product.a, product.b, product.placed
     packed = panels_form(a, kind) is not None
     words = Product.words(
@@ -358,7 +362,9 @@ def _gemm(product: _PlacedProduct, x: Activations, kind: str, least: int = 1) ->
 
 
 def _scratch_plan(a: Tensor, kind: str, m_block: int, k_block: int) -> tuple[int, int]:
-    """(offset of packed activations, size) of scratch memory; packed weights come first, unless they are packed before."""
+    """(offset of packed activations, size) of scratch memory; packed weights come first, unless they are packed
+    before.
+    """
     packed = _packed_as(kind, a)
     return gemm.scratch_plan(kind, 0 if packed else m_block, k_block, packed)
 

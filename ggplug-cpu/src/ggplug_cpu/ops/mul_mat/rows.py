@@ -110,7 +110,8 @@ def locate(params, chunk, matrix, before):  # type: ignore[no-untyped-def]
     """Finds chunk number ``chunk``.
 
     Returns (matrix, block of weights, block of rows, the matrix's rows, before); the matrix is ``matrices`` when there
-    is no such chunk.  ``matrix`` and ``before`` are those of an earlier chunk, from which the search continues, at first 0.
+    is no such chunk.  ``matrix`` and ``before`` are those of an earlier chunk, from which the search continues, at
+    first 0.
     """
     if Product.routes.address(params) != 0:
         return _locate_routed(params, chunk, matrix, before)

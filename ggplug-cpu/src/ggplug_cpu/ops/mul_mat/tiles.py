@@ -72,7 +72,10 @@ def unit_bytes_of(kind: str, stored: str) -> int:
 
 
 def _added(places: list[Value], sums: list[Value], vecs: int, masks: list[Value] | None) -> list[Value]:
-    """The sums plus the result in memory.  Everything is loaded before anything is stored, as two rows may be the same."""
+    """The sums plus the result in memory.
+
+    Everything is loaded before anything is stored, as two rows may be the same.
+    """
     out = []
     for i, acc in enumerate(sums):
         place = places[i // vecs] + (i % vecs) * acc.count * 4
@@ -183,7 +186,9 @@ class _Sides:
         if kind == "f32":
             return y.fma(w, acc)
         if self.units_at_once > 1:
-            return way_of(kind)(acc, w, y)  # a lane can be selected of the second operand only; LLVM does not exchange the operands
+            return way_of(kind)(
+                acc, w, y
+            )  # a lane can be selected of the second operand only; LLVM does not exchange the operands
         return way_of(kind)(acc, y, w)
 
     def by_rows(self, sums: list[Value]) -> list[Value]:

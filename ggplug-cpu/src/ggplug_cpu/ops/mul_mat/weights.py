@@ -34,7 +34,9 @@ class Packing(Parameters):
 
 @device_function
 def pack_block(product, base, m_first, m_last, k, numbers, panels, words, gathered_at):  # type: ignore[no-untyped-def]
-    """Calls the packing kernel of a product for a block of the matrix at ``base``; stores its parameters at ``words``."""
+    """Calls the packing kernel of a product for a block of the matrix at ``base``; stores its parameters at
+    ``words``.
+    """
     store_word(words, base)
     store_word(words + 8, Product.weights.nb0(product))
     store_word(words + 16, Product.weights.nb1(product))

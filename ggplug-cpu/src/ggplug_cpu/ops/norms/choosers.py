@@ -56,7 +56,10 @@ def group_norm(node: Tensor) -> Entries | Decline:
 
 
 def fused(group: Group, names: Names) -> Entries | Decline:
-    """y = f(norm(g(a, b, ...)), w, ...): elementwise nodes before and after a norm.  The normalised row may be stored, too."""
+    """y = f(norm(g(a, b, ...)), w, ...): elementwise nodes before and after a norm.
+
+    The normalised row may be stored, too.
+    """
     nodes = group.nodes
     at = next(i for i, node in enumerate(nodes) if isinstance(node.op, ops.RowNorm))
     normed, x = nodes[at], source_tensor(nodes[at], 0)

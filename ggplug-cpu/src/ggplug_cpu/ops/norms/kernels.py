@@ -27,7 +27,9 @@ from ggplug_cpu.simd.values import F32, F64, Value, emitted
 FIRST_STEPS = {"norm": ("normalised(x0)", 2), "rms_norm": ("resized(x0)", 1), "l2_norm": ("resized(x0)", 1)}
 
 _LARGE, _SMALL = 1e33, 1e-36
-"""Norms of rows between which nothing leaves the range of f32: a distance is at most the size times the root of 2**31."""
+"""Norms of rows between which nothing leaves the range of f32: a distance is at most the size times the root of
+2**31.
+"""
 _DOWN, _UP = 2.0**-64, 2.0**64
 
 
@@ -144,7 +146,9 @@ def _read(parameters: type[Norm], prefix: str, memory: Value, params: Value, n: 
 
 
 def _place(parameters: type[Norm], before: str) -> Intrinsic:
-    """``find(memory, params, n, places)``: the address of the row to be normalised, as f32; it may have to be computed yet."""
+    """``find(memory, params, n, places)``: the address of the row to be normalised, as f32; it may have to be
+    computed yet.
+    """
 
     def emit(memory: Value, params: Value, n: Value, places: Value) -> Value:
         if not before:

@@ -133,7 +133,9 @@ class CountUp(Parameters):
 
 @emitted("void(i64, i64, i64)")
 def _sums_so_far(y: Value, x: Value, n: Value) -> None:
-    """Cumulative sums of the ``n`` f32 at ``x``, in f64: a vector is added to itself shifted by one, two and four lanes."""
+    """Cumulative sums of the ``n`` f32 at ``x``, in f64: a vector is added to itself shifted by one, two and four
+    lanes.
+    """
     half = simd.width("f32") // 2
     lanes = vector(F64, half)
 

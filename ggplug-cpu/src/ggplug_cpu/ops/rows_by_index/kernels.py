@@ -1,8 +1,8 @@
 """Rows gathered and scattered by index.
 
-For all positions (i, j, k) of an index tensor, row ``index`` of one tensor is copied from or to row i of the other.  For
-an index out of range a gathered row is zeros, and a scattered one is not stored; the first such index is recorded as a
-fault.
+For all positions (i, j, k) of an index tensor, row ``index`` of one tensor is copied from or to row i of the other.
+For an index out of range a gathered row is zeros, and a scattered one is not stored; the first such index is recorded
+as a fault.
 """
 
 from __future__ import annotations

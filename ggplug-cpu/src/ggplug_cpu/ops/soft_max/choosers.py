@@ -25,7 +25,9 @@ def soft_max(node: Tensor) -> Entries:
 
 
 def soft_max_words(node: Tensor, y: Place, x: Place, mask_at: Ref | None, sinks_at: Ref | None) -> Words:
-    """The parameters of a softmax at the places of its result, its logits, its mask and its sinks (None if it has none)."""
+    """The parameters of a softmax at the places of its result, its logits, its mask and its sinks (None if it has
+    none).
+    """
     op, mask, sinks = node.op, *node.src[1:]
     assert isinstance(op, ops.SoftMax)
     n, rows, heads, batches = node.ne

@@ -29,7 +29,9 @@ def scratch_bytes(n: int) -> int:
 
 @kernel
 def argsort() -> Body:
-    """Merge sort of 64-bit words: the element as an integer of the same order in the upper half, its position in the lower."""
+    """Merge sort of 64-bit words: the element as an integer of the same order in the upper half, its position in the
+    lower.
+    """
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]

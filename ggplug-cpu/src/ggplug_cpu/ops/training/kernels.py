@@ -108,7 +108,9 @@ def _logarithm(x: Value) -> Value:
 
 @emitted("f64(i64, i64, i64, f64)")
 def _losses(x: Value, labels: Value, n: Value, top: Value) -> Value:
-    """The sum of label (top - x) over ``n`` f32: element by element, as the difference of two infinite sums is undefined."""
+    """The sum of label (top - x) over ``n`` f32: element by element, as the difference of two infinite sums is
+    undefined.
+    """
     half = simd.width("f32") // 2
     tops, zero = top.splat(half), constant(x.b, vector(F64, half), 0)
 

@@ -45,7 +45,9 @@ def pool_2d(node: Tensor) -> Entries | Decline:
 
 
 def pool_2d_back(node: Tensor) -> Entries | Decline:
-    """Each element is the sum of the gradients of windows: of which it is the maximum, or of its part of their means."""
+    """Each element is the sum of the gradients of windows: of which it is the maximum, or of its part of their
+    means.
+    """
     op, grad = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Pool2dBack)
     axes = op.axes()
@@ -134,8 +136,8 @@ def _windows(
 ) -> Entry | Decline:
     """The entry of a kernel that gathers windows of ``x``, a plane of which has ``extents``.
 
-    ``back``: x has windows, and each element of the result gathers the windows that contain it.  ``moved``: ``tap0`` and
-    ``tap1`` of :class:`~ggplug_cpu.ops.windows.kernels.Windows`.
+    ``back``: x has windows, and each element of the result gathers the windows that contain it.  ``moved``: ``tap0``
+    and ``tap1`` of :class:`~ggplug_cpu.ops.windows.kernels.Windows`.
     """
     extents_of_y = ne or node.ne
     reached = max(extents[0], extents_of_y[0] * axes[0].stride + axes[0].padding)

@@ -33,7 +33,8 @@ class Windows(Parameters):
     """``ne0`` to ``ne3`` windows; window (i, j) of a plane of x has ``taps0`` by ``taps1`` elements of it.
 
     x is f32, of ``width`` by ``height``; for strides, paddings, dilations and quotients see
-    :mod:`ggplug_cpu.parts.sliding`.  ``tap0`` and ``tap1``: offsets in bytes between consecutive taps, in addition to their positions.
+    :mod:`ggplug_cpu.parts.sliding`.  ``tap0`` and ``tap1``: offsets in bytes between consecutive taps, in addition to
+    their positions.
     """
 
     y = destination(STRIDES, CONVERTED)
@@ -96,8 +97,8 @@ def windows(rule: str, reach: str) -> Body:
     return body
 
 
-#: In order: the sum; the sum with a weight for each tap; the sum divided by the number of elements inside the image; the
-#: maximum; the number of the tap with the maximum; the sum of elements whose number in ``other`` is this tap's.
+#: In order: the sum; the sum with a weight for each tap; the sum divided by the number of elements inside the image;
+#: the maximum; the number of the tap with the maximum; the sum of elements whose number in ``other`` is this tap's.
 RULES = ("sum", "weighted", "mean", "largest", "place", "chosen")
 
 

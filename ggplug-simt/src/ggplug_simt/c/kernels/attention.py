@@ -185,7 +185,9 @@ def _block(profile: Profile, rows: int, dk: int, dv: int) -> tuple[int, int] | D
 
 
 def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Three launches: gradients of queries, over all keys; of keys and values, over all queries; of sinks, and zeros."""
+    """Three launches: gradients of queries, over all keys; of keys and values, over all queries; of sinks, and
+    zeros.
+    """
     refused = refuse(node, {F32}, {F32}, FLOATS, FLOATS, {F32}, {F16}, {F32})
     if refused is not None:
         return refused

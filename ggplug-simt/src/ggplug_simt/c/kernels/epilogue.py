@@ -1,6 +1,7 @@
 """Epilogues: runs of elementwise ops on a value that a kernel has computed, before it is stored.
 
-The run becomes C text (``EPILOGUE``) in the kernels of several families; each other tensor that it reads is a tensor of the launch, repeated to the result's extents by strides of 0.
+The run becomes C text (``EPILOGUE``) in the kernels of several families; each other tensor that it reads is a tensor of
+the launch, repeated to the result's extents by strides of 0.
 """
 
 from __future__ import annotations
@@ -108,7 +109,9 @@ def _repeated(group: Group, source: Tensor, node: Tensor) -> TensorArgument | De
 
 
 def checked(group: Group, value: Tensor | None) -> Decline | None:
-    """Why a group declines, or None: inner results have to be float32 and read by no other nodes, except for ``value``."""
+    """Why a group declines, or None: inner results have to be float32 and read by no other nodes, except for
+    ``value``.
+    """
     for node, kept in zip(group.nodes[:-1], group.kept, strict=False):
         assert node.op is not None
         if kept and node is not value:

@@ -33,8 +33,8 @@ BATCHES = 16
 def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, object]:
     """Sizes of ``dot_rows``.
 
-    If many lanes share a row, neighbouring lanes read neighbouring vectors (coalesced loads).  A single lane reads whole
-    blocks, and accumulates in several independent chains of sums.
+    If many lanes share a row, neighbouring lanes read neighbouring vectors (coalesced loads).  A single lane reads
+    whole blocks, and accumulates in several independent chains of sums.
     """
     shared = profile.dot_lanes > 1
     chains = 1 if shared or columns > 4 else 2 if columns > 1 else 4

@@ -95,7 +95,9 @@ def group_norm(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def fused(profile: Profile, group: Group, names: Names) -> Launches | Decline:
-    """A norm of x, or of x + y, and a run of elementwise ops on its rows (scale and shift); x + y may be stored, too."""
+    """A norm of x, or of x + y, and a run of elementwise ops on its rows (scale and shift); x + y may be stored,
+    too.
+    """
     norm, total, x = names["norm"], names.get("add"), names["x"]
     declined = checked(group, total)
     if total is None:

@@ -21,8 +21,8 @@ _WORD = 8  # bytes of an element while it is sorted
 def argsort(profile: Profile, node: Tensor) -> Launches | Decline:
     """The positions of each row's elements in sorted order, NaN last; equal ones keep their order.
 
-    A row that fits is sorted in local memory.  A longer one is sorted in blocks that fit, which are then merged in pairs:
-    comparators across blocks run in global memory, the others in local memory.
+    A row that fits is sorted in local memory.  A longer one is sorted in blocks that fit, which are then merged in
+    pairs: comparators across blocks run in global memory, the others in local memory.
     """
     refused = refuse(node, {I32}, FLOATS)
     if refused is not None:

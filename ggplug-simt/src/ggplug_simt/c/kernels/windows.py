@@ -45,7 +45,9 @@ def pool_2d(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def pool_2d_back(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Each element is the sum of the gradients of windows: of which it is the maximum, or of its part of their means."""
+    """Each element is the sum of the gradients of windows: of which it is the maximum, or of its part of their
+    means.
+    """
     op, grad, x = node.op, node.src[0], node.src[1]
     assert isinstance(op, ops.Pool2dBack)
     assert grad is not None
@@ -149,7 +151,9 @@ def _windows(
     moved: tuple[int, int] = (0, 0),
     divisor: float = 1,
 ) -> Launch | Decline:
-    """Gathers windows of planes of ``extents`` elements; ``back``: x has windows, and each element gathers those it is in."""
+    """Gathers windows of planes of ``extents`` elements; ``back``: x has windows, and each element gathers those it
+    is in.
+    """
     tensors = {"dst": dst or argument(DST, node), "x": place or argument(position, x)}
     defines: dict[str, object] = {"RULE": _RULES[rule], "TX": x.type.name, "TD": node.type.name}
     if weights is not None:

@@ -1,8 +1,8 @@
 """The block types that programs read and write.
 
 A family of types is two files of one name: ``<family>.py`` declares in ``FAMILY`` the properties of each type for
-choosers, ``<family>.h`` is their C.  The structs and the tables (``TABLE(type, NAME)``, a line of its own) come from core:
-from the type's fields, and from the module ``ggplug.quants.<family>``.
+choosers, ``<family>.h`` is their C.  The structs and the tables (``TABLE(type, NAME)``, a line of its own) come from
+core: from the type's fields, and from the module ``ggplug.quants.<family>``.
 """
 
 from __future__ import annotations
