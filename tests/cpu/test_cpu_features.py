@@ -115,7 +115,7 @@ def test_windows_reports_through_numbers() -> None:
 
 
 @pytest.mark.parametrize("system", ["linux", "darwin", "win32"])
-def test_the_host_is_asked_as_its_system_wants(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hosts_features_come_from_its_operating_system(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = dict(zip((16, 26), NEOVERSE_N2, strict=True))
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", dict)
@@ -370,8 +370,8 @@ def test_code_for_another_processor_can_be_looked_at_and_not_run() -> None:
     for family, cpu, register in ((X86_64, "x86-64", "xmm"), (AARCH64, "cortex-a53", r"v\d+\.4s")):
         with features.forced(features.cross_target(family, cpu, ())):
             assert re.search(register, squares().assembly())
-    elsewhere = features.cross_target(AARCH64 if X86 else X86_64, "generic", ())
-    with features.forced(elsewhere), pytest.raises(KernelCompileError, match="cannot run here"):
+    foreign = features.cross_target(AARCH64 if X86 else X86_64, "generic", ())
+    with features.forced(foreign), pytest.raises(KernelCompileError, match="cannot run here"):
         squares().address()
 
 

@@ -20,7 +20,7 @@ from ggplug_cpu.instruction_sets import AARCH64, X86_64
 _AVX2, _AVX512 = X86_64.levels["avx2"][1], X86_64.levels["avx512"][1]
 _NEOVERSE_N2 = ("dotprod", "i8mm", "bf16", "fullfp16", "fp16fml", "lse", "rcpc-immo", "rdm", "sve2")
 
-#: Processors by what they have; the names are given to LLVM, which knows more of them by name.
+#: Processors by their features; LLVM gets the names, and knows further features of them.
 TARGETS = {
     "SSE2": features.cross_target(X86_64, "x86-64", ()),
     "AVX2 without FMA and F16C": features.cross_target(X86_64, "haswell", set(_AVX2) - {"fma", "f16c"}),

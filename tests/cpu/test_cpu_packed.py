@@ -29,7 +29,7 @@ from ggplug_cpu.packed import PackedBufferType
 FLOATS = ("f32", "f16", "bf16")
 #: Block types whose packed numbers are read: bytes, nibbles, nibbles with minima, nibbles that choose levels.
 BLOCKS = ("q8_0", "q4_0", "q4_1", "iq4_nl")
-#: Block types whose rows lie beside their panels: groups of 32 with minima, groups of 16, bytes of another scale.
+#: Block types whose plain rows are kept with their panels: groups of 32 with minima, of 16, with byte scales.
 TWICE = ("q5_K", "q6_K", "mxfp4")
 #: Targets with other vectors, and other kinds of products, each with a type of weights.
 OTHERS = with_other_instructions()
@@ -156,7 +156,7 @@ def test_a_type_without_a_packed_order_of_its_own_takes_its_rows_and_panels(
     np.testing.assert_array_equal(result(stream, gg.mul_mat(packed, x)), result(stream, gg.mul_mat(weights, x)))
 
 
-def test_rows_beside_panels_are_packed_for_the_instructions_in_use_alone(cpu: Device) -> None:
+def test_weights_with_plain_rows_are_packed_only_for_the_instructions_in_use(cpu: Device) -> None:
     with features.forced("generic"):
         kind = packed_type_for(cpu, "q6_K")
         w = gg.new_tensor("q6_K", (256, 40))
@@ -226,7 +226,7 @@ def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
     cpu: Device, stream: Backend, type_name: str
 ) -> None:
     if packed_type_for(cpu, type_name).forms[type_name].keeps_rows:
-        pytest.skip("few columns read the rows that lie beside the panels")
+        pytest.skip("few columns read the plain rows")
     _, packed = pair(cpu, type_name, 608, 200)
     x = np.random.default_rng(3).standard_normal((40, 608)).astype(np.float32)
     many = result(stream, gg.mul_mat(packed, gg.tensor(x)))

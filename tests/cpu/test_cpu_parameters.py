@@ -89,7 +89,7 @@ def test_a_kernel_reads_what_was_declared_and_no_more_than_that() -> None:
     assert out[8:].tolist() == [7, 8, 9]
 
 
-def test_words_tell_what_is_read_and_what_is_written() -> None:
+def test_words_list_the_memory_that_is_read_and_written() -> None:
     words = Declared.words(**values())
     assert (words.reads, words.writes) == ({1}, {0})
     assert Declared.words(**values(x=Place())).reads == frozenset()
@@ -102,10 +102,10 @@ def test_values_of_unknown_fields_are_refused(changes: dict[str, object], named:
 
 
 def test_a_missing_value_is_refused() -> None:
-    given = values()
-    del given["factor"]
+    complete = values()
+    del complete["factor"]
     with pytest.raises(TypeError, match="factor"):
-        Declared.words(**given)
+        Declared.words(**complete)
 
 
 def test_a_field_of_the_name_of_something_else_is_refused() -> None:

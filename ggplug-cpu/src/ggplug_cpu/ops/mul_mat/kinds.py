@@ -31,9 +31,9 @@ from ggplug_cpu.types import ACTIVATIONS, BLOCKS, PLAIN
 
 #: kind of ``mul_mat_gemm`` -> products of at most this many columns go to ``mul_mat_dot`` instead.  Both take about as
 #: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate,
-#: and AArch64, which could not be timed, has the same.  At least eight: as many sequences of a language model that decoded
-#: together are computed bit for bit as each by itself (eight tokens of a Q4_K_M model of 0.85 G take 0.143 s, and
-#: 0.145 s with ``mul_mat_gemm``).
+#: and AArch64, which could not be timed, has the same.  At least eight: eight sequences of a language
+#: model that are decoded together are computed bit for bit as each by itself (eight tokens of a Q4_K_M model of 0.85 G
+#: take 0.143 s, and 0.145 s with ``mul_mat_gemm``).
 DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 8}
 
 
