@@ -52,7 +52,7 @@ class CpuBackend(Backend):
 
     @property
     def n_threads(self) -> int:
-        """How many threads compute, the calling one included."""
+        """The number of threads that compute, the calling one included."""
         return self.device.n_threads
 
     def set_n_threads(self, n_threads: int) -> None:

@@ -59,7 +59,7 @@ tile's number, a shuffle's pattern) come from the closure: write a Python functi
 it.  Vectors of one type have the operators ``+ - * / & | ^ << >>``, unary ``-`` and ``~``; ``>>`` is arithmetic, ``/``
 is for floats.
 
-**Loops over scalars** are vectorised by LLVM where it can tell the addresses apart, which it can when a load is made
+**Loops over scalars** are vectorised by LLVM if it can prove that addresses differ, which it can when a load is made
 from a base and an index (``inttoptr`` of the base, then ``gep``), not from an address computed by integers.
 
 **What kernels cannot do**: allocate, touch Python objects, print, raise (an index error or a division by zero is never
@@ -278,7 +278,7 @@ def kernel(
 
 @dataclass(frozen=True)
 class CompileEvent:
-    """What :func:`on_compile`'s callbacks receive.
+    """The argument of :func:`on_compile`'s callbacks.
 
     ``phase`` is ``start``, ``done`` or ``failed``; ``seconds`` is how long it took, 0 at the start.
     """

@@ -1,4 +1,4 @@
-"""What a kernel may ask of the thread team: thread index and count, parameters, scratch memory, barrier, abort.
+"""Functions of the thread team for kernels: thread index and count, parameters, scratch memory, barrier, abort.
 
 A kernel is ``body(ctx, params)``.  ``params`` is the address of the entry's parameter block, 64-bit words in the
 order of :class:`ggplug_cpu.tape.Entry`'s ``words``: a kernel declares what they are (:mod:`ggplug_cpu.parameters`) and
@@ -127,7 +127,7 @@ def _load_real(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
 
 @intrinsic("i64(i64)")
 def atomic_load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """Load a word that other threads write, with acquire order: later accesses stay behind it (AArch64: LDAR)."""
+    """Load a word that other threads write, sequentially consistent: later accesses stay behind it (AArch64: LDAR)."""
     return builder.load_atomic(_pointer(builder, address), "seq_cst", 8)
 
 
@@ -139,13 +139,13 @@ def atomic_store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> N
 
 @intrinsic("i64(i64, i64)")
 def atomic_add(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
-    """Add to a word of all threads; returns the old value.  Acquire and release order (AArch64: LDADDAL)."""
+    """Add to a word of all threads; returns the old value.  Sequentially consistent (AArch64: LDADDAL)."""
     return builder.atomic_rmw("add", _pointer(builder, address), value, "seq_cst")
 
 
 @intrinsic("i64(i64, i64)")
 def atomic_exchange(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
-    """Replace a word of all threads; returns the old value.  Acquire and release order (AArch64: SWPAL)."""
+    """Replace a word of all threads; returns the old value.  Sequentially consistent (AArch64: SWPAL)."""
     return builder.atomic_rmw("xchg", _pointer(builder, address), value, "seq_cst")
 
 
@@ -291,13 +291,13 @@ def meet(team: int, index: int, count: int, arrived: int, passed: int) -> bool:
 
 @device_function
 def thread_index(ctx: int) -> int:
-    """Which of the threads this is, from 0 to ``thread_count(ctx) - 1``."""
+    """The index of this thread, from 0 to ``thread_count(ctx) - 1``."""
     return load_word(ctx + THREAD_INDEX)
 
 
 @device_function
 def thread_count(ctx: int) -> int:
-    """How many threads take part in this entry."""
+    """The number of threads that take part in this entry."""
     return load_word(ctx + THREAD_COUNT)
 
 

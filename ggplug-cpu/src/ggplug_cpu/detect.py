@@ -60,7 +60,7 @@ def host_features() -> frozenset[str]:
 
 
 def _of_arm() -> set[str]:
-    """What the operating system reports about an Arm processor."""
+    """The extensions that the operating system reports for an Arm processor."""
     if sys.platform.startswith(("linux", "android")):
         return from_auxiliary_vector(_auxiliary_vector(_AT_HWCAP), _auxiliary_vector(_AT_HWCAP2))
     if sys.platform == "darwin":

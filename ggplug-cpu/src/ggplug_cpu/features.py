@@ -1,4 +1,4 @@
-"""Which instructions kernels may use: the host's, or fewer when ``GGPLUG_CPU_FEATURES`` says so.
+"""The instructions that kernels may use: the host's, or those that ``GGPLUG_CPU_FEATURES`` selects.
 
 ``GGPLUG_CPU_FEATURES`` holds a level and, after it, any number of modifiers:
 

@@ -212,7 +212,7 @@ class Span:
 
 
 class TraceRing:
-    """Where a traced computation writes its time stamps: the last ``capacity`` entries that were computed.
+    """The time stamps of a traced computation: those of the last ``capacity`` entries that were computed.
 
     Rows are (index of the entry in its tape, start, end) in nanoseconds of ``time.perf_counter_ns``; an entry ends when
     its last thread has.  A ring may serve many computations.

@@ -171,7 +171,9 @@ def walk(ctx: int) -> None:
 
 @device_function
 def wake(ctx: int) -> bool:
-    """Clear the mark of a sleeping thread; True if it was set, and the thread's lock has to be released."""
+    """Clear the mark of a thread that sleeps, or is about to; True if it was set, and the thread's lock has to be
+    released.
+    """
     return atomic_exchange(ctx + ASLEEP, 0) == 1
 
 

@@ -68,7 +68,7 @@ class SimtPlan(Plan):
         self._arguments.close()
         self._positions = np.array(positions, np.int64)
         self._placed = np.flatnonzero(self._positions >= 0)
-        """Which of all tensors are the graph's; the others are scratch memory or the record of faults."""
+        """The numbers of the graph's tensors among all; the others are scratch memory or the record of faults."""
         self._tensors = self._positions[self._placed]
         self._scratch = max(scratch, 1) if SCRATCH in positions else 0
         self._special()  # allocates now, so that lack of memory shows here

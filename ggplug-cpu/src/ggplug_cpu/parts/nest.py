@@ -125,7 +125,7 @@ def next_block(parameters: type[Rows]) -> Intrinsic:
 
 @device_function
 def run_length(params, row, end):  # type: ignore[no-untyped-def]
-    """How many rows from ``row`` on follow each other by the strides of the innermost outer axis."""
+    """The number of rows from ``row`` on whose addresses differ by the strides of the innermost outer axis."""
     if Rows.depth(params) <= 1:
         return end - row
     extent = Rows.axes(params, 0)

@@ -33,7 +33,7 @@ class Factors:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """How packed weights are read, in which the same bytes of many rows are contiguous.
+    """The access to packed weights, in which the same bytes of many rows are contiguous.
 
     ``quants``: the field that holds the numbers; ``spread(bytes)``: the unsigned numbers in its bytes, lane by
     lane: the block's first numbers first.  ``scale``, ``minimum``: fields of one F16 number.
@@ -47,7 +47,7 @@ class SideBySide:
 
 @dataclass(frozen=True)
 class Weigh:
-    """How a type is encoded with an importance matrix, bit for bit as :func:`ggplug.quantize` with ``imatrix``.
+    """The encoder of a type with an importance matrix, bit for bit as :func:`ggplug.quantize` with ``imatrix``.
 
     ``encode(block, x, importance, mean)``: the f32 numbers at ``x``, whose importance lies at ``importance``, to the
     block at ``block``.  ``mean``: ``of_row`` times the mean of the squares of the whole row; 0 if ``of_row`` is None.

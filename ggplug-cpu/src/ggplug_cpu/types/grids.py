@@ -435,7 +435,7 @@ def _added_fours(numbers: Sequence[Value], across: Sequence[Value]) -> Value:
 
 
 def _added_twos(numbers: Sequence[Value], across: Sequence[Value]) -> Value:
-    """The same of each two lanes: int16, which hold the sums of numbers up to 9."""
+    """The sums of the products of each two lanes, in int16, which hold those of numbers up to 9."""
     products = [
         values.call(q.b, "llvm.x86.avx512.pmaddubs.w.512", vector(I16, BYTES // 2), q, x)
         for q, x in zip(numbers, across, strict=True)

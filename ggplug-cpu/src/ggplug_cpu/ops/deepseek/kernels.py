@@ -1,4 +1,4 @@
-"""The indexer of sparse attention, and connections by several streams: see :mod:`ggplug.ops.deepseek`."""
+"""The lightning indexer of sparse attention, and hyper-connections: see :mod:`ggplug.ops.deepseek`."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class Combined(Parameters):
 
 
 class Mixed(Parameters):
-    """``rows`` rows of ``n`` numbers of y: x of a token times ``factors``, and ``streams`` rows times ``weights``.
+    """Rows of ``n`` numbers of y: x of a token times ``factors``, plus the weighted sum of ``streams`` rows.
 
-    ``targets``: rows of y for a token; ``weights`` are those of a target, a stream and a token.
+    ``targets``: rows of y for a token; ``weights`` has a number for each target, stream and token.
     """
 
     y = destination()
@@ -78,7 +78,7 @@ class Mixed(Parameters):
 
 
 def scratch_bytes(n: int) -> int:
-    """What :func:`index` needs of a thread's scratch: a block of a row, and as many rows as a vector has lanes."""
+    """Bytes of scratch memory of :func:`index`: a block of a row, and as many rows as a vector has lanes."""
     return ARGUMENTS + ROW_BYTES + 4 * n * simd.width("f32")
 
 
@@ -87,7 +87,7 @@ def scratch_bytes(n: int) -> int:
 
 @kernel
 def index() -> Body:
-    """Tasks are as many keys as a vector has lanes; their rows lie side by side in scratch."""
+    """Computes as many keys at a time as a vector has lanes; their rows are interleaved in scratch memory."""
     score, lanes = _score(), simd.width("f32")
 
     def body(ctx: int, params: int) -> None:

@@ -34,7 +34,7 @@ _LEAST_STEP, _LEAST_PART = 128, 384
 
 @dataclass(frozen=True)
 class Layout:
-    """How numbers of one ``kind`` are packed, and how its tiles fit the target's registers.
+    """The layout of packed numbers of one ``kind``, and the sizes of its tiles, which fit the target's registers.
 
     Tiles are ``vecs`` vectors of ``width`` f32 of the result by ``rows`` rows, or fewer at the end: ``middle_rows``,
     unless that is 0, or ``few_rows``.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row
@@ -222,7 +222,9 @@ def activations_are_unsigned() -> bool:
 
 
 def way_of(kind: str) -> dots.Way:
-    """How products of ``kind`` (``i8`` or ``bf16``) are added to sums: by matrices of two rows, or else by lanes."""
+    """The way by which products of ``kind`` (``i8`` or ``bf16``) are added to sums: by matrices of two rows, or else
+    by lanes.
+    """
     product = "bf16" if kind == "bf16" else "u8i8" if activations_are_unsigned() else "i8i8"
     found = dots.way(product, _width(), 2) or dots.way(product, _width())
     assert found is not None

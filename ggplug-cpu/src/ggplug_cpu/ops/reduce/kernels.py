@@ -171,7 +171,7 @@ def cumsum() -> Body:
 
 @emitted("i64(i64, i64, i64)")
 def _equal(a: Value, b: Value, n: Value) -> Value:
-    """How many of the ``n`` i32 at ``a`` and ``b`` are equal; at most 2**31."""
+    """The number of equal i32 among the ``n`` at ``a`` and ``b``; at most 2**31."""
     width = simd.width("f32")
     lanes = vector(I32, width)
 
@@ -186,7 +186,7 @@ def _equal(a: Value, b: Value, n: Value) -> Value:
 
 @kernel
 def count_pieces() -> Body:
-    """How many elements of each row are equal."""
+    """The number of equal elements of each row."""
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]

@@ -11,7 +11,7 @@
      KEEPS_NAN                defined where halves are read that have to keep NaN's sign and payload as float
      CLAIM(p, value)          stores value in a word of global memory that is 0; true for the one item that does it
      RAISE(p)                 makes an int in a group's memory, which is 0, something else.  Between two barriers items write a
-                              word only so, or one item alone does: compilers that compute items in vectors rely on that
+                              word only so, or only one item stores to it: compilers that compute items in vectors rely on that
      vec                      VEC floats, with + - * by element;  VEC_GET, VEC_PUT load and store them by float pointers;
                               MOVE_WORDS copies VEC words of any type in global memory
      real, REAL, SELECT       the types and functions of element-wise expressions, and SIN, COS;  MAP1, MAP2 apply them to vecs

@@ -85,7 +85,7 @@ def cumsum(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def count_equal(profile: Profile, node: Tensor) -> Launches | Decline:
-    """How many elements of two tensors are equal."""
+    """The number of equal elements of two tensors."""
     refused = refuse(node, {I64}, {I32}, {I32})
     if refused is not None:
         return refused
