@@ -35,7 +35,7 @@ from ggplug_cpu.loader import ENTRY
 _KERNEL_ARGUMENTS = (types.int64, types.int64)
 
 
-# -- what the compiler module asks for ---------------------------------------------------------------
+# -- functions for the compiler module ---------------------------------------------------------------
 
 
 def compile_kernel(kernel: recorded.Compilable, target: Target) -> bytes:
@@ -73,7 +73,7 @@ def _compiler(target: Target) -> _Compiler:
 
 
 class _Library(codegen.CPUCodeLibrary):
-    """The LLVM module of one function, neither optimised nor turned into machine code; a kernel's has all it calls."""
+    """The LLVM module of one function, not optimised; a kernel's module contains all that it calls."""
 
     def add_llvm_module(self, ll_module: llvm.ModuleRef) -> None:
         ll_module.data_layout = self._codegen._data_layout
@@ -84,7 +84,7 @@ class _Library(codegen.CPUCodeLibrary):
         self._finalized = True
 
     def link(self) -> llvm.ModuleRef:
-        """The module with all that the function calls, directly or not, each once."""
+        """Returns the module with every function that this one calls, directly or not."""
         self.finalize()
         called = dict.fromkeys(self._linking_libraries)
         waiting = list(called)
@@ -143,7 +143,9 @@ class _Codegen(codegen.CPUCodegen):
 
 
 class _CallConvention(callconv.CPUCallConv):
-    """Numba's, without the Python exception: a status nobody looks at ends the kernel early."""
+    """Numba's calling convention without Python exceptions: an error status ends the kernel, and its caller ignores
+    it.
+    """
 
     def set_static_user_exc(self, *args: Any, **kwargs: Any) -> None:
         return None
@@ -186,7 +188,7 @@ class _Context(cpu.CPUContext):
             fastmathpass.rewrite_module(mod, self.fastmath)
 
     def declare_env_global(self, module: ir.Module, envname: str) -> None:
-        return None  # the place of Python's objects
+        return None  # it would hold Python objects
 
     def get_python_api(self, builder: ir.IRBuilder) -> Any:
         raise errors.UnsupportedError("kernels cannot use Python objects (print, strings, exceptions with values)")
@@ -196,7 +198,7 @@ class _Context(cpu.CPUContext):
 
 
 class _TypingContext(typing.Context):
-    """Lets Numba see what our decorators recorded."""
+    """Numba's typing, which also resolves what this package's decorators recorded."""
 
     def __init__(self, compiler: _Compiler) -> None:
         self._ggplug_compiler = compiler
@@ -229,7 +231,7 @@ class _Descriptor(TargetDescriptor):
         self.target_context = target_context
 
 
-# -- one compiler a target --------------------------------------------------------------------------
+# -- one compiler for each target --------------------------------------------------------------------------
 
 
 class _Compiler:
@@ -237,7 +239,7 @@ class _Compiler:
 
     def __init__(self, target: Target) -> None:
         codegen.initialize_llvm()
-        llvm.initialize_native_asmparser()  # without it, inline assembly in an intrinsic would end the process
+        llvm.initialize_native_asmparser()  # otherwise inline assembly in an intrinsic would end the process
         if target.triple != llvm.get_process_triple():
             llvm.initialize_all_targets()
             llvm.initialize_all_asmprinters()
@@ -254,7 +256,7 @@ class _Compiler:
             targetdescr = _Descriptor(self.name, self.typing_context, self.context)
 
             def _compilation_chain_init_hook(self) -> None:
-                return None  # extensions of Numba by other packages have no say in kernels
+                return None  # no Numba extensions of other packages in kernels
 
             def add_overload(self, cres: Any) -> None:
                 self.overloads[tuple(cres.signature.args)] = cres  # nothing that Python could call
@@ -262,7 +264,7 @@ class _Compiler:
         compiler_of_target = self
 
         class Jit(JitDecorator):
-            """How Numba compiles the Python that some of its built-in functions are made of."""
+            """Compiles the Python code of some of Numba's built-in functions."""
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 pass
@@ -289,7 +291,7 @@ class _Compiler:
         return found
 
     def intrinsic(self, function: recorded.Intrinsic) -> types.Function:
-        """Numba's type of an intrinsic; its lowering is registered with our context alone."""
+        """Numba's type of an intrinsic; its lowering is registered in this context only."""
         found = function.materialised.get(self.target.key)
         if found is None:
             found = function.materialised[self.target.key] = self._intrinsic(function)
@@ -376,7 +378,7 @@ def _options(fastmath: recorded.Fastmath, **more: Any) -> dict[str, Any]:
 
 
 def _refuse_raise(code: CodeType, what: str) -> None:
-    """A kernel has nobody to raise to: an ``assert`` that silently ended it would be a trap."""
+    """Refuses ``raise`` and ``assert`` in a kernel, which would silently end it: no caller handles exceptions."""
     for instruction in dis.get_instructions(code):
         if instruction.opname == "RAISE_VARARGS":
             raise KernelCompileError(

@@ -89,7 +89,7 @@ def type_of(name: str) -> types.Type:
 
 
 def name_of(numba_type: types.Type) -> str:
-    """The name of a type that kernels can have; another type's own name, which fits nothing."""
+    """The name of a type that kernels can have; for other types Numba's name, which matches no signature."""
     plain = types.unliteral(numba_type)
     return plain.name if isinstance(plain, Vector) else _NAMES.get(plain, str(plain))
 
@@ -134,7 +134,7 @@ _UNARY: dict[Callable[..., Any], tuple[str | None, str | None]] = {
 
 
 def install_operators(typing_context: typing.Context, context: Any) -> None:
-    """Teach one target the operators of vectors, and those in place (``+=``)."""
+    """Installs the operators of vectors, in-place ones (``+=``) included, for one target."""
     registry = Registry()
     for table, count in ((_BINARY, 2), (_UNARY, 1)):
         for symbol, methods in table.items():
