@@ -14,7 +14,7 @@ import ggplug as gg
 from ggplug.cli.output import byte_count
 from ggplug.hookspecs import HOOKS
 from ggplug_models import Encoder
-from ggplug_models.commands.shares import runs, shares
+from ggplug_models.commands.device_use import device_uses, ranges
 
 BATCH = 32
 """Passages that are watched."""
@@ -65,9 +65,9 @@ def what_ran_where(model: Encoder, texts: list[str]) -> Table:
     )
     for column in ("device", "layers", "nodes", "ops", "copied to it", "time"):
         table.add_column(column, justify="right" if column in ("nodes", "copied to it", "time") else "left")
-    for each in shares(model, explanation):
+    for each in device_uses(model, explanation):
         named = " ".join(f"{op}×{count}" for op, count in ops[each.device].most_common())
         share = watch.busy[each.device] / max(watch.busy.total(), 1)
         size = byte_count(each.copied) if each.copied else "nothing"
-        table.add_row(each.device, runs(each.layers), str(each.nodes), named, size, f"{share:.0%}")
+        table.add_row(each.device, ranges(each.layers), str(each.nodes), named, size, f"{share:.0%}")
     return table

@@ -30,7 +30,7 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.sampling import LogitsError
 from ggplug_models.state.session import Session
-from ggplug_models.state.steps import Asked
+from ggplug_models.state.steps import Outputs
 from ggplug_models.weights.placement import LayerSplit
 
 Array = npt.NDArray[Any]
@@ -89,7 +89,7 @@ def _language_model(model: Decoder, golden: dict[str, Array], report: dict[str, 
         with Session(model, n_ctx, cache_type="f32", micro_batch=micro_batch) as session:
             for i, tokens in enumerate(texts):
                 session.clear()
-                distance = nmse(session.decode({0: tokens}, Asked.ALL)[0], golden[f"logits_f32_{i}"])
+                distance = nmse(session.decode({0: tokens}, Outputs.ALL)[0], golden[f"logits_f32_{i}"])
                 worst = max(worst, distance)
                 limit = PLAIN_LIMIT
                 if quantized:

@@ -15,7 +15,7 @@ from ggplug.types import Type
 from ggplug_models.checks.arguments import whole
 from ggplug_models.checks.ids import token_ids
 from ggplug_models.state.session import LARGEST_RESULT, LanguageModel
-from ggplug_models.state.steps import Asked
+from ggplug_models.state.steps import Outputs
 
 CONTEXT = 512
 """Tokens of a chunk, unless another number is asked for, or the model takes fewer."""
@@ -86,10 +86,10 @@ def perplexities(
             if vocabulary.add_bos and model.tokenizer.bos is not None:
                 given[0] = model.tokenizer.bos
             session.clear()
-            session.decode({0: given[:first].tolist()}, Asked.NONE)
+            session.decode({0: given[:first].tolist()}, Outputs.NONE)
             for start in range(first, n_ctx - 1, most):
                 end = min(start + most, n_ctx - 1)
-                logits = session.decode({0: given[start:end].tolist()}, Asked.ALL)[0]
+                logits = session.decode({0: given[start:end].tolist()}, Outputs.ALL)[0]
                 surprise = surprises(logits, wanted[start + 1 : end + 1])
                 if not np.isfinite(surprise).all():
                     raise ModelError(f"logits of chunk {chunk} behind its token {start} are not finite", got=chunk)

@@ -233,7 +233,7 @@ def test_odd_arguments_change_nothing_of_a_session(model: Any, name: str) -> Non
         for batch in ([1], None, {0: None}, {0: [1.5]}, {0: [10**5000]}, {0: "ab"}):
             with pytest.raises(ParameterError):
                 session.decode(batch)  # type: ignore[arg-type]
-        with pytest.raises(ParameterError, match="an Asked"):
+        with pytest.raises(ParameterError, match="an Outputs"):
             session.decode({0: [1]}, None)  # type: ignore[arg-type]
         with pytest.raises(ParameterError, match="tokens must be a sequence"):
             session.keep_prefix(None)  # type: ignore[arg-type]

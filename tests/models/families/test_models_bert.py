@@ -16,7 +16,7 @@ from ggplug.errors import GGUFError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models.networks.encoder import batches
 from ggplug_models.tokenizers.encoders import HF_JSON
-from ggplug_models.weights.placement import in_turn
+from ggplug_models.weights.placement import alternating
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -36,7 +36,7 @@ def test_embeddings_are_those_of_the_reference(
     devices = places.split()
     for name in devices:
         device_or_skip(name)
-    with ggplug_models.load(minilm(kind), devices, placement=in_turn) as model:
+    with ggplug_models.load(minilm(kind), devices, placement=alternating) as model:
         found = model.embed(minilm_reference["texts"])
         held = {weight.buffer.type.device.name for weight in model.weights}
     assert held == set(devices)

@@ -15,7 +15,7 @@ import ggplug_models
 from ggplug.cli.app import app
 from ggplug.errors import FreedError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models import Asked, Decoder, Session
+from ggplug_models import Outputs, Decoder, Session
 from ggplug_models.embedding.reading import TOGETHER, groups
 from ggplug_models.embedding.vectors import normalized
 from ggplug_models.state.cells import GRANULE, Cells
@@ -44,7 +44,7 @@ def test_a_text_has_the_normed_vector_of_its_last_token(model: Decoder) -> None:
     with Session(model, 128, cache_type="f32") as session:
         for text, vector in zip(TEXTS, found, strict=True):
             session.clear()
-            assert near(vector, session.decode({0: text}, Asked.ALL, hidden=True)[0][-1])
+            assert near(vector, session.decode({0: text}, Outputs.ALL, hidden=True)[0][-1])
     together = model.embed(["hello", "hello world"])
     assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
     assert together.shape == (2, 64)
@@ -91,7 +91,7 @@ def test_vectors_are_pooled_as_the_file_says(pooling: int, wanted: str, data: Pa
     with ggplug_models.load(path, ["CPU"]) as model, Session(model, 128, cache_type="f32") as session:
         for text, vector in zip(TEXTS, model.embed_ids(TEXTS, normalize=False), strict=True):
             session.clear()
-            every = session.decode({0: text}, Asked.ALL, hidden=True)[0]
+            every = session.decode({0: text}, Outputs.ALL, hidden=True)[0]
             assert near(vector, {"mean": every.mean(axis=0), "first": every[0], "last": every[-1]}[wanted])
 
 

@@ -33,7 +33,7 @@ from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import LEAST
 from ggplug_models.serve.connections import Connection
 from ggplug_models.serve.event_stream import event
-from ggplug_models.serve.guard import is_loopback
+from ggplug_models.serve.access import is_loopback
 from ggplug_models.serve.incoming import LARGE_BODIES, SMALL, Incoming
 
 COMPLETIONS = "/v1/completions"

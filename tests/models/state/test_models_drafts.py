@@ -14,7 +14,7 @@ import ggplug_models
 from ggplug.cli.app import app
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models import Asked, Decoder, Session
+from ggplug_models import Outputs, Decoder, Session
 from ggplug_models.generation.drafts import MOST, DraftModel, Drafts, PromptLookup
 from ggplug_models.generation.loop import generate, greedy
 from ggplug_models.sampling import Chooses, Sampler, Sampling
@@ -78,7 +78,7 @@ def test_a_step_of_a_few_tokens_gives_bit_by_bit_what_single_tokens_give(name: s
         one = np.stack([session.decode({0: [token]})[0] for token in text])
         session.clear()
         halves = text[: MOST + 1], text[MOST + 1 :]
-        assert np.array_equal(np.concatenate([session.decode({0: half}, Asked.ALL)[0] for half in halves]), one)
+        assert np.array_equal(np.concatenate([session.decode({0: half}, Outputs.ALL)[0] for half in halves]), one)
 
 
 def test_the_cpu_computes_products_of_so_few_columns_as_those_of_one() -> None:

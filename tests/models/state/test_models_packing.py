@@ -24,7 +24,7 @@ from ggplug.tensor import Context
 from ggplug.types import MXFP4
 from ggplug_models.commands.embed import embed
 from ggplug_models.networks.model import ARCHITECTURES, Model
-from ggplug_models.weights.placement import in_turn
+from ggplug_models.weights.placement import alternating
 from ggplug_testing import FakeDevice
 from ggplug_testing.devices.packing import PADDING, PackingDevice
 
@@ -118,7 +118,7 @@ def test_weights_on_a_device_without_packed_memory_stay_there(data: Path) -> Non
     cpu, fake = gg.device("CPU"), FakeDevice(inner=gg.device("CPU"))
     with ggplug_models.load(data / "bert.gguf", [cpu]) as whole:
         wanted = whole.embed_ids(IDS)
-    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=in_turn) as split:
+    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=alternating) as split:
         names = packed_names(split)
         assert names
         assert all(int(name.split(".")[1]) % 2 for name in names)  # even layers are on the other device

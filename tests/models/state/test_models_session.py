@@ -15,7 +15,7 @@ import ggplug_models
 from ggplug.errors import ContextFullError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.memory import allocate
-from ggplug_models import Asked, Session
+from ggplug_models import Outputs, Session
 from ggplug_models.checks.ids import listed_ids
 from ggplug_models.generation.loop import generate
 from ggplug_models.sampling import Sampler, Sampling
@@ -152,13 +152,13 @@ def test_the_loop_in_the_readme_writes_what_the_model_says_and_goes_on(
 
 def test_results_are_those_that_were_asked_for(model: Any) -> None:
     with Session(model, 64, cache_type="f32") as session:
-        everything = session.decode({0: TEXT[:9]}, Asked.ALL)[0]
+        everything = session.decode({0: TEXT[:9]}, Outputs.ALL)[0]
         assert everything.shape == (9, 300)
         session.clear()
-        assert session.decode({0: TEXT[:5]}, Asked.NONE) == {}
+        assert session.decode({0: TEXT[:5]}, Outputs.NONE) == {}
         assert near(session.decode({0: TEXT[5:9]})[0], everything[-1])
         session.clear()
-        assert session.decode({0: TEXT[:9]}, Asked.ALL, hidden=True)[0].shape == (9, 64)
+        assert session.decode({0: TEXT[:9]}, Outputs.ALL, hidden=True)[0].shape == (9, 64)
 
 
 def test_wrong_input_is_named_and_changes_nothing(model: Any) -> None:

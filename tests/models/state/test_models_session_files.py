@@ -15,7 +15,7 @@ import ggplug_models
 from ggplug.errors import GGPlugError, GGUFError, ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Session
-from ggplug_models.weights.placement import in_turn
+from ggplug_models.weights.placement import alternating
 from ggplug_models.weights.weights import digest_of
 from ggplug_testing import FakeDevice
 
@@ -167,7 +167,7 @@ LOADED: dict[str, Callable[[], dict[str, Any]]] = {
     "mapped": lambda: {"devices": ["CPU"], "pack": False},
     "packed": lambda: {"devices": ["CPU"]},
     "on a fake": lambda: {"devices": [FakeDevice(inner=gg.device("CPU")), "CPU"]},
-    "on two devices": lambda: {"devices": [FakeDevice(inner=gg.device("CPU")), "CPU"], "placement": in_turn},
+    "on two devices": lambda: {"devices": [FakeDevice(inner=gg.device("CPU")), "CPU"], "placement": alternating},
     "on OpenCL": lambda: {"devices": [device_or_skip("OpenCL0"), "CPU"]},
 }
 """Ways in which the weights of one file come to lie elsewhere."""

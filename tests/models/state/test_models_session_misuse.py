@@ -16,7 +16,7 @@ from interrupts import interrupted_everywhere
 
 import ggplug_models
 from ggplug.errors import BusyError, FreedError, ParameterError
-from ggplug_models import Asked, Session
+from ggplug_models import Outputs, Session
 from ggplug_models.generation.drafts import PromptLookup
 from ggplug_models.sampling import Sampler, Sampling
 
@@ -152,11 +152,11 @@ def test_an_interrupt_anywhere_leaves_what_was_read_or_nothing(name: str, data: 
 
         def action() -> None:
             session.clear()
-            session.decode(dict(texts), Asked.NONE)
+            session.decode(dict(texts), Outputs.NONE)
             session.copy(0, 1)
             session.rewind(2, 1)
             session.rewind(0, 1)
-            session.decode({1: texts[1]}, Asked.NONE)
+            session.decode({1: texts[1]}, Outputs.NONE)
 
         action()
 

@@ -13,7 +13,7 @@ import ggplug_models
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug_models import LayerSplit
-from ggplug_models.weights.placement import in_turn
+from ggplug_models.weights.placement import alternating
 from ggplug_testing import FakeDevice
 
 IDS = [[2, 9, 33, 120, 7, 3], [2, 250, 11, 3]]
@@ -27,7 +27,7 @@ def test_layers_alternating_between_a_discrete_device_and_the_cpu_give_the_cpus_
     with ggplug_models.load(data / "bert.gguf", [cpu]) as whole:
         wanted = whole.embed_ids(IDS)
     fake = FakeDevice(execution=execution, inner=cpu)
-    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=in_turn) as split:
+    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=alternating) as split:
         first = split.embed_ids(IDS)
         again = split.embed_ids(IDS)
     np.testing.assert_allclose(first, wanted, rtol=0, atol=1e-6)
@@ -37,7 +37,7 @@ def test_layers_alternating_between_a_discrete_device_and_the_cpu_give_the_cpus_
 def test_explained_copies_and_nodes_are_those_that_the_device_counted(data: Path) -> None:
     cpu = gg.device("CPU")
     fake = FakeDevice(inner=cpu)
-    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=in_turn) as model:
+    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=alternating) as model:
         batch = model.build(2, 8)
         model.scheduler.allocate(batch.graph)
         batch.fill([np.ones(8, np.int64)] * 2, model.pooling)

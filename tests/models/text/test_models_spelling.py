@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ggplug_models import load_tokenizer
-from ggplug_models.generation.written import Written
+from ggplug_models.generation.detokenizer import Detokenizer
 from ggplug_models.tokenizers import Tokenizer
 
 WORDS = ["\u2581", "\u2581the", "\u2581a", "st", "op", "\u00e9", "\u65e5\u672c", "x</", "s>y", "."]
@@ -34,7 +34,7 @@ def ids(*words: str | int) -> list[int]:
 
 def written(tokenizer: Tokenizer, tokens: list[int], stop: list[str], *, begins: bool) -> tuple[str, list[Any]]:
     """The text of tokens, and its tokens; what was given so far is never less than what these are."""
-    writer = Written(tokenizer, stop, begins=begins, spells=True)
+    writer = Detokenizer(tokenizer, stop, begins=begins, keep_texts=True)
     text = ""
     for token in tokens:
         text += writer.push(token)

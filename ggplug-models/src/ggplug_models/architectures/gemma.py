@@ -39,7 +39,7 @@ class _Sandwich(_Gemma):
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
-        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = x + self.norm(w, "post_attention_norm", a)
         y = self.feed_forward(self.norm(w, "ffn_norm", x), block)
         return x + self.norm(w, "post_ffw_norm", y)

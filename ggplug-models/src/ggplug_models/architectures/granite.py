@@ -31,7 +31,7 @@ class Granite(Llama):
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
-        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = x + a * self.residual_scale
         return x + self.feed_forward(self.norm(w, "ffn_norm", x), block) * self.residual_scale
 

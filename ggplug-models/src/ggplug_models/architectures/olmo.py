@@ -46,7 +46,7 @@ class Olmo2(_NormedWidth):
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
-        a, x = block.asked(self.attention(x, block), x)
+        a, x = block.outputs(self.attention(x, block), x)
         x = x + self.norm(w, "post_attention_norm", a)
         return x + self.norm(w, "post_ffw_norm", self.feed_forward(x, block))
 

@@ -21,7 +21,7 @@ class _Parallel(Transformer, Decoder):
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         h = self.norm(block.weights, "attn_norm", x)
-        a, h, x = block.asked(self.attention(h, block), h, x)
+        a, h, x = block.outputs(self.attention(h, block), h, x)
         return x + a + self.feed_forward(h, block)
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
@@ -52,6 +52,6 @@ class StableLm(_Parallel):
         w = block.weights
         if "ffn_norm.weight" not in w:
             return super().block(x, block)
-        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = x + a
         return x + self.feed_forward(self.norm(w, "ffn_norm", x), block)

@@ -53,7 +53,7 @@ class Rwkv7(Decoder):
         h = self.norm(w, "attn_norm_2", x)
         before, channel = shifted(by_time(h, step.shape.n_seq), channel)
         step.remember(block.number, time, channel, matrices)
-        h, change, x = block.asked(h, gg.reshape(before, n, step.n_tokens) - h, x)
+        h, change, x = block.outputs(h, gg.reshape(before, n, step.n_tokens) - h, x)
         key = linear(w, "channel_mix_key", h + change * w("channel_mix_lerp_k.weight", n), self.n_ff)
         return x + linear(w, "channel_mix_value", gg.sqr(gg.relu(key)), n)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ggplug.errors import ParameterError
-from ggplug_models.metadata.values import LARGEST_SINGLE, shown
+from ggplug_models.metadata.values import LARGEST_SINGLE, short_repr
 
 LARGEST = 2**31 - 1
 """Of integers, unless another limit is given."""
@@ -19,7 +19,7 @@ def whole(name: str, value: Any, at_least: int = 0, at_most: int = LARGEST) -> i
     """An integer from ``at_least`` to ``at_most``, of Python or NumPy.  Raises ParameterError."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not at_least <= value <= at_most:
         wanted = f"an integer {_range(value, at_least, at_most, LARGEST)}"
-        raise ParameterError(f"{name} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
+        raise ParameterError(f"{name} must be {wanted}, got {short_repr(value)}", got=value, wanted=wanted)
     return int(value)
 
 
@@ -28,7 +28,7 @@ def number(name: str, value: Any, at_least: float = -LARGEST_SINGLE, at_most: fl
     fits = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not fits or not at_least <= value <= at_most or not math.isfinite(value):
         wanted = f"a number {_range(value, at_least, at_most, LARGEST_SINGLE)}"
-        raise ParameterError(f"{name} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
+        raise ParameterError(f"{name} must be {wanted}, got {short_repr(value)}", got=value, wanted=wanted)
     return float(value)
 
 
@@ -41,7 +41,7 @@ def check_sequence(values: Any, what: str) -> None:
 def check_callable(name: str, value: Any, wanted: str) -> None:
     """Raises ParameterError for what cannot be called.  ``wanted``: says what is called, and with what."""
     if not callable(value) or isinstance(value, type):
-        raise ParameterError(f"{name} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
+        raise ParameterError(f"{name} must be {wanted}, got {short_repr(value)}", got=value, wanted=wanted)
 
 
 def check_progress(progress: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ParameterError
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 
 
 def token_ids(tokens: Any, n_vocab: int, what: str) -> npt.NDArray[np.int64]:
@@ -23,7 +23,7 @@ def token_ids(tokens: Any, n_vocab: int, what: str) -> npt.NDArray[np.int64]:
     except (TypeError, ValueError, OverflowError):  # lists in lists, of several lengths
         found = np.empty(0, object)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu") or isinstance(tokens, (str, bytes, dict)):
-        raise ParameterError(f"{what} is {shown(tokens)}, not a sequence of token ids", got=tokens)
+        raise ParameterError(f"{what} is {short_repr(tokens)}, not a sequence of token ids", got=tokens)
     if not found.size:
         raise ParameterError(f"{what} has no tokens", got=0)
     outside = np.flatnonzero((found < 0) | (found >= n_vocab))

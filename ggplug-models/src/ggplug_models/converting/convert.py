@@ -96,17 +96,17 @@ def convert(
     config = source.json("config.json")
     family, settings = family_of(config)
     with Checkpoint(source) as weights:
-        work = _Work(source, family, settings, weights)
+        conversion = _Conversion(source, family, settings, weights)
         if kind in FILE_TYPES:
-            return work.write(Path(out), kind, progress)
-        return _mixed(work, Path(out), kind, progress)
+            return conversion.write(Path(out), kind, progress)
+        return _mixed(conversion, Path(out), kind, progress)
 
 
-def _mixed(work: _Work, out: Path, kind: str, progress: Callable[[int, int], None] | None) -> Path:
+def _mixed(conversion: _Conversion, out: Path, kind: str, progress: Callable[[int, int], None] | None) -> Path:
     """By way of a file with the types that the folder has."""
     between = out.parent / f"{UNFINISHED_PREFIX}{secrets.token_hex(8)}{UNFINISHED_SUFFIX}"
     try:
-        work.write(between, None, progress and (lambda done, total: progress(done, 2 * total)))
+        conversion.write(between, None, progress and (lambda done, total: progress(done, 2 * total)))
         quantize_file(between, out, kind, progress=progress and (lambda done, total: progress(total + done, 2 * total)))
     finally:
         with suppress(FileNotFoundError):
@@ -127,7 +127,7 @@ def _check_out(source: Folder, out: str | os.PathLike[str]) -> None:
             )
 
 
-class _Work:
+class _Conversion:
     """A folder that is understood: what goes into the file.  Raises ModelError."""
 
     def __init__(self, source: Folder, family: Family, config: Values, weights: Checkpoint) -> None:

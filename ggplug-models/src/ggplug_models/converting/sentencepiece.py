@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ggplug.errors import ModelError
 
 
-class Piece(NamedTuple):
+class SentencePiece(NamedTuple):
     """``type``: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte; GGUF counts them so, too."""
 
     text: str
@@ -23,7 +23,7 @@ class Piece(NamedTuple):
     type: int
 
 
-def pieces(content: bytes, path: Path) -> list[Piece]:
+def pieces(content: bytes, path: Path) -> list[SentencePiece]:
     """Raises ModelError for what is no such message, or has no pieces."""
     try:
         found = [_piece(value) for field, value in _fields(content) if field == 1 and isinstance(value, bytes)]
@@ -34,7 +34,7 @@ def pieces(content: bytes, path: Path) -> list[Piece]:
     return found
 
 
-def _piece(message: bytes) -> Piece:
+def _piece(message: bytes) -> SentencePiece:
     text, score, kind = "", 0.0, 1
     for field, value in _fields(message):
         if field == 1 and isinstance(value, bytes):
@@ -45,7 +45,7 @@ def _piece(message: bytes) -> Piece:
             kind = value
     if not 1 <= kind <= 6:
         raise ValueError(f"a piece has the type {kind}")
-    return Piece(text, score, kind)
+    return SentencePiece(text, score, kind)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:

@@ -46,7 +46,7 @@ def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> 
     return found | special(folder, description, settings, config, n_vocab)
 
 
-class _Tokens:
+class _TokenTable:
     """Tokens, scores and types by id; ids without a token are unused."""
 
     def __init__(self, n: int) -> None:
@@ -91,7 +91,7 @@ def _places(description: Values, n_vocab: int) -> dict[str, int]:
 
 
 def _byte_pairs(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:
-    tokens = _Tokens(n_vocab)
+    tokens = _TokenTable(n_vocab)
     for text, token in _places(description, n_vocab).items():
         tokens.put(token, text, NORMAL)
     tokens.put_added(description, Values({}))
@@ -114,7 +114,7 @@ def _merges(description: Values) -> list[tuple[str, str]]:
 
 def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vocab: int) -> dict[str, Any]:
     """With the scores of ``tokenizer.model``."""
-    tokens = _Tokens(n_vocab)
+    tokens = _TokenTable(n_vocab)
     for token, piece in enumerate(pieces(folder.read(PIECES), folder.path / PIECES)[:n_vocab]):
         # What a user defined is told by added_tokens_decoder; llama.cpp takes the rest for normal pieces.
         tokens.put(token, piece.text, NORMAL if piece.type == USER_DEFINED else piece.type, piece.score)
@@ -132,7 +132,7 @@ def _merged_pieces(folder: Folder, description: Values, n_vocab: int) -> dict[st
 
     SentencePiece merges the pair whose result has the highest score, so the order is the same.
     """
-    tokens = _Tokens(n_vocab)
+    tokens = _TokenTable(n_vocab)
     unknown = description.inner("model").text("unk_token", None)
     first = {left + right: -float(n) for n, (left, right) in reversed(list(enumerate(_merges(description))))}
     for text, token in _places(description, n_vocab).items():
@@ -156,7 +156,7 @@ def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]
     settings = folder.optional_json("tokenizer_config.json") or Values({})
     entries = description.objects("added_tokens", [])
     control = {entry.text("content") for entry in entries if entry.boolean("special", False)}
-    tokens = _Tokens(n_vocab)
+    tokens = _TokenTable(n_vocab)
     tokens.texts = [WORD_START + text for text in tokens.texts]
     for text, token in places.items():
         if text in control:

@@ -9,18 +9,18 @@ import numpy.typing as npt
 
 from ggplug_models.state.cells import GRANULE
 from ggplug_models.state.session import LanguageModel, Session, in_steps
-from ggplug_models.state.steps import Asked
+from ggplug_models.state.steps import Outputs
 
 TOGETHER = 512
 """Tokens of a step: with so many, products take as long as their numbers do, not as long as reading the weights."""
 
 
 def vectors_of(
-    model: LanguageModel, texts: Sequence[npt.NDArray[np.int64]], batch: int, asked: Asked
+    model: LanguageModel, texts: Sequence[npt.NDArray[np.int64]], batch: int, outputs: Outputs
 ) -> Iterator[tuple[list[int], list[npt.NDArray[np.float32]]]]:
     """The last block's vectors, normed, of texts that are computed together, with the places of these texts.
 
-    ``batch``: texts together at most.  ``asked``: of which tokens, as :meth:`.Session.decode` has it.  Longer texts
+    ``batch``: texts together at most.  ``outputs``: of which tokens, as :meth:`.Session.decode` has it.  Longer texts
     come first.  Takes memory for one step at a time.  Raises OutOfMemoryError, FreedError.
     """
     lengths = [len(text) for text in texts]
@@ -35,7 +35,7 @@ def vectors_of(
                 session = model.session(longest, min(_most(longest, batch), len(texts)), cache_type="f32")
             session.clear()
             given = {seq: texts[place].tolist() for seq, place in enumerate(chosen)}
-            found = session.decode(given, asked, hidden=True, few=session.micro_batch)
+            found = session.decode(given, outputs, hidden=True, few=session.micro_batch)
             yield chosen, [found[seq] for seq in given]
     finally:
         if session is not None:

@@ -89,7 +89,7 @@ class Values:
         name = self.text(key)
         if name not in table:
             raise ModelError(
-                f"{self._named(key)} is {shown(name)}, {what} that is not known",
+                f"{self._named(key)} is {short_repr(name)}, {what} that is not known",
                 got=name,
                 wanted=what,
                 remedy=f"known: {', '.join(sorted(table))}",
@@ -118,7 +118,7 @@ class Values:
     def refused(self, key: str, wanted: str) -> ModelError:
         """The error for a value that is there but of no use: ``key`` must be ``wanted``."""
         value = self.values.get(self.prefix + key)
-        return ModelError(f"{self._named(key)} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
+        return ModelError(f"{self._named(key)} must be {wanted}, got {short_repr(value)}", got=value, wanted=wanted)
 
     def _checked(
         self, key: str, default: D, wanted: str, fits: Callable[[Any], bool], made: Callable[[Any], T]
@@ -167,7 +167,7 @@ LARGEST_SINGLE = float(np.finfo(np.float32).max)
 _SMALLEST_SINGLE = float(np.finfo(np.float32).tiny)
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value as an error tells it: 100 characters of it at most."""
     try:
         text = repr(value[:100] if isinstance(value, (str, bytes, list, tuple, np.ndarray)) else value)

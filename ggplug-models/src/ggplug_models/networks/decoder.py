@@ -22,14 +22,14 @@ from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.embedding.reading import vectors_of
 from ggplug_models.embedding.vectors import check_batch, check_texts, normalized
 from ggplug_models.generation.loop import Options, TextOptions, generate
-from ggplug_models.generation.written import GeneratedText, Written
+from ggplug_models.generation.detokenizer import GeneratedText, Detokenizer
 from ggplug_models.layers.linear import linear
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 from ggplug_models.networks.network import Network
 from ggplug_models.state.cells import Cells
 from ggplug_models.state.memory import KeysValues, Kind, Memory, State
 from ggplug_models.state.session import Session
-from ggplug_models.state.steps import Asked, Shape, Step
+from ggplug_models.state.steps import Outputs, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
 from ggplug_models.tokenizers.long_text import LongText
@@ -89,7 +89,7 @@ class Decoder(Network):
         Raises ParameterError, FreedError.
         """
         with self.session(max(1, len(tokens)), cache_type="f32") as session:
-            return session.decode({0: tokens}, Asked.ALL)[0]
+            return session.decode({0: tokens}, Outputs.ALL)[0]
 
     def generate_ids(
         self,
@@ -105,7 +105,7 @@ class Decoder(Network):
         see :class:`.Options`.  Raises ParameterError for a session of another model too.
         """
         if session is not None and (not isinstance(session, Session) or session.model is not self):
-            what = "one of another model" if isinstance(session, Session) else shown(session)
+            what = "one of another model" if isinstance(session, Session) else short_repr(session)
             raise ParameterError(
                 f"session must be one of this model, got {what}", got=session, remedy="make it by model.session()"
             )
@@ -149,8 +149,8 @@ class Decoder(Network):
         session: Session | None = None,
         **options: Unpack[Options],
     ) -> GeneratedText:
-        """As :meth:`generate`, behind token ids.  ``begins``: see :class:`.Written`."""
-        written = Written(self.tokenizer, stop, begins=begins)
+        """As :meth:`generate`, behind token ids.  ``begins``: see :class:`.Detokenizer`."""
+        written = Detokenizer(self.tokenizer, stop, begins=begins)
         tokens = self.generate_ids(prompt, max_tokens, session=session, **options)
         return GeneratedText(written, tokens, self.tokenizer.ends)
 
@@ -187,11 +187,11 @@ class Decoder(Network):
         check_sequence(ids, "ids")
         found = self.hyperparameters.integer("pooling_type", Pooling.LAST, at_least=0)
         pooling = Pooling(found) if found in set(Pooling) else Pooling.LAST
-        asked = Asked.LAST if pooling is Pooling.LAST else Asked.ALL
+        outputs = Outputs.LAST if pooling is Pooling.LAST else Outputs.ALL
         with self.call():
             checked = [token_ids(each, self.n_vocab, f"ids[{n}]") for n, each in enumerate(ids)]
             out = np.empty((len(checked), self.n_embd), np.float32)
-            for chosen, vectors in vectors_of(self, checked, batch, asked):
+            for chosen, vectors in vectors_of(self, checked, batch, outputs):
                 for position, each in zip(chosen, vectors, strict=True):
                     rows = each.reshape(-1, self.n_embd)
                     out[position] = pooling.shares(np.ones((1, len(rows)), bool))[0] @ rows
@@ -206,7 +206,7 @@ class Decoder(Network):
         step = Step(shape, memory, cells, n_ctx)
         x = self.forward(step)
         result = None
-        if shape.asked is not Asked.NONE:
+        if shape.outputs is not Outputs.NONE:
             result = self.hidden(x)
             result = result if shape.hidden else self.scores(result)
         step.finish(x, result, f"{self.architecture} {shape.n_seq}x{shape.n}")
@@ -228,7 +228,7 @@ class Decoder(Network):
         cells = self.cells(1, n, n)
         memory = Memory(self.kinds, None, 1, {window: each.count for window, each in cells.items()}, gg.F32)
         spans = tuple((window, each.span(n)) for window, each in cells.items())
-        graph = self.build(Shape(0, 1, n, spans, Asked.ALL), memory, cells, self.n_ctx).graph
+        graph = self.build(Shape(0, 1, n, spans, Outputs.ALL), memory, cells, self.n_ctx).graph
         assert graph is not None
         return graph
 

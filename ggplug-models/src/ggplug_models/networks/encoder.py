@@ -59,7 +59,7 @@ class Texts:
         """Nothing: no encoder needs it."""
         raise NotImplementedError
 
-    def asked(self, x: Tensor) -> Tensor:
+    def outputs(self, x: Tensor) -> Tensor:
         """All columns: every token has a part in the result."""
         return x
 
@@ -151,7 +151,7 @@ class Encoder(Network):
     def build(self, n_seq: int, n_tok: int) -> Texts:
         """The graph of ``n_seq`` texts padded to ``n_tok`` tokens; kept for the next batch of that size.
 
-        What computes it belongs into a :meth:`turn`.
+        What computes it belongs into a :meth:`locked`.
         """
         key = (n_seq, n_tok)
         batch = self._batches.get(key)
@@ -209,7 +209,7 @@ class Encoder(Network):
             checked = [self._checked(each, f"ids[{n}]") for n, each in enumerate(ids)]
             out = np.empty((len(checked), self.n_embd), np.float32)
             for chosen in batches([len(tokens) for tokens in checked], batch):
-                with self.turn():
+                with self.locked():
                     out[chosen] = self._compute([checked[i] for i in chosen]).pooled.numpy()
                 if progress is not None:
                     progress(len(chosen))
@@ -228,7 +228,7 @@ class Encoder(Network):
         Raises ParameterError, FreedError.
         """
         checked = self._checked(ids, "ids")
-        with self.turn():
+        with self.locked():
             states: Floats = self._compute([checked]).hidden.numpy()[0, : len(ids)]
         return states
 
@@ -238,7 +238,7 @@ class Encoder(Network):
         return batch
 
     def prepared(self, tokens: Sequence[int]) -> Graph:
-        """The graph that embeds a text, its inputs set, for others to compute, in a :meth:`turn`, as this call is."""
+        """The graph that embeds a text, its inputs set, for others to compute, in a :meth:`locked`, as this call is."""
         return self._filled([self._checked(tokens, "tokens")]).graph
 
     def _filled(self, texts: Sequence[npt.NDArray[np.int64]]) -> Texts:

@@ -25,7 +25,7 @@ class Model:
     :class:`~ggplug.Context` by the tensors' names in the file.  As a context manager the model frees its memory at
     the end.
 
-    Several threads may use a model: what computes takes turns (:meth:`turn`), and gets its own results.  Its scheduler
+    Several threads may use a model: what computes takes turns (:meth:`locked`), and gets its own results.  Its scheduler
     and the graphs that it keeps are used inside a turn.
     """
 
@@ -66,20 +66,20 @@ class Model:
         """
         return None
 
-    def turn(self) -> Claim:
+    def locked(self) -> Claim:
         """For a ``with`` block from setting inputs to reading results: other threads wait for it with theirs.
 
         Raises BusyError inside another one of the same thread (an abort callback that computes with the model),
         FreedError if the model was freed, and ModelError if a file that its weights are mapped from was cut.
         """
-        return _Turn(self)
+        return _ModelLock(self)
 
     def call(self) -> Claim:
         """For a ``with`` block around a whole call that takes several turns: :meth:`free` waits until it has ended.
 
         Other threads take their turns in between.  Raises FreedError if the model was freed.
         """
-        return _Turn(self, whole=True)
+        return _ModelLock(self, whole=True)
 
     def free(self) -> None:
         """Gives weights and compute memory back, after waiting for other threads' calls to end.
@@ -109,7 +109,7 @@ class Model:
         return f"<{type(self).__name__} {name!r}: {size}{of_them}, on {where}>"
 
 
-class _Turn(Claim):
+class _ModelLock(Claim):
     """A turn, or a whole call, with a model that was not freed."""
 
     DEPTH = 2

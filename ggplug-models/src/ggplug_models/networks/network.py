@@ -35,7 +35,7 @@ class Inputs(Protocol):
     def positions(self) -> Tensor:
         """The positions, I32 [T]."""
 
-    def asked(self, x: Tensor) -> Tensor:
+    def outputs(self, x: Tensor) -> Tensor:
         """The columns of ``x`` whose results are wanted."""
 
     @property
@@ -70,9 +70,9 @@ class Block:
         assert isinstance(self.inputs, Step)
         return self.inputs
 
-    def asked(self, *xs: Tensor) -> Iterator[Tensor]:
+    def outputs(self, *xs: Tensor) -> Iterator[Tensor]:
         """In the last block the columns whose results are wanted: what comes after attention needs no others."""
-        return (self.inputs.asked(x) if self.is_last else x for x in xs)
+        return (self.inputs.outputs(x) if self.is_last else x for x in xs)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor | None, **how: Any) -> Tensor:
         """Attention of this block; see ``attend`` of the inputs."""
@@ -117,4 +117,4 @@ class Network(Model):
         x = self.embedding(inputs)
         for number in range(self.n_layer):
             x = self.block(x, Block(number, self.w.block(number), number == self.n_layer - 1, inputs))
-        return inputs.asked(x)
+        return inputs.outputs(x)

@@ -71,7 +71,7 @@ class Transformer(Network):
     def block(self, x: Tensor, block: Block) -> Tensor:
         """x + attention, then that + the feed-forward network, each of the norm of what it is added to."""
         w = block.weights
-        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = x + a
         return x + self.feed_forward(self.norm(w, "ffn_norm", x), block)
 

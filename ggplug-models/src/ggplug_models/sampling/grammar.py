@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ggplug.errors import ModelError, ParameterError
 from ggplug_models.checks.requirements import required
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 from ggplug_models.sampling.grammar_limits import check_grammar, check_pattern, read_schema
 from ggplug_models.tokenizers import Tokenizer
 
@@ -63,13 +63,13 @@ class Grammars:
             from llguidance import TokenizerWrapper as Wrapper
         if not isinstance(tokenizer, Tokenizer):
             raise ParameterError(
-                f"tokenizer must be a Tokenizer, got {shown(tokenizer)}", got=tokenizer, remedy="pass model.tokenizer"
+                f"tokenizer must be a Tokenizer, got {short_repr(tokenizer)}", got=tokenizer, remedy="pass model.tokenizer"
             )
         if not tokenizer.ends:
             raise ModelError("the vocabulary has no token that ends a text, so a grammar's text would not end")
         self.n_vocab = n_vocab or tokenizer.n_vocab
         self._tokenizer: LLTokenizer = LLTokenizer(
-            Wrapper(_Seen(tokenizer)), n_vocab=self.n_vocab, eos_token=sorted(tokenizer.ends)
+            Wrapper(_TokenizerView(tokenizer)), n_vocab=self.n_vocab, eos_token=sorted(tokenizer.ends)
         )
 
     def json_schema(self, schema: Mapping[str, Any] | str | None = None) -> GrammarConstraint:
@@ -85,7 +85,7 @@ class Grammars:
         try:
             found = read_schema(schema if isinstance(schema, str) else json.dumps(schema))
             if not isinstance(found, dict):
-                raise ParameterError(f"a JSON schema must be an object, got {shown(schema)}", got=schema)
+                raise ParameterError(f"a JSON schema must be an object, got {short_repr(schema)}", got=schema)
             text = json.dumps(found, allow_nan=False)
             grammar = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": SPACES})
         except ParameterError:
@@ -171,7 +171,7 @@ def _in_words(error: str) -> str:
     return error.strip()
 
 
-class _Seen:
+class _TokenizerView:
     """A tokeniser as ``llguidance`` wants to see one."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from ggplug.errors import ParameterError
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 
 MOST_BYTES = 1 << 17
 """Of a JSON schema."""
@@ -249,7 +249,7 @@ def _circles(nodes: Sequence[int], edges: dict[int, set[int]]) -> Iterator[list[
 
 def _check_text(given: Any, what: str) -> None:
     if not isinstance(given, str):
-        raise ParameterError(f"{what} must be a string, got {shown(given)}", got=given)
+        raise ParameterError(f"{what} must be a string, got {short_repr(given)}", got=given)
 
 
 def _check(found: int, most: int, what: str, where: str) -> None:

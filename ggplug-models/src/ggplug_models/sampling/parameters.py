@@ -12,7 +12,7 @@ import numpy as np
 
 from ggplug.errors import ParameterError
 from ggplug_models.checks.arguments import LARGEST, number, whole
-from ggplug_models.metadata.values import LARGEST_SINGLE, shown
+from ggplug_models.metadata.values import LARGEST_SINGLE, short_repr
 
 ORDER = ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc", "temperature")
 """The order of the steps that leave tokens out or change their probabilities, as llama.cpp has it."""
@@ -27,7 +27,7 @@ class Range(NamedTuple):
 
 Magnitude: TypeAlias = Annotated[float, Range(0, LARGEST_SINGLE)]
 Penalty: TypeAlias = Annotated[float, Range(-1e6, 1e6)]
-Share: TypeAlias = Annotated[float, Range(0, 1)]
+Probability: TypeAlias = Annotated[float, Range(0, 1)]
 Count: TypeAlias = Annotated[int, Range(0, LARGEST)]
 Last: TypeAlias = Annotated[int, Range(-1, LARGEST)]
 
@@ -64,9 +64,9 @@ class Sampling:
     dynamic_range: Magnitude = 0.0
     dynamic_exponent: Magnitude = 1.0
     top_k: Count = 40
-    top_p: Share = 0.95
-    min_p: Share = 0.05
-    typical_p: Share = 1.0
+    top_p: Probability = 0.95
+    min_p: Probability = 0.05
+    typical_p: Probability = 1.0
     top_n_sigma: Magnitude = 0.0
     repeat_penalty: Annotated[float, Range(1e-9, LARGEST_SINGLE)] = 1.0
     presence_penalty: Penalty = 0.0
@@ -75,8 +75,8 @@ class Sampling:
     mirostat: Annotated[int, Range(0, 2)] = 0
     mirostat_tau: Magnitude = 5.0
     mirostat_eta: Magnitude = 0.1
-    xtc_probability: Share = 0.0
-    xtc_threshold: Share = 0.1
+    xtc_probability: Probability = 0.0
+    xtc_threshold: Probability = 0.1
     dry_multiplier: Magnitude = 0.0
     dry_base: Annotated[float, Range(1, LARGEST_SINGLE)] = 1.75
     dry_allowed_length: Count = 2
@@ -100,13 +100,13 @@ class Sampling:
             value = getattr(self, name)
             if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) and each for each in value):
                 wanted = "a tuple of strings that are not empty"
-                raise ParameterError(f"{name} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
+                raise ParameterError(f"{name} must be {wanted}, got {short_repr(value)}", got=value, wanted=wanted)
         if len(set(self.order)) != len(self.order) or not set(self.order) <= set(ORDER):
             wanted = f"steps of {', '.join(ORDER)}, each once"
             raise ParameterError(f"order must name {wanted}, got {self.order!r}", got=self.order, wanted=wanted)
         if not isinstance(self.logit_bias, Mapping):
             wanted = "a dict of numbers by token"
-            got = shown(self.logit_bias)
+            got = short_repr(self.logit_bias)
             raise ParameterError(f"logit_bias must be {wanted}, got {got}", got=self.logit_bias, wanted=wanted)
         object.__setattr__(self, "logit_bias", dict(_bias(*each) for each in self.logit_bias.items()))
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ggplug.errors import ParameterError
 from ggplug_models.checks.ids import token_ids
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 from ggplug_models.sampling import candidates as steps
 from ggplug_models.sampling import penalties
 from ggplug_models.sampling.candidates import Candidates
@@ -65,14 +65,14 @@ class Sampler:
         constraint: Constraint | None = None,
     ) -> None:
         if not isinstance(sampling, Sampling | None):
-            raise ParameterError(f"sampling must be a Sampling, got {shown(sampling)}", got=sampling)
+            raise ParameterError(f"sampling must be a Sampling, got {short_repr(sampling)}", got=sampling)
         if breakers is not None and not isinstance(breakers, Mapping):
             wanted = "a dict of what breakers_of returns"
-            raise ParameterError(f"breakers must be {wanted}, got {shown(breakers)}", got=breakers, wanted=wanted)
+            raise ParameterError(f"breakers must be {wanted}, got {short_repr(breakers)}", got=breakers, wanted=wanted)
         methods = (getattr(constraint, name, None) for name in ("allowed", "accept", "begin"))
         if constraint is not None and not all(map(callable, methods)):
             raise ParameterError(
-                f"constraint must forbid tokens, got {shown(constraint)}",
+                f"constraint must forbid tokens, got {short_repr(constraint)}",
                 got=constraint,
                 remedy="make one by Grammars(tokenizer), such as json_schema(schema)",
             )
@@ -187,7 +187,7 @@ def _checked_mask(allowed: Any) -> npt.NDArray[np.bool_]:
     if not isinstance(allowed, np.ndarray) or allowed.dtype != np.bool_ or allowed.ndim != 1:
         wanted = "an array of bool of shape (n_vocab,)"
         raise ParameterError(
-            f"allowed() of the constraint must return {wanted}, got {shown(allowed)}", got=allowed, wanted=wanted
+            f"allowed() of the constraint must return {wanted}, got {short_repr(allowed)}", got=allowed, wanted=wanted
         )
     return allowed
 
@@ -206,7 +206,7 @@ def _last(history: Sequence[int], count: int, n_vocab: int) -> npt.NDArray[np.in
     """The last tokens, as an array; -1: all.  Raises ParameterError for what is no token."""
     if not isinstance(history, (Sequence, np.ndarray)):
         wanted = "a sequence of token ids"
-        raise ParameterError(f"history must be {wanted}, got {shown(history)}", got=history, wanted=wanted)
+        raise ParameterError(f"history must be {wanted}, got {short_repr(history)}", got=history, wanted=wanted)
     found = history if count < 0 else history[max(len(history) - count, 0) :]
     return token_ids(found, n_vocab, "history") if len(found) else np.zeros(0, np.int64)
 

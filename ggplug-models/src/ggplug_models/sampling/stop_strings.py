@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 
 from ggplug.errors import ParameterError
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 
 
 class StopStrings:
@@ -24,7 +24,7 @@ class StopStrings:
         fits = isinstance(strings, (Sequence, Set)) and not isinstance(strings, (str, bytes))
         if not fits or not all(isinstance(each, str) and each for each in strings):
             wanted = "a list of strings that are not empty"
-            raise ParameterError(f"stop strings are {wanted}, got {shown(strings)}", got=strings, wanted=wanted)
+            raise ParameterError(f"stop strings are {wanted}, got {short_repr(strings)}", got=strings, wanted=wanted)
         self._strings = tuple(strings)
         self._shorter = [_shorter(each) for each in self._strings]
         self._held = ""

@@ -17,7 +17,7 @@ from ggplug_models.serve.writer import Text
 
 
 @dataclass
-class Piece:
+class Delta:
     """What comes next of the text with the number ``index``; ``finish``: why it ends with this, in OpenAI's words.
 
     ``scores``: of the tokens whose text is given up to here, and was not before.
@@ -29,7 +29,7 @@ class Piece:
     finish: str | None = None
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client has left."""
 
 
@@ -66,9 +66,9 @@ class Answers:
             request.cancel()
 
     def leave(self) -> None:
-        """The client has left: as :meth:`cancel`, and :meth:`pieces` raises Gone."""
+        """The client has left: as :meth:`cancel`, and :meth:`pieces` raises ClientDisconnected."""
         self.cancel()
-        self._events.put_nowait((0, Gone()))
+        self._events.put_nowait((0, ClientDisconnected()))
 
     @property
     def prompt_tokens(self) -> int:
@@ -80,16 +80,16 @@ class Answers:
         """Tokens of the prompts that were not computed again."""
         return sum(request.reused for request in self._requests)
 
-    async def pieces(self) -> AsyncIterator[Piece]:
+    async def pieces(self) -> AsyncIterator[Delta]:
         """Pieces as they come, until all texts have ended.
 
-        Raises what failed, Problem if the server ends, and Gone after :meth:`leave`.
+        Raises what failed, Problem if the server ends, and ClientDisconnected after :meth:`leave`.
         """
         left = set(range(len(self.texts)))
         kept: dict[int, deque[LogProbability]] = {number: deque() for number in left}
         while left:
             index, event = await self._events.get()
-            if index not in left and not isinstance(event, Gone):
+            if index not in left and not isinstance(event, ClientDisconnected):
                 continue
             if isinstance(event, BaseException):
                 raise event
@@ -101,14 +101,14 @@ class Answers:
             if piece.text or piece.finish is not None:
                 yield piece
 
-    def _piece(self, index: int, event: int | Finish, kept: deque[LogProbability]) -> Piece:
+    def _piece(self, index: int, event: int | Finish, kept: deque[LogProbability]) -> Delta:
         text = self.texts[index]
         if isinstance(event, Finish):
-            piece = Piece(index, text.written.finish())  # a stop string may end in what was held back
+            piece = Delta(index, text.written.finish())  # a stop string may end in what was held back
             piece.finish = str((Finish.STOP if text.written.stopped else event).value)
         else:
             self.written += 1
-            piece = Piece(index, text.written.push(event))
+            piece = Delta(index, text.written.push(event))
             if text.scores is not None:
                 kept.append(text.scores.found.popleft())
             if text.written.stopped:

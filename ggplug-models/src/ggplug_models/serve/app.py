@@ -19,10 +19,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from ggplug.errors import told
-from ggplug_models.serve.answers import Answers, Gone
+from ggplug_models.serve.answers import Answers, ClientDisconnected
 from ggplug_models.serve.bodies import ChatBody, CompletionBody, EmbeddingBody, TextBody
 from ggplug_models.serve.event_stream import DONE, EventStream, event, watched
-from ggplug_models.serve.guard import Guard
+from ggplug_models.serve.access import AccessControl
 from ggplug_models.serve.incoming import Incoming
 from ggplug_models.serve.metrics import CONTENT_TYPE
 from ggplug_models.serve.page import Page
@@ -68,9 +68,9 @@ def application(service: Service, rules: Rules | None = None) -> ASGIApp:
     app.add_api_route(EMBEDDINGS, paths.embeddings, methods=["POST"])
     app.add_exception_handler(Problem, _told)
     app.add_exception_handler(HTTPException, _told)
-    app.add_exception_handler(Gone, _to_nobody)
+    app.add_exception_handler(ClientDisconnected, _to_nobody)
     known = ["/", "/health", "/metrics", MODELS, COMPLETIONS, CHAT, EMBEDDINGS]
-    guarded: ASGIApp = Guard(
+    guarded: ASGIApp = AccessControl(
         app, keys=rules.keys, hosts=None if rules.keys else rules.hosts, metrics=service.metrics, paths=known
     )
     if rules.origins:
@@ -108,7 +108,7 @@ class _Paths:
 
     async def _body(self, request: Request, kind: str) -> bytes:
         """The body of a request for texts or vectors.  Takes no place, so that slow clients hold none."""
-        self._service.check_room(kind)
+        self._service.check_capacity(kind)
         return await self._incoming.read(request)
 
     async def health(self) -> Response:
@@ -177,7 +177,7 @@ class _Paths:
                 return EventStream(events, answers.leave, lambda: self._leave(answers))
             async with watched(request.receive, answers.leave):
                 pieces = [piece async for piece in answers.pieces()]
-        except Gone:
+        except ClientDisconnected:
             await self._leave(answers)
             return Response(status_code=499)  # to nobody
         except BaseException as error:
@@ -208,7 +208,7 @@ class _Paths:
             if usage:
                 yield event(reply.last(answers))
             yield DONE
-        except Gone:
+        except ClientDisconnected:
             return
         except Exception as error:
             yield event(_logged(error).body)
@@ -236,7 +236,7 @@ class _Paths:
 
             async with watched(request.receive, cancelled.set):
                 found = await service.embedded(compute, cancelled)
-        except (Gone, CancelledError):
+        except (ClientDisconnected, CancelledError):
             return Response(status_code=499)
         except BaseException as error:
             cancelled.set()

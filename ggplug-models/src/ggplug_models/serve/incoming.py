@@ -8,7 +8,7 @@ import time
 from starlette.requests import Request
 from starlette.types import Message
 
-from ggplug_models.serve.answers import Gone
+from ggplug_models.serve.answers import ClientDisconnected
 from ggplug_models.serve.problems import Problem
 
 BODY_SECONDS = 60.0
@@ -38,7 +38,7 @@ class Incoming:
         self.reading = 0
 
     async def read(self, request: Request) -> bytes:
-        """The body of a request.  Raises Problem for one that is too long, too slow or of another type, and Gone."""
+        """The body of a request.  Raises Problem for one that is too long, too slow or of another type, and ClientDisconnected."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # which a page from elsewhere cannot send without being asked about first
             raise Problem(415, f"the body has to be application/json, got {kind or 'no Content-Type'!r}")
@@ -54,7 +54,7 @@ class Incoming:
             while more:
                 message = await _within(request, end)
                 if message["type"] == "http.disconnect":
-                    raise Gone
+                    raise ClientDisconnected
                 parts += message.get("body", b"")
                 if len(parts) > self._limit:
                     raise self._too_long()

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ggplug_models.generation.written import Spelled
+from ggplug_models.generation.detokenizer import TokenText
 from ggplug_models.sampling import Chooses
 from ggplug_models.sampling.sampler import Logits
 
@@ -28,7 +28,7 @@ class Scored(NamedTuple):
     """A token of an answer: how probable it was, and what part of the text it is."""
 
     score: LogProbability
-    spelled: Spelled
+    spelled: TokenText
 
 
 class LogProbabilities:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ggplug_models.serve.answers import Answers, Piece
+from ggplug_models.serve.answers import Answers, Delta
 from ggplug_models.serve.log_probabilities import Scored
 from ggplug_models.tokenizers import Tokenizer
 
@@ -26,7 +26,7 @@ class Reply:
         self.created = int(time.time())
         self._tokenizer = tokenizer
 
-    def whole(self, pieces: Sequence[Piece], answers: Answers) -> dict[str, Any]:
+    def whole(self, pieces: Sequence[Delta], answers: Answers) -> dict[str, Any]:
         """The answer that consists of these pieces."""
         choices = []
         for index in range(len(answers.texts)):
@@ -41,7 +41,7 @@ class Reply:
         """The chunk that a text begins with."""
         raise NotImplementedError
 
-    def chunk(self, piece: Piece, *, scored: bool) -> dict[str, Any]:
+    def chunk(self, piece: Delta, *, scored: bool) -> dict[str, Any]:
         """The chunk of a piece."""
         choice = {"index": piece.index, **self.delta(piece.text)}
         scores = self.scores(piece.scores, piece.index) if scored else None

@@ -83,7 +83,7 @@ class Service:
         """Requests that are computed or wait."""
         return sum(self._inside.values())
 
-    def check_room(self, kind: str) -> None:
+    def check_capacity(self, kind: str) -> None:
         """Raises Problem where there are too many requests, or at the end."""
         if self.draining:
             raise shutting_down()
@@ -95,8 +95,8 @@ class Service:
             )
 
     def enter(self, kind: str) -> None:
-        """Lets a request in; :meth:`leave` has to follow.  Raises what :meth:`check_room` does."""
-        self.check_room(kind)
+        """Lets a request in; :meth:`leave` has to follow.  Raises what :meth:`check_capacity` does."""
+        self.check_capacity(kind)
         self._inside[kind] += 1
 
     def leave(self, kind: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ggplug.errors import ParameterError
 from ggplug_models.chat.template import KEY, ChatTemplate
-from ggplug_models.generation.written import Written
+from ggplug_models.generation.detokenizer import Detokenizer
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
@@ -33,7 +33,7 @@ class Text:
     prompt: list[int]
     choose: Chooses
     max_tokens: int | None
-    written: Written
+    written: Detokenizer
     scores: LogProbabilities | None = None
 
 
@@ -128,7 +128,7 @@ class Writer:
         for number in range(body.n):
             choose: Chooses = self._sampler(body, number)
             kept = None if scores is None else LogProbabilities(choose, scores)
-            written = Written(self.tokenizer, body.stops, begins=begins, spells=kept is not None)
+            written = Detokenizer(self.tokenizer, body.stops, begins=begins, keep_texts=kept is not None)
             found.append(Text(prompt, kept or choose, most, written, kept))
         return found
 

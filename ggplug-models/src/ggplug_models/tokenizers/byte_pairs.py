@@ -12,7 +12,7 @@ from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable, library
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE, PreTokenizer, splitting
-from ggplug_models.tokenizers.vocabulary import MODEL, SPACE, WHITE_SPACE, Rules, Vocabulary
+from ggplug_models.tokenizers.vocabulary import MODEL, SPACE, WHITE_SPACE, Defaults, Vocabulary
 
 MERGES = "tokenizer.ggml.merges"
 
@@ -63,7 +63,7 @@ class BytePairs(Kind):
         if not row.bos:
             del ids["bos"]
         escapes = "whitespace" not in row.names and not row.bytes_as_text
-        rules = Rules(ids, add_bos=row.add_bos, escape_whitespaces=escapes, clean_spaces=row.clean_spaces)
+        rules = Defaults(ids, add_bos=row.add_bos, escape_whitespaces=escapes, clean_spaces=row.clean_spaces)
         vocabulary = Vocabulary(values, rules)
         if "gemma4" in row.names:
             vocabulary.add_bos = True  # files that say otherwise are known to be wrong

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ggplug.errors import ParameterError
 from ggplug_models.checks.arguments import check_callable
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -43,7 +43,7 @@ class LongText:
         found = self.pieces()
         for piece in found if isinstance(found, Iterable) else (found,):
             if not isinstance(piece, str):
-                raise ParameterError(f"the pieces of a LongText must be strings, got {shown(piece)}", got=piece)
+                raise ParameterError(f"the pieces of a LongText must be strings, got {short_repr(piece)}", got=piece)
             yield piece
 
 

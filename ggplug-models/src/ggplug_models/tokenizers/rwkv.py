@@ -9,7 +9,7 @@ from ggplug.errors import ModelError
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable
-from ggplug_models.tokenizers.vocabulary import TOKENS, Rules, Vocabulary
+from ggplug_models.tokenizers.vocabulary import TOKENS, Defaults, Vocabulary
 
 _ESCAPE = re.compile(rb"\\(x[0-9a-f]{2}|[^x])", re.DOTALL)
 _NAMED = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
@@ -32,7 +32,7 @@ class LongestTokens(Kind):
     @classmethod
     def of(cls, values: Values) -> LongestTokens:
         """From metadata; see :class:`Vocabulary`.  Raises ModelError."""
-        return cls(Vocabulary(values, Rules()))
+        return cls(Vocabulary(values, Defaults()))
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""

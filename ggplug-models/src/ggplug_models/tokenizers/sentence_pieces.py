@@ -16,7 +16,7 @@ from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.known_words import KnownWords
 from ggplug_models.tokenizers.library import encodable
-from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Rules, Vocabulary
+from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Defaults, Vocabulary
 
 Entry = tuple[float, int, int, int]
 """A pair that could be merged: minus its score, the places of its symbols, and how long they are together."""
@@ -40,7 +40,7 @@ class SentencePieces(Kind):
     @classmethod
     def of(cls, values: Values) -> SentencePieces:
         """From metadata; see :class:`Vocabulary`.  Raises ModelError."""
-        rules = Rules({"bos": 1, "eos": 2, "unk": 0}, add_bos=True, add_space_prefix=True)
+        rules = Defaults({"bos": 1, "eos": 2, "unk": 0}, add_bos=True, add_space_prefix=True)
         return cls(Vocabulary(values, rules))
 
     def _byte_tokens(self) -> list[int | None]:

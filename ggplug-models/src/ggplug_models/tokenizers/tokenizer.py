@@ -10,7 +10,7 @@ from typing import Any
 
 from ggplug import gguf
 from ggplug.errors import ModelError, ParameterError
-from ggplug_models.metadata.values import Values, shown
+from ggplug_models.metadata.values import Values, short_repr
 from ggplug_models.tokenizers.byte_pairs import BytePairs
 from ggplug_models.tokenizers.fragments import Fragments
 from ggplug_models.tokenizers.kind import Kind
@@ -172,7 +172,7 @@ class Tokenizer:
     def _checked(self, token: int) -> int:
         if not isinstance(token, Integral) or not 0 <= token < len(self.vocabulary):
             raise ParameterError(
-                f"there is no token {shown(token)}; the vocabulary has 0 to {len(self.vocabulary) - 1}", got=token
+                f"there is no token {short_repr(token)}; the vocabulary has 0 to {len(self.vocabulary) - 1}", got=token
             )
         return int(token)
 

@@ -14,7 +14,7 @@ from ggplug_models.checks.requirements import required
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable, library
-from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Attribute, Rules, Vocabulary
+from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Attribute, Defaults, Vocabulary
 
 CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 
@@ -85,7 +85,7 @@ class Unigrams(Kind):
     @classmethod
     def of(cls, values: Values) -> Unigrams:
         """From metadata; see :class:`Vocabulary`.  Raises ModelError."""
-        return cls(Vocabulary(values, Rules({"eos": 1, "unk": 2, "pad": 0}, add_eos=True)))
+        return cls(Vocabulary(values, Defaults({"eos": 1, "unk": 2, "pad": 0}, add_eos=True)))
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""

@@ -151,7 +151,7 @@ KEYS = {
 
 
 @dataclass(frozen=True)
-class Rules:
+class Defaults:
     """What holds for a kind of tokeniser where the file says nothing.  ``ids``: special tokens."""
 
     ids: Mapping[str, int] = field(default_factory=dict)
@@ -172,7 +172,7 @@ class Vocabulary:
     twice, and for a byte token that names no byte.
     """
 
-    def __init__(self, values: Values, rules: Rules) -> None:
+    def __init__(self, values: Values, rules: Defaults) -> None:
         self.values = values
         self.texts = [text or f"[EMPTY_{n}]" for n, text in enumerate(values.texts(TOKENS, at_least=1))]
         self.ids = {text: n for n, text in enumerate(self.texts)}
@@ -214,7 +214,7 @@ class Vocabulary:
             raise self.values.refused(SCORES, f"an array of {len(self.texts)} finite numbers")
         return np.asarray(value.astype(np.float32), np.float64)
 
-    def _special(self, rules: Rules) -> dict[str, int]:
+    def _special(self, rules: Defaults) -> dict[str, int]:
         found = {}
         for name, parts in KEYS.items():
             number = rules.ids.get(name)

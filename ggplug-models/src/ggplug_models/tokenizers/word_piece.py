@@ -13,7 +13,7 @@ from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.known_words import KnownWords
 from ggplug_models.tokenizers.library import encodable
-from ggplug_models.tokenizers.vocabulary import SPACE, WHITE_SPACE, Rules, Vocabulary
+from ggplug_models.tokenizers.vocabulary import SPACE, WHITE_SPACE, Defaults, Vocabulary
 
 IDEOGRAPHS = (
     range(0x4E00, 0xA000),
@@ -73,7 +73,7 @@ class WordPieces(Kind):
     def of(cls, values: Values) -> WordPieces:
         """From metadata; see :class:`Vocabulary`.  Raises ModelError."""
         ids = {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}
-        return cls(Vocabulary(values, Rules(ids, add_bos=True, add_eos=False, clean_spaces=True)))
+        return cls(Vocabulary(values, Defaults(ids, add_bos=True, add_eos=False, clean_spaces=True)))
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""

@@ -15,7 +15,7 @@ from itertools import accumulate
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug_models.checks.arguments import check_callable
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 
 Placement = Callable[[str, Sequence[Device]], Device]
 """Chooses a device for a weight: ``placement(tensor_name, devices)``."""
@@ -42,7 +42,7 @@ def over(placement: Placement, devices: Sequence[Device]) -> Callable[[str], Dev
         found = placement(name, devices)
         if not isinstance(found, Device):
             raise ParameterError(
-                f"placement must be {WANTED}; for {name!r} it returned {shown(found)}",
+                f"placement must be {WANTED}; for {name!r} it returned {short_repr(found)}",
                 got=found,
                 wanted=Device,
                 remedy=f"return one of devices: {', '.join(device.name for device in devices)}",
@@ -52,7 +52,7 @@ def over(placement: Placement, devices: Sequence[Device]) -> Callable[[str], Dev
     return place
 
 
-def in_turn(name: str, devices: Sequence[Device]) -> Device:
+def alternating(name: str, devices: Sequence[Device]) -> Device:
     """A placement that copies as much as can be, for proofs of devices and schedulers.
 
     Even layers go to the first device, odd ones and everything outside of layers to the second, if there is one.

@@ -36,7 +36,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Guard:
+class AccessControl:
     """Around an application: refuses who has no key, counts what is answered, and adds headers.
 
     ``keys``: any of them will do; none: everybody may come in.  ``hosts``: names by which the server may be asked,
