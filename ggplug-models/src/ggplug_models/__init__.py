@@ -1,4 +1,4 @@
-"""Models on ggplug graphs.
+"""Encoders and language models on the graphs of ggplug.
 
 >>> import ggplug_models
 >>> model = ggplug_models.load("minilm.gguf")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ggplug_models.chat.template import ChatTemplate, Message
+from ggplug_models.generation.detokenizer import Detokenizer, GeneratedText
 from ggplug_models.generation.drafts import Drafts
-from ggplug_models.generation.detokenizer import GeneratedText, Detokenizer
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler
 from ggplug_models.state.session import Session
@@ -66,7 +66,7 @@ class Chat:
         self.clear()
 
     def clear(self) -> None:
-    """Forgets the messages, except for the system prompt."""
+        """Forgets the messages, except for the system prompt."""
         self.messages = [] if self._system is None else [{"role": "system", "content": self._system}]
 
     def answer(self, text: str, max_tokens: int | None = None) -> Iterator[str]:

@@ -41,7 +41,9 @@ MOST = 10
 )
 @click.option("-p", "--prompt", metavar="TEXT", help="Text to compute with. Default: a short sentence.")
 @click.option("--ids", metavar="IDS", help="Token ids to compute with instead of a text, such as 1,15043,3186.")
-@click.option("--reference", is_flag=True, help="Compare both devices with the float64 reference of each operation; slower.")
+@click.option(
+    "--reference", is_flag=True, help="Compare both devices with the float64 reference of each operation; slower."
+)
 @click.option(
     "--groups/--no-groups",
     default=True,

@@ -29,7 +29,12 @@ from ggplug_models.commands.options import (
 @pack_option
 @growth_option
 @click.option(
-    "--batch", default=32, show_default=True, type=click.IntRange(1), metavar="N", help="Maximum number of texts computed together."
+    "--batch",
+    default=32,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Maximum number of texts computed together.",
 )
 def embed(
     model: Path, devices: tuple[str, ...], split: str | None, pack: bool, pack_growth: int | None, batch: int

@@ -100,7 +100,12 @@ if TYPE_CHECKING:
     metavar="X",
     help="Penalty for tokens that occurred among the last 64; values above 1 make them less probable, 1 disables it.",
 )
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Seed of the random numbers; the same seed gives the same text. Default: a random one.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Seed of the random numbers; the same seed gives the same text. Default: a random one.",
+)
 @device_option
 @split_option
 @pack_option
@@ -112,7 +117,9 @@ if TYPE_CHECKING:
     metavar="GGUF",
     help="Draft model for speculative decoding: a smaller model with the same vocabulary.",
 )
-@click.option("--lookup", is_flag=True, help="Prompt lookup decoding: draft tokens from what followed the same tokens before.")
+@click.option(
+    "--lookup", is_flag=True, help="Prompt lookup decoding: draft tokens from what followed the same tokens before."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Print which device computes what, and the speed.")
 def run(
     model: Path,

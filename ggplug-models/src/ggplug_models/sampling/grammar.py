@@ -63,7 +63,9 @@ class Grammars:
             from llguidance import TokenizerWrapper as Wrapper
         if not isinstance(tokenizer, Tokenizer):
             raise ParameterError(
-                f"tokenizer must be a Tokenizer, got {short_repr(tokenizer)}", got=tokenizer, remedy="pass model.tokenizer"
+                f"tokenizer must be a Tokenizer, got {short_repr(tokenizer)}",
+                got=tokenizer,
+                remedy="pass model.tokenizer",
             )
         if not tokenizer.ends:
             raise ModelError("the vocabulary has no token that ends a text, so a grammar's text would not end")

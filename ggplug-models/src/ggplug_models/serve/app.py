@@ -19,10 +19,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from ggplug.errors import told
+from ggplug_models.serve.access import AccessControl
 from ggplug_models.serve.answers import Answers, ClientDisconnected
 from ggplug_models.serve.bodies import ChatBody, CompletionBody, EmbeddingBody, TextBody
 from ggplug_models.serve.event_stream import DONE, EventStream, event, watched
-from ggplug_models.serve.access import AccessControl
 from ggplug_models.serve.incoming import Incoming
 from ggplug_models.serve.metrics import CONTENT_TYPE
 from ggplug_models.serve.page import Page

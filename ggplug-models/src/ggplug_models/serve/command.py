@@ -31,7 +31,13 @@ from ggplug_models.commands.options import (
     metavar="NAME",
     help="Address to listen on; 0.0.0.0 accepts connections from other machines.",
 )
-@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="Port to listen on; 0 chooses a free one.")
+@click.option(
+    "--port",
+    default=8080,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 chooses a free one.",
+)
 @click.option(
     "--api-key",
     "keys",
@@ -131,8 +137,8 @@ def serve(
         with required(library, "ggplug serve", extra="serve"):
             importlib.import_module(library)
     from ggplug_models.loading import load
-    from ggplug_models.serve.app import Rules
     from ggplug_models.serve.access import is_loopback
+    from ggplug_models.serve.app import Rules
     from ggplug_models.serve.server import Server, listen, run
     from ggplug_models.serve.service import serving
 

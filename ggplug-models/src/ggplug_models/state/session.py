@@ -174,7 +174,9 @@ class Session:
         seq = self._number(seq)
         length = whole("length", length)
         if length > len(self._tokens[seq]):
-            raise ParameterError(f"cannot rewind to {length} tokens: sequence {seq} has {len(self._tokens[seq])}", got=length)
+            raise ParameterError(
+                f"cannot rewind to {length} tokens: sequence {seq} has {len(self._tokens[seq])}", got=length
+            )
         if length == len(self._tokens[seq]):
             return length
         keeps = not self.model.keeps_states and all(cells.keeps(seq, length) for cells in self._cells.values())
@@ -284,7 +286,12 @@ class Session:
 
     @alone
     def decode(
-        self, batch: Mapping[int, Sequence[int]], outputs: Outputs = Outputs.LAST, *, hidden: bool = False, few: int = FEW
+        self,
+        batch: Mapping[int, Sequence[int]],
+        outputs: Outputs = Outputs.LAST,
+        *,
+        hidden: bool = False,
+        few: int = FEW,
     ) -> dict[int, Floats]:
         """Appends tokens to sequences and computes them; returns the results by sequence.
 
@@ -308,7 +315,9 @@ class Session:
         few = whole("few", few)
         left = {self._number(seq): self._checked(seq, tokens) for seq, tokens in batch.items()}
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
-        for chosen, n in self._steps_of({seq: len(tokens) for seq, tokens in left.items()}, few, outputs, hidden=hidden):
+        for chosen, n in self._steps_of(
+            {seq: len(tokens) for seq, tokens in left.items()}, few, outputs, hidden=hidden
+        ):
             now = {seq: left[seq][:n] for seq in chosen}
             last = {seq for seq in chosen if len(left[seq]) <= n}
             wanted = outputs if outputs is Outputs.ALL or last else Outputs.NONE
@@ -348,7 +357,9 @@ class Session:
             )
         return found
 
-    def _steps_of(self, counts: dict[int, int], few: int, outputs: Outputs, *, hidden: bool) -> list[tuple[list[int], int]]:
+    def _steps_of(
+        self, counts: dict[int, int], few: int, outputs: Outputs, *, hidden: bool
+    ) -> list[tuple[list[int], int]]:
         """The steps of a batch: for each, the sequences, and the maximum number of tokens of a sequence."""
         most = self.micro_batch
         if outputs is Outputs.ALL and not hidden:

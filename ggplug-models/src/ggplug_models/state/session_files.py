@@ -81,7 +81,7 @@ class StoredSession(Protocol):
 
 
 def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
-    """Saves all sequences; the new file replaces an existing one when it is complete.  Raises FileKindError, OSError."""
+    """Saves all sequences; an existing file is replaced by the complete new one.  Raises FileKindError, OSError."""
     with session.locked(), GGUFWriter(path, ARCHITECTURE) as writer:
         writer.add(MODEL, _fingerprint(session))
         writer.add(SHAPE, _shape(session))
