@@ -13,7 +13,7 @@ from ggplug_models.networks.transformer import Transformer
 
 @architecture("glm4")
 class Glm4(Transformer, Decoder):
-    """Norms before and behind attention and the feed-forward network; part of a head is rotated, in adjacent pairs."""
+    """Norms before and after attention and the feed-forward network; part of a head is rotated, in adjacent pairs."""
 
     rope_mode = RopeMode.NORMAL
 

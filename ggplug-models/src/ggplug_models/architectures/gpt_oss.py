@@ -16,7 +16,7 @@ from ggplug_models.weights.weights import Weights
 
 @architecture("gpt-oss")
 class GptOss(Transformer, Decoder):
-    """Experts with biases and a clipped gate, weighted by a softmax of the chosen; sinks; every other block slides."""
+    """Experts with biases, a clipped gate, and a softmax of the chosen ones; attention sinks; alternating windows."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)

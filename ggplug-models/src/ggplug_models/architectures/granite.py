@@ -14,7 +14,7 @@ from ggplug_models.networks.network import Block, Inputs
 
 @architecture("granite")
 class Granite(Llama):
-    """``rope.scaling.finetuned`` false: no block rotates."""
+    """Granite 3; without RoPE if ``rope.scaling.finetuned`` is false."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -50,7 +50,7 @@ class Granite(Llama):
 
 @architecture("granitemoe")
 class GraniteMoe(Granite):
-    """Experts, and one that sees every token where the file has its width; every block rotates."""
+    """Granite 3 with experts, and a shared expert if the file has its width; always with RoPE."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)

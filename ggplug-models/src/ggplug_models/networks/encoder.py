@@ -80,7 +80,7 @@ class Texts:
         )
 
     def finish(self, hidden: Tensor, pooled: Callable[[Tensor], Tensor], name: str) -> None:
-        """Makes the graph of the tokens' vectors ``hidden``, and of the texts' vectors, to which it applies ``pooled``."""
+        """Makes the graph: pools the tokens' vectors ``hidden``, and applies ``pooled`` to the texts' vectors."""
         n_embd = hidden.ne[0]
         self.hidden = gg.reshape(hidden, n_embd, self.n_tok, self.n_seq, name="hidden").set_output()
         rows = gg.cont(gg.permute(self.hidden, 1, 0, 2))
