@@ -105,7 +105,12 @@ def test_what_is_shown_fits_the_terminal(
     lines = done.output.splitlines()
     assert max(map(len, lines)) <= columns
     text = " ".join(done.output.split())
-    for words in ("first wrong node", f"wrong_{'mul_mat' if device == 'wrong' else ''}", "follow from it:", device):
+    for words in (
+        "first wrong node",
+        f"wrong_{'mul_mat' if device == 'wrong' else ''}",
+        "wrong because of it:",
+        device,
+    ):
         assert words in text
     assert "\x1b" not in done.output
 
@@ -114,10 +119,15 @@ def test_what_cannot_be_compared_is_refused(compare: Callable[..., Result], mixe
     for arguments in ((), ("--device", "CPU"), ("--device", "CPU", "--device", "right", "--device", "wrong")):
         done = compare(mixed, *arguments)
         assert done.exit_code == 2
-        assert "Name two devices" in done.output
+        assert "Give two devices" in done.output
     done = compare(mixed, "--device", "CPU,right", "--ids", "1", "--prompt", "x")
     assert done.exit_code == 2
-    for ids, why in (("one", "whole numbers with commas"), ("-1", "-1"), ("", "whole numbers"), ("999999999", "9999")):
+    for ids, why in (
+        ("one", "integers separated by commas"),
+        ("-1", "-1"),
+        ("", "integers separated"),
+        ("999999999", "9999"),
+    ):
         refused = compare(mixed, "--device", "CPU,right", "--ids", ids)
         assert isinstance(refused.exception, gg.ParameterError), ids
         assert why in str(refused.exception)

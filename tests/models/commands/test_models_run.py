@@ -57,7 +57,7 @@ def test_a_seed_gives_the_same_text_again(data: Path) -> None:
 def test_an_encoder_writes_no_texts(data: Path) -> None:
     done = CliRunner().invoke(app, ["run", str(data / "bert.gguf"), "-p", "a"])
     assert done.exit_code != 0
-    assert "writes no texts" in str(done.exception or done.output)
+    assert "cannot generate text" in str(done.exception or done.output)
 
 
 def test_a_stop_string_ends_a_text_and_is_no_part_of_it(model: Decoder) -> None:
@@ -131,8 +131,8 @@ def test_a_chat_remembers_what_was_said(model: Decoder) -> None:
         ]
         assert chat.messages == said
         assert again == "".join(model.texts(template.encode(said[:-1]), 5))
-        assert "5 written" in str(chat.timings)
-        chat.forget()
+        assert "5 tokens generated" in str(chat.timings)
+        chat.clear()
         assert chat.messages == said[:1]
 
 
@@ -152,7 +152,7 @@ def test_an_answer_that_is_stopped_before_it_begins_says_so(model: Decoder) -> N
     with model.session(256, cache_type="f32") as session:
         chat = Chat(model, session, leave)  # type: ignore[arg-type]
         with pytest.raises(KeyboardInterrupt):
-            next(chat.go_on("hello"))
+            next(chat.complete("hello"))
         assert str(chat.timings) == "stopped before the first token"
 
 
@@ -250,8 +250,8 @@ def test_each_answer_of_a_chat_follows_the_grammar_from_its_beginning(model: Dec
         chat = Chat(model, session, sampler, template=ChatTemplate(TEMPLATE, model.tokenizer))
         answers = ["".join(chat.answer("hello", 9)) for _ in range(3)]
         assert answers == ["aaa"] * 3
-        assert chat.timings.written == 4
-        assert ["".join(chat.go_on("hello", 9)) for _ in range(2)] == answers[:2]
+        assert chat.timings.generated == 4
+        assert ["".join(chat.complete("hello", 9)) for _ in range(2)] == answers[:2]
         left = chat.answer("hello", 9)
         assert next(left) == "a"
         assert "".join(chat.answer("hello", 9)) == "aaa"
@@ -261,5 +261,5 @@ def test_what_ends_a_repetition_is_known_to_a_chat(model: Decoder) -> None:
     settings = Sampling(temperature=0, dry_multiplier=1.0)
     sampler = Sampler(settings)
     with model.session(64) as session:
-        list(Chat(model, session, sampler).go_on("hello", 2))
+        list(Chat(model, session, sampler).complete("hello", 2))
     assert sampler.breakers == breakers_of(model.tokenizer, settings.dry_breakers) != {}

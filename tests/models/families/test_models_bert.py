@@ -102,7 +102,7 @@ def test_wrong_input_is_named(data: Path) -> None:
     with ggplug_models.load(data / "bert.gguf", ["CPU"]) as model:
         with pytest.raises(ParameterError, match="one string"):
             model.embed("a text")
-        with pytest.raises(ParameterError, match="the vocabulary has the tokens 0 to 299"):
+        with pytest.raises(ParameterError, match="the token ids of the vocabulary are 0 to 299"):
             model.embed_ids([[5, 300]])
         with pytest.raises(ParameterError, match="takes 1 to 512"):
             model.embed_ids([[5] * 513])

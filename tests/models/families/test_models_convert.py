@@ -222,7 +222,7 @@ def test_odd_weights_are_refused_by_name(folder: Path, tmp_path: Path) -> None:
         ({"embeddings.LayerNorm.bias": np.ones(64, np.int32)}, "embeddings.LayerNorm.bias"),
         ({"odd.weight": np.ones(64, np.float32)}, "odd.weight"),
         ({"embeddings.word_embeddings.weight": np.ones((3, 64), np.float32)}, "must be an integer from 0 to 2, got 3"),
-        ({"embeddings.word_embeddings.weight": None}, "no vectors of tokens"),
+        ({"embeddings.word_embeddings.weight": None}, "no token embeddings"),
     ):
         changed = {**weights(), **change}
         save_weights({name: np.asarray(value) for name, value in changed.items() if value is not None}, path)

@@ -216,10 +216,10 @@ def test_what_an_index_says_is_checked(tmp_path: Path) -> None:
     index = json.loads((folder / INDEX).read_text("utf-8"))["weight_map"]
     name = next(iter(index))
     for wrong, message in (
-        ({**index, "odd": index[name]}, rf"{index[name]} has no tensor 'odd', which .*{INDEX} promises"),
+        ({**index, "odd": index[name]}, rf"{index[name]} has no tensor 'odd', which .*{INDEX} lists"),
         ({**index, name: "../config.json"}, rf"{INDEX}: weight_map: {name} must be the name of a file"),
         ({**index, name: 7}, rf"{INDEX}: weight_map: {name} must be a string"),
-        ({}, f"{INDEX} names no tensors"),
+        ({}, f"{INDEX} lists no tensors"),
     ):
         changed(folder, INDEX, weight_map=wrong)
         with pytest.raises(ModelError, match=message):

@@ -146,9 +146,11 @@ def test_a_vocabulary_may_be_larger_than_the_embeddings_until_such_a_token_is_ne
     larger = {**VOCABULARY, "tokenizer.ggml.tokens": [*WORDS, "[more]"], "tokenizer.ggml.token_type": None}
     tokenizer = from_metadata(larger, 512, 300)
     assert tokenizer.encode(["w7"]) == [[2, 11, 3]]
-    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.tokens has a token 300, and the model knows 300 tokens"):
+    with pytest.raises(
+        ModelError, match=r"tokenizer\.ggml\.tokens has the token id 300, but the model's vocabulary has 300 tokens"
+    ):
         tokenizer.encode(["w7 [more]"])
-    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.tokens has a token 300"):
+    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.tokens has the token id 300"):
         from_metadata({**larger, "tokenizer.ggml.cls_token_id": 300}, 512, 300)
 
 

@@ -276,10 +276,10 @@ def test_a_text_ends_where_the_context_is_full() -> None:
 def test_a_failed_computation_ends_its_texts_and_no_others() -> None:
     sequences = Held()
     with Batcher(sequences) as batcher:
-        sequences.failure = MemoryError("no room")
+        sequences.failure = MemoryError("no memory")
         request = Request([1], sampler(1), 3)
         batcher.submit(request)
-        with pytest.raises(MemoryError, match="no room"):
+        with pytest.raises(MemoryError, match="no memory"):
             list(request.tokens())
         after = Request([1], sampler(1), 3)
         batcher.submit(after)
@@ -322,7 +322,7 @@ def test_closing_ends_what_waits_and_what_is_computed() -> None:
 @pytest.mark.parametrize(
     ("prompt", "most", "message"),
     [
-        ([], None, "the prompt has 0 tokens; there may be 1 to 40"),
+        ([], None, "the prompt has 0 tokens; 1 to 40 are allowed"),
         ([1] * 41, None, "the prompt has 41 tokens"),
         ([1], 0, "max_tokens must be at least 1, got 0"),
     ],
@@ -400,5 +400,7 @@ def _logits_of(model: Decoder, prompts: Sequence[list[int]]) -> list[bytes]:
 def test_more_texts_than_ever_have_a_place_are_refused_with_both_numbers() -> None:
     with Batcher(Held(n_seq=2), waiting=3) as batcher:
         batcher.check(5)
-        with pytest.raises(ParameterError, match="a request for 6 texts never has a place: 5 can be written or wait"):
+        with pytest.raises(
+            ParameterError, match="a request for 6 texts exceeds the capacity of 5 active and waiting texts"
+        ):
             batcher.check(6)

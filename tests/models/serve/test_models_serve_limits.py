@@ -207,7 +207,7 @@ def test_more_than_may_wait_are_told_to_come_again(model: Decoder) -> None:
         status, _, told = live.ask("POST", COMPLETIONS, body(n=3))  # which this server never has places for
         assert (status, told["error"]["message"]) == (
             400,
-            "a request for 3 texts never has a place: 2 can be written or wait",
+            "a request for 3 texts exceeds the capacity of 2 active and waiting texts",
         )
 
 
@@ -339,7 +339,7 @@ def test_a_body_that_pauses_too_long_is_refused(model: Decoder, monkeypatch: pyt
         with client, contextlib.closing(http.client.HTTPResponse(client)) as found:
             found.begin()
             assert found.status == 408
-            assert "it may pause for 0.05 seconds" in json.loads(found.read())["error"]["message"]
+            assert "0.05 seconds without data" in json.loads(found.read())["error"]["message"]
 
 
 # -- connections -----------------------------------------------------------------------------------
@@ -487,13 +487,13 @@ def test_a_failed_computation_is_told_and_the_server_goes_on(
             patched.setattr(live.service.writer.session, "decode", _out_of_memory)
             status, _, told = live.ask("POST", COMPLETIONS, body())
             assert (status, told["error"]["type"]) == (500, "server_error")
-            assert told["error"]["message"] == "the computation failed; the server's log says why"
+            assert told["error"]["message"] == "the computation failed; see the server's log for the reason"
             found = Client(live, body(stream=True)).events()
             assert [each["error"]["code"] for each in found] == ["computation_failed"]
             patched.setattr(live.service.writer.session, "decode", _without_a_file)
             for failed in (live.ask("POST", COMPLETIONS, body())[2], *Client(live, body(stream=True)).events()):
-                assert failed["error"]["message"] == "the server failed; its log says why"
-        assert "MemoryError: no room" in caplog.text
+                assert failed["error"]["message"] == "internal server error; see the server's log for the reason"
+        assert "MemoryError: no memory" in caplog.text
         assert "/secret/place" in caplog.text
         assert live.ask("POST", COMPLETIONS, body())[2]["choices"][0]["text"] == text(model)
 
@@ -521,7 +521,7 @@ def test_logits_that_are_no_numbers_are_a_fault_of_the_server(model: Decoder, mo
                 sent = body(temperature=temperature, logprobs=2)
                 status, found = Client(live, sent).answer()
                 assert (status, _strict(found)["error"]["code"]) == (500, "computation_failed")
-                assert "NaN or infinite, or all are -inf" in _strict(found)["error"]["message"]
+                assert "NaN or infinity, or all are -inf" in _strict(found)["error"]["message"]
                 (told,) = Client(live, sent | {"stream": True}).events()
                 assert told["error"]["code"] == "computation_failed"
 
@@ -568,7 +568,7 @@ def test_an_event_is_json_or_an_error(number: float) -> None:
 
 
 def _out_of_memory(batch: Any) -> Any:
-    raise MemoryError("no room")
+    raise MemoryError("no memory")
 
 
 def _without_a_file(batch: Any) -> Any:

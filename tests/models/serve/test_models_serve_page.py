@@ -157,7 +157,7 @@ def test_errors_are_shown_and_the_question_can_be_asked_again(
             said += ["never", "Now it works."]
             ask(window, "hello")
             until(lambda: window.count(".error button") == 1)
-            assert "the server failed; its log says why" in window.text(".error")
+            assert "internal server error; see the server's log for the reason" in window.text(".error")
         window.click(".error button")
         answered(window, 1)
         assert window.text(".turn.assistant .text") == "Now it works."

@@ -55,7 +55,7 @@ def left(model: Any) -> None:
 
 def chat(model: Any) -> None:
     chat = Chat(model, model.session(64), Sampler(Sampling(seed=1)))
-    list(chat.go_on("a b", 2))
+    list(chat.complete("a b", 2))
 
 
 def with_a_draft(model: Any) -> None:

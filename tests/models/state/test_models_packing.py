@@ -73,9 +73,9 @@ def test_packing_stops_where_it_would_make_the_model_larger_than_allowed(data: P
         assert len(packed_names(one)) == 1
         assert packed_names(none) == set()
         refused = next(each for each in none.packing if PRODUCTS.fullmatch(each.name))
-        assert refused.reason == f"packed it takes {PADDING} bytes more, of {PADDING - 1} that packing may still add"
+        assert refused.reason == f"packing takes {PADDING} more bytes; pack_growth allows {PADDING - 1} more"
         np.testing.assert_allclose(one.embed_ids(IDS), none.embed_ids(IDS), rtol=0, atol=1e-6)
-    with pytest.raises(ParameterError, match="-1 bytes"):
+    with pytest.raises(ParameterError, match="pack_growth must be at least 0, got -1"):
         ggplug_models.load(data / "bert.gguf", [device], pack_growth=-1)
 
 
@@ -88,7 +88,7 @@ def test_unless_it_is_asked_for_only_weights_are_packed_that_stay_about_as_large
         assert any(each.memory is not None for each in model.packing)
         growing = [each for each in model.packing if each.packed_bytes > each.nbytes * 17 / 16]
         assert growing
-        assert all("which pack_growth has to allow" in each.reason for each in growing)
+        assert all("which pack_growth must allow" in each.reason for each in growing)
     with ggplug_models.load(path, ["CPU"], pack_growth=1 << 20) as model:
         assert all({each.name: each for each in model.packing}[each.name].memory is not None for each in growing)
 
@@ -100,7 +100,7 @@ def test_nothing_is_packed_where_memory_is_short(data: Path) -> None:
 
     with ggplug_models.load(data / "bert.gguf", [Full()]) as model:
         assert packed_names(model) == set()
-        assert any("of the 2000 bytes that are free" in each.reason for each in model.packing)
+        assert any("more than half of the 2000 that are free" in each.reason for each in model.packing)
 
 
 def test_a_device_that_declines_the_product_with_packed_weights_keeps_them_plain(data: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_tied_embedding_and_a_weight_for_one_column_stay_plain(
                 reasons = {each.name: each.reason for each in model.packing}
                 assert "get_rows" in reasons["table"]
                 assert "add on the CPU reads its source 1 as plain bytes" in reasons["seen"]
-                assert reasons["last"] == "no product with many columns reads it"
+                assert reasons["last"] == "no product with many columns reads the weight"
             model.scheduler.allocate(model.graph)
             model.ids.set(np.arange(20, dtype=np.int32))
             model.scheduler.compute(model.graph)

@@ -217,11 +217,13 @@ def test_a_model_writes_nothing_in_a_session_of_another(model: Any, data: Path) 
     with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as other, other.session(64) as session:
         wanted = list(other.generate_ids(TEXT[:9], 4, session=session))
         for ask in (model.generate_ids, lambda ids, n, session: model.texts(ids, n, session=session)):
-            with pytest.raises(ParameterError, match="session must be one of this model, got one of another model"):
+            with pytest.raises(
+                ParameterError, match="session must be a session of this model, got a session of another model"
+            ):
                 ask(TEXT[:9], 4, session=session)
         assert list(other.generate_ids(TEXT[:9], 4, session=session)) == wanted
     for odd in ("x", 128, Session):
-        with pytest.raises(ParameterError, match="session must be one of this model"):
+        with pytest.raises(ParameterError, match="session must be a session of this model"):
             model.generate_ids(TEXT[:9], 4, session=odd)
 
 

@@ -92,7 +92,7 @@ def test_layers_follow_the_shares_and_every_share_gets_a_layer(
 
 def test_equal_shares_are_the_default_and_are_called_even() -> None:
     assert LayerSplit().layers(6, 3) == LayerSplit.parse("Even").layers(6, 3) == [2, 2, 2]
-    assert LayerSplit.parse("24, 8").shares == (24, 8)
+    assert LayerSplit.parse("24, 8").proportions == LayerSplit([24, 8]).shares == (24, 8)
     assert [str(LayerSplit()), str(LayerSplit.parse("2,0.5"))] == ["even", "2,0.5"]
 
 
@@ -136,14 +136,14 @@ def test_embeddings_go_with_the_first_layer_and_the_output_with_the_last() -> No
 
 @pytest.mark.parametrize("text", ["", "2,x", "2;1", "1,-1", "nan,1", "inf,1", "1,"])
 def test_a_share_that_is_no_positive_number_is_refused_with_what_to_give(text: str) -> None:
-    with pytest.raises(ParameterError, match=r"is no share.*such as 2,1"):
+    with pytest.raises(ParameterError, match=r"numbers of at least 0.*such as 2,1"):
         LayerSplit.parse(text)
 
 
 def test_shares_that_fit_no_model_or_no_device_are_refused_with_what_to_do(data: Path) -> None:
-    with pytest.raises(ParameterError, match=r"0,0 leave every device without layers.*positive"):
+    with pytest.raises(ParameterError, match=r"0,0 gives no layers to any device.*positive"):
         LayerSplit((0, 0))
-    with pytest.raises(ParameterError, match=r"3 shares of the layers \(1,1,2\) for 2 devices.*one share for each"):
+    with pytest.raises(ParameterError, match=r"1,1,2 has 3 numbers for 2 devices.*one number for each"):
         ggplug_models.load(data / "bert.gguf", [FakeDevice("a"), FakeDevice("b")], placement=LayerSplit((1, 1, 2)))
     fakes = [FakeDevice(f"fake{n}") for n in range(4)]
     with pytest.raises(ParameterError, match=r"3 layers cannot be split between 4 devices.*fewer devices"):

@@ -312,9 +312,9 @@ def test_what_is_not_utf_8_is_named_by_line_and_byte(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(lines, "PIECE", 16)
     for bad in (b"\xff", b"\xc3("):
         given = b"x" * position + bad + b"x" * 5
-        with pytest.raises(ParameterError, match=f"^line 2 of standard input is not UTF-8 at byte {position}$"):
+        with pytest.raises(ParameterError, match=f"^line 2 of standard input is not valid UTF-8 at byte {position}$"):
             list(windows(io.BytesIO(b"good\n" + given + b"\n")))
-    with pytest.raises(ParameterError, match=f"^line 1 of standard input is not UTF-8 at byte {position}$"):
+    with pytest.raises(ParameterError, match=f"^line 1 of standard input is not valid UTF-8 at byte {position}$"):
         list(windows(io.BytesIO(b"x" * position + b"\xf0\x9f\x98")))
 
 

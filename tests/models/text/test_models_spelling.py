@@ -38,10 +38,10 @@ def written(tokenizer: Tokenizer, tokens: list[int], stop: list[str], *, begins:
     text = ""
     for token in tokens:
         text += writer.push(token)
-        assert text.startswith("".join(each.text for each in writer.spelled))
+        assert text.startswith("".join(each.text for each in writer.token_texts))
     text += writer.finish()
-    assert "".join(each.text for each in writer.spelled) == text
-    return text, writer.spelled
+    assert "".join(each.text for each in writer.token_texts) == text
+    return text, writer.token_texts
 
 
 CASES = [
@@ -66,10 +66,10 @@ CASES = [
 def test_tokens_are_parts_of_the_text(
     tokenizer: Tokenizer, words: list[Any], stop: list[str], wanted: list[str]
 ) -> None:
-    text, spelled = written(tokenizer, ids(*words), stop, begins=True)
-    assert [each.text for each in spelled] == wanted
+    text, parts = written(tokenizer, ids(*words), stop, begins=True)
+    assert [each.text for each in parts] == wanted
     if "\ufffd" not in text:
-        assert b"".join(each.data for each in spelled) == text.encode()
+        assert b"".join(each.data for each in parts) == text.encode()
 
 
 def test_whatever_is_written_and_wherever_it_ends(tokenizer: Tokenizer) -> None:
@@ -80,12 +80,12 @@ def test_whatever_is_written_and_wherever_it_ends(tokenizer: Tokenizer) -> None:
     for _ in range(3000):
         tokens = [token for _ in range(chance.randrange(1, 9)) for token in chance.choice(pieces)]
         stop, begins = chance.choice(stops), chance.random() < 0.5
-        text, spelled = written(tokenizer, tokens, stop, begins=begins)
+        text, parts = written(tokenizer, tokens, stop, begins=begins)
         whole = tokenizer.decode(tokens, skip_special=True) if begins else None
         if whole is not None:
             cuts = [place for each in stop if (place := whole.find(each)) >= 0]
             assert text == whole[: min(cuts, default=len(whole))]
             ended += bool(cuts)
         if "\ufffd" not in text:
-            assert b"".join(each.data for each in spelled) == text.encode()
+            assert b"".join(each.data for each in parts) == text.encode()
     assert ended > 100

@@ -60,7 +60,7 @@ def read_schema(text: str) -> Any:
     except RecursionError:
         raise _too_much("the JSON schema", "more", MOST_NESTED, "nested objects and lists") from None
     except ValueError as error:
-        raise ParameterError(f"the JSON schema is of no use: {error}", got=text) from error
+        raise ParameterError(f"the JSON schema is not valid: {error}", got=text) from error
     _Parts(schema).check()
     return schema
 

@@ -90,7 +90,7 @@ class Sampler:
         self._ids = np.arange(0)
 
     def begin(self, tokenizer: Callable[[], Tokenizer]) -> None:
-        """Starts a text: resets the constraint.  ``tokenizer()`` returns the tokenizer; it is called if DRY needs it."""
+        """Starts a text: resets the constraint.  ``tokenizer()`` returns the tokenizer; called if DRY needs it."""
         if self.constraint is not None:
             self.constraint.begin()
         if self.sampling.dry_multiplier and self.breakers is None:

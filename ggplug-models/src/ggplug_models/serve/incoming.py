@@ -86,5 +86,5 @@ async def _within(request: Request, end: float) -> Message:
     except TimeoutError:
         raise Problem(
             408,
-            f"timeout of the request body: {PAUSE_SECONDS:g} seconds without data, or {BODY_SECONDS:g} seconds in total",
+            f"timeout of the request body: {PAUSE_SECONDS:g} seconds without data, or {BODY_SECONDS:g} in total",
         ) from None

@@ -39,7 +39,7 @@ class Embedder:
         return VocabularyTokenizer(model.tokenizer, model.n_ctx, model.n_vocab)
 
     def ids(self, body: EmbeddingBody) -> list[list[int]]:
-        """The token ids of the inputs.  Raises Problem, also for a text that is too long; ParameterError, ModelError."""
+        """The token ids of the inputs.  Raises Problem, also for too long a text; ParameterError, ModelError."""
         model, inputs = self.model, several(body.input)
         if not 1 <= len(inputs) <= MOST_INPUTS:
             raise Problem(400, f"input has {len(inputs)} texts; 1 to {MOST_INPUTS} are allowed", param="input")
