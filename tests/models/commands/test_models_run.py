@@ -17,9 +17,9 @@ from ggplug.cli.app import app
 from ggplug.errors import BusyError, ModelError, ParameterError
 from ggplug_models import Finish, LayerSplit
 from ggplug_models.chat.template import ChatTemplate
-from ggplug_models.commands.run import _say
-from ggplug_models.commands.device_use import device_uses, ranges
 from ggplug_models.commands.chat import Chat
+from ggplug_models.commands.device_use import device_uses, ranges
+from ggplug_models.commands.run import _say
 from ggplug_models.generation.loop import greedy
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling, breakers_of

@@ -15,7 +15,7 @@ import ggplug_models
 from ggplug.cli.app import app
 from ggplug.errors import FreedError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models import Outputs, Decoder, Session
+from ggplug_models import Decoder, Outputs, Session
 from ggplug_models.embedding.reading import TOGETHER, groups
 from ggplug_models.embedding.vectors import normalized
 from ggplug_models.state.cells import GRANULE, Cells

@@ -29,11 +29,11 @@ pytest.importorskip("prometheus_client")
 
 from served import Live, served
 
+from ggplug_models.serve.access import is_loopback
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import LEAST
 from ggplug_models.serve.connections import Connection
 from ggplug_models.serve.event_stream import event
-from ggplug_models.serve.access import is_loopback
 from ggplug_models.serve.incoming import LARGE_BODIES, SMALL, Incoming
 
 COMPLETIONS = "/v1/completions"

@@ -169,11 +169,11 @@ def test_a_key_is_asked_for_where_the_server_needs_one(model: Decoder, window: B
     with served(model, Rules(keys=["right"]), slots=1) as live:
         visit(window, live)
         for given in ("wrong", "right"):
-            until(lambda: window.count("#door[open]") == 1)
-            window.type("#door-key", given)
-            window.click("#door button.main")
+            until(lambda: window.count("#key-dialog[open]") == 1)
+            window.type("#requested-key", given)
+            window.click("#key-dialog button.main")
             if given == "wrong":
-                until(lambda: window.count("#door[open] #door-why:not([hidden])") == 1)
+                until(lambda: window.count("#key-dialog[open] #key-rejected:not([hidden])") == 1)
         until(lambda: window.text("#model") == "tiny")
         said += ["Welcome."]
         ask(window, "hello")

@@ -14,7 +14,7 @@ import ggplug_models
 from ggplug.cli.app import app
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models import Outputs, Decoder, Session
+from ggplug_models import Decoder, Outputs, Session
 from ggplug_models.generation.drafts import MOST, DraftModel, Drafts, PromptLookup
 from ggplug_models.generation.loop import generate, greedy
 from ggplug_models.sampling import Chooses, Sampler, Sampling
