@@ -1,4 +1,4 @@
-"""What commands are given and cannot use is told in one line that says what to do, with an exit status."""
+"""Options that commands cannot use: one line says what is wrong and what to do, with an exit status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ggplug.cli.app import run
     ],
     ids=lambda each: "" if isinstance(each, list) else None,
 )
-def test_options_that_are_of_no_use_are_told_with_what_to_do(
+def test_options_that_cannot_be_used_are_reported_with_what_to_do(
     data: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], status: int, message: str
 ) -> None:
     if arguments[0] == "serve":
@@ -41,7 +41,7 @@ def test_options_that_are_of_no_use_are_told_with_what_to_do(
     assert message in capfd.readouterr().err
 
 
-def test_a_port_that_is_taken_is_told_with_what_to_do() -> None:
+def test_a_port_that_is_in_use_is_reported_with_what_to_do() -> None:
     server = pytest.importorskip("ggplug_models.serve.server")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -63,6 +63,6 @@ def test_a_bench_of_a_file_that_cannot_be_read_is_refused_before_anything_is_mea
         assert (out, message in err) == ("", True)
 
 
-def test_a_bench_of_an_encoder_says_that_it_writes_no_texts(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bench_of_an_encoder_says_that_it_cannot_generate_text(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run(["bench", str(data / "bert.gguf"), "--device", "CPU"])
-    assert "is a bert model, which writes no texts" in " ".join(capfd.readouterr().out.split())
+    assert "is a bert model, which cannot generate text" in " ".join(capfd.readouterr().out.split())

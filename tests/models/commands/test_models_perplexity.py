@@ -44,8 +44,8 @@ def test_the_second_half_of_each_chunk_counts(n_ctx: int, model: Decoder) -> Non
     for chunk in (tokens[i * n_ctx : (i + 1) * n_ctx] for i in range(3)):
         logits = model.logits(chunk).astype(np.float64)
         for place in range(n_ctx // 2, n_ctx - 1):
-            shares = np.exp(logits[place]) / np.exp(logits[place]).sum()
-            logs.append(-math.log(shares[chunk[place + 1]]))
+            probabilities = np.exp(logits[place]) / np.exp(logits[place]).sum()
+            logs.append(-math.log(probabilities[chunk[place + 1]]))
     one, two, found = perplexities(model, tokens, n_ctx, cache_type="f32")
     assert (one.chunks, two.chunks, found.chunks) == (1, 2, 3)
     assert found.tokens == len(logs)
@@ -104,7 +104,7 @@ def test_the_command_prints_the_perplexity_with_its_error(model: Decoder, data: 
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert done.stdout == f"perplexity {wanted.value:.4f} +/- {wanted.error:.4f}\n"
-    assert done.stderr == "93 tokens of 3 chunks of 64\n"
+    assert done.stderr == "measured on 93 tokens in 3 chunks of 64\n"
     done = CliRunner().invoke(app, [*command[:2], "-", *command[3:], "--json"], input=TEXT)
     assert json.loads(done.stdout) == {
         "perplexity": pytest.approx(wanted.value),

@@ -19,7 +19,7 @@ from ggplug_models import Finish, LayerSplit
 from ggplug_models.chat.template import ChatTemplate
 from ggplug_models.commands.chat import Chat
 from ggplug_models.commands.device_use import device_uses, ranges
-from ggplug_models.commands.run import _say
+from ggplug_models.commands.run import _print_pieces
 from ggplug_models.generation.loop import greedy
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling, breakers_of
@@ -169,7 +169,7 @@ def test_no_notice_stands_in_the_midst_of_a_text(caplog: pytest.LogCaptureFixtur
     log.addHandler(caplog.handler)
     try:
         with caplog.at_level(logging.INFO, "ggplug"):
-            _say(pieces())
+            _print_pieces(pieces())
             log.info("below")
     finally:
         log.removeHandler(caplog.handler)
@@ -181,7 +181,7 @@ def test_a_chat_needs_a_template(model: Decoder) -> None:
         list(model.chat([{"role": "user", "content": "hello"}]))
 
 
-def test_it_is_told_which_layers_run_where(data: Path) -> None:
+def test_verbose_output_lists_the_layers_of_each_device(data: Path) -> None:
     fake, cpu = FakeDevice("Fake0", inner=gg.device("CPU")), gg.device("CPU")
     with ggplug_models.load(data / "qwen3.gguf", [fake, cpu], placement=LayerSplit([1, 3])) as model:
         with model.session(64) as session:

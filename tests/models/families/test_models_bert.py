@@ -74,7 +74,7 @@ def test_hidden_states_of_a_text_are_those_of_the_reference(minilm: Any, minilm_
     assert np.abs(found - minilm_reference["hidden_states"]).max() < 2e-5
 
 
-def test_a_text_embeds_the_same_alone_and_among_others(minilm: Any, minilm_reference: dict[str, Any]) -> None:
+def test_a_text_embeds_the_same_by_itself_and_among_others(minilm: Any, minilm_reference: dict[str, Any]) -> None:
     with ggplug_models.load(minilm("F32"), ["CPU"]) as model:
         together = model.embed(minilm_reference["texts"], batch=5)
         alone = np.concatenate([model.embed([text]) for text in minilm_reference["texts"]])

@@ -340,7 +340,7 @@ def test_the_command_says_in_one_line_what_is_wrong_with_the_target(folder: Path
     assert left(tmp_path) == ["model"]
 
 
-def test_the_types_that_can_be_asked_for_are_those_that_can_be_encoded_with_the_numbers_of_llama_cpp() -> None:
+def test_the_file_types_are_those_that_can_be_encoded_with_the_numbers_of_llama_cpp() -> None:
     from gguf import LlamaFileType
 
     theirs = {member.name: int(member) for member in LlamaFileType} | {"MOSTLY_Q2_0": 41}  # newer than the package

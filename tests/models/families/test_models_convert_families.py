@@ -128,7 +128,7 @@ def test_a_type_that_does_not_exist_is_answered_with_all_there_are(tmp_path: Pat
         ggplug_models.convert(tmp_path, tmp_path / "out.gguf", "Q9")
 
 
-# -- what is wrong with a folder is told with its file, and the key in it ---------------------------
+# -- errors of a folder name the file, and the key in it ----------------------------------------
 
 
 def changed(folder: Path, file: str, **values: Any) -> None:

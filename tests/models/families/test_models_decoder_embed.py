@@ -58,7 +58,7 @@ def test_vectors_have_the_length_1_whatever_length_they_had(size: float) -> None
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "rwkv7-heads", "lfm2", "mamba", "mamba2"])
-def test_texts_in_one_step_have_the_vectors_that_they_have_alone(
+def test_texts_in_one_step_have_the_vectors_that_they_have_by_themselves(
     name: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model:
@@ -175,7 +175,7 @@ def test_the_command_embeds_lines_with_a_language_model(model: Decoder, data: Pa
 
 
 @pytest.mark.parametrize("name", ["phi3-longrope-long", "phi3-longrope-short"])
-def test_how_a_text_is_rotated_depends_on_its_own_length_alone(name: str, data: Path) -> None:
+def test_how_a_text_is_rotated_depends_only_on_its_own_length(name: str, data: Path) -> None:
     with ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model:
         assert isinstance(model, Decoder)
         limit = {"phi3-longrope-long": 4, "phi3-longrope-short": 256}[name]  # original_context_length in the file
@@ -196,7 +196,7 @@ WITH_NAN = 7
 
 
 @pytest.mark.parametrize("name", ["llama3", "gpt-oss", "gemma2", "lfm2", "mamba2", "rwkv7", "bert", "modern-bert"])
-def test_a_text_beside_one_that_is_no_number_has_the_vector_that_it_has_alone(
+def test_a_text_in_a_batch_with_a_vector_of_nan_has_the_vector_that_it_has_by_itself(
     name: str, data: Path, tmp_path: Path
 ) -> None:
     path = next(each for each in (data / f"{name}.gguf", data / "oracles" / f"{name}.gguf") if each.exists())

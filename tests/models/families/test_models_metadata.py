@@ -175,7 +175,7 @@ BROKEN: dict[str, Callable[[], str]] = {
     "nested deeply": lambda: "[" * 100_000,
     "without its unknown token": lambda: described(model__unk_token="[nope]"),
     "negative ids": lambda: described(model__vocab={"a": -1}),
-    "no room for a token": lambda: described(
+    "too short for a token": lambda: described(
         truncation={"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
     ),
     "ids around texts that the model does not know": lambda: described(

@@ -73,7 +73,9 @@ def test_the_model_is_listed(client: Any) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 0.9, "seed": 8, "top_p": 0.8}])
-def test_a_completion_is_what_the_model_writes_alone(client: Any, model: Decoder, settings: dict[str, Any]) -> None:
+def test_a_completion_is_what_the_model_generates_without_the_server(
+    client: Any, model: Decoder, settings: dict[str, Any]
+) -> None:
     wanted = text(model, "hello", 12, **settings)
     found = client.completions.create(model="tiny", prompt="hello", max_tokens=12, **settings)
     assert found.choices[0].text == wanted
@@ -114,7 +116,7 @@ def test_an_assistants_messages_may_follow_each_other_before_a_users(client: Any
         assert found.choices[0].message.content == answer(model, messages, 6, temperature=0)
 
 
-def test_many_clients_at_once_get_what_each_gets_alone(client: Any, model: Decoder) -> None:
+def test_many_clients_at_once_get_what_each_gets_by_itself(client: Any, model: Decoder) -> None:
     prompts = [f"{'word ' * (9 * n)}{n}" for n in range(12)]
     wanted = [text(model, prompt, 15, temperature=n % 2, seed=n) for n, prompt in enumerate(prompts)]
     found: dict[int, str] = {}
@@ -284,7 +286,7 @@ def test_vectors_of_an_encoder(data: Path) -> None:
         assert live.ask("GET", "/metrics")[0] == 200
 
 
-def test_a_text_that_an_encoder_has_no_room_for_is_refused_and_not_cut(data: Path, tmp_path: Path) -> None:
+def test_a_text_longer_than_the_context_of_an_encoder_is_refused_and_not_truncated(data: Path, tmp_path: Path) -> None:
     with ggplug_models.load(with_words(data / "bert.gguf", tmp_path / "words.gguf"), ["CPU"]) as encoder:
         most = encoder.n_ctx
         with served(encoder) as live:
@@ -393,10 +395,10 @@ REFUSED = [
 
 @pytest.mark.parametrize(("path", "body", "status", "message"), REFUSED, ids=[f"{n}" for n in range(len(REFUSED))])
 def test_malformed_requests_are_refused_in_words(live: Live, path: str, body: Any, status: int, message: str) -> None:
-    found, headers, told = live.ask("POST", f"/v1/{path}", body)
+    found, headers, reply = live.ask("POST", f"/v1/{path}", body)
     assert found == status
-    assert told["error"].keys() == {"message", "type", "param", "code"}
-    assert message in told["error"]["message"]
+    assert reply["error"].keys() == {"message", "type", "param", "code"}
+    assert message in reply["error"]["message"]
     assert headers["content-type"] == "application/json"
 
 
@@ -417,19 +419,19 @@ def test_other_paths_methods_and_types_are_refused(live: Live) -> None:
     assert live.ask("GET", "/v2/else")[::2] == (404, _error("unknown path: GET /v2/else"))
     status, headers, _ = live.ask("GET", "/v1/completions")
     assert (status, headers["allow"]) == (405, "POST")
-    status, _, told = live.ask("POST", "/v1/completions", b"{}", {"Content-Type": "text/plain"})
-    assert (status, told["error"]["message"]) == (415, "the Content-Type must be application/json, got 'text/plain'")
+    status, _, reply = live.ask("POST", "/v1/completions", b"{}", {"Content-Type": "text/plain"})
+    assert (status, reply["error"]["message"]) == (415, "the Content-Type must be application/json, got 'text/plain'")
 
 
 def _error(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
 
 
-def test_a_template_that_refuses_the_chat_is_told(model: Decoder) -> None:
+def test_a_template_that_refuses_the_chat_is_reported(model: Decoder) -> None:
     template = "{{ raise_exception('only users may speak') }}"
     with served(model, slots=1, template=template) as live:
-        status, _, told = live.ask("POST", "/v1/chat/completions", {"messages": HELLO})
-    assert (status, told["error"]["message"]) == (
+        status, _, reply = live.ask("POST", "/v1/chat/completions", {"messages": HELLO})
+    assert (status, reply["error"]["message"]) == (
         400,
         "tokenizer.chat_template refuses these messages: only users may speak",
     )

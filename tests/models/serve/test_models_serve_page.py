@@ -146,7 +146,7 @@ def test_the_stop_button_frees_the_slot(model: Decoder, window: Browser, said: l
 
 
 @needs_a_browser
-def test_errors_are_shown_and_the_question_can_be_asked_again(
+def test_errors_are_displayed_and_the_question_can_be_sent_again(
     model: Decoder, window: Browser, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(model, slots=1) as live:
@@ -165,7 +165,7 @@ def test_errors_are_shown_and_the_question_can_be_asked_again(
 
 
 @needs_a_browser
-def test_a_key_is_asked_for_where_the_server_needs_one(model: Decoder, window: Browser, said: list[str]) -> None:
+def test_the_page_requests_a_key_if_the_server_requires_one(model: Decoder, window: Browser, said: list[str]) -> None:
     with served(model, Rules(keys=["right"]), slots=1) as live:
         visit(window, live)
         for given in ("wrong", "right"):

@@ -214,7 +214,7 @@ def test_settings_out_of_range_are_named(model: Decoder) -> None:
 
 
 @pytest.mark.parametrize("how", [["--lookup"], ["--draft", "qwen3.gguf"]])
-def test_the_command_writes_the_same_text_and_tells_how_many_guesses_were_right(how: list[str], data: Path) -> None:
+def test_the_command_prints_the_same_text_and_how_many_draft_tokens_were_accepted(how: list[str], data: Path) -> None:
     how = [str(data / each) if each.endswith(".gguf") else each for each in how]
     command = ["run", str(data / "qwen3.gguf"), "-p", "hello hello", "-n", "30", "--temperature", "0", "-v"]
     plain, done = (CliRunner().invoke(app, [*command, "--device", "auto", *more]) for more in ([], how))

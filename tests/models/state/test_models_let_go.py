@@ -30,7 +30,7 @@ from ggplug_testing import FakeDevice
 MODELS = sorted([*DATA.glob("*.gguf"), *(DATA / "oracles").glob("*.gguf")])
 IDS = [3, 4, 5, 6]
 
-on_linux = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts what /proc tells of the process")
+on_linux = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts what /proc reports of the process")
 
 
 @pytest.fixture(autouse=True)

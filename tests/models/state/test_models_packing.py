@@ -79,7 +79,7 @@ def test_packing_stops_where_it_would_make_the_model_larger_than_allowed(data: P
         ggplug_models.load(data / "bert.gguf", [device], pack_growth=-1)
 
 
-def test_unless_it_is_asked_for_only_weights_are_packed_that_stay_about_as_large(data: Path, tmp_path: Path) -> None:
+def test_by_default_only_weights_are_packed_that_stay_about_as_large(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "mxfp4.gguf"
     quantize_file(data / "qwen3.gguf", path, "F16", overrides=[("attn_q", MXFP4)])
     with ggplug_models.load(path, ["CPU"]) as model:
@@ -106,8 +106,8 @@ def test_nothing_is_packed_where_memory_is_short(data: Path) -> None:
 def test_a_device_that_declines_the_product_with_packed_weights_keeps_them_plain(data: Path) -> None:
     class Picky(PackingDevice):
         def match(self, group: Group) -> Any:
-            turned = any(s is not None and s.root.buffer_type is self._extra for s in group.node.src)
-            return Decline("not today") if turned else super().match(group)
+            uses_packed = any(s is not None and s.root.buffer_type is self._extra for s in group.node.src)
+            return Decline("not today") if uses_packed else super().match(group)
 
     with ggplug_models.load(data / "bert.gguf", [Picky()]) as model:
         assert packed_names(model) == set()

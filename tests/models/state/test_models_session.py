@@ -1,4 +1,4 @@
-"""Sessions: sequences beside each other, rewound, copied, shifted; what is asked for and what is refused."""
+"""Sessions: several sequences, rewinding, copying and shifting; requested outputs, and arguments that are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def near(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() < 1e-4 * np.abs(b).max())
 
 
-def test_sequences_of_different_lengths_give_what_each_gives_alone(model: Any) -> None:
+def test_sequences_of_different_lengths_give_what_each_gives_by_itself(model: Any) -> None:
     with Session(model, 128, n_seq=3, cache_type="f32") as session:
         together = session.decode({0: TEXT[:5], 2: TEXT[10:50]})
         together = {0: together[0], 2: session.decode({0: TEXT[5:7], 2: TEXT[50:53]})[2]}
@@ -82,7 +82,7 @@ def test_a_prefix_is_kept_and_a_copy_goes_on_by_itself(model: Any) -> None:
         assert near(found[1], alone.decode({0: TEXT[:10] + TEXT[20:23]})[0])
 
 
-def test_a_full_context_is_an_error_before_anything_is_computed_and_a_shift_makes_room(model: Any) -> None:
+def test_a_full_context_is_an_error_before_anything_is_computed_and_a_shift_frees_cells(model: Any) -> None:
     with Session(model, 24, cache_type="f32") as session:
         session.decode({0: TEXT[:20]})
         with pytest.raises(ContextFullError, match="cannot take 5 more tokens: 20 of the 24") as caught:
@@ -150,7 +150,7 @@ def test_the_loop_in_the_readme_writes_what_the_model_says_and_goes_on(
     assert len(wanted) > 40
 
 
-def test_results_are_those_that_were_asked_for(model: Any) -> None:
+def test_a_step_returns_the_requested_outputs(model: Any) -> None:
     with Session(model, 64, cache_type="f32") as session:
         everything = session.decode({0: TEXT[:9]}, Outputs.ALL)[0]
         assert everything.shape == (9, 300)

@@ -51,7 +51,7 @@ def test_a_context_of_more_tokens_than_there_are_positions_is_refused(data: Path
         assert near(found[1], alone[3])
 
 
-def test_two_texts_that_take_turns_in_one_sequence_are_what_each_is_alone(model: Any) -> None:
+def test_two_texts_that_alternate_in_one_sequence_are_what_each_is_by_itself(model: Any) -> None:
     prompts = ([5, 6, 7], [9, 9], [5, 6])
     wanted = [list(model.generate_ids(prompt, 6)) for prompt in prompts]
     with model.session(128) as session:
@@ -250,7 +250,7 @@ def test_an_option_that_is_a_sampler_s_is_refused_by_its_name_in_the_call(model:
             ask(temperature=0.5)
 
 
-def test_a_model_makes_a_session_when_the_first_token_is_asked_for_and_frees_it_behind_the_last(
+def test_a_model_makes_a_session_for_the_first_token_and_frees_it_after_the_last(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Session] = []

@@ -173,7 +173,7 @@ def test_the_time_is_what_the_clock_says(tokenizer: Tokenizer, monkeypatch: pyte
     assert ChatTemplate("{{ date_string }}", tokenizer).render(HELLO, date_string="today") == "today"
 
 
-def test_what_a_template_knows_else_can_be_given(tokenizer: Tokenizer) -> None:
+def test_templates_get_further_variables(tokenizer: Tokenizer) -> None:
     template = ChatTemplate("{{ 'think' if enable_thinking else 'answer' }}", tokenizer)
     assert template.render(HELLO, enable_thinking=False) == "answer"
     assert template.render(HELLO) == "think"
@@ -197,7 +197,7 @@ def test_messages_that_are_none_are_refused(tokenizer: Tokenizer, messages: Any,
         ChatTemplate("{{ messages }}", tokenizer).render(messages)
 
 
-def test_what_a_template_refuses_is_told_in_its_words(tokenizer: Tokenizer) -> None:
+def test_what_a_template_refuses_is_reported_in_its_words(tokenizer: Tokenizer) -> None:
     with pytest.raises(ParameterError, match="refuses these messages: no system here"):
         ChatTemplate("{{ raise_exception('no system here') }}", tokenizer).render(HELLO)
 

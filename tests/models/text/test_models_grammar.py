@@ -264,7 +264,7 @@ def test_grammars_are_made_of_a_tokeniser() -> None:
         Grammars("x")  # type: ignore[arg-type]
 
 
-def test_a_schema_that_is_no_json_is_told_once(tokenizer: Tokenizer) -> None:
+def test_a_schema_that_is_no_json_is_reported_once(tokenizer: Tokenizer) -> None:
     with pytest.raises(ParameterError) as caught:
         Grammars(tokenizer).json_schema("{nothing")
     assert caught.value.message.count("is not valid") == 1
@@ -304,7 +304,7 @@ IN_WORDS: list[tuple[str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "source", "message"), IN_WORDS, ids=str)
-def test_what_no_text_can_follow_is_told_in_words_when_it_is_given(
+def test_a_grammar_without_texts_is_reported_in_words_when_it_is_made(
     grammars: Grammars, kind: str, source: Any, message: str
 ) -> None:
     with pytest.raises(ParameterError, match=message) as caught:
@@ -313,7 +313,7 @@ def test_what_no_text_can_follow_is_told_in_words_when_it_is_given(
     assert len(caught.value.message) < 150
 
 
-def test_a_grammar_that_goes_on_for_ever_is_told_in_words(tokenizer: Tokenizer, grammars: Grammars) -> None:
+def test_an_endless_grammar_is_reported_in_words(tokenizer: Tokenizer, grammars: Grammars) -> None:
     with pytest.raises(ParameterError, match="the grammar cannot be applied to this text: ") as caught:
         written(tokenizer, grammars.lark('start: "a" start'), 1)
     assert not NAMES_OF_THE_LIBRARY.search(caught.value.message)

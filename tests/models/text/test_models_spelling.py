@@ -72,7 +72,7 @@ def test_tokens_are_parts_of_the_text(
         assert b"".join(each.data for each in parts) == text.encode()
 
 
-def test_whatever_is_written_and_wherever_it_ends(tokenizer: Tokenizer) -> None:
+def test_whatever_the_text_and_wherever_it_ends(tokenizer: Tokenizer) -> None:
     chance = random.Random(5)
     pieces = [ids(0xC3, 0xA9), ids(0xE6, 0x97, 0xA5), ids(0xE6), ids("<|user|>"), *map(ids, WORDS)]
     stops = [[], ["stop"], ["</s>"], ["\u00e9s"], ["a.", " the"], ["\u65e5"]]

@@ -61,7 +61,7 @@ def test_what_is_no_utf_8_is_refused(model: Path, tmp_path: Path) -> None:
     assert "is not valid UTF-8 at byte 2" in str(error)
 
 
-def test_a_text_is_given_once(model: Path) -> None:
+def test_a_text_comes_either_as_an_argument_or_from_a_file(model: Path) -> None:
     for arguments in ((), ("ab", "--file", "-")):
         result = run(model, *arguments)
         assert result.exit_code == 2

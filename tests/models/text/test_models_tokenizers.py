@@ -70,23 +70,23 @@ def names_of_pre() -> list[str]:
 
 @pytest.mark.parametrize("pre", names_of_pre())
 def test_each_way_of_splitting_gives_the_ids_of_llama_cpp(recorded: Recording, pre: str) -> None:
-    told = recorded.split[pre]
-    tokenizer = load_tokenizer(recorded.metadata(told["vocabulary"], pre=pre, model=told["model"]))
-    for text, ids, which in zip(recorded.texts, recorded.split_ids, told["which"], strict=True):
+    recording = recorded.split[pre]
+    tokenizer = load_tokenizer(recorded.metadata(recording["vocabulary"], pre=pre, model=recording["model"]))
+    for text, ids, which in zip(recorded.texts, recorded.split_ids, recording["which"], strict=True):
         assert tokenizer.encode(text) == ids[which], text
-    assert tokenizer.vocabulary.add_bos == told["add_bos"]
-    assert (-1 if tokenizer.bos is None else tokenizer.bos) == told["bos"]
+    assert tokenizer.vocabulary.add_bos == recording["add_bos"]
+    assert (-1 if tokenizer.bos is None else tokenizer.bos) == recording["bos"]
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_each_kind_of_tokeniser_gives_the_ids_of_llama_cpp(recorded: Recording, name: str) -> None:
-    told = recorded.ids[name]
+    recording = recorded.ids[name]
     tokenizer = load_tokenizer(recorded.metadata(name))
-    texts = [*([] if name == "ties" else recorded.texts), *told["own"]]
-    for text, plain, special in zip(texts, told["plain"], told["special"], strict=True):
+    texts = [*([] if name == "ties" else recorded.texts), *recording["own"]]
+    for text, plain, special in zip(texts, recording["plain"], recording["special"], strict=True):
         assert tokenizer.encode(text) == plain, text
         assert tokenizer.encode(text, add_special=True, parse_special=True) == special, text
-    info = told["info"]
+    info = recording["info"]
     assert sorted(tokenizer.ends) == info["eog"]
     assert [-1 if n is None else n for n in (tokenizer.bos, tokenizer.eos)] == [info["bos"], info["eos"]]
     # Of several tokens that could be it llama.cpp takes any one.
@@ -108,14 +108,14 @@ def test_the_complete_vocabularies_give_the_ids_that_were_recorded(shared: Path 
         assert tokenizer.encode(text) == ids, text
         assert not lossless or tokenizer.decode(ids) == text
     extra = json.loads((path.parent / "extra.json").read_text("utf-8"))
-    told = extra["vocab"][path.name]
-    for text, plain, special in zip(extra["texts"], told["plain"], told["special"], strict=True):
+    recording = extra["vocab"][path.name]
+    for text, plain, special in zip(extra["texts"], recording["plain"], recording["special"], strict=True):
         assert tokenizer.encode(text) == plain, text
         assert tokenizer.encode(text, add_special=True, parse_special=True) == special, text
         assert not lossless or "\u2581" in text or tokenizer.decode(plain) == text
 
 
-def test_a_tokeniser_is_loaded_from_a_file_with_a_vocabulary_alone(recorded: Recording, tmp_path: Path) -> None:
+def test_a_tokenizer_is_loaded_from_a_file_with_only_a_vocabulary(recorded: Recording, tmp_path: Path) -> None:
     with GGUFWriter(tmp_path / "words.gguf") as writer:
         for key, value in recorded.metadata("llama").items():
             writer.add(key, value)
@@ -123,7 +123,7 @@ def test_a_tokeniser_is_loaded_from_a_file_with_a_vocabulary_alone(recorded: Rec
     assert tokenizer.encode(recorded.texts[5]) == recorded.ids["llama"]["plain"][5]
 
 
-def test_white_space_beside_special_tokens_of_phi_3_belongs_to_them(recorded: Recording) -> None:
+def test_white_space_next_to_special_tokens_of_phi_3_belongs_to_them(recorded: Recording) -> None:
     tokenizer = load_tokenizer(recorded.metadata("phi-3"))
     end = tokenizer.encode("<|end|>", parse_special=True)
     assert tokenizer.encode("<|end|> \n", parse_special=True) == end
@@ -183,14 +183,14 @@ def test_what_continues_a_text_gets_no_space_before_it(recorded: Recording) -> N
     assert b"".join(map(tokenizer.piece, ids)) == b"the"
 
 
-def test_control_tokens_are_left_out_if_asked(recorded: Recording) -> None:
+def test_control_tokens_are_omitted_on_request(recorded: Recording) -> None:
     tokenizer = load_tokenizer(recorded.metadata("phi-3"))
     ids = tokenizer.encode("<|user|>Hi<|end|>", add_special=True, parse_special=True)
     assert tokenizer.decode(ids, skip_special=True) == "Hi"
     assert tokenizer.decode(ids) == "<s><|user|> Hi<|end|>"
 
 
-def test_spaces_are_tidied_by_llama_cpps_rules_if_asked(recorded: Recording) -> None:
+def test_spaces_are_removed_by_llama_cpps_rules_on_request(recorded: Recording) -> None:
     tokenizer = load_tokenizer(recorded.metadata("bytes"))
     ids = tokenizer.encode("Hi , it 's we 're ' x ' you 't . ok ?")
     assert tokenizer.decode(ids, clean=True) == "Hi, it's we're'x'you 't. ok?"

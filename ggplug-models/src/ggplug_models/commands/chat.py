@@ -95,7 +95,7 @@ class Chat:
         timings = self.timings = Timings(len(prompt))
         draft, tokenizer = self.draft, self.model.tokenizer
         drafted, accepted = (0, 0) if draft is None else (draft.drafted, draft.accepted)
-        # generate_ids gets the sampler itself, which it tells where a text begins; the tokens are timed outside of it.
+        # generate_ids gets the sampler itself, whose begin() it calls; the tokens are timed outside of it.
         tokens = self.model.generate_ids(prompt, max_tokens, choose=self.sampler, session=self.session, draft=draft)
         text = Detokenizer(tokenizer, begins=begins)
         try:

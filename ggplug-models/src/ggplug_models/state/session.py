@@ -284,6 +284,9 @@ class Session:
             raise self._freed_error()
         return self.model.locked()
 
+    turn = locked
+    """The former name of :meth:`locked`."""
+
     @alone
     def decode(
         self,
