@@ -280,7 +280,7 @@ def test_vectors_of_an_encoder(data: Path) -> None:
         with openai.OpenAI(base_url=live.url, api_key="none", max_retries=0) as client:
             found = client.embeddings.create(model="tiny", input=ids)
             np.testing.assert_allclose([each.embedding for each in found.data], encoder.embed_ids(ids), atol=1e-6)
-            with pytest.raises(openai.BadRequestError, match="bert model, which writes no texts"):
+            with pytest.raises(openai.BadRequestError, match="bert model, which cannot generate text"):
                 client.chat.completions.create(model="tiny", messages=HELLO)
         assert live.ask("GET", "/v1/models")[2]["data"][0]["writes"] is False
         assert live.ask("GET", "/metrics")[0] == 200
@@ -296,7 +296,7 @@ def test_a_text_longer_than_the_context_of_an_encoder_is_refused_and_not_truncat
                 status, _, found = live.ask("POST", "/v1/embeddings", {"input": ["w1", "w2 " * words]})
                 assert status == 400
                 assert found["error"] == {
-                    "message": f"input[1] has {words + 2} tokens; this model takes {most} of a text",
+                    "message": f"input[1] has {words + 2} tokens; this model reads at most {most} tokens of a text",
                     "type": "invalid_request_error",
                     "param": "input",
                     "code": "context_length_exceeded",
@@ -339,7 +339,7 @@ REFUSED = [
     ("completions", {"prompt": [True]}, 400, "prompt: Input should be a string, a list of"),
     ("completions", {"prompt": ["a", [1]]}, 400, "prompt: Input should be a string, a list of"),
     ("completions", {"prompt": {}}, 400, "prompt: Input should be a string, a list of"),
-    ("completions", {"prompt": [[1]] * 500_000}, 400, "500000 prompts times n = 1 are too many; 1 to 16"),
+    ("completions", {"prompt": [[1]] * 500_000}, 400, "500000 prompts times n = 1 texts; 1 to 16"),
     ("completions", {"prompt": "a", "stop": ""}, 400, "stop strings must be a list of strings that are not empty"),
     ("completions", {"prompt": "a", "logit_bias": {"300": 1}}, 400, "the token '300'; token ids are 0 to 299"),
     ("completions", {"prompt": "a", "logit_bias": {"²": 1}}, 400, "logit_bias has the token"),
@@ -388,7 +388,7 @@ REFUSED = [
     ("embeddings", {"input": ["a", ""]}, 400, "has no tokens"),
     ("embeddings", {"input": "a " * 600}, 400, "this model reads at most 512"),
     ("embeddings", {"input": "a" * 1_000_000}, 400, "this model reads at most 512"),
-    ("embeddings", {"input": [[1], [None] * 600]}, 400, "input[1] has 600 tokens; this model takes 512"),
+    ("embeddings", {"input": [[1], [None] * 600]}, 400, "input[1] has 600 tokens; the context length of this model is 512"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a" * 1_000_000}]}, 400, "messages has at least"),
 ]
 
@@ -433,7 +433,7 @@ def test_a_template_that_refuses_the_chat_is_reported(model: Decoder) -> None:
         status, _, reply = live.ask("POST", "/v1/chat/completions", {"messages": HELLO})
     assert (status, reply["error"]["message"]) == (
         400,
-        "tokenizer.chat_template refuses these messages: only users may speak",
+        "the chat template refuses these messages: only users may speak",
     )
 
 

@@ -82,7 +82,7 @@ class Writer:
         if not 1 <= len(prompts) * body.n <= MOST_TEXTS:
             raise Problem(
                 400,
-                f"prompt: {len(prompts)} prompts times n = {body.n} are too many; 1 to {MOST_TEXTS} texts are allowed",
+                f"prompt: {len(prompts)} prompts times n = {body.n} texts; 1 to {MOST_TEXTS} texts are allowed",
                 param="prompt",
                 code="invalid_value",
             )
