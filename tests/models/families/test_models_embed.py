@@ -54,7 +54,7 @@ def test_vectors_that_are_not_finite_are_an_error_and_no_line(model: Path, tmp_p
         writer.write()
     done = embed(path, b"w1 w2\n", "--device", "CPU")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "the vector of line 1 is not finite" in str(done.exception)
+    assert "the embedding of line 1 is not finite" in str(done.exception)
 
 
 def test_each_line_is_answered_in_order(model: Path) -> None:

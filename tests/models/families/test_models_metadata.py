@@ -133,7 +133,10 @@ def test_a_value_of_the_wrong_type_or_range_is_an_error_that_names_its_key(key: 
         ({"tokenizer.ggml.token_type": np.zeros(299, np.int32)}, "token_type must be an array of 300 integers"),
         ({"tokenizer.ggml.token_type": np.zeros(300, np.float32)}, "token_type must be an array of 300 integers"),
         ({"tokenizer.ggml.cls_token_id": 300}, "cls_token_id must be an integer from 0 to 299, got 300"),
-        ({"tokenizer.ggml.tokens": ["a"] * 300, "tokenizer.ggml.unknown_token_id": None}, "must be a vocabulary with"),
+        (
+            {"tokenizer.ggml.tokens": ["a"] * 300, "tokenizer.ggml.unknown_token_id": None},
+            "must be a vocabulary that contains",
+        ),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(changes: dict[str, Any], key: str) -> None:

@@ -44,7 +44,7 @@ def test_equal_seeds_write_equal_files(tmp_path: Path) -> None:
 
 
 def test_heads_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ParameterError, match="heads"):
+    with pytest.raises(ParameterError, match="multiple of 2"):
         LlamaShape(n_head=5)
     with pytest.raises(ParameterError, match="vocabulary"):
         LlamaShape(n_vocab=3)

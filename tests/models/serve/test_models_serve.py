@@ -388,7 +388,12 @@ REFUSED = [
     ("embeddings", {"input": ["a", ""]}, 400, "has no tokens"),
     ("embeddings", {"input": "a " * 600}, 400, "this model reads at most 512"),
     ("embeddings", {"input": "a" * 1_000_000}, 400, "this model reads at most 512"),
-    ("embeddings", {"input": [[1], [None] * 600]}, 400, "input[1] has 600 tokens; the context length of this model is 512"),
+    (
+        "embeddings",
+        {"input": [[1], [None] * 600]},
+        400,
+        "input[1] has 600 tokens; the context length of this model is 512",
+    ),
     ("chat/completions", {"messages": [{"role": "user", "content": "a" * 1_000_000}]}, 400, "messages has at least"),
 ]
 

@@ -58,7 +58,7 @@ def test_each_weight_says_what_it_takes_or_why_it_stays_plain(data: Path) -> Non
         assert set(rows) == {t.name for t in model.weights}
         product, table = rows["blk.0.ffn_up.weight"], rows["token_embd.weight"]
         assert product.packed_bytes >= product.nbytes == model.weights[product.name].nbytes
-        assert f"{product.nbytes} bytes, {product.packed_bytes} in CPU packed" in str(product)
+        assert f"{product.nbytes} bytes, packed in CPU packed: {product.packed_bytes} bytes" in str(product)
         assert "get_rows on the CPU reads its source 0 as plain bytes" in str(table)
         explained = {row.name: row for row in model.scheduler.explain(model.build(1, 64).graph).packed}
         assert set(explained) == packed_names(model)

@@ -139,7 +139,7 @@ def test_the_loop_in_the_readme_writes_what_the_model_says_and_goes_on(
         prompt = tokenizer.encode("Once upon a time", add_special=True)
         again = Sampler(Sampling(temperature=0.8, top_p=0.9, seed=1))
         wanted = list(whole.generate_ids(prompt, 60, choose=again, session=session))
-        assert ran["said"] == wanted[:40]
+        assert ran["answer"] == wanted[:40]
         texts = []
         for part in (wanted[:40], wanted[40:]):
             text = tokenizer.stream()
@@ -194,7 +194,7 @@ def test_a_step_sets_one_input_for_all_whole_numbers_and_a_mask_for_each_window(
 def test_a_line_shows_every_position_up_to_a_token_and_writes_where_positions_are() -> None:
     cells = Cells(n_seq=3, n_ctx=100, n_step=4)
     positions = np.array([[7, 8], [5, -1]])
-    shown = cells.shown(1, positions, np.array([9, 6]), 16)
+    shown = cells.mask(1, positions, np.array([9, 6]), 16)
     assert [[int((row == 0).sum()) for row in sequence[0]] for sequence in shown] == [[8, 9], [6, 0]]
     assert (shown[..., :6] == 0).sum() == 18
     assert cells.rows(1, positions).tolist() == [192 + 7, 192 + 8, 2 * 192 + 5, 2 * 192 + 129]
@@ -218,7 +218,7 @@ def test_what_is_no_id_is_refused_in_a_short_list_too(tokens: Any) -> None:
 def test_masks_show_what_lies_within_the_window() -> None:
     cells = Cells(1, 512, 8, 12)
     cells.advance(0, 70)
-    shown = cells.shown(0, np.array([[68, 69, -1]]), np.array([70]), 64)[0, 0]
+    shown = cells.mask(0, np.array([[68, 69, -1]]), np.array([70]), 64)[0, 0]
     positions = np.array([max(p for p in range(70) if p % 64 == cell) for cell in range(64)])
     for row, position in ((0, 68), (1, 69)):
         wanted = (positions <= position) & (position - positions < 12)

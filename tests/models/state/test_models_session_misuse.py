@@ -38,7 +38,7 @@ def test_a_context_of_more_tokens_than_there_are_positions_is_refused(data: Path
     with ggplug_models.load(data / "oracles" / "gpt2.gguf", ["CPU"]) as model:
         most = model.n_ctx
         text = [int(x) for x in np.random.default_rng(5).integers(3, model.n_vocab, most + 1)]
-        refused = rf"n_ctx is {most + 1}, and this gpt2 model has {most} positions"
+        refused = rf"n_ctx is {most + 1}, but this gpt2 model has embeddings for {most} positions"
         for ask in (model.logits, lambda ids: model.embed_ids([ids[:3], ids]), lambda ids: model.session(len(ids))):
             with pytest.raises(ParameterError, match=refused) as caught:
                 ask(text)
@@ -229,10 +229,10 @@ def test_a_model_writes_nothing_in_a_session_of_another(model: Any, data: Path) 
 
 def test_arguments_that_are_of_no_use_are_refused_in_the_call(model: Any) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"choose": Sampling()}, "choose must be what is called with logits"),
+        ({"choose": Sampling()}, "choose must be a function of the logits"),
         ({"choose": Sampler}, "choose must be"),
         ({"choose": None}, "choose must be"),
-        ({"draft": True}, "draft must be a draft, such as PromptLookup"),
+        ({"draft": True}, "draft must be a Drafts object, such as PromptLookup"),
         ({"draft": PromptLookup}, "draft must be"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"prompt": [-1]}, "prompt"),
