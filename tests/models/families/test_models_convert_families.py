@@ -294,7 +294,7 @@ def test_an_unknown_way_of_splitting_is_refused(tmp_path: Path) -> None:
     folder = made("qwen2", tmp_path)
     for way in ({"type": "Whitespace"}, None):
         changed(folder, "tokenizer.json", pre_tokenizer=way)
-        with pytest.raises(ModelError, match=r"tokenizer\.json: pre_tokenizer must be .* pre-tokenizers"):
+        with pytest.raises(ModelError, match=r"tokenizer\.json: pre_tokenizer must be .*pre-tokenizer"):
             ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 

@@ -46,5 +46,5 @@ def test_equal_seeds_write_equal_files(tmp_path: Path) -> None:
 def test_heads_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ParameterError, match="multiple of 2"):
         LlamaShape(n_head=5)
-    with pytest.raises(ParameterError, match="vocabulary"):
+    with pytest.raises(ParameterError, match="n_vocab must be at least"):
         LlamaShape(n_vocab=3)
