@@ -1,4 +1,4 @@
-"""An op of one's own, outside of ggplug: y = cap tanh(gelu(x) / cap), its gradient, and what proves both."""
+"""An op outside of ggplug: y = cap tanh(gelu(x) / cap), its gradient, and their test cases and tolerances."""
 
 from __future__ import annotations
 

@@ -193,7 +193,9 @@ def test_the_readme_counts_the_architectures_of_language_models_that_there_are()
     (count,) = re.findall(r"^(\d+) architectures", README, re.M)
     assert int(count) == len(decoders)
     page = text_of(ROOT / "ggplug-models/README.md")
-    families, _, encoders = page.partition("Families, by the names")[2].partition("Mixtral's")[0].partition("encoders:")
+    families, _, encoders = (
+        page.partition("Supported values of `general.architecture`")[2].partition("Mixtral's")[0].partition("encoders:")
+    )
     assert set(re.findall(r"`([\w-]+)`", families)) == decoders
     assert set(re.findall(r"`([\w-]+)`", encoders)) == own.keys() - decoders
 
