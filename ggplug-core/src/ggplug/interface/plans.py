@@ -46,7 +46,12 @@ class Pending(Protocol):
 
 
 class Begun(Protocol):
-    """The record of a computation that has begun: :class:`ggplug.memory.Run`."""
+    """The record of a computation that has begun: :class:`ggplug.memory.Run`.
+
+    ``thread``: which one computes.  It is set to 0 in a ``finally`` at last, which no interrupt comes before.
+    """
+
+    thread: int
 
     def end(self, *pending: Pending, progress: int) -> None:
         """All of it was given to streams: those that may still be at it, and how many nodes that are."""

@@ -402,8 +402,9 @@ class Allocation:
     def begin(self, graph: Graph) -> Run:
         """Begins a computation of ``graph`` here: from now on results of earlier ones are gone.
 
-        What begins one calls its ``end`` or its ``fail``.  Raises BusyError if another thread is computing here, and
-        TensorStateError if a leaf that lies here has to be set and was not, since :meth:`prepare`.
+        What begins one calls its ``end`` or its ``fail``, and sets its ``thread`` to 0 at last.  Raises BusyError if
+        another thread is computing here, and TensorStateError if a leaf that lies here has to be set and was not, since
+        :meth:`prepare`.
         """
         for buffer in self._of_inputs:
             if buffer.unset:
@@ -423,7 +424,11 @@ class Allocation:
 
         ``pending``: streams that may still be at it.  ``progress``: how many nodes were computed, by default all.
         """
-        self.begin(graph).end(*pending, progress=len(graph.nodes) if progress is None else progress)
+        run = self.begin(graph)
+        try:
+            run.end(*pending, progress=len(graph.nodes) if progress is None else progress)
+        finally:
+            run.thread = 0
 
 
 def _numbers(graph: Graph, values: Sequence[int] | npt.NDArray[Any], what: str) -> Numbers:

@@ -378,6 +378,8 @@ class Scheduler:
             finally:
                 run.fail(error)
             raise
+        finally:
+            run.thread = 0
 
     def _version(self, execution: Execution, graph: Graph) -> int:
         """Which version computes: the one that the graph was allocated in, or the next if it has no inputs there."""

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 from ggplug.backend import Device
-from ggplug.errors import DuplicateNameError, FreedError, GGPlugError
+from ggplug.errors import DuplicateNameError, FreedError
 from ggplug.graph import Graph
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, turn
@@ -112,8 +112,6 @@ class Model:
 class _Turn(Claim):
     """A turn, or a whole call, with a model that was not freed."""
 
-    DEPTH = 2
-
     def __init__(self, model: Model, *, whole: bool = False) -> None:
         super().__init__(() if whole else (model,), (model._calls,) if whole else NOTHING, OPEN if whole else CLOSED)
         self._model = model
@@ -124,7 +122,7 @@ class _Turn(Claim):
             if self._model.freed:
                 raise FreedError(f"{self._model!r} was freed", thing=self._model, remedy="load it again")
             self._model.files.check()
-        except GGPlugError:
+        except BaseException:
             self.__exit__()
             raise
 
