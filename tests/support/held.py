@@ -57,7 +57,7 @@ def until(condition: Callable[[], object]) -> None:
 
 def holds(thread: Doing) -> bool:
     """Whether a thread holds something."""
-    return any(each.thread == thread.ident and each.granted for each in HELD.copy().values())
+    return any(each.thread == thread.ident and each.granted for each in [*HELD.values()])
 
 
 class Gate:

@@ -69,4 +69,4 @@ def dropped(frame: FrameType | None) -> bool:
 
 def still_held() -> list[Held]:
     """What threads hold now, without what has ended while an error keeps its frames."""
-    return [held for held in HELD.copy().values() if held.lasts]
+    return [held for held in [*HELD.values()] if held.lasts]

@@ -226,8 +226,8 @@ class Graph:
     def expand(self, *outputs: Tensor) -> Graph:
         """Adds what is needed to compute ``outputs`` and is not in the graph yet; returns the graph.
 
-        Raises GraphError for a part of another graph, and for what is no tensor.  Where it raises, and where Ctrl-C
-        interrupts it, the graph stays as it was.
+        Raises GraphError for a part of another graph, and for what is no tensor.  Where it raises, whatever it is, the
+        graph stays as it was.
         """
         if self.positions is not None:
             raise GraphError(f"{self!r} is a part of another graph: expand the whole one")

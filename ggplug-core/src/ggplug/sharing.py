@@ -50,8 +50,8 @@ CLOSED (native code computes): nothing.  OPEN (Python code works with it): to ac
 
 NOTHING: frozenset[Any] = frozenset()
 
-_LOOK_AGAIN = 0.25
-"""Seconds after which a thread that waits looks again, in case that an interrupt kept another one from waking it."""
+_LOOK_AGAIN = 0.05
+"""Seconds after which a thread that waits looks again: nobody wakes it when a claim ends that somebody keeps."""
 _LEAVE_WITHIN = 5.0
 """Seconds that leaving the interpreter waits for other threads that compute: until a queue has run empty, say."""
 
@@ -85,7 +85,8 @@ class Held:
 HELD: dict[Any, Held] = {}
 """All claims in the order in which they came; some may have ended.
 
-The keys are weak references to locks, so a claim goes when its block has ended.
+The keys are weak references to locks, so a claim goes when its block has ended.  Nothing else may refer to a key: one
+that is taken out earlier must not be there any more when its lock goes.
 """
 
 WAITING: dict[Held, SimpleQueue[object]] = {}
@@ -248,7 +249,7 @@ def settle(claim: Held) -> None:
     claim.nested = _holds_more(claim)
     try:
         while True:
-            grants, blockers = _grants, _blockers(claim, HELD.copy().values())
+            grants, blockers = _grants, _blockers(claim, [*HELD.values()])
             if blockers:
                 if claim in WAITING:
                     _check_cycle(claim)
@@ -284,7 +285,7 @@ def _wait(queue: SimpleQueue[object], blocker: Held) -> None:
 def _holds_more(claim: Held) -> bool:
     """Whether the thread of a claim holds anything else; raises BusyError if that conflicts with the claim."""
     found = False
-    for each in HELD.copy().values():
+    for each in [*HELD.values()]:
         if each is claim or each.thread != claim.thread or not each.granted or not each.lasts:
             continue
         found = True
@@ -328,7 +329,7 @@ def _conflict(one: Held, other: Held) -> Any:
 def _check_cycle(claim: Held) -> None:
     """Raises BusyError if a thread that ``claim`` waits for waits, directly or not, for the thread of ``claim``."""
     waiting = WAITING.copy()  # first: what these threads hold they still hold afterwards
-    claims = HELD.copy().values()
+    claims = [*HELD.values()]
     seen: set[int] = set()
     unseen = first = _blockers(claim, claims)
     while unseen:
@@ -357,7 +358,7 @@ def held_by_others(thing: Any) -> bool:
     """Whether another thread has something for itself now."""
     claim = Held()
     claim.thread, claim.shared, claim.nested = get_ident(), (thing,), True
-    return bool(_blockers(claim, HELD.copy().values()))
+    return bool(_blockers(claim, [*HELD.values()]))
 
 
 # -- leaving the interpreter -------------------------------------------------------------------------
@@ -387,7 +388,7 @@ def leave(stop: Callable[[], object] | None = None) -> None:
 
 
 def _others_hold() -> bool:
-    return any(each.granted and each.thread != _leaving and each.lasts for each in HELD.copy().values())
+    return any(each.granted and each.thread != _leaving and each.lasts for each in [*HELD.values()])
 
 
 def end_thread_if_leaving() -> None:

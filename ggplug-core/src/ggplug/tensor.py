@@ -311,7 +311,7 @@ class Tensor:
         else:
             raise TypeMismatchError(f"{self!r} can only be placed in a Buffer, got {buffer!r}", tensor=self, got=buffer)
         before, buffer_type = self.buffer, None if buffer is None else buffer.type
-        # First, too: Ctrl-C may keep the second one from being made.
+        # First, too: where this breaks off the second one is not made.
         self._changed(before)
         self.buffer, self.buffer_type, self.offset = buffer, buffer_type, offset
         self._changed(before)

@@ -137,7 +137,7 @@ class CudaQueue(StepwiseQueue):
                     for start in launchers:
                         start()
                 finally:
-                    if self._is_capturing():  # wherever Ctrl-C came
+                    if self._is_capturing():  # wherever it broke off
                         graph = self.stream.end_capture()
         except (self.cuda.runtime.CUDARuntimeError, self.cuda.driver.CUDADriverError) as error:
             if error.status not in _CAPTURE:

@@ -69,7 +69,7 @@ class Faults:
         """
         record = np.zeros((), self._runtime.driver.library.record)
         with self._runtime.guard.guarded("reading"), self.lock:
-            self._asking = record  # kept if an interrupt comes now: the queue writes to it
+            self._asking = record  # kept where this breaks off: the queue writes to it
             reading = self._queue.read(self.memory.handle, 0, record.reshape(1).view(np.uint8))
             self._clear(self.memory)
             graphs, self.pending = self.pending, {}

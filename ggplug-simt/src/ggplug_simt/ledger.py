@@ -31,7 +31,7 @@ class DeviceMemory:
         self.freed = False
 
     def __del__(self) -> None:
-        if getattr(self, "handle", None) is not None:  # Ctrl-C may have come before it had that
+        if getattr(self, "handle", None) is not None:  # it may never have got that
             heir = DeviceMemory(self.ledger, self.size)
             heir.handle, self.handle = self.handle, None
             self.ledger.drop(heir)
@@ -41,7 +41,7 @@ _taken = attrgetter("taken")
 
 
 class Ledger:
-    """Memory of one device, counted.  Ctrl-C at any moment loses none of it."""
+    """Memory of one device, counted.  Wherever something breaks off, none of it is lost."""
 
     def __init__(self, guard: Guard, order: Order, total: Callable[[], int]) -> None:
         self._guard = guard

@@ -97,7 +97,7 @@ class SimtBuffer(Buffer):
         self.runtime.ledger.give(self.memory)
 
     def __del__(self) -> None:
-        memory: DeviceMemory | None = getattr(self, "memory", None)  # Ctrl-C may have come before it had one
+        memory: DeviceMemory | None = getattr(self, "memory", None)  # it may never have got one
         if memory is not None:
             memory.ledger.drop(memory)
 

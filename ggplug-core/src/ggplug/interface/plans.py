@@ -48,7 +48,7 @@ class Pending(Protocol):
 class Begun(Protocol):
     """The record of a computation that has begun: :class:`ggplug.memory.Run`.
 
-    ``thread``: which one computes.  It is set to 0 in a ``finally`` at last, which no interrupt comes before.
+    ``thread``: which one computes.  It is set to 0 at last, in a ``finally``.
     """
 
     thread: int

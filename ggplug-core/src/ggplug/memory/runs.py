@@ -245,7 +245,7 @@ def begun(allocation: Located) -> Run:
         raise entered(arena, last.thread)
     run = Run(allocation)
     arena.begun = ref(run)
-    run.thread = thread  # no call after this: an interrupt would leave a run that nobody ends
+    run.thread = thread  # last, and without a call, so that whoever began a run ends it
     return run
 
 

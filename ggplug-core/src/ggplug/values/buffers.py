@@ -143,7 +143,7 @@ class Buffer(Overridable, ABC):
 
     @abstractmethod
     def _free(self) -> None:
-        """Gives the memory back; called once, and again where Ctrl-C or an error ended it and ``free`` is repeated."""
+        """Gives the memory back; called once, and again where it raised and ``free`` is repeated."""
 
     # Optional
 
@@ -330,7 +330,7 @@ class Buffer(Overridable, ABC):
     def free(self) -> None:
         """Gives the memory back, after waiting for what uses it.  Freeing twice does nothing.
 
-        Where Ctrl-C interrupts it, it can be repeated.  Raises BufferUseError while exported, and BusyError if it is
+        Where it breaks off, it can be repeated.  Raises BufferUseError while exported, and BusyError if it is
         called from within what it would have to wait for.
         """
         if self._given_back:
