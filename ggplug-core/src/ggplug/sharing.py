@@ -1,24 +1,15 @@
 """Who uses what now: buffers, streams and thread teams that several threads share.
 
 A *claim* says what a thread needs inside a ``with`` block: things for itself, and things that it shares with others.
+A computation has the thread team, or the stream, for itself and shares the buffers of its graph; ``set``, ``get``,
+``free`` and the like have buffers for themselves.  Two claims conflict if one has for itself what the other needs.  A
+claim waits for those that conflict with it and came before it.  A thread may claim more inside of a claim; where it
+would wait for itself, directly or by way of other threads, it gets :class:`~ggplug.errors.BusyError`.
 
-=====================================================  ==================  =========================
-what a thread does                                     for itself          shared
-=====================================================  ==================  =========================
-computes in host memory                                the thread team     the buffers of the graph
-gives work to a stream                                 the stream          the buffers of the work
-``set``, ``get``, ``clear``, ... and ``free``          the buffers
-=====================================================  ==================  =========================
-
-Two claims conflict if one has for itself what the other needs.  A claim waits for those that conflict with it and came
-before it; so no buffer is changed or freed under a computation, and a thread that computes in a loop keeps none out.
-A thread may claim more inside of a claim.  Where it would wait for itself, directly or by way of the threads that it
-waits for, it gets :class:`~ggplug.errors.BusyError`.
-
-:data:`HELD` has the claims of all threads in the order in which they came.  An interrupt (Ctrl-C) strikes when a
-function begins, and when one that is written in C has returned; nowhere else do threads take turns, either.  So what is
-written here without a call happens at once, for all threads.  A claim is in force while its lock is locked: the
-lock's own ``__exit__``, which is written in C, ends the block, and no interrupt comes before that.
+How it is done: :data:`HELD` has the claims of all threads in order.  Python looks for an interrupt (Ctrl-C), and lets
+another thread run, when a function begins and when one that is written in C has returned.  So what is written here
+without a call happens at once.  A claim is in force while its lock is locked, and the lock's own ``__exit__``, written
+in C, ends it: no interrupt comes before that, as it can with one that is written in Python.
 """
 
 from __future__ import annotations
@@ -101,10 +92,9 @@ _ending: list[threading.Thread] = []
 
 
 class _Exit(property):
-    """The ``__exit__`` of a lock as that of the claim whose lock it is."""
+    """The ``__exit__`` of a claim: that of its lock.  ``contextlib.ExitStack`` calls it by the class."""
 
     def __call__(self, claim: Claim, *exc: object) -> None:
-        """As ``contextlib.ExitStack`` calls it."""
         claim._lock.release()
 
 
@@ -331,10 +321,10 @@ def _check_cycle(claim: Held) -> None:
     waiting = WAITING.copy()  # first: what these threads hold they still hold afterwards
     claims = [*HELD.values()]
     seen: set[int] = set()
-    unseen = first = _blockers(claim, claims)
+    first = _blockers(claim, claims)
+    unseen = [*first]
     while unseen:
-        thread = unseen[0][0].thread
-        unseen = unseen[1:]
+        thread = unseen.pop()[0].thread
         if thread == claim.thread:
             thing = first[0][1]
             raise BusyError(
@@ -346,7 +336,7 @@ def _check_cycle(claim: Held) -> None:
             seen.add(thread)
             for each in waiting:
                 if each.thread == thread:
-                    unseen = [*unseen, *_blockers(each, claims)]
+                    unseen += _blockers(each, claims)
 
 
 def waits(thread: int) -> bool:
