@@ -96,11 +96,6 @@ class SimtBuffer(Buffer):
     def _free(self) -> None:
         self.runtime.ledger.give(self.memory)
 
-    def __del__(self) -> None:
-        memory: DeviceMemory | None = getattr(self, "memory", None)  # it may never have got one
-        if memory is not None:
-            memory.ledger.drop(memory)
-
 
 class SimtHostBufferType(HostBufferType):
     """Pinned host memory: ordinary to the host, quick to transfer for the device."""

@@ -43,18 +43,14 @@ class Lane:
             return
         # Another thread may wait for this queue while its own gives it more: only what was given before is done after.
         done, self._kept = self._kept, []
-        finished = False
         try:
             with self.guard.guarded("waiting"):
                 self.queue.finish()
-                finished = True
                 done.clear()  # here, because what the vendor's library remembers of it may wait, too
         except GGPlugError as error:
-            if self.error is None:
-                self.error = error
+            self.error = self.error or error
         except BaseException:  # broken off: the queue may still be at it
-            if not finished:
-                self._kept += done
+            self._kept += done
             raise
 
 
