@@ -175,7 +175,8 @@ def present() -> Claim:
 
 def present_while(thing: object) -> None:
     """As inside of :func:`present`, as long as an object lives."""
-    end_thread_if_leaving()
+    if _leaving:
+        end_thread_if_leaving()
     held = Held()
     held.thread = get_ident()
     held.granted = True
