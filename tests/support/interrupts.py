@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from ggplug.sharing import HELD
-from ggplug.system.stacks import is_inside
+from ggplug.sharing import HELD, Held
 
 DROPPED = ("__del__", "_graph_was_freed", "_remove", "<genexpr>")
 
@@ -68,6 +67,6 @@ def dropped(frame: FrameType | None) -> bool:
     return False
 
 
-def still_held() -> list[Any]:
-    """What threads hold now, without what an interrupt left behind."""
-    return [held[:3] for held in HELD.copy().values() if held[4] is None or is_inside(held[4])]
+def still_held() -> list[Held]:
+    """What threads hold now, without what has ended while an error keeps its frames."""
+    return [held for held in [*HELD.values()] if held.lasts]

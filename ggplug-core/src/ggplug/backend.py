@@ -541,10 +541,12 @@ class Backend(Overridable):
         run = allocation.begin(graph)
         try:
             plan.compute()
+            run.end(self, progress=len(graph.nodes))
         except BaseException as error:
             run.fail(error, self)
             raise
-        run.end(self, progress=len(graph.nodes))
+        finally:
+            run.thread = 0
 
     @alone
     def free(self) -> None:

@@ -226,8 +226,8 @@ class Graph:
     def expand(self, *outputs: Tensor) -> Graph:
         """Adds ``outputs`` and the tensors that they are computed from, and returns the graph.
 
-        Raises GraphError for a part of another graph, and for arguments that are no tensors.  If it raises, or Ctrl-C
-        interrupts it, the graph stays as it was.
+        Raises GraphError for a part of another graph, and for arguments that are no tensors.  If it raises, the graph
+        stays as it was.
         """
         if self.positions is not None:
             raise GraphError(f"{self!r} is a part of another graph: expand the whole one")

@@ -311,7 +311,7 @@ class Tensor:
         else:
             raise TypeMismatchError(f"{self!r} can only be placed in a Buffer, got {buffer!r}", tensor=self, got=buffer)
         before, buffer_type = self.buffer, None if buffer is None else buffer.type
-        # Before the change, too: Ctrl-C may prevent the second call.
+        # Before the change, too: an interrupt may prevent the second call.
         self._changed(before)
         self.buffer, self.buffer_type, self.offset = buffer, buffer_type, offset
         self._changed(before)

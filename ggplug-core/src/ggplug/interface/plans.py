@@ -45,7 +45,12 @@ class Pending(Protocol):
 
 
 class Begun(Protocol):
-    """The record of a computation that has begun; implemented by :class:`ggplug.memory.Run`."""
+    """The record of a computation that has begun; implemented by :class:`ggplug.memory.Run`.
+
+    ``thread``: the thread that computes.  It is set to 0 at last, in a ``finally``.
+    """
+
+    thread: int
 
     def end(self, *pending: Pending, progress: int) -> None:
         """All of it was submitted.  ``progress``: number of nodes; ``pending``: streams that may still compute them."""

@@ -403,8 +403,9 @@ class Allocation:
     def begin(self, graph: Graph) -> Run:
         """Begins a computation of ``graph`` in these places: results of earlier computations are lost.
 
-        The caller must call ``end`` or ``fail`` of the returned run.  Raises BusyError if another thread computes in
-        these places, and TensorStateError if a leaf must be set and was not set since :meth:`prepare`.
+        The caller must call ``end`` or ``fail`` of the returned run, and then set its ``thread`` to 0.  Raises BusyError
+        if another thread computes in these places, and TensorStateError if a leaf must be set and was not set since
+        :meth:`prepare`.
         """
         for buffer in self._of_inputs:
             if buffer.unset:
@@ -424,7 +425,11 @@ class Allocation:
 
         ``pending``: streams that may still compute it.  ``progress``: number of computed nodes, by default all.
         """
-        self.begin(graph).end(*pending, progress=len(graph.nodes) if progress is None else progress)
+        run = self.begin(graph)
+        try:
+            run.end(*pending, progress=len(graph.nodes) if progress is None else progress)
+        finally:
+            run.thread = 0
 
 
 def _numbers(graph: Graph, values: Sequence[int] | npt.NDArray[Any], what: str) -> Numbers:

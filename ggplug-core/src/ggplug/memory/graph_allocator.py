@@ -319,10 +319,12 @@ def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> N
     try:
         poison_before(layout, allocation.buffers)
         _poisoned(stream, graph, allocation, layout)
+        run.end(stream, progress=len(graph.nodes))
     except BaseException as error:
         run.fail(error, stream)
         raise
-    run.end(stream, progress=len(graph.nodes))
+    finally:
+        run.thread = 0
 
 
 def _poisoned(stream: Backend, graph: Graph, allocation: Allocation, layout: Layout) -> None:

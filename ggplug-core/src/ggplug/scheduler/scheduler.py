@@ -379,6 +379,8 @@ class Scheduler:
             finally:
                 run.fail(error)
             raise
+        finally:
+            run.thread = 0
 
     def _version(self, execution: Execution, graph: Graph) -> int:
         """The version to compute in: that in which the graph was allocated, or the next if it has no inputs there."""

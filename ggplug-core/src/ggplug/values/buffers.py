@@ -146,7 +146,7 @@ class Buffer(Overridable, ABC):
 
     @abstractmethod
     def _free(self) -> None:
-        """Frees the memory; called once, and again if Ctrl-C or an error ended it and ``free`` is repeated."""
+        """Frees the memory; called once, and again if it raised and ``free`` is repeated."""
 
     # Optional
 
@@ -333,7 +333,7 @@ class Buffer(Overridable, ABC):
     def free(self) -> None:
         """Frees the memory, after waiting for computations and accesses.  Freeing twice does nothing.
 
-        If Ctrl-C interrupts it, it can be repeated.  Raises BufferUseError while exported, and BusyError if it is
+        If an interrupt ends it, it can be repeated.  Raises BufferUseError while exported, and BusyError if it is
         called from within a computation that it would wait for.
         """
         if self._given_back:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 from ggplug.backend import Device
-from ggplug.errors import DuplicateNameError, FreedError, GGPlugError
+from ggplug.errors import DuplicateNameError, FreedError
 from ggplug.graph import Graph
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, turn
@@ -115,8 +115,6 @@ class Model:
 class _ModelLock(Claim):
     """The claim of :meth:`Model.locked`, or with ``whole`` of :meth:`Model.call`, on a model that was not freed."""
 
-    DEPTH = 2
-
     def __init__(self, model: Model, *, whole: bool = False) -> None:
         super().__init__(() if whole else (model,), (model._calls,) if whole else NOTHING, OPEN if whole else CLOSED)
         self._model = model
@@ -127,7 +125,7 @@ class _ModelLock(Claim):
             if self._model.freed:
                 raise FreedError(f"{self._model!r} was freed", thing=self._model, remedy="load it again")
             self._model.files.check()
-        except GGPlugError:
+        except BaseException:
             self.__exit__()
             raise
 
