@@ -15,7 +15,6 @@ from itertools import pairwise
 from ggplug.errors import GraphError
 from ggplug.graph import Graph
 from ggplug.nodes.groups import UNGROUPED, Group, Groups, Missed
-from ggplug.nodes.hazards import Hazards
 from ggplug.patterns import Pattern, is_one_of
 from ggplug.tensor import Operation, Tensor
 from ggplug.types import TensorFlag
@@ -163,6 +162,8 @@ class _Uses:
     """Who needs which result of a graph, by position; ``place`` is that of each node in the order of computation."""
 
     def __init__(self, graph: Graph, *, order: Sequence[int] | None = None, leaving: Collection[int] = ()) -> None:
+        from ggplug.nodes.hazards import Hazards  # needed where nodes are grouped, and for nothing that imports this
+
         self.graph = graph
         self.order = graph.order if order is None else order
         self.place = {position: number for number, position in enumerate(self.order)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -45,14 +45,16 @@ class Pending(Protocol):
     def synchronize(self) -> None: ...
 
 
-class Begun(Protocol):
-    """The record of a computation that has begun: :class:`ggplug.memory.Run`."""
+if TYPE_CHECKING:  # what annotations alone name
 
-    def end(self, *pending: Pending, progress: int) -> None:
-        """All of it was given to streams: those that may still be at it, and how many nodes that are."""
+    class Begun(Protocol):
+        """The record of a computation that has begun: :class:`ggplug.memory.Run`."""
 
-    def fail(self, error: BaseException, *pending: Pending) -> None:
-        """It failed; ``pending``: streams that may still be at what was given to them."""
+        def end(self, *pending: Pending, progress: int) -> None:
+            """All of it was given to streams: those that may still be at it, and how many nodes that are."""
+
+        def fail(self, error: BaseException, *pending: Pending) -> None:
+            """It failed; ``pending``: streams that may still be at what was given to them."""
 
 
 class Places(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,17 +21,18 @@ from ggplug.values.buffers import Buffer
 from ggplug.values.described import Named
 
 
-class Matching(Named, Protocol):
-    """A device as the plans see it that call its kernels: what it has for each group of a graph."""
+if TYPE_CHECKING:  # what annotations alone name
 
-    def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]: ...
+    class Matching(Named, Protocol):
+        """A device as the plans see it that call its kernels: what it has for each group of a graph."""
 
+        def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]: ...
 
-class Stream(Protocol):
-    """A stream as its plans see it."""
+    class Stream(Protocol):
+        """A stream as its plans see it."""
 
-    @property
-    def device(self) -> Matching: ...
+        @property
+        def device(self) -> Matching: ...
 
 
 class Operand(NamedTuple):
