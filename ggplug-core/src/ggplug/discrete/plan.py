@@ -28,7 +28,6 @@ from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import strided
 
-
 if TYPE_CHECKING:  # what annotations alone name
     from ggplug.interface.walking import Matching
 

@@ -20,7 +20,6 @@ from ggplug.values.arrays import strided
 from ggplug.values.buffers import Buffer
 from ggplug.values.described import Named
 
-
 if TYPE_CHECKING:  # what annotations alone name
 
     class Matching(Named, Protocol):
