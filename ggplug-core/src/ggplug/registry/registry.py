@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from ggplug.hookspecs import Hooks
 from ggplug.registry import naming
 from ggplug.registry.catalog import LOADING, Catalog
 from ggplug.registry.discover import Installed, Settings
-from ggplug.registry.doctor import examine_all
+from ggplug.registry.doctor import Trial, try_all
 from ggplug.registry.facts import DeviceFacts, ask, check_device, check_registration, silent
 from ggplug.registry.isolation import FaultError, HangError, all_within, within
 from ggplug.registry.lifecycle import Lifecycle
@@ -79,6 +80,7 @@ class Registry:
         Those that fail are logged and kept in :meth:`failures`; nothing is raised.  Returns what is loaded, in
         priority order.
         """
+        self.lifecycle.consult(self.catalog.usable())
         for plugin in self.catalog.usable():
             if plugin.failure is None:
                 _quietly(self.lifecycle.load, plugin)
@@ -151,7 +153,9 @@ class Registry:
         the ``error``.
         """
         listed = self._listed(unique=unique)
-        answers = all_within(self.settings.timeout, {n: partial(ask, each) for n, each in enumerate(listed)})
+        owners = filter(None, {self.catalog.owner(each.device) for each in listed})
+        with self.lifecycle.crashes.during(Stage.PROBED, *owners):
+            answers = all_within(self.settings.timeout, {n: partial(ask, each) for n, each in enumerate(listed)})
         return [self._describe(each, answers[n]) for n, each in enumerate(listed)]
 
     def _describe(self, facts: DeviceFacts, answer: DeviceProps | HangError | FaultError) -> Description:
@@ -180,6 +184,7 @@ class Registry:
         return None if first is device else first
 
     def _listed(self, *, unique: bool = True) -> list[DeviceFacts]:
+        self.lifecycle.consult(self.catalog.usable())
         for plugin in self.catalog.usable():
             if plugin.failure is None:
                 _quietly(self.lifecycle.probe, plugin)
@@ -268,6 +273,7 @@ class Registry:
                     )
                 if plugin.failure is not None and plugin.find is not None:
                     self.lifecycle.reset(plugin)
+                    self.lifecycle.consult([plugin], again=True)
                 return self.lifecycle.load(plugin)
 
     def load_all_from_path(self, folder: str | os.PathLike[str]) -> list[Registration]:
@@ -332,7 +338,21 @@ class Registry:
             chosen = self.catalog.plugins()
         else:
             chosen = [self.catalog.require(name, left_out=True) for name in names]
-        return examine_all(chosen, self.settings.timeout or Settings.timeout)
+        trials = try_all(chosen, self.settings.timeout or Settings.timeout)
+        return [self._finding(plugin, trial) for plugin, trial in zip(chosen, trials, strict=True)]
+
+    def _finding(self, plugin: Plugin, trial: Trial) -> PluginStatus:
+        failure = self.lifecycle.judge(plugin, trial)
+        if trial.crash is None:
+            return trial.status
+        remedy = f"a fault of the plugin or its driver; GGPLUG_DISABLE={plugin.qualified} leaves it out"
+        return dataclasses.replace(
+            trial.status,
+            ok=False,
+            error=f"{trial.doing}: {trial.crash}",
+            remedy=failure.remedy if failure else remedy,
+            traceback=trial.details or None,
+        )
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -348,7 +368,8 @@ class Registry:
         plugin = self.catalog.owner(device)
         start = time.perf_counter()
         try:
-            stream = device.init(**params)
+            with self.lifecycle.crashes.during(Stage.INITIALISED, *filter(None, [plugin])):
+                stream = device.init(**params)
         except GGPlugError:
             raise
         except Exception as error:
