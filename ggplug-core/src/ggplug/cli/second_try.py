@@ -6,10 +6,8 @@ import os
 import select
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Callable
-from typing import NoReturn
 
 from ggplug.cli.app import exit_code_of
 from ggplug.cli.streams import ended_by_signals, stdout
@@ -24,7 +22,7 @@ def tried_twice(command: Callable[[], object]) -> int:
     Only on Linux, where a process that has loaded no plugin may be forked.  Elsewhere the next command knows of the
     crash.
     """
-    if sys.platform != "linux":
+    if sys.platform != "linux" or stdout() is sys.stdout:  # that of a program that calls the command
         return exit_code_of(command)
     limit = REGISTRY.settings.timeout
     # Longer than all plugins may take to load, to list their devices, and to say what these are.
@@ -36,7 +34,10 @@ def tried_twice(command: Callable[[], object]) -> int:
         child = os.fork()
     if not child:
         os.close(reader)
-        _run_and_end(command, writer)
+        try:
+            return exit_code_of(command)
+        finally:  # unless a plugin has ended the process
+            os.write(writer, b".")
     os.close(writer)
     told: list[int] = []
     finished = False
@@ -49,21 +50,7 @@ def tried_twice(command: Callable[[], object]) -> int:
             os.kill(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os.close(reader)
-    if finished:
-        return code
-    if told and code in _BY_USERS:
-        return 128 - code
+    if finished or (told and code in _BY_USERS):
+        return code if code >= 0 else 128 - code
     REGISTRY.lifecycle.wary = True
     return exit_code_of(command)
-
-
-def _run_and_end(command: Callable[[], object], writer: int) -> NoReturn:
-    """In the child process: runs the command, and says that it was no plugin that ended the process."""
-    code = 1
-    try:
-        code = exit_code_of(command)
-    except BaseException:
-        traceback.print_exc()
-    sys.stderr.flush()
-    os.write(writer, b".")
-    os._exit(code)
