@@ -68,6 +68,24 @@ def test_the_option_names_the_device(pytester: pytest.Pytester) -> None:
     pytester.runpytest(*arguments, "--ggplug-device", "nonsense").assert_outcomes(errors=1)
 
 
+def test_why_there_is_no_device_is_said_once(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from ggplug_testing import BackendSuite
+
+        class TestNobody(BackendSuite):
+            device_name = "Nobody0"
+        """
+    )
+    result = pytester.runpytest("-k", "test_op and (relu or sum_rows or norm)", "-rs", *QUIET)
+    assert result.ret == 1
+    outcomes = result.parseoutcomes()
+    assert outcomes["errors"] == 1
+    assert outcomes["skipped"] > 2
+    assert str(result.stdout).count("there is no device 'Nobody0'; plugins ") == 1
+    result.stdout.fnmatch_lines(["SKIPPED *there is no device 'Nobody0'; the first test that asked for it says why"])
+
+
 def test_faults_fail_and_are_listed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
