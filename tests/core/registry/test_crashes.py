@@ -271,6 +271,13 @@ def test_a_safe_command_lets_no_plugin_crash_it(way: str, own: Site, tmp_path: P
     assert imports(tmp_path) == 1
 
 
+def test_devices_survives_a_crash_of_which_nothing_can_be_recorded(own: Site, settings: dict[str, str]) -> None:
+    done = own.ggplug("devices", **{**settings, "GGPLUG_CACHE_DIR": "/dev/null/nothing"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "NPU0" in done.stdout
+    assert "Bad of fake-bad 1.0 failed to load: it crashed the process with SIGABRT" in " ".join(done.stdout.split())
+
+
 def spoil(folder: Path, how: str) -> None:
     plugins = folder / "plugins"
     if how == "a file":

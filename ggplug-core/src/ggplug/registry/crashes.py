@@ -110,7 +110,7 @@ class Crashes:
             status = os.lstat(path)
         except OSError:
             return None
-        return str(path) if stat.S_ISDIR(status.st_mode) and cache.distrust(status) is None else None
+        return str(path.absolute()) if stat.S_ISDIR(status.st_mode) and cache.distrust(status) is None else None
 
     @cached_property
     def _names(self) -> set[str]:

@@ -164,16 +164,14 @@ class Plugin:
 
     def error(self) -> PluginError:
         """What went wrong, to be raised from ``failure.cause``."""
-        failure = self.failure
-        assert failure is not None
-        return PluginError(
-            f"the plugin {self.described} {failure.doing}: {failure.reason}",
-            entry_point=self.name,
-            distribution=self.distribution,
-            version=self.version,
-            stage=self.stage.value,
-            remedy=failure.remedy,
-        )
+        assert self.failure is not None
+        message = f"the plugin {self.described} {self.failure.doing}: {self.failure.reason}"
+        return self.problem(message, self.failure.remedy)
+
+    def problem(self, message: str, remedy: str, **more: Any) -> PluginError:
+        """An error whose fields name this plugin."""
+        told = {"distribution": self.distribution, "version": self.version, "stage": self.stage.value}
+        return PluginError(message, entry_point=self.name, **told, remedy=remedy, **more)
 
     def status(self) -> PluginStatus:
         error, remedy = None, None
