@@ -26,7 +26,7 @@ def tried_twice(command: Callable[[], object]) -> int:
         return exit_code_of(command)
     limit = REGISTRY.settings.timeout
     # Longer than all plugins may take to load, to list their devices, and to say what these are.
-    patience = 2 * limit * (len(REGISTRY.catalog.plugins()) + 1) if limit else None
+    patience = 2 * limit * (len(REGISTRY.catalog.plugins()) + 1) + 15 if limit else None
     stdout().flush()
     reader, writer = os.pipe()
     with warnings.catch_warnings():
