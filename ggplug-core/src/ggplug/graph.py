@@ -18,12 +18,14 @@ import numpy.typing as npt
 
 from ggplug.display import pictures
 from ggplug.errors import BufferUseError, GraphError, TensorStateError
-from ggplug.tensor import Computed, Listing, Tensor
+from ggplug.tensor import Tensor
 from ggplug.values.buffers import Buffer, BufferType
 from ggplug.values.revisions import Revision
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from ggplug.tensor import Computed, Listing
 
 T = TypeVar("T")
 
@@ -48,11 +50,13 @@ class RunPlaces(Protocol):
     def place(self, graph: Graph, position: int) -> tuple[Buffer, int]: ...
 
 
-class Run(Computed["Graph"], Protocol):
-    """The record of a computation or allocation of a graph; implemented by :class:`ggplug.memory.Run`."""
+if TYPE_CHECKING:  # only annotations name it
 
-    @property
-    def allocation(self) -> RunPlaces: ...
+    class Run(Computed["Graph"], Protocol):
+        """The record of a computation or allocation of a graph; implemented by :class:`ggplug.memory.Run`."""
+
+        @property
+        def allocation(self) -> RunPlaces: ...
 
 
 class Signature:

@@ -33,7 +33,6 @@ from ggplug.values.geometry import extents as extents
 from ggplug.values.revisions import Revision
 
 T = TypeVar("T")
-G_contra = TypeVar("G_contra", contravariant=True)
 
 Array = npt.NDArray[Any]
 
@@ -98,27 +97,26 @@ class Operation:
         return Cost(node.size, moved)
 
 
-class Computed(Protocol[G_contra]):
-    """The last computation of a graph, as tensors use it; implemented by :class:`ggplug.memory.Run`."""
+if TYPE_CHECKING:  # what annotations alone name
+    G_contra = TypeVar("G_contra", contravariant=True)
 
-    @property
-    def serial(self) -> int: ...
-    @property
-    def thread(self) -> int: ...
-    @property
-    def current(self) -> bool: ...
-    def locate(self, graph: G_contra, position: int) -> tuple[Buffer, int]: ...
+    class Computed(Protocol[G_contra]):
+        """What a tensor asks of the last computation of a graph: :class:`ggplug.memory.Run`."""
 
+        @property
+        def serial(self) -> int: ...
+        @property
+        def thread(self) -> int: ...
+        @property
+        def current(self) -> bool: ...
+        def locate(self, graph: G_contra, position: int) -> tuple[Buffer, int]: ...
 
-class Listing(Protocol):
-    """A graph, as its tensors use it; implemented by :class:`ggplug.Graph`."""
-
-    @property
-    def index(self) -> Mapping[Tensor, int]: ...
-    @property
-    def run(self) -> Computed[Self] | None: ...
-    @property
-    def revision(self) -> Revision: ...
+        @property
+        def index(self) -> Mapping[Tensor, int]: ...
+        @property
+        def run(self) -> Computed[Self] | None: ...
+        @property
+        def revision(self) -> Revision: ...
 
 
 class Tensor:

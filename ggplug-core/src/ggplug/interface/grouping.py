@@ -15,7 +15,6 @@ from itertools import pairwise
 from ggplug.errors import GraphError
 from ggplug.graph import Graph
 from ggplug.nodes.groups import UNGROUPED, Group, Groups, Missed
-from ggplug.nodes.hazards import Hazards
 from ggplug.patterns import Pattern, is_one_of
 from ggplug.tensor import Operation, Tensor
 from ggplug.types import TensorFlag
@@ -164,6 +163,8 @@ class _Uses:
     """The nodes that need each result of a graph, by position; ``place``: each node's number in the order."""
 
     def __init__(self, graph: Graph, *, order: Sequence[int] | None = None, leaving: Collection[int] = ()) -> None:
+        from ggplug.nodes.hazards import Hazards  # needed where nodes are grouped, and for nothing that imports this
+
         self.graph = graph
         self.order = graph.order if order is None else order
         self.place = {position: number for number, position in enumerate(self.order)}

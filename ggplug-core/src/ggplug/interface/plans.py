@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -44,19 +44,21 @@ class Pending(Protocol):
     def synchronize(self) -> None: ...
 
 
-class Begun(Protocol):
-    """The record of a computation that has begun; implemented by :class:`ggplug.memory.Run`.
+if TYPE_CHECKING:  # only annotations name it
 
-    ``thread``: the thread that computes.  It is set to 0 at last, in a ``finally``.
-    """
+    class Begun(Protocol):
+        """The record of a computation that has begun; implemented by :class:`ggplug.memory.Run`.
 
-    thread: int
+        ``thread``: the thread that computes.  It is set to 0 at last, in a ``finally``.
+        """
 
-    def end(self, *pending: Pending, progress: int) -> None:
-        """All of it was submitted.  ``progress``: number of nodes; ``pending``: streams that may still compute them."""
+        thread: int
 
-    def fail(self, error: BaseException, *pending: Pending) -> None:
-        """The computation failed; ``pending``: streams that may still do submitted work."""
+        def end(self, *pending: Pending, progress: int) -> None:
+            """All of it was submitted.  ``progress``: number of nodes; ``pending``: streams that may compute them."""
+
+        def fail(self, error: BaseException, *pending: Pending) -> None:
+            """The computation failed; ``pending``: streams that may still do submitted work."""
 
 
 class Places(Protocol):

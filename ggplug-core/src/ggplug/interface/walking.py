@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +20,18 @@ from ggplug.values.arrays import strided
 from ggplug.values.buffers import Buffer
 from ggplug.values.described import Named
 
+if TYPE_CHECKING:  # only annotations name them
 
-class Matching(Named, Protocol):
-    """A device, as its plans use it: it gives the kernel of each group of a graph."""
+    class Matching(Named, Protocol):
+        """A device, as its plans use it: it gives the kernel of each group of a graph."""
 
-    def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]: ...
+        def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]: ...
 
+    class Stream(Protocol):
+        """A stream, as its plans use it."""
 
-class Stream(Protocol):
-    """A stream, as its plans use it."""
-
-    @property
-    def device(self) -> Matching: ...
+        @property
+        def device(self) -> Matching: ...
 
 
 class Operand(NamedTuple):

@@ -18,7 +18,6 @@ from ggplug.types import BufferUsage
 from ggplug.values.arrays import as_bytes, whole_number
 from ggplug.values.described import Described, Named
 from ggplug.values.revisions import Watchers
-from ggplug.values.unset import Unset
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -124,6 +123,8 @@ class Buffer(Overridable, ABC):
     """
 
     def __init__(self, type: BufferType, size: int, address: int | None = None) -> None:
+        from ggplug.values.unset import Unset  # needed where memory is allocated
+
         self.type = type
         self.size = size
         self.address = address

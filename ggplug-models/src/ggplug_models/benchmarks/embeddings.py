@@ -14,7 +14,7 @@ import numpy as np
 
 from ggplug import ops
 from ggplug.backend import Device, NodeTime
-from ggplug.cli.turns import speed_relative, take_turns
+from ggplug.bench.turns import speed_relative, take_turns
 from ggplug.errors import ModelError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS, hookimpl

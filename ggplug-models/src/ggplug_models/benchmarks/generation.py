@@ -14,9 +14,9 @@ import numpy as np
 
 from ggplug import cache
 from ggplug.backend import Device
+from ggplug.bench.products import moved, reader
+from ggplug.bench.turns import best_times, speed_relative
 from ggplug.cli.bench import usable_processors
-from ggplug.cli.products import moved, reader
-from ggplug.cli.turns import best_times, speed_relative
 from ggplug.gguf import GGUFReader
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS, hookimpl
