@@ -76,10 +76,10 @@ def cases(cls: type[Op]) -> Iterator[Case]:
                 yield Case(cls.name, f"{type.name} {layout} cap={cap}", make)
 
 
-def room(node: Tensor, exact: Array, *sources: Array) -> Array:
+def tolerance(node: Tensor, exact: Array, *sources: Array) -> Array:
     """What float32 may be off, in units of 2**-24: of tanh, of gelu's polynomial in it, and of two products."""
     return 32 * np.abs(exact) + 32 * np.abs(sources[-1])
 
 
-RULES[SoftCappedGelu.name] = Rule("one by one", "32 (abs(y) + abs(x))", "tanh twice, a polynomial", room)
-RULES[SoftCappedGeluBack.name] = Rule("one by one", "32 (abs(y) + abs(x))", "tanh twice, two polynomials", room)
+RULES[SoftCappedGelu.name] = Rule("one by one", "32 (abs(y) + abs(x))", "tanh twice, a polynomial", tolerance)
+RULES[SoftCappedGeluBack.name] = Rule("one by one", "32 (abs(y) + abs(x))", "tanh twice, two polynomials", tolerance)

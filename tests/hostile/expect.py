@@ -23,7 +23,7 @@ from ggplug_testing.description import description_of, selected_by
 from ggplug_testing.judging.comparison import compare, compare_selected
 from ggplug_testing.judging.expected import within
 from ggplug_testing.judging.oracle import Store, can_interpret, compute_node, decoded, round_into
-from ggplug_testing.precision import FLUSHED, room
+from ggplug_testing.precision import FLUSHED, tolerance
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -34,7 +34,7 @@ class Expected:
     ``seen``: the bytes that a device left in the roots it computed.  What follows is expected of those, so that one
     node's error is not another one's.  ``values`` has those whose type the reference conversions can read; ``stored``
     the bytes of each node's elements.  ``bad``: for each node that was given indices out of range the mask of them.
-    ``exact`` has what the reference of a node gave before it was rounded, ``rooms`` how far from it results may be.
+    ``exact`` has what the reference of a node gave before it was rounded, ``tolerances`` how far off results may be.
     ``others``: the values that an op of several leaves in those sources that it writes beside the first.
 
     Raises GGPlugError where a reference has no answer (a float that is no integer, as an integer).
@@ -45,7 +45,7 @@ class Expected:
         self.bytes: dict[Tensor, Bytes] = {}
         self.bad: dict[Tensor, Array] = {}
         self.exact: dict[Tensor, Array] = {}
-        self.rooms: dict[Tensor, Array] = {}
+        self.tolerances: dict[Tensor, Array] = {}
         self.others: dict[Tensor, Array] = {}
         self._stores: dict[Tensor, Store] = {}
         for position in dict.fromkeys(graph.roots):
@@ -63,7 +63,7 @@ class Expected:
 
     def _note(self, node: Tensor, sources: Sequence[Array | None], result: Array) -> Array:
         if result.dtype.kind == "f":
-            self.exact[node], self.rooms[node] = result.copy(), room(node, result, sources)
+            self.exact[node], self.tolerances[node] = result.copy(), tolerance(node, result, sources)
         return result
 
     def _keep(self, tensor: Tensor) -> None:
@@ -175,7 +175,7 @@ def difference(
             return _first("zero with another sign", got, want, turned)
     if not alone:
         return _chained(node, got, want, sources, expected)
-    around = expected.rooms.get(node)
+    around = expected.tolerances.get(node)
     if around is None or node.type.is_quantized or (op.writes and op.moves):
         # Elements of blocks are rounded by the largest of their block; what is moved is among what is left.
         return compare(got, want, 1e-4 if node.type.is_quantized and not op.moves else 0).reason
@@ -192,7 +192,7 @@ def _chained(node: Tensor, got: Array, want: Array, sources: list[Array | None],
     with np.errstate(all="ignore"):
         shares = [
             float(np.sum(around[finite] ** 2) / np.sum(expected.exact[each][finite] ** 2))
-            for each, around in expected.rooms.items()
+            for each, around in expected.tolerances.items()
             if (finite := np.isfinite(expected.exact[each])).any()
         ]
     limit = CHAINED * max([1e-7, *filter(np.isfinite, shares)])

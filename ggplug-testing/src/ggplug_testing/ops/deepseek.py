@@ -69,9 +69,9 @@ def _indexed(node: Tensor, exact: Array, q: Array, k: Array, weights: Array, mas
     products = np.einsum("sthd,skd->sthk", q, keys)
     size = np.maximum(np.abs(products), 2 * np.sqrt(np.einsum("sthd,skd->sthk", q**2, keys**2)))
     relative = SUMMED * math.sqrt(q.shape[3] + 1) * size + (q.shape[2] + 2) * np.abs(products)
-    room = np.einsum("sthk,sth->stk", relative, of_heads)[:, np.newaxis]
+    tolerance = np.einsum("sthk,sth->stk", relative, of_heads)[:, np.newaxis]
     hidden = mask[np.arange(q.shape[0]) % max(1, mask.shape[0])]
-    return np.asarray(room + 2 * np.abs(exact) + np.abs(np.where(np.isfinite(exact), exact - hidden, 0)))
+    return np.asarray(tolerance + 2 * np.abs(exact) + np.abs(np.where(np.isfinite(exact), exact - hidden, 0)))
 
 
 describe(

@@ -21,7 +21,7 @@ from ggplug_testing.description import CaseOf, describe
 from ggplug_testing.drawing import ANY, ANYTHING, BATCHES, CONTIGUOUS, FEW, NOT_WHOLE, ROWS, Draw, Drawn, of_one
 from ggplug_testing.drawing.draw import NUMBERS as PARAMETERS
 from ggplug_testing.drawing.sketched import sketched
-from ggplug_testing.precision.rule import EXACT, FLUSHED, UNIT, Node, Room, Rule, element, nearest, of_result
+from ggplug_testing.precision.rule import EXACT, FLUSHED, UNIT, Node, Rule, Tolerance, element, nearest, of_result
 
 
 def _labelled(op: type[Op]) -> Iterator[tuple[dict[str, Any], str]]:
@@ -143,10 +143,10 @@ _ACTIVATIONS: dict[Any, Callable[[Array, Array], Array]] = {
     ops.GeluQuick: lambda x, y: (14 + 4 * np.abs(x)) * np.abs(y) + _overflow(x),
     ops.Silu: lambda x, y: 14 * np.abs(y) + _overflow(x),
 }
-"""The room of activations, which gated units have too, from x and y = f(x)."""
+"""The tolerance of activations, which gated units have too, from x and y = f(x)."""
 
 
-def _activation(of: Any) -> Room:
+def _activation(of: Any) -> Tolerance:
     return lambda node, exact, x: _ACTIVATIONS[of](x, exact)
 
 
