@@ -70,7 +70,7 @@ def _exchanged(sketch: Sketch) -> Iterator[tuple[Type | None, tuple[Type, ...]]]
 
     One of the others is exchanged where it is special already: of a type that is neither F32 nor that of ids.
     """
-    types = tuple(sketch.type_of(position) for position in range(len(sketch.sources)))
+    types = sketch.kinds()
     if not types:
         yield None, ()
         return

@@ -44,6 +44,10 @@ class Sketch(NamedTuple):
     def type_of(self, position: int) -> Type:
         return self.types[min(position, len(self.types) - 1)]
 
+    def kinds(self) -> tuple[Type, ...]:
+        """The type of each source."""
+        return tuple(self.type_of(position) for position in range(len(self.sources)))
+
     def label(self, special: str) -> str:
         """What is special about extents, such as ``n = 0``, and in which sources."""
         sources = [f"{self.type_of(i).name}[{each.replace(' ', 'x')}]" for i, each in enumerate(self.sources)]
