@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug import ops
+from ggplug.backend import limit_of_ids
 from ggplug.graph import Graph
 from ggplug.nodes.hazards import written_sources
 from ggplug.ops.base import Array
@@ -95,7 +96,7 @@ class Expected:
         if node.op.writes:
             self._leave_out(node, target, stored, mask)
             return
-        limit = _limit(node)
+        limit = limit_of_ids(node)
         if not limit:
             target[...] = np.zeros((), target.dtype)
             return
@@ -124,17 +125,7 @@ class Expected:
         ids = node.src[node.op.indexes.ids]
         assert ids is not None
         indices = self._stores[ids.root].read(ids)
-        return (indices < 0) | (indices >= _limit(node))
-
-
-def _limit(node: Tensor) -> int:
-    """How many rows, or matrices, the indices of a node choose from: what is beyond is out of range."""
-    assert node.op is not None
-    assert node.op.indexes is not None
-    of = node.op.indexes.of
-    counted = node if of is None else node.src[of]
-    assert counted is not None
-    return counted.ne[node.op.indexes.dim]
+        return (indices < 0) | (indices >= limit_of_ids(node))
 
 
 CHAINED = 30
@@ -154,7 +145,8 @@ def difference(
     if selects is not None and want.size:
         values = sources[selects.source]
         assert values is not None
-        return _selected(op, got, want, values)
+        with np.errstate(all="ignore"):
+            return compare_selected(got, want, values, ordered=selects.ordered, first=selects.first).reason
     if want.dtype.kind in "iub":
         return compare(got, want, 0).reason
     if isinstance(op, (ops.MulMat, ops.MulMatId)) and any(s is not None and s.type.is_quantized for s in node.src):
@@ -289,26 +281,6 @@ def _step(node: Tensor) -> float:
 
 def _largest(node: Tensor) -> float:
     return {F16: 65504.0, BF16: 3.3895e38}.get(node.type, 3.4028e38)
-
-
-def _selected(op: ops.Op, got: Array, want: Array, values: Array) -> str:
-    """Whether indices select the right elements; of rows with a NaN argsort may put it anywhere."""
-    with np.errstate(all="ignore"):
-        lost = np.isnan(values).any(axis=-1)
-        if op.name == "argsort":
-            width = values.shape[-1]
-            if (np.sort(got, axis=-1) != np.arange(width)).any():
-                return "a row holds an index twice, or one out of range"
-            keep = ~lost
-            if not keep.any():
-                return ""
-            got, want, values = got[keep], want[keep], values[keep]
-            selected = np.take_along_axis(values, got.astype(np.int64), -1)
-            expected = np.take_along_axis(values, want.astype(np.int64), -1)
-            return _first("", selected, expected, selected != expected) if (selected != expected).any() else ""
-        if op.name == "argmax":
-            return compare(got, want, 0).reason
-    return compare_selected(got, want, values, 0.0).reason
 
 
 def _first(what: str, got: Array, want: Array, where: Array) -> str:
