@@ -37,27 +37,10 @@ def _near_ties(type: Type) -> Array:
 
 # -- functions of one number -----------------------------------------------------------------------
 
-_EDGES = np.array(
+_EDGES = np.concatenate(
     [
-        0.0,
-        -0.0,
-        0.5,
-        -0.5,
-        1.5,
-        -1.5,
-        2.5,
-        -2.5,
-        1e-30,
-        -1e-30,
-        3.4e-4,
-        20.0,
-        -20.0,
-        88.0,
-        -88.0,
-        110.0,
-        -110.0,
-        1e4,
-        -1e4,
+        [0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 1e-30, -1e-30, 3.4e-4],
+        [20.0, -20.0, 88.0, -88.0, 110.0, -110.0, 1e4, -1e4],
     ]
 )
 """Zeros, halves (for rounding), tiny and huge numbers, both sides of where float32's exp overflows and vanishes."""
