@@ -74,6 +74,15 @@ def of_result(roundings: int, why: str) -> Rule:
     return element(f"{roundings} abs(y)", why, lambda node, exact, *sources: roundings * np.abs(exact))
 
 
+def of_magnitudes(bound: str, why: str, count: Callable[..., float]) -> Rule:
+    """So many roundings, from the sources, of what the op makes of their magnitudes."""
+
+    def tolerance(node: Node, exact: Array, *sources: Array) -> Array:
+        return np.asarray(count(*sources) * np.asarray(node.op.reference(*map(np.abs, sources))))
+
+    return element(bound, why, tolerance)
+
+
 def row(bound: str, why: str, tolerance: Tolerance) -> Rule:
     return Rule("sums", bound, why, tolerance, spread=True)
 
