@@ -16,7 +16,7 @@ from ggplug.ops.base import OPS
 from ggplug_testing import BackendSuite
 from ggplug_testing.cases import Case, graph_cases
 from ggplug_testing.cases.chains import group_cases
-from ggplug_testing.cases.large import LARGE
+from ggplug_testing.cases.sketched import LARGE
 from ggplug_testing.running.groups import run_groups
 from ggplug_testing.running.runner import cases_of
 

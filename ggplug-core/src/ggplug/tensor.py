@@ -97,11 +97,11 @@ class Operation:
         return Cost(node.size, moved)
 
 
-if TYPE_CHECKING:  # what annotations alone name
+if TYPE_CHECKING:  # only annotations name them
     G_contra = TypeVar("G_contra", contravariant=True)
 
     class Computed(Protocol[G_contra]):
-        """What a tensor asks of the last computation of a graph: :class:`ggplug.memory.Run`."""
+        """The last computation of a graph, as tensors use it; implemented by :class:`ggplug.memory.Run`."""
 
         @property
         def serial(self) -> int: ...
@@ -110,6 +110,9 @@ if TYPE_CHECKING:  # what annotations alone name
         @property
         def current(self) -> bool: ...
         def locate(self, graph: G_contra, position: int) -> tuple[Buffer, int]: ...
+
+    class Listing(Protocol):
+        """A graph, as its tensors use it; implemented by :class:`ggplug.Graph`."""
 
         @property
         def index(self) -> Mapping[Tensor, int]: ...

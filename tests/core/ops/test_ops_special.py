@@ -21,7 +21,7 @@ from ggplug.ops import OPS, Op
 from ggplug.tensor import Spec, Tensor, new_tensor
 from ggplug.types import F32, NVFP4, Q4_0, Q8_0, Type
 from ggplug_testing import cases_of, evaluate
-from ggplug_testing.cases.empty import empty_cases
+from ggplug_testing.cases.sketched import empty_cases
 
 NAN, INF = math.nan, math.inf
 
@@ -256,7 +256,7 @@ import ggplug as gg
 from ggplug.ops import OPS
 from ggplug.errors import ComputeError
 from ggplug_testing import Leafs, evaluate
-from ggplug_testing.cases.empty import empty_cases
+from ggplug_testing.cases.sketched import empty_cases
 from ggplug_testing.judging.comparison import compare
 
 device = gg.device(sys.argv[1])

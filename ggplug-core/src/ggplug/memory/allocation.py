@@ -403,9 +403,10 @@ class Allocation:
     def begin(self, graph: Graph) -> Run:
         """Begins a computation of ``graph`` in these places: results of earlier computations are lost.
 
-        The caller must call ``end`` or ``fail`` of the returned run, and then set its ``thread`` to 0.  Raises BusyError
-        if another thread computes in these places, and TensorStateError if a leaf must be set and was not set since
-        :meth:`prepare`.
+        The caller must call ``end`` or ``fail`` of the returned run, and then set its ``thread`` to 0.
+
+        Raises BusyError if another thread computes in these places, and TensorStateError if a leaf must be set and was
+        not set since :meth:`prepare`.
         """
         for buffer in self._of_inputs:
             if buffer.unset:

@@ -23,7 +23,7 @@ from ggplug_models.networks.encoder import Encoder
 
 if TYPE_CHECKING:
     from ggplug.testing import Differences, WrongNode
-    from ggplug_testing.judging.nodewise import Node
+    from ggplug_testing.judging.differences import Node
 
 PROMPT = "The first wrong number is where the search begins."
 MOST = 10
