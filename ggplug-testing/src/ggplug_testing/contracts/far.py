@@ -9,14 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 
 import numpy as np
 
-from ggplug.backend import Backend, Buffer, Device, Groups, forms_groups, groups_of
+from ggplug.backend import Backend, Buffer, Groups, forms_groups, groups_of
 from ggplug.errors import GGPlugError, OutOfMemoryError
 from ggplug.graph import Graph
-from ggplug.host import HOST
 from ggplug.memory import allocate_graph
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.layout import NOWHERE, aligned
@@ -35,12 +34,12 @@ from ggplug_testing.contracts.clause import (
     NotApplicable,
     NotOffered,
     alloc_for,
-    clause,
     expect,
     expect_equal,
     pattern,
     read,
 )
+from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.results import judge
 from ggplug_testing.running.placement import UNWRITTEN, Bytes, guard
@@ -60,145 +59,141 @@ _MOST_ROWS = 8
 """Rows that lie far apart, each on a page of its own."""
 
 
-@contextmanager
-def far_buffer(device: Device) -> Iterator[tuple[Buffer, int]]:
+def far_buffer(given: Given) -> tuple[Buffer, int]:
     """A buffer, and an offset in it as far as there is memory for.  Raises NotApplicable where that is not so far."""
-    kind, free = device.buffer_type, device.memory().free
+    kind, free = given.kind, given.device.memory().free
     for far in FAR:
         size = far + BEHIND
         if (kind.max_size is None or size <= kind.max_size) and (free is None or size <= free):
-            try:
-                buffer = kind.alloc(size)
-            except OutOfMemoryError:
-                continue
-            with buffer:
-                yield buffer, far
-            return
+            with suppress(OutOfMemoryError):
+                return given.buffer(size=size), far
     limit = "" if kind.max_size is None else f", a buffer has at most {kind.max_size:,}"
     raise NotApplicable(f"there is no memory for a buffer of {FAR[-1] + BEHIND:,} bytes: {free or 0:,} are free{limit}")
 
 
 @clause
-def bytes_far_into_a_buffer_are_transferred_where_they_lie(device: Device) -> None:
-    """Offsets, and rows that are apart, may be beyond 2**31 and 2**32 bytes, in every way to transfer bytes."""
-    with far_buffer(device) as (buffer, far), device.init() as stream, HOST.alloc(_PAGE) as host:
-        near, there = pattern(2 * _PAGE, 1), pattern(2 * _PAGE, 2)
-        start = far - _PAGE  # half of a page before the border, the other half behind it
-        host.set(0, pattern(_PAGE, 3))
-        buffer.set(0, near)
-        buffer.set(start, there)
+def bytes_far_into_a_buffer_are_transferred_where_they_lie(given: Given) -> None:
+    """Offsets, and rows that are apart, may be beyond 2**31 and 2**32 bytes, in every way to
+    transfer bytes: ``set``, ``memset``, ``copy_from``, ``set_async``, ``copy_async``, ``set_2d``."""
+    (buffer, far), stream, host = far_buffer(given), given.stream(), given.host(3, _PAGE)
+    near, there = pattern(2 * _PAGE, 1), pattern(2 * _PAGE, 2)
+    start = far - _PAGE  # half of a page before the border, the other half behind it
+    buffer.set(0, near)
+    buffer.set(start, there)
 
-        def check(what: str) -> None:
-            expect_equal(read(buffer, start, there.size), there, f"bytes around {far:,} after {what}")
-            expect_equal(read(buffer, 0, near.size), near, f"the first bytes of the buffer after {what} at {far:,}")
+    def check(what: str) -> None:
+        expect_equal(read(buffer, start, there.size), there, f"bytes around {far:,} after {what}")
+        expect_equal(read(buffer, 0, near.size), near, f"the first bytes of the buffer after {what} at {far:,}")
 
-        def put(what: str, offset: int, data: Bytes, act: Callable[[int], object]) -> None:
-            """``act`` puts ``data`` so many bytes behind ``start``."""
-            there[offset : offset + data.size] = data
-            act(start + offset)
+    def put(what: str, offset: int, data: Bytes, act: Callable[[int], object]) -> None:
+        """``act`` puts ``data`` so many bytes behind ``start``."""
+        there[offset : offset + data.size] = data
+        act(start + offset)
+        stream.synchronize()
+        check(what)
+
+    check("set")
+    piece = pattern(777, 4)
+    for offset in (5, _PAGE - 300, _PAGE + 1233):
+        put("set of a piece", offset, piece, lambda at: buffer.set(at, piece))
+        put("memset", offset, np.full(501, 0x5A, np.uint8), lambda at: buffer.memset(at, 501, 0x5A))
+        put("a copy from the host", offset, read(host, 7, 600), lambda at: buffer.copy_from(host, 7, at, 600))
+        put("a copy within the buffer", offset, near[9:709], lambda at: buffer.copy_from(buffer, 9, at, 700))
+        put("set_async", offset, piece, lambda at: stream.set_async(buffer, at, piece))
+        put("copy_async", offset, near[70:633], lambda at: stream.copy_async(buffer, 70, buffer, at, 563))
+        put("set_2d", offset, piece, lambda at: buffer.set_2d(at, piece, 111, 7, 111))
+        fetched, found = np.empty(700, np.uint8), there[offset : offset + 700]
+        stream.get_async(buffer, start + offset, fetched)
+        stream.synchronize()
+        expect_equal(fetched, found, f"bytes that a stream fetched at {start + offset:,}")
+        host.copy_from(buffer, start + offset, 0, 700)
+        expect_equal(read(host, 0, 700), found, f"bytes that the host copied from {start + offset:,}")
+        buffer.get_2d(start + offset, fetched, 100, 7, 100)
+        expect_equal(fetched, found, f"rows that were fetched at {start + offset:,}")
+        for copy in (buffer.copy_from, lambda *where: stream.copy_async(where[0], where[1], buffer, *where[2:])):
+            near[10:710] = found
+            copy(buffer, start + offset, 10, 700)
             stream.synchronize()
-            check(what)
-
-        check("set")
-        piece = pattern(777, 4)
-        for offset in (5, _PAGE - 300, _PAGE + 1233):
-            put("set of a piece", offset, piece, lambda at: buffer.set(at, piece))
-            put("memset", offset, np.full(501, 0x5A, np.uint8), lambda at: buffer.memset(at, 501, 0x5A))
-            put("a copy from the host", offset, read(host, 7, 600), lambda at: buffer.copy_from(host, 7, at, 600))
-            put("a copy within the buffer", offset, near[9:709], lambda at: buffer.copy_from(buffer, 9, at, 700))
-            put("set_async", offset, piece, lambda at: stream.set_async(buffer, at, piece))
-            put("copy_async", offset, near[70:633], lambda at: stream.copy_async(buffer, 70, buffer, at, 563))
-            put("set_2d", offset, piece, lambda at: buffer.set_2d(at, piece, 111, 7, 111))
-            fetched, found = np.empty(700, np.uint8), there[offset : offset + 700]
-            stream.get_async(buffer, start + offset, fetched)
-            stream.synchronize()
-            expect_equal(fetched, found, f"bytes that a stream fetched at {start + offset:,}")
-            host.copy_from(buffer, start + offset, 0, 700)
-            expect_equal(read(host, 0, 700), found, f"bytes that the host copied from {start + offset:,}")
-            buffer.get_2d(start + offset, fetched, 100, 7, 100)
-            expect_equal(fetched, found, f"rows that were fetched at {start + offset:,}")
-            for copy in (buffer.copy_from, lambda *where: stream.copy_async(where[0], where[1], buffer, *where[2:])):
-                near[10:710] = found
-                copy(buffer, start + offset, 10, 700)
-                stream.synchronize()
-                check(f"a copy of 700 bytes from {start + offset:,}")
-        stride = far // 2 + 11
-        rows = pattern(3 * 40, 5)
-        buffer.set_2d(100, rows, 40, 3, stride)
-        near[100:140], there[_PAGE + 122 : _PAGE + 162] = rows[:40], rows[80:]
-        check(f"set_2d of rows {stride:,} bytes apart")
-        expect_equal(read(buffer, 100 + stride, 40), rows[40:80], f"a row at {100 + stride:,}")
-        fetched = np.empty(120, np.uint8)
-        buffer.get_2d(100, fetched, 40, 3, stride)
-        expect_equal(fetched, rows, f"rows that were fetched {stride:,} bytes apart")
+            check(f"a copy of 700 bytes from {start + offset:,}")
+    stride = far // 2 + 11
+    rows = pattern(3 * 40, 5)
+    buffer.set_2d(100, rows, 40, 3, stride)
+    near[100:140], there[_PAGE + 122 : _PAGE + 162] = rows[:40], rows[80:]
+    check(f"set_2d of rows {stride:,} bytes apart")
+    expect_equal(read(buffer, 100 + stride, 40), rows[40:80], f"a row at {100 + stride:,}")
+    fetched = np.empty(120, np.uint8)
+    buffer.get_2d(100, fetched, 40, 3, stride)
+    expect_equal(fetched, rows, f"rows that were fetched {stride:,} bytes apart")
 
 
 @clause
-def tensors_far_into_a_buffer_are_computed_with(device: Device) -> None:
-    """Every op, and every chain in groups, reads its sources and writes its results beyond 2**31 and 2**32 bytes."""
+def tensors_far_into_a_buffer_are_computed_with(given: Given) -> None:
+    """Every op, and every chain in groups, reads its sources and writes its results beyond 2**31 and 2**32
+    bytes: ``compute``."""
     computed = 0
-    with far_buffer(device) as (buffer, far), device.init() as stream:
-        buffer.set(0, guard(1 << 16))
-        start, what = far + 3 * _PAGE, f"with all tensors {far:,} bytes into a buffer"
-        for op, sketch in _sketched():
-            leafs = Leafs(1)
-            node = _made(op, sketch, EXTENTS, sketch.layouts(), leafs)
-            if node is not None and all(map(device.supports_op, (graph := Graph(node)).nodes)):
-                near = _Laid(graph, leafs, buffer, _PAGE)
-                near.moved(start).expect_computed(stream, near, f"{op.name} {what}")
+    (buffer, far), stream = far_buffer(given), given.stream()
+    buffer.set(0, guard(1 << 16))
+    start, what = far + 3 * _PAGE, f"with all tensors {far:,} bytes into a buffer"
+    for op, sketch in _sketched():
+        leafs = Leafs(1)
+        node = _made(op, sketch, EXTENTS, sketch.layouts(), leafs)
+        if node is not None and all(map(given.device.supports_op, (graph := Graph(node)).nodes)):
+            near = _Laid(graph, leafs, buffer, _PAGE)
+            near.moved(start).expect_computed(stream, near, f"{op.name} {what}")
+            computed += 1
+    for name, (chain, _) in CHAINS.items() if forms_groups(given.device) else ():
+        leafs = Leafs(2)
+        graph = Graph(chain(Context(leafs)).set_output())
+        if all(map(given.device.supports_op, graph.nodes)) and (groups := groups_of(given.device, graph)):
+            near = _Laid(graph, leafs, buffer, _PAGE, groups)
+            near.moved(start).expect_computed(stream, near, f"the group {name!r} {what}")
+    if not computed:
+        raise NotOffered("no op that the clause knows is supported")
+
+
+@clause
+def rows_that_are_far_apart_are_computed_with(given: Given) -> None:
+    """Every op reads, and writes, sources whose strides reach over more than 2**31 or 2**32 bytes:
+    ``compute``."""
+    computed = 0
+    (buffer, far), stream = far_buffer(given), given.stream()
+    for op, sketch in _sketched():
+        for sizes, position in itertools.product(_SIZES, range(len(sketch.sources))):
+            if op.indexes is not None and position == op.indexes.ids:
+                continue  # ids are fetched to be looked at, mostly with what lies between them
+            layouts: list[Layout] = ["packed"] * len(sketch.sources)
+            leafs = Leafs(3)
+            packed = _made(op, sketch, sizes, layouts, leafs)
+            layouts[position] = "rows apart"
+            apart = _made(op, sketch, sizes, layouts, _FarLeafs(far))
+            if packed is None or apart is None or not all(map(given.device.supports_op, (graph := Graph(apart)).nodes)):
+                continue
+            source = apart.src[position]
+            if source is not None and not source.is_contiguous():
+                near = _Laid(Graph(packed), leafs, buffer, _PAGE)
+                laid = _Laid(graph, leafs, buffer, 1 << 20, packed=packed, apart=source)
+                what = f"{op.name} with rows of its source {position} that reach over {far:,} bytes"
+                laid.expect_computed(stream, near, what)
                 computed += 1
-        for name, (chain, _) in CHAINS.items() if forms_groups(device) else ():
-            leafs = Leafs(2)
-            graph = Graph(chain(Context(leafs)).set_output())
-            if all(map(device.supports_op, graph.nodes)) and (groups := groups_of(device, graph)):
-                near = _Laid(graph, leafs, buffer, _PAGE, groups)
-                near.moved(start).expect_computed(stream, near, f"the group {name!r} {what}")
     if not computed:
         raise NotOffered("no op that the clause knows is supported")
 
 
 @clause
-def rows_that_are_far_apart_are_computed_with(device: Device) -> None:
-    """Every op reads, and writes, sources whose strides reach over more than 2**31 or 2**32 bytes."""
-    computed = 0
-    with far_buffer(device) as (buffer, far), device.init() as stream:
-        for op, sketch in _sketched():
-            for sizes, position in itertools.product(_SIZES, range(len(sketch.sources))):
-                if op.indexes is not None and position == op.indexes.ids:
-                    continue  # ids are fetched to be looked at, mostly with what lies between them
-                layouts: list[Layout] = ["packed"] * len(sketch.sources)
-                leafs = Leafs(3)
-                packed = _made(op, sketch, sizes, layouts, leafs)
-                layouts[position] = "rows apart"
-                apart = _made(op, sketch, sizes, layouts, _FarLeafs(far))
-                if packed is None or apart is None or not all(map(device.supports_op, (graph := Graph(apart)).nodes)):
-                    continue
-                source = apart.src[position]
-                if source is not None and not source.is_contiguous():
-                    near = _Laid(Graph(packed), leafs, buffer, _PAGE)
-                    laid = _Laid(graph, leafs, buffer, 1 << 20, packed=packed, apart=source)
-                    what = f"{op.name} with rows of its source {position} that reach over {far:,} bytes"
-                    laid.expect_computed(stream, near, what)
-                    computed += 1
-    if not computed:
-        raise NotOffered("no op that the clause knows is supported")
-
-
-@clause
-def more_elements_than_float32_counts_are_computed(device: Device) -> None:
-    """A row may have more than 2**24 elements."""
+def more_elements_than_float32_counts_are_computed(given: Given) -> None:
+    """A row may have more than 2**24 elements: ``compute``."""
     x = new_tensor("f16", (MANY,))
-    node = next((each for each in (neg(x), relu(x), sqr(x)) if device.supports_op(each)), None)
+    node = next((each for each in (neg(x), relu(x), sqr(x)) if given.device.supports_op(each)), None)
     if node is None or node.op is None:
         raise NotOffered("no op that the clause knows is supported")
     some = np.random.default_rng(6).standard_normal(60_013).astype(np.float16)
     wanted = np.resize(np.asarray(node.op.reference(some.astype(np.float64)), np.float16), x.size)
     try:
-        with alloc_for(device.buffer_type, x) as buffer, device.init() as stream:
+        with alloc_for(given.kind, x) as buffer, given.device.init() as stream:
             x.place(buffer)
             x.set_bytes(as_bytes(np.resize(some, x.size)))
             graph = Graph(node)
-            stream.compute(graph, allocate_graph(graph, device.buffer_type))
+            stream.compute(graph, allocate_graph(graph, given.kind))
             stream.synchronize()
             got = np.frombuffer(node.tobytes(), np.uint16)
             x.place(None)
