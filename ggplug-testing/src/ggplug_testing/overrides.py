@@ -31,20 +31,18 @@ _BEGINNING = ("buffer_type", "alloc", "_alloc", "alloc_size", "init", "place", "
 """What most clauses call for something to work with."""
 
 _LEADS_TO = {
-    "compute": ("operand", "submit"),
-    "compute_traced": ("operand", "submit"),
-    "rebind": ("operand", "submit", "compute"),
     "set": ("store",),
-    "set_async": ("store", "submit"),
+    "set_async": ("store",),
     "get": ("fetch",),
-    "get_async": ("fetch", "submit"),
+    "get_async": ("fetch",),
     "copy_from": ("copy",),
-    "copy_async": ("copy", "submit"),
-    "set_tensor": ("set",),
-    "get_tensor": ("get",),
+    "copy_async": ("copy",),
     "free": ("dispose", "close"),
 }
 """What a device's threads, or core, call because of a method of the interface."""
+
+_COMPUTING = ("compute", "compute_traced", "rebind")
+"""Methods because of which plans call ``operand``, when they are bound or on whatever thread they compute."""
 
 
 class Override(NamedTuple):
@@ -66,24 +64,26 @@ def exercised(check: Callable[[Device], object], meaning: str, device: Device) -
     if not home:
         return []
     found: dict[Override, None] = {}
+    outer = sys.exception()  # what the first check has raised, perhaps
     with contextlib.ExitStack() as ending:
         for owner in [each for root in ROOTS for each in _overriding(root)]:
             for name, method in list(vars(owner).items()):
                 if isinstance(method, FunctionType) and not name.startswith("__"):
                     ending.callback(setattr, owner, name, method)
-                    setattr(owner, name, _noting(method, found))
+                    setattr(owner, name, _noting(method, found, outer))
         with contextlib.suppress(Exception):
             check(device)
     about = re.findall(r"``[\w.]*?(\w+)``", meaning)
+    about = [*(["operand"] if set(about) & set(_COMPUTING) else []), *about]
     after = [name for each in about for name in _LEADS_TO.get(each, ())]
 
-    def order(each: Override) -> tuple[int, int]:
-        """Whether the clause is about it, or about what leads to it, and in which order."""
+    def order(each: Override) -> tuple[int, bool, int]:
+        """Whether the clause is about it, or about what leads to it, and in which order; what all work passes last."""
         names = [each.by, each.line.function.rpartition(".")[2]]
         for rank, known in enumerate((about, after)):
             if places := [known.index(name) for name in names if name in known]:
-                return rank, min(places)
-        return 3 if _BEGINNING.count(names[0] or names[1]) else 2, 0
+                return rank, names[1] == "submit", min(places)
+        return 3 if (names[0] or names[1]) in _BEGINNING else 2, False, 0
 
     first: dict[Line, Override] = {}
     near = [each for each in found if each.line.file.startswith(home)]
@@ -100,15 +100,15 @@ def _overriding(root: type) -> Iterator[type]:
         yield from _overriding(each)
 
 
-def _noting(method: FunctionType, found: dict[Override, None]) -> Callable[..., Any]:
-    """The method, which is noted when anybody but another method of authors calls it and no clause has ended."""
+def _noting(method: FunctionType, found: dict[Override, None], outer: BaseException | None) -> Callable[..., Any]:
+    """The method, which is noted when another one than authors' calls it, and not because of an exception."""
     code = method.__code__
     line = Line(code.co_filename, code.co_firstlineno, ".".join(code.co_qualname.split(".")[-2:]))
 
     @wraps(method)
     def noted(*arguments: Any, **named: Any) -> Any:
         caller = sys._getframe(1)
-        if not ContractError.raised and caller.f_code.co_filename.startswith((*CORE, _STANDARD)):
+        if sys.exception() in (None, outer) and caller.f_code.co_filename.startswith((*CORE, _STANDARD)):
             by = _entered_by(caller)
             found[Override(line, "" if by == code.co_name else by)] = None
         return method(*arguments, **named)
@@ -119,9 +119,13 @@ def _noting(method: FunctionType, found: dict[Override, None]) -> Callable[..., 
 def _entered_by(frame: FrameType | None) -> str:
     """The method of the interface that the suite has called to get here; empty in a thread of the device's own."""
     name = ""
-    while frame is not None and not frame.f_code.co_filename.startswith(_TESTING):
+    while frame is not None and (frame.f_code.co_name == "noted" or not _is_suite(frame)):
         called = frame.f_code.co_name
         if not called.startswith("_") and any(hasattr(root, called) for root in ROOTS):
             name = called
         frame = frame.f_back
     return "" if frame is None else name
+
+
+def _is_suite(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_TESTING)

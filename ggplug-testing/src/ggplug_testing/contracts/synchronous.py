@@ -32,7 +32,7 @@ def _require_synchronous(device: Device) -> None:
 def _expect_seen(
     what: str, other: Backend, buffer: Buffer, offset: int, size: int, right: Callable[[Bytes], bool]
 ) -> None:
-    """Raises ContractError unless bytes are ``right`` for who does not wait: the host, if it sees them, and a stream."""
+    """Raises ContractError unless bytes are ``right`` for who does not wait: the host, if it sees them; a stream."""
     if buffer.address is not None:
         expect(right(host_bytes(buffer.address + offset, size).copy()), f"{what} before the host sees it")
     out = np.full(size, 0xFF, np.uint8)
