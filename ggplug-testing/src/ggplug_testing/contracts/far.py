@@ -17,8 +17,6 @@ from ggplug.backend import Backend, Buffer, Groups, forms_groups, groups_of
 from ggplug.errors import GGPlugError, OutOfMemoryError
 from ggplug.graph import Graph
 from ggplug.memory import allocate_graph
-from ggplug.memory.allocation import Allocation
-from ggplug.memory.layout import NOWHERE, aligned
 from ggplug.nodes.groups import UNGROUPED
 from ggplug.ops.base import OPS, Op
 from ggplug.ops.custom import PythonCall
@@ -42,7 +40,7 @@ from ggplug_testing.contracts.clause import (
 from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.results import judge
-from ggplug_testing.running.placement import UNWRITTEN, Bytes, guard
+from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement, guard
 
 FAR = (1 << 32, 1 << 31)
 """Offsets that 32 bits do not hold, and that 31 bits do not; the first for which there is a buffer is taken."""
@@ -138,15 +136,15 @@ def tensors_far_into_a_buffer_are_computed_with(given: Given) -> None:
         leafs = Leafs(1)
         node = _made(op, sketch, EXTENTS, sketch.layouts(), leafs)
         if node is not None and all(map(given.device.supports_op, (graph := Graph(node)).nodes)):
-            near = _Laid(graph, leafs, buffer, _PAGE)
-            near.moved(start).expect_computed(stream, near, f"{op.name} {what}")
+            laid, near = (_Laid(graph, leafs, buffer, at) for at in (start, _PAGE))
+            laid.expect_computed(stream, near, f"{op.name} {what}")
             computed += 1
     for name, (chain, _) in CHAINS.items() if forms_groups(given.device) else ():
         leafs = Leafs(2)
         graph = Graph(chain(Context(leafs)).set_output())
         if all(map(given.device.supports_op, graph.nodes)) and (groups := groups_of(given.device, graph)):
-            near = _Laid(graph, leafs, buffer, _PAGE, groups)
-            near.moved(start).expect_computed(stream, near, f"the group {name!r} {what}")
+            laid, near = (_Laid(graph, leafs, buffer, at, groups) for at in (start, _PAGE))
+            laid.expect_computed(stream, near, f"the group {name!r} {what}")
     if not computed:
         raise NotOffered("no op that the clause knows is supported")
 
@@ -222,7 +220,7 @@ def _made(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout],
         return None
 
 
-class _Laid:
+class _Laid(Placement):
     """A graph with its tensors one after the other in a buffer, from ``start`` on.
 
     ``packed``: the graph's only node with sources, those of ``leafs``, that have no gaps; it tells what has to come
@@ -239,70 +237,57 @@ class _Laid:
         packed: Tensor | None = None,
         apart: Tensor | None = None,
     ) -> None:
-        self.graph, self.leafs, self.buffer, self.groups = graph, leafs, buffer, groups
+        starts = {} if apart is None else {apart.root: _PAGE}
+        super().__init__(
+            graph, buffer.type, guarded=_PAGE // 16, shift=start, groups=groups, within=buffer, starts=starts
+        )
         self._packed = graph if packed is None else Graph(packed)
-        roots = [graph.tensors[position] for position in dict.fromkeys(graph.roots)]
+        self._values = leafs.values
         if packed is None:
-            self._sources = [(root, root) for root in roots if root.op is None]
+            self._sources = [(root, leafs.values[root]) for root in self.roots if root.op is None]
         else:
             pairs = zip(packed.src, graph.nodes[-1].src, strict=True)
-            self._sources = [(leaf, tensor) for leaf, tensor in pairs if leaf is not None and tensor is not None]
-        self._starts: dict[Tensor, int] = {} if apart is None else {apart.root: _PAGE}
-        kind = buffer.type
-        for root in roots:
-            if root not in self._starts:
-                self._starts[root] = start = aligned(start, kind.alignment)
-                start += kind.alloc_size(root) + _PAGE // 16
-
-    def moved(self, start: int) -> _Laid:
-        """The same from somewhere else on."""
-        return _Laid(self.graph, self.leafs, self.buffer, start, self.groups)
+            self._sources = [
+                (tensor, leafs.values[leaf]) for leaf, tensor in pairs if leaf is not None and tensor is not None
+            ]
 
     def expect_computed(self, stream: Backend, near: _Laid, what: str) -> None:
         """Raises what goes wrong here and not in ``near``; what goes wrong there too is for the op's own cases."""
-        expected = Expected(self._packed, self.leafs.values)
+        expected = Expected(self._packed, self._values)
         error = self._failure(stream, expected, what)
         if error is not None and near._failure(stream, expected, what) is None:
             raise error
 
     def _failure(self, stream: Backend, expected: Expected, what: str) -> Exception | None:
+        kept = [node for node in _computing(self.graph) if node.root in self.roots]
         try:
-            self._compute(stream)
+            for tensor, raw in self._sources:
+                self._put(tensor, raw)
+            for node in kept:
+                if node.root is node:
+                    self._put(node, np.full(node.nbytes, UNWRITTEN, np.uint8))
+            stream.compute(self.graph, self.allocation)
+            stream.synchronize()
             for node, wanted in zip(_computing(self.graph), _computing(self._packed), strict=True):
-                if self.graph.roots[self.graph.index[node]] not in self.groups.inner:
+                if node in kept:
                     found = judge(wanted, self._fetched(node), expected, None, "values")
                     expect(found, f"{what}: {found.reason}")
         except Exception as error:
             return error
         return None
 
-    def _compute(self, stream: Backend) -> None:
-        graph, inner = self.graph, self.groups.inner
-        for leaf, tensor in self._sources:
-            self._put(tensor, self.leafs.values[leaf])
-        for node in _computing(graph):
-            if node.root is node:
-                self._put(node, np.full(node.nbytes, UNWRITTEN, np.uint8))
-        slots = [NOWHERE if root in inner else 0 for root in graph.roots]
-        offsets = [
-            0 if root in inner else self._starts[graph.tensors[root]] + tensor.view_offset
-            for root, tensor in zip(graph.roots, graph.tensors, strict=True)
-        ]
-        stream.compute(graph, Allocation(graph, [self.buffer], slots, offsets, groups=self.groups))
-        stream.synchronize()
-
     def _put(self, tensor: Tensor, raw: Bytes) -> None:
         done = 0
         for offset, size in self._rows(tensor):
-            self.buffer.set(offset, raw[done : done + size])
+            self.buffers[0].set(offset, raw[done : done + size])
             done += size
 
     def _fetched(self, tensor: Tensor) -> Bytes:
-        return np.concatenate([read(self.buffer, offset, size) for offset, size in self._rows(tensor)])
+        return np.concatenate([read(self.buffers[0], offset, size) for offset, size in self._rows(tensor)])
 
     def _rows(self, tensor: Tensor) -> Iterator[tuple[int, int]]:
         """Offsets and sizes of what lies side by side of a tensor, in order."""
-        first = self._starts[tensor.root] + tensor.view_offset
+        _, first = self.region(tensor)
         if tensor.is_contiguous():
             yield first, tensor.nbytes
             return
