@@ -66,7 +66,7 @@ def exercised(check: Callable[[Device], object], meaning: str, device: Device) -
     found: dict[Override, None] = {}
     outer = sys.exception()  # what the first check has raised, perhaps
     with contextlib.ExitStack() as ending:
-        for owner in [each for root in ROOTS for each in _overriding(root)]:
+        for owner in dict.fromkeys(owner for root in ROOTS for owner in _overriding(root)):
             for name, method in list(vars(owner).items()):
                 if isinstance(method, FunctionType) and not name.startswith("__"):
                     ending.callback(setattr, owner, name, method)
@@ -92,7 +92,7 @@ def exercised(check: Callable[[Device], object], meaning: str, device: Device) -
     return list(first.values())
 
 
-def _overriding(root: type) -> Iterator[type]:
+def _overriding(root: type[Any]) -> Iterator[type[Any]]:
     """The classes of authors that derive from one of core's."""
     for each in root.__subclasses__():
         if not (getattr(sys.modules.get(each.__module__), "__file__", None) or "").startswith(CORE):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -167,7 +167,7 @@ class Placement:
             buffer.free()
         self.buffers.clear()
 
-    def __enter__(self) -> Placement:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
