@@ -11,7 +11,7 @@ from ggplug import types
 from ggplug.backend import Buffer
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TypeMismatchError
 from ggplug.graph import Graph
-from ggplug.memory import allocate_graph
+from ggplug.memory import GraphAllocator
 from ggplug.memory.layout import aligned
 from ggplug.ops.copy import cont
 from ggplug.ops.elementwise import add
@@ -125,7 +125,7 @@ def operands_behind_many_bytes_are_read_where_they_lie(given: Given) -> None:
             buffer.clear(0x41)
             x.place(buffer, start)
             x.set(values)
-            stream.compute(graph, allocate_graph(graph, kind))
+            stream.compute(graph, own.use(GraphAllocator(kind)).allocate(graph))
             stream.synchronize()
             results.append(node.numpy().copy())
             x.place(None)

@@ -16,7 +16,7 @@ import numpy as np
 from ggplug.backend import Backend, Buffer, Groups, forms_groups, groups_of
 from ggplug.errors import GGPlugError, OutOfMemoryError
 from ggplug.graph import Graph
-from ggplug.memory import allocate_graph
+from ggplug.memory import GraphAllocator
 from ggplug.nodes.groups import UNGROUPED
 from ggplug.ops.base import OPS, Op
 from ggplug.ops.custom import PythonCall
@@ -187,17 +187,14 @@ def more_elements_than_float32_counts_are_computed(given: Given) -> None:
     some = np.random.default_rng(6).standard_normal(60_013).astype(np.float16)
     wanted = np.resize(np.asarray(node.op.reference(some.astype(np.float64)), np.float16), x.size)
     try:
-        with alloc_for(given.kind, x) as buffer, given.device.init() as stream:
-            x.place(buffer)
-            x.set_bytes(as_bytes(np.resize(some, x.size)))
-            graph = Graph(node)
-            stream.compute(graph, allocate_graph(graph, given.kind))
-            stream.synchronize()
-            got = np.frombuffer(node.tobytes(), np.uint16)
-            x.place(None)
+        x.place(given.use(alloc_for(given.kind, x)))
+        x.set_bytes(as_bytes(np.resize(some, x.size)))
+        graph, stream = Graph(node), given.stream()
+        stream.compute(graph, given.use(GraphAllocator(given.kind)).allocate(graph))
+        stream.synchronize()
     except OutOfMemoryError as error:
         raise NotApplicable(f"there is no memory for {x.size:,} elements and a result") from error
-    expect_equal(got, wanted.view(np.uint16), f"the bits of {node!r}")
+    expect_equal(np.frombuffer(node.tobytes(), np.uint16), wanted.view(np.uint16), f"the bits of {node!r}")
 
 
 # -- graphs of one op, and where their tensors lie -------------------------------------------------
