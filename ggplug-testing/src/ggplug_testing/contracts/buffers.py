@@ -108,7 +108,7 @@ def many_bytes_are_transferred_whole(given: Given) -> None:
 
 @clause
 def operands_behind_many_bytes_are_read_where_they_lie(given: Given) -> None:
-    """To ``compute`` with a tensor that lies more than 16 MiB into its buffer is as with one at the beginning."""
+    """``compute`` reads a tensor that lies more than 16 MiB into its buffer as it reads one at the beginning."""
     kind = given.kind
     offset = aligned(MANY, kind.alignment)
     x = new_tensor("f32", (64, 3))
@@ -271,7 +271,7 @@ def places_are_inside_of_their_buffer(given: Given) -> None:
 
 @clause
 def a_freed_buffer_refuses_use(given: Given) -> None:
-    """To ``free`` twice is harmless; using a freed buffer raises BufferUseError; other buffers live on."""
+    """Freeing (``free``) twice is harmless; using a freed buffer raises BufferUseError; other buffers live on."""
     other, buffer, byte = given.buffer(5), given.buffer(0), np.empty(1, np.uint8)
     buffer.free()
     buffer.free()
@@ -384,8 +384,8 @@ def usage_is_only_a_mark(given: Given) -> None:
 
 @clause
 def tensors_keep_their_values(given: Given) -> None:
-    """A tensor placed in a buffer gives back the bytes it was set to, of every type; neighbours stay: ``set_tensor``
-    and ``get_tensor``."""
+    """A tensor in a buffer gives back (``get_tensor``) the bytes that it was set to (``set_tensor``), of every type;
+    neighbours stay."""
     for type in types.TYPES:
         made = [new_tensor(type, (type.block_size * 2, 3)) for _ in range(2)]
         with alloc_for(given.kind, made[0], 2) as buffer:

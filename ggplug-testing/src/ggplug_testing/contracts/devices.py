@@ -160,7 +160,7 @@ def memory_that_is_freed_is_free_again(given: Given) -> None:
 
 @clause
 def errors_are_typed(given: Given) -> None:
-    """What goes wrong is a GGPlugError, whatever it was: ``plan`` raises one."""
+    """Whatever goes wrong in ``plan`` is raised as a GGPlugError."""
     stream = given.stream()
     try:
         stream.plan(Graph(foreign_node(square())))

@@ -126,8 +126,8 @@ def bytes_far_into_a_buffer_are_transferred_where_they_lie(given: Given) -> None
 
 @clause
 def tensors_far_into_a_buffer_are_computed_with(given: Given) -> None:
-    """Every op, and every chain in groups, reads its sources and writes its results beyond 2**31 and 2**32
-    bytes: ``compute``."""
+    """``compute`` of every op, and of every chain in groups, reads sources and writes results beyond 2**31 and 2**32
+    bytes."""
     computed = 0
     (buffer, far), stream = far_buffer(given), given.stream()
     buffer.set(0, guard(1 << 16))
@@ -151,8 +151,7 @@ def tensors_far_into_a_buffer_are_computed_with(given: Given) -> None:
 
 @clause
 def rows_that_are_far_apart_are_computed_with(given: Given) -> None:
-    """Every op reads, and writes, sources whose strides reach over more than 2**31 or 2**32 bytes:
-    ``compute``."""
+    """``compute`` of every op reads, and writes, sources whose strides reach over more than 2**31 or 2**32 bytes."""
     computed = 0
     (buffer, far), stream = far_buffer(given), given.stream()
     for op, sketch in _sketched():
@@ -179,7 +178,7 @@ def rows_that_are_far_apart_are_computed_with(given: Given) -> None:
 
 @clause
 def more_elements_than_float32_counts_are_computed(given: Given) -> None:
-    """A row may have more than 2**24 elements: ``compute``."""
+    """``compute`` takes rows of more than 2**24 elements."""
     x = new_tensor("f16", (MANY,))
     node = next((each for each in (neg(x), relu(x), sqr(x)) if given.device.supports_op(each)), None)
     if node is None or node.op is None:

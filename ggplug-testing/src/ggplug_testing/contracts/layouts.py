@@ -63,8 +63,8 @@ def extra_memory_keeps_weights(given: Given) -> None:
 
 @clause
 def products_with_weights_in_extra_memory_are_right(given: Given) -> None:
-    """``mul_mat`` and ``mul_mat_id`` of weights in extra memory are right for few and many columns, or declined:
-    ``compute``."""
+    """``compute`` is right for ``mul_mat`` and ``mul_mat_id`` of weights in extra memory, with few and many columns, or
+    they are declined."""
     computed, stream = False, given.stream()
     for _, w in _weights(given, *_SHAPES):
         for columns in _COLUMNS:
@@ -77,8 +77,8 @@ def products_with_weights_in_extra_memory_are_right(given: Given) -> None:
 
 @clause
 def weights_in_extra_memory_can_be_set_anew(given: Given) -> None:
-    """A product reads what weights in extra memory hold when it is computed, by the same plan and by another one:
-    ``set_tensor``."""
+    """A product reads what ``set_tensor`` has stored in extra memory when it is computed, by the same plan and by
+    another one."""
     for kind, w in _multiplied(given):
         graph = Graph(mul_mat(w, _leaf(w.ne[0], 5)))
         with given.device.init() as stream:
@@ -92,8 +92,8 @@ def weights_in_extra_memory_can_be_set_anew(given: Given) -> None:
 
 @clause
 def groups_read_weights_in_extra_memory_rightly(given: Given) -> None:
-    """A product with its bias and activation is right, or computed apart, where its weights lie in extra memory:
-    ``compute``."""
+    """``compute`` of a product with its bias and activation is right, in a group or apart, where its weights lie in
+    extra memory."""
     stream = given.stream()
     for kind, w in _multiplied(given):
         y = add(mul_mat(w, _leaf(w.ne[0], 5)), _leaf(w.ne[1], 1))
@@ -138,8 +138,8 @@ def extra_memory_that_was_freed_refuses_use(given: Given) -> None:
 
 @clause
 def what_was_not_written_for_a_layout_is_declined(given: Given) -> None:
-    """Other ops, and views, of a tensor in extra memory are declined, or right: none reads it as if it
-    was plain.  ``supports_op`` tells."""
+    """``supports_op`` declines other ops, and views, of a tensor in extra memory, or they are right: none reads it as
+    if it was plain."""
     stream = given.stream()
     for _, w in _weights(given):
         for make in _OTHERS:
@@ -169,8 +169,8 @@ _OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (
 
 @clause
 def views_of_weights_in_extra_memory_are_no_weights(given: Given) -> None:
-    """A view of weights in extra memory is not read as weights of its shape are, nor these as the view, whichever is
-    asked about first: ``match``."""
+    """``match`` takes no view of weights in extra memory for weights of its shape, nor these for the view, whichever is
+    asked about first."""
     stream = given.stream()
     for kind, w in _weights(given):
         for _, whole in _weights(given, (64, 7, 1), kinds=[kind], types=[w.type]):

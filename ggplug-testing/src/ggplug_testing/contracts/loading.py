@@ -85,6 +85,7 @@ class Work:
             slots = np.where(leafs, len(places.buffers), places.slots)
             offsets = np.where(leafs, offset, places.offsets)
             places = Allocation(graph, [*places.buffers, buffer], slots, offsets)
+        self._places = places  # plans rely on it
         self._plan = stream.plan(graph)
         self._plan.rebind(graph, places)
         self.out = np.full(extent, np.nan, np.float32)

@@ -41,7 +41,7 @@ def _copying(stream: Backend, source: Buffer, target: Buffer, source_stream: Bac
 
 @clause
 def a_held_stream_holds_those_that_wait_for_its_event(given: Given) -> None:
-    """A stream that waits for an event does nothing before the event's stream gets there: ``Event.wait``."""
+    """A stream that waits for an event (``Event.wait``) does nothing before the event's stream gets there."""
     _copy_behind_an_event(given, "an event", free=False)
 
 
@@ -137,8 +137,8 @@ def a_copy_waits_for_held_streams(given: Given) -> None:
 
 @clause
 def an_event_holds_every_stream_until_what_it_was_recorded_for_last(given: Given) -> None:
-    """An event that is recorded again marks the later work, for each of the streams that wait for it: ``Event.wait``
-    after ``Event.record``."""
+    """An event that is recorded again (``Event.record``) marks the later work, for each stream that waits for it
+    (``Event.wait``)."""
     require_pending(given.device)
     streams, targets = given.streams(2), [given.buffer(), given.buffer()]
     source, first, event = given.buffer(OLD), given.stream(), given.event()
@@ -164,7 +164,7 @@ def an_event_holds_every_stream_until_what_it_was_recorded_for_last(given: Given
 
 @clause
 def a_second_stream_waits_for_an_event_too(given: Given) -> None:
-    """That a stream waits for an event, ``Event.wait``, changes nothing for the next one."""
+    """That a stream waits for an event (``Event.wait``) changes nothing for the next one."""
     require_pending(given.device)
     source, target, (first, second, third) = given.buffer(OLD), given.buffer(OTHER), given.streams(3)
     moment, event = given.moment(third), given.event()
@@ -310,8 +310,8 @@ def a_trace_tells_of_its_own_computation_only(given: Given) -> None:
 
 @clause
 def held_streams_share_nothing(given: Given) -> None:
-    """What a stream was given, ``set_async``, ``compute`` and ``get_async``, is not changed by what another one is
-    given meanwhile: they share no staging memory."""
+    """What a stream was given (``set_async``, ``compute``, ``get_async``) is not changed by what another one is given
+    meanwhile: they share no staging memory."""
     device = given.device
     require_pending(device)
     streams, places = given.streams(2), []
@@ -359,8 +359,7 @@ def _raised(waited: Backend | Event) -> GGPlugError | None:
 
 @clause
 def a_failure_is_raised_by_the_next_synchronize_and_only_once(given: Given) -> None:
-    """A computation that fails on the device raises a ComputeError when its stream is synchronized
-    (``synchronize``), once."""
+    """A computation that fails on the device raises a ComputeError at the next ``synchronize`` of its stream, once."""
     require_pending(given.device)
     stream = given.stream()
     for turn in ("first", "second"):

@@ -261,7 +261,7 @@ def graphs_without_work_compute(given: Given) -> None:
 
 @clause
 def long_graphs_compute(given: Given) -> None:
-    """Hundreds of nodes, each reading the one before: ``compute``."""
+    """``compute`` takes hundreds of nodes, each of which reads the one before."""
     placed = given.sample(300)
     _compute(given.stream(), placed, (placed, "the end of a chain"))
 
