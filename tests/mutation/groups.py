@@ -28,7 +28,7 @@ from ggplug_testing.devices.fusing import (
     PRODUCT,
     RESIDUAL,
     SOFT_MAX,
-    TURNED,
+    TRANSPOSED,
     UP,
     FusingDevice,
     interpret_group,
@@ -74,7 +74,7 @@ class GoesOnInItsResult(FusingDevice):
 OVER_MATRICES: tuple[Pattern, ...] = (
     pattern(
         "attention",
-        lambda k, q, v, mask=None: COPIED(viewed(MIXED(TURNED(v), SOFT_MAX(LOGITS(k, q), mask)))),
+        lambda k, q, v, mask=None: COPIED(viewed(MIXED(TRANSPOSED(v), SOFT_MAX(LOGITS(k, q), mask)))),
         inplace=("k",),
     ),
     pattern("scores", lambda k, q, mask: SOFT_MAX(SCALE(LOGITS(k, q)), mask), inplace=("k",)),

@@ -189,7 +189,7 @@ def present_while(thing: object) -> None:
 def alone(method: Callable[P, R]) -> Callable[P, R]:
     """Marks methods of which one thread at a time may be in one, such as those of a scheduler.
 
-    Another thread gets BusyError, because taking turns would not help: what it does between two calls of the first
+    Another thread gets BusyError, because waiting would not help: what it does between two calls of the first
     thread is in the way, too.  So does a call from within.  The object has an attribute ``_entered_by``, 0 at first.
     """
 
@@ -223,7 +223,7 @@ def entered(thing: Any, thread: int) -> BusyError:
             remedy="do it when that has ended, or use another one",
         )
     return BusyError(
-        f"{thing!r} is in use by another thread", thing=thing, remedy="give each thread one of its own, or take turns"
+        f"{thing!r} is in use by another thread", thing=thing, remedy="give each thread one of its own, or use a lock"
     )
 
 

@@ -160,7 +160,7 @@ def test_matrix_products_are_measured_by_weight_type(host_device: Any, monkeypat
         rows = list(instrument.run(host_device, Options()))
         assert [row["case"] for row in rows] == ["f32", "q8_0"]
         assert all(row["milliseconds"] > 0 for row in rows)
-    measured = list(products.MatrixVector().run(host_device, Options(beside=host_device)))[1::2]
+    measured = list(products.MatrixVector().run(host_device, Options(compare_with=host_device)))[1::2]
     assert [row["case"] for row in measured] == ["f32 4096 x 4096", "q8_0 4096 x 4096"]
     assert all(row[f"relative_to_{host_device.name}"] > 0 for row in measured)
 
@@ -308,8 +308,8 @@ def test_figures_are_held_against_their_goals() -> None:
     assert rows["matvec q4_0"]["note"] == "not measured"
 
 
-def test_a_ratio_is_the_median_of_those_of_the_turns() -> None:
-    from ggplug.bench.turns import speed_relative
+def test_a_ratio_is_the_median_of_those_of_the_rounds() -> None:
+    from ggplug.bench.alternating import speed_relative
 
     # the third round met a slower machine, and ours alone was interrupted in the fourth
     times = {"ours": [1.0, 1.0, 4.0, 9.0, 1.0], "theirs": [2.0, 2.0, 8.0, 2.0, 2.0]}

@@ -1,4 +1,4 @@
-"""What a plugin raises is told with its class and the plugin's line, wherever ggplug makes an error of its own of it.
+"""Wherever ggplug wraps what a plugin raises in an error of its own, that has the class and the plugin's line.
 
 A ``KeyError`` is the case that matters: all that it says itself is a key.
 """
@@ -15,7 +15,7 @@ import pytest
 import ggplug as gg
 from ggplug.backend import Device
 from ggplug.cli.new_backend.files import files
-from ggplug.errors import GGPlugError, PluginError, told
+from ggplug.errors import GGPlugError, PluginError, in_one_line
 from ggplug.registry.registry import Registry
 
 HELPER = """
@@ -125,5 +125,5 @@ class Mute(Exception):
         (gg.ShapeError("3 is not 4", remedy="make it 4"), "3 is not 4 (make it 4)"),
     ],
 )
-def test_an_exception_is_told_in_one_line_with_its_class(error: Exception, words: str) -> None:
-    assert told(error) == words
+def test_an_exception_is_described_in_one_line_with_its_class(error: Exception, words: str) -> None:
+    assert in_one_line(error) == words

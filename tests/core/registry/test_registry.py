@@ -210,12 +210,12 @@ def test_a_plugin_may_say_why_it_has_no_device(shelf: Shelf, caplog: pytest.LogC
 
 
 def test_hooks_beside_the_registration_are_heard_once_the_plugin_is_loaded(shelf: Shelf) -> None:
-    told: list[str] = []
+    seen: list[str] = []
     both = plugin_object(PaperBackend("NPU"))
 
     @hookimpl
     def ggplug_nodes_timed(device: Any) -> None:
-        told.append(device)
+        seen.append(device)
 
     both.ggplug_nodes_timed = ggplug_nodes_timed
     shelf.add("NPU", both)
@@ -225,7 +225,7 @@ def test_hooks_beside_the_registration_are_heard_once_the_plugin_is_loaded(shelf
     registry.hooks.notify("ggplug_nodes_timed", graph=None, device="it", times=[])
     registry.unload("NPU")
     assert registry.hooks.listeners("ggplug_nodes_timed") is None
-    assert told == ["it"]
+    assert seen == ["it"]
 
 
 # -- order -----------------------------------------------------------------------------------------

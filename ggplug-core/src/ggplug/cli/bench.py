@@ -32,10 +32,13 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 @click.argument("instruments", nargs=-1, metavar="[INSTRUMENT | MODEL.gguf]...")
 @click.option("--device", "device_name", metavar="NAME", help="Default: the first that runs whole graphs.")
 @click.option(
-    "--beside", metavar="NAME", help="Another device to compare with in the same run (matvec), on weights in caches."
+    "--compare-with",
+    metavar="NAME",
+    help="Another device to measure alternately with this one (matvec, on weights in caches).",
 )
+@click.option("--beside", hidden=True)  # the former name of --compare-with
 @click.option("--threads", type=click.IntRange(1), help="For devices on the host. Default: the device's own.")
-@click.option("--overhead", is_flag=True, help="Measure what the framework costs beside the arithmetic.")
+@click.option("--overhead", is_flag=True, help="Measure what the framework costs in addition to the arithmetic.")
 @click.option("--peers", is_flag=True, help="Measure other libraries too, where they are installed.")
 @click.option("--prompt", default=256, show_default=True, type=click.IntRange(1), help="Tokens that models read.")
 @click.option("--generate", default=32, show_default=True, type=click.IntRange(1), help="Tokens that models write.")
@@ -44,6 +47,7 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 def bench(
     instruments: tuple[str, ...],
     device_name: str | None,
+    compare_with: str | None,
     beside: str | None,
     threads: int | None,
     overhead: bool,
@@ -55,8 +59,8 @@ def bench(
 ) -> None:
     """Measure a device with the INSTRUMENTs named, or a MODEL.gguf (default: all but those that run only by name).
 
-    Times are those of the best run.  What is compared takes turns in the same process: a ratio is the median of the
-    turns' ratios.
+    Times are those of the best run.  What is compared is measured alternately in the same process: a ratio is the
+    median of the rounds' ratios.
     """
     device = choose(device_name)
     there, broken = collect(device)
@@ -68,7 +72,8 @@ def bench(
         GGUFReader(file).close()  # what is none is said now, not behind what takes minutes
     names = tuple(of_files(there) if Path(name) in files else name for name in instruments)
     chosen = select(there, names, overhead)
-    options = Options(threads, peers, None if beside is None else choose(beside), files, prompt, generate)
+    other = compare_with or beside
+    options = Options(threads, peers, None if other is None else choose(other), files, prompt, generate)
     results = []
     out = console()
     if not as_json:

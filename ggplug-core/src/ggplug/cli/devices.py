@@ -22,7 +22,7 @@ def devices(as_json: bool) -> int:
     """List the devices there are, in order of priority.
 
     Loads every installed plugin. Those that fail, and those that say why they have no device, are named below the
-    list; `ggplug doctor` tells more. Where a plugin crashes the process, the others are listed all the same.
+    list; `ggplug doctor` shows more. Where a plugin crashes the process, the others are listed all the same.
     """
     return tried_twice(lambda: _list(as_json))
 

@@ -53,7 +53,7 @@ def ops(names: Sequence[str], chosen: Sequence[str], types: Sequence[str], as_pa
         print_table(["op", "type", "device", "answer"], map(_answer, found))
     else:
         print_table(["op", *(device.name for device in devices)], _rows(devices, found))
-        echo("In brackets: types in which it computes some nodes only; ggplug ops --op NAME tells why.")
+        echo("In brackets: types for which the device computes only some nodes; ggplug ops --op NAME says why.")
 
 
 def page(devices: Sequence[Device], found: Sequence[Offer]) -> str:

@@ -1,4 +1,4 @@
-"""The plan of streams over a queue: one kernel call after the other, when the stream's turn has come."""
+"""The plan of streams over a queue: one kernel call after the other, in the stream's order."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class QueuedPlan(Plan):
     """Calls ``kernel(op, dst, *src)`` for node after node, or ``kernel(group, operands)`` for a group of several.
 
     ``dst`` and ``src`` are what the device's ``operand`` makes of a tensor, None for absent sources; ``operands`` is a
-    dictionary from tensor to that.  They are made when the plan is bound, and serve until it is bound elsewhere.
+    dictionary from tensor to that.  They are made when the plan is bound, and serve until it is bound to other memory.
     Kernels of ops with ids write zeros (or nothing, where the op writes into a source) for those out of range; the plan
     raises the error.
     """
@@ -102,10 +102,10 @@ class QueuedPlan(Plan):
         calls = []
         for kernel, group in zip(self._kernels, self.groups.of(graph), strict=True):
             ids = []
-            for node, given in _with_ids(group):
-                place = places[graph.index[given]]
+            for node, indices in _with_ids(group):
+                place = places[graph.index[indices]]
                 if place is not None:
-                    ids.append((node, given, *place))
+                    ids.append((node, indices, *place))
             calls.append(Call(graph.index[group.node], kernel, group, [*map(operand, group.operands)], ids))
         self._bound = calls, frozenset(used.values()) or NOTHING
 
@@ -147,8 +147,8 @@ class QueuedPlan(Plan):
                 if len(group) == 1:
                     call.kernel(group.node.op, *call.operands)
                 else:
-                    given = zip(group.operands, call.operands, strict=True)
-                    call.kernel(group, {tensor: each for tensor, each in given if each is not None})
+                    pairs = zip(group.operands, call.operands, strict=True)
+                    call.kernel(group, {tensor: each for tensor, each in pairs if each is not None})
         except GGPlugError:
             raise
         except Exception as error:
@@ -179,9 +179,9 @@ class QueuedPlan(Plan):
 
 
 def _with_ids(group: Group) -> Iterable[tuple[Tensor, Tensor]]:
-    """The nodes of a group that are given ids, and these."""
+    """The nodes of a group that have ids, and the tensors of these."""
     for node in group.nodes:
         if node.op is not None and node.op.indexes is not None:
-            given = node.src[node.op.indexes.ids]
-            assert given is not None
-            yield node, given
+            indices = node.src[node.op.indexes.ids]
+            assert indices is not None
+            yield node, indices

@@ -31,7 +31,7 @@ import numpy as np
 from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Capabilities, Device, Event, Groups, Plan, check_target
 from ggplug.discrete.memory import DiscreteBuffer
 from ggplug.discrete.plan import QueuedPlan
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError, told
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError, in_one_line
 from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug.sharing import using
@@ -173,7 +173,7 @@ class QueuedBackend(Backend, ABC):
     def failed(self, error: Exception) -> None:
         """Keeps what a job raised, if it is the first since the stream was synchronized."""
         if not isinstance(error, GGPlugError):
-            typed = ComputeError(f"{self.device.name} failed: {told(error)}", device=self.device)
+            typed = ComputeError(f"{self.device.name} failed: {in_one_line(error)}", device=self.device)
             typed.__cause__ = error
             error = typed
         with self._error_lock:
@@ -298,8 +298,8 @@ class DiscreteDevice(Device):
     def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any:
         """What kernels are given for a tensor, which lies at byte ``offset`` of a buffer.
 
-        ``offset`` is that of the tensor itself, a view's too.  Made when a plan is bound, and used until it is bound
-        elsewhere; so it shows the memory, not a copy of it.  Default: the three.
+        ``offset`` is that of the tensor itself, a view's too.  Made when a plan is bound, and used until it is bound to
+        other memory; so it shows the memory, not a copy of it.  Default: the three.
         """
         return tensor, buffer, offset
 
@@ -307,7 +307,7 @@ class DiscreteDevice(Device):
         return QueuedEvent(self)
 
     def drain(self) -> None:
-        """Waits for everything given to any stream so far; errors stay with the streams in which they happened."""
+        """Waits for everything submitted to any stream so far; errors stay with the streams in which they happened."""
         with self._queued_lock:
             streams = list(self._queued)
         for stream in streams:

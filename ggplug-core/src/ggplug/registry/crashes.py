@@ -92,11 +92,11 @@ class Crashes:
             self._drop(f"{_key(plugin)}.crashed")
             return None
         if plugin.location and self._folder:
-            told = {"doing": doing, "reason": reason, "limit": limit, "surroundings": _surroundings(plugin)}
+            found = {"doing": doing, "reason": reason, "limit": limit, "surroundings": _surroundings(plugin)}
             with contextlib.suppress(OSError):
                 name = f"{_key(plugin)}.crashed"
                 with replacing(os.path.join(self._folder, name), 0o600, follow=False) as file:
-                    file.write(json.dumps({"plugin": plugin.described, **told}).encode())
+                    file.write(json.dumps({"plugin": plugin.described, **found}).encode())
                 self._names.add(name)
         return _failure(plugin, doing, reason)
 
@@ -174,7 +174,7 @@ def _failure(plugin: Plugin, doing: str, reason: str) -> Failure:
 
 
 def _key(plugin: Plugin) -> str:
-    """What tells a plugin from those of other names, distributions and environments."""
+    """What distinguishes a plugin from those of other names, distributions and environments."""
     whole = "\0".join((plugin.location, plugin.distribution or "", plugin.file_name or plugin.name))
     return hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()[:20]
 

@@ -44,7 +44,7 @@ class Installed:
 
     ``requires``: the distribution's own restriction on ggplug-core's version, such as ``>=0.1,<0.3``; empty if there
     is none.  ``listed``: one of ggplug-core's extras installs the distribution.  ``api``: the version of the interface
-    that a backend was written for; None if its metadata does not tell.  ``damage``: why its metadata cannot be read.
+    that a backend was written for; None if its metadata does not say.  ``damage``: why its metadata cannot be read.
     ``location``: the folder that the distribution is installed in.
     """
 
@@ -94,7 +94,7 @@ def _newest(found: Iterable[Installed]) -> Iterable[Installed]:
 
 
 def version_of(group: str) -> int | None:
-    """The version of the interface that a group of backends is for; None if its name tells none.
+    """The version of the interface that a group of backends is for; None if its name has none.
 
     The group without a version is that of version 1.
     """
@@ -161,8 +161,8 @@ def edited_in(distribution: str | None) -> str:
     from urllib.request import url2pathname
 
     try:
-        told = json.loads(metadata.distribution(distribution or "").read_text("direct_url.json") or "{}")
-        parts = urlsplit(told["url"]) if told["dir_info"].get("editable") else None
+        origin = json.loads(metadata.distribution(distribution or "").read_text("direct_url.json") or "{}")
+        parts = urlsplit(origin["url"]) if origin["dir_info"].get("editable") else None
         return url2pathname(parts.path) if parts is not None and parts.scheme == "file" else ""
     except Exception as error:  # not installed, or whatever damaged metadata makes of it
         log.debug("where %s is edited: %s", distribution, error)

@@ -51,13 +51,13 @@ class Options:
     """What ``ggplug bench`` was asked for.
 
     ``threads``: as many as a device on the host shall use; None is its default.  ``peers``: whether to measure other
-    libraries too, where they are installed, and give ratios.  ``beside``: another device to measure in the same run.
-    ``files``: models to measure with; ``prompt`` and ``generate``: tokens that these read and write.
+    libraries too, where they are installed, and give ratios.  ``compare_with``: another device to measure
+    alternately.  ``files``: models to measure with; ``prompt`` and ``generate``: tokens that these read and write.
     """
 
     threads: int | None = None
     peers: bool = False
-    beside: Device | None = None
+    compare_with: Device | None = None
     files: tuple[Path, ...] = ()
     prompt: int = 256
     generate: int = 32
@@ -76,7 +76,7 @@ class Instrument(Protocol):
     def run(self, device: Device, options: Options) -> Iterable[Mapping[str, Any]]:
         """Measures, and yields a row as soon as it is known.
 
-        ``case`` tells what was measured; the other keys are what it was measured with (``threads``, ``nodes``) and the
+        ``case`` says what was measured; the other keys are what it was measured with (``threads``, ``nodes``) and the
         figures, whose names end with their unit (``milliseconds``, ``gigabytes_per_second``) or are ratios.  Raises
         UnsupportedOpError if the device cannot do it at all.
         """

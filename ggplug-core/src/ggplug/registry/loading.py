@@ -56,7 +56,7 @@ class PathModule:
         if present is not None:
             if _is_from(present, source):
                 return present
-            origin = getattr(present, "__file__", None) or "elsewhere"
+            origin = getattr(present, "__file__", None) or "no file"
             raise RefusalError(f"a module called {name} is imported already, from {origin}", "rename one of them")
         spec = importlib.util.spec_from_file_location(
             name, source, submodule_search_locations=[str(self.path)] if self.is_package else None

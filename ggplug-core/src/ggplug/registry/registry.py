@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ggplug.backend import API_VERSION, Backend, Device, DeviceProps, Registration
-from ggplug.errors import GGPlugError, ParameterError, PluginError, told
+from ggplug.errors import GGPlugError, ParameterError, PluginError, in_one_line
 from ggplug.hookspecs import Hooks
 from ggplug.registry import naming
 from ggplug.registry.catalog import LOADING, Catalog
@@ -115,7 +115,7 @@ class Registry:
         name others have too.
 
         Raises PluginError with the cause if that plugin failed, DuplicateNameError if several have the name, and
-        DeviceNotFoundError otherwise, which tells what there is.
+        DeviceNotFoundError otherwise, whose message lists the devices.
         """
         plain = naming.split_name(name)[1].casefold()
         for find in (self.catalog.plugins, self._of_paths):
@@ -320,7 +320,7 @@ class Registry:
     def doctor(self, names: Sequence[str] | None = None) -> list[PluginStatus]:
         """Tries every plugin in a child process, up to a tiny computation on each of its devices.
 
-        Tells what works, what does not, and why.  ``names``: only these plugins (default all).  A plugin that crashes
+        Reports what works, what does not, and why.  ``names``: only these plugins (default all).  A plugin that crashes
         or hangs is a finding like any other.  What the program itself handed over is reported as it is in this process.
         Raises DeviceNotFoundError for an unknown name.
         """
@@ -369,10 +369,10 @@ class Registry:
         except GGPlugError:
             raise
         except Exception as error:
-            message = f"{device.name} failed to start a stream: {told(error)}"
+            message = f"{device.name} failed to start a stream: {in_one_line(error)}"
             if plugin is None:
                 raise PluginError(message, device=device) from error
-            raise plugin.problem(message, "`ggplug doctor` tells more", device=device) from error
+            raise plugin.problem(message, "`ggplug doctor` shows more", device=device) from error
         if plugin is not None:
             plugin.stage = Stage.INITIALISED
             plugin.stages.setdefault(Stage.INITIALISED.value, (time.perf_counter() - start) * 1e3)

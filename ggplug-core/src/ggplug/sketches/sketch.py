@@ -1,7 +1,7 @@
 """Sources of an op, sketched by names of extents, and the nodes that are made of a sketch.
 
 The conformance suite's cases that are made alike for all ops start from these: an extent that is zero, or one, is so in
-all sources that have it, and each source in turn lies in memory in another way.
+all sources that have it, and one source after the other lies in memory in another way.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Sketch(NamedTuple):
     types: tuple[Type, ...] = (F32,)
     parameters: Callable[[Sizes], Mapping[str, Any]] = lambda sizes: {}
     zeros: str = ""
-    """The extents to make zero in turn; empty is all."""
+    """The extents to make zero, one after the other; empty is all."""
     layout: Layout = "packed"
     shown: Callable[[Tensor, Sizes], Tensor] | None = None
     """For view ops, which take no parameters from here: the view of the only source."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from ggplug import cache
 from ggplug.backend import Device
+from ggplug.bench.alternating import best_times, speed_relative
 from ggplug.bench.products import moved, reader
-from ggplug.bench.turns import best_times, speed_relative
 from ggplug.cli.bench import usable_processors
 from ggplug.gguf import GGUFReader
 from ggplug.graph import Graph

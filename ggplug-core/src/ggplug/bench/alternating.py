@@ -1,4 +1,4 @@
-"""Functions of a benchmark, measured in turns."""
+"""Functions of a benchmark, measured alternately."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ REST = 0.005
 """Seconds for which a function runs before it is timed."""
 
 
-def take_turns(functions: Mapping[str, Callable[[], Any]], repeats: int, rest: float = REST) -> dict[str, list[float]]:
-    """Seconds of each run of each function; they take turns, so that a slower minute is a slower minute for all.
+def timed_alternately(
+    functions: Mapping[str, Callable[[], Any]], repeats: int, rest: float = REST
+) -> dict[str, list[float]]:
+    """Seconds of each run of each function. They run alternately, so a slower minute slows all of them down.
 
     ``rest``: seconds for which a function runs before it is timed, at least once.  This wakes its threads, takes the
     caches back from the one before, and lets that one's threads, which spin on after their work, fall asleep.
@@ -32,15 +34,15 @@ def take_turns(functions: Mapping[str, Callable[[], Any]], repeats: int, rest: f
     return times
 
 
-def speed_relative(times: Mapping[str, Sequence[float]], name: str, beside: str) -> float:
-    """How many times as fast as function ``beside`` function ``name`` ran: the median of the ratios of the turns.
+def speed_relative(times: Mapping[str, Sequence[float]], name: str, base: str) -> float:
+    """How many times as fast as function ``base`` function ``name`` ran: the median of the rounds' ratios.
 
-    Both runs of a turn met about the same machine, so a slower minute changes their ratio little, where the best run of
-    one may have met a faster machine than any run of the other.
+    Both runs of a round met about the same machine, so a slower minute changes their ratio little; the best run of one
+    may have met a faster machine than any run of the other.
     """
-    return statistics.median(b / a for a, b in zip(times[name], times[beside], strict=True))
+    return statistics.median(b / a for a, b in zip(times[name], times[base], strict=True))
 
 
 def best_times(functions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Seconds of the best run of each function."""
-    return {name: min(taken) for name, taken in take_turns(functions, repeats).items()}
+    return {name: min(taken) for name, taken in timed_alternately(functions, repeats).items()}
