@@ -36,7 +36,7 @@ class Expected:
     node's error is not another one's.  ``values`` has those whose type the reference conversions can read; ``stored``
     the bytes of each node's elements.  ``bad``: for each node that was given indices out of range the mask of them.
     ``exact`` has what the reference of a node gave before it was rounded, ``tolerances`` how far off results may be.
-    ``others``: the values that an op of several leaves in those sources that it writes beside the first.
+    ``others``: the values that an op of several leaves in those sources that it writes in addition to the first.
 
     Raises GGPlugError where a reference has no answer (a float that is no integer, as an integer).
     """
@@ -165,9 +165,9 @@ def difference(
     if isinstance(op, ops.Glu):
         got = np.where(_underflows(node, sources), want, got)
     if description_of(type(op)).signs and alone and not node.type.is_quantized:
-        turned = (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want)) & ~_vanishes(node, sources)
-        if turned.any():
-            return _first("zero with another sign", got, want, turned)
+        flipped = (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want)) & ~_vanishes(node, sources)
+        if flipped.any():
+            return _first("zero with another sign", got, want, flipped)
     if not alone:
         low, high, limit = expected.allowed(node)
         same = got == want  # as what may be anything was made above
@@ -202,8 +202,8 @@ def _left_out(op: ops.FlashAttnExt, sources: list[Array | None]) -> npt.NDArray[
     lost = np.repeat(~np.isfinite(v), q.shape[1] // max(1, v.shape[1]), axis=1)
     if not lost.any():
         return np.zeros((), bool)
-    shares = probabilities_of(op.logits(q, k, mask)[0], sinks)
-    vanishes = (shares > 0) & (shares < 100 * FLUSHED)
+    probabilities = probabilities_of(op.logits(q, k, mask)[0], sinks)
+    vanishes = (probabilities > 0) & (probabilities < 100 * FLUSHED)
     return np.asarray((vanishes.astype(np.float32) @ lost.astype(np.float32) > 0).swapaxes(1, 2))
 
 

@@ -105,7 +105,7 @@ def test_the_references_themselves_are_right() -> None:
     [
         (kernels.last_element_wrong, ("relu", "add", "cpy"), "values"),
         (kernels.slightly_wrong, ("mul_mat", "soft_max"), "values"),
-        (kernels.writes_before_the_beginning, ("relu", "get_rows"), "beside"),
+        (kernels.writes_before_the_beginning, ("relu", "get_rows"), "outside"),
         (kernels.leaves_the_tail, ("silu", "rms_norm"), "values"),
         (kernels.leaves_the_last_row, ("norm",), "values"),
         (kernels.modifies_a_source, ("add", "concat"), "overwritten"),

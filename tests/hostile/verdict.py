@@ -68,7 +68,7 @@ def judge_memory(
     *,
     changed: bool,
 ) -> None:
-    """Nothing beside the tensors was written, and no leaf but what the op writes, where it writes it.
+    """Nothing outside of the tensors was written, and no leaf but what the op writes, where it writes it.
 
     ``shared``: the source in whose place the result lies.  ``changed``: whether anything was computed.
     """
@@ -80,7 +80,7 @@ def judge_memory(
     for root, place in places.items():
         stray = place.stray()
         if stray:
-            raise Fault("beside", f"beside {root!r}: {stray}")
+            raise Fault("outside", f"outside of {root!r}: {stray}")
         if root not in raw:
             continue
         before, after = raw[root], place.get()
@@ -180,7 +180,7 @@ def judge_values(built: Built, expected: Expected, found: Mapping[Tensor, Bytes]
 
 
 def judge_others(built: Built, expected: Expected, places: Mapping[Tensor, Place]) -> None:
-    """What an op of several leaves in the sources that it writes beside the first."""
+    """What an op of several leaves in the sources that it writes in addition to the first."""
     if any(is_open(node) for node in built.graph.nodes):
         return
     for source, want in expected.others.items():

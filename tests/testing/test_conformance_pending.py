@@ -232,4 +232,4 @@ def test_every_op_that_the_device_claims_is_raced(monkeypatch: pytest.MonkeyPatc
     assert run_clause(FakeDevice(execution="late"), clause).verdict == "passed"
     computing = {name for name, op in OPS.items() if not op.is_view and cases_of(op)}
     python = {name for name, op in OPS.items() if issubclass(op, PythonCall)}  # a discrete device calls none
-    assert computing - set(raced) - python == {"arange", "fill"}  # they read nothing that could tell when
+    assert computing - set(raced) - python == {"arange", "fill"}  # they read nothing that changes meanwhile

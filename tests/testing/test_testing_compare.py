@@ -142,7 +142,7 @@ def test_what_is_far_off_is_wrong_and_not_imprecise() -> None:
     )
     small = WANT.copy()
     small[..., 0] = 1e-9
-    # beside numbers of about 3 a small one may be off by a part of these
+    # next to numbers of about 3 a small one may be off by a part of these
     around = Allowed(small - 1e-12, small + 1e-12)
     got = small.copy()
     got[..., 0] = 1e-6

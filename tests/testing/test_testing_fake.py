@@ -1,4 +1,4 @@
-"""The fake discrete device does what the contract allows, fails when it is told to, and counts everything."""
+"""The fake discrete device does what the contract allows, fails on request, and counts everything."""
 
 from __future__ import annotations
 
@@ -271,8 +271,8 @@ def test_it_declines_what_it_is_told_to() -> None:
 def test_kernels_cannot_reach_memory_of_others() -> None:
     device = FakeDevice()
     chain = Chain(device)
-    with pytest.raises(BufferUseError, match="copy it over"), Placement(chain.graph, HOST) as elsewhere:
-        device.init().compute(chain.graph, elsewhere.allocation)
+    with pytest.raises(BufferUseError, match="copy it over"), Placement(chain.graph, HOST) as other:
+        device.init().compute(chain.graph, other.allocation)
 
 
 @pytest.mark.parametrize("execution", ["now", "late", "thread"])

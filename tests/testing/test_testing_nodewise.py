@@ -102,8 +102,8 @@ def test_a_wrong_group_is_told_from_wrong_nodes(reference: bool, a_is_wrong: boo
 def test_a_group_that_writes_into_a_cache_is_judged_from_what_lay_there() -> None:
     def graph() -> Graph:
         cache, rows = drawn(6, 8), gg.tensor(np.array([4, 1], np.int64))
-        turned = gg.rope(drawn(2, 1, 8), gg.tensor(np.array([4, 1], np.int32)), 8, name="turned")
-        held = gg.set_rows(cache, gg.reshape(turned, 8, 2), rows, name="held")
+        rotated = gg.rope(drawn(2, 1, 8), gg.tensor(np.array([4, 1], np.int32)), 8, name="rotated")
+        held = gg.set_rows(cache, gg.reshape(rotated, 8, 2), rows, name="held")
         again = gg.set_rows(held, drawn(1, 8), gg.tensor(np.array([4], np.int64)), name="again")
         return Graph(gg.scale(again, 2.0, name="read").set_output())
 
@@ -113,7 +113,7 @@ def test_a_group_that_writes_into_a_cache_is_judged_from_what_lay_there() -> Non
     assert before.leafs[0].tobytes() == held, "the graph's own tensors stay as they are"
     found = compare(graph(), ReferenceDevice(), Wrong(lambda group: group.node.name == "held"))
     assert names(found) == ["held"]
-    assert [node.name for node in found.wrong[0].group] == ["turned", "held"]
+    assert [node.name for node in found.wrong[0].group] == ["rotated", "held"]
     assert [node.name for node in found.wrong[0].alone] == ["held"]
     assert [node.name for node in found.follows] == ["again", "read"]
 

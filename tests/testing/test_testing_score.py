@@ -175,9 +175,9 @@ SOME = (
     "says nothing of its thread",
     "takes the same places in another order for the same",
     "compares offsets, and which buffers there are",
-    "tells kernels from the last to the first",
-    "does not tell the last kernel",
-    "does not tell the time of the last node",
+    "names kernels from the last to the first",
+    "leaves the last kernel's name out",
+    "leaves out the time of the last node",
     "copies forwards where the bytes of a stream's copy overlap",
     "rounds the base of frequencies",
     "adds 65535 rows and no more",
@@ -226,10 +226,10 @@ def test_the_command_tells_by_which_case_each_fault_was_caught(
     chosen = ["--only", "formulas.step, close comparison", "--quick", "--jobs", "1", "--verbose", "--json", str(file)]
     assert score.main(chosen) == 0
     printed = capsys.readouterr().out
-    (told,) = json.loads(file.read_text(encoding="utf-8"))
-    assert told["caught"]
-    assert told["by"].startswith("step: ")
-    assert f"failed: {told['by']}" in printed
+    (found,) = json.loads(file.read_text(encoding="utf-8"))
+    assert found["caught"]
+    assert found["by"].startswith("step: ")
+    assert f"failed: {found['by']}" in printed
     assert score.main(["--only", "nonsense"]) == 2
 
 

@@ -90,8 +90,8 @@ def test_nothing_is_told_of_one_case_or_where_nothing_passed() -> None:
     many = [["v", "w", "x", "y", "z"]] * 3
     bounds = [["more than 64 rows", "more than 65,535 rows", "rows longer than 16"]] * 2
     assert hint("add", bounds, {"a"}).startswith("all 2 of add have more than 65,535 rows, rows longer than 16, and no")
-    told = "all 3 of add have v, w, x (and 2 more such things), and no case that passed has"
-    assert hint("add", many, {"a"}) == told
+    expected = "all 3 of add have v, w, x (and 2 more such things), and no case that passed has"
+    assert hint("add", many, {"a"}) == expected
 
 
 def test_reports_of_other_processes_say_the_same() -> None:

@@ -1,6 +1,6 @@
 """The whole conformance suite as one call, and as a command, for programs that are not tests.
 
-``ggplug conformance NAME`` puts a device to it; ``--help`` tells more.
+``ggplug conformance NAME`` puts a device to it; ``--help`` says more.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def check(
 ) -> Report:
     """Puts a device to these clauses of the contract, all cases of these ops, graphs, and groups; by default to all.
 
-    ``case``: only cases with this label.  Never raises for what the device does: ``report.ok`` and ``report.bad``
-    tell.  Raises ParameterError for a name that is none.
+    ``case``: only cases with this label.  Never raises for what the device does: that is in ``report.ok`` and
+    ``report.bad``.  Raises ParameterError for a name that is none.
     """
     report = Report(device.name)
     watch = Following(_chosen(case))
@@ -85,7 +85,7 @@ def _fill(
 ) -> None:
     """Adds what ``run`` finds, and calls ``done`` after each unit.
 
-    ``watch`` is told of the cases.  What they were until a KeyboardInterrupt is added, too, before it goes on.
+    ``watch`` is called for each case.  What they were until a KeyboardInterrupt is added, too, before it goes on.
     """
     for number, unit in enumerate(units):
         watch.forget()
@@ -107,7 +107,7 @@ def _with_command(device: str, finding: Finding) -> Finding:
 
 
 def _command(device: str, finding: Finding) -> str:
-    """What runs a case alone."""
+    """The command that runs one case."""
     what = {CONTRACT: ["--clause", finding.case], GRAPH: ["--graphs"], GROUPS: ["--groups"]}.get(
         finding.subject, ["--op", finding.subject]
     )
@@ -132,7 +132,7 @@ def units(
         yield Unit(GROUPS)
 
 
-_LISTED = "`ggplug conformance --list` tells them"
+_LISTED = "`ggplug conformance --list` lists them"
 
 
 def _op(given: type[Op] | str) -> type[Op]:
@@ -188,7 +188,7 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug_te
         help="after how long a case of a worker hangs (default: %(default)g)",
     )
     parser.add_argument(
-        "--repeat", type=int, default=1, metavar="N", help="run it N times, and tell which cases come out differently"
+        "--repeat", type=int, default=1, metavar="N", help="run it N times, and report the cases whose results differ"
     )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="show every subject and every reason, whatever the verdict"

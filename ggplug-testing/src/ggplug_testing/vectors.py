@@ -270,7 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line.
 
     Answers the exit code: 0 nothing failed, 1 something did, 2 nothing could be replayed, 128 and the number of a
-    signal that stopped it; then what was found until then is told.
+    signal that stopped it; then what was found until then is reported.
     """
     parser = argparse.ArgumentParser(prog="python -m ggplug_testing.vectors", description="Replay recorded ggml cases.")
     parser.add_argument("file", type=Path, help="the .npz file of recorded cases")

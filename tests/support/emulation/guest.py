@@ -126,7 +126,7 @@ def _qemu(folder: Path, machine: str) -> Path:
         versions = archive.versions("qemu-user")
         if not versions or _major(versions[0]) < _QEMU_VERSION:
             raise PackagesError(f"needs QEMU {_QEMU_VERSION}; there is {', '.join(versions) or 'none'}")
-        archive.unpack_alone("qemu-user", versions[0], folder / "root")
+        archive.unpack_single("qemu-user", versions[0], folder / "root")
     return program
 
 

@@ -124,7 +124,7 @@ class Archive:
         self._run("apt-get", "install", "--yes", "--download-only", "--no-install-recommends", *packages)
         unpack(sorted((self.folder / "cache" / "archives").glob("*.deb")), into)
 
-    def unpack_alone(self, package: str, version: str, into: Path) -> None:
+    def unpack_single(self, package: str, version: str, into: Path) -> None:
         """One package without what it needs, at ``into``."""
         loose = self.folder / "loose"
         loose.mkdir(exist_ok=True)

@@ -147,8 +147,8 @@ class QueuedPlan(Plan):
                 if len(group) == 1:
                     call.kernel(group.node.op, *call.operands)
                 else:
-                    pairs = zip(group.operands, call.operands, strict=True)
-                    call.kernel(group, {tensor: each for tensor, each in pairs if each is not None})
+                    given = zip(group.operands, call.operands, strict=True)
+                    call.kernel(group, {tensor: each for tensor, each in given if each is not None})
         except GGPlugError:
             raise
         except Exception as error:

@@ -194,7 +194,7 @@ class Case:
     ``op``: the name of the op under test.  ``label``: what is special, unique within the op.  ``make``: builds the
     graph and answers its result.  ``agreement``: how closely results have to agree; how precise they have to be is
     derived (:mod:`ggplug_testing.precision`).  ``every_type``: it is computed in each run, also where cases that differ
-    in nothing but a block type take turns.  ``seed`` follows from op and label.
+    in nothing but a block type are chosen by rotation.  ``seed`` follows from op and label.
     """
 
     op: str

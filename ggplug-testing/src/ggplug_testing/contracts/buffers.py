@@ -322,7 +322,7 @@ def buffer_types_describe_their_memory(given: Given) -> None:
 
 @clause
 def host_memory_is_what_the_host_sees(given: Given) -> None:
-    """In host buffer types, ``bytes`` shows and changes what ``get`` and ``set`` do; elsewhere it raises."""
+    """In host buffer types, ``bytes`` shows and changes what ``get`` and ``set`` do; in others it raises."""
     buffer = given.buffer(0)
     if buffer.address is None:
         with expect_raises(BufferUseError, "a zero-copy view of memory that is not the host's"):
@@ -351,8 +351,8 @@ def too_much_memory_raises(given: Given) -> None:
     try:
         given.kind.alloc(wanted).free()
     except OutOfMemoryError as error:
-        expect(error.requested is not None, "OutOfMemoryError tells how much was requested")
-        expect(error.free is None or error.free >= 0, f"OutOfMemoryError tells that {error.free} bytes are free")
+        expect(error.requested is not None, "OutOfMemoryError says how much was requested")
+        expect(error.free is None or error.free >= 0, f"OutOfMemoryError says that {error.free} bytes are free")
     else:
         expect(False, f"an allocation of {wanted} bytes must raise OutOfMemoryError")
     expect_bytes(buffer, 0, "a buffer after another one could not be allocated")
@@ -424,7 +424,7 @@ def views_of_tensors_are_set_in_place(given: Given) -> None:
 
 @clause
 def memory_of_the_host_is_used_in_place(given: Given) -> None:
-    """``buffer_from_host`` uses the caller's memory itself, where ``capabilities`` say so; elsewhere it raises."""
+    """``buffer_from_host`` uses the caller's memory itself, where ``capabilities`` say so; otherwise it raises."""
     device, memory = given.device, pattern(8192)
     if not device.capabilities.buffer_from_host:
         with expect_raises(BufferUseError, "buffer_from_host of a device that does not offer it"):
@@ -453,7 +453,7 @@ def memory_of_the_host_is_used_in_place(given: Given) -> None:
 def pinned_memory_is_host_memory(given: Given) -> None:
     """A ``host_buffer_type`` is there just where ``capabilities`` say so, and is host memory."""
     device, kind, buffer = given.device, given.device.host_buffer_type, given.buffer(0)
-    expect((kind is not None) == device.capabilities.host_buffer, "capabilities.host_buffer tells whether there is one")
+    expect((kind is not None) == device.capabilities.host_buffer, "capabilities.host_buffer says whether there is one")
     if kind is None:
         raise NotOffered("capabilities.host_buffer is false")
     expect(kind.is_host, f"{kind.name} is host memory")

@@ -43,7 +43,7 @@ def a_device_describes_itself(given: Given) -> None:
     expect(free is None or total is None or free <= total, f"free memory {free} exceeds the total {total}")
     props = device.props()
     expect(props.name == device.name and props.kind is device.kind, "props says what the device says")
-    expect(props.device_id == device.device_id, "props tells the device id")
+    expect(props.device_id == device.device_id, "props has the device id")
     if device.registration is not None:
         listed, again = list(device.registration.devices()), list(device.registration.devices())
         expect(any(each is device for each in listed), "the registration lists the device")
@@ -142,8 +142,8 @@ def parameters_that_a_stream_does_not_have_are_refused(given: Given) -> None:
 
 @clause
 def memory_that_is_freed_is_free_again(given: Given) -> None:
-    """``free`` gives memory back: where a device counts it, ``memory`` tells less while a buffer is there, and as much
-    as before then."""
+    """``free`` gives memory back: where a device counts it, ``memory`` reports less while a buffer is there, and
+    then as much as before."""
     device = given.device
     size, counted = affordable(device, 3 << 20), []
     for _ in range(3):

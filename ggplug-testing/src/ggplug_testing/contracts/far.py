@@ -219,8 +219,8 @@ def _made(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout],
 class _Laid(Placement):
     """A graph with its tensors one after the other in a buffer, from ``start`` on.
 
-    ``packed``: the graph's only node with sources, those of ``leafs``, that have no gaps; it tells what has to come
-    out.  ``apart``: the source with gaps, in which the other tensors lie.
+    ``packed``: the graph's only node with sources, those of ``leafs``, that have no gaps; it determines the expected
+    values.  ``apart``: the source with gaps, in which the other tensors lie.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 A device's registration may give two hooks, ``Registration.get("stall")`` and ``Registration.get("failing_node")``;
 streams of :mod:`ggplug.discrete` need the first of them not, and devices with ops on ids need the second one not.
 Where nothing holds a stream, a load in front of the work does (:mod:`ggplug_testing.contracts.loading`), and what
-turns out not to have been behind it counts for nothing.
+was not behind it after all counts for nothing.
 """
 
 from __future__ import annotations

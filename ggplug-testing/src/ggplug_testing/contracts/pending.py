@@ -247,14 +247,14 @@ def work_of_a_held_stream_outlives_its_plan(given: Given) -> None:
 
 @clause
 def an_event_that_a_stream_waits_for_can_be_freed(given: Given) -> None:
-    """``Event.free`` changes nothing for streams that were told to wait for the event."""
+    """``Event.free`` changes nothing for streams that already wait for the event."""
     require_pending(given.device)
     _copy_behind_an_event(given, "an event that was freed", free=True)
 
 
 @clause
 def a_held_stream_keeps_its_order(given: Given) -> None:
-    """What ``set_async``, ``get_async`` and ``copy_async`` give to a stream waits for its turn, however it is done."""
+    """What ``set_async``, ``get_async`` and ``copy_async`` submit to a stream is done in order, however it is done."""
     buffer, target, stream = given.buffer(OLD), given.buffer(OTHER), given.stream()
     outs = [np.zeros(SIZE, np.uint8) for _ in range(3)]
     with held(stream):
@@ -271,8 +271,7 @@ def a_held_stream_keeps_its_order(given: Given) -> None:
 
 @clause
 def work_of_a_held_stream_keeps_its_places(given: Given) -> None:
-    """A computation that was given goes on with its places and values when its plan is bound elsewhere meanwhile, by
-    ``rebind``."""
+    """A computation that was submitted keeps its places and values when ``rebind`` binds its plan to other memory."""
     first, second, stream = given.sample(2), given.sample(2, seed=2, shift=512), given.stream()
     plan = given.bound(stream, first)
     plan.compute()
@@ -284,20 +283,20 @@ def work_of_a_held_stream_keeps_its_places(given: Given) -> None:
             plan.rebind(placed.graph, placed.allocation)
             plan.compute()
 
-    # A plan that cannot be bound elsewhere meanwhile waits.
-    given.behind(stream, lambda: None, twice, "giving work to a held stream")
+    # A plan that cannot be bound to other memory meanwhile waits.
+    given.behind(stream, lambda: None, twice, "submitting work to a held stream")
     stream.synchronize()
-    first.check("given to a held stream before the plan was bound elsewhere")
-    second.check("given to a held stream afterwards")
+    first.check("submitted to a held stream before the plan was bound to other memory")
+    second.check("submitted to a held stream afterwards")
 
 
 @clause
-def a_trace_tells_of_its_own_computation_only(given: Given) -> None:
-    """``compute_traced`` tells when its own nodes ran, not those of a computation of the same plan that was pending."""
+def a_trace_reports_its_own_computation_only(given: Given) -> None:
+    """``compute_traced`` reports when its own nodes ran, not those of a pending computation of the same plan."""
     require_pending(given.device)
     placed, stream = given.sample(3), given.stream()
     plan = given.bound(stream, placed)
-    alone = [time.node for time in plan.compute_traced()]
+    single = [time.node for time in plan.compute_traced()]
     found: list[int] = []
 
     def trace() -> None:
@@ -305,7 +304,7 @@ def a_trace_tells_of_its_own_computation_only(given: Given) -> None:
 
     given.behind(stream, plan.compute, trace, "a traced computation")
     placed.check("traced behind a computation that was pending")
-    expect(found == alone, f"traced behind a computation that was pending: nodes {found}, and alone {alone}")
+    expect(found == single, f"traced behind a computation that was pending: nodes {found}, and by itself {single}")
 
 
 @clause
@@ -317,7 +316,7 @@ def held_streams_share_nothing(given: Given) -> None:
     streams, places = given.streams(2), []
     for step in steps_of(device):
         for seed, stream in enumerate(streams):
-            want = Sample(device, 2 + seed, step).alone(device, seed)
+            want = Sample(device, 2 + seed, step).computed_alone(device, seed)
             places.append((stream, given.sample(2 + seed, step=step, seed=seed), want))
     buffers = [given.buffer(OLD) for _ in streams]
     outs = [np.empty(SIZE, np.uint8) for _ in streams]
@@ -362,12 +361,12 @@ def a_failure_is_raised_by_the_next_synchronize_and_only_once(given: Given) -> N
     """A computation that fails on the device raises a ComputeError at the next ``synchronize`` of its stream, once."""
     require_pending(given.device)
     stream = given.stream()
-    for turn in ("first", "second"):
+    for nth in ("first", "second"):
         _failed(given, stream)
         error = _raised(stream)
-        expect(isinstance(error, ComputeError), f"the {turn} computation that failed raised {error!r}")
+        expect(isinstance(error, ComputeError), f"the {nth} computation that failed raised {error!r}")
         again = _raised(stream)
-        expect(again is None, f"what went wrong in the {turn} computation was raised twice: {again!r}")
+        expect(again is None, f"what went wrong in the {nth} computation was raised twice: {again!r}")
     placed = given.sample(2)
     placed.compute(stream)
     stream.synchronize()
@@ -406,8 +405,8 @@ def a_failure_stays_with_its_stream(given: Given) -> None:
     placed, stream, other = given.sample(2), given.stream(), given.stream()
     _failed(given, stream)
     placed.compute(other)
-    elsewhere = _raised(other)
-    expect(elsewhere is None, f"another stream raised {elsewhere!r}")
+    raised = _raised(other)
+    expect(raised is None, f"another stream raised {raised!r}")
     placed.check("computed by another stream")
     _expect_failure(_raised(stream))
 

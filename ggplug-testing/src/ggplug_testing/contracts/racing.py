@@ -1,4 +1,4 @@
-"""All that a device computes, ops and groups, between two stores into its sources: each has to come in its turn."""
+"""All that a device computes, ops and groups, between two stores into its sources: each has to be computed in order."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class Race:
             self._placement.free()
             raise
 
-    def tells(self) -> bool:
-        """Whether the result tells when it was computed; sources are zeros afterwards, and there is no result.
+    def depends_on_time(self) -> bool:
+        """Whether the result depends on when it was computed; sources are zeros afterwards, and there is no result.
 
-        ``right``: the result's bytes if that is computed in its turn; ``wrong``: if it is computed too early or late.
+        ``right``: the result's bytes if that is computed in order; ``wrong``: if it is computed too early or late.
         """
         self.right, self.wrong = (self._computed_from(values) for values in (self.values, self.zeros))
         if self._result.root.op is not None:
@@ -95,7 +95,7 @@ class Race:
             self._stream.set_async(self._placement.buffers[number], offset, raw)
 
     def found(self) -> Comparison:
-        """Whether the result that was fetched is the one that is computed in its turn."""
+        """Whether the result that was fetched is the one that is computed in order."""
         return self.agree(self.out, self.right)
 
     def agree(self, one: Bytes, other: Bytes) -> Comparison:
@@ -118,7 +118,7 @@ class Race:
 def races_of(stream: Backend) -> Iterator[Race]:
     """A race of each op for each kind of element type of its first source, and of each kernel for groups.
 
-    What the device declines is left out, and what it fails in, which the cases of the op tell.
+    What the device declines is left out, and what it fails in, which the cases of the op report.
     """
     device = stream.device
     for op in OPS.values():
@@ -166,18 +166,18 @@ def _groups(device: Device, case: Case) -> tuple[Groups, set[str]]:
 
 
 def _race(stream: Backend, case: Case, groups: Groups = UNGROUPED) -> Race | None:
-    """A race of a case, or None if the device fails in it, or if the result does not tell when it was computed."""
+    """A race of a case, or None if the device fails in it, or if the result does not depend on when it was computed."""
     try:
         race = Race(stream, case, groups)
     except Exception:
         return None
     try:
-        told = race.tells()
+        depends = race.depends_on_time()
     except Exception:
-        told = False
-    if not told:
+        depends = False
+    if not depends:
         race.free()
-    return race if told else None
+    return race if depends else None
 
 
 @clause
@@ -188,7 +188,7 @@ def every_op_of_a_held_stream_keeps_its_order(given: Given) -> None:
     stream = given.stream()
     races = [given.use(race) for race in races_of(stream)]
     if not races:
-        raise NotOffered(f"{given.device.name} computes no op that could tell when it was computed")
+        raise NotOffered(f"{given.device.name} computes no op whose result depends on when it was computed")
 
     def give() -> None:
         for race in races:
@@ -204,4 +204,4 @@ def every_op_of_a_held_stream_keeps_its_order(given: Given) -> None:
     found = {race.case: race.found() for race in races}
     wrong = [case for case, each in found.items() if not each]
     names = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5} others" if len(wrong) > 5 else "")
-    expect(not wrong, f"{names} not computed in its turn: {found[wrong[0]].reason if wrong else ''}")
+    expect(not wrong, f"{names} not computed in order: {found[wrong[0]].reason if wrong else ''}")

@@ -79,7 +79,7 @@ class Sample:
         values = {leaf: numbers(random, leaf, -0.3, 0.3) for leaf in (self.x, self.w)}
         return {tensor: array for tensor, array in values.items() if tensor in self.graph}
 
-    def alone(self, device: Device, seed: int) -> Array:
+    def computed_alone(self, device: Device, seed: int) -> Array:
         """What the device computes for the inputs of ``seed`` while nothing else is given to it."""
         with Placed(self, device, seed) as placed, device.init() as stream:
             placed.compute(stream)

@@ -69,7 +69,7 @@ def streams_work_on_different_threads(given: Given) -> None:
 def _computing(own: Given, step: Step, seed: int) -> Callable[[], None]:
     """What one thread does, again and again: computes a sample, copies its result, and looks at both."""
     placed = own.sample(2 + seed, step=step, seed=seed)
-    want = placed.sample.alone(own.device, seed)
+    want = placed.sample.computed_alone(own.device, seed)
     copied, stream = own.use(alloc_for(own.kind, placed.sample.y)), own.stream()
     buffer, offset, size = placed.result
     out = np.empty(size, np.uint8)
@@ -275,4 +275,4 @@ def computations_share_no_scratch(given: Given) -> None:
             proof.of(_Computation(race, race.values, race.right), _Computation(twin, twin.zeros, race.wrong))
         proven += 1
     if not proven:
-        raise NotOffered(f"{given.device.name} computes no op that could tell what it was computed from")
+        raise NotOffered(f"{given.device.name} computes no op whose result shows what it was computed from")

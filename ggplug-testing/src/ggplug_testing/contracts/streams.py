@@ -187,11 +187,11 @@ def events_can_be_waited_for_by_the_host(given: Given) -> None:
 
 @clause
 def streams_do_not_disturb_each_other(given: Given) -> None:
-    """Two streams ``compute`` different things on their own buffers, given in turns, and both are right."""
+    """Two streams ``compute`` different things on their own buffers, submitted alternately, and both are right."""
     for step in steps_of(given.device):
         with Given(given.device) as own:
             places = [own.sample(length, step=step, seed=seed) for seed, length in enumerate((4, 7))]
-            wanted = [placed.sample.alone(given.device, placed.seed) for placed in places]
+            wanted = [placed.sample.computed_alone(given.device, placed.seed) for placed in places]
             streams = own.streams(2)
             for _ in range(3):
                 for stream, placed in zip(streams, places, strict=True):

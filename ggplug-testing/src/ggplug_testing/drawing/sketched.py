@@ -17,7 +17,7 @@ def drawable_sketches(op: type[Op]) -> list[Sketch]:
 def sketched(c: Draw, op: type[Op]) -> Drawn:
     """The sources of one of an op's sketches in other sizes, types and layouts.
 
-    Which of these the op takes the sketch does not tell, so nothing is promised; what is computed has to be right.
+    Which of these the op takes the sketch does not say, so nothing is promised; what is computed has to be right.
     """
     found = drawable_sketches(op)
     sketch = found[c.pick("sketch", tuple(range(len(found))))]

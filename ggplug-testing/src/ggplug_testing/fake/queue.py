@@ -1,7 +1,7 @@
-"""The work queue of the fake device: when, in which order and on which thread given work is executed.
+"""The work queue of the fake device: when, in which order and on which thread it executes submitted work.
 
-Only what the contract leaves open varies.  Work of one stream keeps its order and waits for the events that it was
-told to wait for; work of different streams may run in any order.
+Only what the contract leaves open varies.  Work of one stream keeps its order and waits for its
+events; work of different streams may run in any order.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class WorkQueue:
     def _run_here(self, wanted: Lane | None, last: int) -> Outcome:
         with self._lock:
             # Other threads may give work all the time: what counts is what was there when the caller began to wait.
-            asked = self.lanes if wanted is None else [wanted]
-            if not any(lane.tasks and lane.tasks[0].serial <= last for lane in asked):
+            lanes = self.lanes if wanted is None else [wanted]
+            if not any(lane.tasks and lane.tasks[0].serial <= last for lane in lanes):
                 return "nothing left"
             able = [lane for lane in self.lanes if lane.runnable()]
             if not able:

@@ -10,7 +10,7 @@
 ``command.py`` the command line
 =============  ==================================================================================================
 
-It is made for machines on which nothing of ggplug is installed: beside the folders of source it needs NumPy, pluggy
+It is made for machines on which nothing of ggplug is installed: besides the folders of source it needs NumPy, pluggy
 and the vendor's library.
 """
 

@@ -67,15 +67,15 @@ def _counted(run: Callable[..., Finding | list[Finding]], *arguments: Any) -> An
     findings = [found] if isinstance(found, Finding) else found
     passed = [each for each in findings if each.verdict == "passed"]
     others = [each for each in findings if each.verdict != "passed"]
-    told = [
+    described = [
         (each.bad, {"case": f"{each.subject}: {each.case}", "reason": each.reason, "nmse": finite(each.nmse)})
         for each in others
     ]
     return {
         "passed": len(passed),
         "largest_nmse": max((each.nmse for each in passed), default=0.0),
-        "failed": [each for bad, each in told if bad],
-        "declined": [each for bad, each in told if not bad],
+        "failed": [each for bad, each in described if bad],
+        "declined": [each for bad, each in described if not bad],
     }
 
 
@@ -94,22 +94,22 @@ def recorded(subject: Subject) -> Iterator[Step]:
 def _replayed(cases: Sequence[Case], device: Device) -> Answer:
     found = report(replay(cases, device))
 
-    def told(verdict: str) -> list[dict[str, Any]]:
+    def cases_with(verdict: str) -> list[dict[str, Any]]:
         return [
             {"case": f"{each['op']} {each['vars']}", "reason": each["reason"], "nmse": each.get("nmse")}
             for each in found[verdict]
         ]
 
-    return {"passed": found["passed"], "failed": told("failed"), "declined": told("unsupported")}
+    return {"passed": found["passed"], "failed": cases_with("failed"), "declined": cases_with("unsupported")}
 
 
 # -- a model ---------------------------------------------------------------------------------------
 
 
 def model(subject: Subject) -> Iterator[Step]:
-    """Embeddings by each type of weights: on the device alone, and with layers in turn on the device and the host."""
+    """Embeddings by each type of weights: on the device, and with layers alternately on the device and the host."""
     device, host = subject.device, host_device()
-    for where, devices in (device.name, [device]), (f"{device.name} and {host.name} in turn", [device, host]):
+    for where, devices in (device.name, [device]), (f"{device.name} and {host.name} alternately", [device, host]):
         for kind in COSINES:
             yield Step(f"{kind} on {where}", functools.partial(_embedded, subject, kind, devices))
 

@@ -2,7 +2,7 @@
 
 Every node is computed on both devices *from the same values*, those that the first device computed for its sources (or
 the references, in float64 and rounded).  So an error that a node inherits is not held against it, and a second wrong
-kernel behind the first is found as well.  Beside that the other device computes the whole graph from its own values,
+kernel behind the first is found as well.  In addition the other device computes the whole graph from its own values,
 which shows how the difference grows.
 
 A difference counts where it is larger than :mod:`ggplug_testing.precision` derives for a node: of two devices,
@@ -59,7 +59,7 @@ def compare(
     own memory and, perhaps packed, in its own layout.  ``values``: bytes of leafs (of the first graph); the others are
     read from their places.  ``b`` is judged by what ``a`` computes of the same sources, and what ``a`` computes in
     groups by what it computes node by node.  With ``reference`` both are judged by the ops' references instead, whose
-    values are handed on.  ``groups=False``: every node alone.  ``progress(done, total)``: nodes.
+    values are handed on.  ``groups=False``: every node by itself.  ``progress(done, total)``: nodes.
 
     Raises GraphError for a part of a graph, or two that are not equal; TensorStateError for a leaf without values;
     OutOfMemoryError.
@@ -276,7 +276,7 @@ class _Comparison:
                 yield position, members
 
     def _begin(self, position: int) -> None:
-        """Computes a node on the base; where it fails the reference does, and that is told."""
+        """Computes a node on the base; where it fails the reference does, and that is recorded."""
         try:
             self.base.compute((position,))
         except GGPlugError as error:

@@ -44,7 +44,7 @@ def judge_all(
             left = "" if placement.is_alias(node) else _left(node, placement, expected, max_nmse, agreement, again)
             return found._replace(reason=f"{node.op.name}: {left or found.reason}")
         for source in written_sources(node)[1:]:  # the first is the result
-            limit = expected.allowed_beside(source) if max_nmse is None else max_nmse
+            limit = expected.allowed_in_source(source) if max_nmse is None else max_nmse
             found = compare(placement.read(source), expected[source], limit, agreement)
             worst = max(worst, found.nmse)
             if not found:
@@ -84,7 +84,7 @@ def _left(
     agreement: Agreement,
     again: Callable[[], object],
 ) -> str:
-    """How much of a result still holds what it held before, and what is wrong beside that; or an empty string."""
+    """How much of a result still holds what it held before, and what else is wrong; or an empty string."""
     if node.root.op is None or not node.is_contiguous():
         return ""
     kind = node.type
@@ -102,10 +102,10 @@ def _left(
     shape = (*node.ne[:0:-1], node.ne[0] // kind.block_size)
     place = [int(i) for i in np.unravel_index(int(left.argmax()), shape)[::-1]]
     what = "blocks" if kind.block_size > 1 else "elements"
-    told = f"{int(left.sum())} of {left.size} {what} were not written, the first at {place} (ne order)"
+    unwritten = f"{int(left.sum())} of {left.size} {what} were not written, the first at {place} (ne order)"
     blocks[left] = wanted[left]
     others = judge(node, blocks.reshape(-1), expected, max_nmse, agreement)
-    return told if others else f"{told}; and {others.reason}"
+    return unwritten if others else f"{unwritten}; and {others.reason}"
 
 
 def changed_outside(

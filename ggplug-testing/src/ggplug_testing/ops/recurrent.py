@@ -57,7 +57,7 @@ def _scan_extents(
 
 
 def ssm_scan_cases(op: type[Op]) -> Iterator[Case]:
-    """One decay a head and one for each number; groups, snapshots, sources beside each other, ids out of range."""
+    """One decay a head and one for each number; groups, snapshots, sources next to each other, ids out of range."""
     ranges: dict[str, Any] = {"dt": {"low": -3, "high": 3}, "a": {"low": -2, "high": -0.1}}
 
     def make(
@@ -103,9 +103,9 @@ def ssm_scan_cases(op: type[Op]) -> Iterator[Case]:
 def _draw_ssm_scan(c: Draw, op: type[Op]) -> Drawn:
     types = {name: c.type(name, (F32,)) for name in op.sources if name != "ids"}
     size, dim = c.row("n", types["s"], types["b"], types["c"]), c.row("D", types["x"])
-    groups, share = c.extent("G", BATCHES), c.pick("heads of a group", (1, 2, 3))
+    groups, each = c.extent("G", BATCHES), c.pick("heads of a group", (1, 2, 3))
     tokens, sequences, states = c.extent("T", FEW), c.extent("S", BATCHES), c.extent("R", BATCHES)
-    heads = groups * share
+    heads = groups * each
     if heads % types["dt"].block_size:
         heads = groups = types["dt"].block_size
     snapshots = c.pick("snapshots", (1, 2, 3), (4, 1, 1))

@@ -53,7 +53,7 @@ class Line(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What becomes of a case that went wrong: the fields of a :class:`Finding` that tell about it."""
+    """What becomes of a case that went wrong: the fields of a :class:`Finding` that describe it."""
 
     verdict: Verdict
     reason: str
@@ -70,7 +70,7 @@ class Failure(NamedTuple):
 
 
 def of_exception(error: BaseException, device: Device) -> Failure:
-    """What an exception that came out of a device tells: the first error of its chain, and its lines outside of core.
+    """What an exception that came out of a device says: the first error of its chain, and its lines outside of core.
 
     The verdict is ``raised``, or ``claimed but failed`` if the device declined what it had accepted.
     """

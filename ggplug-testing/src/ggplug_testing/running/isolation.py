@@ -1,6 +1,6 @@
 """Runs the suite in a worker process, so that a crash or a hang fails one case and the others go on.
 
-The worker tells before each case which one begins.  When it dies, or says nothing for too long, the case that it was
+The worker reports before each case which one begins.  When it dies, or says nothing for too long, the case that it was
 at is charged with it; a new worker takes the cases that are left.  What ``faulthandler`` writes at the end names the
 line at which the process was.
 """
@@ -28,34 +28,34 @@ Run = Callable[[str, Watch], tuple[str, list[Finding]]]
 
 
 class Channel:
-    """A worker's end: it is asked for units, and tells case by case what it is at."""
+    """A worker's end: it receives names of units, and reports case by case."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     def serve(self, run: Run) -> None:
-        """Runs what is asked for until the other end is gone."""
+        """Runs what is requested until the other end is gone."""
         self._connection.send(("ready", None))
         while True:
             try:
                 unit, case, done = self._connection.recv()
             except EOFError:
                 return
-            watch = _Telling(self._connection, case, done)
-            # What the watch was told of is at the other end already.
+            watch = _Reporting(self._connection, case, done)
+            # The watch has sent these to the other end already.
             device, findings = run(unit, watch)
-            rest = [tuple(finding) for finding in findings if finding.case not in watch.told]
+            rest = [tuple(finding) for finding in findings if finding.case not in watch.sent]
             self._connection.send(("done", (device, rest)))
 
 
-class _Telling(Watch):
-    """Tells the other end of every case; leaves out those that it has concluded."""
+class _Reporting(Watch):
+    """Reports every case to the other end; leaves out those that are done there."""
 
     def __init__(self, connection: Any, case: str | None, done: Collection[str]) -> None:
         self._connection = connection
         self._chosen = Watch() if case is None else One(case)
         self._done = done
-        self.told: set[str] = set()
+        self.sent: set[str] = set()
 
     def wants(self, subject: str, case: str) -> bool:
         return self._chosen.wants(subject, case) and case not in self._done
@@ -64,7 +64,7 @@ class _Telling(Watch):
         self._connection.send(("begins", case))
 
     def ended(self, finding: Finding) -> None:
-        self.told.add(finding.case)
+        self.sent.add(finding.case)
         self._connection.send(("ended", tuple(finding)))
 
 
@@ -95,8 +95,8 @@ class Worker:
     ) -> list[Finding]:
         """All findings of a unit; ``case``: only the cases with this label.  Never raises for what the device does.
 
-        ``again``: after a crash or a hang, a new process takes the cases that are left.  ``watch`` is told of the cases
-        here, and chooses none.  A KeyboardInterrupt here ends the process.
+        ``again``: after a crash or a hang, a new process takes the cases that are left.  ``watch`` is called
+        here, and chooses no cases.  A KeyboardInterrupt here ends the process.
         """
         try:
             return self._run(unit, subject, case, again, watch)
@@ -118,22 +118,22 @@ class Worker:
                     if not connection.poll(self._timeout if self._ready else self.TIMEOUT):
                         verdict = "hung"
                         break
-                    what, told = connection.recv()
+                    what, content = connection.recv()
                     self._ready = True
                     if what == "ready":
                         continue
                     if what == "begins":
-                        current = told
-                        repeated = told in begun
-                        begun.append(told)
-                        watch.begins(subject, told)
+                        current = content
+                        repeated = content in begun
+                        begun.append(content)
+                        watch.begins(subject, content)
                     elif what == "ended":
-                        findings.append(Finding(*told))
+                        findings.append(Finding(*content))
                         current = None
                         watch.ended(findings[-1])
                     else:
-                        self.device = told[0]
-                        return [*findings, *(Finding(*each) for each in told[1])]
+                        self.device = content[0]
+                        return [*findings, *(Finding(*each) for each in content[1])]
             except (EOFError, OSError):
                 verdict = "crashed"
             reason, dump = self._ended(verdict)
