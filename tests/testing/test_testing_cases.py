@@ -194,7 +194,7 @@ def define() -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("define")
-def test_an_op_from_elsewhere_gets_the_cases_that_its_shape_rule_takes() -> None:
+def test_an_op_of_another_package_gets_the_cases_that_its_shape_rule_takes() -> None:
     class Average(Op):
         name = "test.average"
 
@@ -212,7 +212,7 @@ def test_an_op_from_elsewhere_gets_the_cases_that_its_shape_rule_takes() -> None
 
 
 @pytest.mark.usefixtures("define")
-def test_an_op_from_elsewhere_brings_its_own_cases() -> None:
+def test_an_op_of_another_package_brings_its_own_cases() -> None:
     class Shift(Op):
         name = "test.shift"
         by: int

@@ -83,7 +83,7 @@ def test_the_first_device_may_be_the_wrong_one() -> None:
 
 @pytest.mark.parametrize("reference", [False, True])
 @pytest.mark.parametrize("a_is_wrong", [False, True])
-def test_a_wrong_group_is_told_from_wrong_nodes(reference: bool, a_is_wrong: bool) -> None:
+def test_a_wrong_group_is_distinguished_from_wrong_nodes(reference: bool, a_is_wrong: bool) -> None:
     patterns = [each for each in PATTERNS if each.name == "norm_scale"]
     wrong = Wrong(lambda group: len(group) == 2, patterns=patterns)
     devices = (wrong, ReferenceDevice()) if a_is_wrong else (ReferenceDevice(), wrong)
@@ -141,7 +141,7 @@ def test_the_difference_from_end_to_end_begins_at_the_wrong_node() -> None:
     assert found.growth[-1].nmse == pytest.approx(found.follows[-1].nmse)
 
 
-def test_what_a_device_declines_or_fails_at_is_told() -> None:
+def test_what_a_device_declines_or_fails_at_is_reported() -> None:
     class Fewer(ReferenceDevice):
         def match(self, group: Group) -> Any:
             if group.node.op.name == "silu":

@@ -158,7 +158,7 @@ def losing() -> Device:
     return device
 
 
-def test_what_builds_on_a_clause_that_is_broken_is_told_with_it() -> None:
+def test_what_builds_on_a_clause_that_is_broken_is_reported_with_it() -> None:
     clauses = [each for each in CLAUSES if each.check.__module__.endswith((".buffers", ".streams"))]
     report = check(losing(), ops=["add", "relu"], clauses=clauses, graphs=False, groups=False)
     first, *others = report.causes()
@@ -215,7 +215,7 @@ def test_what_clauses_build_on_is_checked() -> None:
     assert position["asynchronous transfers arrive"] < position["a held stream keeps its order"]
 
 
-def test_every_cause_is_told_alike_and_all_of_them_with_v() -> None:
+def test_every_cause_is_shown_alike_and_all_of_them_with_v() -> None:
     findings = [
         Finding(f"op{n}", "case", "failed", f"reason {chr(97 + n)}", where=f"x.py:{n} in f", command=f"pytest {n}")
         for n in range(12)
@@ -329,7 +329,7 @@ def stopped_by(signal: int, length: int) -> Any:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 @pytest.mark.parametrize("signal", [SIGINT, SIGTERM])
-def test_a_run_that_is_stopped_tells_what_was_proven_and_where_it_was(
+def test_a_run_that_is_stopped_reports_what_was_proven_and_where_it_was(
     signal: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     cases = cases_of(Relu)
@@ -531,7 +531,7 @@ STOPPING = TOY.replace("return operand.aray()", "os.kill(WHOM(), signal.SIGTERM)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 @pytest.mark.parametrize("isolated", [False, True])
-def test_a_session_that_is_stopped_tells_what_was_proven(pytester: pytest.Pytester, isolated: bool) -> None:
+def test_a_session_that_is_stopped_reports_what_was_proven(pytester: pytest.Pytester, isolated: bool) -> None:
     toy = STOPPING.replace("WHOM()", "os.getppid()" if isolated else "os.getpid()")
     pytester.makepyfile(toy=toy, test_toy=TESTS)
     pytester.syspathinsert()

@@ -204,11 +204,11 @@ def test_attention_is_measured_of_one_query_and_of_many(host_device: Any, monkey
     one, many = attention.Attention().run(host_device, Options())
     assert (one["case"], many["case"]) == ("1 query, f16", "20 queries, f16")
     assert one["gigabytes_per_second"] > 0
-    assert one["share_of_streaming"] > 0
+    assert one["fraction_of_streaming"] > 0
     assert many["relative_to_numpy"] == pytest.approx(many["gigaflops"] / many["numpy_gigaflops"])
 
 
-def test_products_with_packed_weights_are_measured_beside_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_with_packed_weights_are_compared_with_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     from ggplug import types
     from ggplug.bench import packed
     from ggplug.errors import UnsupportedOpError
@@ -227,7 +227,7 @@ def test_products_with_packed_weights_are_measured_beside_plain_ones(monkeypatch
         list(packed.PackedWeights().run(ReferenceDevice(), Options()))
 
 
-def test_ops_that_move_memory_are_measured_beside_a_streaming_read(
+def test_ops_that_move_memory_are_compared_with_a_streaming_read(
     host_device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ggplug.bench import moves, products
@@ -240,12 +240,12 @@ def test_ops_that_move_memory_are_measured_beside_a_streaming_read(
     assert tuple(rows) == moves.Moves.CASES
     for case in ("scale", "norm", "rope", "cpy f32 to f32", "get_rows f32", "set_rows f32"):
         assert rows[case]["gigabytes_per_second"] == pytest.approx(2 * 512 * 64 * 4 / rows[case]["milliseconds"] / 1e6)
-        assert rows[case]["share_of_streaming"] > 0
+        assert rows[case]["fraction_of_streaming"] > 0
     added = rows["add"]
     assert added["gigabytes_per_second"] == pytest.approx(3 * 512 * 42 * 4 / added["milliseconds"] / 1e6)
 
 
-def test_a_convolution_is_measured_beside_the_product_of_as_many_operations(
+def test_a_convolution_is_compared_with_the_product_of_as_many_operations(
     host_device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ggplug.bench import moves
@@ -279,8 +279,8 @@ def test_figures_are_held_against_their_goals() -> None:
 
     vectors = Known(
         "matvec",
-        {"case": "f32", "share_of_streaming": 0.9},
-        {"case": "q8_0", "share_of_streaming": 0.88},
+        {"case": "f32", "fraction_of_streaming": 0.9},
+        {"case": "q8_0", "fraction_of_streaming": 0.88},
         {"case": "iq1_s", "note": "too few bits"},
     )
     products = Known(
@@ -356,9 +356,9 @@ def test_lines_of_the_random_model_are_held_against_their_goals_and_no_others() 
         return generation.judged({"case": case, **figures}).get("met")
 
     near, far = "random-llama-Q4_0, written at 256", "random-llama-Q4_0, written at 4096"
-    assert met(near, share_of_streaming=0.95, relative_to_llama_cpp=1.5) == "yes"
-    assert met(near, share_of_streaming=0.95, relative_to_llama_cpp=1.0) == "falls short"
-    assert met(near, share_of_streaming=0.95) == "yes"
+    assert met(near, fraction_of_streaming=0.95, relative_to_llama_cpp=1.5) == "yes"
+    assert met(near, fraction_of_streaming=0.95, relative_to_llama_cpp=1.0) == "falls short"
+    assert met(near, fraction_of_streaming=0.95) == "yes"
     assert met(far, relative_to_short=0.69) == "falls short"
     assert met("random-llama-F16, beside computing", milliseconds=0.4) == "yes"
     assert met("random-llama-F16, first token", seconds=2.0) == "falls short"

@@ -267,7 +267,7 @@ def test_who_waits_while_it_holds_something_waits_for_those_alone_that_hold_what
     second.result()
 
 
-def test_threads_that_would_wait_for_each_other_are_told() -> None:
+def test_threads_that_would_wait_for_each_other_get_an_error() -> None:
     gate = Gate()
 
     def first() -> None:
@@ -321,7 +321,7 @@ def test_ctrl_c_ends_waiting() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent to threads")
-def test_a_signal_handler_that_waits_behind_what_it_interrupted_is_told() -> None:
+def test_a_signal_handler_that_waits_behind_what_it_interrupted_gets_an_error() -> None:
     gate = Gate()
     outcomes: list[Any] = []
 
@@ -391,7 +391,7 @@ class Counter:
         return 1
 
 
-def test_a_second_thread_in_an_object_for_one_is_told() -> None:
+def test_a_second_thread_in_an_object_for_one_gets_an_error() -> None:
     counter, gate = Counter(), Gate()
     with held(lambda: counter.count(gate), gate):
         with pytest.raises(BusyError, match="<a counter> is in use by another thread") as caught:
@@ -400,7 +400,7 @@ def test_a_second_thread_in_an_object_for_one_is_told() -> None:
     assert counter.other() == 1
 
 
-def test_a_call_from_within_an_object_for_one_thread_is_told() -> None:
+def test_a_call_from_within_an_object_for_one_thread_gets_an_error() -> None:
     counter = Counter()
     with pytest.raises(BusyError, match="from within"):
         counter.count(counter.other)

@@ -83,7 +83,7 @@ def use(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[
 
 @pytest.mark.parametrize("memory", ["host", "discrete"])
 @pytest.mark.parametrize("where", INSIDE)
-def test_a_key_error_of_a_plugin_is_told_with_its_class_and_its_line(
+def test_a_key_error_of_a_plugin_is_reported_with_its_class_and_its_line(
     where: str, memory: str, use: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     with pytest.raises(GGPlugError) as caught:
@@ -93,7 +93,7 @@ def test_a_key_error_of_a_plugin_is_told_with_its_class_and_its_line(
     assert f"KeyError: 'x' ({file}:{line} in looked_up)" in str(caught.value)
 
 
-def test_what_is_registered_by_the_program_itself_is_told_as_well() -> None:
+def test_what_is_registered_by_the_program_itself_is_reported_as_well() -> None:
     class Broken(Device):
         @property
         def name(self) -> str:  # type: ignore[override]

@@ -99,7 +99,7 @@ def test_eight_faults_take_no_device_away_from_what_is_really_installed(broken: 
     assert set(answer(broken, code, GGPLUG_LOAD_TIMEOUT="3")) == {*really_there, "NPU0"}
 
 
-def test_the_cpu_computes_beside_eight_faults_and_none_of_them_is_imported(broken: Site) -> None:
+def test_the_cpu_computes_despite_eight_faults_and_none_of_them_is_imported(broken: Site) -> None:
     pytest.importorskip("ggplug_cpu")
     code = """
 import numpy as np

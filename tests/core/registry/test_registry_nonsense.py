@@ -282,7 +282,7 @@ def test_a_time_limit_beyond_what_a_system_can_count_is_no_limit() -> None:
     assert all_within(1e300, {"a": lambda: 1, "b": lambda: 1 // 0})["a"] == 1
 
 
-def test_answers_come_beside_hangs_and_faults() -> None:
+def test_answers_come_despite_hangs_and_faults() -> None:
     import threading
 
     never = threading.Event()

@@ -161,7 +161,7 @@ def moved(times: Mapping[str, Sequence[float]], nbytes: int, read: int) -> dict[
     row = {"milliseconds": best * 1e3, "gigabytes_per_second": nbytes / best / 1e9}
     if "read" in times:
         row["streaming_gigabytes_per_second"] = read / min(times["read"]) / 1e9
-        row["share_of_streaming"] = speed_relative(times, "ours", "read") * nbytes / read
+        row["fraction_of_streaming"] = speed_relative(times, "ours", "read") * nbytes / read
     return row
 
 

@@ -97,7 +97,7 @@ def judged(goal: Goal, rows: Iterable[Row]) -> dict[str, Any]:
 
 
 _REACHED = {
-    OF_READING: "share_of_streaming",
+    OF_READING: "fraction_of_streaming",
     OF_OWN_INT8: "relative_to_q8_0",
     OF_NUMPY: "relative_to_numpy",
     OF_TORCH: "relative_to_torch",
