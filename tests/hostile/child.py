@@ -44,7 +44,7 @@ class Child:
         self._errors: BinaryIO | None = None
         self._pending = b""
 
-    def ask(self, name: str, given: Mapping[str, Any] | None = None) -> Outcome:
+    def ask(self, name: str, fixed: Mapping[str, Any] | None = None) -> Outcome:
         """Runs a case.  A child that crashes, hangs or ends is an outcome too, of the kind "crash" or "hang"."""
         if self._process is None:
             self._start()
@@ -52,7 +52,7 @@ class Child:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps({"case": name, "given": dict(given or {})}).encode() + b"\n")
+            self._process.stdin.write(json.dumps({"case": name, "fixed": dict(fixed or {})}).encode() + b"\n")
             self._process.stdin.flush()
             answer = self._read()
         except (BrokenPipeError, EOFError):

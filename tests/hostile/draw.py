@@ -102,11 +102,11 @@ class Case:
         return [Target(op, s.name, s.layout, s.type.name) for s in self.drawn.sources if s is not None]
 
 
-def draw(name: str, given: Mapping[str, Any] | None = None) -> Case:
-    """The case of this name, with some choices given."""
+def draw(name: str, fixed: Mapping[str, Any] | None = None) -> Case:
+    """The case of this name, with some choices fixed."""
     target = target_of(name)
     cls = OPS[target.op]
-    choices = Draw(name, (target.source, target.layout, by_name(target.type)), given)
+    choices = Draw(name, (target.source, target.layout, by_name(target.type)), fixed)
     drawn = drawer_of(cls)(choices, cls)
     _misshape(choices, drawn)
     case = Case(name, cls, choices, drawn, [])
@@ -176,7 +176,7 @@ class Built:
     """The end of the graph."""
     leafs: list[tuple[Tensor, int]]
     """The leafs, each with the number of its source; two sources may have one leaf."""
-    shown: list[Tensor | None]
+    viewed: list[Tensor | None]
     """The sources of the op."""
 
 

@@ -43,7 +43,7 @@ class Trial:
         self.direct = case.route in DIRECT
         self.expected: Expected | None = None
         self.raw: dict[Tensor, Bytes] = {}
-        """The bytes that the leafs were given for the computation that is under way."""
+        """The bytes that the leafs hold in the computation that is under way."""
         self.results: list[dict[Tensor, Bytes]] = []
         """For each computation the packed elements of the nodes that could be read."""
 
@@ -219,7 +219,7 @@ class Trial:
                 last = self.built.graph.nodes.index(next(iter(self.expected.bad)))
                 found = {node: raw for node, raw in found.items() if node in self.built.graph.nodes[: last + 1]}
             if run == 0 and self.expected is not None:
-                judge_values(self.built, self.expected, found, alone=self.direct)
+                judge_values(self.built, self.expected, found, own_sources=self.direct)
                 judge_others(self.built, self.expected, places)
             self.results.append(found)
         return error

@@ -19,7 +19,7 @@ from ggplug.tensor import Spec, Tensor
 from ggplug.types import BF16, F16, F32, I32, KERNEL_FLOATS, Type
 from ggplug_testing.devices.reference import ReferenceDevice, interpret
 from ggplug_testing.judging.oracle import compute_node, cut, decoded, moves_bits, round_into
-from tests.mutation.fault import written
+from tests.mutation.fault import by_hand
 
 Kernel = Callable[..., None]
 
@@ -36,7 +36,7 @@ class FaultyKernels(ReferenceDevice):
         return self._kernel if found is interpret else found
 
 
-faulty = written(FaultyKernels)
+faulty = by_hand(FaultyKernels)
 
 
 def values_of(operand: Operand) -> Array:

@@ -158,8 +158,8 @@ def main(arguments: list[str] | None = None) -> int:
     Answers the exit code: 0 enough is caught, 1 it is not, 2 there is nothing to be said, 128 and the number of a
     signal that stopped it; then what was found until then is reported.
     """
-    given = _parsed(arguments)
-    if given.record:
+    options = _parsed(arguments)
+    if options.record:
         lists.record()
         return 0
     try:
@@ -167,36 +167,36 @@ def main(arguments: list[str] | None = None) -> int:
     except SeedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    chosen = [fault for fault in every_fault() if not given.only or _is_one_of(fault, given.only)]
-    if given.list:
+    chosen = [fault for fault in every_fault() if not options.only or _is_one_of(fault, options.only)]
+    if options.list:
         print("\n".join(aligned([("part", "fault"), *((fault.part, fault.name) for fault in chosen)])))
         return 0
     if not chosen:
-        print(f"error: no fault has a name or part like {' or '.join(given.only)}", file=sys.stderr)
+        print(f"error: no fault has a name or part like {' or '.join(options.only)}", file=sys.stderr)
         return 2
     start = time.perf_counter()
     done: dict[str, Outcome] = {}
     stop: KeyboardInterrupt | None = None
-    with bar(len(chosen) + 1) as shown:
+    with bar(len(chosen) + 1) as progress:
 
         def note(outcome: Outcome) -> None:
             done[outcome.fault.name] = outcome
-            shown.at(outcome.fault.part, outcome.fault.name)
-            shown.done()
-            if given.verbose:
+            progress.at(outcome.fault.part, outcome.fault.name)
+            progress.done()
+            if options.verbose:
                 found = f"{outcome.finding.verdict}: {outcome.by}" if outcome.finding is not None else "NOT CAUGHT"
                 print(f"{outcome.seconds:6.1f} s  {outcome.fault.name}\n          {found}", flush=True)
 
         try:
             with stoppable():
-                score([CONFORMING, *chosen], note, jobs=given.jobs, timeout=given.timeout, quick=given.quick)
+                score([CONFORMING, *chosen], note, jobs=options.jobs, timeout=options.timeout, quick=options.quick)
         except KeyboardInterrupt as given_signal:
             stop = given_signal
     outcomes = [done[fault.name] for fault in chosen if fault.name in done]
-    if given.json is not None:
-        given.json.write_text(json.dumps([each.as_dict() for each in outcomes], indent=1), encoding="utf-8")
+    if options.json is not None:
+        options.json.write_text(json.dumps([each.as_dict() for each in outcomes], indent=1), encoding="utf-8")
     print("\n".join([*missed(outcomes), "", *summary(outcomes)]))
-    print(f"in {time.perf_counter() - start:.0f} seconds, {given.jobs} at a time")
+    print(f"in {time.perf_counter() - start:.0f} seconds, {options.jobs} at a time")
     if stop is not None:
         left = f"{len(chosen) - len(outcomes)} of {len(chosen)} faults were not put to the suite"
         print(f"STOPPED {in_words(stop, '', left)}")

@@ -186,7 +186,7 @@ def present_while(thing: object) -> None:
 # -- what one thread uses at a time ------------------------------------------------------------------
 
 
-def alone(method: Callable[P, R]) -> Callable[P, R]:
+def one_thread_at_a_time(method: Callable[P, R]) -> Callable[P, R]:
     """Marks methods of which one thread at a time may be in one, such as those of a scheduler.
 
     Another thread gets BusyError, because waiting would not help: what it does between two calls of the first

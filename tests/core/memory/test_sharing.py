@@ -18,7 +18,7 @@ from held import Doing, Gate, held, until
 
 from ggplug import sharing
 from ggplug.errors import BusyError
-from ggplug.sharing import HELD, OPEN, WAITING, Claim, accessing, alone, freeing, locked, using
+from ggplug.sharing import HELD, OPEN, WAITING, Claim, accessing, freeing, locked, one_thread_at_a_time, using
 
 
 class Thing:
@@ -382,11 +382,11 @@ class Counter:
     def __repr__(self) -> str:
         return "<a counter>"
 
-    @alone
+    @one_thread_at_a_time
     def count(self, action: Any) -> Any:
         return action()
 
-    @alone
+    @one_thread_at_a_time
     def other(self) -> int:
         return 1
 

@@ -219,9 +219,9 @@ def _show(instrument: Instrument, rows: list[dict[str, Any]]) -> None:
     out.print()
     out.print(text(f"{instrument.name}: {instrument.description}", "bold"))
     keys = list(dict.fromkeys(key for row in rows for key in row if key not in ("benchmark", "device", "case")))
-    shown = [(str(row.get("case", "")), *(_figure(row.get(key)) for key in keys)) for row in rows]
+    cells = [(str(row.get("case", "")), *(_figure(row.get(key)) for key in keys)) for row in rows]
     headings = [_heading(key) for key in keys]
-    print_table(["case", *headings], shown, right=[heading for heading in headings if heading != "note"])
+    print_table(["case", *headings], cells, right=[heading for heading in headings if heading != "note"])
 
 
 def _heading(key: str) -> str:

@@ -125,13 +125,13 @@ def _taken(found: Sequence[Offer]) -> str:
 def _spelled(names: Sequence[str]) -> str:
     """Types in short."""
     rest: list[str] = list(names)
-    shown: list[str] = []
+    labels: list[str] = []
     for label, kinds in (("floats", KERNEL_FLOATS), ("blocks", block_types())):
         members = _names(kinds)
         if set(members) <= set(rest):
-            shown.append(label)
+            labels.append(label)
             rest = [name for name in rest if name not in members]
-    return ", ".join([*shown, *rest])
+    return ", ".join([*labels, *rest])
 
 
 def _names(kinds: Iterable[Type]) -> list[str]:

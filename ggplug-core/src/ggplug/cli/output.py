@@ -43,11 +43,11 @@ def console(*, stderr: bool = False) -> Console:
     return Console(file=file, width=columns(file), highlight=False, markup=False, emoji=False)
 
 
-def progress(*shown: ProgressColumn) -> Progress:
+def progress(*parts: ProgressColumn) -> Progress:
     """A bar of these columns on standard error; see :func:`ggplug.display.bars.bar`."""
     from ggplug.display import bars  # most commands have none, and it takes long to import
 
-    return bars.bar(*shown, width=columns(sys.stderr))
+    return bars.bar(*parts, width=columns(sys.stderr))
 
 
 def busy(words: str) -> Progress:

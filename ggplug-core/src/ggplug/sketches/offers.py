@@ -47,7 +47,7 @@ def examples(op: type[Op]) -> Iterator[tuple[Type, Tensor]]:
 
 
 def _made(op: type[Op]) -> Iterator[tuple[Type, Tensor]]:
-    own = [sketch for sketch in sketches(op) if sketch.shown is None]
+    own = [sketch for sketch in sketches(op) if sketch.view is None]
     for sketch in own or _alike(op):
         for kind, types in _exchanged(sketch):
             try:

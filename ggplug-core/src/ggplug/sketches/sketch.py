@@ -38,7 +38,7 @@ class Sketch(NamedTuple):
     zeros: str = ""
     """The extents to make zero, one after the other; empty is all."""
     layout: Layout = "packed"
-    shown: Callable[[Tensor, Sizes], Tensor] | None = None
+    view: Callable[[Tensor, Sizes], Tensor] | None = None
     """For view ops, which take no parameters from here: the view of the only source."""
 
     def type_of(self, position: int) -> Type:
@@ -86,8 +86,8 @@ def maker(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout])
                 most = 100 if op.sources[position] == "pos" else None
                 low = None if most is None else 0
                 sources.append(leafs.tensor(type, *ne, low=low, high=most, layout=layouts[position]))
-        if sketch.shown is not None:
-            return node(Cont, sketch.shown(sources[0], sizes))
+        if sketch.view is not None:
+            return node(Cont, sketch.view(sources[0], sizes))
         return node(op, *sources, **{**parameters_of(op)[0], **sketch.parameters(sizes)})
 
     return make

@@ -52,7 +52,7 @@ def _distinct(op: type[Op], by: Callable[[Sketch], object]) -> list[Sketch]:
     """The first sketch of an op with each value of ``by``; none for views."""
     first: dict[object, Sketch] = {}
     for sketch in sketches(op):
-        if sketch.shown is None:
+        if sketch.view is None:
             first.setdefault(by(sketch), sketch)
     return list(first.values())
 

@@ -205,7 +205,7 @@ _SIZES = (EXTENTS, {**EXTENTS, "b": 1, "c": 1, "m": 4})
 def _sketched() -> Iterator[tuple[type[Op], Sketch]]:
     for op in OPS.values():
         if not issubclass(op, PythonCall):
-            yield from ((op, sketch) for sketch in sketches(op) if sketch.shown is None)
+            yield from ((op, sketch) for sketch in sketches(op) if sketch.view is None)
 
 
 def _made(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout], leafs: Leafs) -> Tensor | None:

@@ -11,7 +11,7 @@ from ggplug_testing.drawing.layouts import CONTIGUOUS
 
 def drawable_sketches(op: type[Op]) -> list[Sketch]:
     """The sketches of an op; none of Python functions, which no name of a case can hold, and of views."""
-    return [] if issubclass(op, PythonCall) else [each for each in sketches(op) if each.shown is None]
+    return [] if issubclass(op, PythonCall) else [each for each in sketches(op) if each.view is None]
 
 
 def sketched(c: Draw, op: type[Op]) -> Drawn:

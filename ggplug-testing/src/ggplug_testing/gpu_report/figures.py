@@ -125,10 +125,10 @@ def launching(device: Device) -> Answer:
         for _ in range(10 * REPEATS):
             start = time.perf_counter()
             ready.plan.compute()
-            given = time.perf_counter()
+            submitted = time.perf_counter()
             rows.stream.synchronize()
             done = time.perf_counter()
-            host, whole = min(host, given - start), min(whole, done - start)
+            host, whole = min(host, submitted - start), min(whole, done - start)
     return {"figures": {"microseconds_a_launch": host / NODES * 1e6, "microseconds_a_node": whole / NODES * 1e6}}
 
 
@@ -161,7 +161,7 @@ class Rows:
         return buffer
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """A tensor whose memory is given back at the end."""
+        """A tensor whose memory is released at the end."""
         self._held.append(tensor.buffer)
         return tensor
 

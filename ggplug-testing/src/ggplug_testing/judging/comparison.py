@@ -171,10 +171,10 @@ def compare_bits(got: Array, want: Array, free: Array | None = None) -> Comparis
     if not differs.any():
         return Comparison(True, 0.0, "")
     place = tuple(int(i) for i in np.argwhere(differs.reshape(got.shape))[0])
-    shown = [each[place].tobytes()[::-1].hex() for each in (got, want)]
+    bits = [each[place].tobytes()[::-1].hex() for each in (got, want)]
     what = "blocks" if got.dtype.fields else "elements"
     count = f"{int(differs.sum())} of {differs.size} {what} differ in their bits"
-    reason = f"{count}: got {shown[0]}, want {shown[1]} at {list(place[::-1])} (ne order)"
+    reason = f"{count}: got {bits[0]}, want {bits[1]} at {list(place[::-1])} (ne order)"
     return Comparison(False, math.inf, reason)
 
 

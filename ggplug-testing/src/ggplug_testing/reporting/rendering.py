@@ -135,15 +135,15 @@ def table(report: Report, *, bad_only: bool = False) -> list[str]:
     return aligned([header, *rows, total])
 
 
-def aligned(shown: Sequence[Sequence[str]]) -> list[str]:
+def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     """Rows in columns, all but the first and the last aligned at the right."""
-    widths = [max(len(row[i]) for row in shown) for i in range(len(shown[0]))]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     return [
         "  ".join(
             cell.rjust(width) if 0 < i < len(row) - 1 else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in shown
+        for row in cells
     ]
 
 
