@@ -15,34 +15,11 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from .. import compiler, features
+from ..language.names import ELEMENTS
 from . import lanes
 
-I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
-F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
-
-
-class _BFloat(ir.types._BaseFloatType):  # type: ignore[misc]
-    """LLVM's ``bfloat``, which llvmlite lacks; only ever the operand type of a dot product."""
-
-    null = "0.0"
-    intrinsic_name = "bf16"
-
-    def __str__(self) -> str:
-        return "bfloat"
-
-
-_BFloat._create_instance()
-BF16 = _BFloat()
-
-_ELEMENTS: dict[str, ir.Type] = {
-    "i1": I1,
-    "i8": I8,
-    "i16": I16,
-    "i32": I32,
-    "i64": I64,
-    "f32": F32,
-    "f64": F64,
-}
+I1, I8, I16, I32, I64 = (ELEMENTS[f"i{bits}"] for bits in (1, 8, 16, 32, 64))
+BF16, F16, F32, F64 = (ELEMENTS[name] for name in ("bf16", "f16", "f32", "f64"))
 
 Number = int | float
 
@@ -54,7 +31,7 @@ def vector(element: ir.Type, count: int) -> ir.VectorType:
 def vector_named(name: str) -> ir.VectorType:
     """The LLVM type of a vector type's name: ``f32x16``."""
     elem, count = lanes.split(name)
-    return ir.VectorType(_ELEMENTS[elem], count)
+    return ir.VectorType(ELEMENTS[elem], count)
 
 
 def _suffix(t: ir.Type) -> str:
