@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ define void @"{entry}"(i64 %ctx, i64 %params) nounwind {{
   ret void
 }}
 """
+
+_GLOBAL = re.compile(r'@"([^"]+)"')
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Library:
 
     def __init__(self, key: str, triple: str) -> None:
         self._key = key
-        # What functions have in common: declarations of what is not compiled here, and metadata.
+        # What functions have in common: constants in memory, declarations of what is not compiled here, metadata.
         self._module = ir.Module("kernel")
         self._module.triple = triple
         self._count = 0
@@ -78,7 +81,16 @@ class Library:
         if function.result != VOID:
             raise Refusal("the body returns a value", "a body returns nothing")
         entry = _ENTRY.format(entry=ENTRY, body=function.declaration.get_reference())
-        return "\n".join([str(self._module), *(each.text for each in _all(function)), entry])
+        functions = [*(each.text for each in _all(function)), entry]
+        return "\n".join([self._header(functions), *functions])
+
+    def _header(self, functions: Sequence[str]) -> str:
+        """What functions have in common, as far as these name it."""
+        header = ir.Module("kernel")
+        header.triple, header.metadata = self._module.triple, self._module.metadata
+        named = {name for text in functions for name in _GLOBAL.findall(text)}
+        header.globals.update((name, each) for name, each in self._module.globals.items() if name in named)
+        return str(header)
 
     def call(self, b: ir.IRBuilder, callee: DeviceFunction, arguments: Sequence[Value], calls: list[_Function]) -> Value:
         """Emits a call of a device function, which is noted in ``calls``."""

@@ -202,12 +202,12 @@ class Value:
         t = vector(self.type, count)
         undefined = ir.Constant(t, ir.Undefined)
         one = self.b.insert_element(undefined, self.ir, ir.Constant(I32, 0))
-        return Value(self.b, self.b.shuffle_vector(one, undefined, ir.Constant(vector(I32, count), [0] * count)))
+        return Value(self.b, self.b.shuffle_vector(one, undefined, _constant(vector(I32, count), [0] * count)))
 
     def shuffle(self, lanes: Sequence[int], other: Value | None = None) -> Value:
         """The chosen lanes of this vector followed by ``other`` (numbers from ``count`` on choose from ``other``)."""
         second = other.ir if other is not None else ir.Constant(self.type, ir.Undefined)
-        mask = ir.Constant(vector(I32, len(lanes)), list(lanes))
+        mask = _constant(vector(I32, len(lanes)), lanes)
         return Value(self.b, self.b.shuffle_vector(self.ir, second, mask))
 
     def concat(self, other: Value) -> Value:
@@ -308,14 +308,27 @@ def _round_even_by_magic(x: Value) -> Value:
 
 def constant(b: ir.IRBuilder, t: ir.Type, number: Number) -> Value:
     """``number`` as a constant of type ``t``, in every lane."""
-    element = t.element if isinstance(t, ir.VectorType) else t
-    plain = int(number) if isinstance(element, ir.IntType) else float(number)
-    return Value(b, ir.Constant(t, [plain] * t.count if isinstance(t, ir.VectorType) else plain))
+    count = t.count if isinstance(t, ir.VectorType) else 1
+    return Value(b, _constant(t, (number,) * count))
 
 
 def constants(b: ir.IRBuilder, element: ir.Type, numbers: Sequence[Number]) -> Value:
     """A vector constant, lane by lane."""
-    return Value(b, ir.Constant(vector(element, len(numbers)), list(numbers)))
+    return Value(b, _constant(vector(element, len(numbers)), numbers))
+
+
+def _constant(t: ir.Type, numbers: Sequence[Number]) -> ir.Constant:
+    element = t.element if isinstance(t, ir.VectorType) else t
+    if isinstance(element, ir.IntType):
+        return _known_constant(t, tuple(map(int, numbers)))
+    return _known_constant(t, tuple(float(number).hex() for number in numbers))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _known_constant(t: ir.Type, numbers: tuple[int | str, ...]) -> ir.Constant:
+    """A constant, made once, because writing it down is slow.  Floats are texts, of which those of 0 and -0 differ."""
+    plain = [float.fromhex(number) if isinstance(number, str) else number for number in numbers]
+    return ir.Constant(t, plain if isinstance(t, ir.VectorType) else plain[0])
 
 
 def joined(parts: Sequence[Value]) -> Value:
