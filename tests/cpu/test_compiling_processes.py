@@ -130,7 +130,7 @@ def test_listeners_and_progress_see_every_kernel_once(kernels: Any) -> None:
     assert all(each.ready for each in wanted)
 
 
-def test_a_kernel_that_is_wrong_is_an_error_with_its_line_wherever_it_is_compiled(kernels: Any, starts: list[Any]) -> None:
+def test_a_wrong_kernel_is_an_error_with_its_line_wherever_it_is_compiled(kernels: Any, starts: list[Any]) -> None:
     with pool.started(jobs_of([kernels.is_wrong(n) for n in range(5)])) as others:
         answers = [answer for _, answer in others.outstanding()]
     assert len(answers) == 5

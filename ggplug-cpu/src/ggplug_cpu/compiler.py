@@ -1,7 +1,7 @@
 """Python functions to machine code: how kernels are written, compiled, kept on disk and loaded.
 
-Three decorators, which only *record* the Python function.  The compiler is imported when a kernel has to be compiled, so
-a process that finds all its kernels on disk never pays for it::
+Three decorators, which only *record* the Python function.  The compiler is imported when a kernel has to be compiled,
+so a process that finds all its kernels on disk never pays for it::
 
     from ggplug_cpu import simd
     from ggplug_cpu.compiler import device_function, kernel
@@ -20,11 +20,11 @@ a process that finds all its kernels on disk never pays for it::
 
     @kernel                                                  # a factory: its arguments are compile-time constants
     def scale_squared(type_name, in_place=False):
-        F = simd.vec(type_name)                              # any Python may run here, at compile time
+        load = simd.load(simd.vec(type_name))                # any Python may run here, at compile time
         def body(ctx, params):                               # both int64; returns nothing
             source, result = ScaleSquared.source.address(params), ScaleSquared.result.address(params)
             for i in range(thread_index(ctx), ScaleSquared.vectors(params), thread_count(ctx)):
-                simd.store(result + 64 * i, square(simd.load(F, source + 64 * i)) * ScaleSquared.scale(params))
+                simd.store(result + 64 * i, square(load(source + 64 * i)) * ScaleSquared.scale(params))
         return body
 
     handle = scale_squared("f32")                            # a Kernel: memoised, nothing compiled yet
@@ -49,12 +49,11 @@ A function that makes device functions of compile-time constants is :func:`share
     def fma(builder, a, x, c):
         return llvm_call(builder, "llvm.fma.v16f32", a.type, a, x, c)
 
-Names of types are those of :mod:`ggplug_cpu.language`, and ``void`` as a result.  Vectors are signless, as in LLVM.
-An argument is converted to its declared scalar type (i64 to i32, f64 to f32).  An
-intrinsic for many types gives a function in place of the signature: it receives the names of the argument types and
-returns a signature, or None when they do not fit, as in ``@intrinsic(lambda a, b: f"{a}({a}, {b})")``.  Immediates (a
-tile's number, a shuffle's pattern) come from the closure: write a Python function that defines an intrinsic and returns
-it.
+Names of types are those of :mod:`ggplug_cpu.language`, and ``void`` as a result.  An argument is converted to its
+declared scalar type (i64 to i32, f64 to f32).  An intrinsic for many types gives a function in place of the signature:
+it receives the names of the argument types and returns a signature, or None when they do not fit, as in
+``@intrinsic(lambda a, b: f"{a}({a}, {b})")``.  Immediates (a tile's number, a shuffle's pattern) come from the closure:
+write a Python function that defines an intrinsic and returns it.
 
 **Loops over scalars** are vectorised by LLVM where it can tell the addresses apart, which it can when a load is made
 from a base and an index (``inttoptr`` of the base, then ``gep``), not from an address computed by integers.

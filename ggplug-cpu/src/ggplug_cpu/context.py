@@ -22,7 +22,7 @@ threads may then be anywhere, what they were to write may be missing, and the ke
             return
 """
 
-# what intrinsics return is known to Numba alone
+# what intrinsics return is known to the compiler of kernels alone
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Object code into memory: an address for every compiled kernel, without Numba.
+"""Object code into memory: an address for every compiled kernel.
 
 A kernel may call the functions of :data:`SYMBOLS` and nothing else, so that it behaves alike in every process.
 """

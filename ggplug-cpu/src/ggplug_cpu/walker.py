@@ -28,7 +28,7 @@ The word ABORT needs no order: whoever sees it late computes a little longer.  T
 memory whether the machine code of these functions keeps these promises.
 """
 
-# what intrinsics return is known to Numba alone
+# what intrinsics return is known to the compiler of kernels alone
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations

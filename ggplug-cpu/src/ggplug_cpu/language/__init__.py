@@ -17,9 +17,9 @@ other one may be anything.  Computed values have a type:
 ``(i64, f32x16)``          tuples of any of these; ``i64*3`` in signatures of intrinsics
 =========================  ==========================================================================================
 
-**Numbers of two types** are computed in one: integers (and ``bool``) in ``i64``, ``f32`` with a small integer (``bool``,
-``i8``, ``i16``) in ``f32``, all else in ``f64``; so a number from the source makes an ``f32`` an ``f64``.  Nothing is
-rounded in between.  Integers have 64 bits and wrap around.  ``//`` and ``%`` round down as Python's do; by zero both
+**Numbers of two types** are computed in one: integers (and ``bool``) in ``i64``, ``f32`` with a small integer
+(``bool``, ``i8``, ``i16``) in ``f32``, all else in ``f64``; so a number from the source makes an ``f32`` an ``f64``.
+Integers have 64 bits and wrap around.  ``//`` and ``%`` round down as Python's do; by zero both
 give 0.  ``/`` is of floats.  Vectors of one type have the operators ``+ - * & | ^ << >>``, those of floats ``/``, and
 unary ``-`` and ``~``; ``>>`` keeps the sign.  Products and sums are contracted only where a function asks for it.
 

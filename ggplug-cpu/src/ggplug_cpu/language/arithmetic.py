@@ -141,7 +141,9 @@ def python_s(function: Callable[..., Any], *operands: Known) -> Known:
     try:
         return Known(function(*(operand.value for operand in operands)))
     except Exception as error:
-        raise Refusal(f"Python cannot compute this: {error}", "all operands are known when the kernel is compiled") from error
+        raise Refusal(
+            f"Python cannot compute this: {error}", "all operands are known when the kernel is compiled"
+        ) from error
 
 
 def binary(b: ir.IRBuilder, kind: type[ast.operator], left: Value, right: Value) -> Value:
@@ -201,7 +203,8 @@ def _power(b: ir.IRBuilder, base: Value, exponent: Value) -> Value:
     n = exponent.value if isinstance(exponent, Known) else None
     if type(n) is not int or not 0 < n <= _LARGEST_POWER:
         raise Refusal(
-            f"the exponent is {described(exponent)}", f"** takes integers from 1 to {_LARGEST_POWER} of the source; else math.pow"
+            f"the exponent is {described(exponent)}",
+            f"** takes integers from 1 to {_LARGEST_POWER} of the source; else math.pow",
         )
     result = None
     while True:
@@ -248,7 +251,9 @@ def compare(b: ir.IRBuilder, kind: type[ast.cmpop], left: Value, right: Value) -
         return Known(kind is ast.IsNot)  # what is computed is not None
     a, c = type_of(left), type_of(right)
     if not (is_number(a) and is_number(c)) or kind in (ast.Is, ast.IsNot) or function is None:
-        raise Refusal(f"there is no {spelled(a)} {symbol} {spelled(c)}", "numbers are compared; vectors by simd.less and such")
+        raise Refusal(
+            f"there is no {spelled(a)} {symbol} {spelled(c)}", "numbers are compared; vectors by simd.less and such"
+        )
     type = common(str(a), str(c))
     x, y = number(b, left, type), number(b, right, type)
     if type == "i64":
@@ -268,7 +273,10 @@ def extreme(b: ir.IRBuilder, largest: bool, *operands: Value) -> Value:
             continue
         type = common_type(type_of(best), type_of(other))
         if not isinstance(type, str) or not is_number(type):
-            raise Refusal(f"there is no order of {spelled(type)}", "min and max are of numbers; of vectors simd.minimum and maximum")
+            raise Refusal(
+                f"there is no order of {spelled(type)}",
+                "min and max are of numbers; of vectors simd.minimum and maximum",
+            )
         x, y = Computed(type, number(b, best, type)), Computed(type, number(b, other, type))
         better = compare(b, ast.Gt if largest else ast.Lt, y, x)
         assert isinstance(better, Computed)
@@ -287,7 +295,9 @@ def mathematics(b: ir.IRBuilder, function: Callable[..., float], *operands: Valu
     """A function of :mod:`math`: of f32 in f32, of all else in f64."""
     name = MATHEMATICS[function]
     if len(operands) != (2 if name == "pow" else 1):
-        raise Refusal(f"math.{name} does not take {len(operands)} arguments", "it takes the number that it takes in Python")
+        raise Refusal(
+            f"math.{name} does not take {len(operands)} arguments", "it takes the number that it takes in Python"
+        )
     of_f32 = all(isinstance(each, Computed) and each.type == "f32" for each in operands)
     type = "f32" if of_f32 else "f64"
     values = [number(b, each, type) for each in operands]

@@ -120,6 +120,7 @@ def arguments_of(callee: DeviceFunction, given: Sequence[Value], by_name: Mappin
     if len(given) > len(names) or values.keys() != set(names) or twice:
         call = ", ".join([*(["..."] * len(given)), *(f"{name}=..." for name in by_name)])
         raise Refusal(
-            f"{code.co_name}({', '.join(names)}) is called as {code.co_name}({call})", "give each parameter one argument"
+            f"{code.co_name}({', '.join(names)}) is called as {code.co_name}({call})",
+            "give each parameter one argument",
         )
     return [values[name] for name in names]

@@ -33,9 +33,11 @@ class Expressions:
     def value(self, node: ast.expr) -> Value:
         """The value of an expression.  Raises Refusal."""
         try:
-            emit = getattr(self, f"_{type(node).__name__}", None)
+            emit = getattr(self, f"_emit_{type(node).__name__.lower()}", None)
             if emit is None:
-                raise Refusal(f"kernels have no {type(node).__name__}", "ggplug_cpu/language/__init__.py says what they have")
+                raise Refusal(
+                    f"kernels have no {type(node).__name__}", "ggplug_cpu/language/__init__.py says what they have"
+                )
             found: Value = emit(node)
             return found
         except Refusal as refusal:
@@ -51,16 +53,16 @@ class Expressions:
             refusal.at(self._source, node)
             raise
 
-    def _Constant(self, node: ast.Constant) -> Value:
+    def _emit_constant(self, node: ast.Constant) -> Value:
         return known(node.value)
 
-    def _Name(self, node: ast.Name) -> Value:
+    def _emit_name(self, node: ast.Name) -> Value:
         return self._scope.read(node.id)
 
-    def _Tuple(self, node: ast.Tuple) -> Value:
+    def _emit_tuple(self, node: ast.Tuple) -> Value:
         return Several(tuple(map(self.value, node.elts)))
 
-    def _Attribute(self, node: ast.Attribute) -> Value:
+    def _emit_attribute(self, node: ast.Attribute) -> Value:
         owner = self.value(node.value)
         if not isinstance(owner, Known):
             raise Refusal(f"{described(owner)} has no attributes", "attributes are of modules and of declarations")
@@ -69,7 +71,7 @@ class Expressions:
         except AttributeError as error:
             raise Refusal(str(error), "attributes are those that Python sees") from None
 
-    def _Subscript(self, node: ast.Subscript) -> Value:
+    def _emit_subscript(self, node: ast.Subscript) -> Value:
         owner, index = self.value(node.value), self.value(node.slice)
         if not isinstance(index, Known):
             raise Refusal("the index is computed", "the index of a tuple is known; memory is read by simd.load")
@@ -81,22 +83,22 @@ class Expressions:
             raise Refusal(f"a tuple of {len(items)} has no element {at!r}", "the first has index 0")
         return items[at]
 
-    def _UnaryOp(self, node: ast.UnaryOp) -> Value:
+    def _emit_unaryop(self, node: ast.UnaryOp) -> Value:
         return arithmetic.unary(self._b, type(node.op), self.value(node.operand))
 
-    def _BinOp(self, node: ast.BinOp) -> Value:
+    def _emit_binop(self, node: ast.BinOp) -> Value:
         return self.operated(node.op, self.value(node.left), self.value(node.right))
 
     def operated(self, symbol: ast.operator, left: Value, right: Value) -> Value:
         """Two values by an operator of two."""
         return arithmetic.binary(self._b, type(symbol), left, right)
 
-    def _Compare(self, node: ast.Compare) -> Value:
+    def _emit_compare(self, node: ast.Compare) -> Value:
         if len(node.ops) > 1:
             raise Refusal("several comparisons in one", "join them by and")
         return arithmetic.compare(self._b, type(node.ops[0]), self.value(node.left), self.value(node.comparators[0]))
 
-    def _BoolOp(self, node: ast.BoolOp) -> Value:
+    def _emit_boolop(self, node: ast.BoolOp) -> Value:
         """What is right is computed only where what is left does not decide."""
         decisive = isinstance(node.op, ast.Or)
         ways: list[tuple[ir.Block, Value]] = []
@@ -130,7 +132,7 @@ class Expressions:
         refusal.at(self._source, node)
         raise refusal
 
-    def _IfExp(self, node: ast.IfExp) -> Value:
+    def _emit_ifexp(self, node: ast.IfExp) -> Value:
         test = self.truth(node.test)
         if isinstance(test, bool):
             return self.value(node.body if test else node.orelse)
@@ -155,7 +157,9 @@ class Expressions:
         first = found[0][1]
         if isinstance(first, Several):
             rows = [(block, elements(value)) for block, value in found]
-            return Several(tuple(self._merged([(block, items[i]) for block, items in rows]) for i in range(len(first.items))))
+            return Several(
+                tuple(self._merged([(block, items[i]) for block, items in rows]) for i in range(len(first.items)))
+            )
         assert isinstance(first, Computed)
         phi = self._b.phi(first.ir.type)
         for block, value in found:
@@ -163,10 +167,12 @@ class Expressions:
             phi.add_incoming(value.ir, block)
         return Computed(first.type, phi)
 
-    def _Call(self, node: ast.Call) -> Value:
+    def _emit_call(self, node: ast.Call) -> Value:
         callee = self.value(node.func)
         if not isinstance(callee, Known):
-            raise Refusal(f"{described(callee)} cannot be called", "only what is known when the kernel is compiled can be")
+            raise Refusal(
+                f"{described(callee)} cannot be called", "only what is known when the kernel is compiled can be"
+            )
         given: list[Value] = []
         for each in node.args:
             given += elements(self.value(each.value)) if isinstance(each, ast.Starred) else [self.value(each)]

@@ -19,7 +19,7 @@ from ggplug_cpu.language.names import VOID, Type, llvm_type
 from ggplug_cpu.language.scopes import Scope
 from ggplug_cpu.language.sources import Refusal, Source, source_of
 from ggplug_cpu.language.statements import Statements
-from ggplug_cpu.language.values import NOTHING, Computed, Known, Several, Value, known, type_of
+from ggplug_cpu.language.values import NOTHING, Known, Value, type_of
 from ggplug_cpu.loader import ENTRY
 from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath
 
@@ -92,7 +92,9 @@ class Library:
         header.globals.update((name, each) for name, each in self._module.globals.items() if name in named)
         return str(header)
 
-    def call(self, b: ir.IRBuilder, callee: DeviceFunction, arguments: Sequence[Value], calls: list[_Function]) -> Value:
+    def call(
+        self, b: ir.IRBuilder, callee: DeviceFunction, arguments: Sequence[Value], calls: list[_Function]
+    ) -> Value:
         """Emits a call of a device function, which is noted in ``calls``."""
         names = callee.function.__code__.co_varnames
         parameters = [_parameter(name, value) for name, value in zip(names, arguments, strict=False)]
@@ -113,7 +115,9 @@ class Library:
         found = kept.get(key)
         if found is None:
             if callee in self._unfinished:
-                raise Refusal(f"{callee.function.__qualname__} calls itself", "write a loop: functions are always inlined")
+                raise Refusal(
+                    f"{callee.function.__qualname__} calls itself", "write a loop: functions are always inlined"
+                )
             self._unfinished.append(callee)
             found = kept[key] = self._translated(callee.function, parameters, callee.fastmath)
             self._unfinished.remove(callee)
@@ -126,9 +130,7 @@ class Library:
         _check_parameters(source)
         self._count += 1
         types = [llvm_type(each.type) for each in parameters if each.type is not None]
-        code = ir.Function(
-            self._module, ir.FunctionType(ir.VoidType(), types), f"{source.name}.{self._count}"
-        )
+        code = ir.Function(self._module, ir.FunctionType(ir.VoidType(), types), f"{source.name}.{self._count}")
         try:
             calls: list[_Function] = []
             result = self._emitted(code, function, source, parameters, calls)
@@ -191,7 +193,9 @@ def _all(function: _Function) -> list[_Function]:
 def _check_parameters(source: Source) -> None:
     arguments = source.tree.args
     if arguments.vararg or arguments.kwarg or arguments.kwonlyargs or arguments.posonlyargs:
-        refusal = Refusal(f"{source.name} has other parameters than plain ones", "functions of kernels take plain parameters")
+        refusal = Refusal(
+            f"{source.name} has other parameters than plain ones", "functions of kernels take plain parameters"
+        )
         refusal.at(source, source.tree)
         raise refusal
 

@@ -60,7 +60,9 @@ class Scope:
         for names in (self._globals, vars(builtins)):
             if name in names:
                 return known(names[name])
-        raise Refusal(f"there is no {name}", "kernels see their own variables, those of enclosing functions, and globals")
+        raise Refusal(
+            f"there is no {name}", "kernels see their own variables, those of enclosing functions, and globals"
+        )
 
     def write(self, name: str, value: Value) -> None:
         """Sets a variable.  Raises Refusal where it would change its type."""
@@ -106,10 +108,15 @@ class Scope:
                 self._store(name, part, item)
             return
         raise Refusal(
-            f"{name} changes from {self._described(variable)} to {described(value)}", "give what has another type another name"
+            f"{name} changes from {self._described(variable)} to {described(value)}",
+            "give what has another type another name",
         )
 
     def _described(self, variable: _Variable) -> str:
         if isinstance(variable, Known):
             return described(variable)
-        return f"a value of type {spelled(variable.type)}" if isinstance(variable, _Place) else f"a tuple of {len(variable)}"
+        return (
+            f"a value of type {spelled(variable.type)}"
+            if isinstance(variable, _Place)
+            else f"a tuple of {len(variable)}"
+        )

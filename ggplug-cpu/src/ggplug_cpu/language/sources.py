@@ -19,9 +19,9 @@ class Refusal(Exception):
         self.remedy = remedy
         self.where = ""
 
-    def at(self, source: Source, node: ast.AST) -> None:
+    def at(self, source: Source, node: ast.stmt | ast.expr) -> None:
         """Says where it is; the innermost place, which is the first, stays."""
-        self.where = self.where or source.place(getattr(node, "lineno", source.tree.lineno))
+        self.where = self.where or source.place(node.lineno)
 
     def __str__(self) -> str:
         return f"{self.where}: {self.why}" if self.where else self.why
@@ -64,6 +64,6 @@ def _functions(text: str) -> dict[tuple[str, int], ast.FunctionDef]:
     found = {}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
-            first = min(each.lineno for each in (node, *node.decorator_list))
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             found[node.name, first] = node
     return found

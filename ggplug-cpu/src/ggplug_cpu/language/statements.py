@@ -69,7 +69,7 @@ class Statements:
             if self._b.block.is_terminated:
                 return  # behind a return, break or continue
             try:
-                emit = getattr(self, f"_{type(each).__name__}", None)
+                emit = getattr(self, f"_emit_{type(each).__name__.lower()}", None)
                 if emit is None:
                     remedy = _REMEDIES.get(type(each), "ggplug_cpu/language/__init__.py says what kernels have")
                     raise Refusal(f"kernels have no {type(each).__name__.lower()}", remedy)
@@ -80,23 +80,23 @@ class Statements:
 
     # -- simple ones
 
-    def _Pass(self, node: ast.Pass) -> None:
+    def _emit_pass(self, node: ast.Pass) -> None:
         pass
 
-    def _Expr(self, node: ast.Expr) -> None:
+    def _emit_expr(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):  # a docstring
             self._expressions.value(node.value)
 
-    def _Assign(self, node: ast.Assign) -> None:
+    def _emit_assign(self, node: ast.Assign) -> None:
         value = self._expressions.value(node.value)
         for target in node.targets:
             self._assign(target, value)
 
-    def _AnnAssign(self, node: ast.AnnAssign) -> None:
+    def _emit_annassign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self._assign(node.target, self._expressions.value(node.value))
 
-    def _AugAssign(self, node: ast.AugAssign) -> None:
+    def _emit_augassign(self, node: ast.AugAssign) -> None:
         if not isinstance(node.target, ast.Name):
             raise Refusal("only variables are assigned to", "write memory by simd.store")
         before = self._scope.read(node.target.id)
@@ -114,7 +114,7 @@ class Statements:
         else:
             raise Refusal("only variables are assigned to", "write memory by simd.store")
 
-    def _Return(self, node: ast.Return) -> None:
+    def _emit_return(self, node: ast.Return) -> None:
         value = NOTHING if node.value is None else self._expressions.value(node.value)
         type = VOID if value == NOTHING else type_of(value)
         if self.result is None:
@@ -128,7 +128,7 @@ class Statements:
 
     # -- branches and loops
 
-    def _If(self, node: ast.If) -> None:
+    def _emit_if(self, node: ast.If) -> None:
         test = self._expressions.truth(node.test)
         if isinstance(test, bool):
             self._block(node.body if test else node.orelse)
@@ -150,7 +150,7 @@ class Statements:
         else:
             self._b.unreachable()
 
-    def _While(self, node: ast.While) -> None:
+    def _emit_while(self, node: ast.While) -> None:
         head = self._b.append_basic_block("while")
         self._b.branch(head)
         self._b.position_at_end(head)
@@ -166,7 +166,7 @@ class Statements:
         if test is True and not _breaks(node):
             self._b.unreachable()
 
-    def _For(self, node: ast.For) -> None:
+    def _emit_for(self, node: ast.For) -> None:
         start, stop, step = self._range(node.iter)
         if not isinstance(node.target, ast.Name):
             raise Refusal("the target of a loop is one name", "for i in range(...)")
@@ -222,10 +222,10 @@ class Statements:
             return below.ir if step.value > 0 else above.ir
         return self._b.select(number(self._b, compare(self._b, ast.Gt, step, Known(0)), "bool"), below.ir, above.ir)
 
-    def _Continue(self, node: ast.Continue) -> None:
+    def _emit_continue(self, node: ast.Continue) -> None:
         self._b.branch(self._loops[-1].following)
 
-    def _Break(self, node: ast.Break) -> None:
+    def _emit_break(self, node: ast.Break) -> None:
         self._b.branch(self._loops[-1].end)
 
 
