@@ -6,9 +6,10 @@ guest sends the place of a kernel's factory, the factory's arguments and the tar
 object code (or text), which it loads and runs as its own.  ``guest_site`` is the guest's side; ggplug is unchanged.
 
 What such tests show: the code that the compiler makes for that processor gives right results, and uses no instruction
-that the processor lacks.  What they cannot show: that LLVM, as a wheel for that processor, makes this code there.  For that some kernels are left to the guest: those of the thread team, which every computation needs, so that a
-compiler that does not work stops every session; those whose factory is defined in a function, so that no name leads to
-it, as some tests have; and those that the host fails to compile (inline assembly of another processor is beyond it).
+that the processor lacks.  What they cannot show: that LLVM, as a wheel for that processor, makes this code there.  For
+that some kernels are left to the guest: those of the thread team, which every computation needs, so that a compiler
+that does not work stops every session; those whose factory is defined in a function, so that no name leads to it, as
+some tests have; and those that the host fails to compile (inline assembly of another processor is beyond it).
 """
 
 from __future__ import annotations

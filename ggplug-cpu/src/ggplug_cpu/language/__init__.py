@@ -41,8 +41,8 @@ comparisons, ``and``, ``or``, ``not``, ``a if c else b``, ``x ** 2`` (a known ex
 **What there is not**: memory of Python (lists, strings, dictionaries), exceptions, ``print``, functions inside of
 bodies, recursion.
 
-The modules, each of which uses those before it: ``names`` (of types), ``values``, ``sources`` (the syntax tree of a
-function, and errors that show its lines), ``arithmetic``, ``scopes`` (variables), ``calls``, ``expressions``,
-``statements``, ``functions`` (one LLVM function for each set of argument types), ``machine_code`` (LLVM's optimiser and
-its code for a processor).
+The modules, each of which uses those before it: ``names`` (of types), ``sources`` (the syntax tree of a function, and
+errors that show its lines), ``values``, ``declarations`` (of what LLVM has), ``arithmetic``, ``scopes`` (variables),
+``calls``, ``expressions``, ``statements``, ``functions`` (one LLVM function for each set of argument types),
+``machine_code`` (LLVM's optimiser and its code for a processor).
 """

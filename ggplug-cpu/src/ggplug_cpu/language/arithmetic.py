@@ -136,7 +136,7 @@ def is_true(b: ir.IRBuilder, value: Value) -> bool | ir.Value:
 # -- operators --------------------------------------------------------------------------------------
 
 
-def python_s(function: Callable[..., Any], *operands: Known) -> Known:
+def folded(function: Callable[..., Any], *operands: Known) -> Known:
     """What Python computes of what is known."""
     try:
         return Known(function(*(operand.value for operand in operands)))
@@ -150,34 +150,30 @@ def binary(b: ir.IRBuilder, kind: type[ast.operator], left: Value, right: Value)
     """``left`` and ``right`` by one of Python's operators of two."""
     symbol, function, of_integers, of_floats = _BINARY.get(kind, (kind.__name__, None, None, None))
     if isinstance(left, Known) and isinstance(right, Known) and function is not None:
-        return python_s(function, left, right)
+        return folded(function, left, right)
     a, c = type_of(left), type_of(right)
-    refused = Refusal(
+    if is_number(a) and is_number(c) and isinstance(a, str) and isinstance(c, str):
+        if kind is ast.Pow:
+            return _power(b, left, right)
+        type = _type_computed_in(kind, a, c)
+        if type == "i64" and kind in (ast.FloorDiv, ast.Mod):
+            return Computed(type, _rounded_down(b, kind is ast.Mod, left, right))
+        method = of_floats if is_float(type) else of_integers
+        if method is not None:
+            return Computed(type, getattr(b, method)(number(b, left, type), number(b, right, type)))
+    elif a == c and isinstance(left, Computed) and isinstance(right, Computed):
+        method = of_floats if is_float(left.type) else of_integers
+        if method is not None:
+            return Computed(left.type, getattr(b, method)(left.ir, right.ir))
+    raise Refusal(
         f"there is no {spelled(a)} {symbol} {spelled(c)}", "numbers go with numbers, vectors with those of their type"
     )
-    if isinstance(a, tuple) or isinstance(c, tuple) or (a != c and not (is_number(a) and is_number(c))):
-        raise refused
-    if not is_number(a):
-        method = of_floats if is_float(a) else of_integers
-        if method is None:
-            raise refused
-        assert isinstance(left, Computed)
-        assert isinstance(right, Computed)
-        return Computed(a, getattr(b, method)(left.ir, right.ir))
-    if kind is ast.Pow:
-        return _power(b, left, right)
+
+
+def _type_computed_in(kind: type[ast.operator], a: str, c: str) -> str:
     if a == c == "bool" and kind in (ast.BitAnd, ast.BitOr, ast.BitXor):
-        type = "bool"
-    elif kind is ast.Div and is_integer(a) and is_integer(c):
-        type = "f64"
-    else:
-        type = common(a, c)
-    if type == "i64" and kind in (ast.FloorDiv, ast.Mod):
-        return Computed(type, _rounded_down(b, kind is ast.Mod, left, right))
-    method = of_floats if is_float(type) else of_integers
-    if method is None:
-        raise refused
-    return Computed(type, getattr(b, method)(number(b, left, type), number(b, right, type)))
+        return "bool"
+    return "f64" if kind is ast.Div and is_integer(a) and is_integer(c) else common(a, c)
 
 
 def _rounded_down(b: ir.IRBuilder, modulo: bool, left: Value, right: Value) -> ir.Value:
@@ -228,7 +224,7 @@ def unary(b: ir.IRBuilder, kind: type[ast.unaryop], operand: Value) -> Value:
             ast.UAdd: operator.pos,
             ast.Invert: operator.invert,
         }
-        return python_s(functions[kind], operand)
+        return folded(functions[kind], operand)
     type = type_of(operand)
     if isinstance(operand, Computed) and isinstance(type, str):
         if is_integer(type):
@@ -246,7 +242,7 @@ def compare(b: ir.IRBuilder, kind: type[ast.cmpop], left: Value, right: Value) -
     """``left`` and ``right`` by one of Python's comparisons; where a float is NaN only ``!=`` is true."""
     symbol, function = _COMPARISONS.get(kind, (kind.__name__, None))
     if isinstance(left, Known) and isinstance(right, Known) and function is not None:
-        return python_s(function, left, right)
+        return folded(function, left, right)
     if kind in (ast.Is, ast.IsNot) and Known(None) in (left, right):
         return Known(kind is ast.IsNot)  # what is computed is not None
     a, c = type_of(left), type_of(right)
@@ -269,7 +265,7 @@ def extreme(b: ir.IRBuilder, largest: bool, *operands: Value) -> Value:
     best, *others = operands
     for other in others:
         if isinstance(best, Known) and isinstance(other, Known):
-            best = python_s(max if largest else min, best, other)
+            best = folded(max if largest else min, best, other)
             continue
         type = common_type(type_of(best), type_of(other))
         if not isinstance(type, str) or not is_number(type):

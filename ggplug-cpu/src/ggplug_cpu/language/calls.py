@@ -77,7 +77,7 @@ def unpacked(b: ir.IRBuilder, type: Type, value: ir.Value) -> Computed | Several
 
 
 #: Functions of Python that kernels call, with known arguments or computed ones.
-_PYTHON_S: dict[Callable[..., Any], Callable[..., Value]] = {
+_BUILTINS: dict[Callable[..., Any], Callable[..., Value]] = {
     min: lambda b, *operands: arithmetic.extreme(b, False, *operands),
     max: lambda b, *operands: arithmetic.extreme(b, True, *operands),
     abs: arithmetic.absolute,
@@ -91,10 +91,10 @@ _PYTHON_S: dict[Callable[..., Any], Callable[..., Value]] = {
 }
 
 
-def of_python(b: ir.IRBuilder, function: Any, arguments: Sequence[Value]) -> Value:
+def of_builtin(b: ir.IRBuilder, function: Any, arguments: Sequence[Value]) -> Value:
     """What a function of Python gives that is part of the language."""
     try:
-        emit = _PYTHON_S.get(function)
+        emit = _BUILTINS.get(function)
     except TypeError:  # not hashable, so none of these
         emit = None
     if emit is None:
@@ -103,7 +103,7 @@ def of_python(b: ir.IRBuilder, function: Any, arguments: Sequence[Value]) -> Val
             "they call device functions, intrinsics, range, min, max, abs, int, float, bool and some functions of math",
         )
     if all(isinstance(each, Known) for each in arguments):
-        return arithmetic.python_s(function, *(each for each in arguments if isinstance(each, Known)))
+        return arithmetic.folded(function, *(each for each in arguments if isinstance(each, Known)))
     if function not in (min, max) and function not in arithmetic.MATHEMATICS and len(arguments) != 1:
         raise Refusal(f"{function.__name__} does not take {len(arguments)} arguments", "it takes one")
     return emit(b, *arguments)

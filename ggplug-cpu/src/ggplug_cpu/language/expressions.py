@@ -76,7 +76,7 @@ class Expressions:
         if not isinstance(index, Known):
             raise Refusal("the index is computed", "the index of a tuple is known; memory is read by simd.load")
         if isinstance(owner, Known):
-            found = arithmetic.python_s(lambda value, at: value[at], owner, index)
+            found = arithmetic.folded(lambda value, at: value[at], owner, index)
             return known(found.value)
         items, at = elements(owner), index.value
         if type(at) is not int or not -len(items) <= at < len(items):
@@ -183,4 +183,4 @@ class Expressions:
             raise Refusal("arguments by name", "only device functions take arguments by name")
         if isinstance(callee.value, Intrinsic):
             return calls.of_intrinsic(self._b, callee.value, given)
-        return calls.of_python(self._b, callee.value, given)
+        return calls.of_builtin(self._b, callee.value, given)

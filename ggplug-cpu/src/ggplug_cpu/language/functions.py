@@ -213,7 +213,20 @@ def _identity(parameter: _Parameter) -> tuple[Any, ...]:
         return (parameter.type,)
     assert isinstance(parameter.value, Known)
     value = parameter.value.value
-    return type(value), value if isinstance(value, bool | str | None) else id(value), value if callable(value) else None
+    return type(value), value if isinstance(value, bool | str | None) else _Itself(value)
+
+
+class _Itself:
+    """An object as a part of a key, which is equal to itself alone and lives as long as the key."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)
 
 
 def _set_result(code: ir.Function, type: ir.Type) -> None:
