@@ -63,7 +63,10 @@ def test_what_authors_import_is_what_the_versions_of_the_interface_cover() -> No
                 assert not name or inside, f"{path}:{node.lineno}: {name} is not public in {module}"
 
 
-@pytest.mark.parametrize("text", ["docs/write-a-backend.md", "ggplug-core/src/ggplug/backend.py"])
+PAGES = ["write-a-backend", "device-memory", "groups", "conformance", "hooks"]
+
+
+@pytest.mark.parametrize("text", [*(f"docs/{page}.md" for page in PAGES), "ggplug-core/src/ggplug/backend.py"])
 def test_what_authors_are_told_to_use_is_what_the_versions_of_the_interface_cover(text: str) -> None:
     page = (EXAMPLES.parent / text).read_text(encoding="utf-8")
     told = page if text.endswith(".md") else ast.get_docstring(ast.parse(page)) or ""

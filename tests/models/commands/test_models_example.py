@@ -89,7 +89,7 @@ def beside_a_gpu(folder: Path, question: str, *options: str, name: str = "Fake0"
 
 
 def test_the_readme_shows_what_it_prints(tmp_path: Path) -> None:
-    """But for the rate, times and what is copied, which depend on the machine and on how long texts are."""
+    """Except for what is packed, the rate, times and what is copied, which depend on the machine and on the texts."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```\n(<Bert .*?)```", readme, re.S | re.M)
     (tmp_path / "docs").mkdir()
@@ -101,12 +101,14 @@ def test_the_readme_shows_what_it_prints(tmp_path: Path) -> None:
     assert abs(float(score) - float(found)) < 0.02
 
     def steady(text: str) -> list[str]:
+        model, _, text = text.partition(">\n")
+        model = re.sub(r" \([\d.]+ MiB packed\)", "", " ".join(model.split()))
         lines = [line for line in text.replace(score, "SCORE").replace(found, "SCORE").splitlines() if line.strip()]
         end = next(number for number, line in enumerate(lines) if line.startswith("╰"))
         first = [line for line in lines[: end + 1] if not line.startswith("first result")]
         words = re.split(r"what ran where.*\n", text)[1].splitlines()
         rows = [re.sub(r" +[\d.]+ MiB +\d+%", "", line).rstrip() for line in words]
-        return first + [row for row in rows if row and not row.startswith("─")]
+        return [model, *first] + [row for row in rows if row and not row.startswith("─")]
 
     wanted = steady(shown)
     assert steady(printed)[: len(wanted)] == wanted
