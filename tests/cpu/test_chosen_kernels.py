@@ -1,4 +1,4 @@
-"""A device is asked for a kernel once for all groups with the same signature, by everything that needs the answer."""
+"""A device matches once for all groups with the same signature, by everything that needs the answer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ N = 8
 
 
 class Counting(ReferenceDevice):
-    """Notes what it is asked for."""
+    """Records the ops that it matches."""
 
     def __init__(self) -> None:
         super().__init__("counting")
-        self.asked: list[str] = []
+        self.matched: list[str] = []
         self.mode = 0
         self.other = HostBufferType("other", self)
 
@@ -38,7 +38,7 @@ class Counting(ReferenceDevice):
 
     def match(self, group: Group) -> Any:
         assert group.node.op is not None
-        self.asked.append(group.node.op.name)
+        self.matched.append(group.node.op.name)
         if any(source.root.buffer_type is self.other for source in group.sources):
             return Decline("not from there")
         return super().match(group)
@@ -54,21 +54,21 @@ def build(x: gg.Tensor) -> gg.Graph:
     return gg.Graph(gg.neg(gg.sqr(gg.neg(x))).set_output())
 
 
-def test_a_device_is_asked_once_for_each_new_kind_of_node() -> None:
+def test_a_device_matches_each_new_kind_of_node_once() -> None:
     device = Counting()
     with gg.Scheduler([device]) as scheduler, gg.Scheduler([device]) as another, device.init() as stream:
         graph = build(values())
         scheduler.explain(graph)
         scheduler.compute(graph)
-        assert sorted(device.asked) == ["neg", "neg", "sqr"]  # one neg reads placed memory, the other one does not
+        assert sorted(device.matched) == ["neg", "neg", "sqr"]  # one neg reads placed memory, the other one does not
         assert all(device.supports_op(node) for node in graph.nodes)
         new = build(values())
         another.compute(new)
         stream.compute(new, allocate_graph(new, device.buffer_type))
         scheduler.compute(gg.Graph(gg.sqr(gg.sqr(gg.neg(values())))))
-        assert len(device.asked) == 3
+        assert len(device.matched) == 3
         scheduler.compute(build(values(2 * N)))
-        assert len(device.asked) == 6
+        assert len(device.matched) == 6
 
 
 def test_the_memory_of_a_views_root_counts() -> None:
@@ -88,16 +88,16 @@ def test_a_device_whose_answers_depend_on_more_says_so() -> None:
     device.supports_op(node)
     device.mode = 0
     device.supports_op(node)
-    assert device.asked == ["neg", "neg"]
+    assert device.matched == ["neg", "neg"]
 
 
-def test_an_answer_that_was_an_error_is_asked_for_again() -> None:
+def test_a_match_that_raised_is_tried_again() -> None:
     class Failing(Counting):
         def match(self, group: Group) -> Any:
             super().match(group)
-            if len(self.asked) == 1:
+            if len(self.matched) == 1:
                 raise ZeroDivisionError("now and then")
-            return None if len(self.asked) == 2 else ReferenceDevice.match(self, group)
+            return None if len(self.matched) == 2 else ReferenceDevice.match(self, group)
 
     device, node = Failing(), gg.neg(values())
     with pytest.raises(ComputeError, match="now and then"):
@@ -117,9 +117,9 @@ def test_no_more_answers_are_kept_than_a_device_wants(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
 def test_real_devices_choose_once_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    device, asked = device_or_skip(name), []
+    device, matched = device_or_skip(name), []
     match = type(device).match
-    monkeypatch.setattr(type(device), "match", lambda device, group: asked.append(group) or match(device, group))
+    monkeypatch.setattr(type(device), "match", lambda device, group: matched.append(group) or match(device, group))
     with gg.Scheduler([device]) as scheduler:
         for _ in range(3):
             x = gg.new_tensor("f32", (173,), "x")
@@ -129,8 +129,8 @@ def test_real_devices_choose_once_too(name: str, monkeypatch: pytest.MonkeyPatch
             scheduler.compute(graph)
             assert (graph.outputs[0].numpy() == -1).all()
         scheduler.reserve(gg.Graph(gg.neg(gg.neg(x))))
-    assert len(asked) == len(set(map(signature_of, asked)))
-    assert sum(len(group) == 1 for group in asked) == 1
+    assert len(matched) == len(set(map(signature_of, matched)))
+    assert sum(len(group) == 1 for group in matched) == 1
 
 
 TWO_SOURCES: list[Callable[[gg.Tensor, gg.Tensor], gg.Tensor]] = [
@@ -158,7 +158,7 @@ def test_the_kernel_of_a_node_goes_by_the_number_of_a_source_also_where_two_are_
 
 
 @pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
-def test_nodes_with_one_signature_have_one_kernel_whichever_is_asked_about_first(name: str) -> None:
+def test_nodes_with_one_signature_have_one_kernel_whichever_is_matched_first(name: str) -> None:
     device = device_or_skip(name)
     chosen: dict[Any, Any] = {}
     again = 0

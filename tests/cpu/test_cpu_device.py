@@ -1,4 +1,4 @@
-"""The CPU device: what it says of itself, what it may be asked for, and how its plans behave."""
+"""The CPU device: what it says of itself, what it offers by name, and how its plans behave."""
 
 from __future__ import annotations
 
@@ -109,18 +109,18 @@ def test_the_device_describes_the_machine(device: CpuDevice) -> None:
     assert free is None or total is None or 0 < free <= total
 
 
-def test_the_description_tells_the_instructions_in_use(device: CpuDevice) -> None:
+def test_the_description_names_the_instructions_in_use(device: CpuDevice) -> None:
     with features.forced("generic"):
         assert "avx" not in device.description
 
 
 def test_it_works_in_any_host_memory(device: CpuDevice) -> None:
-    class Elsewhere(host.HostBufferType):
+    class OtherHostBufferType(host.HostBufferType):
         is_host = False  # type: ignore[assignment]
 
     assert device.supports_buffer_type(device.buffer_type)
     assert device.supports_buffer_type(host.HOST)
-    assert not device.supports_buffer_type(Elsewhere("far away"))
+    assert not device.supports_buffer_type(OtherHostBufferType("other"))
 
 
 def test_memory_maps_are_used_in_place(device: CpuDevice, tmp_path: Path) -> None:
@@ -211,14 +211,14 @@ def test_a_target_has_kernels_of_its_own(device: CpuDevice) -> None:
 
 
 class CountingAllocation(Allocation):
-    """Counts how often addresses were asked for."""
+    """Counts how often addresses were requested."""
 
-    asked = 0
+    calls = 0
 
     def addresses(
         self, graph: Graph, held: set[Buffer] | None = None, groups: Groups = UNGROUPED
     ) -> npt.NDArray[np.int64]:
-        self.asked += 1
+        self.calls += 1
         return super().addresses(graph, held, groups)
 
 
@@ -241,13 +241,13 @@ def test_binding_again_asks_for_addresses_only_when_something_may_have_moved(dev
         for _ in range(5):
             plan.rebind(graph, allocation)
             plan.compute()
-        assert allocation.asked == 1
+        assert allocation.calls == 1
         graph.outputs[0].set_output()
         plan.compute()
-        assert allocation.asked == 2
+        assert allocation.calls == 2
         other = counting(device, graph)
         plan.rebind(graph, other)
-        assert other.asked == 1
+        assert other.calls == 1
 
 
 def test_an_equal_graph_uses_the_plan_of_the_first(device: CpuDevice) -> None:
@@ -302,7 +302,7 @@ def test_memory_that_was_freed_is_not_touched(device: CpuDevice) -> None:
             plan.compute()
 
 
-def test_a_trace_tells_when_each_node_ran(device: CpuDevice) -> None:
+def test_a_trace_has_the_times_of_each_node(device: CpuDevice) -> None:
     x = ones(64, 64)
     graph = Graph(ops.soft_max(ops.cont(ops.transpose(ops.mul_mat(x, x)))).set_output())
     with device.init(n_threads=2) as stream, GraphAllocator(device.buffer_type) as memory:
@@ -338,7 +338,7 @@ def test_of_many_ids_out_of_range_the_first_is_named_for_any_number_of_threads(d
     bad = np.arange(3000, dtype=np.int32)
     bad[:1000] %= 7
     picked = ops.get_rows(rows, gg.tensor(bad))
-    # each thread has ids of its own; the fault of the node that comes first counts, whatever later ones are given
+    # each thread has ids of its own; the fault of the node that comes first counts, whatever ids later ones have
     later = ops.get_rows(rows, gg.tensor(np.full(3000, -5, np.int32)))
     graph = Graph(picked.set_output(), later.set_output())
     with GraphAllocator(device.buffer_type) as memory:
@@ -410,7 +410,7 @@ def test_results_are_the_same_bits_for_every_number_of_threads(device: CpuDevice
         assert got == want
 
 
-def test_two_threads_compute_on_one_device_in_turns(device: CpuDevice) -> None:
+def test_two_threads_compute_on_one_device_one_after_the_other(device: CpuDevice) -> None:
     def work(value: int) -> None:
         with device.init() as stream, GraphAllocator(device.buffer_type) as memory:
             graph = chain(50, gg.tensor(np.full((64, 64), value, np.float32)))

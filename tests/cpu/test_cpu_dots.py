@@ -56,7 +56,7 @@ def assembly(target: Target, arguments: list[ir.Type], result: ir.Type, emit: Ca
 def processor(needs: tuple[str, ...]) -> Target:
     """The least processor that has all of ``needs``."""
     family: InstructionSet = AARCH64 if set(needs) <= set(AARCH64.extensions) else X86_64
-    return features.elsewhere(family, family.levels["generic"][0], needs)
+    return features.cross_target(family, family.levels["generic"][0], needs)
 
 
 def sums_and_operands(product: str, lanes: int) -> tuple[ir.Type, ir.Type]:
@@ -126,7 +126,7 @@ def loops(code: str) -> list[Counter[str]]:
 
 def code_of(make: Callable[[], Intrinsic], names: tuple[str, ...]) -> str:
     """The assembly of an intrinsic that takes addresses and numbers, for an Arm processor."""
-    target = features.elsewhere(AARCH64, "generic", names)
+    target = features.cross_target(AARCH64, "generic", names)
     with features.forced(target):
         made = make()
         return assembly(target, [I64] * str(made.signature).count("i64"), ir.VoidType(), made.function)
@@ -154,7 +154,7 @@ def test_few_columns_take_few_instructions_for_32_weights(
     weights: str, columns: int, names: tuple[str, ...], instruction: str, most: float
 ) -> None:
     loop = inner_loop(lambda: dot_blocks(weights, 2, columns), names)
-    with features.forced(features.elsewhere(AARCH64, "generic", names)):
+    with features.forced(features.cross_target(AARCH64, "generic", names)):
         products = 2 * columns * blocks_at_once(BLOCKS[weights]) * BLOCKS[weights].parts
     assert loop[instruction] >= 2 * products
     assert loop["prfm"] >= 2
@@ -173,7 +173,7 @@ def test_few_columns_take_few_instructions_for_32_weights(
 def test_many_columns_take_few_instructions_for_32_weights(
     kind: str, names: tuple[str, ...], instruction: str, most: float
 ) -> None:
-    with features.forced(features.elsewhere(AARCH64, "generic", names)):
+    with features.forced(features.cross_target(AARCH64, "generic", names)):
         shape = layout(kind)
     loop = inner_loop(lambda: tile(kind, shape.rows, shape.vecs, False), names)
     products = shape.rows * shape.columns * shape.step_numbers / 32

@@ -408,7 +408,7 @@ def test_once_a_kernel_is_compiled_its_llvm_code_is_freed() -> None:
     assert not [name for name in kept() if name.startswith(("another.", "body."))]
 
 
-def test_what_kernels_share_is_compiled_once_for_each_target() -> None:
+def test_a_shared_device_function_is_compiled_once_for_each_target() -> None:
     emitted = []
 
     @intrinsic("i64(i64)")
@@ -500,7 +500,7 @@ def key_of_loops() -> str:
 
 
 def test_imports_are_followed_within_the_package_and_sub_packages_count_whole(package: Path) -> None:
-    drawn = cache_key.drawn_in("ggplug_made_up.loops")
+    drawn = cache_key.source_modules("ggplug_made_up.loops")
     assert {name for name in drawn if name.startswith("ggplug_made_up")} == {
         "ggplug_made_up.loops",
         "ggplug_made_up.tools",
@@ -509,11 +509,11 @@ def test_imports_are_followed_within_the_package_and_sub_packages_count_whole(pa
     }
     assert "ggplug.errors" in drawn
     assert "ggplug_cpu.language.functions" in drawn
-    assert cache_key.drawn_in("ggplug_cpu.walker") >= {"ggplug_cpu.context", "ggplug_cpu.walker"}
+    assert cache_key.source_modules("ggplug_cpu.walker") >= {"ggplug_cpu.context", "ggplug_cpu.walker"}
 
 
 @pytest.mark.parametrize("file", ["loops.py", "tools.py", "parts/inner.py"])
-def test_the_key_changes_with_any_source_that_is_drawn_in(package: Path, file: str) -> None:
+def test_the_key_changes_with_the_source_of_any_imported_module(package: Path, file: str) -> None:
     before = key_of_loops()
     assert key_of_loops() == before
     (package / file).write_text((package / file).read_text() + "# changed\n")

@@ -1,4 +1,4 @@
-"""ggplug-cpu's tapes and thread team: computed in order, without Python, and stopped whenever asked."""
+"""ggplug-cpu's tapes and thread team: computed in order, without Python, and stopped on request."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def at(array: Array) -> int:
 
 @kernel
 def add_one() -> Body:
-    """The first word is an address, the second how many words there; all threads share the work."""
+    """The first word is an address, the second how many words there; all threads take part."""
 
     def body(ctx: int, params: int) -> None:
         for i in range(thread_index(ctx), word(params, 1), thread_count(ctx)):
@@ -248,15 +248,15 @@ def test_which_entries_wait() -> None:
         tape = Tape([Entry(who(), [0], tasks, before) for tasks, before in entries])
         return [bool(row) for row in tape._rows[:, 3]]
 
-    everyone, alone = (None, True), (1, True)
-    assert waits(everyone, everyone, alone, everyone) == [False, True, True, True]
-    assert waits(alone, alone, alone, everyone) == [False, False, False, True]
-    assert waits(everyone, (None, False), everyone) == [False, False, True]
+    all_threads, thread_0 = (None, True), (1, True)
+    assert waits(all_threads, all_threads, thread_0, all_threads) == [False, True, True, True]
+    assert waits(thread_0, thread_0, thread_0, all_threads) == [False, False, False, True]
+    assert waits(all_threads, (None, False), all_threads) == [False, False, True]
     # entry 1 does not wait for entry 0, so entry 2 has to, though both run on thread 0
-    assert waits(everyone, (1, False), alone) == [False, False, True]
+    assert waits(all_threads, (1, False), thread_0) == [False, False, True]
 
 
-def test_every_thread_takes_part_once_with_the_count_that_was_asked_for() -> None:
+def test_every_thread_takes_part_once_with_the_requested_count() -> None:
     with Team(3) as team:
         for tasks, threads in ((None, 3), (1, 1), (2, 2), (3, 3), (9, 3)):
             seen = np.zeros(17, np.int64)
@@ -465,11 +465,11 @@ def test_a_callback_may_be_set_during_a_computation_and_take_itself_back(team: T
     still_works(team)
 
 
-def test_the_callback_is_asked_between_entries_too(team: Team) -> None:
-    asked = []
+def test_the_callback_is_called_between_entries_too(team: Team) -> None:
+    callers = []
 
     def callback() -> bool:
-        asked.append(threading.current_thread())
+        callers.append(threading.current_thread())
         return True
 
     team.set_abort_callback(callback)
@@ -477,7 +477,7 @@ def test_the_callback_is_asked_between_entries_too(team: Team) -> None:
     bound = Tape([Entry(add_one(), [at(x), 8])] * 100_000).bind()
     with pytest.raises(ComputeAborted):
         run_for_ever(team, bound)
-    assert asked == [threading.main_thread()]
+    assert callers == [threading.main_thread()]
 
 
 def test_an_exception_of_the_callback_ends_the_computation_and_comes_out(team: Team) -> None:
@@ -534,7 +534,7 @@ def test_signal_handlers_run_while_a_computation_goes_on(team: Team) -> None:
 # -- several users, processes, the end ----------------------------------------------------------------
 
 
-def test_two_python_threads_on_one_team_take_turns(team: Team) -> None:
+def test_two_python_threads_on_one_team_compute_one_after_the_other(team: Team) -> None:
     x = np.zeros(97, np.int64)
     tape = Tape([Entry(add_one(), [Ref(0), 97])] * 50, 1)
 
@@ -646,7 +646,7 @@ def test_the_number_of_threads_can_be_changed() -> None:
             assert seen[16] == n_threads
 
 
-def test_a_paused_team_sleeps_and_computes_when_asked() -> None:
+def test_a_paused_team_sleeps_and_still_computes() -> None:
     with Team(2, poll=100) as team:
         team.pause()
         still_works(team)
@@ -697,7 +697,7 @@ def test_the_default_number_of_threads_is_the_environments_or_the_cores(monkeypa
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no thread affinity")
-def test_threads_stay_where_they_are_told() -> None:
+def test_threads_stay_on_the_requested_processors() -> None:
     processor = topology.allowed_processors()[-1]
     before = os.sched_getaffinity(0)
     with Team(2, affinity=[processor], strict=True) as team:
@@ -742,7 +742,7 @@ def test_a_full_ring_keeps_the_latest_rows() -> None:
     with Team(1) as team:
         team.run(bound, trace=ring)
         assert ring.rows()[:, 0].tolist() == [3, 4, 5, 6]
-        assert ring.written == 7
+        assert ring.rows_written == 7
         ring.clear()
         assert len(ring.rows()) == 0
         team.run(bound, trace=ring)

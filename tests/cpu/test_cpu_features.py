@@ -115,7 +115,7 @@ def test_windows_reports_through_numbers() -> None:
 
 
 @pytest.mark.parametrize("system", ["linux", "darwin", "win32"])
-def test_the_host_is_asked_as_its_system_wants(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hosts_features_come_from_its_operating_system(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = dict(zip((16, 26), NEOVERSE_N2, strict=True))
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", dict)
@@ -166,7 +166,7 @@ def test_the_table_knows_what_it_speaks_of(family: InstructionSet) -> None:
 
 @pytest.mark.parametrize("family", INSTRUCTION_SETS, ids=lambda family: family.name)
 def test_llvm_knows_every_extension(family: InstructionSet) -> None:
-    target = features.elsewhere(family, "generic" if family is AARCH64 else "x86-64", family.extensions)
+    target = features.cross_target(family, "generic" if family is AARCH64 else "x86-64", family.extensions)
     code = f"""
     import llvmlite.binding as llvm
     llvm.initialize_all_targets()
@@ -368,28 +368,28 @@ def squares() -> Callable[[int, int], None]:
 
 def test_code_for_another_processor_can_be_looked_at_and_not_run() -> None:
     for family, cpu, register in ((X86_64, "x86-64", "xmm"), (AARCH64, "cortex-a53", r"v\d+\.4s")):
-        with features.forced(features.elsewhere(family, cpu, ())):
+        with features.forced(features.cross_target(family, cpu, ())):
             assert re.search(register, squares().assembly())
-    elsewhere = features.elsewhere(AARCH64 if X86 else X86_64, "generic", ())
-    with features.forced(elsewhere), pytest.raises(KernelCompileError, match="cannot run here"):
+    foreign = features.cross_target(AARCH64 if X86 else X86_64, "generic", ())
+    with features.forced(foreign), pytest.raises(KernelCompileError, match="cannot run here"):
         squares().address()
 
 
 def test_the_name_of_a_processor_brings_no_instruction_that_is_switched_off() -> None:
     names = AARCH64.complete(detect.from_auxiliary_vector(*NEOVERSE_N2))
     scalable = re.compile(r"\bz\d+\.[bhsd]\b")
-    with features.forced(features.elsewhere(AARCH64, "neoverse-v1", names)):
+    with features.forced(features.cross_target(AARCH64, "neoverse-v1", names)):
         assert scalable.search(squares().assembly())
     names = {name for name in names if "sve" not in AARCH64.with_needs(name)}
-    with features.forced(features.elsewhere(AARCH64, "neoverse-v1", names)):
+    with features.forced(features.cross_target(AARCH64, "neoverse-v1", names)):
         assert not scalable.search(squares().assembly())
 
 
 def test_the_device_names_the_instructions_it_was_compiled_with() -> None:
     names = AARCH64.complete(detect.from_auxiliary_vector(*NEOVERSE_N2))
-    with features.forced(features.elsewhere(AARCH64, "neoverse-n2", names)):
+    with features.forced(features.cross_target(AARCH64, "neoverse-n2", names)):
         assert "(neon, sve2, dotprod, i8mm, bf16, fp16)" in CpuDevice().description
-    with features.forced(features.elsewhere(AARCH64, "cortex-a53", ())):
+    with features.forced(features.cross_target(AARCH64, "cortex-a53", ())):
         assert "(neon)" in CpuDevice().description
 
 

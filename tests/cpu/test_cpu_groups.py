@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("ggplug_cpu")
 
-from cpu_groups import check, shown, with_other_instructions
+from cpu_groups import check, described, with_other_instructions
 
 import ggplug as gg
 from ggplug import ops
@@ -151,9 +151,7 @@ def test_products_of_all_instructions_add_a_bias_and_normalise_whole_tiles(
         check(device, ops.mul(ops.norm(ops.add(ops.mul_mat(w, x), bias)), bias), "mul_mat add norm mul")
 
 
-def test_a_product_that_is_read_again_beside_its_sum_is_what_it_was(
-    device: CpuDevice, rng: np.random.Generator
-) -> None:
+def test_a_product_that_is_read_again_after_its_sum_is_unchanged(device: CpuDevice, rng: np.random.Generator) -> None:
     w, x = gg.tensor(rng.standard_normal((24, 32)), "f32"), gg.tensor(rng.standard_normal((20, 32)), "f32")
     bias, product = gg.tensor(rng.standard_normal(24), "f32"), ops.mul_mat(w, x)
     check(device, ops.mul(ops.add(product, bias), product), "mul_mat add mul")
@@ -270,24 +268,24 @@ def attention(
     mask: str = "f32",
     max_bias: float = 0.0,
     sinks: bool = False,
-    turned: bool = True,
+    transposed: bool = True,
     copied: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logits, shares, mixed values, and the result, of two batches; ``groups`` heads of keys and values."""
+    """Logits, probabilities, mixed values, and the result, of two batches; ``groups`` heads of keys and values."""
     q = gg.tensor(rng.standard_normal((2, queries, heads, head)), "f32")
     k = gg.tensor(rng.standard_normal((2, keys, groups, head)), kind)
-    v = gg.tensor(rng.standard_normal((2, keys, groups, head) if turned else (2, groups, head, keys)), kind)
+    v = gg.tensor(rng.standard_normal((2, keys, groups, head) if transposed else (2, groups, head, keys)), kind)
     logits = ops.mul_mat(ops.permute(k, 0, 2, 1, 3), ops.permute(q, 0, 2, 1, 3))
     hidden = np.where(rng.random((2, 1, queries, keys)) < 0.3, -np.inf, 0.5)
-    shares = ops.soft_max(
+    probabilities = ops.soft_max(
         logits,
         gg.tensor(hidden, mask) if mask else None,
         gg.tensor(rng.standard_normal(heads), "f32") if sinks else None,
         scale=head**-0.5,
         max_bias=max_bias,
     )
-    mixed = ops.mul_mat(ops.cont(ops.permute(v, 1, 2, 0, 3)) if turned else v, shares)
-    return logits, shares, mixed, ops.cont(ops.permute(mixed, 0, 2, 1, 3)) if copied else mixed
+    mixed = ops.mul_mat(ops.cont(ops.permute(v, 1, 2, 0, 3)) if transposed else v, probabilities)
+    return logits, probabilities, mixed, ops.cont(ops.permute(mixed, 0, 2, 1, 3)) if copied else mixed
 
 
 @pytest.mark.parametrize(
@@ -296,8 +294,8 @@ def attention(
         {},
         {"mask": ""},
         {"mask": "f16", "max_bias": 8.0, "sinks": True},
-        {"kind": "f16", "turned": False},
-        {"kind": "bf16", "turned": False, "copied": False},
+        {"kind": "f16", "transposed": False},
+        {"kind": "bf16", "transposed": False, "copied": False},
         {"copied": False},
         {"queries": 250, "keys": 300, "heads": 2, "groups": 1, "head": 20},
         {"keys": 700, "heads": 2},
@@ -305,7 +303,7 @@ def attention(
 )
 def test_attention_is_computed_block_by_block(how: dict[str, Any], device: CpuDevice, rng: np.random.Generator) -> None:
     *_, result = attention(rng, **how)
-    front = "cont " * how.get("turned", True)
+    front = "cont " * how.get("transposed", True)
     check(device, result, f"{front}mul_mat soft_max mul_mat{' cont' * how.get('copied', True)}")
 
 
@@ -329,7 +327,7 @@ def test_attention_that_other_kernels_compute_is_computed_step_by_step(
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
 @pytest.mark.parametrize("mode", [0, 2])
-def test_heads_are_turned_on_their_way_into_a_cache(
+def test_heads_are_rotated_and_stored_in_a_cache(
     kind: str, mode: int, device: CpuDevice, rng: np.random.Generator
 ) -> None:
     x = gg.tensor(rng.standard_normal((2, 5, 3, 32)), "f32")
@@ -349,7 +347,7 @@ def test_an_index_out_of_range_is_noted_by_the_group(device: CpuDevice, rng: np.
     node = ops.set_rows(cache, ops.reshape(ops.rope(x, positions, 32), 96, 5), rows)
     graph = Graph(node)
     groups = device.groups(graph)
-    assert shown(graph, groups) == ["rope set_rows"]
+    assert described(graph, groups) == ["rope set_rows"]
     with GraphAllocator(device.buffer_type) as memory, device.init() as stream:
         plan = stream.plan(graph, groups)
         allocation = memory.allocate(graph, groups=groups)

@@ -20,19 +20,19 @@ from ggplug_cpu.instruction_sets import AARCH64, X86_64
 _AVX2, _AVX512 = X86_64.levels["avx2"][1], X86_64.levels["avx512"][1]
 _NEOVERSE_N2 = ("dotprod", "i8mm", "bf16", "fullfp16", "fp16fml", "lse", "rcpc-immo", "rdm", "sve2")
 
-#: Processors by what they have; the names are given to LLVM, which knows more of them by name.
+#: Processors by their features; LLVM gets the names, and knows further features of them.
 TARGETS = {
-    "SSE2": features.elsewhere(X86_64, "x86-64", ()),
-    "AVX2 without FMA and F16C": features.elsewhere(X86_64, "haswell", set(_AVX2) - {"fma", "f16c"}),
-    "AVX2": features.elsewhere(X86_64, "haswell", _AVX2),
-    "AVX-512 without VNNI": features.elsewhere(X86_64, "sapphirerapids", _AVX512),
-    "AVX-512 with VNNI": features.elsewhere(X86_64, "sapphirerapids", (*_AVX512, "avx512vnni")),
-    "AVX-512 with BF16": features.elsewhere(X86_64, "cooperlake", (*_AVX512, "avx512vnni", "avx512bf16")),
-    "Cortex-A53": features.elsewhere(AARCH64, "cortex-a53", ()),
-    "Neoverse N1": features.elsewhere(AARCH64, "neoverse-n1", ("dotprod", "fullfp16", "lse", "rcpc", "rdm")),
-    "Neoverse N2": features.elsewhere(AARCH64, "neoverse-n2", _NEOVERSE_N2),
-    "Neoverse N2 without SVE": features.elsewhere(AARCH64, "neoverse-n2", set(_NEOVERSE_N2) - {"sve2"}),
-    "Neoverse N2 without I8MM": features.elsewhere(AARCH64, "neoverse-n2", set(_NEOVERSE_N2) - {"i8mm"}),
+    "SSE2": features.cross_target(X86_64, "x86-64", ()),
+    "AVX2 without FMA and F16C": features.cross_target(X86_64, "haswell", set(_AVX2) - {"fma", "f16c"}),
+    "AVX2": features.cross_target(X86_64, "haswell", _AVX2),
+    "AVX-512 without VNNI": features.cross_target(X86_64, "sapphirerapids", _AVX512),
+    "AVX-512 with VNNI": features.cross_target(X86_64, "sapphirerapids", (*_AVX512, "avx512vnni")),
+    "AVX-512 with BF16": features.cross_target(X86_64, "cooperlake", (*_AVX512, "avx512vnni", "avx512bf16")),
+    "Cortex-A53": features.cross_target(AARCH64, "cortex-a53", ()),
+    "Neoverse N1": features.cross_target(AARCH64, "neoverse-n1", ("dotprod", "fullfp16", "lse", "rcpc", "rdm")),
+    "Neoverse N2": features.cross_target(AARCH64, "neoverse-n2", _NEOVERSE_N2),
+    "Neoverse N2 without SVE": features.cross_target(AARCH64, "neoverse-n2", set(_NEOVERSE_N2) - {"sve2"}),
+    "Neoverse N2 without I8MM": features.cross_target(AARCH64, "neoverse-n2", set(_NEOVERSE_N2) - {"i8mm"}),
 }
 
 
@@ -98,7 +98,7 @@ def test_products_on_arm_use_what_the_processor_has() -> None:
 
 @pytest.mark.parametrize(("cpu", "is_fast"), [("cooperlake", True), ("znver5", True), ("emeraldrapids", False)])
 def test_products_of_bf16_use_the_instruction_where_it_is_fast(cpu: str, is_fast: bool) -> None:
-    with features.forced(features.elsewhere(X86_64, cpu, (*_AVX512, "avx512bf16"))):
+    with features.forced(features.cross_target(X86_64, cpu, (*_AVX512, "avx512bf16"))):
         assert ("vdpbf16ps" in count("bf16, 64 columns")) == is_fast
 
 

@@ -190,9 +190,9 @@ def test_the_second_source_repeats_to_blocks(kind: str, part: tuple[int, ...], d
 
 def test_sources_may_be_permuted_sliced_and_the_same(device: CpuDevice, rng: np.random.Generator) -> None:
     x = gg.tensor(rng.standard_normal((5, 7, 9, 12), np.float32))
-    turned = ops.permute(x, 2, 0, 1, 3)
+    permuted = ops.permute(x, 2, 0, 1, 3)
     slice_ = ops.view(x, 6, 4, 3, nb=x.nb[1:3], offset=8 * x.nb[1] + 8)
-    for a, b in ((turned, turned), (slice_, slice_), (ops.transpose(x), ops.transpose(x))):
+    for a, b in ((permuted, permuted), (slice_, slice_), (ops.transpose(x), ops.transpose(x))):
         check(device, ops.mul(a, b), 1e-14)
 
 
@@ -332,8 +332,8 @@ PLAIN = ("f32", "f16", "bf16")
 def test_every_type_is_copied_into_every_other(source: str, target: str, device: CpuDevice) -> None:
     rng = np.random.default_rng(5)
     x = gg.tensor(rng.standard_normal((4, 3, 64)), source)
-    turned = ops.permute(x, 0, 2, 1, 3)
-    node = ops.cpy(turned, gg.tensor(np.zeros((3, 4, 64)), target))
+    permuted = ops.permute(x, 0, 2, 1, 3)
+    node = ops.cpy(permuted, gg.tensor(np.zeros((3, 4, 64)), target))
     (got,) = computed(device, node)
     want = np.ascontiguousarray(x.numpy().astype(np.float32).transpose(1, 0, 2))
     kind = types.by_name(target)

@@ -202,7 +202,7 @@ def test_what_all_heads_mix_is_the_same_for_any_number_of_threads(device: CpuDev
 
 
 @pytest.mark.parametrize(
-    "how", [{"shared": 2}, {"queries": 30}, {"texts": 7}, {"weights": lambda _, *given: gg.tensor(*given)}]
+    "how", [{"shared": 2}, {"queries": 30}, {"texts": 7}, {"weights": lambda _, *args: gg.tensor(*args)}]
 )
 def test_what_all_heads_mix_is_written_where_blocks_do_not_serve_the_product(
     how: dict[str, Any], device: CpuDevice, rng: np.random.Generator

@@ -305,8 +305,8 @@ def test_a_dot_product_does_not_depend_on_how_many_columns_there_are(
     together, _ = compute(teams[1], gg.mul_mat(a.tensor, b.tensor), a, b)
     for column in range(4):
         view = b.view(gg.view(b.tensor, K, 1, offset=column * b.tensor.nb[1]))
-        alone, _ = compute(teams[1], gg.mul_mat(a.tensor, view.tensor), a, view)
-        assert alone.tobytes() == together[0, 0, column].tobytes()
+        single, _ = compute(teams[1], gg.mul_mat(a.tensor, view.tensor), a, view)
+        assert single.tobytes() == together[0, 0, column].tobytes()
 
 
 @pytest.mark.skipif("avx512vbmi" not in host_features(), reason="the processor permutes no bytes")

@@ -29,7 +29,7 @@ from ggplug_cpu.packed import PackedBufferType
 FLOATS = ("f32", "f16", "bf16")
 #: Block types whose packed numbers are read: bytes, nibbles, nibbles with minima, nibbles that choose levels.
 BLOCKS = ("q8_0", "q4_0", "q4_1", "iq4_nl")
-#: Block types whose rows lie beside their panels: groups of 32 with minima, groups of 16, bytes of another scale.
+#: Block types whose plain rows are kept with their panels: groups of 32 with minima, of 16, with byte scales.
 TWICE = ("q5_K", "q6_K", "mxfp4")
 #: Targets with other vectors, and other kinds of products, each with a type of weights.
 OTHERS = with_other_instructions()
@@ -135,7 +135,7 @@ def test_packed_bytes_do_not_depend_on_how_many_threads_put_them_in_order(
 @pytest.mark.parametrize("type_name", [*FLOATS, *BLOCKS])
 def test_packed_weights_grow_only_by_what_fills_up_panels(cpu: Device, type_name: str) -> None:
     kind, type = packed_type_for(cpu, type_name), by_name(type_name)
-    if kind.forms[type_name].beside_rows:
+    if kind.forms[type_name].keeps_rows:
         pytest.skip("has no packed order of its own for these instructions")
     assert kind.alloc_size(gg.new_tensor(type_name, (1024, 384))) == type.row_bytes(1024) * 384
     assert kind.alloc_size(gg.new_tensor(type_name, (64, 33))) <= type.row_bytes(64) * 64
@@ -147,7 +147,7 @@ def test_a_type_without_a_packed_order_of_its_own_takes_its_rows_and_panels(
 ) -> None:
     kind, type = packed_type_for(cpu, type_name), by_name(type_name)
     form = kind.forms[type_name]
-    assert form.beside_rows
+    assert form.keeps_rows
     plain, panels = type.row_bytes(1024) * 384, form.matrix_bytes(1024, 384)
     assert panels > 1024 * 384
     assert kind.alloc_size(gg.new_tensor(type_name, (1024, 384))) == plain + panels
@@ -156,7 +156,7 @@ def test_a_type_without_a_packed_order_of_its_own_takes_its_rows_and_panels(
     np.testing.assert_array_equal(result(stream, gg.mul_mat(packed, x)), result(stream, gg.mul_mat(weights, x)))
 
 
-def test_rows_beside_panels_are_packed_for_the_instructions_in_use_alone(cpu: Device) -> None:
+def test_weights_with_plain_rows_are_packed_only_for_the_instructions_in_use(cpu: Device) -> None:
     with features.forced("generic"):
         kind = packed_type_for(cpu, "q6_K")
         w = gg.new_tensor("q6_K", (256, 40))
@@ -207,7 +207,7 @@ def test_on_other_instructions_too(cpu: Device, type_name: str, target: str) -> 
 
 
 def test_a_tile_of_eight_rows_reads_weights_of_int8_once_and_takes_all_of_them_on_avx512() -> None:
-    with features.forced(features.elsewhere(X86_64, "sapphirerapids", (*X86_64.levels["avx512"][1], "avx512vnni"))):
+    with features.forced(features.cross_target(X86_64, "sapphirerapids", (*X86_64.levels["avx512"][1], "avx512vnni"))):
         assert [n for n in range(1, 18) if layout("i8").is_one_tile(n)] == list(range(1, 9))
 
 
@@ -225,8 +225,8 @@ def test_tiles_take_any_number_of_rows(kind: str) -> None:
 def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
     cpu: Device, stream: Backend, type_name: str
 ) -> None:
-    if packed_type_for(cpu, type_name).forms[type_name].beside_rows:
-        pytest.skip("few columns read the rows that lie beside the panels")
+    if packed_type_for(cpu, type_name).forms[type_name].keeps_rows:
+        pytest.skip("few columns read the plain rows")
     _, packed = pair(cpu, type_name, 608, 200)
     x = np.random.default_rng(3).standard_normal((40, 608)).astype(np.float32)
     many = result(stream, gg.mul_mat(packed, gg.tensor(x)))
@@ -366,4 +366,4 @@ def test_what_encoders_compute_with_packed_weights_is_prebuilt(cpu: Device) -> N
         activations = "int8" if base_of(form.kind) == "i8" else "f32"
         wanted = f"mul_mat_gemm[{form.kind},{activations},rows,{packed_as(form.kind, name)}]"
         assert wanted in found, name
-        assert f"pack_panels[{form.kind},{name},rows]" in found or not form.beside_rows
+        assert f"pack_panels[{form.kind},{name},rows]" in found or not form.keeps_rows

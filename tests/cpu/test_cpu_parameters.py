@@ -25,26 +25,26 @@ from ggplug_cpu.parameters import (
     Ref,
     Word,
     Words,
+    destination,
     integer,
     integers,
-    read,
     real,
     reals,
-    written,
+    source,
 )
-from ggplug_cpu.parts.nest import Rows, over_rows, read_row, written_row
+from ggplug_cpu.parts.nest import Rows, destination_row, over_rows, source_row
 from ggplug_cpu.tape import WORKSPACE, Entry, Tape
 from ggplug_cpu.team import Team
 
 
 class Base(Parameters):
-    y = written()
+    y = destination()
     count = integer()
     weights = reals()
 
 
 class Declared(Base):
-    x = read(STRIDES)
+    x = source(STRIDES)
     factor = real()
     order = integers()
 
@@ -89,7 +89,7 @@ def test_a_kernel_reads_what_was_declared_and_no_more_than_that() -> None:
     assert out[8:].tolist() == [7, 8, 9]
 
 
-def test_words_tell_what_is_read_and_what_is_written() -> None:
+def test_words_list_the_memory_that_is_read_and_written() -> None:
     words = Declared.words(**values())
     assert (words.reads, words.writes) == ({1}, {0})
     assert Declared.words(**values(x=Place())).reads == frozenset()
@@ -102,10 +102,10 @@ def test_values_of_unknown_fields_are_refused(changes: dict[str, object], named:
 
 
 def test_a_missing_value_is_refused() -> None:
-    given = values()
-    del given["factor"]
+    complete = values()
+    del complete["factor"]
     with pytest.raises(TypeError, match="factor"):
-        Declared.words(**given)
+        Declared.words(**complete)
 
 
 def test_a_field_of_the_name_of_something_else_is_refused() -> None:
@@ -141,10 +141,10 @@ def test_every_address_that_a_group_needs_is_marked_and_only_its_results_are_wri
 
 
 class Mixed(Rows):
-    y = written_row()
-    a = read_row()
-    b = read_row()
-    c = read_row()
+    y = destination_row()
+    a = source_row()
+    b = source_row()
+    c = source_row()
 
 
 @kernel

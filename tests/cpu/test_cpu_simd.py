@@ -419,7 +419,7 @@ def bf16_bits(x: Array) -> Array:
 
 
 def f16_bits(x: Array) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):  # AArch64's conversions tell of signalling NaNs
+    with np.errstate(over="ignore", invalid="ignore"):  # AArch64's conversions report signalling NaNs
         plain = x.astype(np.float16).view(np.uint16)
     sign = (x.view(np.uint32) >> 16 & 0x8000).astype(np.uint16)
     return np.where(np.isnan(x), sign | 0x7E00, plain).astype(np.uint16)
@@ -433,7 +433,7 @@ def test_every_half_width_number_is_widened_exactly(target: str, team: Team, ele
     bits = np.arange(65536 + 5, dtype=np.uint32).astype(np.uint16)
     out = np.zeros((2, bits.size), np.float32)
     run(team, widen(elem), bits.size, bits, out)
-    with np.errstate(invalid="ignore"):  # AArch64's conversions tell of signalling NaNs
+    with np.errstate(invalid="ignore"):  # AArch64's conversions report signalling NaNs
         widened = bits.view(np.float16).astype(np.float32)
     exact = widened if elem == "f16" else (bits.astype(np.uint32) << 16).view(np.float32)
     for got in out:
@@ -444,7 +444,7 @@ def test_every_half_width_number_is_widened_exactly(target: str, team: Team, ele
 @pytest.mark.parametrize("elem", ["f16", "bf16"])
 def test_f32_is_narrowed_to_nearest_even_with_ggmls_nans(target: str, team: Team, elem: str) -> None:
     rng = np.random.default_rng(6)
-    # around every f16: itself, the middle to the next, and right beside the middle
+    # around every f16: itself, the middle to the next, and adjacent to the middle
     grid = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
     middle = (grid[:-1] + grid[1:]) / 2
     near = [grid, middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(9e9))]
@@ -580,7 +580,7 @@ def test_for_a_cpu_with_amx_products_are_made_of_its_instructions() -> None:
     flags = (
         "sse2 sse4.1 avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512vnni avx512bf16 amx-tile amx-bf16 amx-int8"
     )
-    with features.forced(features.elsewhere(X86_64, "sapphirerapids", flags.split())):
+    with features.forced(features.cross_target(X86_64, "sapphirerapids", flags.split())):
         code = mul_mat_gemm("amx", "f32").assembly()
         for instruction in ("ldtilecfg", "tilezero", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease"):
             assert instruction in code

@@ -66,13 +66,13 @@ class Setting:
     def compute(self) -> None:
         self.scheduler.compute(self.graph)
 
-    def held(self, asked: Callable[[], Any] | None = None) -> Any:
-        """A computation that is held in another thread, inside the abort callback, where ``asked`` is called, too."""
+    def held(self, callback: Callable[[], Any] | None = None) -> Any:
+        """A computation that another thread holds inside the abort callback, which also calls ``callback``."""
         gate = Gate()
 
         def callback() -> bool:
-            if asked is not None and not gate.reached.is_set():
-                asked()
+            if callback is not None and not gate.reached.is_set():
+                callback()
             return gate()
 
         self.ask(callback)
@@ -147,7 +147,7 @@ def test_free_waits_for_a_computation_and_the_next_one_is_refused(what: str, set
 
 
 def test_a_computation_that_waits_for_free_is_refused_and_runs_over_nothing(setting: Setting) -> None:
-    # free comes second and the next computation third: it must find out in its turn, not when it is called.
+    # free comes second and the next computation third: it must notice when it has the lock, not when it is called.
     other = Scheduler([setting.device])
     with setting.held():
         freeing = Doing(setting.context.free)
@@ -199,7 +199,7 @@ def test_a_computation_waits_for_an_access_that_has_begun(setting: Setting) -> N
     setting.check(31)
 
 
-def test_memory_that_is_let_go_while_it_is_computed_with_stays(device: CpuDevice) -> None:
+def test_memory_that_is_dropped_during_a_computation_stays(device: CpuDevice) -> None:
     setting = Setting(device)
     w, x = weakref.ref(setting.w.buffer), weakref.ref(setting.x.buffer)  # type: ignore[type-var]
     with setting.held():
@@ -333,23 +333,23 @@ WITHIN: dict[str, Callable[[Setting], Any]] = {
     "read": lambda s: s.w.numpy(),
     "write": lambda s: s.w.set(0.0),
     "clear": lambda s: s.context.buffers[0].clear(),
-    "share": lambda s: gg.asarray(s.x),
+    "asarray": lambda s: gg.asarray(s.x),
     "close the team": lambda s: s.device.team.close(),
     **{name: (lambda s, change=change: change(s.device)) for name, change in CHANGES.items()},
 }
 
 
 @pytest.mark.parametrize("what", WITHIN)
-def test_an_abort_callback_that_would_wait_for_its_computation_is_told(what: str, setting: Setting) -> None:
+def test_an_abort_callback_that_would_wait_for_its_computation_gets_an_error(what: str, setting: Setting) -> None:
     errors: list[BaseException] = []
 
-    def asked() -> None:
+    def callback() -> None:
         try:
             WITHIN[what](setting)
         except BusyError as error:
             errors.append(error)
 
-    with setting.held(asked):
+    with setting.held(callback):
         pass
     assert [type(error) for error in errors] == [BusyError]
     setting.ask(None)
@@ -360,7 +360,7 @@ def test_an_abort_callback_that_would_wait_for_its_computation_is_told(what: str
 
 @pytest.mark.parametrize("what", WITHIN)
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent to threads")
-def test_a_signal_handler_that_would_wait_for_its_computation_is_told(what: str, setting: Setting) -> None:
+def test_a_signal_handler_that_would_wait_for_its_computation_gets_an_error(what: str, setting: Setting) -> None:
     errors: list[BaseException] = []
     setting.ask(lambda: not errors and signal.raise_signal(signal.SIGINT))
 
@@ -373,7 +373,7 @@ def test_a_signal_handler_that_would_wait_for_its_computation_is_told(what: str,
     before = signal.signal(signal.SIGINT, handler)
     try:
         setting.compute()
-        if not errors:  # asked, but the signal was handled after the computation
+        if not errors:  # it raised, but the signal was handled after the computation
             pytest.skip("the handler came too late")
     finally:
         signal.signal(signal.SIGINT, before)
@@ -394,13 +394,13 @@ def test_an_error_that_a_callback_does_not_catch_ends_the_computation(setting: S
 def test_what_a_callback_may_do(setting: Setting) -> None:
     flag, seen = gg.tensor(np.zeros(1, np.float32)), []
 
-    def asked() -> None:
+    def callback() -> None:
         seen.append(flag.numpy()[0])
         flag.set(np.ones(1, np.float32))
         flag.buffer.free()  # type: ignore[union-attr]
         seen.append(setting.device.n_threads)
 
-    with setting.held(asked):
+    with setting.held(callback):
         pass
     assert seen == [0, 2]
 
@@ -436,13 +436,13 @@ def test_a_finalizer_within_a_computation_that_frees_what_is_in_use_hangs_nobody
             except BusyError as error:
                 errors.append(error)
 
-    def asked() -> None:
+    def callback() -> None:
         owner = Owner()
         owner.itself = owner  # type: ignore[attr-defined]
         del owner
         gc.collect()
 
-    with setting.held(asked):
+    with setting.held(callback):
         pass
     assert len(errors) == 1
     setting.check()
@@ -538,7 +538,7 @@ def test_an_input_that_is_set_late_does_not_spoil_another_graphs_results(device:
 def test_two_threads_with_a_scheduler_each_compute_one_graph(setting: Setting) -> None:
     other = Scheduler([setting.device])
     with setting.held():
-        # The other one began later: it is the one that counts, and waits for its turn.
+        # The other one began later: it is the one that counts, and waits for the lock.
         second = Doing(lambda: other.compute(setting.graph))
         assert second.settled()
         with pytest.raises(TensorStateError, match="being computed by another thread"):
@@ -585,7 +585,7 @@ def test_immediate_computations_of_one_tensor_by_several_threads() -> None:
 # -- plans ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_plan_is_not_bound_elsewhere_while_it_computes(device: CpuDevice) -> None:
+def test_a_plan_is_not_bound_to_other_memory_while_it_computes(device: CpuDevice) -> None:
     with device.init() as stream:
         inputs = [gg.tensor(np.full((8, 64), value, np.float32)) for value in (1, 2)]
         graphs = [Graph(ops.add(ops.add(x, x), x).set_output()) for x in inputs]

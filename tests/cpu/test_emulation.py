@@ -46,20 +46,22 @@ def test_packages_come_from_where_the_system_gets_its_own() -> None:
     ],
     ids=["another", "too old", "no release yet"],
 )
-def test_other_systems_are_told_what_is_needed(text: str) -> None:
+def test_other_systems_get_a_message_with_what_is_needed(text: str) -> None:
     with pytest.raises(UnavailableError, match="needs a release of Debian, 12 or newer, not This Linux"):
         release_of(text)
 
 
 @pytest.mark.parametrize(("system", "machine"), [("darwin", "arm64"), ("win32", "AMD64"), ("linux", "aarch64")])
-def test_elsewhere_the_reason_is_told(system: str, machine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_other_systems_the_session_is_skipped_with_the_reason(
+    system: str, machine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "platform", system)
     monkeypatch.setattr(packages.platform, "machine", lambda: machine)
     with pytest.raises(UnavailableError, match="needs Linux on x86-64, not"):
         packages.source()
 
 
-def test_without_apt_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_apt_the_session_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(packages.platform, "machine", lambda: "x86_64")
     monkeypatch.setattr(packages.shutil, "which", lambda program: None)
@@ -108,7 +110,7 @@ def test_what_fails_for_another_reason_is_no_reason_to_skip(written: str) -> Non
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="programs are started differently there")
-def test_a_command_that_fails_tells_what_it_wrote() -> None:
+def test_the_error_of_a_failed_command_has_its_output() -> None:
     with pytest.raises(packages.PackagesError, match="sh -c echo here; echo gone >&2; exit 3 failed:\nhere\n\ngone"):
         packages._output("sh", "-c", "echo here; echo gone >&2; exit 3")
 
@@ -138,8 +140,8 @@ def test_apt_touches_nothing_outside_of_the_folder(tmp_path: Path) -> None:
         "Dir::Etc::parts/d",
         "Dir::Log/d",
     )
-    asked = [part for i, name in enumerate(names) for part in (f"PLACE{i}", name)]
-    command = ["apt-config", "shell", *asked, "PROXY", "Acquire::http::Proxy", "MACHINE", "APT::Architecture"]
+    queries = [part for i, name in enumerate(names) for part in (f"PLACE{i}", name)]
+    command = ["apt-config", "shell", *queries, "PROXY", "Acquire::http::Proxy", "MACHINE", "APT::Architecture"]
     environment = {**os.environ, "APT_CONFIG": str(tmp_path / "apt.conf")}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     found = dict(line.split("=", 1) for line in done.stdout.splitlines())

@@ -80,7 +80,7 @@ def test_recorded_cases_of_ggml_pass(device: Device, shared: Path | None, data: 
     assert found["passed"] >= (100 if shared is None else 501)
 
 
-def test_a_model_gives_the_cpus_result_alone_and_with_layers_alternating(data: Path) -> None:
+def test_a_model_gives_the_cpus_result_on_one_device_and_with_alternating_layers(data: Path) -> None:
     pytest.importorskip("ggplug_cpu")
     cpu = gg.device("CPU")
     with ggplug_models.load(data / "bert.gguf", [cpu]) as model:

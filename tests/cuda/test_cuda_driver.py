@@ -57,7 +57,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def cuda() -> Iterator[StandIn]:
     """Two GPUs; the second one reaches the first one's memory.  The thread's device is none of the two in use."""
-    made = StandIn(Gpu(), Gpu(pci=(0, 2, 0), peers=frozenset({0})), Gpu(name="Bystander"))
+    made = StandIn(Gpu(), Gpu(pci=(0, 2, 0), peers=frozenset({0})), Gpu(name="Unused"))
     made.runtime.setDevice(2)
     yield made
     made.verify()
@@ -98,7 +98,7 @@ def normal(*shape: int) -> npt.NDArray[np.float32]:
 # -- devices -------------------------------------------------------------------------------------------
 
 
-def test_devices_are_listed_with_what_cuda_tells_and_nothing_is_made(cuda: StandIn) -> None:
+def test_devices_are_listed_with_cudas_properties_and_without_a_context(cuda: StandIn) -> None:
     cuda.machine.devices[1].gpu.integrated = True
     first, second, _ = devices(cuda)
     assert [first.name, second.name] == ["CUDA0", "CUDA1"]
@@ -120,7 +120,7 @@ def test_devices_are_listed_with_what_cuda_tells_and_nothing_is_made(cuda: Stand
     ],
     ids=["no driver", "old driver", "no GPU"],
 )
-def test_without_driver_or_gpu_the_error_tells_what_to_do(
+def test_without_driver_or_gpu_the_error_has_the_remedy(
     cuda: StandIn, kind: type[GGPlugError], said: str, remedy: str
 ) -> None:
     with pytest.raises(kind, match=said) as caught:
@@ -137,7 +137,7 @@ def test_without_driver_or_gpu_the_error_tells_what_to_do(
     ],
     ids=["no CuPy", "no library"],
 )
-def test_without_cupy_the_error_tells_what_to_install(
+def test_without_cupy_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, error: ImportError, kind: type[GGPlugError], said: str
 ) -> None:
     def fail(name: str) -> None:
@@ -171,7 +171,7 @@ def test_real_cupy_gives_devices_or_says_why_not() -> None:
 # -- launches ------------------------------------------------------------------------------------------
 
 
-def test_a_launch_is_given_pointers_and_the_struct_of_places(cuda: StandIn, device: CudaDevice) -> None:
+def test_a_launch_gets_pointers_and_the_struct_of_places(cuda: StandIn, device: CudaDevice) -> None:
     x = new_tensor(types.F32, (8, 4)).set_input()
     graph = Graph(ops.norm(x, eps=0.25).set_output())
     allocation = placed(device, graph)
@@ -204,8 +204,8 @@ def test_a_graph_is_captured_when_it_is_computed_again_and_then_launched_as_one(
             cuda.forget()
             stream.compute(graph, allocation)
             done.append([call.name for call in cuda.calls()])
-            given = normal(4, 8).astype(np.float64) + value
-            y64 = given + given / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (given + 0.044715 * given**3)))
+            x64 = normal(4, 8).astype(np.float64) + value
+            y64 = x64 + x64 / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x64 + 0.044715 * x64**3)))
             wanted = (y64 - y64.mean(1, keepdims=True)) / np.sqrt(y64.var(1, keepdims=True) + y.op.eps)  # type: ignore[union-attr]
             np.testing.assert_allclose(y.numpy(), wanted, rtol=0, atol=1e-5)
     launches = ["launchKernel"] * 3
@@ -437,7 +437,7 @@ def test_a_buffer_that_another_device_still_copies_from_is_freed_when_that_is_do
 
 @needs_compiler
 @pytest.mark.parametrize("n_copies", [1, 2])
-def test_computations_over_two_devices_given_one_after_the_other_do_not_disturb_each_other(
+def test_computations_over_two_devices_submitted_one_after_the_other_do_not_disturb_each_other(
     cuda: StandIn, n_copies: int
 ) -> None:
     gpus = devices(cuda)[:2]
@@ -678,7 +678,7 @@ def test_a_device_that_is_lost_in_a_capture_is_lost(cuda: StandIn, device: CudaD
         stream.compute(graph, allocation)
 
 
-def test_what_a_lost_device_has_is_given_back_without_another_error(cuda: StandIn, device: CudaDevice) -> None:
+def test_memory_of_a_lost_device_is_released_without_another_error(cuda: StandIn, device: CudaDevice) -> None:
     _, _, graph = product(types.Q8_0, 32, 10, 12)
     stream, allocation = device.init(), placed(device, graph)
     stream.compute(graph, allocation)

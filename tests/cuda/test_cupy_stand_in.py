@@ -221,7 +221,7 @@ def loaded(cuda: StandIn, launch: Launch, architecture: str = "sm_90") -> Any:
 
 
 def start(cuda: StandIn, stream: Any, launch: Launch, *memory: Any, function: Any = None) -> Any:
-    """Launches a kernel; returns it.  All it is given is scribbled over after the call."""
+    """Launches a kernel; returns it.  All its arguments are overwritten after the call."""
     if function is None:
         function = loaded(cuda, launch).get_function("map_one")
     pointers = np.array([each.ptr for each in memory], np.uintp)
@@ -407,8 +407,8 @@ def assert_alike(real: Any, stand_in: Any) -> None:
     if isinstance(real, int):
         assert real == stand_in
     if callable(stand_in) and not isinstance(stand_in, type):
-        told = getattr(stand_in, "keywords", {})  # what the stand-in's constructors are given beforehand
-        wanted = [name for name in parameters(stand_in) if name not in told]
+        preset = getattr(stand_in, "keywords", {})  # preset arguments of the stand-in's constructors
+        wanted = [name for name in parameters(stand_in) if name not in preset]
         assert wanted == parameters(real)[: len(wanted)]
 
 
@@ -458,7 +458,7 @@ def test_cublas_has_nothing_that_cupys_lacks(cuda: StandIn) -> None:
         assert re.search(rf"\b{name}\b", held), f"CuPy has no cublas.{name}"
         if inspect.ismethod(getattr(cuda.cublas, name)):
             signature = re.search(rf"(?<![\w.]){name}\([^)\0]*\)", held)
-            assert signature, f"CuPy does not tell the parameters of cublas.{name}"
+            assert signature, f"CuPy does not report the parameters of cublas.{name}"
             assert declared(signature[0]) == parameters(getattr(cuda.cublas, name))
 
 

@@ -46,7 +46,7 @@ def sketched_nodes() -> Iterator[Tensor]:
         for sketch in () if issubclass(op, PythonCall) else sketches(op):
             try:
                 node = maker(op, sketch, EXTENTS, sketch.layouts())(Leafs(0))
-            except GGPlugError:  # of tensors without elements alone, or of other types
+            except GGPlugError:  # only tensors without elements, or of other types
                 continue
             if not node.is_view:
                 yield node
@@ -119,7 +119,7 @@ def test_what_does_not_compile_comes_with_the_compilers_log() -> None:
         compile_text(cuda, "void broken( {", compiler_options(cuda, {"major": 9, "minor": 0}))
 
 
-def test_without_a_driver_the_reason_and_the_remedy_are_told() -> None:
+def test_without_a_driver_the_error_has_the_reason_and_the_remedy() -> None:
     registration = CudaRegistration()
     if registration.cuda.runtime.driverGetVersion():
         pytest.skip("there is a driver")
@@ -153,8 +153,11 @@ HIP = "\n".join(
         "}",
         *(
             f'extern "C" __device__ float {f}f({taken});\n'
-            f"static __device__ inline float {f}({taken}) {{ return {f}f({given}); }}"
-            for functions, taken, given in ((ONE_ARGUMENT, "float x", "x"), (TWO_ARGUMENTS, "float x, float y", "x, y"))
+            f"static __device__ inline float {f}({taken}) {{ return {f}f({passed}); }}"
+            for functions, taken, passed in (
+                (ONE_ARGUMENT, "float x", "x"),
+                (TWO_ARGUMENTS, "float x, float y", "x, y"),
+            )
             for f in functions
         ),
         "",

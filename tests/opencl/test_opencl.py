@@ -1,4 +1,4 @@
-"""OpenCL devices: what they tell about themselves, what they compute, and how they fail."""
+"""OpenCL devices: their properties, what they compute, and how they fail."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ class _Broken(cl.Error):
 
     def __init__(self, code: int) -> None:
         super().__init__(f"OpenCL error {code}")
-        self.told = code
+        self.error_code = code
 
-    code = property(lambda self: self.told)
+    code = property(lambda self: self.error_code)
     __str__ = Exception.__str__
 
 
-def test_without_an_opencl_driver_the_reason_and_the_remedy_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_opencl_driver_the_error_has_the_reason_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     def get_platforms() -> list[object]:
         raise _Broken(cl.status_code.PLATFORM_NOT_FOUND_KHR)
 
@@ -104,7 +104,7 @@ def test_drivers_that_show_no_device_are_named(
 
 
 class _Handle:
-    """What pyopencl tells about a device, for the devices that are not here."""
+    """The properties of a device from pyopencl, for devices that this machine lacks."""
 
     def __init__(self, **properties: object) -> None:
         self.__dict__.update(properties)
@@ -123,7 +123,7 @@ def test_kinds_are_those_of_ggml(properties: dict[str, object], kind: DeviceKind
     assert device_kind(_Handle(**properties)) is kind
 
 
-def test_the_pci_address_is_taken_from_whichever_extension_tells_it() -> None:
+def test_the_pci_address_comes_from_any_extension_that_reports_it() -> None:
     khr = _Handle(pci_bus_info_khr=_Handle(pci_domain=0, pci_bus=0x65, pci_device=0, pci_function=0))
     nvidia = _Handle(pci_domain_id_nv=1, pci_bus_id_nv=0x17, pci_slot_id_nv=(2 << 3) | 1)
     amd = _Handle(topology_amd=_Handle(bus=-61, device=0, function=0))
@@ -149,16 +149,18 @@ def test_all_recorded_cases_of_ggml_pass(device: OpenCLDevice, shared: Path | No
     assert found["passed"] >= (100 if shared is None else 501)
 
 
-def test_a_model_gives_the_cpus_result_alone_and_with_layers_alternating(device: OpenCLDevice, data: Path) -> None:
+def test_a_model_gives_the_cpus_result_on_one_device_and_with_alternating_layers(
+    device: OpenCLDevice, data: Path
+) -> None:
     pytest.importorskip("ggplug_cpu")
     cpu = gg.device("CPU")
     with ggplug_models.load(data / "bert.gguf", [cpu]) as model:
         wanted = model.embed_ids(IDS)
     with ggplug_models.load(data / "bert.gguf", [device]) as model:
-        alone = model.embed_ids(IDS)
+        single = model.embed_ids(IDS)
     with ggplug_models.load(data / "bert.gguf", [device, cpu], placement=in_turn) as model:
         split = model.embed_ids(IDS)
-    np.testing.assert_allclose(alone, wanted, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(single, wanted, rtol=0, atol=1e-4)
     np.testing.assert_allclose(split, wanted, rtol=0, atol=1e-4)
 
 
@@ -360,12 +362,12 @@ print(squares()[-1])
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 @pytest.mark.parametrize("first", ["squares()", "registry.device('OpenCL0').props()"], ids=["used", "listed"])
-def test_a_forked_process_is_told_that_the_device_stays_with_its_parent(first: str) -> None:
+def test_a_forked_process_gets_an_error_as_the_device_stays_with_its_parent(first: str) -> None:
     script = f"""
 import warnings
 from ggplug.errors import DeviceLostError
 {first}
-warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads
 child = os.fork()
 if child == 0:
     import signal
@@ -431,5 +433,5 @@ def test_a_processor_that_pocl_does_not_know_is_found_by_its_placeholder() -> No
         assert pocl._find(memory, ctypes.addressof(words)) is None
 
 
-def test_only_pocls_devices_are_given_a_name() -> None:
+def test_only_pocls_devices_get_a_processor_name() -> None:
     assert pocl.name_processor(_Handle(name="GPU", platform=_Handle(name="NVIDIA CUDA"))) is None

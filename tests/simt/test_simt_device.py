@@ -57,7 +57,7 @@ def test_a_plan_chooses_and_binds_once_and_replays_its_launches() -> None:
     assert len(notes.did("set_buffer")) == 2 + 3 + 2
 
 
-def test_binding_again_tells_only_the_launches_whose_places_changed() -> None:
+def test_binding_again_changes_only_the_launches_whose_places_changed() -> None:
     device, graph = StandInDevice(), chain()
     stream = device.init()
     plan = stream.plan(graph)
@@ -214,7 +214,7 @@ def test_a_kernel_that_does_not_compile_names_op_kernel_device_and_log() -> None
     stream.plan(graph)  # nothing is left of the failure
 
 
-def test_memory_beyond_the_devices_is_refused_before_the_driver_is_asked() -> None:
+def test_memory_beyond_the_devices_is_refused_without_a_call_of_the_driver() -> None:
     device = StandInDevice()
     kept = device.buffer_type.alloc(1 << 19)
     with pytest.raises(OutOfMemoryError) as caught:
@@ -228,7 +228,7 @@ def test_memory_beyond_the_devices_is_refused_before_the_driver_is_asked() -> No
 
 def test_a_buffer_that_is_dropped_gives_its_memory_back() -> None:
     device = StandInDevice()
-    for _ in range(3):  # more than there is, if it were not given back
+    for _ in range(3):  # more than there is, if it were not released
         device.buffer_type.alloc(1 << 19)
     assert device.memory().free == 1 << 20
 
@@ -270,8 +270,8 @@ def test_a_lost_device_says_so_from_then_on_and_others_go_on() -> None:
         with pytest.raises(DeviceLostError):
             use()
     allocation.buffers[0].free()
-    elsewhere = chain()
-    other.init().compute(elsewhere, placed(other, elsewhere))
+    on_host = chain()
+    other.init().compute(on_host, placed(other, on_host))
 
 
 def test_a_failure_while_waiting_is_raised_by_the_streams_own_synchronize() -> None:
@@ -341,7 +341,7 @@ def test_where_a_device_does_not_become_the_threads_own_nothing_stays_claimed(fa
     stream.compute(graph, allocation)
 
 
-def test_a_computation_costs_the_host_few_python_calls_beside_its_launches() -> None:
+def test_a_computation_makes_few_python_calls_in_addition_to_its_launches() -> None:
     device = StandInDevice()
     leafs = [gg.new_tensor("f32", (16,)), gg.new_tensor("f32", (16,))]
     for leaf in leafs:
@@ -361,7 +361,7 @@ def test_streams_take_no_parameters() -> None:
 def test_a_buffer_of_another_device_is_refused_with_the_tensors_name() -> None:
     device, graph = StandInDevice(), chain()
     with pytest.raises(gg.BufferUseError, match="gelu"):
-        device.init().compute(graph, placed(StandInDevice("elsewhere"), graph))
+        device.init().compute(graph, placed(StandInDevice("on_host"), graph))
 
 
 def test_a_plan_that_was_never_bound_does_not_compute() -> None:

@@ -110,21 +110,21 @@ def test_setting_an_input_waits_and_so_raises_and_the_results_are_gone(device: D
         each.rows.numpy()
 
 
-def test_of_several_pending_plans_the_first_fault_is_told(device: Device, stream: Backend) -> None:
-    given = [picked(device, ids, name) for ids, name in ((GOOD, "a"), (BAD, "b"), ([0, 0, 9], "c"), (GOOD, "d"))]
-    for each in given:
+def test_of_several_pending_plans_the_first_fault_is_reported(device: Device, stream: Backend) -> None:
+    nodes = [picked(device, ids, name) for ids, name in ((GOOD, "a"), (BAD, "b"), ([0, 0, 9], "c"), (GOOD, "d"))]
+    for each in nodes:
         plan = stream.plan(each.graph)
         plan.rebind(each.graph, each.allocation)
         plan.compute()
     with pytest.raises(ComputeError) as caught:
         stream.synchronize()
-    assert (caught.value.tensor, caught.value.got) == (given[1].rows, 7)
+    assert (caught.value.tensor, caught.value.got) == (nodes[1].rows, 7)
     stream.synchronize()
-    np.testing.assert_array_equal(raw(given[3]), TABLE[GOOD])
+    np.testing.assert_array_equal(raw(nodes[3]), TABLE[GOOD])
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_of_several_nodes_the_first_in_the_graph_is_told_and_its_first_id(
+def test_of_several_nodes_the_first_in_the_graph_is_reported_with_its_first_id(
     first: int, device: Device, stream: Backend
 ) -> None:
     n = 3000  # ids for many work-groups
@@ -192,7 +192,7 @@ def test_another_thread_that_reads_the_devices_memory_takes_no_error_away(device
         reader.join()
 
 
-def test_a_graph_that_the_caller_dropped_is_named_and_then_let_go(device: Device, stream: Backend) -> None:
+def test_a_graph_that_the_caller_dropped_is_named_and_then_released(device: Device, stream: Backend) -> None:
     each = picked(device, BAD, "the rows")
     plan = stream.plan(each.graph)
     plan.rebind(each.graph, each.allocation)
@@ -208,7 +208,7 @@ def test_a_graph_that_the_caller_dropped_is_named_and_then_let_go(device: Device
         plan.compute()
 
 
-def test_a_stream_that_is_freed_tells_and_gives_its_memory_back(device: Device) -> None:
+def test_a_stream_that_is_freed_reports_the_fault_and_releases_its_memory(device: Device) -> None:
     before = device.memory().free
     each = picked(device, BAD)
     with pytest.raises(ComputeError, match="id 7"), device.init() as stream:
@@ -217,7 +217,7 @@ def test_a_stream_that_is_freed_tells_and_gives_its_memory_back(device: Device) 
     assert device.memory().free == before
 
 
-def test_steps_of_a_traced_computation_tell_too(device: Device, stream: Backend) -> None:
+def test_a_traced_computation_reports_faults_too(device: Device, stream: Backend) -> None:
     each = picked(device, BAD)
     plan = stream.plan(each.graph)
     plan.rebind(each.graph, each.allocation)
@@ -410,7 +410,7 @@ def test_faults_of_two_streams_are_one_error_and_none_is_left_for_the_next_compu
         stream.free()
 
 
-def test_a_schedule_that_makes_room_for_another_takes_no_error_away(device: Device) -> None:
+def test_a_schedule_that_is_replaced_by_another_loses_no_error(device: Device) -> None:
     with device.init() as stream, Scheduler([stream]) as scheduler:
         scheduler.cache_size = 1
         each = picked(device, BAD)

@@ -51,11 +51,11 @@ def test_many_columns_have_an_epilogue_too_unless_the_vendors_library_multiplies
     assert any("the vendor's library" in reason for reason in reasons), reasons
 
 
-def test_explanations_say_why_a_product_stays_alone() -> None:
+def test_explanations_say_why_a_product_has_no_epilogue() -> None:
     device = StandInDevice(driver=StandInDriver(dataclasses.replace(GPU, products=True)))
     with device.init() as stream:
-        told = str(Scheduler([stream]).explain(biased_product(20)))
-    assert "the vendor's library, which takes products of more than 8 columns, multiplies alone" in told
+        explained = str(Scheduler([stream]).explain(biased_product(20)))
+    assert "the vendor's library, which takes products of more than 8 columns, takes no epilogue" in explained
 
 
 def test_a_sum_that_is_needed_beyond_its_norm_is_stored_and_one_that_is_not_is_not() -> None:
@@ -103,10 +103,10 @@ def test_a_captured_graph_is_dropped_when_scratch_memory_or_a_group_changes() ->
     plan.rebind(graph, allocation)
     plan.compute()
     assert [name for _, name, *_ in device.stand_in.did("launch")] == ["mul_mat_rows", "mul_mat_rows"]
-    alone = stream.plan(graph)
-    alone.rebind(graph, allocate_graph(graph, device.buffer_type))
+    ungrouped = stream.plan(graph)
+    ungrouped.rebind(graph, allocate_graph(graph, device.buffer_type))
     device.stand_in.log.clear()
-    alone.compute()
+    ungrouped.compute()
     assert [name for _, name, *_ in device.stand_in.did("launch")] == ["mul_mat_rows", "mul_mat_rows", "map_two"]
 
 

@@ -322,8 +322,8 @@ def test_other_weights_are_decoded_first_and_may_lose_bits_unless_the_op_forbids
     assert decode.tensors[0].position == product.tensors[1].position == SCRATCH
     assert product.program == MatrixProduct(exact=False)
     assert found.scratch == 64 * 20 * 4
-    asked = matched(ops.mul_mat(weights, x, precision=types.Precision.F32), LIBRARY)
-    assert asked.launches[1].program == MatrixProduct(exact=True)
+    exact = matched(ops.mul_mat(weights, x, precision=types.Precision.F32), LIBRARY)
+    assert exact.launches[1].program == MatrixProduct(exact=True)
 
 
 def test_large_weights_are_decoded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:

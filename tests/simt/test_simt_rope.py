@@ -1,4 +1,4 @@
-"""Rotary embedding on devices that need not have float64: angles of thousands of turns."""
+"""Rotary embedding on devices that need not have float64: angles of thousands of periods."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_rotations_of_far_positions_are_as_good_as_those_of_near_ones(
         got = graph.nodes[0].numpy()
     op = graph.nodes[0].op
     assert op is not None
-    given = [values[np.newaxis].astype(np.float64), positions[np.newaxis, np.newaxis, np.newaxis]]
-    wanted = op.reference(*given, divided.astype(np.float64) if parameters else None)[0]
+    sources = [values[np.newaxis].astype(np.float64), positions[np.newaxis, np.newaxis, np.newaxis]]
+    wanted = op.reference(*sources, divided.astype(np.float64) if parameters else None)[0]
     assert np.abs(got - wanted).max() < 5e-7
 
 

@@ -85,7 +85,7 @@ ACCESSES: dict[str, Callable[[Setting], Any]] = {
 
 
 @pytest.mark.parametrize("what", ACCESSES)
-def test_synchronous_access_and_free_wait_until_all_launches_were_given(
+def test_synchronous_access_and_free_wait_until_all_launches_were_submitted(
     what: str, setting: Setting, after_a: Callable[[str], Gate]
 ) -> None:
     gate = after_a("launch")
@@ -118,9 +118,9 @@ def test_launches_wait_for_an_access_that_has_begun(
 
 
 def test_asynchronous_transfers_and_free_keep_apart(setting: Setting, after_a: Callable[[str], Gate]) -> None:
-    given = np.ones(32, np.float32)
+    data = np.ones(32, np.float32)
     gate = after_a("write")
-    with held(lambda: setting.stream.set_async(setting.buffer, 0, given), gate):
+    with held(lambda: setting.stream.set_async(setting.buffer, 0, data), gate):
         freeing = Doing(setting.buffer.free)
         assert freeing.settled()
     freeing.result()
@@ -168,7 +168,9 @@ def test_launches_of_two_threads_on_one_stream_do_not_mix(setting: Setting, afte
     assert [name for what, name, *_ in setting.log if what == "launch"] == ["map_one", "normalise", "normalise"]
 
 
-def test_a_plan_is_not_bound_elsewhere_while_it_is_launched(setting: Setting, after_a: Callable[[str], Gate]) -> None:
+def test_a_plan_is_not_bound_to_other_memory_while_it_is_launched(
+    setting: Setting, after_a: Callable[[str], Gate]
+) -> None:
     graph, allocation = equal(setting)
     setting.log.clear()
     gate = after_a("launch")
@@ -193,7 +195,7 @@ def test_other_streams_and_other_memory_are_not_waited_for(setting: Setting, aft
         stream.free()
 
 
-def test_a_stream_is_freed_when_its_launches_were_given_and_then_says_so(
+def test_a_stream_is_freed_after_its_launches_were_submitted_and_then_says_so(
     setting: Setting, after_a: Callable[[str], Gate]
 ) -> None:
     gate = after_a("launch")
@@ -215,7 +217,7 @@ def test_a_stream_is_freed_when_its_launches_were_given_and_then_says_so(
 
 
 @pytest.mark.parametrize("what", [*ACCESSES, "the same plan", "the stream"])
-def test_what_interrupts_giving_launches_and_would_wait_for_them_is_told(
+def test_an_interrupt_of_submitting_that_would_wait_for_the_launches_gets_an_error(
     what: str, setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: list[BaseException] = []

@@ -134,7 +134,7 @@ def test_infinite_elements_make_a_sum_infinite_wherever_they_are(device: Device)
 def test_an_element_has_no_part_in_the_results_of_its_neighbours(op: str, device: Device) -> None:
     (parameters, *_) = parameters_of(OPS[op])
 
-    def beside(far: float) -> npt.NDArray[Any]:
+    def norm_near(far: float) -> npt.NDArray[Any]:
         values = np.random.default_rng(2).uniform(1, 2, 512) * 2.0 ** np.random.default_rng(3).integers(-20, 3, 512)
         values = values.astype(np.float32)
         values[5::16] = far
@@ -148,9 +148,9 @@ def test_an_element_has_no_part_in_the_results_of_its_neighbours(op: str, device
             found: npt.NDArray[Any] = graph.nodes[0].numpy()
         return np.delete(found, np.arange(5, 512, 16))
 
-    wanted = beside(0.75)
+    wanted = norm_near(0.75)
     for far in (3e4, 1e6, 1e10, 3e38, math.inf, -math.inf, math.nan):
-        np.testing.assert_allclose(beside(far), wanted, rtol=1e-6)
+        np.testing.assert_allclose(norm_near(far), wanted, rtol=1e-6)
 
 
 @everywhere

@@ -1,4 +1,4 @@
-"""What the CPU device computes together, shown and compared with the same nodes one by one."""
+"""What the CPU device computes together, described and compared with the same nodes one by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def with_other_instructions(*more: Any) -> list[Any]:
     ]
 
 
-def shown(graph: Graph, groups: Groups) -> list[str]:
+def described(graph: Graph, groups: Groups) -> list[str]:
     """The groups of several nodes as ``add norm mul``, results that are written with a star."""
     return [
         " ".join(n.op.name + "*" * (kept and n is not g.node) for n, kept in zip(g.nodes, g.kept, strict=True) if n.op)
@@ -41,7 +41,7 @@ def check(device: CpuDevice, outputs: Tensor | list[Tensor], *expected: str) -> 
     """Exactly these groups are formed, and what they write equals the results of single nodes."""
     graph = Graph(*([outputs] if isinstance(outputs, Tensor) else outputs))
     groups = device.groups(graph)
-    assert shown(graph, groups) == list(expected)
+    assert described(graph, groups) == list(expected)
     inner = {graph.tensors[position] for position in groups.inner}
     nodes = [node for node in graph.nodes if node.view_src is None]
     own = {node: device.buffer_type.alloc(node.nbytes) for node in nodes}  # every result in memory of its own
@@ -62,8 +62,8 @@ def check(device: CpuDevice, outputs: Tensor | list[Tensor], *expected: str) -> 
             plan.compute()
             places = own | caches
             results.append([bytes(places[node].bytes(0, node.nbytes)) for node in places])  # type: ignore[union-attr]
-    for node, alone, together in zip((*nodes, *caches), *results, strict=True):  # type: ignore[assignment]
+    for node, single, together in zip((*nodes, *caches), *results, strict=True):  # type: ignore[assignment]
         if node in inner:
             assert set(together) == {0x55}, f"{node!r} was written"
         else:
-            assert together == alone, f"{node!r} differs"
+            assert together == single, f"{node!r} differs"

@@ -1,6 +1,6 @@
 """CUDA programs on the processor: the very text that NVRTC gets, compiled as C++ with what a GPU has defined around it.
 
-A work-group's items are fibers that take turns at barriers, so the kernels run as they are cut for a GPU: many lanes,
+A work-group's items are fibers that switch at barriers, so the kernels run with the sizes for a GPU: many lanes,
 shared memory, tiles.  A barrier that only some items of a group come to is found.  The compiler is the one of PyPI's
 ``ziglang``; half precision takes the path of AMD's GPUs, because the other one is assembly of NVIDIA's.
 """
@@ -80,16 +80,16 @@ AFTER = """
 static void **parameters;
 static void item() {{ {kernel}({arguments}); }}
 extern "C" int launch(
-    int groups, int lanes, void **given, int (*run)(int, void (*)(), int *), void (*barrier)())
+    int groups, int lanes, void **arguments, int (*run)(int, void (*)(), int *), void (*barrier)())
 {{
-    parameters = given;
+    parameters = arguments;
     at_barrier = barrier;
     for (blockIdx.x = 0; blockIdx.x < groups; blockIdx.x++) if (run(lanes, item, &threadIdx.x)) return 1;
     return 0;
 }}
 """
 
-# The items of one group take turns on stacks of their own, which the next group's items find made; a turn is a jump and
+# The items of one group are fibers with their own stacks, which the next group reuses; a switch is a jump and
 # no call of the system, as it would be with swapcontext.
 FIBERS = r"""
 #include <setjmp.h>
@@ -108,7 +108,7 @@ static void pause(int now)
 }
 void barrier(void) { pause(AT_BARRIER); }
 static void fiber(void) { for (;;) { body(); pause(DONE); } }
-static void turn(int i)
+static void resume(int i)
 {
     static ucontext_t made;
     if (_setjmp(group)) return;
@@ -128,7 +128,7 @@ int run(int lanes, void (*item)(void), int *lane)
         int waiting = 0;
         for (int i = 0; i < lanes; i++) {
             *lane = i;
-            turn(i);
+            resume(i);
             waiting += state[i] == AT_BARRIER;
         }
         if (waiting == 0) return 0;
@@ -148,7 +148,7 @@ int run_without_barriers(int lanes, void (*item)(void), int *lane)
 KEPT = ROOT / ".cache" / "cuda_on_host"
 """Not where a test has GGPLUG_CACHE_DIR: the compiler takes seconds to make its own library anew."""
 
-_turn = threading.Lock()
+_lock = threading.Lock()
 
 
 class DoesNotCompile(Exception):
@@ -210,7 +210,7 @@ class HostProgram:
     def launch(self, groups: int, lanes: int, parameters: int) -> None:
         """Runs it; ``parameters``: address of the addresses of the arguments."""
         run = fibers().run if self.waits else fibers().run_without_barriers
-        with _turn:
+        with _lock:
             failed = self.library.launch(groups, lanes, ctypes.c_void_p(parameters), run, fibers().barrier)
         assert not failed, "a barrier that only some items of a group came to"
 

@@ -12,7 +12,7 @@ from typing import Any
 from ggplug.sharing import HELD
 from ggplug.system.stacks import is_inside
 
-DROPPED = ("__del__", "_let_go", "_remove", "<genexpr>")
+DROPPED = ("__del__", "_graph_was_freed", "_remove", "<genexpr>")
 
 
 def interrupted_everywhere(

@@ -79,7 +79,7 @@ everywhere = pytest.mark.parametrize("device", EVERYWHERE, indirect=True)
 
 
 def in_turn(name: str, values: Iterable[Any], devices: Sequence[Callable[[], Device]]) -> pytest.MarkDecorator:
-    """Runs it with each value on one of the devices in turn; with all on all it is long."""
+    """Runs it with each value on one of the devices, alternately; all on all would take long."""
     return pytest.mark.parametrize((name, "device"), taking_turns(values, devices), indirect=["device"])
 
 

@@ -36,8 +36,8 @@ def scaled_norm() -> Graph:
 
 
 def rotation_into_a_cache() -> Graph:
-    turned = ops.rope(f32(16, 2, 3), new_tensor(types.I32, (3,)).set_input(), n_dims=16)
-    rows, ids = ops.reshape(turned, 32, 3), new_tensor(types.I64, (3,)).set_input()
+    rotated = ops.rope(f32(16, 2, 3), new_tensor(types.I32, (3,)).set_input(), n_dims=16)
+    rows, ids = ops.reshape(rotated, 32, 3), new_tensor(types.I64, (3,)).set_input()
     return Graph(ops.set_rows(new_tensor(types.F16, (32, 8)).set_input(), rows, ids).set_output())
 
 

@@ -1,4 +1,4 @@
-"""A driver without hardware: memory is host memory, programs are their text, and everything given is noted."""
+"""A driver without hardware: memory is host memory, programs are their text, and every call is recorded."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class CpuRegistration(Registration):
         return (self._device,)
 
     def get(self, name: str) -> Any:
-        """What this backend offers beyond the interface; :mod:`ggplug_cpu.extras` lists it."""
+        """A function or class that the backend offers beyond the interface; :mod:`ggplug_cpu.extras` lists them."""
         from ggplug_cpu import extras
 
         return extras.find(name)

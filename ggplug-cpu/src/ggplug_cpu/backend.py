@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class CpuBackend(Backend):
-    """A stream of the CPU device.  Streams share the device's threads, and computations take turns.
+    """A stream of the CPU device.  Streams share the device's threads; one computation runs at a time.
 
     ``n_threads``, ``abort_callback``: see the methods that set them.
     """
@@ -52,23 +52,27 @@ class CpuBackend(Backend):
 
     @property
     def n_threads(self) -> int:
-        """How many threads compute, the calling one included."""
+        """The number of threads that compute, the calling one included."""
         return self.device.n_threads
 
     def set_n_threads(self, n_threads: int) -> None:
-        """Computes with so many threads from now on, on all streams of the device (ggml_backend_cpu_set_n_threads)."""
+        """Sets how many threads compute from now on, on all streams of the device (ggml_backend_cpu_set_n_threads)."""
         self.device.with_team(lambda team: team.set_n_threads(n_threads))
 
     def set_abort_callback(self, callback: Callable[[], Any] | None) -> None:
-        """Asks ``callback()`` every now and then; true makes this stream's computations raise ComputeAborted.
+        """Has computations of this stream call ``callback()`` regularly; they raise ComputeAborted when it returns
+        true.
 
-        It holds from the stream's next computation on, and ends with the stream; others do not ask it.  None takes it
-        back.  ``device.team.set_abort_callback`` is for all streams that have none of their own.
+        It applies from the stream's next computation on.  None removes it.  ``device.team.set_abort_callback`` sets the
+        callback of all streams that have none of their own.
         """
         self._stop.callback = callback
 
     def abort(self) -> None:
-        """Stops what the device computes now, on whichever stream, from another thread: it raises ComputeAborted."""
+        """Stops the current computation of the device, whichever its stream; it raises ComputeAborted.
+
+        For other threads.
+        """
         self.device.team.abort()
 
     def pause(self) -> None:
@@ -112,15 +116,18 @@ class CpuPlan(Plan):
         self._bound = self._tape.bind(self._bases)
         self._interruptions = interrupted.Interruptions(self._bound, stops) if stops else None
         self.buffers: frozenset[Buffer] = NOTHING
-        """What the addresses lie in.  Let go with the graph, since a plan outlives what it computes."""
+        """The buffers that the addresses point into.
+
+        Released with the graph: a plan may live longer than its graph.
+        """
         self.revision, self.bound_at = Revision(), 0
-        self._graph: Callable[[], Graph | None] = _nobody
-        self._allocation: Callable[[], Places | None] = _nobody
+        self._graph: Callable[[], Graph | None] = _no_object
+        self._allocation: Callable[[], Places | None] = _no_object
 
     def rebind(self, graph: Graph, allocation: Places) -> None:
-        """Takes the addresses over; does nothing if they cannot have changed since the last time.
+        """Stores the tensors' addresses; does nothing if they cannot have changed since the last call.
 
-        Waits for a computation of this plan by another thread; raises BusyError within one.
+        Waits while another thread computes this plan; raises BusyError if this thread does.
         """
         if self._graph() is graph and self._allocation() is allocation and self.bound_at == graph.revision.now:
             return
@@ -129,7 +136,7 @@ class CpuPlan(Plan):
             self._bind(graph, allocation)
 
     def renew(self) -> None:
-        """Binds the same graph anew: the team asks for it in its turn."""
+        """Binds the same graph again.  The team calls it while it holds its lock."""
         graph, allocation = self.memory()
         self._bind(graph, allocation)
 
@@ -138,8 +145,8 @@ class CpuPlan(Plan):
         graph.check_layouts(self._layouts, "the plan")
         buffers: set[Buffer] = set()
         addresses = allocation.addresses(graph, buffers, self._groups)
-        # Without a graph for now: if the last one goes away meanwhile, that is no longer this plan's affair.
-        self._graph = _nobody
+        # Without a graph until the end: the last graph may be freed meanwhile, which must not clear the new buffers.
+        self._graph = _no_object
         self.bound_at = 0
         self._bases[:-1] = addresses
         self._bound.rebind(self._bases)
@@ -147,7 +154,10 @@ class CpuPlan(Plan):
             self._interruptions.bind(graph, allocation, self._groups)
         self.buffers = frozenset(buffers)
         # weakly: a plan kept for the next equal graph must not keep a model's weights alive
-        self._graph, self._allocation = weakref.ref(graph, partial(_let_go, weakref.ref(self))), weakref.ref(allocation)
+        self._graph, self._allocation = (
+            weakref.ref(graph, partial(_graph_was_freed, weakref.ref(self))),
+            weakref.ref(allocation),
+        )
         self.revision, self.bound_at = graph.revision, now
 
     def compute(self) -> None:
@@ -157,7 +167,7 @@ class CpuPlan(Plan):
             self._interruptions.compute(self)
 
     def compute_traced(self) -> list[NodeTime]:
-        """Computes, and tells when each node ran, from its first kernel's start to its last one's end.
+        """Computes, and returns when each node ran: from the start of its first kernel to the end of its last.
 
         Threads wait for each other after every kernel, so the whole takes longer than :meth:`compute`.
         """
@@ -184,18 +194,21 @@ class CpuPlan(Plan):
         return [entry.kernel.name for entry in self._tape.entries]
 
     def free(self) -> None:
-        self._graph = self._allocation = _nobody
-        self.let_go()
+        self._graph = self._allocation = _no_object
+        self.release_memory()
 
-    def let_go(self) -> None:
-        """Holds nothing of the graph that it was bound to."""
+    def release_memory(self) -> None:
+        """Drops the references to the buffers and tensors of the bound graph."""
         self.buffers = NOTHING
         self.bound_at = 0
         if self._interruptions is not None:
-            self._interruptions.let_go()
+            self._interruptions.release_operands()
 
     def memory(self) -> tuple[Graph, Places]:
-        """What the plan is bound to, which owns the memory.  Raises TensorStateError if that is nothing."""
+        """The graph and the allocation that the plan is bound to; they own the memory.
+
+        Raises TensorStateError if there are none.
+        """
         graph, allocation = self._graph(), self._allocation()
         if graph is None or allocation is None:
             raise TensorStateError("the plan is bound to no memory: call rebind(graph, allocation) and keep both")
@@ -213,9 +226,9 @@ class CpuPlan(Plan):
                     break
                 except ComputeError:
                     if team is self.device.team:
-                        raise  # else it was replaced while this thread waited for its turn
+                        raise  # else the team was replaced while this thread waited for the lock
         except BaseException:
-            self._faults[NOTED] = 0  # it belongs to the computation that was broken off
+            self._faults[NOTED] = 0  # a fault of the computation that was stopped
             raise
         if self._faults[NOTED]:
             self._faults[NOTED] = 0
@@ -226,15 +239,15 @@ class CpuPlan(Plan):
         return f"<CpuPlan: {len(self._tape)} kernels for {self._n_tensors} tensors>"
 
 
-def _nobody() -> None:
+def _no_object() -> None:
     return None
 
 
-def _let_go(plan: Callable[[], CpuPlan | None], graph: object) -> None:
-    """The graph that a plan was bound to is gone."""
+def _graph_was_freed(plan: Callable[[], CpuPlan | None], graph: object) -> None:
+    """Called when the graph that a plan is bound to is freed."""
     found = plan()
     if found is not None:
-        found.let_go()
+        found.release_memory()
 
 
 def _placed(chosen: Entries, graph: Graph, group: Group) -> list[Entry]:

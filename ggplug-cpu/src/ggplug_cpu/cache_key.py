@@ -1,8 +1,8 @@
-"""What a kernel's code is made from, as a key of the files in which :mod:`ggplug.cache` keeps it.
+"""The key under which :mod:`ggplug.cache` keeps a compiled kernel: a hash of everything that its code is made from.
 
 The key covers the kernel's arguments, the target, the versions of the compilers, and the source of every module that
-the kernel's own draws in.  Of core's modules, from which kernels take the layouts and tables of block types, it covers
-these data and not the source.
+the kernel's module imports, directly or not.  Kernels take the layouts and tables of block types from core: of its
+modules the key covers these data and not the source.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import numpy as np
 from ggplug.types import Type
 from ggplug_cpu import features
 
-#: Parts of this package that run no differently for other code they produce; kernels import some of them.
+#: Modules of this package that kernels import without their code depending on them.
 _NOT_DRAWN_IN = frozenset(
     f"ggplug_cpu.{name}"
     for name in ("cache_key", "compiler", "detect", "features", "instruction_sets", "loader", "recorded", "team")
 )
-#: This makes code from Python, whatever the kernel imports.
+#: Modules that translate Python to machine code; they count for every kernel.
 _LANGUAGE = "ggplug_cpu.language"
 #: Modules of core count by their data: see :func:`_data`.
 _CORE = "ggplug."
@@ -40,7 +40,7 @@ _IMPORT = re.compile(
 
 
 def cache_key(function: Callable[..., Any], arguments: tuple[Any, ...], target: features.Target) -> str:
-    """Sixty-four hex digits that stand for everything a kernel's code is made from."""
+    """The key of a kernel: sixty-four hex digits."""
     text = "\0".join(
         (
             function.__module__,
@@ -56,7 +56,7 @@ def cache_key(function: Callable[..., Any], arguments: tuple[Any, ...], target: 
 
 @functools.cache
 def _versions() -> str:
-    """Of what turns source into code."""
+    """Versions of what turns source into code."""
     import llvmlite
 
     return f"{sys.version}|{llvmlite.__version__}"
@@ -64,9 +64,9 @@ def _versions() -> str:
 
 @functools.cache
 def _sources(module: str, code: CodeType) -> str:
-    """A digest of the module's source and of what it draws in."""
+    """A digest of the source of the module and of its :func:`source_modules`."""
     digest = hashlib.sha256()
-    for name in sorted(drawn_in(module)):
+    for name in sorted(source_modules(module)):
         path = _source_path(name)
         content = _data(name) if name.startswith(_CORE) else _read(path) if path else b""
         digest.update(name.encode() + b"\0" + content)
@@ -86,8 +86,8 @@ def _data(module: str) -> bytes:
     return b"\n".join(found)
 
 
-def drawn_in(module: str) -> frozenset[str]:
-    """Names of the modules whose source decides about the kernels of ``module``, itself included.
+def source_modules(module: str) -> frozenset[str]:
+    """Names of the modules whose source the code of kernels in ``module`` depends on, itself included.
 
     Imports are followed within this package and the kernel's own; a sub-package counts whole.  Modules of other ggplug
     distributions count where they are imported directly.
@@ -140,7 +140,7 @@ def _absolute(base: str, module: str, is_package: bool) -> str:
 
 
 def _whole(name: str) -> Iterator[str]:
-    """``name``, and if it is a sub-package all that is in it; a distribution's own ``__init__`` decides nothing."""
+    """``name``, and the modules in it if it is a sub-package; a distribution's own ``__init__`` is left out."""
     if "." in name:
         yield name
         yield from (each for each in _package_files(name.partition(".")[0]) if each.startswith(name + "."))

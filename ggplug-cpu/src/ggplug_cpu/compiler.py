@@ -1,4 +1,4 @@
-"""Python functions to machine code: how kernels are written, compiled, kept on disk and loaded.
+"""Compiles Python functions to machine code: the decorators for kernels, and the disk cache.
 
 Three decorators, which only *record* the Python function.  The compiler is imported when a kernel has to be compiled,
 so a process that finds all its kernels on disk never pays for it::
@@ -6,15 +6,15 @@ so a process that finds all its kernels on disk never pays for it::
     from ggplug_cpu import simd
     from ggplug_cpu.compiler import device_function, kernel
     from ggplug_cpu.context import thread_count, thread_index
-    from ggplug_cpu.parameters import Parameters, integer, read, real, written
+    from ggplug_cpu.parameters import Parameters, destination, integer, real, source
 
     @device_function                                         # always inlined
     def square(x):
         return x * x
 
     class ScaleSquared(Parameters):                          # the kernel's words: see ggplug_cpu.parameters
-        result = written()
-        source = read()
+        y = destination()
+        x = source()
         vectors = integer()
         scale = real()
 
@@ -22,9 +22,9 @@ so a process that finds all its kernels on disk never pays for it::
     def scale_squared(type_name, in_place=False):
         load = simd.load(simd.vec(type_name))                # any Python may run here, at compile time
         def body(ctx, params):                               # both int64; returns nothing
-            source, result = ScaleSquared.source.address(params), ScaleSquared.result.address(params)
+            x, y = ScaleSquared.x.address(params), ScaleSquared.y.address(params)
             for i in range(thread_index(ctx), ScaleSquared.vectors(params), thread_count(ctx)):
-                simd.store(result + 64 * i, square(load(source + 64 * i)) * ScaleSquared.scale(params))
+                simd.store(y + 64 * i, square(load(x + 64 * i)) * ScaleSquared.scale(params))
         return body
 
     handle = scale_squared("f32")                            # a Kernel: memoised, nothing compiled yet
@@ -55,7 +55,7 @@ it receives the names of the argument types and returns a signature, or None whe
 ``@intrinsic(lambda a, b: f"{a}({a}, {b})")``.  Immediates (a tile's number, a shuffle's pattern) come from the closure:
 write a Python function that defines an intrinsic and returns it.
 
-**Loops over scalars** are vectorised by LLVM where it can tell the addresses apart, which it can when a load is made
+**Loops over scalars** are vectorised by LLVM if it can prove that addresses differ, which it can when a load is made
 from a base and an index (``inttoptr`` of the base, then ``gep``), not from an address computed by integers.
 
 Addresses are int64, loads and stores come from ``simd``.  A symbol outside the list in ``loader.py`` (libm and memcpy,
@@ -70,7 +70,7 @@ of the disk cache covers the target, so every target keeps its own code.
 
 **The disk cache** recompiles a kernel when its arguments, its module, any module of this package (or of the kernel's
 own package) that this module imports, directly or not, the target, or the versions of Python and llvmlite change.
-What a factory reads from elsewhere (a file, an environment variable) must be one of its arguments.
+What a factory reads from a file or an environment variable must be one of its arguments.
 """
 
 from __future__ import annotations
@@ -124,16 +124,16 @@ def device_function(*, fastmath: Fastmath = ...) -> Callable[[Callable[..., Any]
 def device_function(
     function: Callable[..., Any] | None = None, /, *, fastmath: Fastmath = False
 ) -> DeviceFunction | Callable[[Callable[..., Any]], DeviceFunction]:
-    """Decorate a Python function that kernels call.  It is compiled for each set of argument types it meets."""
+    """Decorate a Python function that kernels call.  It is compiled once for each combination of argument types."""
     if function is None:
         return lambda function: DeviceFunction(function, fastmath)
     return DeviceFunction(function, fastmath)
 
 
 def shared(maker: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that makes a device function of compile-time constants: equal ones give the same again.
+    """Decorate a function that returns a device function: equal arguments return the same one again.
 
-    A closure is compiled anew for each kernel that has one; what is shared is compiled once a process, for each target.
+    Without it, every kernel compiles its own copy of the closure; with it, a process compiles one for each target.
     """
 
     @functools.lru_cache(maxsize=None, typed=True)  # True == 1, yet they are different constants
@@ -164,7 +164,7 @@ class Kernel:
     def __init__(self, factory: KernelFactory, arguments: tuple[Parameter, ...]) -> None:
         self.factory = factory
         self.arguments = arguments
-        #: For people: ``add[f32,f32,f32]``, without empty arguments at the end.
+        #: The name in messages: ``add[f32,f32,f32]``, without empty arguments at the end.
         self.name = f"{factory.name}[{','.join(map(str, arguments)).rstrip(',')}]" if arguments else factory.name
         self.addresses: dict[str, int] = {}
 
@@ -216,7 +216,7 @@ class Kernel:
 
 
 class KernelFactory:
-    """What :func:`kernel` makes of a function: calling it with compile-time arguments gives a :class:`Kernel`."""
+    """The result of :func:`kernel`: called with compile-time arguments, it returns a :class:`Kernel`."""
 
     def __init__(self, function: Callable[..., Body], fastmath: Fastmath) -> None:
         functools.update_wrapper(self, function)
@@ -231,7 +231,7 @@ class KernelFactory:
         memo = (args, tuple(map(type, args)), tuple(kwargs.items()), tuple(map(type, kwargs.values())))
         try:
             found = self._kernels.get(memo)
-        except TypeError:  # unhashable, so no constant: _bind says which
+        except TypeError:  # not hashable, so not a constant: _bind says which
             found = None
         if found is None:
             found = self._kernels[memo] = self._bind(args, kwargs)

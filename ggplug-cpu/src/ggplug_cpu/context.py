@@ -1,4 +1,4 @@
-"""What a kernel sees of the computation it is part of: which thread it is, its parameters, scratch, barrier, abort.
+"""Functions of the thread team for kernels: thread index and count, parameters, scratch memory, barrier, abort.
 
 A kernel is ``body(ctx, params)``.  ``params`` is the address of the entry's parameter block, 64-bit words in the
 order of :class:`ggplug_cpu.tape.Entry`'s ``words``: a kernel declares what they are (:mod:`ggplug_cpu.parameters`) and
@@ -6,7 +6,7 @@ reads them by its declaration, or by number with :func:`word` and :func:`real`. 
 thread's context; the functions below are the only way to read it.  All addresses are int64; indices count words.
 
 Every thread that takes part calls the kernel once.  Work is divided by :func:`thread_index` and :func:`thread_count`,
-or by :func:`next_chunk` where pieces take unequal time::
+or by :func:`next_chunk` where chunks take unequal time::
 
     def body(ctx, params):
         rows = Declared.rows(params)
@@ -22,7 +22,7 @@ threads may then be anywhere, what they were to write may be missing, and the ke
             return
 """
 
-# what intrinsics return is known to the compiler of kernels alone
+# only the compiler of kernels knows what intrinsics return
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ASLEEP = LINE
 LOCK = LINE + 8
 CONTEXT_BYTES = 2 * LINE
 
-# What the threads of a team share.  Read by all, written between computations:
+# Memory of the whole team.  Words that all threads read and that are written between computations:
 N_THREADS = 0
 SPINS = 8
 CONTEXTS = 16
@@ -64,7 +64,7 @@ ROWS = LINE
 N_ROWS = LINE + 8
 COUNTERS = LINE + 16
 TRACE = LINE + 24
-# and what changes during it, each on lines of its own.
+# and words that change during it, each on cache lines of its own.
 GENERATION = 2 * LINE
 FINISHED = 3 * LINE
 ARRIVED = 4 * LINE
@@ -72,7 +72,7 @@ PASSED = 5 * LINE
 KERNEL_ARRIVED = 6 * LINE
 KERNEL_PASSED = 7 * LINE
 ABORT = 8 * LINE
-# For thread 0 alone:
+# For thread 0 only:
 DEADLINE = 9 * LINE
 SLICE = 9 * LINE + 8
 POLLED_AT = 9 * LINE + 16
@@ -127,31 +127,31 @@ def _load_real(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
 
 @intrinsic("i64(i64)")
 def atomic_load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """Read a word that other threads write: nothing behind it in the program happens before (AArch64: LDAR)."""
+    """Load a word that other threads write, sequentially consistent: later accesses stay behind it (AArch64: LDAR)."""
     return builder.load_atomic(_pointer(builder, address), "seq_cst", 8)
 
 
 @intrinsic("void(i64, i64)")
 def atomic_store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
-    """Write a word that other threads read: all that is before it in the program is seen before (AArch64: STLR)."""
+    """Store a word that other threads read, with release order: earlier accesses stay before it (AArch64: STLR)."""
     builder.store_atomic(value, _pointer(builder, address), "release", 8)
 
 
 @intrinsic("i64(i64, i64)")
 def atomic_add(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
-    """Add to a word that threads share; returns what it was.  Orders like a load and a store in one (LDADDAL)."""
+    """Add to a word of all threads; returns the old value.  Sequentially consistent (AArch64: LDADDAL)."""
     return builder.atomic_rmw("add", _pointer(builder, address), value, "seq_cst")
 
 
 @intrinsic("i64(i64, i64)")
 def atomic_exchange(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
-    """Replace a word that threads share; returns what it was.  Orders like a load and a store in one (SWPAL)."""
+    """Replace a word of all threads; returns the old value.  Sequentially consistent (AArch64: SWPAL)."""
     return builder.atomic_rmw("xchg", _pointer(builder, address), value, "seq_cst")
 
 
 @intrinsic("void()")
 def pause(builder: ir.IRBuilder) -> None:
-    """Tell the processor that this thread is waiting in a loop."""
+    """Hint to the processor that this thread spins in a waiting loop."""
     from llvmlite import ir
 
     triple = builder.module.triple
@@ -163,7 +163,7 @@ def pause(builder: ir.IRBuilder) -> None:
 
 @intrinsic("void()")
 def refetch_instructions(builder: ir.IRBuilder) -> None:
-    """Drop the instructions that this processor fetched ahead, before code runs that another thread made.
+    """Discard prefetched instructions before this thread runs code that another thread has loaded.
 
     x86-64 does so by itself.  On AArch64 the thread that loads code invalidates the instruction caches of all
     processors, but what one of them has fetched already it drops only at an ISB of its own (Arm ARM, B2.2.5).
@@ -186,19 +186,19 @@ def _call(builder: ir.IRBuilder, function: ir.Value, *arguments: ir.Value) -> ir
 
 @intrinsic("i64(i64)")
 def call_0(builder: ir.IRBuilder, function: ir.Value) -> ir.Value:
-    """Call a C function by address; what is narrower than a word in its result is for the caller to mask."""
+    """Call a C function by address, without arguments; the caller masks a result narrower than a word."""
     return _call(builder, function)
 
 
 @intrinsic("i64(i64, i64)")
 def call_1(builder: ir.IRBuilder, function: ir.Value, a: ir.Value) -> ir.Value:
-    """The same with one argument."""
+    """Call a C function by address, with one argument; see :func:`call_0`."""
     return _call(builder, function, a)
 
 
 @intrinsic("i64(i64, i64, i64)")
 def call_2(builder: ir.IRBuilder, function: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
-    """The same with two arguments; kernels are called so too."""
+    """Call a C function or a kernel by address, with two arguments; see :func:`call_0`."""
     return _call(builder, function, a, b)
 
 
@@ -231,7 +231,7 @@ _CLOCK = FOREIGN.index("clock")
 
 @device_function
 def nanoseconds(team: int) -> int:
-    """The time of ``time.perf_counter_ns``; thread 0 alone may ask."""
+    """The time of ``time.perf_counter_ns``; for thread 0 only."""
     if _WINDOWS:
         call_1(foreign(team, _CLOCK), team + CLOCK_VALUE)
         return load_word(team + CLOCK_VALUE) * 100  # QueryPerformanceCounter counts 10 MHz
@@ -247,7 +247,7 @@ def ticks() -> int:
 
 @device_function
 def poll_if_due(team: int) -> None:
-    """On thread 0: let Python handle signals, and ask the abort callback, every now and then."""
+    """On thread 0: regularly run Python's signal handlers and the abort callback."""
     if load_word(team + MAY_POLL) != 0 and ticks() >= load_word(team + DEADLINE):
         call_2(load_word(team + POLL), team, 0)
 
@@ -266,11 +266,11 @@ def wait_a_little(team: int, index: int, rounds: int) -> int:
 
 @device_function
 def meet(team: int, index: int, count: int, arrived: int, passed: int) -> bool:
-    """Wait for ``count`` threads at the words ``arrived`` and ``passed``; False if the computation is aborted.
+    """A barrier of ``count`` threads at the words ``arrived`` and ``passed``; False if the computation is aborted.
 
-    What any of the threads wrote before is seen by all of them afterwards: the additions to ``arrived`` form a chain,
-    each of which hands over what its thread, and the threads before it, wrote; the last thread has seen all and hands
-    it on with ``passed``.  ``arrived`` is 0 again before anybody can pass, so the words serve for the next meeting.
+    Stores of any thread before it are visible to all threads after it: the additions to ``arrived`` form a chain, each
+    of which releases the stores of its thread and of the threads before it; the last thread has acquired all of them
+    and releases them by ``passed``.  ``arrived`` is 0 again before a thread can leave, so the words can be used again.
     """
     before = atomic_load(passed)
     if atomic_add(arrived, 1) == count - 1:
@@ -282,7 +282,7 @@ def meet(team: int, index: int, count: int, arrived: int, passed: int) -> bool:
         if atomic_load(team + ABORT) != 0:
             return False
         rounds = wait_a_little(team, index, rounds)
-    # a thread that came here because of an abort may have left work undone
+    # after an abort a thread may arrive here without having done its part
     return atomic_load(team + ABORT) == 0
 
 
@@ -291,31 +291,33 @@ def meet(team: int, index: int, count: int, arrived: int, passed: int) -> bool:
 
 @device_function
 def thread_index(ctx: int) -> int:
-    """Which of the threads this is, from 0 to ``thread_count(ctx) - 1``."""
+    """The index of this thread, from 0 to ``thread_count(ctx) - 1``."""
     return load_word(ctx + THREAD_INDEX)
 
 
 @device_function
 def thread_count(ctx: int) -> int:
-    """How many threads take part in this entry."""
+    """The number of threads that take part in this entry."""
     return load_word(ctx + THREAD_COUNT)
 
 
 @device_function
 def scratch(ctx: int) -> int:
-    """This thread's private memory, as many bytes as the tape asked for; aligned to 128, contents arbitrary."""
+    """The address of this thread's scratch memory: as many bytes as the tape declares, aligned to 128, not
+    initialised.
+    """
     return load_word(ctx + SCRATCH)
 
 
 @device_function
 def next_chunk(ctx: int) -> int:
-    """0, 1, 2, ...: each number goes to one thread of this entry."""
+    """The next of the numbers 0, 1, 2, ...; each is returned to one thread of this entry."""
     return atomic_add(load_word(ctx + COUNTER), 1)
 
 
 @device_function
 def barrier(ctx: int) -> bool:
-    """Wait until every thread of this entry is here.  False: the computation is aborted, return at once."""
+    """Wait until every thread of this entry arrives.  False: the computation is aborted, so the kernel must return."""
     count = load_word(ctx + THREAD_COUNT)
     team = load_word(ctx + TEAM)
     if count == 1:
@@ -325,9 +327,8 @@ def barrier(ctx: int) -> bool:
 
 @device_function
 def aborted(ctx: int) -> bool:
-    """Whether to stop; for kernels that may run for more than a few milliseconds, to ask once a millisecond or so.
-
-    After True a kernel returns; what it leaves behind will not be read.
+    """Whether the computation is aborted.  A kernel that may run for more than a few milliseconds calls it about once a
+    millisecond, and returns when it is True; its results are not read then.
     """
     team = load_word(ctx + TEAM)
     if load_word(ctx + THREAD_INDEX) == 0:

@@ -1,8 +1,9 @@
-"""Which instruction set extensions this machine has: LLVM asks the processor where programs may, else the system tells.
+"""Detects the instruction set extensions of this machine.
 
-An x86-64 processor answers every program, and LLVM asks it.  Arm's answer the system alone: Linux hands its knowledge
-on in the auxiliary vector, macOS through ``sysctl``, Windows through ``IsProcessorFeaturePresent``.  LLVM reads some of
-these, but its list lacks what came after ARMv8.1 (dot products, matrix products of int8 and bf16).
+On x86-64 LLVM asks the processor by an instruction that every program may run.  On Arm only the operating system may
+ask; it reports the extensions: Linux in the auxiliary vector, macOS through ``sysctl``, Windows through
+``IsProcessorFeaturePresent``.  LLVM reads some of these, but its list lacks what came after ARMv8.1 (dot products,
+matrix products of int8 and bf16).
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ _SYS_ARCH_PRCTL_X86_64 = 158
 
 @functools.cache
 def host_features() -> frozenset[str]:
-    """LLVM's names of what this CPU and this operating system offer; AMX only where its use is permitted."""
+    """LLVM's names of the extensions that this CPU and this operating system offer; AMX only where its use is
+    permitted.
+    """
     import llvmlite.binding as llvm
 
     family = of_this_machine()
     try:
         found = {name for name, on in llvm.get_host_cpu_features().items() if on}
-    except RuntimeError:  # LLVM cannot tell on this system: the baseline is always there
+    except RuntimeError:  # LLVM does not know on this system; the baseline always exists
         found = set()
     found.update(family.baseline)
     if family is AARCH64:
@@ -57,7 +60,7 @@ def host_features() -> frozenset[str]:
 
 
 def _of_arm() -> set[str]:
-    """What the operating system reports about an Arm processor."""
+    """The extensions that the operating system reports for an Arm processor."""
     if sys.platform.startswith(("linux", "android")):
         return from_auxiliary_vector(_auxiliary_vector(_AT_HWCAP), _auxiliary_vector(_AT_HWCAP2))
     if sys.platform == "darwin":
@@ -67,28 +70,28 @@ def _of_arm() -> set[str]:
     return set()
 
 
-# -- what each system says, as LLVM's names ---------------------------------------------------------
+# -- reports of each operating system, as LLVM's names ---------------------------------------------------------
 
 
 def from_auxiliary_vector(hwcap: int, hwcap2: int) -> set[str]:
-    """LLVM's names of what Linux reports in the words ``AT_HWCAP`` and ``AT_HWCAP2`` on AArch64."""
+    """LLVM's names of the extensions that Linux reports in the words ``AT_HWCAP`` and ``AT_HWCAP2`` on AArch64."""
     words = ((hwcap, _HWCAP), (hwcap2, _HWCAP2))
     reported = {name for bits, names in words for bit, name in enumerate(names.split()) if bits >> bit & 1}
     return _those(lambda extension: extension.linux, reported.__contains__)
 
 
 def from_sysctl(ask: Callable[[str], int]) -> set[str]:
-    """LLVM's names of what macOS reports; ``ask`` returns the value of a name, 0 where there is none."""
+    """LLVM's names of the extensions that macOS reports; ``ask`` returns the value of a name, 0 where there is none."""
     return _those(lambda extension: extension.darwin, lambda name: ask(f"hw.optional.{name}") != 0)
 
 
 def from_processor_features(ask: Callable[[int], bool]) -> set[str]:
-    """LLVM's names of what Windows reports; ``ask`` is ``IsProcessorFeaturePresent``."""
+    """LLVM's names of the extensions that Windows reports; ``ask`` is ``IsProcessorFeaturePresent``."""
     return _those(lambda extension: extension.windows, ask)
 
 
 def _those(marks: Callable[[Extension], tuple[Any, ...]], reported: Callable[[Any], bool]) -> set[str]:
-    """The extensions of Arm's processors of which all marks are reported."""
+    """The extensions of Arm's processors all of whose ``marks`` are ``reported``."""
     found = ((name, marks(extension)) for name, extension in AARCH64.extensions.items())
     return {name for name, wanted in found if wanted and all(map(reported, wanted))}
 
@@ -117,7 +120,7 @@ def _processor_feature(number: int) -> bool:
 
 
 def _amx_permitted() -> bool:
-    """Ask Linux for the tile registers (it grants them a process at a time); elsewhere they stay unused."""
+    """Requests the tile registers from Linux, which grants them per process; False on other systems."""
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)

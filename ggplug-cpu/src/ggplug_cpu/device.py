@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class CpuDevice(ThreadedDevice):
-    """This machine's processor.  All its streams compute on one :attr:`team` of threads and take turns."""
+    """This machine's processor.  All its streams compute on one :attr:`team` of threads, one computation at a time."""
 
     name = "CPU"
     kind = DeviceKind.CPU
@@ -32,7 +32,7 @@ class CpuDevice(ThreadedDevice):
         self._buffer_type = host.HostBufferType(self.name, self)
         self._packed: dict[str, BufferType] = {}
 
-    # What it is
+    # -- properties
 
     @property
     def description(self) -> str:  # type: ignore[override]
@@ -63,13 +63,13 @@ class CpuDevice(ThreadedDevice):
         return self._buffer_type.wrap(memory, usage=usage)
 
     def supports_buffer_type(self, buffer_type: BufferType) -> bool:
-        """Whatever lies in host memory in the tensors' own layout, and weights packed for the current instructions."""
+        """True for host memory in the tensors' own layout, and for weights packed for the current instructions."""
         return buffer_type.is_host or buffer_type is self._packed.get(features.target().key)
 
-    # What it computes
+    # -- ops
 
     def match(self, group: Group) -> Entries | Decline:
-        """The kernels that compute a group, or why there are none; see :mod:`ggplug_cpu.matching`."""
+        """The kernels that compute a group, or the reason why it declines; see :mod:`ggplug_cpu.matching`."""
         from ggplug_cpu.matching import match
 
         return match(group)
@@ -81,7 +81,7 @@ class CpuDevice(ThreadedDevice):
 
     @functools.cached_property
     def patterns(self) -> Sequence[Pattern]:
-        """The chains of ops that it computes together: see :mod:`ggplug_cpu.matching`."""
+        """The chains of ops that it computes as groups: see :mod:`ggplug_cpu.matching`."""
         from ggplug_cpu.matching import GROUPS
 
         return list(GROUPS)
@@ -89,8 +89,8 @@ class CpuDevice(ThreadedDevice):
     def init(self, **params: Any) -> CpuBackend:
         """A new stream.
 
-        ``n_threads`` (of the device, for all of its streams) and ``abort_callback`` (of this stream alone): what
-        :class:`~ggplug_cpu.backend.CpuBackend` has setters for.  Raises ParameterError for anything else.
+        ``n_threads`` applies to the device, for all of its streams; ``abort_callback`` applies to this stream only: see
+        the setters of :class:`~ggplug_cpu.backend.CpuBackend`.  Raises ParameterError for any other parameter.
         """
         from ggplug_cpu.backend import CpuBackend
 
@@ -100,7 +100,7 @@ class CpuDevice(ThreadedDevice):
 
 @functools.cache
 def processor_name() -> str:
-    """What the operating system calls the processor."""
+    """The processor's name, from the operating system."""
     try:
         if sys.platform == "linux":
             with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
@@ -134,7 +134,7 @@ def _sysctl(name: str) -> str:
 
 def _instructions() -> str:
     """The notable instructions that kernels are compiled with: ``avx512, vnni, bf16, amx``, ``neon, sve2, dotprod``."""
-    shown = {
+    notable = {
         "avx512": ("avx512f",),
         "avx2": ("avx2",),
         "sse2": ("sse2",),
@@ -149,8 +149,8 @@ def _instructions() -> str:
         "amx": ("amx-tile",),
     }
     target = features.target()
-    found = [name for name, flags in shown.items() if any(target.has(flag) for flag in flags)]
-    # of the sets of vector instructions the largest says it all
+    found = [name for name, flags in notable.items() if any(target.has(flag) for flag in flags)]
+    # the largest set of vector instructions implies the smaller ones
     for wider, narrower in (("avx512", "avx2"), ("avx512", "sse2"), ("avx2", "sse2"), ("sve2", "sve")):
         if wider in found and narrower in found:
             found.remove(narrower)

@@ -1,11 +1,12 @@
-"""What the CPU backend offers by name, beyond the interface (ggml's procedure addresses of its CPU backend).
+"""Functions and classes that the CPU backend offers by name, beyond the interface (ggml's procedure addresses of its
+CPU backend).
 
 =======================  ==============================================================================
 ``set_n_threads``        ``(backend, n)``  (ggml_backend_set_n_threads)
 ``set_abort_callback``   ``(backend, callback)``  (ggml_backend_set_abort_callback)
 ``threadpool``           the class :class:`~ggplug_cpu.team.Team`  (ggml_threadpool_new)
 ``set_threadpool``       ``(backend, team)``  (ggml_backend_cpu_set_threadpool)
-``features``             ``()``: names of what kernels may use, by LLVM  (ggml_backend_get_features)
+``features``             ``()``: LLVM's names of the features that kernels may use  (ggml_backend_get_features)
 ``cache``                compiled kernels on disk: ``entries``, ``clear``, ``prebuild``
 ``quantizer``            the class :class:`~ggplug_cpu.quantization.quantizer.Quantizer`: encodes on all threads
 =======================  ==============================================================================
@@ -49,12 +50,12 @@ def set_abort_callback(backend: CpuBackend, callback: Callable[[], Any] | None) 
 
 
 def set_threadpool(backend: CpuBackend, team: Team) -> None:
-    """Computes on ``team`` from now on, on all streams of the device."""
+    """Sets the thread team of the device, for all of its streams."""
     backend.device.set_team(team)
 
 
 def feature_names() -> tuple[str, ...]:
-    """What kernels are compiled for, by LLVM's names: ``("avx2", "f16c", "fma", ...)``."""
+    """LLVM's names of the features that kernels are compiled for: ``("avx2", "f16c", "fma", ...)``."""
     return tuple(sorted(features.target().flags))
 
 
@@ -62,9 +63,9 @@ class KernelCache(KernelFiles):
     """Compiled kernels on disk, and how to compile them ahead of time."""
 
     def prebuild(self, progress: Callable[[int, int, str], None] | None = None) -> int:
-        """Compiles what encoders and decoders are likely to need; returns how many had to be compiled.
+        """Compiles the kernels that encoders and decoders are likely to need; returns how many had to be compiled.
 
-        ``progress``: called with how many are done, how many there are, and the name of the next.
+        ``progress(done, total, name)`` is called before each kernel, with the kernel's name.
         """
         from ggplug_cpu import compiler, prebuild
 

@@ -1,4 +1,4 @@
-"""Which instructions kernels may use: the host's, or fewer when ``GGPLUG_CPU_FEATURES`` says so.
+"""The instructions that kernels may use: the host's, or those that ``GGPLUG_CPU_FEATURES`` selects.
 
 ``GGPLUG_CPU_FEATURES`` holds a level and, after it, any number of modifiers:
 
@@ -34,23 +34,23 @@ from ggplug_cpu.instruction_sets import InstructionSet, of_this_machine
 
 ENVIRONMENT_VARIABLE = "GGPLUG_CPU_FEATURES"
 
-#: Pseudo-features end like this: they are for kernels to ask about and never reach LLVM.
+#: The suffix of pseudo-features: kernels ask for them, LLVM never sees them.
 EMULATED_SUFFIX = "-emulated"
 
-#: Characters that a value of the variable may have: all features of a processor, each with its sign, are fewer.
+#: Most characters of the variable's value; all features of a processor, each with its sign, are fewer.
 _LONGEST = 2000
-#: Of a value that is wrong, how many characters messages show.
-_SHOWN = 80
+#: Most characters of a wrong value that a message shows.
+_MESSAGE_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
 class Target:
-    """What code is generated for.
+    """The processor and system for which code is generated.
 
-    ``level`` is the level that was asked for (``native``, ``avx512``, ``avx2``, ``generic``), ``cpu`` LLVM's name of
+    ``level`` is the requested level (``native``, ``avx512``, ``avx2``, ``generic``), ``cpu`` LLVM's name of
     the CPU, ``features`` LLVM's feature string, ``flags`` the names that are on, pseudo-features included, ``triple``
     LLVM's name of architecture and system.  ``slow`` are those of ``flags`` that are slow on this CPU: kernels may use
-    them, and are better chosen among those that do not.
+    them, but choosers prefer kernels without them.
     """
 
     level: str
@@ -75,7 +75,7 @@ class Target:
 
     @property
     def runs_here(self) -> bool:
-        """Whether it is code for this machine; :func:`elsewhere` makes other targets."""
+        """Whether code for this target runs on this machine; :func:`cross_target` makes other targets."""
         import llvmlite.binding as llvm
 
         return bool(self.triple == llvm.get_process_triple())
@@ -92,7 +92,7 @@ _forced: Target | None = None
 
 
 def target() -> Target:
-    """The target of this process: :func:`forced`'s, else what ``GGPLUG_CPU_FEATURES`` says.
+    """The target of this process: that of :func:`forced`, or else of ``GGPLUG_CPU_FEATURES``.
 
     Raises :class:`~ggplug.errors.ParameterError` when the variable names a level or a feature that does not
     exist or that this machine lacks.
@@ -107,9 +107,9 @@ def has(feature: str) -> bool:
 
 @contextlib.contextmanager
 def forced(specification: str | Target) -> Iterator[Target]:
-    """Compile for another target inside a ``with`` block; for tests, which so need no process of their own.
+    """Compile for another target inside a ``with`` block; for tests, which then need no separate process.
 
-    ``specification``: a value of ``GGPLUG_CPU_FEATURES``, or a target such as :func:`elsewhere` makes.  Kernels that
+    ``specification``: a value of ``GGPLUG_CPU_FEATURES``, or a target such as :func:`cross_target` makes.  Kernels that
     were compiled before keep working; a kernel used inside the block is compiled for the forced target.  The whole
     process is affected, other threads too.
     """
@@ -133,7 +133,7 @@ def choices() -> tuple[str, ...]:
 def parse(specification: str) -> Target:
     """The target that ``specification`` (the value of ``GGPLUG_CPU_FEATURES``) describes on this machine.
 
-    Modifiers apply one after the other.  Raises ParameterError for whatever cannot be compiled for and run here.
+    Modifiers apply one after the other.  Raises ParameterError for a target that this machine cannot run.
     """
     import llvmlite.binding as llvm
 
@@ -161,8 +161,8 @@ def parse(specification: str) -> Target:
     return Target(level, cpu, text, frozenset(flags), llvm.get_process_triple(), family.slow(cpu, flags))
 
 
-def elsewhere(family: InstructionSet, cpu: str, names: Iterable[str]) -> Target:
-    """The target of Linux on another processor, for a look at the code: kernels compiled for it cannot run here.
+def cross_target(family: InstructionSet, cpu: str, names: Iterable[str]) -> Target:
+    """The target of Linux on another processor, to inspect the generated code: its kernels cannot run here.
 
     ``cpu``: LLVM's name of the processor.  ``names``: the features it has, beyond the baseline.
     """
@@ -219,18 +219,18 @@ def _known_features() -> frozenset[str]:
 
 
 def _llvm_features(family: InstructionSet, flags: set[str], known: Iterable[str]) -> str:
-    """LLVM's feature string: everything it knows, on or off, so that the CPU's name decides nothing silently."""
+    """LLVM's feature string: every feature that LLVM knows, on or off, so that none follows from the CPU's name."""
     names = sorted({*known, *flags})
     text = [("+" if name in flags else "-") + name for name in names if not name.endswith(EMULATED_SUFFIX)]
     if "sse2" in family.baseline:
-        # LLVM halves the vectors it makes of loops on several AVX-512 CPUs; kernels here are written for whole ones.
+        # On several AVX-512 CPUs LLVM vectorises loops at half the register width; these kernels need the full width.
         text.append("-prefer-256-bit")
     return ",".join(text)
 
 
 def _shortened(text: str) -> str:
-    """A piece of a wrong value for a message."""
-    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."
+    """The beginning of a wrong value, for a message."""
+    return repr(text) if len(text) <= _MESSAGE_CHARACTERS else f"{text[:_MESSAGE_CHARACTERS]!r}..."
 
 
 def _unavailable(specification: str, why: str) -> ParameterError:

@@ -1,4 +1,5 @@
-"""The instruction set extensions of each family of processors: what each presupposes, and how a system reports it.
+"""The instruction set extensions of each family of processors: the extensions that each needs, and how systems report
+it.
 
 Names are LLVM's (``llc -mattr=help``).  ``needs`` is at least what LLVM switches on along with an extension
 (``X86.td``, ``AArch64Features.td``): without it the extension cannot stay on.
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 class Extension:
     """One extension of an instruction set.
 
-    ``needs``: the extensions that it presupposes.  The others say how an operating system reports it; the processor
-    has the extension if all of them are reported: ``linux``, names in the auxiliary vector (as in ``/proc/cpuinfo``);
+    ``needs``: the extensions that it requires.  The other fields say how an operating system reports it; the processor
+    has the extension if all of these are reported: ``linux``, names in the auxiliary vector (as in ``/proc/cpuinfo``);
     ``darwin``, names below ``hw.optional.`` of ``sysctl``; ``windows``, numbers for ``IsProcessorFeaturePresent``.
     All are empty on x86-64, where LLVM asks the processor itself.  ``slow_on``: LLVM's names of the processors that
-    have the extension but compute more with the instructions that it was to replace.
+    have the extension but are faster with the older instructions.
     """
 
     needs: tuple[str, ...] = ()
@@ -44,7 +45,7 @@ class InstructionSet:
     extensions: Mapping[str, Extension]
 
     def with_needs(self, name: str) -> set[str]:
-        """``name`` and all that it presupposes; a name that is not in the table presupposes nothing."""
+        """``name`` and all extensions that it needs; a name that is not in the table needs none."""
         found = {name}
         for need in self.extensions.get(name, Extension()).needs:
             found |= self.with_needs(need)
@@ -170,7 +171,7 @@ X86_64 = InstructionSet(
 
 # -- AArch64 ----------------------------------------------------------------------------------------
 
-# Only what a program may use: not what changes a system's registers, its traps, its tables of pages.
+# Only extensions for user programs: none of system registers, traps or page tables.
 _AARCH64: dict[str, Extension] = {
     "fp-armv8": Extension((), ("fp",), ("floatingpoint",)),
     "neon": Extension(("fp-armv8",), ("asimd",), ("AdvSIMD",)),
@@ -256,7 +257,7 @@ AARCH64 = InstructionSet(
     extensions=_AARCH64,
 )
 
-#: Any other family of processors: LLVM's portable code for it.
+#: Any other family of processors: LLVM's generic code for it.
 OTHER = InstructionSet(platform.machine(), (), (), {"generic": ("generic", ())}, {})
 
 INSTRUCTION_SETS = (X86_64, AARCH64)

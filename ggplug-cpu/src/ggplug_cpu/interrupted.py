@@ -1,4 +1,4 @@
-"""Plans whose tape stops where a Python function is called, and goes on behind it."""
+"""Plans with nodes that call Python functions: the tape stops before each call and continues after it."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Times: TypeAlias = Callable[[NodeTime], None]
 
 
 class Stop(NamedTuple):
-    """``before``: how many entries of the tape come first.  ``position``: the node's place in the graph."""
+    """``before``: number of entries of the tape before the stop.  ``position``: the node's position in the graph."""
 
     before: int
     position: int
 
 
 class Interrupted(Protocol):
-    """What is asked of a plan whose tape stops: of :class:`~ggplug_cpu.backend.CpuPlan`, which says what it is."""
+    """The part of :class:`~ggplug_cpu.backend.CpuPlan` that :class:`Interruptions` uses; it is documented there."""
 
     device: ThreadedDevice
     stop: Stopped
@@ -45,10 +45,10 @@ class Interrupted(Protocol):
 
 
 class Interruptions:
-    """The functions that a plan calls, and the spans of its tape between them.
+    """The Python functions that a plan calls, and the spans of its tape between the calls.
 
-    The buffers are claimed for Python code from the first span to the last, so nothing changes or frees them between
-    two spans, and the function may read tensors and compute other graphs, also on the same device.
+    The buffers are claimed for Python code from the first span to the last: nothing changes or frees them between two
+    spans, and a function may read tensors and compute other graphs, on the same device too.
     """
 
     def __init__(self, bound: BoundTape, stops: list[Stop]) -> None:
@@ -61,7 +61,7 @@ class Interruptions:
         self._operands: dict[int, list[Operand | None]] = {}
 
     def bind(self, graph: Graph, allocation: Places, groups: Groups) -> None:
-        """Takes over where the functions' tensors lie."""
+        """Stores the operands of the functions: buffers and offsets of their tensors."""
         buffers, which, offsets = allocation.places(graph, groups)
         found: dict[int, list[Operand | None]] = {}
         for position, _ in self._parts:
@@ -73,34 +73,34 @@ class Interruptions:
                 found[position].append(operand)
         self._operands = found
 
-    def let_go(self) -> None:
-        """Holds no tensors any more."""
+    def release_operands(self) -> None:
+        """Drops the references to tensors and buffers."""
         self._operands = {}
 
     def compute(self, plan: Interrupted, times: Times | None = None) -> None:
-        """Computes span after span with the functions between them; ``times`` gets those of a traced computation.
+        """Computes the spans and calls the functions in order; ``times`` receives node times of a traced computation.
 
-        Raises as CpuPlan.compute and :func:`~ggplug.backend.call_python`; ComputeAborted also after an abort that came
-        while a function ran.
+        Raises as CpuPlan.compute and :func:`~ggplug.backend.call_python`; ComputeAborted also if the computation was
+        aborted while a function ran.
         """
         held = plan.memory()  # graph and allocation own the memory
         while True:
             buffers = plan.buffers
             with Claim((self._bound,), buffers, OPEN):
-                _keep_up(plan)
+                _rebind_if_moved(plan)
                 if plan.buffers is not buffers:
-                    continue  # the claim is for others
+                    continue  # the claim covers the old buffers
                 aborts = plan.device.team.aborts
                 _walk(plan, self._first, times)
                 for position, span in self._parts:
                     self._call(plan, position, times)
-                    _look_for_abort(plan, aborts)
+                    _check_abort(plan, aborts)
                     _walk(plan, span, times)
                 del held
                 return
 
     def _call(self, plan: Interrupted, position: int, times: Times | None) -> None:
-        _keep_up(plan)  # a function may have moved a tensor
+        _rebind_if_moved(plan)  # a function may have moved a tensor
         dst, *sources = self._operands[position]
         assert dst is not None
         op: Any = dst.tensor.op
@@ -112,8 +112,8 @@ class Interruptions:
             times(NodeTime(position, start, time.perf_counter_ns()))
 
 
-def _keep_up(plan: Interrupted) -> None:
-    """Binds the plan anew if the memory may have changed."""
+def _rebind_if_moved(plan: Interrupted) -> None:
+    """Binds the plan again if its memory may have changed."""
     if plan.revision.now != plan.bound_at:
         plan.renew()
 
@@ -128,8 +128,8 @@ def _walk(plan: Interrupted, span: Span, times: Times | None) -> None:
             times(NodeTime(plan.position_of(span.first + entry), start, end))
 
 
-def _look_for_abort(plan: Interrupted, aborts: int) -> None:
-    """Raises ComputeAborted if the computation was to end while Python had the thread."""
+def _check_abort(plan: Interrupted, aborts: int) -> None:
+    """Raises ComputeAborted if the computation was aborted while a Python function ran."""
     team, own = plan.device.team, plan.stop.callback
     callback = team.abort_callback if own is None else own
     if team.aborts != aborts or (callback is not None and callback()):

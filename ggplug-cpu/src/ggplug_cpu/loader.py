@@ -1,6 +1,6 @@
-"""Object code into memory: an address for every compiled kernel.
+"""Loads object code into memory and returns the addresses of kernels.
 
-A kernel may call the functions of :data:`SYMBOLS` and nothing else, so that it behaves alike in every process.
+A kernel may call only the functions of :data:`SYMBOLS`, so it behaves the same in every process.
 """
 
 # llvmlite is untyped
@@ -30,7 +30,7 @@ sinh sqrt tan tanh tgamma trunc
 _MATH = tuple(_FUNCTIONS.split())
 _MEMORY = ("memcpy", "memmove", "memset", "memcmp")
 
-#: Every function that kernels may call by name: libm's for float and double, and what LLVM makes of copies.
+#: Every function that kernels may call by name: libm's for float and double, and those to which LLVM compiles copies.
 SYMBOLS = (*_MATH, *(name + "f" for name in _MATH), *_MEMORY)
 
 _numbers = itertools.count()
@@ -110,7 +110,7 @@ _LOCAL = 0
 
 
 def undefined_symbols(code: bytes) -> list[str] | None:
-    """Names that the object file ``code`` needs from elsewhere; None where the format is not little-endian ELF-64."""
+    """The undefined symbols of the object file ``code``; None where the format is not little-endian ELF-64."""
     if code[:6] != b"\x7fELF\x02\x01":
         return None
     offset, size, count = _ELF_HEADER.unpack_from(code)

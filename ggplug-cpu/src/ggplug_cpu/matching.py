@@ -1,7 +1,7 @@
-"""What this device computes, and how: the tables of the families (:mod:`ggplug_cpu.ops`), asked at one place.
+"""Finds the kernels for a group in the tables of the families (:mod:`ggplug_cpu.ops`).
 
-"Is this group supported?" and "run this group" are the same call, :func:`match`.  The first chooser that fits decides;
-one that answers with a :class:`~ggplug.backend.Decline` leaves the group to those after it.
+Support queries and plans both call :func:`match`.  The first chooser that fits and does not return a
+:class:`~ggplug.backend.Decline` decides.
 """
 
 from __future__ import annotations
@@ -30,30 +30,33 @@ def _tables() -> dict[str, ModuleType]:
 
 _TABLES = _tables()
 
-#: The families that have groups, in the order of preference: what is longer comes before what it has in it.
+#: The families that have groups, in the order of preference: longer groups before those that they contain.
 _PREFERRED = ("attention", "feed_forward", "norms", "rotary", "mul_mat", "elementwise")
 
 CHOOSERS: tuple[Chooser, ...] = tuple(
     chooser for module in _TABLES.values() for chooser in getattr(module, "CHOOSERS", ())
 )
-"""What computes single nodes, from the families."""
+"""The choosers of single nodes, from the families."""
 
 GROUPS: dict[Pattern, GroupChooser] = {
     pattern: choose for family in _PREFERRED for pattern, choose in _TABLES[family].GROUPS.items()
 }
-"""What computes several nodes together: a node belongs to the first group that is found from the graph's end on."""
+"""The choosers of groups of several nodes.  Graphs are searched from the end; a node joins the first group found."""
 
 
 def choosers_of(kind: type[Operation]) -> Iterator[Chooser]:
-    """What an op's class has in the tables, in order."""
+    """The choosers of an op's class, in order."""
     for each in CHOOSERS:
         if each.op in kind.kinds:
             yield each
 
 
 def match(group: Group) -> Entries | Decline:
-    """What computes a group, or why nothing does.  A pure function of :func:`~ggplug.nodes.groups.signature_of`."""
-    packed = _packed_elsewhere(group)
+    """The entries that compute a group, or why it declines.
+
+    A pure function of :func:`~ggplug.nodes.groups.signature_of`.
+    """
+    packed = _unreadable_layout(group)
     if packed is not None:
         return packed
     if len(group) > 1:
@@ -73,8 +76,8 @@ def match(group: Group) -> Entries | Decline:
     return Decline(reason or _refusal(node, op))
 
 
-def _packed_elsewhere(group: Group) -> Decline | None:
-    """Why a group is declined that reads or writes memory with a layout that its kernels were not written for."""
+def _unreadable_layout(group: Group) -> Decline | None:
+    """Why a group is declined, if it reads or writes memory in a packed layout that its kernels do not know."""
     for node in group.nodes:
         for i, source in enumerate(node.src):
             kind = None if source is None else source.root.buffer_type
@@ -103,7 +106,7 @@ def _match_several(group: Group) -> Entries | Decline:
 
 
 def nothing_to_do(node: Tensor) -> bool:
-    """Whether a node is empty, or writes nothing because what it would write is; choosers see none such."""
+    """Whether a node has no elements, or writes no elements; choosers get no such nodes."""
     assert node.op is not None
     if 0 in node.ne:
         return True
@@ -114,5 +117,5 @@ def _refusal(node: Tensor, op: Operation) -> str:
     takes = [each.types for each in choosers_of(type(op))]
     if not takes:
         return f"the CPU device has no kernel for {op.name}"
-    given = " ".join("-" if s is None else s.type.name for s in node.src)
-    return f"the CPU device's {op.name} does not take {given} > {node.type.name}, but {', '.join(takes)}"
+    types = " ".join("-" if s is None else s.type.name for s in node.src)
+    return f"the CPU device's {op.name} does not take {types} > {node.type.name}, but {', '.join(takes)}"

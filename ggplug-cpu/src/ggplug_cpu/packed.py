@@ -1,7 +1,7 @@
-"""Memory for weights that are packed once, in the order in which products of many columns read them.
+"""The buffer type of packed weights, whose bytes are in the order in which products of many columns read them.
 
-The device's extra buffer type (ggml's repack and AMX types).  Bytes are put in order by NumPy when a tensor is set, and
-put back when it is read; :mod:`ggplug_cpu.ops.mul_mat.packed` has the order, which depends on the instructions that
+The device's extra buffer type (ggml's repack and AMX types).  NumPy packs the bytes when a tensor is set, and unpacks
+them when it is read; :mod:`ggplug_cpu.ops.mul_mat.packed` has the order, which depends on the instructions that
 kernels are compiled for.
 """
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 BYTES_OF_A_THREAD = 1 << 18
-"""For fewer a thread would not be worth its start."""
+"""Bytes below which another thread does not pay."""
 
 MOST_THREADS = 8
-"""Some threads use all of what memory gives."""
+"""Threads that saturate the memory bandwidth."""
 
 
 class PackedBufferType(BufferType):
     """Memory of the CPU device for matrices that only products read, packed for the instructions of ``target``.
 
-    Takes leafs without gaps of the types that products of many columns have a packed order for.  ``target`` is the
+    Takes contiguous leaves of the types that products of many columns have a packed order for.  ``target`` is the
     current one when the buffer type is made.
     """
 
@@ -46,7 +46,7 @@ class PackedBufferType(BufferType):
         super().__init__(f"{device.name} packed", device)
         self.target = target
         self.forms = forms
-        """How weights lie here, by the names of their types."""
+        """The layouts of packed weights, by the names of their types."""
         self._memory = HostBufferType(self.name, device)
 
     @property
@@ -67,7 +67,7 @@ class PackedBufferType(BufferType):
         return None
 
     def alloc_size(self, tensor: Described) -> int:
-        """Bytes of the packed matrices, with what fills up panels and blocks, and of rows that lie beside them."""
+        """Bytes of the packed matrices, padding of panels and blocks included, and of plain rows that are kept, too."""
         form = self.forms.get(tensor.type.name)
         if form is None:
             return tensor.nbytes
@@ -98,8 +98,8 @@ class PackedBuffer(HostBuffer):
         with accessing(self):
             self.check_there()
             form, packed = self._packed(tensor, start)
-            if form.beside_rows:
-                self._pack_beside(form, tensor, raw, packed)
+            if form.keeps_rows:
+                self._pack_behind_rows(form, tensor, raw, packed)
             else:
                 pack(form, raw, packed, tensor.ne[0], tensor.ne[1])
             self.fill(start, packed.size)
@@ -110,7 +110,7 @@ class PackedBuffer(HostBuffer):
         with accessing(self):
             self.check_there()
             form, packed = self._packed(root, start - tensor.view_offset)
-            if form.beside_rows:
+            if form.keeps_rows:
                 out[...] = packed[at : at + out.size]
             elif out.size == root.nbytes:
                 unpack(form, packed, out, root.ne[0], root.ne[1])
@@ -119,7 +119,7 @@ class PackedBuffer(HostBuffer):
                 unpack(form, packed, whole, root.ne[0], root.ne[1])
                 out[...] = whole[at : at + out.size]
 
-    def _pack_beside(self, form: Form, tensor: Described, raw: Bytes, packed: Bytes) -> None:
+    def _pack_behind_rows(self, form: Form, tensor: Described, raw: Bytes, packed: Bytes) -> None:
         from ggplug_cpu.ops.mul_mat.weights import Packing, pack_panels
 
         if features.target() != self.type.target:
@@ -154,15 +154,15 @@ class PackedBuffer(HostBuffer):
                         m_last=min(last * form.rows, M),
                         k=k,
                         numbers=numbers,
-                        room=0,
+                        gathered_at=0,
                     )
                     parameters = np.array(words, np.int64)
                     run(0, parameters.ctypes.data)
                     there += count * size
 
-        _shared_out(copy, rows.size, rows.size)
-        _shared_out(clear, panels.size, panels.size)
-        _shared_out(fill, count, panels.size)
+        _on_threads(copy, rows.size, rows.size)
+        _on_threads(clear, panels.size, panels.size)
+        _on_threads(fill, count, panels.size)
 
     def _packed(self, root: Described, start: int) -> tuple[Form, Bytes]:
         """The form of a tensor that lies at ``start``, and its packed bytes."""
@@ -174,25 +174,25 @@ class PackedBuffer(HostBuffer):
 
 
 def pack(form: Form, raw: Bytes, packed: Bytes, K: int, M: int) -> None:
-    """Put the bytes of matrices of ``M`` rows of ``K`` numbers in packed order; what fills up is zero."""
+    """Packs matrices of ``M`` rows of ``K`` numbers; padding is zero."""
     _move(form, raw, packed, K, M, into_packed=True)
 
 
 def unpack(form: Form, packed: Bytes, raw: Bytes, K: int, M: int) -> None:
-    """Put packed bytes back in the order of rows."""
+    """Unpacks matrices to the order of rows."""
     _move(form, raw, packed, K, M, into_packed=False)
 
 
 def _move(form: Form, raw: Bytes, packed: Bytes, K: int, M: int, *, into_packed: bool) -> None:
     panels, width = -(-M // form.rows), form.block_bytes
     rows = raw.reshape(-1, M, raw.size // M // (packed.size // form.matrix_bytes(K, M)))
-    step = form.slice_numbers(K, M) // form.numbers * width  # of a row's bytes
+    step = form.slice_numbers(K, M) // form.numbers * width  # bytes of a row
     whole = -(-K // form.numbers) * width
     parts = []
     at = 0
     for matrix in rows:
         for start in range(0, whole, step):
-            size = form.rows * min(step, whole - start)  # of a panel in bytes
+            size = form.rows * min(step, whole - start)  # bytes of a panel
             parts.append((matrix[:, start : start + step], packed[at : at + panels * size].reshape(panels, size)))
             at += panels * size
 
@@ -200,13 +200,13 @@ def _move(form: Form, raw: Bytes, packed: Bytes, K: int, M: int, *, into_packed:
         for matrix, places in parts:
             _move_slice(form, matrix[first * form.rows :], places[first:last], into_packed=into_packed)
 
-    _shared_out(move, panels, packed.size)
+    _on_threads(move, panels, packed.size)
 
 
-def _shared_out(work: Callable[[int, int], None], count: int, nbytes: int) -> None:
-    """``work(first, last)`` on parts of ``count`` things, by several threads where there are enough bytes for that.
+def _on_threads(work: Callable[[int, int], None], count: int, nbytes: int) -> None:
+    """Calls ``work(first, last)`` for parts of ``count`` items, on several threads if there are enough bytes for that.
 
-    NumPy copies without Python's lock, and new memory is made by the operating system where it is first written to.
+    NumPy copies without Python's lock, and the first write to a page of new memory makes the system allocate it.
     """
     threads = min(default_threads(), MOST_THREADS, nbytes // BYTES_OF_A_THREAD, count)
     if threads < 2:
@@ -221,32 +221,32 @@ def _shared_out(work: Callable[[int, int], None], count: int, nbytes: int) -> No
 
 
 def _move_slice(form: Form, matrix: Bytes, places: Bytes, *, into_packed: bool) -> None:
-    """Between rows of weights, cut to a slice, and its panels, [panel][byte]."""
+    """Copies between the rows of a slice of weights and its panels, [panel][byte]."""
     size = places.shape[1] // form.rows
-    room = np.zeros((form.rows, size), np.uint8)
+    panel_rows = np.zeros((form.rows, size), np.uint8)
     for number, place in enumerate(places):
         part = matrix[number * form.rows : (number + 1) * form.rows]
         panel = place.reshape(-1, form.rows * form.block_bytes)
         if into_packed:
-            room[len(part) :] = 0
-            room[:, part.shape[1] :] = 0
-            room[: len(part), : part.shape[1]] = part
-        _move_panel(form, room, panel, into_packed=into_packed)
+            panel_rows[len(part) :] = 0
+            panel_rows[:, part.shape[1] :] = 0
+            panel_rows[: len(part), : part.shape[1]] = part
+        _move_panel(form, panel_rows, panel, into_packed=into_packed)
         if not into_packed:
-            part[...] = room[: len(part), : part.shape[1]]
+            part[...] = panel_rows[: len(part), : part.shape[1]]
 
 
 def _move_panel(form: Form, rows: Bytes, panel: Bytes, *, into_packed: bool) -> None:
-    """Between ``rows``, [row][byte], and a ``panel``, [block][byte]."""
+    """Copies between ``rows``, [row][byte], and a ``panel``, [block][byte]."""
     blocks = len(panel)
     apart = rows.reshape(form.rows, blocks, form.block_bytes)
     at = 0
-    for piece in form.pieces:
-        unit = np.dtype(f"u{piece.unit}")
-        plain = apart[:, :, piece.offset : piece.offset + piece.size].view(unit).transpose(1, 2, 0)
-        there = panel[:, at : at + form.rows * piece.size].view(unit).reshape(blocks, -1, form.rows)
+    for field in form.fields:
+        unit = np.dtype(f"u{field.unit}")
+        plain = apart[:, :, field.offset : field.offset + field.size].view(unit).transpose(1, 2, 0)
+        there = panel[:, at : at + form.rows * field.size].view(unit).reshape(blocks, -1, form.rows)
         if into_packed:
             there[...] = plain
         else:
             plain[...] = there
-        at += form.rows * piece.size
+        at += form.rows * field.size

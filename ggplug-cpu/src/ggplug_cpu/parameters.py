@@ -1,15 +1,15 @@
-"""A kernel's parameters, declared once: the words that a tape keeps for it, and how the kernel reads them.
+"""Declares a kernel's parameters: the words that a tape stores, and the functions by which the kernel reads them.
 
-A declaration is a class; its fields are words in the order in which they stand::
+A declaration is a class; its fields are words in the order of the declaration::
 
     class Scaled(Parameters):
-        y = written(STRIDES)                   # an operand: its address and parts of where it lies
-        x = read(STRIDES)
+        y = destination(STRIDES)               # an operand: its address and its strides
+        x = source(STRIDES)
         rows = integer()
         factor = real()
         slopes = reals()                       # as many as there are
 
-Planning makes the words, and an operand's from a :class:`Place`::
+Choosers make the words; those of an operand come from a :class:`Place`::
 
     Entry(scaled(), Scaled.words(y=Place(Ref(0), y.nb), x=Place(Ref(1), x.nb), rows=4, factor=0.5, slopes=[1.0, 2.0]))
 
@@ -19,8 +19,8 @@ A kernel's body calls the fields with the address of its parameters; so do devic
         x = Scaled.x.address(params) + i * Scaled.x.nb1(params)
         slope = Scaled.slopes(params, i)
 
-Operands say whether the kernel reads or writes them: :attr:`Words.reads` and :attr:`Words.writes` tell which memory an
-entry touches.  Parameters never change while a kernel runs, and the loads say so: LLVM may move them out of loops.
+Operands say whether the kernel reads or writes them: :attr:`Words.reads` and :attr:`Words.writes` list the memory that
+an entry accesses.  Parameters never change while a kernel runs, and the loads say so: LLVM may move them out of loops.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Ref:
     offset: int = 0
 
 
-#: What a parameter may be; a kernel stands for its native address.
+#: The values of a parameter; a kernel stands for its native address.
 Word: TypeAlias = int | float | Ref | Kernel
 
 #: The parts of an operand that are its byte strides.
@@ -60,10 +60,10 @@ CONVERTED = ("convert", "block_bytes")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an operand lies: its address (0 for one that is absent), byte strides, and how its rows become f32.
+    """The place of an operand: address (0 for an absent one), byte strides, and the converter of its rows.
 
-    ``convert`` is the kernel that converts a row, or 0 where rows are contiguous f32; ``block_bytes`` are the bytes of
-    as many elements as are converted at a time.
+    ``convert`` is the kernel that converts a row, or 0 where rows are contiguous f32; ``block_bytes``: the bytes of
+    the elements that are converted at a time.
     """
 
     address: Ref | int = 0
@@ -93,7 +93,7 @@ class Words(list[Word]):
         self.writes = frozenset(writes)
 
     def followed_by(self, others: Words) -> Words:
-        """These words, and behind them those of a kernel that this one calls."""
+        """These words, followed by those of a kernel that this one calls."""
         return Words([*self, *others], self.reads | others.reads, self.writes | others.writes)
 
 
@@ -101,7 +101,7 @@ class Words(list[Word]):
 
 
 class Number(Intrinsic):
-    """One word: called with ``params`` in a kernel, it is the number (or the address) in it."""
+    """A field of one word: called with ``params`` in a kernel, it returns the number (or the address)."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -121,7 +121,7 @@ class Number(Intrinsic):
 
 
 class Numbers(Number):
-    """Any number of words: called with ``params`` and an index.  One word says where they begin."""
+    """A field of any number of words: called with ``params`` and an index.  One word has the index of the first."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -135,7 +135,9 @@ class Numbers(Number):
 
 
 class Operand(Namespace):
-    """A tensor that a kernel reads or writes: words for its ``address`` and for the ``parts`` that are asked for."""
+    """A tensor that a kernel reads or writes: words for its ``address`` and for the ``parts`` that the kernel
+    declares.
+    """
 
     def __init__(self, writes: bool, *parts: str) -> None:
         self.writes = writes
@@ -173,13 +175,13 @@ def reals() -> Numbers:
     return Numbers("f64")
 
 
-def read(*parts: str | tuple[str, ...]) -> Operand:
-    """An operand that the kernel reads, with ``parts`` of its place."""
+def source(*parts: str | tuple[str, ...]) -> Operand:
+    """An operand that the kernel only reads, with ``parts`` of its place."""
     return Operand(False, *_flat(parts))
 
 
-def written(*parts: str | tuple[str, ...]) -> Operand:
-    """An operand that the kernel writes, and perhaps reads."""
+def destination(*parts: str | tuple[str, ...]) -> Operand:
+    """An operand that the kernel writes, and perhaps reads, with ``parts`` of its place."""
     return Operand(True, *_flat(parts))
 
 
@@ -188,7 +190,7 @@ def _flat(parts: Iterable[str | tuple[str, ...]]) -> list[str]:
 
 
 class Parameters(Namespace):
-    """What a kernel's words are: see the module's docstring.  A class may add fields to those of another.
+    """The base of declarations: see the module's docstring.  A subclass adds fields.
 
     Raises TypeError for a field whose name is an attribute of this class.
     """
@@ -209,7 +211,7 @@ class Parameters(Namespace):
 
     @classmethod
     def word_count(cls) -> int:
-        """Words of the declared fields; behind them lie the numbers of those that have any number."""
+        """The number of words of the declared fields; the numbers of fields of any number follow them."""
         return _size(cls.fields)
 
     @classmethod
@@ -240,12 +242,12 @@ class Parameters(Namespace):
 
 
 def _size(fields: Mapping[str, Number | Operand]) -> int:
-    """Words of all fields; behind them lie the numbers of those that have any number."""
+    """The number of words of all fields; the numbers of fields of any number follow them."""
     return sum(len(field.parts) if isinstance(field, Operand) else 1 for field in fields.values())
 
 
 def emitted_number(field: Number, params: Value, *indices: Value | int) -> Value:
-    """A number where code is emitted: the same as calling the field in a kernel."""
+    """Emits the load of a field: the same as calling the field in a kernel."""
     numbers = [params.same(index) for index in indices]
     return type(params)(params.b, field.function(params.b, params.ir, *numbers))
 

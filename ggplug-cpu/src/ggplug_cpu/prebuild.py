@@ -1,4 +1,4 @@
-"""The kernels that encoders and decoders are likely to need, found by choosing for a node or group of every kind."""
+"""Finds the kernels that encoders and decoders are likely to need, by matching a node or group of every kind."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def likely_kernels() -> list[Kernel]:
             for entry in chosen.entries:
                 found[entry.kernel] = None
                 found.update((word, None) for word in entry.words if isinstance(word, Kernel))
-    found.update((pack_panels(form.kind, name), None) for name, form in packed.forms.items() if form.beside_rows)
+    found.update((pack_panels(form.kind, name), None) for name, form in packed.forms.items() if form.keeps_rows)
     return list(found)
 
 
 def _nodes() -> Iterator[Tensor]:
-    """What a BERT encoder and a llama-type decoder are made of, for one column and for many."""
+    """The nodes of a BERT encoder and a llama-type decoder, for one column and for many."""
     for columns in (1, 64):
         x = new_tensor("f32", (256, columns))
         ids, experts = new_tensor("i32", columns), new_tensor("i32", (2, columns))
@@ -58,7 +58,7 @@ def _nodes() -> Iterator[Tensor]:
 
 
 def _products(packed: BufferType) -> Iterator[Tensor]:
-    """Products of some and of very many columns with weights that were packed when a model was loaded."""
+    """Products of some and of very many columns with packed weights."""
     for name in _WEIGHTS:
         w = new_tensor(name, (256, 512))
         if packed.refusal(w) is None:
@@ -72,7 +72,7 @@ def _placed(weights: Tensor, memory: BufferType) -> Tensor:
 
 
 def _layers(packed: BufferType) -> Iterator[Tensor]:
-    """An encoder's layers over many tokens, of types that encoders come in: those of eight bits or more."""
+    """An encoder's layers over many tokens, of the types of encoders: those of eight bits or more."""
     for name in _WEIGHTS:
         weights = new_tensor(name, (256, 512)), new_tensor(name, (512, 256))
         if weights[0].nbytes < weights[0].size or packed.refusal(weights[0]) is not None:
@@ -89,7 +89,7 @@ def _layers(packed: BufferType) -> Iterator[Tensor]:
 
 
 def _chains() -> Iterator[Tensor]:
-    """What of these is computed together."""
+    """The groups of these nodes."""
     for columns in (1, 64):
         x, y, z = (new_tensor("f32", (256, columns)) for _ in range(3))
         scale, shift, bias = new_tensor("f32", 256), new_tensor("f32", 256), new_tensor("f32", 512)
@@ -100,8 +100,8 @@ def _chains() -> Iterator[Tensor]:
         yield ops.add(ops.mul(ops.norm(ops.add(ops.add(x, y), z)), scale), shift)
         heads, ids, at = ops.reshape(x, 64, 4, columns), new_tensor("i32", columns), new_tensor("i64", columns)
         for mode in (0, 2):
-            turned = ops.reshape(ops.rope(heads, ids, 64, mode=mode), 256, columns)
-            yield ops.set_rows(new_tensor("f16", (256, 512)), turned, at)
+            rotated = ops.reshape(ops.rope(heads, ids, 64, mode=mode), 256, columns)
+            yield ops.set_rows(new_tensor("f16", (256, 512)), rotated, at)
         w, square = new_tensor("f32", (256, 512)), new_tensor("f32", (256, 256))
         yield ops.swiglu(ops.mul_mat(w, x), ops.mul_mat(new_tensor("f32", (256, 512)), x))
         yield ops.add(ops.mul_mat(square, x), y)
@@ -113,11 +113,11 @@ def _chains() -> Iterator[Tensor]:
 
 
 def _encoder_attention(texts: int) -> Tensor:
-    """Of 64 tokens of each text, with 8 heads of 32 numbers; values are turned by a copy, as ggml's models do."""
+    """Attention of 64 tokens of each text, 8 heads of 32 numbers; a copy transposes the values, as in ggml's models."""
     q, k, v = (new_tensor("f32", (32, 8, 64, texts)) for _ in range(3))
     logits = ops.mul_mat(ops.permute(k, 0, 2, 1, 3), ops.permute(q, 0, 2, 1, 3))
-    shares = ops.soft_max(logits, new_tensor("f32", (64, 64, 1, texts)))
-    mixed = ops.mul_mat(ops.cont(ops.permute(v, 1, 2, 0, 3)), shares)
+    probabilities = ops.soft_max(logits, new_tensor("f32", (64, 64, 1, texts)))
+    mixed = ops.mul_mat(ops.cont(ops.permute(v, 1, 2, 0, 3)), probabilities)
     return ops.cont(ops.permute(mixed, 0, 2, 1, 3))
 
 

@@ -1,4 +1,4 @@
-"""What the decorators of :mod:`ggplug_cpu.compiler` record, for :mod:`ggplug_cpu.language` to compile."""
+"""The objects that the decorators of :mod:`ggplug_cpu.compiler` make, and :mod:`ggplug_cpu.language` compiles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DeviceFunction:
 
 
 class Intrinsic:
-    """A function whose LLVM code is written by hand; see :func:`intrinsic`."""
+    """A function that emits its LLVM code; see :func:`intrinsic`."""
 
     def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
         functools.update_wrapper(self, function)
@@ -50,7 +50,7 @@ class Namespace:
 
 
 class Compilable(Protocol):
-    """What is asked of a kernel to compile it: of :class:`~ggplug_cpu.compiler.Kernel`."""
+    """The part of :class:`~ggplug_cpu.compiler.Kernel` that the front end uses."""
 
     name: str
 

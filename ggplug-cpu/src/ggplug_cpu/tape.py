@@ -1,15 +1,15 @@
 """A computation as a flat array: which kernel runs with which parameters, in which order.
 
 A :class:`Tape` is made once for a graph's structure and says nothing about addresses: an address among the words is a
-:class:`~ggplug_cpu.parameters.Ref` to a numbered slot (or to :data:`WORKSPACE`).  :meth:`Tape.bind` fills in where the
-slots lie, and the :class:`BoundTape` is what a :class:`~ggplug_cpu.team.Team` walks::
+:class:`~ggplug_cpu.parameters.Ref` to a numbered slot (or to :data:`WORKSPACE`).  :meth:`Tape.bind` fills in the
+addresses of the slots, and a :class:`~ggplug_cpu.team.Team` runs the :class:`BoundTape`::
 
     tape = Tape([Entry(add("f32", "f32", "f32"), [Ref(0), Ref(1, 64), Ref(2), 1024])], n_slots=3)
     bound = tape.bind(numpy.array([a, b, c]))      # base addresses, int64
     team.run(bound)
     bound.rebind(other_bases)                      # cheap: a handful of NumPy calls, whatever the length
 
-Nothing here runs per entry when a tape is computed or bound anew.
+No Python code runs per entry when a tape is computed or bound again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Entry:
     """One call of a kernel.
 
     ``words`` are its parameters: integers, floats (kept as float64), addresses, and kernels that it calls.
-    ``tasks`` is how many threads may take part: None for all of them, 1 for thread 0 alone.
+    ``tasks`` is the number of threads that may take part: None for all of them, 1 for only thread 0.
     ``barrier_before=False`` declares that the entry neither reads nor overwrites what the entries since the last
     barrier write (nor overwrites what they read), so threads may begin it while others are still busy.
     Consecutive entries with ``tasks=1`` never wait for each other.
@@ -121,13 +121,13 @@ class Tape:
     def _make_rows(self) -> Words:
         addresses = {kernel: kernel.address() for kernel in {entry.kernel for entry in self.entries}}
         rows = np.zeros((len(self.entries), ROW_BYTES // 8), np.int64)
-        alone = True  # nothing runs before the first entry
+        only_thread_0 = True  # nothing runs before the first entry
         for i, entry in enumerate(self.entries):
             if entry.tasks is not None and entry.tasks < 1:
                 raise self._bad(entry, f"tasks is {entry.tasks}; it is None for all threads, or at least 1")
-            waits = entry.barrier_before and i > 0 and not (alone and entry.tasks == 1)
-            # once a thread other than 0 may be busy, an entry for thread 0 has to wait too
-            alone = entry.tasks == 1 and (alone or waits)
+            waits = entry.barrier_before and i > 0 and not (only_thread_0 and entry.tasks == 1)
+            # once another thread may be busy, an entry for thread 0 has to wait, too
+            only_thread_0 = entry.tasks == 1 and (only_thread_0 or waits)
             rows[i] = addresses[entry.kernel], 0, entry.tasks or 0, waits
         return rows
 
@@ -141,11 +141,11 @@ class Tape:
 
 
 class BoundTape:
-    """A :class:`Tape` whose slots lie somewhere.  It belongs to one team; whoever binds keeps the memory alive."""
+    """A :class:`Tape` with the addresses of its slots, for one team.  Its caller keeps the memory alive."""
 
     def __init__(self, tape: Tape, bases: npt.ArrayLike) -> None:
         self.tape = tape
-        #: Where the workspace was when the words were last relocated; the team keeps this up to date.
+        #: The address of the workspace when the words were last relocated; the team updates it.
         self.workspace_address = 0
         self._words = tape._words.copy()
         self._relocated = np.empty_like(tape._offsets)
@@ -173,7 +173,7 @@ class BoundTape:
         self._words[tape._places] = self._relocated
 
     def place_workspace(self, address: int) -> None:
-        """Tell the tape where the team's workspace lies; the team does this."""
+        """Sets the address of the team's workspace; called by the team."""
         self._words[self.tape._workspace_places] = self.tape._workspace_offsets + address
         self.workspace_address = address
 
@@ -182,7 +182,9 @@ class BoundTape:
 
 
 class Span:
-    """The entries ``first`` to ``end - 1`` of a bound tape, to be computed by themselves; it moves with the tape."""
+    """The entries ``first`` to ``end - 1`` of a bound tape, to be computed separately; rebinding the tape moves it,
+    too.
+    """
 
     def __init__(self, whole: BoundTape, first: int, end: int) -> None:
         self._whole = whole
@@ -203,11 +205,11 @@ class Span:
 
     @property
     def workspace_address(self) -> int:
-        """That of the whole."""
+        """The workspace address of the whole tape."""
         return self._whole.workspace_address
 
     def place_workspace(self, address: int) -> None:
-        """Tell the whole tape where the team's workspace lies."""
+        """Sets the address of the team's workspace in the whole tape."""
         self._whole.place_workspace(address)
 
     def __len__(self) -> int:
@@ -215,7 +217,7 @@ class Span:
 
 
 class TraceRing:
-    """Where a traced computation writes its time stamps: the last ``capacity`` entries that were computed.
+    """The time stamps of a traced computation: those of the last ``capacity`` entries that were computed.
 
     Rows are (index of the entry in its tape, start, end) in nanoseconds of ``time.perf_counter_ns``; an entry ends when
     its last thread has.  A ring may serve many computations.
@@ -227,23 +229,23 @@ class TraceRing:
         self.capacity = capacity
         self._rows = np.zeros((capacity, RING_ROW_BYTES // 8), np.int64)
         self._head = np.array([self._rows.ctypes.data, capacity, 0], np.int64)
-        #: What the native walker is given.
+        #: The address of the description that the native walker reads.
         self.address = int(self._head.ctypes.data)
 
     @property
-    def written(self) -> int:
-        """How many rows were written since the ring was made or cleared; only the last ``capacity`` are there."""
+    def rows_written(self) -> int:
+        """Number of rows written since the ring was made or cleared; only the last ``capacity`` are kept."""
         return int(self._head[2])
 
     def rows(self) -> Words:
-        """The rows that are there, oldest first; a copy."""
-        written = self.written
+        """A copy of the kept rows, oldest first."""
+        written = self.rows_written
         if written <= self.capacity:
             return self._rows[:written].copy()
         return np.roll(self._rows, -(written % self.capacity), axis=0)
 
     def clear(self) -> None:
-        """Forget all rows."""
+        """Removes all rows."""
         self._head[2] = 0
 
 

@@ -1,4 +1,4 @@
-"""What the operating system grants: how many cores, and where and how urgently a thread runs."""
+"""Cores that the operating system grants, and affinity and priority of threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ggplug.errors import ParameterError
 
 ENVIRONMENT_VARIABLE = "GGPLUG_THREADS"
 
-#: From "may wait" to "before everything else"; ggml's ``ggml_sched_priority``.
+#: From the lowest to the highest; ggml's ``ggml_sched_priority``.
 PRIORITIES = ("low", "normal", "medium", "high", "realtime")
 
 log = logging.getLogger("ggplug")
@@ -50,7 +50,7 @@ def _cores() -> int:
 
 
 def _siblings(processor: int) -> str:
-    """A text that the hyper-threads of one core have in common."""
+    """A text that is equal for the hyper-threads of one core."""
     for name in ("core_cpus_list", "thread_siblings_list"):
         try:
             return Path(f"/sys/devices/system/cpu/cpu{processor}/topology/{name}").read_text().strip()
@@ -60,7 +60,7 @@ def _siblings(processor: int) -> str:
 
 
 def _quota() -> int:
-    """Processors' worth of time that a control group grants; a large number where there is no limit."""
+    """Number of processors whose time a control group grants; a large number without a limit."""
     unlimited = 1 << 20
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -70,14 +70,14 @@ def _quota() -> int:
 
 
 def processors_for(index: int, affinity: Sequence[int] | None, *, strict: bool) -> tuple[int, ...] | None:
-    """Where thread ``index`` of a team may run: one processor each if ``strict``, else all of ``affinity``."""
+    """The processors on which thread ``index`` of a team may run: one each if ``strict``, else all of ``affinity``."""
     if affinity is None:
         return None
     return (affinity[index % len(affinity)],) if strict else tuple(affinity)
 
 
 def place_this_thread(processors: Sequence[int] | None, priority: str) -> None:
-    """Restrict the calling thread to ``processors`` and set its priority; what the system refuses is logged."""
+    """Restrict the calling thread to ``processors`` and set its priority; a refusal of the system is logged."""
     if processors is not None:
         _attempt(f"affinity {tuple(processors)}", lambda: _set_affinity(processors))
     if priority != "normal":

@@ -1,34 +1,34 @@
-"""The native half of the team: the loop that walks a tape, what the threads run, and the visits to Python.
+"""The native part of the team: the loop over a tape, the main functions of threads, and calls of Python.
 
-These are kernels like any other (compiled by the same compiler, kept in the same cache), only that the team calls them
-itself.  Memory is laid out in :mod:`ggplug_cpu.context`.
+These are kernels (compiled by the same compiler, kept in the same cache) that the team calls itself.  Memory is laid
+out in :mod:`ggplug_cpu.context`.
 
 Memory order
 ------------
 Processors such as Arm's let one thread's plain loads and stores appear to others in another order than the program's.
-Threads therefore hand things over at five places alone, each by an atomic word; everything else is plain:
+Threads therefore pass data to each other at only five places, each by an atomic word; all other accesses are plain:
 
 ==========================  =================================================================================
-what is handed over          how
+passed on                    how
 ==========================  =================================================================================
 a computation                :func:`start_others` adds to GENERATION behind all that describes it (the words of the
                              team and of the tape, parameters, the inputs' bytes, machine code); the others read
                              GENERATION before they read any of that
 results between entries      :func:`~ggplug_cpu.context.meet`
 results to the caller        :func:`finish` adds to FINISHED behind a thread's last store; :func:`wait_for_others` reads
-                             it before thread 0 returns.  So nobody is in the tape when its words are written again,
-                             and the plain resets of the next computation reach everybody with the next GENERATION
+                             it before thread 0 returns.  So no thread reads the tape when its words are written
+                             again, and the next GENERATION publishes the plain resets of the next computation
 sleep and waking             :func:`falls_asleep` and :func:`wake`: each writes one word and then reads the other's, and
                              both are sequentially consistent, so at least one of the two sees the other
-pieces of one entry          ``next_chunk``: each number is given once; a piece's bytes have one writer
+chunks of one entry          ``next_chunk`` returns each number once; a chunk's bytes have one writer
 ==========================  =================================================================================
 
-The word ABORT needs no order: whoever sees it late computes a little longer.  The words that Python writes
+The word ABORT needs no order: a thread that sees it late computes a little longer.  The words that Python writes
 (``Team.run``) are written by the thread that starts the computation.  ``nox -s litmus`` asks a model of AArch64's
 memory whether the machine code of these functions keeps these promises.
 """
 
-# what intrinsics return is known to the compiler of kernels alone
+# only the compiler of kernels knows what intrinsics return
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ TAPE_COUNTERS = 16
 TAPE_PARALLEL = 24
 TAPE_WORDS = 4
 
-# A ring of time stamps: its rows, how many there are room for, how many were written.
+# A ring of time stamps: the address of its rows, its capacity, the number of rows written.
 RING_ROWS = 0
 RING_CAPACITY = 8
 RING_WRITTEN = 16
@@ -132,7 +132,7 @@ def stamp(team: int, trace: int, row: int, start: int) -> None:
 
 @device_function
 def walk(ctx: int) -> None:
-    """Run the tape at hand on this thread, to its end or until the computation is aborted."""
+    """Run the current tape on this thread, to its end or until the computation is aborted."""
     team = load_word(ctx + TEAM)
     index = load_word(ctx + THREAD_INDEX)
     n_threads = load_word(team + N_THREADS)
@@ -166,21 +166,24 @@ def walk(ctx: int) -> None:
                 stamp(team, trace, i, start)
 
 
-# -- handing over -----------------------------------------------------------------------------------
+# -- synchronisation -----------------------------------------------------------------------------------
 
 
 @device_function
 def wake(ctx: int) -> bool:
-    """Take the mark of a thread that sleeps, or is about to: True if its lock has to be released."""
+    """Clear the mark of a thread that sleeps, or is about to; True if it was set, and the thread's lock has to be
+    released.
+    """
     return atomic_exchange(ctx + ASLEEP, 0) == 1
 
 
 @device_function
 def falls_asleep(ctx: int, team: int, seen: int) -> bool:
-    """Mark this thread asleep; False if there is work after all.  After True it waits for its lock.
+    """Mark this thread asleep; False if a new computation has started.  After True the caller waits for its lock.
 
-    A thread that starts a computation after the mark finds it and releases the lock.  One that started it before shows
-    in the generation; if it has taken the mark nevertheless, its release of the lock is on its way and is waited for.
+    A thread that starts a computation after the mark is set finds it and releases the lock.  A computation that started
+    before shows in the generation; if its starter has cleared the mark nevertheless, it will release the lock, so this
+    thread waits for that.
     """
     atomic_exchange(ctx + ASLEEP, 1)
     return atomic_load(team + GENERATION) == seen or atomic_exchange(ctx + ASLEEP, 0) == 0
@@ -188,7 +191,7 @@ def falls_asleep(ctx: int, team: int, seen: int) -> bool:
 
 @device_function
 def start_others(team: int, n_threads: int) -> None:
-    """Thread 0: hand the computation that the team's words describe to the other threads."""
+    """Thread 0: start the computation that the team's words describe on the other threads."""
     atomic_add(team + GENERATION, 1)
     for i in range(1, n_threads):
         ctx = load_word(team + CONTEXTS) + CONTEXT_BYTES * i
@@ -198,19 +201,19 @@ def start_others(team: int, n_threads: int) -> None:
 
 @device_function
 def finish(team: int) -> None:
-    """Any other thread: it has left the tape."""
+    """Other threads: report that this thread has left the tape."""
     atomic_add(team + FINISHED, 1)
 
 
 @device_function
 def wait_for_others(team: int, n_threads: int) -> None:
-    """Thread 0: wait until all have left the tape; their results are seen then."""
+    """Thread 0: wait until all threads have left the tape; their results are visible then."""
     rounds = 0
     while atomic_load(team + FINISHED) != n_threads - 1:
         rounds = wait_a_little(team, 0, rounds)
 
 
-# -- what the threads run ---------------------------------------------------------------------------
+# -- main functions of threads ---------------------------------------------------------------------------
 
 
 @kernel
@@ -236,7 +239,7 @@ def team_compute() -> Body:
         store_word(team + DEADLINE, ticks() + load_word(team + SLICE))
         refetch_instructions()  # another Python thread may have loaded a kernel
 
-        # a tape of entries for one thread wakes nobody, and thread 0 meets nobody
+        # a tape of entries for one thread wakes no thread and has no barriers
         together = n_threads > 1 and load_word(tape + TAPE_PARALLEL) != 0
         if together:
             start_others(team, n_threads)
@@ -253,7 +256,7 @@ def team_compute() -> Body:
 
 @kernel
 def team_work() -> Body:
-    """Any other thread: spin for a while, sleep, walk when there is something, until the team closes."""
+    """Other threads: spin for a while, sleep, and run tapes, until the team closes."""
 
     def body(ctx: int, team: int) -> None:
         seen = load_word(ctx + LAST_GENERATION)
@@ -278,7 +281,7 @@ def team_work() -> Body:
 
 @kernel
 def team_dismiss() -> Body:
-    """Send the other threads home.  Only between computations."""
+    """End the other threads.  Only between computations."""
 
     def body(team: int, unused: int) -> None:
         store_word(team + CLOSING, 1)
@@ -289,12 +292,12 @@ def team_dismiss() -> Body:
 
 @kernel
 def team_poll() -> Body:
-    """Thread 0 visits Python: signal handlers run, the abort callback is asked; either may end the computation."""
+    """Thread 0: run signal handlers and call the abort callback; either may end the computation."""
 
     def body(team: int, unused: int) -> None:
         now = nanoseconds(team)
         length = load_word(team + SLICE)
-        # the counter's rate is unknown: what the last slice took says how long the next should be
+        # the counter's rate is unknown, so the length of the next time slice follows from the last one
         length = length * POLL_NANOSECONDS // max(now - load_word(team + POLLED_AT), POLL_NANOSECONDS // 64)
         store_word(team + SLICE, max(length, 1))
         if atomic_load(team + ABORT) == RUNNING:

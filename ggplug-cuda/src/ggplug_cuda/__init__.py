@@ -16,7 +16,7 @@ _INSTALL = 'pip install "ggplug-core[cuda13]" (or cuda12, by the driver; rocm7 f
 
 
 class CudaRegistration(SimtRegistration):
-    """The CUDA backend; devices are listed without making a context."""
+    """The CUDA backend; it lists devices without making a context."""
 
     name = "CUDA"
     version = "0.1.0"

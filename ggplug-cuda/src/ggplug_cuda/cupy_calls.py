@@ -1,4 +1,4 @@
-"""The few calls of CuPy that this package makes: nothing else here imports CuPy.
+"""The few functions of CuPy that this package calls: no other module of it imports CuPy.
 
 Devices, drivers and queues get this module as an object from :attr:`ggplug_cuda.CudaRegistration.cuda`.
 """
@@ -22,4 +22,4 @@ except ImportError:
     _cublas = None
 
 cublas: Any = _cublas
-"""cuBLAS, or None where its library is not installed: products then go through our own kernels."""
+"""cuBLAS, or None where its library is not installed: the kernels of ggplug then compute products."""

@@ -1,4 +1,4 @@
-"""Which CUDA devices there are, and what they are."""
+"""Lists the CUDA devices with their properties."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_DEVICE = 100  # cudaErrorNoDevice
 
 
 class CudaDevice(SimtDevice):
-    """One GPU; ``number`` is CUDA's, ``facts`` what ``cudaGetDeviceProperties`` tells."""
+    """One GPU; ``number`` is CUDA's, ``facts`` the result of ``cudaGetDeviceProperties``."""
 
     def __init__(self, number: int, facts: Mapping[str, Any], registration: SimtRegistration, cuda: Any) -> None:
         self.cuda = cuda
@@ -39,7 +39,7 @@ class CudaDevice(SimtDevice):
 
 
 def architecture(facts: Mapping[str, Any], is_hip: bool) -> str:
-    """What kernels are compiled for: ``sm_90``, ``gfx942``."""
+    """The architecture that kernels are compiled for: ``sm_90``, ``gfx942``."""
     if is_hip:
         return str(facts["gcnArchName"].decode().partition(":")[0])
     return f"sm_{facts['major']}{facts['minor']}"
@@ -59,7 +59,7 @@ def list_devices(registration: SimtRegistration, cuda: Any) -> list[Device]:
 
 
 def _nothing(runtime: Any, error: Any) -> GGPlugError:
-    """Why there is no device, in words for people who do not know CUDA's."""
+    """The error for a machine without CUDA devices, in words that need no knowledge of CUDA."""
     installed, wanted = runtime.driverGetVersion(), runtime.runtimeGetVersion()
     if error.status == _INSUFFICIENT_DRIVER and installed == 0:
         return DeviceNotFoundError("no driver of a GPU is installed", remedy="install the GPU vendor's driver")

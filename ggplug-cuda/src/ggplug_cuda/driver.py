@@ -1,4 +1,4 @@
-"""The five primitives on CUDA, and what CUDA has beyond them: captured graphs, cuBLAS, peers, pinned memory."""
+"""The driver of CUDA: memory, programs, launches and events; captured graphs, cuBLAS, peers, pinned memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ggplug_simt.c import CLibrary, MatrixProduct
 log = logging.getLogger("ggplug")
 
 ARGUMENTS = 16
-"""Pointers that a kernel takes at most."""
+"""Most pointers among a kernel's arguments."""
 
 _NO_BLAS_MEMORY = 3  # CUBLAS_STATUS_ALLOC_FAILED
-_CAPTURE = range(900, 910)  # cudaErrorStreamCapture...: something else in the process was in the way
+_CAPTURE = range(900, 910)  # cudaErrorStreamCapture...: another call in the process broke the capture
 # After these the process cannot use the device any more: ECC errors, NVLink, faults of a kernel, a destroyed context.
 _LOST = (46, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 999)
-# cudaError_t and CUresult agree where they mean the same.
+# cudaError_t and CUresult have equal values for equal errors.
 _MEANINGS = {2: Failure.MEMORY, **dict.fromkeys(_LOST, Failure.LOST)}
 
 
@@ -35,7 +35,7 @@ class CompileError(Exception):
 
 
 class CudaKernel(Bound):
-    """A function, and its arguments where ``cuLaunchKernel`` takes them from: an array of their addresses."""
+    """A kernel, and its arguments in the form of ``cuLaunchKernel``: an array of their addresses."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -58,7 +58,7 @@ class CudaKernel(Bound):
 
 
 class Current:
-    """Makes a device the thread's own, and in the end the one that was."""
+    """A context that makes a device the thread's current one, and restores the previous one at its end."""
 
     def __init__(self, runtime: Any, number: int) -> None:
         self._runtime = runtime
@@ -66,7 +66,7 @@ class Current:
 
     def __enter__(self) -> None:
         self._before = self._runtime.getDevice()
-        # Even if it is the thread's own already: this binds the context, which launches in a new thread need.
+        # Even if it is the current one already: this binds the context, which launches in a new thread need.
         self._runtime.setDevice(self._number)
 
     def __exit__(self, *_: object) -> None:
@@ -75,13 +75,13 @@ class Current:
 
 
 class CudaQueue(StepwiseQueue):
-    """A stream of its own, which does not wait for CUDA's default one."""
+    """A CUDA stream that does not wait for the default stream."""
 
     def __init__(self, driver: CudaDriver) -> None:
         self._driver = driver
         self.cuda = driver.cuda
         self.stream = driver.cuda.Stream(non_blocking=True)
-        # Another thread that waits for a stream while it captures would spoil the capture.
+        # If another thread waited for a stream during its capture, the capture would fail.
         self._capturing = threading.Lock()
         self._blas_handle: int | None = None
 
@@ -95,7 +95,10 @@ class CudaQueue(StepwiseQueue):
     def free(self) -> None:
         handle, self._blas_handle = self._blas_handle, None
         if handle is not None:
-            lost = (self.cuda.cublas.CUBLASError, self.cuda.runtime.CUDARuntimeError)  # then there is nothing to give
+            lost = (
+                self.cuda.cublas.CUBLASError,
+                self.cuda.runtime.CUDARuntimeError,
+            )  # on a lost device there is nothing to release
             with contextlib.suppress(*lost), self._driver.current():
                 self.cuda.cublas.destroy(handle)
 
@@ -137,7 +140,7 @@ class CudaQueue(StepwiseQueue):
                     for start in launchers:
                         start()
                 finally:
-                    if self._is_capturing():  # wherever Ctrl-C came
+                    if self._is_capturing():  # whenever Ctrl-C came
                         graph = self.stream.end_capture()
         except (self.cuda.runtime.CUDARuntimeError, self.cuda.driver.CUDADriverError) as error:
             if error.status not in _CAPTURE:
@@ -149,7 +152,7 @@ class CudaQueue(StepwiseQueue):
     def _is_capturing(self) -> bool:
         try:
             return bool(self.stream.is_capturing())
-        except RuntimeError:  # an error has invalidated the capture, which only its end takes the stream out of
+        except RuntimeError:  # an error has invalidated the capture, which only ending it takes the stream out of
             return True
 
     def record(self) -> Any:
@@ -163,7 +166,7 @@ class CudaQueue(StepwiseQueue):
 
     def stall(self) -> Callable[[], None]:
         gate = threading.Event()
-        # CUDA calls it on a thread of its own, in the stream's turn; it may not call CUDA.
+        # CUDA calls it on another thread, in the order of the stream; it may not call CUDA.
         self.stream.launch_host_func(lambda opened: opened.wait(), gate)
         return gate.set
 
@@ -173,7 +176,7 @@ class CudaQueue(StepwiseQueue):
 
 
 class CudaDriver(Driver):
-    """A GPU in CUDA's primary context, which other libraries of the process share."""
+    """A GPU in CUDA's primary context, which other libraries of the process use, too."""
 
     def __init__(self, cuda: Any, number: int, facts: Mapping[str, Any]) -> None:
         self.cuda = cuda
@@ -206,7 +209,7 @@ class CudaDriver(Driver):
         return self._pool.malloc(size)
 
     def free(self, handle: Any) -> None:
-        # To the pool, and what the pool does not need at all to other programs.  A lost device frees nothing.
+        # To the pool, and from there unused memory to other programs.  A lost device frees nothing.
         handle.mem.free()
         with contextlib.suppress(self.cuda.runtime.CUDARuntimeError), self.current():
             if not self._pool.used_bytes():
@@ -257,7 +260,7 @@ class CudaDriver(Driver):
         blas, meaning = self.cuda.cublas, Failure.OTHER
         if isinstance(error, CompileError):
             meaning = Failure.COMPILE
-        elif isinstance(error, MemoryError):  # CuPy's own among them
+        elif isinstance(error, MemoryError):  # CuPy's are such, too
             meaning = Failure.MEMORY
         elif isinstance(error, (self.cuda.runtime.CUDARuntimeError, self.cuda.driver.CUDADriverError)):
             meaning = _MEANINGS.get(error.status, meaning)
@@ -267,7 +270,7 @@ class CudaDriver(Driver):
 
 
 def compiler_options(cuda: Any, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """What NVRTC is told: the machine code of this GPU, or portable code where it is too new for this NVRTC."""
+    """The options of NVRTC: machine code for this GPU, or portable code where it is too new for this NVRTC."""
     if cuda.runtime.is_hip:
         return ("-ffp-contract=off",)
     own = 10 * facts["major"] + facts["minor"]

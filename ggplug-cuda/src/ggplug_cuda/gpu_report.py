@@ -1,7 +1,7 @@
-"""What a GPU does and how fast it is: ``python -m ggplug_cuda.gpu_report --data FOLDER OUT.json``.
+"""Reports what a GPU computes, and how fast: ``python -m ggplug_cuda.gpu_report --data FOLDER OUT.json``.
 
-The report is that of :mod:`ggplug_testing.gpu_report`; here CUDA's devices come in, with what only CuPy tells.
-Nothing has to be installed but CuPy and what ggplug-core needs for itself: with the folders of source in
+The report is that of :mod:`ggplug_testing.gpu_report`; this module adds CUDA's devices, with the facts that only CuPy
+has. Nothing has to be installed but CuPy and what ggplug-core needs for itself: with the folders of source in
 ``PYTHONPATH``, the backend is registered by hand.
 """
 
@@ -29,7 +29,7 @@ _PROPERTIES = "multiProcessorCount clockRate memoryClockRate memoryBusWidth l2Ca
 
 
 def facts(device: Any) -> Mapping[str, Any]:
-    """Versions of everything between us and the GPU, and what CUDA tells of it."""
+    """Versions of driver and libraries, and the GPU's properties from CUDA."""
     import cupy
 
     cuda = device.cuda
@@ -43,13 +43,13 @@ def facts(device: Any) -> Mapping[str, Any]:
 
 
 def figures(device: Any) -> Iterator[Step]:
-    """The product that ours are measured by, as the vendor's library computes it."""
+    """The matrix product of the vendor's library, with which ggplug's products are compared."""
     for kind in ("float32", "float16"):
         yield Step(f"the same by cupy.matmul, {kind}", functools.partial(matmul, device, kind))
 
 
 def matmul(device: Any, kind: str) -> Answer:
-    """CuPy's own product, measured as ours is."""
+    """CuPy's product, measured like ggplug's."""
     import cupy
 
     with cupy.cuda.Device(device.number):

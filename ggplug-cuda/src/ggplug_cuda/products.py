@@ -1,4 +1,4 @@
-"""Matrix products by cuBLAS, for weights that meet many columns."""
+"""Matrix products of many columns by cuBLAS."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class CudaProduct(Bound):
         self._pointers[position] = handle.ptr
 
     def set_arguments(self, position: int, arguments: npt.NDArray[np.uint8]) -> None:
-        given = arguments.view(_ARGUMENTS)[0]
-        dst, a, b = (given[name] for name in MatrixProduct.tensors)
+        decoded = arguments.view(_ARGUMENTS)[0]
+        dst, a, b = (decoded[name] for name in MatrixProduct.tensors)
         self._offsets = [int(each["offset"]) for each in (dst, a, b)]
         self._strides = [(int(each["nb"][1]) // 4, int(each["nb"][2]) // 4) for each in (dst, a, b)]
         self._extents = int(dst["ne"][0]), int(dst["ne"][1]), int(a["ne"][0])

@@ -10,7 +10,7 @@ from ggplug_simt import SimtRegistration
 
 
 class OpenCLRegistration(SimtRegistration):
-    """The OpenCL backend; devices are listed without making a context."""
+    """The OpenCL backend; it lists devices without making a context."""
 
     name = "OpenCL"
     version = "0.1.0"

@@ -1,7 +1,7 @@
 """The folder in which PoCL and pyopencl keep files for the next process.
 
-Without it they fail in ways that nobody would guess: PoCL shows no device, and pyopencl makes no kernel.  So where the
-user's cache folder cannot be written, as in many containers, they get one that lasts as long as this process.
+Without a folder PoCL shows no device, and pyopencl makes no kernel, with errors that do not name the cause.  So if the
+user's cache folder cannot be written, as in many containers, they get one that exists as long as this process.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from contextlib import contextmanager
 
 log = logging.getLogger("ggplug")
 
-_VARIABLE = "XDG_CACHE_HOME"  # both go by it on Linux, which is where PoCL is installed from PyPI
+_VARIABLE = "XDG_CACHE_HOME"  # both read it on Linux, which is where PoCL is installed from PyPI
 
 
 @contextmanager
 def writable_caches() -> Iterator[None]:
-    """While both decide where their folders are."""
+    """A context in which PoCL and pyopencl choose a cache folder that can be written."""
     user = os.environ.get(_VARIABLE)
     if not sys.platform.startswith("linux") or _can_be_written(user or os.path.expanduser("~/.cache")):
         yield
@@ -32,7 +32,7 @@ def writable_caches() -> Iterator[None]:
     try:
         yield
     finally:
-        # Others may well read what is there.
+        # Other users may read the files.
         del os.environ[_VARIABLE]
         if user is not None:
             os.environ[_VARIABLE] = user

@@ -1,4 +1,4 @@
-"""Which OpenCL devices there are, and what they are."""
+"""Lists the OpenCL devices with their properties."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OpenCLDevice(SimtDevice):
             kind=kind,
             total_memory=handle.global_mem_size,
             device_id=device_id(handle),
-            # Where device memory is host memory, pinning gains nothing.
+            # If device memory is host memory, pinning gains nothing.
             pinned=kind is DeviceKind.GPU,
             registration=registration,
         )
@@ -44,7 +44,7 @@ class OpenCLDevice(SimtDevice):
 
 
 def list_devices(registration: Registration) -> list[Device]:
-    """All devices of all platforms, in the loader's order.  A platform that fails is logged and left out.
+    """All devices of all platforms, in the loader's order.  A platform that fails is logged and skipped.
 
     Raises DeviceNotFoundError if there is none.
     """
@@ -93,15 +93,15 @@ def device_kind(handle: Any) -> DeviceKind:
 
 
 def device_id(handle: Any) -> str | None:
-    """The PCI address if the driver tells it, else the UUID, else None."""
+    """The PCI address if the driver reports it, else the UUID, else None."""
     for ask in (_pci_khr, _pci_nvidia, _pci_amd, _uuid):
-        found = _told(ask, handle)
+        found = _reported(ask, handle)
         if found:
             return found
     return None
 
 
-def _told(ask: Callable[[Any], str], handle: Any) -> str:
+def _reported(ask: Callable[[Any], str], handle: Any) -> str:
     try:
         return ask(handle)
     except (cl.Error, AttributeError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The five primitives on OpenCL."""
+"""The driver of OpenCL: memory, programs, launches and events."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ OPTIONS = ["-cl-std=CL1.2"]
 class OpenCLProgram:
     """A built program of one kernel.
 
-    ``spare``: its ``cl_kernel`` objects that nobody uses now.  pyopencl writes Python code for each that it makes,
-    which takes longer than all else that a plan does for a launch.
+    ``spare``: its ``cl_kernel`` objects that are not in use.  pyopencl generates Python code for each new one, which
+    takes longer than the rest of a plan's work for a launch.
     """
 
     def __init__(self, built: Any) -> None:
@@ -38,7 +38,7 @@ class OpenCLProgram:
         self.spare: list[Any] = []
 
     def kernel(self, name: str) -> Any:
-        """A ``cl_kernel`` for one user."""
+        """A ``cl_kernel`` for one launch of a plan."""
         try:
             return self.spare.pop()
         except IndexError:
@@ -46,7 +46,7 @@ class OpenCLProgram:
 
 
 class OpenCLBound(Bound):
-    """A ``cl_kernel`` of its own: OpenCL keeps arguments in it.  Goes to ``spare`` in the end."""
+    """A ``cl_kernel`` for one launch, as OpenCL keeps the arguments in it.  Returns to ``spare`` in the end."""
 
     def __init__(self, kernel: Any, spare: list[Any]) -> None:
         self.kernel = kernel
@@ -69,7 +69,7 @@ class OpenCLQueue(StepwiseQueue):
         self.context = context
         self.queue = cl.CommandQueue(context, device)
 
-    # pyopencl's events of transfers wait when they are dropped, so whoever wants to go on has to keep them.
+    # pyopencl's events of transfers wait when they are freed, so the caller has to keep them.
 
     def write(self, handle: Any, offset: int, data: Bytes) -> object:
         return cl.enqueue_copy(self.queue, handle, data, dst_offset=offset, is_blocking=False)
@@ -117,7 +117,7 @@ class OpenCLDriver(Driver):
     def __init__(self, device: Any) -> None:
         self.device = device
         with writable_caches():
-            importlib.import_module("pyopencl.invoker")  # which opens its file when it is imported
+            importlib.import_module("pyopencl.invoker")  # it opens its cache file when it is imported
         self.context = cl.Context([device])
         processor = bool(device.type & cl.device_type.CPU)
         self.identity = "\n".join(
@@ -130,7 +130,7 @@ class OpenCLDriver(Driver):
             max_lanes=device.max_work_group_size,
         )
         self.library = CLibrary("opencl", self.properties)
-        # PoCL would allocate when memory is first used, and crash if there is none then; on a CPU both are host memory.
+        # PoCL would allocate at the first use, and crash if there is no memory then; on a CPU both are host memory.
         self.memory_flags = cl.mem_flags.READ_WRITE | (cl.mem_flags.ALLOC_HOST_PTR if processor else 0)
         self.total_memory = device.global_mem_size
         self.max_buffer = device.max_mem_alloc_size
@@ -159,7 +159,7 @@ class OpenCLDriver(Driver):
 
     def _built(self, program: Any) -> OpenCLProgram:
         with warnings.catch_warnings():
-            # Some compilers always have something to say, if only that they are done.
+            # Some compilers log a message for every program.
             warnings.simplefilter("ignore", cl.CompilerWarning)
             # Binaries are kept by ggplug or by the driver, so pyopencl need not keep them too.
             return OpenCLProgram(program.build(options=OPTIONS, devices=[self.device], cache_dir=False))

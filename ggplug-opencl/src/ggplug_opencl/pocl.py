@@ -1,8 +1,8 @@
 """PoCL on processors that are newer than its compiler.
 
 PoCL takes the processor's name from LLVM.  An LLVM that doesn't know the processor calls it ``generic``, a name that
-its own C front end then refuses ("unknown target CPU 'generic'"), so no kernel compiles.  What the processor can do
-is known all the same, from its feature flags; so the device is told the name of an older processor with these features.
+its C front end then refuses ("unknown target CPU 'generic'"), so no kernel compiles.  The
+processor's feature flags are known, so this module sets the name of an older processor with these features.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NAMES = (
     ({"sse4_2", "popcnt"}, b"nehalem"),
 )
 _UNKNOWN = b"generic\0"
-_SEARCHED = 4096  # bytes of a device's description in which its processor's name is looked for
+_SEARCHED = 4096  # bytes of a device's description that are searched for its processor's name
 
 _kept: list[Any] = []
 
 
 def name_processor(handle: Any) -> bytes | None:
-    """Names the processor of a PoCL device whose name PoCL doesn't know; returns the name that was given, if one was.
+    """Sets the processor's name of a PoCL device if PoCL doesn't know it; returns the new name, or None.
 
     Only for PoCL on x86-64 Linux, which is where it is installed from PyPI.
     """
@@ -54,7 +54,7 @@ def name_processor(handle: Any) -> bytes | None:
 def _find(memory: Any, device: int) -> int | None:
     """The address of the pointer to ``generic`` in a device's description.
 
-    Read through the kernel, so that a pointer that is none is an error and no crash.
+    Reads through the kernel, so that an invalid pointer is an error and no crash.
     """
     memory.seek(device)
     words = memoryview(memory.read(_SEARCHED)).cast("Q")

@@ -1,11 +1,11 @@
-"""What runs programs on GPUs over a vendor's primitives, and a library of programs in one C dialect.
+"""A runtime for programs on GPUs over a vendor's driver, and a library of programs in one C dialect.
 
 A vendor package provides a :class:`Driver` and its :class:`Queue`, names the :class:`Library` that its compiler reads,
 and lists its :class:`SimtDevice` objects in a :class:`SimtRegistration`.
 """
 
 from ggplug_simt.device import SimtDevice
-from ggplug_simt.driver import Binding, Compiled, Dispatch, Driver, Failure, Queue, Work
+from ggplug_simt.driver import Binding, Compiled, Dispatch, Driver, Failure, LaunchSequence, Queue
 from ggplug_simt.library import Launch, Launches, Library, TensorArgument, VendorProgram
 from ggplug_simt.memory import SimtBuffer, SimtBufferType, SimtHostBufferType
 from ggplug_simt.plan import SimtPlan
@@ -22,6 +22,7 @@ __all__ = [
     "Driver",
     "Failure",
     "Launch",
+    "LaunchSequence",
     "Launches",
     "Library",
     "Properties",
@@ -37,5 +38,4 @@ __all__ = [
     "StepwiseQueue",
     "TensorArgument",
     "VendorProgram",
-    "Work",
 ]

@@ -1,4 +1,4 @@
-"""Where the tensors of a plan's launches lie: argument structs and bindings, worked out for all launches at once."""
+"""Argument structs and bindings of the tensors of a plan's launches, computed for all launches at once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _WORD = 4
 
 
 class Owner(NamedTuple):
-    """A tensor of a launch: number of the launch, and its own number in it."""
+    """A tensor of a launch: number of the launch, and number of the tensor in it."""
 
     launch: int
     tensor: int
 
 
 class Changed(NamedTuple):
-    """What a new place changes: bindings, and the launches whose structs are not what they were."""
+    """The changes of a new allocation: bindings, and the launches whose structs have changed."""
 
     bindings: list[tuple[Owner, Binding]]
     structs: list[int]
@@ -54,7 +54,7 @@ class Arguments:
         self._columns: list[tuple[int, int, int, bool]] = []  # of each tensor: member's byte, delta, span, written
         self._end = 0
         self.bound = False
-        """Whether the queue has what stands here.  Not while it gets it, nor after that broke off."""
+        """Whether the queue has all bindings and structs.  False during a transfer to it, and after one that failed."""
         self._memories: list[DeviceMemory] = []
         self._which: Indexes = np.empty(0, np.int64)
         self._bases: Indexes = np.empty(0, np.int64)
@@ -84,9 +84,10 @@ class Arguments:
         self._structs, self._columns = [], []
 
     def place(self, memories: list[DeviceMemory], which: Indexes, offsets: Indexes) -> Changed:
-        """Takes over where the tensors lie: the memory ``memories[which[i]]``, ``offsets[i]`` bytes into it.
+        """Stores the places of the tensors: the memory ``memories[which[i]]``, ``offsets[i]`` bytes into it.
 
-        Who gives the answer to the queue sets :attr:`bound` after that.  Until then, everything counts as changed.
+        The caller passes the changes to the queue, and then sets :attr:`bound`.  Until then everything counts as
+        changed.
         """
         bound, self.bound = self.bound, False
         offsets = offsets + self._deltas
@@ -100,7 +101,7 @@ class Arguments:
         rest = offsets - bases
         words = self.data.view(self._library.offset)
         moved = which == which
-        # A memory's number means something only together with the list that it counts.
+        # The number of a memory is valid only for its list.
         if bound and len(memories) == len(self._memories):
             same = np.array([new is old for new, old in zip(memories, self._memories, strict=True)], bool)
             moved = (which != self._which) | ~same[which] | (bases != self._bases) | (sizes != self._sizes)
@@ -111,7 +112,7 @@ class Arguments:
         return Changed([(self.owners[n], self.binding(n)) for n in moved.nonzero()[0].tolist()], structs)
 
     def binding(self, number: int) -> Binding:
-        """Where tensor ``number`` of all is bound now."""
+        """The binding of tensor ``number`` of all."""
         memory = self._memories[self._which[number]]
         return Binding(memory.handle, int(self._bases[number]), int(self._sizes[number]))
 

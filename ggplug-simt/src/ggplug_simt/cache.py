@@ -24,7 +24,7 @@ class ProgramCache(KernelFiles):
         self._devices = devices
 
     def prebuild(self, progress: Progress) -> int:
-        """Compiles what encoders and decoders need and is missing; returns how many were compiled."""
+        """Compiles the missing programs that encoders and decoders need; returns how many were compiled."""
         compiled = 0
         wanted = [(d, program) for d in self._devices() if isinstance(d, SimtDevice) for program in likely(d)]
         for done, (device, program) in enumerate(wanted):
@@ -36,7 +36,7 @@ class ProgramCache(KernelFiles):
 
 
 def likely(device: SimtDevice) -> Iterable[Program]:
-    """The programs that a device needs for the models that there are, each once."""
+    """The programs that a device needs for the supported models, each once."""
     found: dict[Program, None] = {}
 
     def note(kernel: Launches) -> None:
@@ -55,15 +55,15 @@ def likely(device: SimtDevice) -> Iterable[Program]:
 
 
 def likely_graphs() -> Iterator[Graph]:
-    """What such layers compute whose nodes a device may compute together."""
+    """Graphs of such layers with groups of nodes that a device may compute together."""
     row, x = new_tensor(types.F32, (512,)), new_tensor(types.F32, (512, 64))
     for normed in (ops.norm(x), ops.norm(ops.add(x, x))):
         yield Graph(ops.add(ops.mul(normed, row), row))
     yield Graph(ops.mul(ops.rms_norm(x), row))
     ids, places = new_tensor(types.I32, (64,)), new_tensor(types.I64, (64,))
     for mode in (types.RopeMode.NORMAL, types.RopeMode.NEOX):
-        turned = ops.rope(new_tensor(types.F32, (64, 8, 64)), ids, n_dims=64, mode=mode)
-        yield Graph(ops.set_rows(new_tensor(types.F16, (512, 256)), ops.reshape(turned, 512, 64), places))
+        rotated = ops.rope(new_tensor(types.F32, (64, 8, 64)), ids, n_dims=64, mode=mode)
+        yield Graph(ops.set_rows(new_tensor(types.F16, (512, 256)), ops.reshape(rotated, 512, 64), places))
     for kind in (types.F32, types.F16, types.BF16, *block_types()):
         weight = new_tensor(kind, (512, 512))
         for columns in (1, 24, 512):
@@ -77,7 +77,7 @@ def likely_graphs() -> Iterator[Graph]:
 
 
 def likely_nodes() -> Iterator[Tensor]:
-    """What the layers of an encoder and of a decoder compute, at typical sizes."""
+    """The nodes of layers of an encoder and of a decoder, at typical sizes."""
     x = new_tensor(types.F32, (512, 64, 3))
     row = new_tensor(types.F32, (512,))
     ids = new_tensor(types.I32, (64,))
@@ -110,7 +110,7 @@ def likely_nodes() -> Iterator[Tensor]:
         experts = new_tensor(kind, (512, 512, 8))
         for tokens in (1, 64, 512):
             yield ops.mul_mat_id(experts, new_tensor(types.F32, (512, 1, tokens)), new_tensor(types.I32, (2, tokens)))
-    for length in (1, 64):  # attention: scores, and the mixture of values
+    for length in (1, 64):  # attention: logits, and weighted sums of values
         keys = ops.permute(new_tensor(types.F32, (64, 8, 64)), 0, 2, 1, 3)
         queries = ops.permute(new_tensor(types.F32, (64, 8, length)), 0, 2, 1, 3)
         yield ops.mul_mat(keys, queries)

@@ -1,4 +1,4 @@
-"""The device: everything that is no vendor's, over a :class:`~ggplug_simt.driver.Driver` and its library."""
+"""The device: the parts common to all vendors, over a :class:`~ggplug_simt.driver.Driver` and its library."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from ggplug_simt.runtime import Runtime
 from ggplug_simt.stream import SimtBackend, SimtEvent
 
 OFFLOADED = 32
-"""Columns from which copying weights over pays (GGML_OP_OFFLOAD_MIN_BATCH of ggml-cuda)."""
+"""Columns from which on copying weights to the device pays (GGML_OP_OFFLOAD_MIN_BATCH of ggml-cuda)."""
 
 
 class SimtDevice(Device):
-    """A device with memory, queues and programs of its own.
+    """A device with its own memory, queues and programs.
 
-    Listing devices costs no context: the driver is made by ``open_driver`` when it is first needed.  A process that is
-    forked after that list was made cannot use them.
+    Listing devices makes no context: ``open_driver`` makes the driver when it is first needed.  A process that is
+    forked after devices were listed cannot use them.
     """
 
     def __init__(
@@ -68,7 +68,10 @@ class SimtDevice(Device):
 
     @property
     def driver(self) -> Driver:
-        """The vendor's driver, opened at first use.  Raises ComputeError if it does not start; it is tried again."""
+        """The vendor's driver, opened at first use.
+
+        Raises ComputeError if it does not start; the next use tries again.
+        """
         return self.runtime.driver
 
     @property
@@ -78,7 +81,7 @@ class SimtDevice(Device):
 
     @property
     def used(self) -> int:
-        """Bytes that buffers and streams of this process take."""
+        """Bytes of the device's memory that buffers and streams of this process use."""
         return self.runtime.ledger.used
 
     @property
@@ -109,14 +112,14 @@ class SimtDevice(Device):
         return self.driver.library.patterns
 
     def match(self, group: Group) -> Launches | Decline:
-        """The launches that compute a group, or why there are none."""
+        """The launches that compute a group, or the reason why it declines."""
         driver = self.driver
         found = driver.library.match(group)
         declined = None if isinstance(found, Decline) else beyond(driver.properties, found)
         return found if declined is None else declined
 
     def offload_op(self, node: Tensor) -> bool:
-        """On a GPU with memory of its own: if so many columns use the weights that copying them over pays."""
+        """True on a GPU with its own memory, if enough columns use the weights that copying them pays."""
         return self.kind is DeviceKind.GPU and _columns(node) >= OFFLOADED
 
     def init(self, **params: Any) -> SimtBackend:
@@ -128,9 +131,9 @@ class SimtDevice(Device):
 
 
 def _columns(node: Tensor) -> int:
-    """How many columns share the weights of a node (get_op_batch_size of ggml-cuda)."""
+    """The number of columns that share the weights of a node (get_op_batch_size of ggml-cuda)."""
     if isinstance(node.op, ops.GetRows):
-        return 0  # of all the rows that would be copied it takes a few
+        return 0  # get_rows reads only a few of the rows that would be copied
     if isinstance(node.op, ops.MulMat):
         return node.ne[1]
     if isinstance(node.op, (ops.MulMatId, ops.Rotary)):

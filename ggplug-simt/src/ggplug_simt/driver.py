@@ -1,21 +1,20 @@
-"""What a vendor's package provides: primitives on memory, programs and queues, and the library of programs.
+"""The interface of a vendor's driver: memory, programs, queues, and the library of programs.
 
 ==============  ==========================================================================================
 library         :attr:`Driver.library`: the programs in the language that the driver compiles
 allocate        :meth:`Driver.allocate`, :meth:`Driver.free`
 copy            :meth:`Queue.write`, :meth:`Queue.read`, :meth:`Queue.copy`, :meth:`Queue.fill`
 compile         :meth:`Driver.compile`, :meth:`Driver.load`
-launch          :meth:`Queue.work`: all launches of a plan at once
+launch          :meth:`Queue.sequence`: all launches of a plan at once
 event           :meth:`Queue.record`, :meth:`Queue.wait`
 ==============  ==========================================================================================
 
-What a vendor has beyond them is optional: pinned memory, vendor programs that multiply matrices, copies between
-devices (:meth:`Driver.reaches`).  A driver whose queues take launches one by one writes a
-:class:`~ggplug_simt.stepwise.StepwiseQueue`.
+Further capabilities are optional: pinned memory, vendor programs that multiply matrices, copies between
+devices (:meth:`Driver.reaches`).  A driver whose queues take launches one by one derives
+its queue from :class:`~ggplug_simt.stepwise.StepwiseQueue`.
 
-Handles, programs and marks are objects of the vendor's own kind; nothing here looks into them.  A vendor's
-functions raise whatever its library raises: :meth:`Driver.failure` says what kind of failure that is, and
-the runtime turns it into the typed error that names op, kernel and device.
+Handles, programs and marks are opaque objects of the vendor.  A vendor's functions raise whatever its library raises:
+:meth:`Driver.failure` classifies the exception, and the runtime raises a typed error that names op, kernel and device.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ Compilation = Any
 Mark = Any
 
 ANY_THREAD = nullcontext()
-"""What :meth:`Driver.current` answers where any thread can call at any time."""
+"""The result of :meth:`Driver.current` if any thread can call the driver at any time."""
 
 
 class Failure(enum.Enum):
-    """What an exception of a vendor's library means."""
+    """The kinds of failure that an exception of a vendor's library can mean."""
 
     MEMORY = "out of memory"
     COMPILE = "a program does not compile"
@@ -60,11 +59,11 @@ class Compiled(NamedTuple):
 class Dispatch(NamedTuple):
     """A launch as a queue gets it.
 
-    ``program``: what :meth:`Driver.compile` or :meth:`Driver.load` answered with, or a
+    ``program``: the result of :meth:`Driver.compile` or :meth:`Driver.load`, or a
     :class:`~ggplug_simt.library.VendorProgram` itself.  ``kernel``: the function in it.  ``grid``: work-groups in two
-    dimensions; there may be up to a row more than the launch has, which the program discards.  ``lanes``: items of a
-    group.  ``written``: for each tensor, whether its binding is stored to.  ``arguments``: first byte and size of the
-    struct in the work's array.
+    dimensions; there may be up to a row too many, which the program discards.  ``lanes``: items of a group.
+    ``written``: for each tensor, whether the launch stores to its binding.  ``arguments``: first byte and size of the
+    struct in the array of the launch sequence.
     """
 
     program: Compilation
@@ -87,40 +86,40 @@ class Binding(NamedTuple):
     size: int
 
 
-class Work(ABC):
-    """The launches of a plan in a queue: bound once, given again and again.
+class LaunchSequence(ABC):
+    """The launches of a plan in a queue: bound once, submitted many times.
 
-    ``at``: number of the launch that was being given when a call raised.
+    ``at``: number of the launch that was being submitted when a call raised.
     """
 
     at: int = 0
 
     @abstractmethod
     def replace(self, number: int, dispatch: Dispatch) -> None:
-        """Takes another variant of a launch; its tensors and arguments are bound anew after that."""
+        """Replaces a launch by another variant; its tensors and arguments are bound again after that."""
 
     @abstractmethod
     def bind(self, number: int, tensor: int, binding: Binding) -> None:
-        """The memory of a tensor of launch ``number``."""
+        """Binds the memory of a tensor of launch ``number``."""
 
     @abstractmethod
     def set_arguments(self, arguments: npt.NDArray[np.uint8], stale: Sequence[int]) -> None:
-        """The array of all structs; those of the launches ``stale`` have changed.  Called once a binding, if any has.
+        """Sets the array of all structs; those of the launches ``stale`` have changed.  Called at most once a binding.
 
-        A computation that was given before keeps the arguments that it was given with.
+        Launches that were submitted before keep their old arguments.
         """
 
     @abstractmethod
     def submit(self) -> None:
-        """Gives all launches to the queue, in order."""
+        """Submits all launches to the queue, in order."""
 
     @abstractmethod
     def submit_one(self, number: int) -> None:
-        """Gives one launch to the queue."""
+        """Submits one launch to the queue."""
 
 
 class Queue(ABC):
-    """A queue of the device.  Everything runs in the order in which it was given; nothing waits but :meth:`finish`.
+    """A queue of the device.  Operations run in the order of submission; only :meth:`finish` waits for them.
 
     Transfers may begin at any byte and have any number of bytes.  A driver whose hardware moves words only
     compiles helper programs of its own for the rest.
@@ -128,11 +127,11 @@ class Queue(ABC):
 
     @abstractmethod
     def write(self, handle: Handle, offset: int, data: Bytes) -> object:
-        """Copies from the host.  ``data``, and what this returns, are kept until the queue was finished."""
+        """Copies from the host.  ``data`` and the result are kept alive until the queue is finished."""
 
     @abstractmethod
     def read(self, handle: Handle, offset: int, out: Bytes) -> object:
-        """Copies to the host.  ``out``, and what this returns, are kept until the queue was finished."""
+        """Copies to the host.  ``out`` and the result are kept alive until the queue is finished."""
 
     @abstractmethod
     def copy(self, source: Handle, source_offset: int, target: Handle, target_offset: int, size: int) -> None:
@@ -143,32 +142,34 @@ class Queue(ABC):
         """Fills with a byte."""
 
     @abstractmethod
-    def work(self, dispatches: Sequence[Dispatch]) -> Work:
-        """The launches of a plan, nothing bound yet."""
+    def sequence(self, dispatches: Sequence[Dispatch]) -> LaunchSequence:
+        """A launch sequence of a plan's launches, without bindings."""
 
     @abstractmethod
     def record(self) -> Mark:
-        """A mark behind everything given so far."""
+        """A mark after all operations submitted so far."""
 
     @abstractmethod
     def wait(self, mark: Mark) -> None:
-        """Makes what is given from now on wait for a mark of any queue of the device, or of one that it reaches."""
+        """Makes operations submitted from now on wait for a mark of a queue of the device, or of a device that it
+        reaches.
+        """
 
     @abstractmethod
     def flush(self) -> None:
-        """Makes sure that what was given will run even if nobody waits for it."""
+        """Starts submitted operations even if no thread waits for them."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Waits for everything given."""
+        """Waits for all submitted operations."""
 
     def free(self) -> None:
-        """Gives the queue back (default: nothing)."""
+        """Releases the queue (default: nothing)."""
 
     def stall(self) -> Callable[[], None] | None:
-        """Holds everything that is given from now on back, until the function that it returns is called by any thread.
+        """Holds back operations submitted from now on, until any thread calls the function that it returns.
 
-        For the conformance suite, which proves with it that others wait (default: None, it cannot).
+        The conformance suite proves with it that other queues wait (default: None, it cannot).
         """
         return None
 
@@ -177,7 +178,7 @@ class Driver(ABC):
     """One device of a vendor.
 
     ``library``: the programs that it runs.  ``identity``: device and driver in words, for the key of the disk cache.
-    ``properties``: what programs are cut for, and limits.  ``total_memory``, ``max_buffer``, ``alignment``: bytes.
+    ``properties``: capabilities and limits.  ``total_memory``, ``max_buffer``, ``alignment``: bytes.
     """
 
     library: Library
@@ -193,7 +194,7 @@ class Driver(ABC):
 
     @abstractmethod
     def free(self, handle: Handle) -> None:
-        """Gives memory back.  Nothing that was given to a queue, and is not done, uses it; no later launch will."""
+        """Releases memory, which no unfinished operation uses, and no later launch will."""
 
     @abstractmethod
     def queue(self) -> Queue:
@@ -205,9 +206,9 @@ class Driver(ABC):
 
     @abstractmethod
     def load(self, binary: bytes) -> Compilation:
-        """A program from a binary that :meth:`compile` answered with, perhaps in another process.
+        """Loads a program from a binary that :meth:`compile` returned, perhaps in another process.
 
-        Raises anything if the binary is of no use; the program is then compiled.
+        May raise any exception if the binary is not usable; the program is then compiled.
         """
 
     @abstractmethod
@@ -216,12 +217,12 @@ class Driver(ABC):
 
     @abstractmethod
     def failure(self, error: Exception) -> tuple[Failure, str]:
-        """What an exception means, and what there is to read about it (a build log)."""
+        """The kind of failure of an exception, and further text about it (a build log)."""
 
     def current(self) -> AbstractContextManager[object]:
-        """Makes the device the calling thread's own while calls are made.
+        """A context that makes the device the calling thread's current one.
 
-        Default: :data:`ANY_THREAD`, there is no such notion, and the context need not be entered.
+        Default: :data:`ANY_THREAD`: the driver has no current device, and the context need not be entered.
         """
         return ANY_THREAD
 
@@ -230,9 +231,9 @@ class Driver(ABC):
         return other is self
 
     def free_memory(self) -> int | None:
-        """Bytes that are free now, if the driver tells (default: it does not)."""
+        """Bytes that are free now, if the driver reports it (default: None)."""
         return None
 
     def allocate_host(self, size: int) -> Bytes | None:
-        """Pinned host memory for fast transfers, freed with the array (default: there is none)."""
+        """Pinned host memory for fast transfers, freed with the array (default: None)."""
         return None

@@ -1,10 +1,9 @@
-"""Indices out of range: what kernels note about the first one of a stream, and the error that it becomes.
+"""Indices out of range: kernels record the first one of a stream, and the stream raises the error.
 
-A kernel that meets such an index computes zeros, or leaves a row out, and goes on: nothing waits for the host.  It
-notes plan, node and index in a record in the device's memory.  The record is read when somebody waits for the
-stream, by the same waiting, and only if a plan with indices was computed since; so launches can be captured, and other
-plans pay nothing.  The first fault stays in the record until it is read: further ones, of the same computation or of
-those after it, are not told.
+For an index out of range a kernel computes zeros, or does not store a row, and continues: nothing waits for the host.
+It stores plan, node and index in a record in the device's memory.  ``synchronize`` reads the record, without another
+wait, if a plan with indices was computed since the last time; so launches can be captured, and other plans have no
+costs.  The first fault stays in the record until it is read: later ones are not reported.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from ggplug_simt.ledger import DeviceMemory
 from ggplug_simt.runtime import Runtime
 
 
-class Asked(NamedTuple):
-    """What the queue reads, which graphs may have written it by plan number, and what must be kept meanwhile."""
+class RecordRead(NamedTuple):
+    """A read of the record: the array that the queue fills, the graphs by plan number, and the pending transfer."""
 
     record: npt.NDArray[Any]
     graphs: dict[int, Graph]
@@ -33,9 +32,9 @@ class Asked(NamedTuple):
 
 
 class Faults:
-    """The record of one stream, and the graphs whose computations may have written to it since it was last read.
+    """The record of one stream, and the graphs whose computations may have stored to it since it was last read.
 
-    The library of the device's driver says how the record is laid out.
+    The library of the device's driver defines the layout of the record.
     """
 
     def __init__(self, runtime: Runtime, queue: Queue) -> None:
@@ -44,14 +43,14 @@ class Faults:
         self._memory: DeviceMemory | None = None
         self._plans = itertools.count(1)
         self.pending: dict[int, Graph] = {}
-        """The graphs whose computations may have written the record, by the numbers of their plans."""
+        """The graphs whose computations may have stored to the record, by the numbers of their plans."""
         self.lock = threading.RLock()
-        self._asking: npt.NDArray[Any] | None = None
-        """Held while a plan with ids gives its launches to the queue: nobody has the record read in between."""
+        """Held while a plan with ids submits its launches, so that no thread reads the record in between."""
+        self._reading: npt.NDArray[Any] | None = None
 
     @property
     def memory(self) -> DeviceMemory:
-        """The record in the device's memory; taken, and empty, when a plan first needs it."""
+        """The record in the device's memory, allocated and cleared at first use."""
         if self._memory is None:
             memory = self._runtime.ledger.take(self._runtime.driver.library.record.itemsize)
             self._clear(memory)
@@ -62,35 +61,35 @@ class Faults:
         """The number of a new plan with indices."""
         return next(self._plans)
 
-    def ask(self) -> Asked:
-        """Has the record read, and emptied, when all before is done.
+    def read_record(self) -> RecordRead:
+        """Submits a read of the record, and clears it after that.
 
-        Needed only where something is ``pending``.
+        Needed only if a graph is ``pending``.
         """
         record = np.zeros((), self._runtime.driver.library.record)
         with self._runtime.guard.guarded("reading"), self.lock:
-            self._asking = record  # kept if an interrupt comes now: the queue writes to it
+            self._reading = record  # kept alive even if an interrupt comes now, as the queue writes to it
             reading = self._queue.read(self.memory.handle, 0, record.reshape(1).view(np.uint8))
             self._clear(self.memory)
             graphs, self.pending = self.pending, {}
-        return Asked(record, graphs, reading)
+        return RecordRead(record, graphs, reading)
 
-    def error(self, asked: Asked) -> ComputeError | None:
-        """The error of the first fault, once what :meth:`ask` gave to the queue is done."""
-        record = asked.record
+    def error(self, read: RecordRead) -> ComputeError | None:
+        """The error of the first fault, after the queue has finished the read, or None."""
+        record = read.record
         plan, node, got = (int(record[name]) for name in ("plan", "node", "id"))
         if not plan:
             return None
         assert record.dtype.names is not None
         number = int(record["number"]) if "number" in record.dtype.names else None
-        return id_out_of_range(self._runtime.device, asked.graphs[plan].tensors[node], got, number)
+        return id_out_of_range(self._runtime.device, read.graphs[plan].tensors[node], got, number)
 
     def _clear(self, memory: DeviceMemory) -> None:
         with self._runtime.guard.guarded("filling"):
             self._queue.fill(memory.handle, 0, memory.size, 0)
 
     def free(self) -> None:
-        """Gives the memory back."""
+        """Releases the memory."""
         self.pending.clear()
         if self._memory is not None:
             self._runtime.ledger.give(self._memory)

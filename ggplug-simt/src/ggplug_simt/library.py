@@ -1,9 +1,9 @@
-"""The seam between what programs say and what runs them: a library of programs in one language.
+"""The interface between the runtime and a library of programs in one language.
 
-A driver names the library for its device.  The library answers for a group of nodes (mostly one) which launches
-compute it (:meth:`Library.match`); it knows the text of each program and how a launch's arguments are laid out.  The
-runtime (everything else in this package but the libraries themselves) compiles the text, places tensors, fills in
-where they lie, and gives the launches to a queue.  It looks into no program.
+A driver names the library for its device.  The library returns the launches that compute a group of nodes
+(:meth:`Library.match`); it generates the text of each program and lays out the arguments of launches.  The runtime (the
+rest of this package except the libraries) compiles the text, fills in the places of tensors, and submits the launches
+to a queue.  It does not depend on the contents of programs.
 
 The library in C is :mod:`ggplug_simt.c`.
 """
@@ -26,18 +26,18 @@ DST = -1
 """Position of the result: the others count ``group.operands`` from there, so a node's sources begin at 0."""
 
 SCRATCH = -2
-"""Position of memory that only the launches of one group share: see ``Launches.scratch``."""
+"""Position of scratch memory, for data between the launches of one group: see ``Launches.scratch``."""
 
 FAULTS = -3
 """Position of the stream's record of ids out of range: see :mod:`ggplug_simt.faults`."""
 
 
 class TensorArgument(NamedTuple):
-    """A tensor as a launch gets it.
+    """A tensor as an argument of a launch.
 
-    ``position``: which one of the group's; ``delta``: bytes from its first element to the one that the launch begins
+    ``position``: its position in the group; ``delta``: bytes from its first element to the one that the launch begins
     with; ``ne``, ``nb``: extents and strides to use; ``span``: bytes from there that the launch reaches;
-    ``written``: whether it stores there.
+    ``written``: whether the launch stores to it.
     """
 
     position: int
@@ -49,7 +49,7 @@ class TensorArgument(NamedTuple):
 
 
 def argument(position: int, tensor: Tensor) -> TensorArgument:
-    """A tensor as it is; the launch stores in the group's result, and reads sources."""
+    """The whole tensor at ``position``; the launch stores to the group's result, and reads sources."""
     return argument_of(position, tensor.type, tensor.ne, tensor.nb)
 
 
@@ -64,7 +64,7 @@ def argument_of(position: int, type: Type, ne: Extents, nb: Extents, delta: int 
 
 
 class Program(Protocol):
-    """A program by what it is made from: hashable; equal ones are compiled once.  ``str`` of it is what errors say."""
+    """The key of a program: hashable; equal ones are compiled once.  Errors show its ``str``."""
 
     @property
     def kernel(self) -> str:
@@ -74,9 +74,9 @@ class Program(Protocol):
 
 
 class VendorProgram:
-    """What the vendor's own library of functions computes: never compiled; the driver knows it by its class.
+    """A function of the vendor's library in place of a program: never compiled; the driver knows its class.
 
-    Hashable, and equal to those that compute the same.
+    Hashable; programs that compute the same are equal.
     """
 
     kernel: ClassVar[str]
@@ -93,7 +93,7 @@ class Launch(NamedTuple):
 
 
 class Launches(NamedTuple):
-    """How a group is computed: launches in order, and the bytes of scratch memory that they share meanwhile."""
+    """The launches that compute a group, in order, and the bytes of scratch memory that they use together."""
 
     name: str
     launches: tuple[Launch, ...]
@@ -108,8 +108,8 @@ class Library(ABC):
     """Programs in one language, for a device of certain :class:`~ggplug_simt.properties.Properties`.
 
     ``language``: its name, also of the folder of compiled programs.  ``offset``: the integer type of the members of
-    argument structs that say where in its binding a tensor begins.  ``record``: how programs note the first id out of
-    range: integers ``plan``, ``node`` and ``id``, all zero as long as there was none.
+    argument structs that say where in its binding a tensor begins.  ``record``: the layout of the record of the first
+    id out of range: integers ``plan``, ``node`` and ``id``, all zero while there is none.
     """
 
     language: str
@@ -118,7 +118,9 @@ class Library(ABC):
 
     @abstractmethod
     def match(self, group: Group) -> Launches | Decline:
-        """The launches that compute a group, or why there are none; a pure function of the group's signature."""
+        """The launches that compute a group, or the reason why it declines; a pure function of the group's
+        signature.
+        """
 
     @abstractmethod
     def text(self, program: Program) -> str:
@@ -126,9 +128,9 @@ class Library(ABC):
 
     @abstractmethod
     def arguments(self, launch: Launch, **noted: int) -> npt.NDArray[np.uint8]:
-        """The bytes of the argument struct, all but the tensors' places.
+        """The bytes of the argument struct, without the tensors' places.
 
-        ``noted``: ``plan`` and ``node``, of a launch that has a tensor at FAULTS and may have to note them.
+        ``noted``: ``plan`` and ``node``, for a launch with a tensor at FAULTS, which stores them in the record.
         """
 
     @abstractmethod
@@ -141,13 +143,13 @@ class Library(ABC):
         return ()
 
     def facts(self) -> Mapping[str, object]:
-        """What a report says of how programs are cut (default: nothing)."""
+        """The sizes of programs, for reports (default: none)."""
         return {}
 
     def aliased(self, program: Program, shared: frozenset[int]) -> Program:
-        """The variant of a program that stores in the tensors ``shared`` too, as far as the language has to declare it.
+        """The variant of a program whose declarations allow stores to the tensors ``shared``, too.
 
-        Asked for where ``properties.exclusive_writes`` says so, and these tensors, which are only read, lie in a buffer
-        that the launch writes to (default: the same program).
+        With ``properties.exclusive_writes`` the runtime calls it if these tensors, which are only read, are in a buffer
+        that the launch stores to (default: the same program).
         """
         return program

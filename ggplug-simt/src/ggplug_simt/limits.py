@@ -1,8 +1,8 @@
-"""The limits of a device that hold for any program: how launches keep to them, and why a group is declined.
+"""The limits of a device for launches of any program, and the reasons to decline a group.
 
-A device is asked about a group before memory is placed, and once for all groups with one signature, which does not say
-where views begin.  So what a binding may need at worst is counted: a tensor may begin anywhere between two multiples of
-``properties.binding_step``.
+A device matches a group before its memory is allocated, and once for all groups with one signature, which has no
+offsets of views.  So the largest binding that may be needed counts: a tensor may begin anywhere between two multiples
+of ``properties.binding_step``.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def beyond(properties: Properties, found: Launches) -> Decline | None:
 
 
 def grid_of(properties: Properties, launch: Launch) -> tuple[int, int]:
-    """Work-groups in two dimensions, as few as hold all of the launch's."""
+    """The smallest grid of work-groups in two dimensions that holds the launch's."""
     rows = -(-launch.groups // properties.max_groups)
     return (launch.groups, 1) if rows <= 1 else (properties.max_groups, rows)
 
 
 def _bytes(properties: Properties, each: TensorArgument) -> int:
-    """Bytes that a binding of the tensor has at most."""
+    """Most bytes of a binding of the tensor."""
     step = properties.binding_step or 1
     begin = each.delta % step if each.position in (SCRATCH, FAULTS) else step - 1
     return begin + each.span

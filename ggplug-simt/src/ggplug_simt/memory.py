@@ -1,4 +1,4 @@
-"""Memory of a device as buffer type and buffers.  Handles and byte offsets; the host cannot address it."""
+"""The buffer type and buffers of device memory, by handles and byte offsets; the host cannot address it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SimtBuffer(Buffer):
 
     @property
     def handle(self) -> Handle:
-        """The vendor's name for the memory; None after it was freed."""
+        """The vendor's handle of the memory; None after it was freed."""
         return self.memory.handle
 
     def _set(self, offset: int, data: Bytes) -> None:
@@ -97,13 +97,13 @@ class SimtBuffer(Buffer):
         self.runtime.ledger.give(self.memory)
 
     def __del__(self) -> None:
-        memory: DeviceMemory | None = getattr(self, "memory", None)  # Ctrl-C may have come before it had one
+        memory: DeviceMemory | None = getattr(self, "memory", None)  # Ctrl-C may have come before it was set
         if memory is not None:
             memory.ledger.drop(memory)
 
 
 class SimtHostBufferType(HostBufferType):
-    """Pinned host memory: ordinary to the host, quick to transfer for the device."""
+    """Pinned host memory: ordinary memory for the host, with fast transfers to the device."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(f"{runtime.device.name}_Host", runtime.device)

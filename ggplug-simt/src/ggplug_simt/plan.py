@@ -1,4 +1,4 @@
-"""Plans: launches chosen and bound once, and given to the queue again and again."""
+"""Plans: launches that are chosen and bound once, and submitted many times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ggplug.graph import Graph
 from ggplug.sharing import Claim, turn
 from ggplug.tensor import Operation
 from ggplug_simt.binding import Arguments, Changed, Indexes
-from ggplug_simt.driver import Dispatch, Work
+from ggplug_simt.driver import Dispatch, LaunchSequence
 from ggplug_simt.guard import Call
 from ggplug_simt.ledger import DeviceMemory
 from ggplug_simt.library import DST, FAULTS, SCRATCH, Launch, Program, VendorProgram
@@ -23,8 +23,8 @@ from ggplug_simt.memory import SimtBuffer
 from ggplug_simt.workspace import Workspace
 
 
-class _Step:
-    """One launch of a plan: what it is called, and which variant of its program is bound."""
+class _PlannedLaunch:
+    """One launch of a plan: its name, its node, and the tensors that its bound variant may alias."""
 
     __slots__ = ("aliased", "launch", "name", "node", "op")
 
@@ -37,10 +37,10 @@ class _Step:
 
 
 class SimtPlan(Plan):
-    """The launches of a graph, which ``stream`` gives to the queue of its ``workspace``.
+    """The launches of a graph, which ``stream`` submits to the queue of its ``workspace``.
 
-    All argument structs lie in one array (:mod:`ggplug_simt.binding`), so taking over an allocation is arithmetic on
-    whole arrays; the queue is told only what changed.
+    All argument structs lie in one array (:mod:`ggplug_simt.binding`), so binding to an allocation is arithmetic on
+    whole arrays; the queue gets only the changes.
     """
 
     def __init__(self, stream: Backend, workspace: Workspace, graph: Graph, groups: Groups = UNGROUPED) -> None:
@@ -53,9 +53,9 @@ class SimtPlan(Plan):
         self._groups = groups
         driver = self._driver = self._runtime.driver
         self._arguments = Arguments(driver.library, driver.properties)
-        self._steps: list[_Step] = []
+        self._launches: list[_PlannedLaunch] = []
         self._number = 0
-        """Of a plan with ids, what its programs call it in the stream's record of faults."""
+        """The plan's number in the stream's record of faults; 0 without ids."""
         self._graph: Callable[[], Graph | None] = lambda: None
         positions: list[int] = []
         scratch = 0
@@ -68,11 +68,11 @@ class SimtPlan(Plan):
         self._arguments.close()
         self._positions = np.array(positions, np.int64)
         self._placed = np.flatnonzero(self._positions >= 0)
-        """Which of all tensors are the graph's; the others are scratch memory or the record of faults."""
+        """The numbers of the graph's tensors among all; the others are scratch memory or the record of faults."""
         self._tensors = self._positions[self._placed]
         self._scratch = max(scratch, 1) if SCRATCH in positions else 0
-        self._special()  # memory that is missing is missed now
-        self._work = self._prepared()
+        self._special()  # allocates now, so that lack of memory shows here
+        self._sequence = self._new_sequence()
         self._memories: list[DeviceMemory] = []
         self._claimed: frozenset[SimtBuffer] = frozenset()
         self._ready = False
@@ -86,25 +86,25 @@ class SimtPlan(Plan):
             indexed = next(n for n in group.nodes if n.op is not None and n.op.indexes is not None)
             noted = {"plan": self._number, "node": graph.index[indexed]}
         self._arguments.add(launch, **noted)
-        self._steps.append(_Step(launch, graph.index[group.node], op))
+        self._launches.append(_PlannedLaunch(launch, graph.index[group.node], op))
 
-    def _prepared(self) -> Work:
-        dispatches = [self._dispatch(number, step.aliased) for number, step in enumerate(self._steps)]
+    def _new_sequence(self) -> LaunchSequence:
+        dispatches = [self._dispatch(number, planned.aliased) for number, planned in enumerate(self._launches)]
         with self._runtime.guard.guarded("binding"):
-            return self._queue.work(dispatches)
+            return self._queue.sequence(dispatches)
 
     def _dispatch(self, number: int, aliased: frozenset[int]) -> Dispatch:
-        """A launch as the queue gets it, its program, for tensors that are ``aliased``, compiled.
+        """The dispatch of a launch; compiles the variant of its program for ``aliased`` tensors.
 
         Raises KernelCompileError.
         """
-        step = self._steps[number]
-        launch = step.launch
+        planned = self._launches[number]
+        launch = planned.launch
         program: Program | VendorProgram = launch.program
         if aliased and not isinstance(program, VendorProgram):
             program = self._driver.library.aliased(program, aliased)
         written = tuple(each.written or n in aliased for n, each in enumerate(launch.tensors))
-        compiled = self._runtime.programs.get(program, step.op)
+        compiled = self._runtime.programs.get(program, planned.op)
         grid = grid_of(self._driver.properties, launch)
         return Dispatch(compiled, program.kernel, grid, launch.lanes, written, self._arguments.spans[number])
 
@@ -131,17 +131,17 @@ class SimtPlan(Plan):
     def _take_over(self, changed: Changed) -> None:
         with self._runtime.guard.guarded("binding"):
             for owner, binding in changed.bindings:
-                self._work.bind(owner.launch, owner.tensor, binding)
+                self._sequence.bind(owner.launch, owner.tensor, binding)
             stale = set(changed.structs)
             if self._driver.properties.exclusive_writes:
                 stale |= self._choose_variants()
             if stale:
-                self._work.set_arguments(self._arguments.data, sorted(stale))
+                self._sequence.set_arguments(self._arguments.data, sorted(stale))
 
     def _placed_in(
         self, graph: Graph, places: BufferOffsets
     ) -> tuple[list[SimtBuffer], list[DeviceMemory], Indexes, Indexes]:
-        """The buffers, and all memory: that of the buffers, scratch memory, and the record of faults."""
+        """(buffers; all memories; for each tensor the number of its memory; its offset)."""
         buffers: list[SimtBuffer] = []
         known: dict[int, int] = {}
         numbers = np.empty(len(places.buffers), np.int64)
@@ -165,7 +165,7 @@ class SimtPlan(Plan):
         return buffers, memories, which, offsets
 
     def _special(self) -> list[tuple[int, DeviceMemory]]:
-        """Scratch memory and the record of faults, if the plan needs them, with the positions that stand for them."""
+        """Scratch memory and the record of faults, if the plan needs them, with their positions."""
         found = []
         if self._scratch:
             found.append((SCRATCH, self._workspace.scratch(self._scratch)))
@@ -174,27 +174,27 @@ class SimtPlan(Plan):
         return found
 
     def _choose_variants(self) -> set[int]:
-        """Where a launch's tensors share memory otherwise than before, another variant of its program is taken.
+        """Replaces each launch whose aliased tensors have changed by another variant of its program.
 
-        Returns the numbers of these launches, whose arguments have to be set.
+        Returns the numbers of these launches, whose arguments have to be set again.
         """
         replaced = set()
         aliased = self._arguments.aliased()
-        for number, step in enumerate(self._steps):
+        for number, planned in enumerate(self._launches):
             wanted = aliased.get(number, frozenset())
-            if wanted == step.aliased:
+            if wanted == planned.aliased:
                 continue
-            self._work.replace(number, self._dispatch(number, wanted))
-            step.aliased = wanted  # only now: where this breaks off, it is replaced once more
+            self._sequence.replace(number, self._dispatch(number, wanted))
+            planned.aliased = wanted  # only now: if this raises, the launch is replaced again later
             for n in self._arguments.tensors_of(number):
-                self._work.bind(number, self._arguments.owners[n].tensor, self._arguments.binding(n))
+                self._sequence.bind(number, self._arguments.owners[n].tensor, self._arguments.binding(n))
             replaced.add(number)
         return replaced
 
     # -- computing ---------------------------------------------------------------------------------
 
     def compute(self) -> None:
-        # From the check of the memory to the last launch nobody frees any of it; freeing waits for the queue, too.
+        # From the check of the memory to the last launch no thread frees any of it; freeing waits for the queue, too.
         call = Call(self._runtime.guard, "launching", own=self._own, shared=self._claimed)
         with call:
             self._check()
@@ -207,15 +207,15 @@ class SimtPlan(Plan):
 
     def _submit(self, call: Call) -> None:
         try:
-            self._work.submit()
+            self._sequence.submit()
             self._queue.flush()
         except Exception:
-            step = self._steps[self._work.at]
-            call.op, call.kernel = step.op, step.name
+            planned = self._launches[self._sequence.at]
+            call.op, call.kernel = planned.op, planned.name
             raise
 
     def _check(self) -> None:
-        """Raises what keeps the plan from being launched: no launch reaches memory that was freed."""
+        """Raises an error if the plan is not bound, or if memory that its launches use was freed."""
         if self._workspace.lane.is_free or not self._ready:
             self._workspace.check_open()
             device = self._runtime.device
@@ -227,14 +227,14 @@ class SimtPlan(Plan):
                 raise BufferUseError("the memory of a plan was freed: bind it again", device=self._runtime.device)
 
     def _note(self) -> None:
-        """Tells the stream's faults, whose lock is held, which graph with ids is computed."""
+        """Registers the graph with ids in the stream's faults, whose lock is held."""
         graph = self._graph()
         if graph is None:
             raise TensorStateError("the plan is bound to a graph that is gone: keep the graph that is computed")
         self._workspace.faults.pending[self._number] = graph
 
     def compute_traced(self) -> list[NodeTime]:
-        """One entry a node.  The queue is finished after each launch, so times hold its latency too."""
+        """The times of each node.  The queue is finished after each launch, so times include its latency."""
         self._stream.synchronize()
         with Claim(self._own, self._claimed):
             self._check()
@@ -246,31 +246,33 @@ class SimtPlan(Plan):
 
     def _launch_traced(self) -> list[NodeTime]:
         times: list[NodeTime] = []
-        for number, step in enumerate(self._steps):
+        for number, planned in enumerate(self._launches):
             begin = time.perf_counter_ns()
-            with self._runtime.guard.guarded("launching", op=step.op, kernel=step.name):
-                self._work.submit_one(number)
+            with self._runtime.guard.guarded("launching", op=planned.op, kernel=planned.name):
+                self._sequence.submit_one(number)
                 self._queue.finish()
             end = time.perf_counter_ns()
-            if times and times[-1].node == step.node:
+            if times and times[-1].node == planned.node:
                 begin = times.pop().start
-            times.append(NodeTime(step.node, begin, end))
+            times.append(NodeTime(planned.node, begin, end))
         return times
 
     def kernel_names(self) -> list[str]:
-        return [step.name for step in self._steps]
+        return [planned.name for planned in self._launches]
 
     def _foreign(self, graph: Graph, which: Indexes, number: int, buffer: object) -> BufferUseError:
         position = next(p for p in self._tensors.tolist() if which[p] == number)
         tensor = graph.tensors[position]
         device = self._runtime.device
         return BufferUseError(
-            f"{device.name} cannot reach {tensor!r} in {buffer!r}: copy it over first", device=device, tensor=tensor
+            f"{device.name} cannot reach {tensor!r} in {buffer!r}: copy it to this device first",
+            device=device,
+            tensor=tensor,
         )
 
 
 def _position(graph: Graph, group: Group, position: int) -> int:
-    """Where a launch's tensor stands in the graph; SCRATCH and FAULTS stay what they are."""
+    """The position of a launch's tensor in the graph; SCRATCH and FAULTS are returned unchanged."""
     if position in (SCRATCH, FAULTS):
         return position
     tensor = group.operands[position - DST]

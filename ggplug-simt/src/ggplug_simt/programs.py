@@ -1,7 +1,7 @@
-"""Compiled programs: compiled when first asked for, kept in memory, and on disk for the next process.
+"""Compiled programs: compiled at first use, kept in memory, and on disk for the next process.
 
-A file (:mod:`ggplug.cache`) is found by what its program was made from: the whole text, the device and its driver.  One
-that the driver refuses is as good as none.
+The key of a file (:mod:`ggplug.cache`) is the whole text of its program, the device and its driver.  If the driver
+refuses the file, the program is compiled.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ggplug_simt.library import Program, VendorProgram
 log = logging.getLogger("ggplug")
 
 KEPT = 512
-"""Programs that are kept for plans to come; drivers take megabytes for each.
+"""Most programs kept for future plans; drivers use megabytes for each.
 
-The one that was asked for longest ago goes first.  Plans hold what they run themselves, and the disk has the rest.
+The least recently used one is dropped.  Plans keep their own programs alive, and the disk has the others.
 """
 
 
@@ -35,14 +35,14 @@ class Programs:
         self._programs: OrderedDict[Program, Compilation] = OrderedDict()
         self._lock = threading.RLock()
         self.compiled = 0
-        """How many programs were compiled."""
+        """The number of programs that were compiled."""
         self.seconds = 0.0
-        """How long compiling took."""
+        """Seconds spent compiling."""
         self.found = 0
-        """How many programs were found on disk."""
+        """The number of programs that were loaded from disk."""
 
     def get(self, program: Program | VendorProgram, op: object = None) -> Compilation:
-        """The compiled program, or a vendor's own as it is.  Raises KernelCompileError, which names ``op``."""
+        """The compiled program, or the vendor's program itself.  Raises KernelCompileError, which names ``op``."""
         if isinstance(program, VendorProgram):
             return program
         with self._lock:

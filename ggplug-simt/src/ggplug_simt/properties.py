@@ -1,4 +1,4 @@
-"""What a driver tells about its device: what programs are cut for, and the limits that launches keep."""
+"""The properties of a device that its driver reports: capabilities for programs, and limits for launches."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Properties:
-    """Capabilities and limits of a device.  A library's choosers and the runtime read them; neither asks for a name.
+    """Capabilities and limits of a device.
 
-    What programs are cut for:
+    A library's choosers and the runtime read them; neither depends on a device's name.
+
+    For programs:
 
     ``processor``: each work-group runs on one core of a CPU.  ``vector_width``: floats in a hardware vector of such a
     core.  ``local_bytes``: memory of a work-group.  ``max_lanes``: work-items of a group.  ``products``: the driver
     runs the library's vendor programs (:class:`~ggplug_simt.library.VendorProgram`) that multiply matrices.
-    ``narrow_stores``: a store of fewer than 32 bits leaves its neighbours alone, whichever work-item stores there.
+    ``narrow_stores``: a store of fewer than 32 bits does not disturb its neighbours, whichever work-item stores these.
     ``features``: further capabilities, by the names that driver and library agree on.
 
-    What the runtime keeps to:
+    For the runtime:
 
     ``max_groups``: work-groups in one dimension of a grid.  ``max_tensors``: tensors of one launch.
     ``argument_stride``: bytes that the argument struct of each launch begins at a multiple of.
     ``binding_step``: bytes that the offset of a binding is a multiple of; None where whole buffers are bound.
     ``max_binding``: bytes of one binding, which may be fewer than those of a buffer; None for no limit.
-    ``exclusive_writes``: in one launch a buffer is not bound for writing and for reading only at once.
+    ``exclusive_writes``: one launch must not bind a buffer both for writing and as read-only.
     """
 
     processor: bool

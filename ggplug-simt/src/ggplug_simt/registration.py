@@ -1,4 +1,4 @@
-"""What the registrations of all vendors have: devices that are listed once, and a cache of programs."""
+"""The base of vendors' registrations: devices that are listed once, and a cache of programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SimtRegistration(Registration):
 
     @abstractmethod
     def list_devices(self) -> Sequence[Device]:
-        """The devices there are, without making a context.
+        """Lists the devices, without making a context.
 
         Raises DeviceNotFoundError where there are none, with the reason and the remedy.
         """
@@ -38,6 +38,6 @@ class SimtRegistration(Registration):
 
 
 def stall(stream: Backend) -> Callable[[], None] | None:
-    """Holds a stream, until the function that it returns is called; None where its queue cannot be held."""
+    """Holds back a stream, until the function that it returns is called; None if its queue cannot do that."""
     assert isinstance(stream, SimtBackend)
     return stream.queue.stall()

@@ -13,9 +13,9 @@ from ggplug_simt.programs import Programs
 
 
 class Runtime:
-    """The runtime of one device, which buffers, streams and plans share.
+    """The runtime of one device, used by its buffers, streams and plans.
 
-    ``total``: bytes of the device's memory, once the driver was opened.
+    ``total``: returns the bytes of the device's memory, once the driver is open.
     """
 
     def __init__(self, device: Device, open_driver: Callable[[], Driver], total: Callable[[], int]) -> None:

@@ -1,7 +1,7 @@
-"""Work of queues that take launches one by one, as OpenCL's and CUDA's do, with grids of one dimension.
+"""Launch sequences of queues that take launches one by one, as OpenCL's and CUDA's do, with grids of one dimension.
 
-Work that is submitted a second time in the same places may be captured: a run of launches becomes one.  Whatever is
-bound anew drops what was captured.
+When a sequence is submitted a second time with the same bindings, runs of its launches may be captured, each as one
+launch.  A new binding drops what was captured.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ggplug_simt.driver import Binding, Dispatch, Handle, Queue, Work
+from ggplug_simt.driver import Binding, Dispatch, Handle, LaunchSequence, Queue
 
 
 class Bound:
-    """A kernel with its arguments, ready to be launched again and again.
+    """A kernel with its arguments, ready to be launched many times.
 
-    A launch that was given to a queue keeps the arguments that it was given with.  ``capturable``: its launches may be
-    part of what :meth:`StepwiseQueue.capture` captures.
+    A launch keeps the arguments that it was submitted with.  ``capturable``: :meth:`StepwiseQueue.capture` may capture
+    its launches.
     """
 
     capturable: bool = True
 
     def set_buffer(self, position: int, handle: Handle) -> None:
-        """The pointer argument at ``position``."""
+        """Sets the pointer argument at ``position``."""
         raise NotImplementedError
 
     def set_arguments(self, position: int, arguments: npt.NDArray[np.uint8]) -> None:
-        """The struct argument at ``position``, by value."""
+        """Sets the struct argument at ``position``, by value."""
         raise NotImplementedError
 
 
 class StepwiseQueue(Queue):
-    """A queue whose launches are functions, each called once for a launch."""
+    """A queue whose launches are Python functions, each called once for a launch."""
 
     @abstractmethod
     def bind(self, dispatch: Dispatch) -> Bound:
@@ -43,28 +43,28 @@ class StepwiseQueue(Queue):
 
     @abstractmethod
     def launcher(self, bound: Bound, groups: int, lanes: int) -> Callable[[], object]:
-        """A function that launches ``bound`` in this queue; it is called many times, so it should be quick."""
+        """A function that launches ``bound`` in this queue; it is called many times, so it should be fast."""
 
     def capture(self, launchers: Sequence[Callable[[], object]]) -> Callable[[], object] | None:
-        """A function that launches all of these, with the arguments that they have now, at the price of one.
+        """Captures launches: returns a function that launches all of them as one, with their current arguments.
 
-        None if it cannot be done (default: it cannot).
+        None if that is not possible (default).
         """
         return None
 
-    def work(self, dispatches: Sequence[Dispatch]) -> StepwiseWork:
-        return StepwiseWork(self, dispatches)
+    def sequence(self, dispatches: Sequence[Dispatch]) -> StepwiseSequence:
+        return StepwiseSequence(self, dispatches)
 
 
-class StepwiseWork(Work):
-    """Launches that are given one by one, or in captured runs."""
+class StepwiseSequence(LaunchSequence):
+    """Launches that are submitted one by one, or in captured runs."""
 
     def __init__(self, queue: StepwiseQueue, dispatches: Sequence[Dispatch]) -> None:
         self._queue = queue
         self._dispatches = list(dispatches)
         self._bound = [queue.bind(each) for each in dispatches]
         self._launchers = [self._launcher(bound, each) for bound, each in zip(self._bound, dispatches, strict=True)]
-        self._steps = list(enumerate(self._launchers))
+        self._starts = list(enumerate(self._launchers))
         self._submitted = 0
 
     def _launcher(self, bound: Bound, dispatch: Dispatch) -> Callable[[], object]:
@@ -75,7 +75,7 @@ class StepwiseWork(Work):
         self._bound[number] = self._queue.bind(dispatch)
         self._launchers[number] = self._launcher(self._bound[number], dispatch)
         self._submitted = 0
-        self._steps = list(enumerate(self._launchers))
+        self._starts = list(enumerate(self._launchers))
 
     def bind(self, number: int, tensor: int, binding: Binding) -> None:
         self._bound[number].set_buffer(tensor, binding.handle)
@@ -89,16 +89,16 @@ class StepwiseWork(Work):
         self._drop()
 
     def _drop(self) -> None:
-        """What was captured has the places of before."""
+        """Drops captured runs, which have the old bindings."""
         if self._submitted > 1:
-            self._steps = list(enumerate(self._launchers))
+            self._starts = list(enumerate(self._launchers))
         self._submitted = 0
 
     def submit(self) -> None:
         self._submitted += 1
         if self._submitted == 2:
-            self._steps = self._captured()
-        for self.at, start in self._steps:  # noqa: B020 - the number is there for who handles an error
+            self._starts = self._captured()
+        for self.at, start in self._starts:  # noqa: B020 - error handlers read the number
             start()
 
     def submit_one(self, number: int) -> None:
@@ -106,8 +106,10 @@ class StepwiseWork(Work):
         self._launchers[number]()
 
     def _captured(self) -> list[tuple[int, Callable[[], object]]]:
-        """The launches, runs of them as one where the queue can do that; each with the number of its first."""
-        steps: list[tuple[int, Callable[[], object]]] = []
+        """The launches, with runs captured as one if the queue can do that; each with the number of its first
+        launch.
+        """
+        starts: list[tuple[int, Callable[[], object]]] = []
         by_kind = itertools.groupby(enumerate(self._launchers), lambda each: self._bound[each[0]].capturable)
         for capturable, run in by_kind:
             launches = list(run)
@@ -115,5 +117,5 @@ class StepwiseWork(Work):
             if capturable and len(launches) > 1:
                 self.at = launches[0][0]
                 together = self._queue.capture([start for _, start in launches])
-            steps += launches if together is None else [(self.at, together)]
-        return steps
+            starts += launches if together is None else [(self.at, together)]
+        return starts

@@ -78,7 +78,7 @@ class SimtBackend(Backend):
                     with self.runtime.guard.guarded("copying"):
                         self.queue.copy(source.handle, source_offset, own.handle, target_offset, size)
         elif source.address is not None:
-            # The source may be written again as soon as its stream goes on, so what is sent is a copy.
+            # The source may be written again as soon as its stream goes on, so a copy is sent.
             if source_stream is not None:
                 source_stream.synchronize()
             copied = np.empty(size, np.uint8)
@@ -97,16 +97,16 @@ class SimtBackend(Backend):
     # -- order -------------------------------------------------------------------------------------
 
     def synchronize(self) -> None:
-        asked = None
+        read = None
         if self.workspace.faults.pending and not self.lane.is_free:
             try:
-                asked = self.workspace.faults.ask()
+                read = self.workspace.faults.read_record()
             except GGPlugError as failure:
                 self.lane.error = self.lane.error or failure
         self.lane.settle()
         error, self.lane.error = self.lane.error, None
-        if asked is not None:
-            error = error or self.workspace.faults.error(asked)
+        if read is not None:
+            error = error or self.workspace.faults.error(read)
         if error is not None:
             raise error
 

@@ -1,4 +1,4 @@
-"""What the plans of one stream share: its queue, scratch memory, and the record of ids out of range."""
+"""The common memory of the plans of one stream: scratch memory, and the record of ids out of range."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ggplug_simt.runtime import Runtime
 
 
 class Workspace:
-    """The queue of a stream and the memory that its plans use beside their tensors'."""
+    """The queue of a stream, and the memory that its plans use in addition to their tensors'."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
@@ -34,18 +34,19 @@ class Workspace:
             )
 
     def scratch(self, size: int) -> DeviceMemory:
-        """Memory that launches of one node share; all plans have the same, because a queue runs one at a time.
+        """Scratch memory for the launches of one node; all plans use the same, because a queue runs one launch at a
+        time.
 
-        (A plan has the stream to itself while it gives its launches: those of two threads do not mix.)
+        (A plan claims the stream while it submits its launches, so those of two threads do not mix.)
 
-        What was handed out stays until the stream is freed: plans are bound to it.
+        Memory that was returned exists until the stream is freed: plans are bound to it.
         """
         if not self._scratch or self._scratch[-1].size < size:
             self._scratch.append(self.runtime.ledger.take(size))
         return self._scratch[-1]
 
     def free(self) -> None:
-        """Gives everything back, the queue last."""
+        """Releases the memory, then the queue."""
         for memory in self._scratch:
             self.runtime.ledger.give(memory)
         self.faults.free()

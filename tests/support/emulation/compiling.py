@@ -1,7 +1,7 @@
 """Kernels of a guest, compiled by the host.
 
 Under emulation the compiler takes twenty times as long as on the host, and most of a session would be spent in it.  The
-compiler can compile for other processors (:func:`ggplug_cpu.features.elsewhere`), so inside of :func:`on_host` the
+compiler can compile for other processors (:func:`ggplug_cpu.features.cross_target`), so inside of :func:`on_host` the
 guest sends the place of a kernel's factory, the factory's arguments and the target that the guest found, and gets back
 object code (or text), which it loads and runs as its own.  ``guest_site`` is the guest's side; ggplug is unchanged.
 

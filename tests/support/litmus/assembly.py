@@ -12,5 +12,5 @@ PROCESSORS: dict[str, tuple[str, ...]] = {"cortex-a53": (), "neoverse-n1": ("lse
 
 def aarch64_assembly(kernel: Kernel, processor: str) -> str:
     """The text that the compiler writes for ``kernel`` on one of :data:`PROCESSORS`."""
-    with features.forced(features.elsewhere(AARCH64, processor, PROCESSORS[processor])):
+    with features.forced(features.cross_target(AARCH64, processor, PROCESSORS[processor])):
         return kernel.assembly()

@@ -24,10 +24,10 @@ from ggplug_simt import (
     Dispatch,
     Driver,
     Failure,
+    LaunchSequence,
     Properties,
     Queue,
     SimtDevice,
-    Work,
 )
 from tiny.language import DoesNotCompile, Outside, Range, Text
 from tiny.library import TinyLibrary
@@ -99,8 +99,8 @@ class TinyQueue(Queue):
     def fill(self, handle: TinyMemory, offset: int, size: int, value: int) -> None:
         self.give(lambda: self.driver.store(handle, offset, np.full(size, value, np.uint8)))
 
-    def work(self, dispatches: Sequence[Dispatch]) -> TinyWork:
-        return TinyWork(self, dispatches)
+    def sequence(self, dispatches: Sequence[Dispatch]) -> TinySequence:
+        return TinySequence(self, dispatches)
 
     def record(self) -> Any:
         return object()
@@ -117,7 +117,7 @@ class TinyQueue(Queue):
                 self.driver.pending.pop(0)()
 
 
-class TinyWork(Work):
+class TinySequence(LaunchSequence):
     """A list of launches; argument structs go up in one array."""
 
     def __init__(self, queue: TinyQueue, dispatches: Sequence[Dispatch]) -> None:

@@ -1,1 +1,1 @@
-"""What choosers of several families share: their tables, their answers, and what these say of tensors."""
+"""What choosers of several families use: tables of choosers, entries of the tape, places of tensors."""

@@ -1,4 +1,4 @@
-"""The form of the families' tables: what computes a node of an op, or a group that a pattern finds.
+"""The rows of the families' tables: which function chooses the kernels for a node, or for a group that a pattern finds.
 
 Types are written ``source source > result``: each a choice of names of types or of the sets in :data:`TYPE_SETS`, with
 ``?`` for a source that may be absent.
@@ -28,13 +28,13 @@ TYPE_SETS = {
 
 @dataclass(frozen=True)
 class Chooser:
-    """``types`` fit and ``choose`` agrees: then a node of the class ``op`` is computed by what ``choose`` returns."""
+    """A row of a table: if ``types`` fit a node of the class ``op``, ``choose`` returns its entries, or declines."""
 
     op: type[Op]
     types: str
     choose: Callable[[Tensor], Entries | Decline]
     packed: int | None = None
-    """Which source may lie in packed memory (:mod:`ggplug_cpu.packed`)."""
+    """The index of the source that may lie in packed memory (:mod:`ggplug_cpu.packed`)."""
     _wanted: tuple[frozenset[Type | None], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -44,9 +44,9 @@ class Chooser:
 
     def takes(self, node: Tensor) -> bool:
         """Whether the types of result and sources fit; absent sources at the end need no mention."""
-        given = [node.type, *(None if s is None else s.type for s in node.src)]
+        present = [node.type, *(None if s is None else s.type for s in node.src)]
         wanted = self._wanted
-        return all((t in wanted[i]) if i < len(wanted) else t is None for i, t in enumerate(given))
+        return all((t in wanted[i]) if i < len(wanted) else t is None for i, t in enumerate(present))
 
 
 def _choice(word: str) -> frozenset[Type | None]:
@@ -55,4 +55,4 @@ def _choice(word: str) -> frozenset[Type | None]:
 
 
 GroupChooser: TypeAlias = Callable[[Group, Names], Entries | Decline]
-"""Chooses what computes a group of several nodes, which a pattern named; or declines."""
+"""Returns the entries for a group of several nodes, whose tensors a pattern has named; or declines."""

@@ -1,9 +1,9 @@
-"""What a group becomes: entries of a tape in terms of the group's own operands.
+"""The kernels for a group of nodes, as entries of a tape that refer to the group's operands.
 
-Where a tensor lies in a graph is not known when a kernel is chosen, so that equal groups can share the choice.  A
-:class:`~ggplug_cpu.parameters.Ref` in :class:`Entries` therefore counts ``group.operands``: slot :data:`RESULT` is the
+Kernels are chosen once for all equal groups, wherever their tensors stand in a graph.  So a
+:class:`~ggplug_cpu.parameters.Ref` in :class:`Entries` counts ``group.operands``: slot :data:`RESULT` is the
 node (of several the last), slot ``source(i)`` the node's source ``i`` (of several ``group.sources[i]``, and after these
-the other kept results).  The plan of a graph puts the tensors' positions in.
+the other kept results).  The plan of a graph replaces these slots by the tensors' positions.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ggplug_cpu.tape import Entry
 
 #: Slot of the node itself.
 RESULT = 0
-#: Slot of the plan's record of what went wrong: see :mod:`ggplug_cpu.parts.faults`.
+#: Slot of the plan's record of faults: see :mod:`ggplug_cpu.parts.faults`.
 FAULTS = -2
 #: A reference to this slot becomes a node's position in its graph: of several that of ``group.nodes[offset]``.
 POSITION = -3
 
-#: Work that is worth a thread, in elements of a simple operation: about a microsecond, twice what a barrier takes.
+#: Elements of a simple operation for which another thread pays: about a microsecond, twice the time of a barrier.
 GRAIN = 16384
 
 
@@ -36,8 +36,8 @@ def slot_of(group: Group, tensor: Tensor) -> int:
     return group.operands.index(tensor)
 
 
-def given(node: Tensor, index: int) -> Tensor:
-    """The node's source ``index``, one that the op requires."""
+def source_tensor(node: Tensor, index: int) -> Tensor:
+    """The node's source ``index``, which the op requires to be present."""
     tensor = node.src[index]
     assert tensor is not None
     return tensor
@@ -45,10 +45,10 @@ def given(node: Tensor, index: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The entries of one node, and what memory they use: ``workspace_bytes`` together, ``scratch_bytes`` a thread.
+    """The entries of one group; they use ``workspace_bytes`` of the workspace, and ``scratch_bytes`` in each thread.
 
-    The first entry waits for the nodes before, which it may read, or overwrite what they read.
-    ``python``: the tape stops there, and the node's Python function is called.
+    The first entry waits for the nodes before: it may read their results, or overwrite what they read.
+    ``python``: the tape stops there, and the plan calls the node's Python function.
     """
 
     entries: tuple[Entry, ...]
@@ -65,14 +65,14 @@ class Entries:
 
     @property
     def name(self) -> str:
-        """The kernels, for people: ``soft_max`` or ``copy_rows + copy_rows``."""
+        """The names of the kernels, for messages: ``soft_max`` or ``copy_rows + copy_rows``."""
         return "Python function" if self.python else " + ".join(entry.kernel.name for entry in self.entries)
 
 
 def tasks(elements: int, weight: int = 1) -> int:
-    """How many threads are worth waking for ``elements``, each ``weight`` times as costly as an addition.
+    """How many threads may compute ``elements``, each ``weight`` times as costly as an addition.
 
-    So a node of fewer than two :data:`GRAIN` of simple elements runs on one thread, and such nodes never wait.
+    A node of fewer than two :data:`GRAIN` of simple elements runs on one thread, and such nodes need no barriers.
     The number never influences results: a row, or a piece of fixed length, is computed by one thread.
     """
     return max(1, elements * weight // GRAIN)

@@ -1,4 +1,4 @@
-"""How a loop over strided tensors is planned: as axes, in as few and long rows as can be.
+"""Plans loops over strided tensors: as few and as long rows as possible.
 
 Planning
 
@@ -6,8 +6,8 @@ Planning
    the part that has stride 0 (the part that advances is whole blocks of every operand),
 2. drops extents of one, and merges neighbours that follow each other without a gap in every operand.
 
-So contiguous tensors of any shape become one row; it is cut into pieces of :data:`PIECE` for the threads.
-:mod:`ggplug_cpu.parts.nest` walks what is planned here.
+So contiguous tensors of any shape become one row, which is cut into pieces of :data:`PIECE` elements for the threads.
+:mod:`ggplug_cpu.parts.nest` has the loops.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ggplug.tensor import Extents, Tensor
 from ggplug_cpu.parameters import Place, Words
 from ggplug_cpu.parts.nest import BLOCK, RowOperand, Rows
 
-#: Elements of a row when one-dimensional work is cut.  Fixed, so that results do not depend on the number of threads.
+#: Elements of a piece of a row that is cut.  Fixed, so that results do not depend on the number of threads.
 PIECE = 4 * BLOCK
 
 
 class Axis(NamedTuple):
-    """An extent, and for each operand the bytes from one index to the next."""
+    """An extent, and for each operand its byte stride along the axis."""
 
     extent: int
     strides: tuple[int, ...]
@@ -33,7 +33,9 @@ class Axis(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """``inner`` is the axis of a row, ``outer`` those above it from the inside out; the last row is ``last`` long."""
+    """A loop: ``inner`` is the axis of a row, ``outer`` are the axes above it, innermost first; ``last``: length of the
+    last row.
+    """
 
     inner: Axis
     outer: tuple[Axis, ...]
@@ -53,7 +55,7 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What planning needs to know of an operand: extents, byte strides and the type's blocks."""
+    """An operand as planning sees it: extents, byte strides and the block size of its type."""
 
     ne: Extents
     nb: Extents
@@ -65,7 +67,7 @@ class Shape:
 
 
 def element_nest(ne: Extents, *operands: Shape) -> Nest:
-    """Axes for work in which every element is independent: rows as long as strides allow."""
+    """The loop for an op that treats every element independently: rows as long as strides allow."""
     axes = _merged(_split(ne, operands), [shape.block_size for shape in operands])
     inner, outer = axes[0], axes[1:]
     if not outer and inner.extent > PIECE:
@@ -79,14 +81,17 @@ def element_nest(ne: Extents, *operands: Shape) -> Nest:
 
 
 def row_nest(ne: Extents, *operands: Shape) -> Nest:
-    """Axes for work on whole rows along ne0; only the axes above are merged.  All operands have the extents above."""
+    """The loop for an op on whole rows along ne0: only the axes above are merged.
+
+    ``ne[1:]`` are those of all operands.
+    """
     strides = [tuple(shape.nb[i] for shape in operands) for i in range(4)]
     outer = _merged([Axis(ne[i], strides[i]) for i in range(1, 4)], [1] * len(operands))
     return Nest(Axis(ne[0], strides[0]), tuple(outer), ne[0])
 
 
 def numbered(nest: Nest) -> Nest:
-    """With a first operand that has eight bytes for each row, one behind the other."""
+    """The same loop with one more operand in front: eight contiguous bytes for each row."""
     outer, below = [], 8
     for axis in nest.outer:
         outer.append(Axis(axis.extent, (below, *axis.strides)))

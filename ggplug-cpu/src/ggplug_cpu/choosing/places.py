@@ -1,4 +1,4 @@
-"""Where operands lie, and which kernels convert their rows to f32 and back."""
+"""Places of operands, with the kernels that convert their rows to f32 and back."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def writer(type: Type) -> Kernel | None:
 
 
 def reading(address: Ref, type: Type, *nb: int) -> Place:
-    """A source with byte strides ``nb``, that along ne0 first; rows are read as f32.  The type must have a reader."""
+    """The place of a source with byte strides ``nb``, whose rows are read as f32.  Its type must have a reader."""
     return _place(address, type, nb, reader(type))
 
 
 def writing(address: Ref, type: Type, *nb: int) -> Place:
-    """A result with byte strides ``nb``, written from rows of f32; the type must have a writer."""
+    """The place of a result with byte strides ``nb``, stored from rows of f32.  Its type must have a writer."""
     return _place(address, type, nb, writer(type))
 
 

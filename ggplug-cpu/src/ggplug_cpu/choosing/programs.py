@@ -1,4 +1,4 @@
-"""Nodes that work on every element, as one program: the text, what it reads, and the parameters of its steps."""
+"""A chain of elementwise nodes as one program: its text, its sources, and the parameters of its steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ggplug.types import F32
 from ggplug_cpu.choosing.nest import Shape
 from ggplug_cpu.choosing.places import PLAIN
 
-#: How much longer than an addition a formula takes, where it does.
+#: The cost of a formula in additions, where it is more than one.
 _WEIGHTS = {
     **dict.fromkeys(("exp", "log", "sigmoid", "silu", "gelu", "gelu_quick", "swiglu", "geglu", "geglu_quick"), 4),
     **dict.fromkeys(("tanh", "expm1", "elu", "softplus", "gelu_erf", "geglu_erf", "swiglu_oai", "xielu"), 8),
@@ -25,7 +25,7 @@ KINDS = (ops.Binary, ops.Unary, ops.Glu)
 
 
 class Source(NamedTuple):
-    """What a program reads: a tensor, or the half of one that begins ``offset`` bytes behind its first element."""
+    """A source of a program: a tensor, or the half of a tensor that begins ``offset`` bytes after its first element."""
 
     tensor: Tensor
     offset: int
@@ -36,7 +36,9 @@ class Source(NamedTuple):
         return Shape(self.ne, self.tensor.nb, self.tensor.type.block_size)
 
     def spread(self, ne: Extents) -> Shape | None:
-        """Its shape as one of these extents, with strides of 0 where it is repeated; None where whole runs repeat."""
+        """The source broadcast to the extents ``ne``, with stride 0 where it repeats; None if a run of several elements
+        repeats.
+        """
         if any(1 < mine < wanted for mine, wanted in zip(self.ne, ne, strict=True)):
             return None
         nb = tuple(0 if mine < wanted else b for mine, wanted, b in zip(self.ne, ne, self.tensor.nb, strict=True))
@@ -45,7 +47,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Chained:
-    """A program's ``text``, its ``sources`` in order, its steps' ``constants``, and how costly an element is."""
+    """A program: its ``text``, its ``sources`` in order, the ``constants`` of its steps, and the cost of an element."""
 
     text: str
     sources: tuple[Source, ...]
@@ -53,12 +55,12 @@ class Chained:
     weight: int
 
 
-#: No nodes at all.
+#: The program of no nodes.
 NOTHING = Chained("", (), (), 0)
 
 
 def sources_of(node: Tensor) -> list[Source]:
-    """What one node reads, in the order of its formula's operands."""
+    """The sources of one node, in the order of its formula's operands."""
     op = node.op
     tensors = [tensor for tensor in node.src if tensor is not None]
     if isinstance(op, ops.Glu) and len(tensors) == 1:  # the halves of one
@@ -76,11 +78,11 @@ def chained(
     sources: int = 0,
     rounded: bool = False,
 ) -> Chained | Decline:
-    """Nodes in order as a program whose result is the last one's.
+    """Makes one program of a chain of nodes; its result is that of the last node.
 
-    ``known``: names of results that are computed before, by the steps that ``before`` is the text of; these read
-    ``sources`` sources.  Inner results, and the last one if it is to be ``rounded``, are rounded to their tensor's
-    type; declines those of a type it cannot round to.
+    ``before``: the text of steps that precede the nodes, which read ``sources`` sources; ``known``: the names of their
+    results.  Inner results are rounded to their tensor's type, and so is the last one if ``rounded``; a type that
+    programs cannot round to is declined.
     """
     names = dict(known or {})
     steps = before.split(";") if before else []
@@ -105,7 +107,7 @@ def chained(
         weight += _WEIGHTS.get(op.name, 1)
         inner = rounded or node is not nodes[-1]
         if node.type not in PLAIN and inner:
-            return Decline(f"a result inside of a group cannot be {node.type.name}")
+            return Decline(f"a result inside a group cannot be {node.type.name}")
         names[node] = f"r{len(steps)}"
         to = f">{node.type.name}" if inner and node.type is not F32 else ""
         steps.append(f"{op.name}({','.join(operands)}){to}")

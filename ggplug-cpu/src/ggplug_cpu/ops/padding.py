@@ -1,4 +1,4 @@
-"""Elements that are moved to other positions, and windows that are written: copies of pieces."""
+"""Padding, rolling, and stores into windows, as copies of ranges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ggplug.backend import Decline
 from ggplug.ops.windows import Window
 from ggplug.tensor import Extents, Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Shape, element_nest, words_of
 from ggplug_cpu.choosing.places import reading, writing
 from ggplug_cpu.ops.copy.choosers import copy_bytes, zero_bytes
@@ -18,53 +18,53 @@ from ggplug_cpu.ops.elementwise.kernels import elementwise, elementwise_paramete
 from ggplug_cpu.parameters import Ref
 from ggplug_cpu.tape import Entry
 
-Piece = tuple[int, int, int]
+CopiedRange = tuple[int, int, int]
 """Along one dimension: the first element in y, the first in x, and how many elements are copied."""
 
-#: More pieces than a node's entries should be.
+#: Most entries of a node.
 _MOST = 256
 
 
 def pad(node: Tensor) -> Entries | Decline:
-    """y = x with zeros around it, or with what lies on its other side."""
-    op, x = node.op, given(node, 0)
+    """y = x with zeros around it, or with elements from its opposite side."""
+    op, x = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Pad)
     if op.circular:
         along = [_around(-before, n, to) for before, n, to in zip(op.before, x.ne, node.ne, strict=True)]
-        return _pieces(node, along)
+        return _copies(node, along)
     if not x.size:
         return Entries((zero_bytes(node),))
-    copied = _pieces(node, [[(before, 0, n)] for before, n in zip(op.before, x.ne, strict=True)])
+    copied = _copies(node, [[(before, 0, n)] for before, n in zip(op.before, x.ne, strict=True)])
     assert isinstance(copied, Entries)
     (entry,) = copied.entries
     return Entries((zero_bytes(node), entry) if x.ne != node.ne else (entry,))
 
 
 def roll(node: Tensor) -> Entries | Decline:
-    """y = x, moved around in each dimension."""
+    """y = x, shifted circularly in each dimension."""
     op = node.op
     assert isinstance(op, ops.Roll)
-    return _pieces(node, [_around(-shift, n, n) for shift, n in zip(op.shifts, node.ne, strict=True)])
+    return _copies(node, [_around(-shift, n, n) for shift, n in zip(op.shifts, node.ne, strict=True)])
 
 
 def pad_reflect_1d(node: Tensor) -> Entries:
     """Rows with reflections at both ends."""
-    op, x = node.op, given(node, 0)
+    op, x = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.PadReflect1d)
     size, step = node.type.block_bytes, x.nb[0]
     entries = [_copied(node, x.ne, op.p0 * size, 0, x.nb)]
-    turned = (-step, *x.nb[1:])
+    reflected = (-step, *x.nb[1:])
     if op.p0:
-        entries.append(_copied(node, (op.p0, *x.ne[1:]), 0, op.p0 * step, turned))
+        entries.append(_copied(node, (op.p0, *x.ne[1:]), 0, op.p0 * step, reflected))
     if op.p1:
         place, start = (op.p0 + x.ne[0]) * size, (x.ne[0] - 2) * step
-        entries.append(_copied(node, (op.p1, *x.ne[1:]), place, start, turned))
+        entries.append(_copied(node, (op.p1, *x.ne[1:]), place, start, reflected))
     return _apart(entries)
 
 
 def set_window(node: Tensor) -> Entries:
     """The window of a = b."""
-    b = given(node, 1)
+    b = source_tensor(node, 1)
     offset, shape = _window(node)
     entry = copy_bytes(node.type, b.ne, shape, Shape(b.ne, b.nb), Ref(RESULT, offset), Ref(source(1)))
     return Entries((entry,))
@@ -72,7 +72,7 @@ def set_window(node: Tensor) -> Entries:
 
 def acc(node: Tensor) -> Entries:
     """The window of a += b."""
-    b = given(node, 1)
+    b = source_tensor(node, 1)
     offset, shape = _window(node)
     nest = element_nest(b.ne, shape, shape, Shape.of(b))
     y_stride, a_stride, b_stride = nest.inner.strides
@@ -87,8 +87,8 @@ def acc(node: Tensor) -> Entries:
 
 
 def _window(node: Tensor) -> tuple[int, Shape]:
-    """Where the window that a node writes begins, in bytes, and its shape."""
-    op, b, kind = node.op, given(node, 1), node.type
+    """(offset in bytes, shape) of the window that a node writes."""
+    op, b, kind = node.op, source_tensor(node, 1), node.type
     assert isinstance(op, Window)
 
     def in_bytes(count: int) -> int:
@@ -98,26 +98,26 @@ def _window(node: Tensor) -> tuple[int, Shape]:
     return in_bytes(op.offset), Shape(b.ne, (kind.block_bytes, nb1, nb2, nb3), kind.block_size)
 
 
-def _around(start: int, n: int, count: int) -> list[Piece]:
-    """``count`` elements from ``start`` on of ``n`` that are repeated in both directions."""
-    pieces, done = [], 0
+def _around(start: int, n: int, count: int) -> list[CopiedRange]:
+    """The ranges of ``count`` elements from ``start`` on, of ``n`` elements that repeat in both directions."""
+    ranges, done = [], 0
     while done < count:
         at = (start + done) % n
         length = min(n - at, count - done)
-        pieces.append((done, at, length))
+        ranges.append((done, at, length))
         done += length
-    return pieces
+    return ranges
 
 
-def _pieces(node: Tensor, along: Iterable[list[Piece]]) -> Entries | Decline:
-    """Copies of all combinations of pieces of the four dimensions."""
-    x, entries = given(node, 0), list[Entry]()
-    for pieces in itertools.product(*along):
+def _copies(node: Tensor, along: Iterable[list[CopiedRange]]) -> Entries | Decline:
+    """The entries that copy all combinations of ranges of the four dimensions."""
+    x, entries = source_tensor(node, 0), list[Entry]()
+    for ranges in itertools.product(*along):
         if len(entries) == _MOST:
             return Decline(f"{node!r} repeats its source more than {_MOST} times")
-        ne = tuple(length for _, _, length in pieces)
-        to = sum(piece[0] * stride for piece, stride in zip(pieces, node.nb, strict=True))
-        start = sum(piece[1] * stride for piece, stride in zip(pieces, x.nb, strict=True))
+        ne = tuple(length for _, _, length in ranges)
+        to = sum(each[0] * stride for each, stride in zip(ranges, node.nb, strict=True))
+        start = sum(each[1] * stride for each, stride in zip(ranges, x.nb, strict=True))
         entries.append(_copied(node, ne, to, start, x.nb))
     return _apart(entries)
 
@@ -130,7 +130,7 @@ def _copied(node: Tensor, ne: tuple[int, ...], to: int, start: int, nb: tuple[in
 
 
 def _apart(entries: Iterable[Entry]) -> Entries:
-    """Entries that write different bytes, so that none waits for another."""
+    """Entries without barriers between them: they write different bytes."""
     return Entries(tuple(Entry(e.kernel, e.words, e.tasks, barrier_before=not i) for i, e in enumerate(entries)))
 
 

@@ -1,1 +1,1 @@
-"""What kernels of several families are made of: rows of any type, loops over them, formulas, sums."""
+"""Building blocks of kernels of several families: rows of any type, loops over them, formulas, sums."""

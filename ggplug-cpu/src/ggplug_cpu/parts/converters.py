@@ -1,6 +1,6 @@
 """Converters: rows of every type to contiguous f32 and back; see :mod:`.rows`.
 
-A type becomes known to every operation by its pair of converters here.
+With its pair of converters here, every op reads and writes a type.
 """
 
 from __future__ import annotations
@@ -15,28 +15,31 @@ _BYTES = {"f32": 4, "f16": 2, "bf16": 2, "i32": 4}
 
 @kernel
 def read_plain(elem: str) -> Body:
-    """f32, f16 or bf16, at any stride, to contiguous f32; stride 0 repeats one element.  Of none, none is read."""
+    """f32, f16 or bf16, at any stride, to contiguous f32; stride 0 repeats one element.
+
+    No element is read if there are none.
+    """
     F, step, size = simd.vec("f32"), simd.width("f32"), _BYTES[elem]
     load, load_first = simd.load_as_f32(elem, F), simd.load_first_as_f32(elem, F)
     load_one, splat = simd.LOADS[elem], simd.splat(F)
 
-    def body(room: int, params: int) -> None:
+    def body(floats: int, params: int) -> None:
         x, stride, n = Conversion.address(params), Conversion.stride(params), Conversion.count(params)
         whole = n - n % step
         if stride == size:
             for i in range(0, whole, step):
-                simd.store(room + 4 * i, load(x + size * i))
+                simd.store(floats + 4 * i, load(x + size * i))
             if whole < n:
-                simd.store_first(room + 4 * whole, load_first(x + size * whole, n - whole), n - whole)
+                simd.store_first(floats + 4 * whole, load_first(x + size * whole, n - whole), n - whole)
         elif stride == 0 and n > 0:
             value = splat(load_one(x))
             for i in range(0, whole, step):
-                simd.store(room + 4 * i, value)
+                simd.store(floats + 4 * i, value)
             if whole < n:
-                simd.store_first(room + 4 * whole, value, n - whole)
+                simd.store_first(floats + 4 * whole, value, n - whole)
         else:
             for i in range(n):
-                simd.store_f32(room + 4 * i, load_one(x + stride * i))
+                simd.store_f32(floats + 4 * i, load_one(x + stride * i))
 
     return body
 
@@ -48,17 +51,17 @@ def write_plain(elem: str) -> Body:
     load, load_first = simd.load(F), simd.load_first(F)
     store, store_first, store_one = simd.store_as(elem), simd.store_first_as(elem), simd.STORES[elem]
 
-    def body(room: int, params: int) -> None:
+    def body(floats: int, params: int) -> None:
         y, stride, n = Conversion.address(params), Conversion.stride(params), Conversion.count(params)
         if stride == size:
             whole = n - n % step
             for i in range(0, whole, step):
-                store(y + size * i, load(room + 4 * i))
+                store(y + size * i, load(floats + 4 * i))
             if whole < n:
-                store_first(y + size * whole, load_first(room + 4 * whole, n - whole), n - whole)
+                store_first(y + size * whole, load_first(floats + 4 * whole, n - whole), n - whole)
         else:
             for i in range(n):
-                store_one(y + stride * i, simd.load_f32(room + 4 * i))
+                store_one(y + stride * i, simd.load_f32(floats + 4 * i))
 
     return body
 
@@ -68,44 +71,44 @@ def read_integers(elem: str) -> Body:
     """Integers at any stride to contiguous f32."""
     load = simd.LOADS[elem]
 
-    def body(room: int, params: int) -> None:
+    def body(floats: int, params: int) -> None:
         x, stride, n = Conversion.address(params), Conversion.stride(params), Conversion.count(params)
         for i in range(n):
-            simd.store_f32(room + 4 * i, load(x + stride * i))
+            simd.store_f32(floats + 4 * i, load(x + stride * i))
 
     return body
 
 
 @kernel
 def write_integers(elem: str) -> Body:
-    """Contiguous f32 to 32-bit integers at any stride: cut towards zero, the nearest beyond their range, 0 for NaN."""
+    """Contiguous f32 to 32-bit integers at any stride: truncated, clamped to their range, 0 for NaN."""
     store = simd.STORES[elem]
 
-    def body(room: int, params: int) -> None:
+    def body(floats: int, params: int) -> None:
         y, stride, n = Conversion.address(params), Conversion.stride(params), Conversion.count(params)
         for i in range(n):
-            store(y + stride * i, simd.saturated_i32(simd.load_f32(room + 4 * i)))
+            store(y + stride * i, simd.saturated_i32(simd.load_f32(floats + 4 * i)))
 
     return body
 
 
 @kernel
 def read_blocks(type_name: str) -> Body:
-    """Quantised blocks, one after the other, to contiguous f32."""
+    """Contiguous quantised blocks to contiguous f32."""
     dequantize = quantize.dequantize_row(type_name)
 
-    def body(room: int, params: int) -> None:
-        dequantize(room, Conversion.address(params), Conversion.count(params))
+    def body(floats: int, params: int) -> None:
+        dequantize(floats, Conversion.address(params), Conversion.count(params))
 
     return body
 
 
 @kernel
 def write_blocks(type_name: str) -> Body:
-    """Contiguous f32 to quantised blocks, one after the other, as ggml's reference rounds."""
+    """Contiguous f32 to contiguous quantised blocks, rounded as in ggml's reference."""
     quantise = quantize.quantize_row(type_name)
 
-    def body(room: int, params: int) -> None:
-        quantise(Conversion.address(params), room, Conversion.count(params))
+    def body(floats: int, params: int) -> None:
+        quantise(Conversion.address(params), floats, Conversion.count(params))
 
     return body

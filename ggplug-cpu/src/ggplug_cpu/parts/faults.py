@@ -1,22 +1,22 @@
-"""The record of what went wrong in a computation: an id that is out of range, to be raised after it."""
+"""The record of faults of a computation: the first id out of range, which raises an error after the computation."""
 
 from __future__ import annotations
 
 from ggplug_cpu.compiler import device_function
 from ggplug_cpu.context import atomic_exchange, atomic_store, load_word, pause, store_word
 
-#: Words of the record: a lock; whether there is a fault; the node's position in its graph; where among the node's ids
-#: the offending one stands; that id.
+#: Words of the record: a lock; whether there is a fault; the node's position in its graph; the index of the
+#: faulty id among the node's ids; that id.
 LOCK, NOTED, AT, ORDER, GOT = range(5)
 FAULT_WORDS = 5
 
 
 @device_function
 def fault(record, position, order, got):  # type: ignore[no-untyped-def]
-    """Note that id number ``order`` of a node, ``got``, is out of range, to be raised after the computation.
+    """Records that id number ``order`` of a node, ``got``, is out of range.
 
-    The first node's is kept, for nodes run one after the other; of these the one with the smallest ``order``, whichever
-    thread meets it first.
+    The record keeps the fault of the first node, as nodes run one after the other; of that node the fault with the
+    smallest ``order``, whichever thread finds it first.
     """
     while atomic_exchange(record + 8 * LOCK, 1) != 0:
         pause()

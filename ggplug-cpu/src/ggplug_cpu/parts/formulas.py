@@ -1,8 +1,8 @@
 """The formulas of element-wise operations, on vectors of f32, named after their ops.
 
-:data:`FORMULAS` has them by name: of one vector, or of two, gated linear units included, and of as many parameters of
-the op as they name.  ``a.maximum(b)`` and ``a.minimum(b)`` are b where either is NaN, so the order of the two says
-whether a NaN passes: what the ops' docstrings say.
+A formula of :data:`FORMULAS` takes one vector, or two (gated linear units included), and the op's parameters that it
+names.  ``a.maximum(b)`` and ``a.minimum(b)`` are b where either is NaN, so the order of the operands
+decides whether a NaN is kept, as the ops' docstrings demand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Emit = Callable[..., Value]
 
 
 def _registered(vectors: int) -> Callable[[_Emit], _Emit]:
-    """Enter a formula on ``vectors`` vectors and some parameters."""
+    """Registers a formula on ``vectors`` vectors and the op's parameters."""
 
     def register(emit: _Emit) -> _Emit:
         FORMULAS[emit.__name__] = Formula(emit, vectors, len(inspect.signature(emit).parameters) - vectors)
@@ -136,35 +136,38 @@ def fill(x: Value, value: Value) -> Value:
 
 @_unary
 def normalised(x: Value, mean: Value, factor: Value) -> Value:
-    """What ``norm`` does to a number; the mean and the factor are those of its row."""
+    """An element of ``norm``, with the mean and the factor of its row."""
     return (x - mean) * factor
 
 
 @_unary
 def resized(x: Value, factor: Value) -> Value:
-    """What ``rms_norm`` and ``l2_norm`` do to a number; the factor is that of its row."""
+    """An element of ``rms_norm`` or ``l2_norm``, with the factor of its row."""
     return x * factor
 
 
-# -- what becomes of a row in gradients and losses ---------------------------------------------------
+# -- rows of gradients and losses ---------------------------------------------------
 
 
 @_binary
 def weighted(a: Value, b: Value, of_a: Value, of_b: Value) -> Value:
-    """A sum of two rows, each with a factor of its row."""
+    """The weighted sum of two rows."""
     return a * of_a + b * of_b
 
 
 @_binary
-def shares_back(dy: Value, y: Value, dot: Value, scale: Value) -> Value:
-    """What soft_max_back makes of a row; ``dot`` is the sum of the products of both."""
+def probabilities_back(dy: Value, y: Value, dot: Value, scale: Value) -> Value:
+    """An element of soft_max_back; ``dot`` is the dot product of ``dy`` and ``y``."""
     return (dy - dot) * y * scale
 
 
 @_binary
-def loss_back(x: Value, label: Value, highest: Value, share: Value, factor: Value) -> Value:
-    """What cross_entropy_loss_back makes of a row: its softmax less the labels, with a factor."""
-    return (emit_exp(x - highest) * share - label) * factor
+def loss_back(x: Value, label: Value, highest: Value, inverse: Value, factor: Value) -> Value:
+    """An element of cross_entropy_loss_back: the softmax minus the label, times ``factor``.
+
+    ``inverse``: 1 over the sum.
+    """
+    return (emit_exp(x - highest) * inverse - label) * factor
 
 
 # -- transcendental functions -----------------------------------------------------------------------
@@ -199,23 +202,23 @@ def sigmoid(x: Value) -> Value:
 
 @_unary
 def sin(x: Value) -> Value:
-    return _turning(x, "sin", lambda half: sine_and_cosine(half)[0])
+    return _of_f64_lanes(x, "sin", lambda half: sine_and_cosine(half)[0])
 
 
 @_unary
 def cos(x: Value) -> Value:
-    return _turning(x, "cos", lambda half: sine_and_cosine(half)[1])
+    return _of_f64_lanes(x, "cos", lambda half: sine_and_cosine(half)[1])
 
 
 def sine_and_cosine(angle: Value) -> tuple[Value, Value]:
     """Sine and cosine of f64 lanes, good to 1e-12 for angles of up to 1e4 and to 1e-16 of the angle beyond that.
 
-    Quarter turns are taken off in f64, where even positions of long contexts leave digits to spare; the rest, at most
-    pi/4, goes through Taylor's series.
+    Multiples of pi/2 are subtracted in f64, which has digits to spare even at positions of long contexts.  Taylor's
+    series is evaluated at the rest, which is at most pi/4.
     """
-    turns = (angle * (2 / math.pi)).round_even()
+    quarters = (angle * (2 / math.pi)).round_even()
     # pi/2 in two parts: what rounding it to f64 leaves off
-    rest = turns.fma(-6.123233995736766e-17, turns.fma(-math.pi / 2, angle))
+    rest = quarters.fma(-6.123233995736766e-17, quarters.fma(-math.pi / 2, angle))
     square = rest * rest
     sine, cosine = square.constant(0), square.constant(0)
     for n in (13, 11, 9, 7, 5, 3):
@@ -223,15 +226,15 @@ def sine_and_cosine(angle: Value) -> tuple[Value, Value]:
     for n in (12, 10, 8, 6, 4, 2):
         cosine = cosine.fma(square, (-1) ** (n // 2) / math.factorial(n))
     sine, cosine = (sine * square).fma(rest, rest), cosine.fma(square, 1.0)
-    # which quarter: 0, 1, 2 or 3
-    quarter = turns - (turns * 0.25).floor() * 4.0
+    # 0, 1, 2 or 3 times pi/2
+    quarter = quarters - (quarters * 0.25).floor() * 4.0
     odd = quarter.equal(1.0) | quarter.equal(3.0)
     s, c = odd.select(cosine, sine), odd.select(sine, cosine)
     return (quarter > 1.5).select(-s, s), (quarter.equal(1.0) | quarter.equal(2.0)).select(-c, c)
 
 
-def _turning(x: Value, name: str, function: Callable[[Value], Value]) -> Value:
-    """``function`` of f64 lanes on f32 ones; where any is beyond its precision, libm's of each."""
+def _of_f64_lanes(x: Value, name: str, function: Callable[[Value], Value]) -> Value:
+    """``function``, which takes f64 lanes, applied to f32 lanes; libm's function where any lane is too large for it."""
     b, half = x.b, x.count // 2
     far = (x.abs() > 1e7).bitcast(IntType(x.count)).unequal(0)
     with b.if_else(far.ir, likely=False) as (then, otherwise):

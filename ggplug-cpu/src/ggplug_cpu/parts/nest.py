@@ -1,18 +1,18 @@
-"""Loops over strided tensors, row by row: what kernels that visit every element of their operands share.
+"""Loops over the rows of strided tensors, for kernels that visit every element of their operands.
 
 Such a kernel sees *rows*, runs of elements along the innermost axis, of any number of operands.  The axes above are any
 number of extents with a byte stride for each operand; :mod:`ggplug_cpu.choosing.nest` plans them.  A kernel declares
-its operands and says what to do with a row; :func:`over_rows` makes the loop::
+its operands and a function for one row; :func:`over_rows` makes the loop::
 
     class Doubled(Rows):
-        y = written_row()
-        x = read_row()
+        y = destination_row()
+        x = source_row()
 
     @kernel
     def doubled():
         @device_function
         def visit(ctx, params, row, n, places):
-            y, x = places                   # where row number ``row``, of ``n`` elements, begins
+            y, x = places                   # addresses of row number ``row``, of ``n`` elements
             ...
         return over_rows(Doubled, visit)
 """
@@ -36,25 +36,25 @@ class RowOperand(Operand):
         super().__init__(writes, "stride", *CONVERTED)
 
 
-def read_row() -> RowOperand:
+def source_row() -> RowOperand:
     """An operand of which every row is read."""
     return RowOperand(False)
 
 
-def written_row() -> RowOperand:
+def destination_row() -> RowOperand:
     """An operand of which every row is written, and perhaps read."""
     return RowOperand(True)
 
 
 class Rows(Parameters):
-    """What the loop over rows needs to know: their number and length, that of the last, and the axes above them."""
+    """Parameters of the loop: number and length of rows, length of the last one, and the axes above."""
 
     rows = integer()
     count = integer()
     last = integer()
     depth = integer()
     axes = integers()
-    """From the inside out, for each axis its extent and the byte stride of every row operand."""
+    """For each axis, innermost first, its extent and the byte stride of every row operand."""
 
     @classmethod
     def row_operands(cls) -> list[RowOperand]:
@@ -62,8 +62,8 @@ class Rows(Parameters):
 
 
 @device_function
-def share(ctx, count):  # type: ignore[no-untyped-def]
-    """This thread's part of ``range(count)``: its first and the one after its last."""
+def thread_range(ctx, count):  # type: ignore[no-untyped-def]
+    """(first, end) of the part of ``range(count)`` that this thread computes."""
     threads = thread_count(ctx)
     if threads == 1:
         return 0, count
@@ -72,7 +72,7 @@ def share(ctx, count):  # type: ignore[no-untyped-def]
 
 
 def locate(parameters: type[Rows]) -> Intrinsic:
-    """``locate(parameters)(params, row)``: a tuple of where row number ``row`` of each row operand begins."""
+    """``locate(parameters)(params, row)``: the addresses of row number ``row`` of all row operands."""
     operands = parameters.row_operands()
 
     def emit(params: Value, row: Value) -> Value:
@@ -102,7 +102,7 @@ def locate(parameters: type[Rows]) -> Intrinsic:
 
 
 def next_row(parameters: type[Rows]) -> Intrinsic:
-    """``next_row(parameters)(params, places)``: the same for the next row of a run; see :func:`run_length`."""
+    """``next_row(parameters)(params, places)``: the addresses of the next row of a run; see :func:`run_length`."""
     operands = parameters.row_operands()
 
     def emit(params: Value, places: Value) -> Value:
@@ -113,7 +113,7 @@ def next_row(parameters: type[Rows]) -> Intrinsic:
 
 
 def next_block(parameters: type[Rows]) -> Intrinsic:
-    """``next_block(parameters)(params, places)``: the same :data:`BLOCK` elements further on in the row."""
+    """``next_block(parameters)(params, places)``: the addresses :data:`BLOCK` elements further on in the row."""
     operands = parameters.row_operands()
 
     def emit(params: Value, places: Value) -> Value:
@@ -125,7 +125,7 @@ def next_block(parameters: type[Rows]) -> Intrinsic:
 
 @device_function
 def run_length(params, row, end):  # type: ignore[no-untyped-def]
-    """How many rows from ``row`` on follow each other by the strides of the innermost outer axis."""
+    """The number of rows from ``row`` on whose addresses differ by the strides of the innermost outer axis."""
     if Rows.depth(params) <= 1:
         return end - row
     extent = Rows.axes(params, 0)
@@ -133,12 +133,12 @@ def run_length(params, row, end):  # type: ignore[no-untyped-def]
 
 
 def over_rows(parameters: type[Rows], visit: DeviceFunction | Intrinsic) -> Body:
-    """A kernel's body: each thread calls ``visit(ctx, params, row, n, places)`` for its share of the rows."""
+    """A kernel's body: each thread calls ``visit(ctx, params, row, n, places)`` for its rows."""
     find, following = locate(parameters), next_row(parameters)
 
     def body(ctx: int, params: int) -> None:
         rows, count, last = Rows.rows(params), Rows.count(params), Rows.last(params)
-        row, end = share(ctx, rows)
+        row, end = thread_range(ctx, rows)
         while row < end:
             places = find(params, row)
             stop = row + run_length(params, row, end)

@@ -1,12 +1,12 @@
 """Programs: several formulas computed one after the other on every element, with one pass over memory.
 
-A program is written as text, so that it can be a kernel's argument::
+A program is text, so that it can be a kernel's argument::
 
     add(x0,x1);gelu(r0)                     r0 = x0 + x1; the result is gelu(r0)
     mul(x0,x1)>f16;add(r0,x2)               r0 is rounded to f16, as if it had been written and read again
 
-``x0``, ``x1``, ... are sources, ``r0``, ``r1``, ... results of earlier steps.  The steps' parameters are numbered
-through, in the order in which they are needed.
+``x0``, ``x1``, ... are sources, ``r0``, ``r1``, ... results of earlier steps.  The parameters of all
+steps are numbered in order.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Constant = Callable[[int], Value]
 
 
 @dataclass(frozen=True)
-class Step:
-    """A formula, what it is computed from, and the type that its result is rounded to, empty for f32."""
+class FormulaStep:
+    """A formula, the names of its operands, and the type that its result is rounded to (empty for f32)."""
 
     formula: Formula
     operands: tuple[str, ...]
@@ -41,14 +41,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """The steps in order; the last one's result is the program's.  ``sources``: how many there are."""
+    """The steps in order; the result of the last one is the program's.  ``sources``: the number of sources."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[FormulaStep, ...]
     sources: int
 
     @property
     def constants(self) -> int:
-        """How many parameters the steps have."""
+        """The number of parameters of all steps."""
         return sum(step.formula.parameters for step in self.steps)
 
     def result(self, sources: Sequence[Value], constant: Constant) -> Value:
@@ -64,7 +64,7 @@ class Program:
         return known[f"r{len(self.steps) - 1}"]
 
     def emit(self, y: Value, sources: Sequence[Value], n: Value, constant: Constant) -> None:
-        """Code that computes ``n`` elements from the f32 at ``sources``, and writes them as f32 at ``y``.
+        """Emits code that computes ``n`` elements from the f32 at ``sources``, and stores them as f32 at ``y``.
 
         ``y`` may be one of the sources.
         """
@@ -76,14 +76,14 @@ class Program:
         over_vectors(n, [], visit)
 
 
-#: ``visit(at, mask, carried)``: what is done with the vector ``at`` bytes behind the beginning of a row.
+#: ``visit(at, mask, carried)`` processes the vector ``at`` bytes after the beginning of a row.
 Visit = Callable[[Value, Value | None, list[Value]], list[Value]]
 
 
 def over_vectors(n: Value, carried: Sequence[Value], visit: Visit) -> list[Value]:
-    """Code that visits ``n`` f32, a vector at a time; the last has a mask where it is not whole.
+    """Emits code that visits ``n`` f32, a vector at a time; a partial last vector has a mask.
 
-    Returns what is carried after the last one, as :func:`~ggplug_cpu.simd.values.loop` does.
+    Returns the carried values after the last vector, as :func:`~ggplug_cpu.simd.values.loop` does.
     """
     width = simd.width("f32")
     rest = n & (width - 1)
@@ -111,8 +111,8 @@ def row_program(text: str) -> Intrinsic:
     """``row_program("add(x0,x1)")(y, x0, x1, n)``: a program on rows of ``n`` f32; its constants follow, as f64."""
     program = parsed(text)
 
-    def emit(y: Value, *given: Value) -> None:
-        sources, n, numbers = given[: program.sources], given[program.sources], given[program.sources + 1 :]
+    def emit(y: Value, *operands: Value) -> None:
+        sources, n, numbers = operands[: program.sources], operands[program.sources], operands[program.sources + 1 :]
         program.emit(y, sources, n, lambda index: numbers[index].convert(F32))
 
     words = ["i64"] * (program.sources + 2) + ["f64"] * program.constants
@@ -125,6 +125,6 @@ def parsed(text: str) -> Program:
     for each in text.split(";"):
         call, _, rounded = each.partition(">")
         name, _, operands = call.rstrip(")").partition("(")
-        steps.append(Step(FORMULAS[name], tuple(operands.split(",")), rounded))
+        steps.append(FormulaStep(FORMULAS[name], tuple(operands.split(",")), rounded))
     numbers = [int(operand[1:]) for step in steps for operand in step.operands if operand[0] == "x"]
     return Program(tuple(steps), max(numbers, default=-1) + 1)

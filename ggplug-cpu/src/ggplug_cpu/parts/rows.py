@@ -1,7 +1,7 @@
-"""Rows of any type as rows of f32, and back: so that kernels are written once, for contiguous f32.
+"""Converts rows of any type to rows of f32 and back, so that kernels are written once, for contiguous f32.
 
-A *converter* is a kernel that other kernels call by its address, with a row of f32 and a few words in place of a
-context and parameters (:class:`Conversion`).  An operand that is contiguous f32 has none and is used where it lies.
+A *converter* is a kernel that other kernels call by its address.  Its arguments are a row of f32 and its parameters
+(:class:`Conversion`).  An operand that is contiguous f32 has no converter and is used in place.
 The converters are in :mod:`.converters`.
 """
 
@@ -17,14 +17,14 @@ from ggplug_cpu.parts.nest import BLOCK, RowOperand
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import Value
 
-#: Bytes at the start of a thread's scratch memory where a converter's parameters lie; room for rows follows.
+#: Bytes at the start of a thread's scratch memory that hold a converter's parameters; rows follow.
 ARGUMENTS = 64
 #: Bytes of a block of converted elements.
-ROOM = 4 * BLOCK
+ROW_BYTES = 4 * BLOCK
 
 
 class Conversion(Parameters):
-    """Parameters of converters: where ``count`` elements lie that are not f32, ``stride`` bytes apart."""
+    """Parameters of converters: ``count`` elements at ``address``, ``stride`` bytes apart, of another type than f32."""
 
     address = integer()
     stride = integer()
@@ -32,28 +32,30 @@ class Conversion(Parameters):
 
 
 @device_function
-def read(ctx, convert, address, stride, n, room):  # type: ignore[no-untyped-def]
-    """``n`` elements from ``address`` on, as contiguous f32: where they lie, or converted into ``room``."""
+def read(ctx, convert, address, stride, n, scratch_row):  # type: ignore[no-untyped-def]
+    """``n`` elements from ``address`` on, as contiguous f32; returns their address: in place, or ``scratch_row``."""
     if convert == 0:
         return address
-    _convert(ctx, convert, address, stride, n, room)
-    return room
+    _convert(ctx, convert, address, stride, n, scratch_row)
+    return scratch_row
 
 
 @device_function
-def write(ctx, convert, address, stride, n, room):  # type: ignore[no-untyped-def]
-    """Store ``n`` f32 from ``room`` at ``address``; without a converter they are there already."""
+def write(ctx, convert, address, stride, n, scratch_row):  # type: ignore[no-untyped-def]
+    """Store ``n`` f32 from ``scratch_row`` at ``address``; does nothing without a converter, as they are there
+    already.
+    """
     if convert != 0:
-        _convert(ctx, convert, address, stride, n, room)
+        _convert(ctx, convert, address, stride, n, scratch_row)
 
 
 @device_function
-def _convert(ctx, convert, address, stride, n, room):  # type: ignore[no-untyped-def]
+def _convert(ctx, convert, address, stride, n, scratch_row):  # type: ignore[no-untyped-def]
     arguments = scratch(ctx)
     store_word(arguments, address)
     store_word(arguments + 8, stride)
     store_word(arguments + 16, n)
-    call_2(convert, room, arguments)
+    call_2(convert, scratch_row, arguments)
 
 
 # -- for any number of operands, where code is emitted ------------------------------------------------
@@ -65,38 +67,40 @@ def read_rows(
     params: Value,
     places: Sequence[Value],
     n: Value,
-    rooms: Sequence[Value],
+    scratch_rows: Sequence[Value],
 ) -> list[Value]:
-    """Where ``n`` elements of each operand, from ``places`` on, are contiguous f32: in place, or in its room.
+    """The addresses of ``n`` elements of each operand as contiguous f32: in place, or converted into its scratch row.
 
     ``memory``: the thread's scratch memory.
     """
     b, found = params.b, []
-    for operand, place, room in zip(operands, places, rooms, strict=True):
+    for operand, place, scratch_row in zip(operands, places, scratch_rows, strict=True):
         convert = emitted_number(operand.convert, params)
         before = b.block
         with b.if_then(convert.unequal(0).ir):
-            _emit_convert(memory, convert, place, emitted_number(operand.stride, params), n, room)
+            _emit_convert(memory, convert, place, emitted_number(operand.stride, params), n, scratch_row)
             after = b.block
         where = b.phi(place.type)
         where.add_incoming(place.ir, before)
-        where.add_incoming(room.ir, after)
+        where.add_incoming(scratch_row.ir, after)
         found.append(Value(b, where))
     return found
 
 
 @contextmanager
 def write_row(
-    operand: RowOperand, memory: Value, params: Value, place: Value, n: Value, room: Value
+    operand: RowOperand, memory: Value, params: Value, place: Value, n: Value, scratch_row: Value
 ) -> Iterator[Value]:
-    """Where ``n`` f32 are to be written in this context: in place, or in ``room`` to be converted at its end."""
+    """A context whose value is the address to store ``n`` f32 at: in place, or ``scratch_row``, converted at its
+    end.
+    """
     convert = emitted_number(operand.convert, params)
-    yield convert.equal(0).select(place, room)
+    yield convert.equal(0).select(place, scratch_row)
     with params.b.if_then(convert.unequal(0).ir):
-        _emit_convert(memory, convert, place, emitted_number(operand.stride, params), n, room)
+        _emit_convert(memory, convert, place, emitted_number(operand.stride, params), n, scratch_row)
 
 
-def _emit_convert(memory: Value, convert: Value, address: Value, stride: Value, n: Value, room: Value) -> None:
+def _emit_convert(memory: Value, convert: Value, address: Value, stride: Value, n: Value, scratch_row: Value) -> None:
     for i, word in enumerate((address, stride, n)):
         values.store(memory, word, 8 * i)
-    call_2.function(address.b, convert.ir, room.ir, memory.ir)
+    call_2.function(address.b, convert.ir, scratch_row.ir, memory.ir)

@@ -1,4 +1,4 @@
-"""How windows slide over an image, where code is emitted: positions of taps, and what is beyond the image.
+"""Emits the positions of sliding windows and their taps in an image, and the masks of taps inside it.
 
 Along an axis, tap k of window o reads element ``(o stride - padding + k dilation) / quotient`` of the image if that is
 a whole number and inside, and else 0.  A quotient above 1 makes a transposed convolution of it, or a gradient: there
@@ -75,7 +75,7 @@ def counted(first: Value, lanes: int) -> Value:
 
 
 def windows_at(numbers: Value, words: Value) -> list[Value]:
-    """Where windows of these numbers (int32, ne0 counting fastest) begin, along each axis."""
+    """The positions along each axis at which windows of these numbers (int32, ne0 counting fastest) begin."""
     lanes = numbers.count
     across, down = (narrow(number(each, words), lanes) for each in (Sliding.windows0, Sliding.windows1))
     rows = quotient(numbers, number(Sliding.windows0, words))
@@ -89,7 +89,7 @@ def windows_at(numbers: Value, words: Value) -> list[Value]:
 
 
 def tap_at(tap: Value, words: Value) -> list[Value]:
-    """How far tap ``tap`` of a window is from where the window begins, along each axis: elements, int64 or lanes."""
+    """The offset of tap ``tap`` from the window's beginning along each axis, in elements: int64 or lanes."""
     taps, dilations = numbers_of("taps", words), numbers_of("dilation", words)
     if tap.count > 1:
         lanes = tap.count

@@ -70,7 +70,7 @@ def _row_total(rows: Sequence[Value], n: Value, term: Callable[..., Value]) -> V
 
 
 def no_moments(b: ir.IRBuilder) -> list[Value]:
-    """What :func:`add_to_moments` begins with."""
+    """The initial partial sums of :func:`add_to_moments`."""
     return [_zero(b)] * 4
 
 

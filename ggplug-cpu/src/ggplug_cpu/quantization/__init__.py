@@ -1,1 +1,1 @@
-"""Encoding of weights on all threads, byte for byte as files have them."""
+"""Encoding of weights on all threads, byte for byte as in files."""

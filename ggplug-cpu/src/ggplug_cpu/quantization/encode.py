@@ -1,7 +1,6 @@
-"""Rows of weights encoded as files have them: byte for byte as :func:`ggplug.quantize`.
+"""Encodes rows of weights as in files: byte for byte as :func:`ggplug.quantize`.
 
-What ops store is written by :mod:`ggplug_cpu.parts.converters`; some types are stored by ops in another, faster
-way than in files.
+Ops store rows by :mod:`ggplug_cpu.parts.converters`, which round some types in another, faster way.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ import functools
 
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import aborted, next_chunk, scratch
-from ggplug_cpu.parameters import Parameters, integer, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import Parameters, destination, integer, source
 from ggplug_cpu.parts.nest import BLOCK
 from ggplug_cpu.parts.rows import ARGUMENTS, read
 from ggplug_cpu.simd.values import F32, I64, Value, constant, emitted, loop
@@ -20,12 +18,14 @@ from ggplug_cpu.types.search import mean_square
 
 
 class Encoding(Parameters):
-    """``rows`` of ``n`` numbers, a few at a time; both sides lie without gaps."""
+    """``rows`` contiguous rows of ``n`` numbers."""
 
-    y = written("nb1")
-    x = read_operand("nb1", "convert", "block_bytes")
-    importance = read_operand()
-    """Of each of the ``n`` numbers, float32, for all rows; none for kernels that take none."""
+    y = destination("nb1")
+    x = source("nb1", "convert", "block_bytes")
+    importance = source()
+    """The importance of each of the ``n`` numbers, f32, the same for all rows; absent for kernels without
+    importance.
+    """
     n = integer()
     rows = integer()
     at_once = integer()
@@ -33,13 +33,13 @@ class Encoding(Parameters):
 
 
 def scratch_bytes(n: int) -> int:
-    """What the kernel needs of a thread's scratch."""
+    """Bytes of scratch memory of the kernel."""
     return ARGUMENTS + 4 * n
 
 
 @functools.cache
 def encode_row(type_name: str, weighted: bool) -> Intrinsic:
-    """``encode_row(...)(blocks, x, importance, n)``: ``n`` f32 at ``x`` as blocks at ``blocks``."""
+    """``encode_row(...)(blocks, x, importance, n)``: encodes ``n`` f32 at ``x`` as blocks at ``blocks``."""
     t = BLOCKS[type_name]
     size = t.block_size
 
@@ -65,22 +65,22 @@ def encode_row(type_name: str, weighted: bool) -> Intrinsic:
 
 @kernel
 def encode_rows(type_name: str, weighted: bool) -> Body:
-    """Rows of any type that is read as f32, as rows of a block type."""
+    """Encodes rows of any type with a reader as rows of a block type."""
     encode = encode_row(type_name, weighted)
 
     def body(ctx: int, params: int) -> None:
         n, rows, at_once = Encoding.n(params), Encoding.rows(params), Encoding.at_once(params)
         convert, stride = Encoding.x.convert(params), Encoding.x.block_bytes(params)
-        room = scratch(ctx) + ARGUMENTS
+        scratch_row = scratch(ctx) + ARGUMENTS
         first = next_chunk(ctx) * at_once
         while first < rows and not aborted(ctx):
             for row in range(first, min(first + at_once, rows)):
                 x = Encoding.x.address(params) + row * Encoding.x.nb1(params)
                 numbers = x
                 if convert != 0:
-                    numbers = room
+                    numbers = scratch_row
                     for start in range(0, n, BLOCK):
-                        read(ctx, convert, x, stride // BLOCK, min(BLOCK, n - start), room + 4 * start)
+                        read(ctx, convert, x, stride // BLOCK, min(BLOCK, n - start), scratch_row + 4 * start)
                         x += stride
                 y = Encoding.y.address(params) + row * Encoding.y.nb1(params)
                 encode(y, numbers, Encoding.importance.address(params), n)

@@ -1,6 +1,6 @@
 """The searches of ``ggplug.quants.grid_search``, compiled: the same float32 operations in the same order.
 
-A thread searches for one group after the other.  Tables of a :class:`Grid` lie in memory of the caller.
+A thread searches for one group after the other.  The caller owns the tables of a :class:`Grid`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import aborted, next_chunk
-from ggplug_cpu.parameters import Parameters, emitted_number, integer, real, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import Parameters, destination, emitted_number, integer, real, source
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, constants, emitted, loop, vector
 from ggplug_cpu.types.blocks import nearest, sum_in_order
@@ -23,29 +22,30 @@ AT_ONCE = 64
 
 
 class Grid(Parameters):
-    """Tables that tell which rows of a grid are next to a point.
+    """Tables of the rows of a grid that are nearest to a point.
 
-    ``rows``: for every code of a point int32, its row if it is one, else -1 - w: from word w of ``near`` on there are
-    how many rows are nearby, and these, the nearest first.  ``levels``: the digits of each row, a byte each.
+    ``rows``: for every code of a point an int32: the number of its row if the point is one, else -1 - w.  Words of
+    ``near`` from w on: the number of near rows, then these rows, the nearest first.  ``levels``: the digits of each
+    row, a byte each.
     """
 
-    rows = read_operand()
-    near = read_operand()
-    levels = read_operand()
+    rows = source()
+    near = source()
+    levels = source()
 
 
 class Magnitudes(Grid):
-    """``groups`` of numbers ``x`` and their ``weights``, one group behind the other; what is found of each."""
+    """Contiguous ``groups`` of numbers ``x`` and their ``weights``; and the results for each group."""
 
-    x = read_operand()
-    weights = read_operand()
-    scale = written()
-    row = written()
-    signs = written()
+    x = source()
+    weights = source()
+    scale = destination()
+    row = destination()
+    signs = destination()
     groups = integer()
     step = real()
     least = real()
-    """Groups with no number as large have the scale 0; 0: those of zeros."""
+    """Groups with no number as large have the scale 0; if it is 0, groups of zeros only."""
 
 
 @functools.cache
@@ -68,13 +68,13 @@ def _search(size: int, width: int, tries: int, even: bool, again: str, from_all:
         step = emitted_number(Magnitudes.step, params).convert(F32)
         nothing = (largest < least) | (least.equal(0.0) & largest.equal(0.0))
 
-        def odd(row: Value) -> Value:
+        def levels_of(row: Value) -> Value:
             """The levels of a row of the grid."""
             bytes_ = values.load(digits_of + row.convert(I64) * width, vector(I8, width))
             return ((bytes_.convert(I32) << 1) + 1).convert(F32)
 
         def rows_by(inverse: Value, scale: Value) -> tuple[list[Value], list[Value]]:
-            """For each part its row, and whether the point itself is one."""
+            """For each part its row, and whether the point is a row itself."""
             whole = between(0, nearest((inverse.splat(size) * magnitude - 1.0) * 0.5), levels - 1)
             shifted = whole << constants(x.b, I32, [bits * (i % width) for i in range(size)])
             found, are_rows = [], []
@@ -90,7 +90,7 @@ def _search(size: int, width: int, tries: int, even: bool, again: str, from_all:
                     i: Value, carried: list[Value], place: Value = place, want: Value = want, root: Value = root
                 ) -> list[Value]:
                     row = values.load(place + (i * 4 + 4), I32)
-                    difference = scale.splat(width) * odd(row) - want
+                    difference = scale.splat(width) * levels_of(row) - want
                     lost = sum_in_order(root * difference * difference)
                     better = lost < carried[1]
                     return [better.select(row, carried[0]), better.select(lost, carried[1])]
@@ -102,7 +102,7 @@ def _search(size: int, width: int, tries: int, even: bool, again: str, from_all:
             return found, are_rows
 
         def sums(rows: Sequence[Value]) -> tuple[Value, Value]:
-            q = values.joined([odd(row) for row in rows])
+            q = values.joined([levels_of(row) for row in rows])
             return sum_in_order(weights * magnitude * q), sum_in_order(weights * q * q)
 
         if from_all:
@@ -160,7 +160,7 @@ def _search(size: int, width: int, tries: int, even: bool, again: str, from_all:
 def _with_signs(x: Value, weights: Value, even: bool) -> tuple[Value, Value]:
     """Magnitudes, and the signs of each eight as a byte; ``even``: with an even number of negative ones.
 
-    Where there would be an odd number, the one that is worth least changes its own, and its magnitude is negative.
+    If there would be an odd number, the number of least weight changes its sign, and its magnitude is negative.
     """
     magnitudes, bytes_ = [], []
     worth = weights * x * x
@@ -170,7 +170,7 @@ def _with_signs(x: Value, weights: Value, even: bool) -> tuple[Value, Value]:
         if even:
             each = worth.part(start, 8)
             least = each.equal(each.min().splat(8)).bitcast(I8)
-            lowest = least & (0 - least)  # of several the first
+            lowest = least & (0 - least)  # the first of several equal ones
             ones = values.call(bits.b, "llvm.ctpop.i8", I8, bits)
             flip = lowest & (0 - (ones & 1))
             bits = bits ^ flip

@@ -1,4 +1,4 @@
-"""Weights quantised on all threads: what ``ggplug quantize`` asks this backend for."""
+"""Quantises weights on all threads, for ``ggplug quantize``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ggplug_cpu.tape import Entry, Tape
 from ggplug_cpu.team import Team
 from ggplug_cpu.types import BLOCKS
 
-#: Numbers that a thread encodes before it asks for more.
+#: Numbers of a chunk, which one thread encodes.
 _AT_ONCE = 1 << 14
 
 
@@ -27,7 +27,7 @@ class Quantizer:
         self._team = Team(n_threads)
 
     def takes(self, source: Type, type: Type, *, weighted: bool) -> bool:
-        """Whether there are kernels for it."""
+        """Whether there are kernels for the two types."""
         if type in quants.searched_types():
             return quants.can_dequantize(source)
         blocks = BLOCKS.get(type.name)

@@ -1,4 +1,4 @@
-"""The searches of encoders for rows of grids, on all threads: what :func:`ggplug.quants.quantize` may ask."""
+"""The searches of encoders for rows of grids, on all threads, for :func:`ggplug.quants.quantize`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CompiledSearches:
     def _borders(self, groups: Sorted, scale: Floats) -> tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """See :func:`ggplug.quants.grid_search.best_borders`."""
         size, n = groups.x.shape
-        # of each group all numbers together, the ways innermost
+        # the numbers of each group are contiguous, and the ways are innermost
         made = terms_apart(groups) if groups.is_apart else sums_up_to(groups)
         terms, squares = (np.ascontiguousarray(np.moveaxis(each, -1, 0)) for each in made)
         found, borders = scale.copy(), np.empty((n, 3), np.int32)
@@ -92,7 +92,7 @@ def _tables(lattice: Lattice) -> dict[str, npt.NDArray[Any]]:
     some = near >= 0
     counts = some.sum(axis=1)
     starts = np.concatenate([[0], np.cumsum(counts + 1)])
-    words = np.zeros(starts[-1] + 2, np.int32)  # two words more, which a point that is a row reads in vain
+    words = np.zeros(starts[-1] + 2, np.int32)  # two words more, which the code of a row loads and ignores
     words[starts[:-1]] = counts
     behind = np.ones(len(words), np.bool_)
     behind[starts[:-1]] = False

@@ -6,26 +6,25 @@ import functools
 
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import aborted, next_chunk
-from ggplug_cpu.parameters import Parameters, emitted_number, integer, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import Parameters, destination, emitted_number, integer, source
 from ggplug_cpu.quantization.grid_search import AT_ONCE
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, I32, I64, Value, constant, emitted, loop, vector
 
 
 class Runs(Parameters):
-    """Sums of ``groups``, one group behind the other, and what is found of each.
+    """Sums of contiguous ``groups``, and the results for each group.
 
-    ``terms`` and ``squares``: what ``sums_up_to`` gives, [size + 1], or ``terms_apart``, [level, place, way].
-    ``levels``: [level, way], for groups that are not apart.  ``scale``: at first that of a group for which nothing is
-    found.  ``borders``: int32 [3], the two borders and the way, or -1.
+    ``terms`` and ``squares``: the result of ``sums_up_to``, [size + 1], or ``terms_apart``, [level, place, way].
+    ``levels``: [level, way], for groups that are not apart.  ``scale``: initially that of a group without a
+    result.  ``borders``: int32 [3], the two borders and the way, or -1.
     """
 
-    terms = read_operand()
-    squares = read_operand()
-    levels = read_operand()
-    scale = written()
-    borders = written()
+    terms = source()
+    squares = source()
+    levels = source()
+    scale = destination()
+    borders = destination()
     groups = integer()
 
 
@@ -43,7 +42,7 @@ def _search(size: int, ways: int, apart: bool) -> Intrinsic:
         zero, one = constant(b, lanes, 0), constant(b, I64, 1)
 
         def term(table: Value, level: int, place: Value) -> Value:
-            """What numbers at a place add, for every way."""
+            """The term of the number at a place, for every way."""
             return values.load(table + place * (4 * ways), lanes, 4 * ways * size * level)
 
         def added(level: int, first: Value, end: Value, sums: list[Value]) -> list[Value]:
@@ -90,7 +89,7 @@ def _search(size: int, ways: int, apart: bool) -> Intrinsic:
                     scale, most = better.select(ratio, scale), better.select(ratio * sum_qx, most)
                     at_low, at_high = better.select(low.convert(I32), at_low), better.select(high.convert(I32), at_high)
                     way = better.select(way.constant(k), way)
-                if apart:  # the number at ``high`` gets the middle level; behind the last one there is none
+                if apart:  # the number at ``high`` gets the middle level; there is none after the last
                     inside = high.minimum(size - 1)
                     before_x, before_q = before_x + term(terms, 1, inside), before_q + term(squares, 1, inside)
                 return [scale, most, at_low, at_high, way, before_x, before_q]

@@ -1,6 +1,6 @@
 """Vectors for kernels: types, memory, arithmetic, conversions, dot products, tiles.
 
-A kernel's factory picks vector types by name and what depends on them; its body calls the rest directly::
+A kernel's factory chooses vector types by name, and functions of these types; its body calls the others directly::
 
     from ggplug_cpu import simd
     from ggplug_cpu.compiler import kernel
@@ -31,7 +31,7 @@ A kernel's factory picks vector types by name and what depends on them; its body
 * :mod:`.transcendental`: exp, log, tanh, sigmoid, erf
 * :mod:`.dots`: int8, int16 and bf16 dot products
 * :mod:`.tiles`: AMX
-* :mod:`.values`: LLVM code by Python's operators, for what all this does not cover
+* :mod:`.values`: LLVM code by Python's operators, for everything else
 
 Everything is correct on every CPU that LLVM compiles for; :mod:`ggplug_cpu.features` decides what is fast.
 """

@@ -1,7 +1,7 @@
-"""Dot products of short numbers, summed in 32 bits: which instructions each family of processors has for them.
+"""Dot products of int8, int16 and bf16 with 32-bit sums, by the instructions of each family of processors.
 
-:data:`WAYS` is the one table: for each product its ways, the best first, each with the features it needs and the shape
-of the sums it adds to.  The last way of a product whose sums are lanes runs on every processor.  The integer products
+:data:`WAYS` lists for each product its ways, the best first, each with the features that it needs and the shape of its
+sums.  The last way of a product whose sums are lanes runs on every processor.  The integer products
 are exact; those of bf16 round a little differently (see :func:`dot_bf16`).
 """
 
@@ -26,9 +26,9 @@ class Way:
     receives the products of row ``i`` of the first and row ``j`` of the second.  It is 16 for AMX's tiles (16 rows of
     64 bytes), which are no vectors: see :mod:`.tiles`.
 
-    ``name`` is the assembler's, ``needs`` are the features (LLVM's names) it takes, ``lanes`` is the number of sums,
-    None for any.  One instruction is called by its LLVM ``intrinsic``, with operands of ``elem``; a few together are
-    written by ``emit(sums, a, b)``.  ``mixed`` marks a way that adds each product to some lane, not to its own.
+    ``name`` is the assembler's, ``needs`` are the features (LLVM's names) that it needs, ``lanes`` is the number of
+    sums, None for any.  A single instruction is called by its LLVM ``intrinsic``, with operands of ``elem``;
+    ``emit(sums, a, b)`` emits several.  ``mixed`` marks a way that adds each product to some lane, not to its own.
     """
 
     name: str
@@ -73,9 +73,9 @@ def emit_dot(product: str, sums: Value, a: Value, b: Value, *, mixed: bool = Fal
 
 
 def int8_product(lanes: int) -> str:
-    """Which product of int8 numbers the target computes best in ``lanes`` lanes: ``i8i8`` or ``u8i8``.
+    """The fastest product of int8 numbers in ``lanes`` lanes: ``i8i8``, or ``u8i8`` on x86.
 
-    ``u8i8`` is x86's, whose instructions take the numbers of one side as 0 to 255.
+    The instructions of ``u8i8`` take the bytes of one operand as 0 to 255.
     """
     found = {product: way(product, lanes, mixed=True) for product in ("i8i8", "u8i8")}
     for product, best in found.items():
@@ -84,7 +84,7 @@ def int8_product(lanes: int) -> str:
     return "i8i8" if found["i8i8"] is not None and found["i8i8"].needs else "u8i8"
 
 
-# -- what is made of several instructions ----------------------------------------------------------------
+# -- ways of several instructions ----------------------------------------------------------------
 
 
 def _u8i8_by_pairs(sums: Value, unsigned: Value, signed: Value) -> Value:
@@ -93,7 +93,7 @@ def _u8i8_by_pairs(sums: Value, unsigned: Value, signed: Value) -> Value:
 
 
 def _i8i8_by_pairs(sums: Value, a: Value, b: Value) -> Value:
-    # Not by way of unsigned a + 128: flipping the sign bits of a splat that VNNI then reads hangs LLVM 22.
+    # Not as unsigned a + 128: flipping the sign bits of a splat that VNNI then reads hangs LLVM 22.
     x, y = _as_pairs(a), _as_pairs(b)
     return _by_pairs(sums, ((x << 8) >> 8, x >> 8), ((y << 8) >> 8, y >> 8))
 
@@ -103,7 +103,7 @@ def _as_pairs(v: Value) -> Value:
 
 
 def _by_pairs(sums: Value, left: tuple[Value, Value], right: tuple[Value, Value]) -> Value:
-    """Bytes 0 and 2, then 1 and 3 of each lane, widened in place: no lane is crossed and no sum saturates.
+    """Multiplies bytes 0 and 2, then 1 and 3 of each lane, widened in place: no lanes cross, and no sum saturates.
 
     (The instruction of AVX2 that multiplies unsigned by signed bytes does saturate.)
     """
@@ -130,19 +130,19 @@ def _long_products(wider: ir.Type, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def _neon(name: str, *operands: Value) -> Value:
-    """A NEON intrinsic that gives four int32."""
+    """Calls a NEON intrinsic that returns four int32."""
     return call(operands[0].b, f"llvm.aarch64.neon.{name}", vector(I32, 4), *operands)
 
 
 def _i8i8_by_long_products(sums: Value, a: Value, b: Value) -> Value:
-    """Two int16 products can exceed int16, so they are widened while neighbours are added, then fours are made."""
+    """Two int16 products can exceed int16, so neighbours are widened and added, and pairs of these sums added again."""
     twos = (_neon("saddlp.v4i32.v8i16", each) for each in _long_products(I16, a, b))
     return sums + _neon("addp.v4i32", *twos)
 
 
 def _i8i8_mixed(sums: Value, a: Value, b: Value) -> Value:
     for each in _long_products(I16, a, b):
-        sums = sums + _neon("saddlp.v4i32.v8i16", each)  # becomes one sadalp
+        sums = sums + _neon("saddlp.v4i32.v8i16", each)  # LLVM makes one sadalp of it
     return sums
 
 
@@ -251,6 +251,6 @@ def dot_bf16(acc: Value, a: Value, b: Value) -> Value:
 
     AVX512-BF16 rounds after each of two fused steps and takes subnormal numbers as zero.  So do Arm's instructions, but
     they add two products first, and round to odd (an inexact sum gets its last bit set, so it is off by less than one
-    unit in the last place).  Elsewhere it is two :func:`fma`.
+    unit in the last place).  On other processors it is two :func:`fma`.
     """
     return emit_dot("bf16", acc, a, b)

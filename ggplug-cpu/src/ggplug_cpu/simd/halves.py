@@ -1,7 +1,7 @@
-"""Half-width floats: IEEE binary16 (f16) and bfloat16 (bf16), whose bits live in ``i16`` lanes.
+"""Half-width floats: IEEE binary16 (f16) and bfloat16 (bf16), whose bits are in ``i16`` lanes.
 
 Narrowing rounds to nearest, ties to even.  NaNs follow ggml: in f16 every NaN becomes ``sign | 0x7E00``; in bf16 a NaN
-keeps its upper bits and is made quiet with ``| 0x40``.  f16 uses the CPU's conversions where it has them (F16C,
+keeps its upper bits and becomes quiet with ``| 0x40``.  f16 uses the CPU's conversions where it has them (F16C,
 AVX-512, AArch64); bf16 uses Arm's, but not x86's, which takes subnormal numbers as zero.
 """
 
@@ -39,7 +39,7 @@ def emit_narrow_f16(x: Value) -> Value:
         size = bits & 0x7FFFFFFF
         rebased = size - (112 << 23)
         normal = (rebased + 0xFFF + (rebased.lshr(13) & 1)) >> 13
-        # 0.5 has its last bit where f16's subnormal numbers have theirs, so this sum rounds as they do
+        # The last bit of 0.5 is that of f16's subnormal numbers, so this sum rounds like them.
         subnormal = (x.abs() + 0.5).bits() - 0x3F000000
         narrow = (size < 0x38800000).select(subnormal, normal.minimum(0x7C00)).convert(I16) | sign
     return x.unequal(x).select(sign | 0x7E00, narrow)

@@ -1,6 +1,6 @@
 """Names of vector types: an element, ``x`` and a count of lanes, ``f32x16``.
 
-Elements: ``i1`` (masks), ``i8``, ``i16``, ``i32``, ``i64``, ``f32``, ``f64``.  Half-width floats live in ``i16``
+Elements: ``i1`` (masks), ``i8``, ``i16``, ``i32``, ``i64``, ``f32``, ``f64``.  Half-width floats are in ``i16``
 lanes: see :mod:`.halves`.
 """
 
@@ -16,7 +16,7 @@ _VECTOR = re.compile(r"(i1|i8|i16|i32|i64|f32|f64)x(\d+)")
 
 
 def width(elem: str = "f32") -> int:
-    """How many ``elem`` the target's widest vector register holds (``f32``: 16, 8 or 4)."""
+    """The number of ``elem`` in the target's widest vector register (``f32``: 16, 8 or 4)."""
     return features.target().vector_bytes * 8 // _BITS[elem]
 
 

@@ -1,5 +1,5 @@
-"""Lookup in small tables: of sixteen bytes by numbers from 0 to 15, of 128 and more bytes that stay in registers, in
-constants in memory by any index.
+"""Lookup in tables: of sixteen bytes by numbers from 0 to 15, of 128 and more bytes in registers, and in constants in
+memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def emit_lookup(table: Sequence[int], numbers: Value) -> Value:
     if width:
         parts = [numbers.part(first, width) for first in range(0, numbers.count, width)]
         return joined([_shuffled(table, part) for part in parts])
-    # Where no instruction chooses bytes, every bit of the numbers halves the choice.
+    # Without an instruction that selects bytes, every bit of the numbers halves the candidates.
     choice = [constant(numbers.b, numbers.type, byte) for byte in table]
     for bit in range(4):
         odd = (numbers & (1 << bit)).unequal(0)
@@ -58,13 +58,13 @@ def permutes_bytes() -> bool:
 def emit_lookup_of_many(table: Sequence[int], low: Value, higher: Sequence[Value]) -> Value:
     """Bytes of a table of 128 times a power of two: for :func:`permutes_bytes`.
 
-    Of the index the lower seven bits are in 64 int8 lanes, whose eighth does not matter, and the higher ones in masks.
+    The lower seven bits of the index are in 64 int8 lanes, whose eighth bit is ignored, the higher bits in masks.
     """
     b, lanes = low.b, vector(I8, BYTES)
     if len(table) == 2 * BYTES:
         parts = [constants(b, I8, table[at : at + BYTES]) for at in range(0, len(table), BYTES)]
     else:
-        # Not as LLVM's constants: it would move so many out of a loop, and into memory that is not aligned.
+        # Not as LLVM's constants: LLVM would spill so many of them to memory that is not aligned.
         content = bytes(byte & 255 for byte in table)
         words = [int.from_bytes(content[at : at + 8], "little") for at in range(0, len(content), 8)]
         place = opaque(constant_words(b, f"table.{hashlib.sha256(content).hexdigest()[:16]}", words), each_time=True)
@@ -80,9 +80,9 @@ def emit_lookup_of_many(table: Sequence[int], low: Value, higher: Sequence[Value
 def emit_lookup_of_rising(table: Sequence[int], low: Value, high: Value) -> Value:
     """Bytes of a table of 2048 that rise with the index, in at most two steps in each 32: for :func:`permutes_bytes`.
 
-    Of the index the lower eight bits are in 64 int8 lanes of ``low``, the other three in the lowest bits of ``high``.
-    Instead of half of the table's bytes in registers this takes which of the different bytes each 32 begin with, and
-    where the next two of these do.
+    The lower eight bits of the index are in 64 int8 lanes of ``low``, the other three in the lowest bits of ``high``.
+    In place of the table's bytes, registers hold for each 32 bytes the number of their first value, and the positions
+    of at most two steps.
     """
     step = 32
     bytes_ = sorted({byte & 255 for byte in table})
@@ -123,14 +123,14 @@ def emit_lookup_of_floats(table: Sequence[float], indices: Value) -> Value:
 
 
 def bits_from(words: Value, offsets: Sequence[int]) -> Value:
-    """Byte ``i`` of each 64-bit lane: eight bits from ``offsets[i]`` on, in circles.  See :func:`permutes_bytes`."""
+    """Byte ``i`` of each 64-bit lane: eight bits from ``offsets[i]`` on, circularly.  See :func:`permutes_bytes`."""
     b, lanes = words.b, vector(I8, BYTES)
     where = constants(b, I8, [*offsets] * (BYTES // 8))
     return call(b, "llvm.x86.avx512.pmultishift.qb.512", lanes, where, words.bitcast(lanes))
 
 
 def constant_words(b: ir.IRBuilder, name: str, words: Sequence[int]) -> Value:
-    """The address of 64-bit constants in the kernel's own memory; ``name`` tells them from others."""
+    """The address of 64-bit constants in the kernel's own memory; ``name`` is unique to them."""
     found = b.module.globals.get(name)
     if found is None:
         t = ir.ArrayType(I64, len(words))

@@ -25,7 +25,7 @@ def load(t: str) -> compiler.Intrinsic:
 
 @functools.cache
 def load_first(t: str) -> compiler.Intrinsic:
-    """``load_first(t)(address, n)``: the first ``n`` lanes of a ``t``, zeros behind; touches no byte beyond them."""
+    """``load_first(t)(address, n)``: the first ``n`` lanes of a ``t``, then zeros; accesses no byte beyond them."""
 
     def emit(address: Value, n: Value) -> Value:
         return values.masked_load(address, vector_named(t), values.first_lanes(count_of(t), n))
@@ -41,7 +41,7 @@ def store(address: Value, v: Value) -> None:
 
 @emitted(lambda address, v, n: f"void(i64, {v}, i64)" if is_vec(v) else None)
 def store_first(address: Value, v: Value, n: Value) -> None:
-    """Write the first ``n`` lanes; touches no byte beyond them."""
+    """Write the first ``n`` lanes; accesses no byte beyond them."""
     values.masked_store(address, v, values.first_lanes(v.count, n))
 
 
@@ -57,7 +57,7 @@ def load_as_f32(elem: str, t: str) -> compiler.Intrinsic:
 
 @functools.cache
 def load_first_as_f32(elem: str, t: str) -> compiler.Intrinsic:
-    """``load_first_as_f32(elem, t)(address, n)``: as :func:`load_as_f32`, but only the first ``n``, zeros behind."""
+    """``load_first_as_f32(elem, t)(address, n)``: as :func:`load_as_f32`, but only the first ``n``, then zeros."""
     read = _reading(elem)
     return emitted(f"{t}(i64, i64)")(lambda address, n: read(address, count_of(t), n))
 
@@ -138,7 +138,7 @@ load_f64 = _scalar_load("f64", "f64", lambda address: values.load(address, F64))
 
 @emitted("i64(f32)")
 def saturated_i32(x: Value) -> Value:
-    """``x`` as a 32-bit integer: cut towards zero, the nearest limit beyond the range, 0 for NaN."""
+    """``x`` as a 32-bit integer: truncated, clamped to the range, 0 for NaN."""
     return x.call("llvm.fptosi.sat.i32.f32", I32).convert(I64)
 
 
@@ -186,19 +186,19 @@ def emit_prefetch(address: Value, locality: int = 3) -> None:
 
 @emitted("void(i64)")
 def prefetch(address: Value) -> None:
-    """Ask for the cache line at ``address``; any address will do, none faults."""
+    """Prefetch the cache line at ``address``; no address faults."""
     emit_prefetch(address)
 
 
 @emitted("void(i64)")
 def prefetch_second(address: Value) -> None:
-    """As :func:`prefetch`, into the second-level cache alone."""
+    """As :func:`prefetch`, only into the second-level cache."""
     emit_prefetch(address, 2)
 
 
 @emitted("void(i64, i64, i64)")
 def copy_bytes(destination: Value, source: Value, count: Value) -> None:
-    """Copy ``count`` bytes between places that do not overlap."""
+    """Copy ``count`` bytes between ranges that do not overlap."""
     values.copy(destination, source, count)
 
 

@@ -1,8 +1,8 @@
-"""Arithmetic on vectors: what Python's operators (see :mod:`ggplug_cpu.compiler`) leave to functions.
+"""Arithmetic on vectors: the functions beyond Python's operators (see :mod:`ggplug_cpu.compiler`).
 
 Functions whose result type follows from their arguments are called by kernels as they are: ``simd.fma(a, b, c)``.
-Numbers among the arguments are converted to the lane type and splat.  What makes a vector from something else is a
-family: its member for a type is picked in the kernel's factory, ``splat = simd.splat(F)``.
+Numbers among the arguments are converted to the lane type and broadcast.  A function that makes a vector of something
+else is a family over the vector type: the kernel's factory selects its member, ``splat = simd.splat(F)``.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _same_count(t: str) -> Callable[[str], str | None]:
 
 @emitted(lanewise("f"))
 def fma(a: Value, b: Value, c: Value) -> Value:
-    """``a * b + c``: rounded once where the CPU has such an instruction, twice elsewhere."""
+    """``a * b + c``: rounded once if the CPU has such an instruction, else twice."""
     a, b, c = _alike(a, b, c)
     return a.fma(b, c)
 
@@ -198,11 +198,11 @@ def truncate(v: Value) -> Value:
 
 @emitted(lambda v, n: f"{v}({v}, i32)" if is_vec(v) and v[0] == "i" else None)
 def shift_right_unsigned(v: Value, n: Value) -> Value:
-    """Every lane shifted right by ``n`` bits, zeros coming in."""
+    """Every lane shifted right by ``n`` bits, zeros shifted in."""
     return v.lshr(n.convert(v.element).splat(v.count))
 
 
-# -- comparisons give masks, masks choose ----------------------------------------------------------------
+# -- comparisons return masks, masks select ----------------------------------------------------------------
 
 
 @emitted(lanewise("fi", masks_of))
@@ -253,7 +253,7 @@ def _select_rule(mask: str, yes: str, no: str) -> str | None:
 
 @emitted(_select_rule)
 def select(mask: Value, yes: Value, no: Value) -> Value:
-    """``yes`` where the mask is set, ``no`` elsewhere; one of the two may be a number."""
+    """``yes`` in lanes whose mask is set, else ``no``; one of the two may be a number."""
     yes, no = _alike(yes, no)
     return mask.select(yes, no)
 

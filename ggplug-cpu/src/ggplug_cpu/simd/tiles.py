@@ -1,8 +1,8 @@
-"""AMX: products of small matrices in eight tile registers of 16 rows of 64 bytes; and the same in memory.
+"""AMX: products of small matrices in eight tile registers of 16 rows of 64 bytes; and their emulation in memory.
 
 Where the CPU has AMX (Intel, from Sapphire Rapids on), these are its instructions.  With the pseudo-feature
-``amx-emulated`` (``GGPLUG_CPU_FEATURES=native+amx-emulated``) the tiles lie in memory and vector code does the sums, so
-that kernels written for tiles can be tested anywhere.
+``amx-emulated`` (``GGPLUG_CPU_FEATURES=native+amx-emulated``) the tiles are in memory and vector code computes the
+sums, so kernels with tiles can be tested on any machine.
 
 Every function takes ``state``, the address of :data:`STATE_BYTES` bytes of the thread's scratch.  A kernel calls
 ``tile_configure(state)`` before and ``tile_release(state)`` after; tiles keep their contents between.  Tile numbers are
@@ -37,7 +37,7 @@ def has_tiles() -> bool:
 
 
 def in_hardware() -> bool:
-    """Whether the tiles are registers; asking for ``amx-emulated`` puts them in memory even so."""
+    """Whether the tiles are registers; with ``amx-emulated`` they are in memory even on AMX."""
     return not features.has("amx-emulated") and all(_way(product) is not None for product in ("bf16", "i8i8"))
 
 
@@ -142,7 +142,7 @@ def tile_configure(state: Value) -> None:
 
 @emitted("void(i64)")
 def tile_release(state: Value) -> None:
-    """Give the tiles up; a thread that keeps them pays at every context switch."""
+    """Release the tiles; their state would slow down every context switch of the thread."""
     emit_release(state)
 
 

@@ -4,7 +4,7 @@ The polynomials are minimax fits in the relative error of the function (made by 
 nodes, then rounded to f32).  Largest errors seen, in units of the last place: exp 1.0, log 0.8, tanh 1.3, erf 1.3,
 sigmoid 2.0 (and 0 where it would be subnormal).  NaN stays NaN.
 
-They are emitted where they are called, so a kernel compiled with ``fastmath`` spoils them.
+They are emitted into their callers, so ``fastmath`` of a kernel would make them inaccurate.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def polynomial(x: Value, coefficients: tuple[float, ...]) -> Value:
 
 
 def _polynomial_of_halves(x: Value, coefficients: tuple[float, ...]) -> Value:
-    """The same polynomial, its even and its odd powers side by side: half as long a chain of instructions."""
+    """The same polynomial, even and odd powers in two chains: half the latency."""
     square = x * x
     return polynomial(square, coefficients[1::2]).fma(x, polynomial(square, coefficients[0::2]))
 
@@ -118,8 +118,8 @@ def _power_of_two(n: Value) -> Value:
 
 
 def emit_exp(x: Value, *, positive: bool = True) -> Value:
-    """e**x; without ``positive`` of numbers up to 0."""
-    # beyond these the result is 0 or inf; written so that a NaN passes
+    """e**x; with ``positive=False`` for numbers up to 0 only."""
+    # beyond these the result is 0 or inf; in this order NaN is kept
     bounded = x.constant(-104.0).maximum(x.constant(89.0).minimum(x) if positive else x)
     n = (bounded * _LOG2E).round_even()
     r = n.fma(-_LN2_LOW, n.fma(-_LN2_HIGH, bounded))
@@ -184,7 +184,7 @@ def _upper_by_power(size: Value) -> Value:
 
 def _positive_part(x: Value) -> Value:
     """x, or zero where it is negative; NaN of NaN and of minus infinity, as a product with zero has it."""
-    # what becomes of each kind of number, the first in the lowest digit:
+    # the result for each class of numbers, the first in the lowest digit:
     # quiet and signalling NaN, 0, +1, -inf and inf, negative, positive; 1: itself, 2 and 3: NaN, 8: zero
     kinds, all_lanes, current = x.constant(0x18131121, I32), x.constant(-1, I16), x.constant(4, I32)
     kinds = kinds.splat(x.count)
@@ -193,7 +193,7 @@ def _positive_part(x: Value) -> Value:
 
 def _part_of_negative(size: Value) -> Value:
     """size (1 - erf(size / sqrt(2))) / 2 by a polynomial for each quarter, whose coefficients are looked up."""
-    bounded = size.constant(_QUARTERS / 4 - 0.5).minimum(size)  # so that a NaN passes; there it is zero
+    bounded = size.constant(_QUARTERS / 4 - 0.5).minimum(size)  # so that NaN is kept; there it is zero
     # in a float of this size the last bit counts quarters
     shifted = bounded + 1.5 * 2.0**21
     rest = bounded - (shifted - 1.5 * 2.0**21)

@@ -16,7 +16,7 @@ def transposed(rows: list[Value]) -> list[Value]:
         half, count = len(rows) // 2, rows[0].count
         order = [lane + count * which for lane in range(count) for which in range(2)]
         rows = [a.shuffle(order, b) for a, b in zip(rows[:half], rows[half:], strict=True)]
-    # From here on the lane's topmost bit leaves for the list's order each time.
+    # From here on each step moves the topmost bit of the lane's number to the order of the list.
     for _ in range(lanes.bit_length() - 1):
         half = len(rows) // 2
         low = [lane + n * which for lane in range(n // 2) for which in range(2)]

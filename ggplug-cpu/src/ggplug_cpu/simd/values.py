@@ -1,10 +1,10 @@
-"""Writing LLVM IR with Python's operators: what an intrinsic or a register-blocked inner loop is made of.
+"""Emits LLVM IR by Python's operators, for intrinsics and register-blocked inner loops.
 
 A :class:`Value` is an LLVM value and the builder that emits code where it is used, so that ``(x * a + b).bitcast(t)``
 emits those instructions.  Python numbers become constants of the other operand's type.  Element types decide between
 integer and float instructions; integers are signed unless a method says otherwise.
 
-:func:`emitted` turns a function on values into an intrinsic that kernels can call.
+:func:`emitted` makes an intrinsic, which kernels can call, of a function on values.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _suffix(t: ir.Type) -> str:
 
 
 class Value:
-    """An LLVM scalar or vector and the builder to go on with."""
+    """An LLVM scalar or vector, and the builder that emits further instructions."""
 
     __slots__ = ("b", "ir")
 
@@ -172,7 +172,7 @@ class Value:
         return self.call(f"llvm.{name}.{_suffix(self.type)}", None, Value(self.b, self.same(other)))
 
     def fma(self, times: Value | Number, plus: Value | Number) -> Value:
-        """``self * times + plus``: rounded once where the CPU has such an instruction, twice elsewhere."""
+        """``self * times + plus``: rounded once if the CPU has such an instruction, else twice."""
         operands = (Value(self.b, self.same(times)), Value(self.b, self.same(plus)))
         return self.call(f"llvm.fmuladd.{_suffix(self.type)}", None, *operands)
 
@@ -300,7 +300,9 @@ def _has_rounding() -> bool:
 
 
 def _round_even_by_magic(x: Value) -> Value:
-    """Adding and subtracting 2**(mantissa bits) leaves no room for a fraction; larger numbers have none."""
+    """Adding 2**(mantissa bits) rounds the fraction away, and subtracting it restores the rest; larger numbers have
+    none.
+    """
     magic = float(2**52 if str(x.element) == "double" else 2**23)
     rounded = (x.abs() + magic) - magic
     return (x.abs() < magic).select(rounded.copysign(x), x)
@@ -367,9 +369,10 @@ def call(b: ir.IRBuilder, name: str, result: ir.Type, *arguments: Value) -> Valu
 
 
 def opaque(number: Value, *, each_time: bool = False) -> Value:
-    """An int64 of which LLVM knows nothing but that it is in a register.
+    """An int64 in a register whose value LLVM cannot analyse.
 
-    With ``each_time`` not even that it is the same in every round of a loop: nothing made of it is moved out of there.
+    With ``each_time`` LLVM cannot assume that it is the same in every iteration, so code that uses it stays in the
+    loop.
     """
     t = ir.FunctionType(I64, [I64])
     return Value(number.b, number.b.asm(t, "", "=r,0", [number.ir], side_effect=each_time))
@@ -394,16 +397,16 @@ def _pointer(address: Value, t: ir.Type, offset: int) -> ir.Value:
 
 
 def masked_load(address: Value, t: ir.VectorType, mask: Value) -> Value:
-    """Read the lanes that ``mask`` chooses and touch no other byte; the other lanes are zero."""
+    """Read the lanes that ``mask`` selects, and access no other byte; the other lanes are zero."""
     pointer = Value(address.b, address.b.inttoptr(address.ir, t.as_pointer()))
     align = constant(address.b, I32, 1)
     return call(address.b, f"llvm.masked.load.{_suffix(t)}.p0", t, pointer, align, mask, constant(address.b, t, 0))
 
 
 def masked_gather(address: Value, offsets: Value, t: ir.VectorType, mask: Value) -> Value:
-    """Read a number at ``address`` and as many bytes more as each of the ``offsets`` (int32) says, where ``mask`` is.
+    """Read the numbers at ``address`` plus ``offsets`` (int32, in bytes) in the lanes that ``mask`` selects.
 
-    The other lanes are zero, and no byte is touched for them.
+    The other lanes are zero, and no byte is accessed for them.
     """
     b = address.b
     places = address.splat(t.count) + offsets.convert(I64)
@@ -413,10 +416,10 @@ def masked_gather(address: Value, offsets: Value, t: ir.VectorType, mask: Value)
 
 
 def masked_store(address: Value, value: Value, mask: Value) -> None:
-    """Write the lanes that ``mask`` chooses and touch no other byte.
+    """Write the lanes that ``mask`` selects, and access no other byte.
 
-    All of them are written without the mask: with one, a store to what no cache holds takes many times as long (seen on
-    Zen 5), and what is read next waits until it has reached the cache.
+    If it selects all lanes, the store is not masked: a masked store that misses the cache takes many times as long
+    (seen on Zen 5), and later loads of its bytes wait until it has reached the cache.
     """
     b = address.b
     pointer = Value(b, b.inttoptr(address.ir, value.type.as_pointer()))
@@ -430,7 +433,7 @@ def masked_store(address: Value, value: Value, mask: Value) -> None:
 
 
 def copy(destination: Value, source: Value, count: Value) -> None:
-    """Copy ``count`` bytes between places that do not overlap."""
+    """Copy ``count`` bytes between ranges that do not overlap."""
     places = (_bytes_at(destination), _bytes_at(source))
     call(count.b, "llvm.memcpy.p0.p0.i64", ir.VoidType(), *places, count, constant(count.b, I1, 0))
 
@@ -453,9 +456,9 @@ def first_lanes(count: int, n: Value) -> Value:
 
 
 def loop(count: Value, carried: Sequence[Value], body: Callable[[Value, list[Value]], Sequence[Value]]) -> list[Value]:
-    """Emit ``for i in range(count)``: ``body(i, carried)`` returns the next values of what is carried.
+    """Emit ``for i in range(count)``: ``body(i, carried)`` returns the next carried values.
 
-    Returns what is carried after the last round (the initial values for ``count`` <= 0).
+    Returns the carried values after the last iteration (the initial ones for ``count`` <= 0).
     """
     b = count.b
     before = b.block

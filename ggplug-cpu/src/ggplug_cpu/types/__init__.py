@@ -1,7 +1,7 @@
-"""What kernels know about types: plain ones are read as f32, block types a group of numbers at a time.
+"""The types of kernels: plain types are read as f32, block types a group of numbers at a time.
 
-Every module beside ``blocks``, ``plain`` and ``search`` is a family of block types; its ``FAMILY`` declares one
-:class:`~.blocks.Blocks` a type.  A new type is one more there, a new family one more file: the accepted types of
+Every module except ``blocks``, ``plain`` and ``search`` is a family of block types; its ``FAMILY`` declares one
+:class:`~.blocks.Blocks` a type.  A new type is another ``Blocks``, a new family another file: the accepted types of
 products, rows and copies, prebuilt kernels and tests follow from :data:`BLOCKS`.
 """
 
@@ -26,7 +26,7 @@ def _declared() -> dict[str, Blocks]:
 
 #: The block types, by name, in the order of ggml's ids.
 BLOCKS: dict[str, Blocks] = _declared()
-#: Those whose rows products take as activations.
+#: The block types whose rows products take as activations.
 ACTIVATIONS: tuple[str, ...] = tuple(name for name, blocks in BLOCKS.items() if blocks.is_activation)
-#: Those that rows of f32 can be rounded to.
+#: The block types that rows of f32 can be rounded to.
 ENCODED: tuple[str, ...] = tuple(name for name, blocks in BLOCKS.items() if blocks.encode is not None)

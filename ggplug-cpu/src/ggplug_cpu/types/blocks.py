@@ -1,8 +1,8 @@
-"""What a block type tells kernels, and the steps from which families of types are made.
+"""The declaration of a block type for kernels, and functions for the families of types.
 
 A block is read :data:`GROUP` numbers at a time, a *part*: ``value = (byte - offset) * scale``, or ``+ minimum``, with a
-scale (and a minimum) for each ``group`` numbers.  Products, packing, rows and copies are written against this and know
-no type by name.
+scale (and a minimum) for each ``group`` numbers.  Products, packing, rows and copies use only this declaration and
+name no type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUP = 32
 class Factors:
     """The scales of all groups of one or several blocks as lanes, and their minima if the type has any.
 
-    Behind the last group there may be more lanes.
+    There may be more lanes than groups.
     """
 
     scales: Value
@@ -33,10 +33,10 @@ class Factors:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """How blocks of many rows are read where the same bytes of each row lie side by side: packed weights.
+    """The access to packed weights, in which the same bytes of many rows are contiguous.
 
-    ``quants``: the field that holds the numbers; ``spread(bytes)``: the unsigned numbers that any of its bytes stand
-    for, lane by lane: first those of the block's first numbers.  ``scale``, ``minimum``: fields of one F16 number.
+    ``quants``: the field that holds the numbers; ``spread(bytes)``: the unsigned numbers in its bytes, lane by
+    lane: the block's first numbers first.  ``scale``, ``minimum``: fields of one F16 number.
     """
 
     quants: str
@@ -47,10 +47,10 @@ class SideBySide:
 
 @dataclass(frozen=True)
 class Weigh:
-    """How a type is encoded with an importance matrix, bit for bit as :func:`ggplug.quantize` with ``imatrix``.
+    """The encoder of a type with an importance matrix, bit for bit as :func:`ggplug.quantize` with ``imatrix``.
 
     ``encode(block, x, importance, mean)``: the f32 numbers at ``x``, whose importance lies at ``importance``, to the
-    block at ``block``.  ``mean``: ``of_row`` times the mean of the squares of the whole row; 0 where that is None.
+    block at ``block``.  ``mean``: ``of_row`` times the mean of the squares of the whole row; 0 if ``of_row`` is None.
     """
 
     encode: Callable[[Value, Value, Value, Value], None]
@@ -62,11 +62,11 @@ class Blocks:
     """A block type, for kernels.
 
     ``quants(address, part)``: part number ``part`` (int64) of the block at ``address`` as 32 unsigned bytes, of which
-    ``offset`` stands for zero.  ``factors(addresses)``: what the groups of blocks are multiplied by, and what is added.
+    ``offset`` stands for zero.  ``factors(addresses)``: the scales and the minima of the groups of blocks.
     ``group``: the numbers that share a scale, 32 or 16.  ``encode(block, x)``: rounds the f32 numbers at ``x`` to the
     block at ``block``, bit for bit as :func:`ggplug.quants.quantize` with ``stored``; None where ggml's ops have none.
     ``file(block, x)``: the same as files of weights have it (without ``stored``), where that differs.  ``weigh``: with
-    an importance matrix; None for types that take no notice of one.
+    an importance matrix; None for types that ignore it.
     ``side_by_side``: how packed weights are read; None for types that are packed at each product.
     ``is_activation``: the numbers are int8 with a scale for every :data:`GROUP` of them, or for more: the integer
     products take rows of such a type as activations, without rounding them again.
@@ -128,11 +128,11 @@ class Blocks:
         return values.joined(chosen)
 
 
-# -- steps ---------------------------------------------------------------------------------------------
+# -- functions for families ---------------------------------------------------------------------------
 
 
 def offset_of(type: Type, field: str) -> int:
-    """Where in a block a field lies, in bytes."""
+    """The offset of a field in a block, in bytes."""
     fields = type.dtype.fields
     assert fields is not None
     return int(fields[field][1])
@@ -144,8 +144,8 @@ def f16_at(addresses: Sequence[Value]) -> Value:
     bits = [values.load(address, I16) for address in addresses]
     if len(bits) > 4:
         return halves.emit_widen_f16(values.gathered(bits))
-    # Put together in a register: inserting 16 bits into a vector waits for whatever the vector held before, such as the
-    # sums of the round before.  LLVM would do that where nobody reads the other lanes.
+    # Built in a general register: inserting 16 bits into a vector depends on its old value, such as the sums of the
+    # last iteration.  LLVM would do that if the other lanes are never read.
     whole = bits[0].zext(I64)
     for i, each in enumerate(bits[1:], 1):
         whole = whole | each.zext(I64) << (16 * i)
@@ -167,7 +167,7 @@ def both_nibbles(packed: Value) -> tuple[Value, Value]:
 
 
 def shifted(numbers: Value, places: Value | int) -> Value:
-    """Bytes shifted right; what enters at the top is not zero but the next byte's lowest bits."""
+    """Bytes shifted right; the lowest bits of the next byte are shifted in."""
     pairs = numbers.bitcast(vector(I16, numbers.count // 2))
     if isinstance(places, Value):
         places = places.convert(I16).splat(pairs.count)
@@ -197,7 +197,7 @@ def size_of(x: Value) -> Value:
 
 
 def is_finite(size: Value) -> Value:
-    """Whether a magnitude that :func:`size_of` gave is that of a number."""
+    """Whether a magnitude from :func:`size_of` is finite."""
     return size < 0x7F800000
 
 

@@ -1,6 +1,6 @@
 """IQ1_S to IQ3_S: super-blocks of 256 numbers as rows of a grid, with signs and scales apart.
 
-Ops do not encode them: a good encoding takes too long.  Files do, by the encoders of core with compiled searches
+Ops do not encode them: a good encoding takes too long.  The encoders of core do, for files, with compiled searches
 (``ggplug_cpu.quantization.searches``).
 """
 
@@ -41,7 +41,7 @@ _NEGATIVE = [sum(0xFF << 8 * i for i in range(8) if signs >> i & 1) for signs in
 
 
 def _rows(b: ir.IRBuilder, name: str, table: list[int], word: ir.IntType, indices: Sequence[Value]) -> Value:
-    """The chosen rows of a grid, of ``word`` bits each, as 32 int8."""
+    """The rows of a grid at ``indices``, of ``word`` bits each, as 32 int8."""
     address = constant_words(b, name, table)
     size = word.width // 8
     return values.gathered([values.load(address + i * size, word) for i in indices]).bitcast(vector(I8, GROUP))
@@ -435,7 +435,7 @@ def _added_fours(numbers: Sequence[Value], across: Sequence[Value]) -> Value:
 
 
 def _added_twos(numbers: Sequence[Value], across: Sequence[Value]) -> Value:
-    """The same of each two lanes: int16, which hold the sums of numbers up to 9."""
+    """The sums of the products of each two lanes, in int16, which hold those of numbers up to 9."""
     products = [
         values.call(q.b, "llvm.x86.avx512.pmaddubs.w.512", vector(I16, BYTES // 2), q, x)
         for q, x in zip(numbers, across, strict=True)
@@ -445,14 +445,14 @@ def _added_twos(numbers: Sequence[Value], across: Sequence[Value]) -> Value:
 
 def _numbers_across(address: Value) -> list[Value]:
     """Of 32 times eight int8 the first of each, then the second of each, and so on, each 32 twice in a vector."""
-    turned = []
+    transposed = []
     for at in range(0, 4 * BYTES, BYTES):
         rows = values.load(address + at, vector(I8, BYTES)).shuffle([8 * (i % 8) + i // 8 for i in range(BYTES)])
-        turned.append(rows.bitcast(vector(I64, 8)))
+        transposed.append(rows.bitcast(vector(I64, 8)))
     found = []
     for half in (0, 4):
         pairs = [half + i // 2 + i % 2 * 8 for i in range(8)]
-        a, b = (turned[i].shuffle(pairs, turned[i + 1]) for i in (0, 2))
+        a, b = (transposed[i].shuffle(pairs, transposed[i + 1]) for i in (0, 2))
         for k in range(0, 8, 2):
             found.append(a.shuffle([k, k + 1, k + 8, k + 9] * 2, b).bitcast(vector(I8, BYTES)))
     return found

@@ -196,7 +196,7 @@ def _by_importance(x: list[Value], weights: list[Value], top: int) -> _Found:
 
 
 def _weights(place: Value, importance: Value, x: list[Value], factor: float) -> list[Value]:
-    """How much errors count, by an importance matrix and by what the super-block is worth."""
+    """The weights of errors, by an importance matrix and the mean square of the super-block."""
     count, size = x[0].count, len(x)
     mean = mean_square(place, constant(place.b, I64, 256), factor)
     return spread_weights(x, _groups(importance, count, size), mean)

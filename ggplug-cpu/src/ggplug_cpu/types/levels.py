@@ -140,7 +140,7 @@ def _inverse(x: Value) -> Value:
 
 
 def _weights(place: Value, x: Value, importance: Value | None, mean: Value | None) -> Value:
-    """How much errors count: by the squares of 32 numbers, or by an importance matrix."""
+    """The weights of errors: the squares of 32 numbers, or an importance matrix."""
     if importance is None or mean is None:
         return x * x
     return spread_weights([x], [values.load(importance + place, vector(F32, GROUP))], mean)[0]

@@ -31,8 +31,8 @@ _SCALES = [_bits(e) | _bits(e + 1) << 32 for e in range(0, 256, 2)]
 def _scale(e: Value) -> Value:
     """The scale for an ``e`` from 0 to 255 (int64).
 
-    From a table: computed in vectors, lanes that nobody reads would have the scale of ``e = 0``, and multiplying a
-    subnormal number takes processors many times as long.
+    From a table: computed in vectors, unused lanes would have the scale of ``e = 0``, a subnormal number, which
+    processors multiply many times slower.
     """
     return values.load(constant_words(e.b, "mxfp4.scales", _SCALES) + e * 4, F32)
 

@@ -40,7 +40,7 @@ def _quants(type: types.Type) -> Callable[[Value, Value], Value]:
 
 
 def _fifth(type: types.Type) -> int | None:
-    """Where the fifth bits lie."""
+    """The offset of the fifth bits in a block; None if there are none."""
     return offset_of(type, "qh") if any(field.name == "qh" for field in type.fields) else None
 
 
@@ -66,7 +66,7 @@ def _numbers(x: Value) -> Value:
 
 
 def _scaled(x: Value, scale: Value, inverse: Value) -> Value:
-    """x * inverse; zeros of a block with a NaN or an infinity, which its scale alone makes NaN."""
+    """x * inverse; zeros of a block with a NaN or an infinity, which its scale makes NaN."""
     return (scale.abs() < float("inf")).select(x * inverse.splat(GROUP), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The searches for scales that encoders share, as ``ggplug.quants.search``: the same float32 operations in its order.
+"""The searches for scales of encoders, as ``ggplug.quants.search``: the same float32 operations in its order.
 
 A lane is a group of numbers: ``x[j]`` has number j of every group.  Of a single group the lanes are plain numbers.
 """
@@ -24,17 +24,17 @@ def between(low: int, numbers: Value, high: int) -> Value:
 
 
 def in_order(terms: Sequence[Value]) -> Value:
-    """Their sum, one after the other."""
+    """The sum of ``terms``, added one after the other."""
     return functools.reduce(operator.add, terms)
 
 
 def finite_groups(x: Sequence[Value]) -> Value:
-    """Which groups hold finite numbers alone."""
+    """The mask of groups with finite numbers only."""
     return is_finite(functools.reduce(lambda a, b: a.maximum(b), map(size_of, x)))
 
 
 def all_finite(x: Sequence[Value]) -> Value:
-    """Whether all groups do."""
+    """Whether all groups have finite numbers only."""
     return is_finite(functools.reduce(lambda a, b: a.maximum(b), map(size_of, x)).max())
 
 
@@ -69,7 +69,7 @@ def mean_square(place: Value, count: Value, factor: float) -> Value:
 
 
 def spread_weights(x: Sequence[Value], importance: Sequence[Value], mean: Value) -> list[Value]:
-    """How much errors count: importance times the root of what a number and all numbers are worth."""
+    """The weights of errors: importance times the root of the mean square plus the square of the number."""
     wide = _wide(mean, x[0])
     return [w * (wide + each * each).unary("sqrt") for w, each in zip(importance, x, strict=True)]
 
@@ -177,7 +177,7 @@ def refined(x: Sequence[Value], top: int) -> tuple[Value, list[Value]]:
 def positive(x: Sequence[Value], weights: Sequence[Value], top: int) -> tuple[Value, list[Value]]:
     """Scales, and numbers from 0 to ``top``, of numbers that are not negative (``make_qp_quants``).
 
-    As in ``ggplug.quants.search``, a negative number, for an element that is, counts as 256 more.
+    As in ``ggplug.quants.search``, a negative number (of a negative element) counts as 256 more.
     """
     high = x[0].constant(0)
     for each in x:
@@ -212,7 +212,7 @@ def positive(x: Sequence[Value], weights: Sequence[Value], top: int) -> tuple[Va
 def improved(
     numbers: Sequence[Value], x: Sequence[Value], weights: Sequence[Value], low: int | None, high: int
 ) -> tuple[Value, list[Value]]:
-    """The best scale for all numbers, and these, changed one after the other where that makes them lose less.
+    """The best scale for all numbers, and the numbers, changed one after the other where that reduces the error.
 
     ``low``: None where numbers have no sign, and a negative one counts as 256 more.
     """
@@ -231,7 +231,7 @@ def improved(
             trial = (new if low is None else new.maximum(low)).convert(F32)
             new_xl, new_l2 = rest_xl + weighted[i] * trial, rest_l2 + weights[i] * trial * trial
             better = (rest_xl > 0.0) & trial.unequal(old) & (new_xl * new_xl * sum_l2 > sum_xl * sum_xl * new_l2)
-            # ggml asks for a positive sum before the change where numbers have no sign, after it where they have one
+            # ggml requires a positive sum before the change for numbers without sign, and after it for signed ones
             better = better & ((rest_l2 if low is None else new_l2) > 0.0)
             numbers[i] = better.select(unsigned(trial), old)
             sum_xl, sum_l2 = better.select(new_xl, sum_xl), better.select(new_l2, sum_l2)

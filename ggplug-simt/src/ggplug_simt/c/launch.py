@@ -1,4 +1,4 @@
-"""Launches of programs in C: their argument structs, and how choosers put launches together."""
+"""Launches of programs in C: their argument structs, and how choosers make them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 1 << 31
 """Work-items and work-groups are counted in 32 bits."""
 
 LONGEST = LIMIT - (1 << 16)
-"""Extents are counted in 32 bits too, and loops step somewhat beyond them."""
+"""Extents are counted in 32 bits too, and loop counters exceed them slightly."""
 
 TENSOR = np.dtype([("offset", "i8"), ("nb", "i8", 4), ("ne", "i4", 4)], align=True)
 """``tensor`` of dialect/access.h."""
@@ -34,9 +34,9 @@ _SCALARS = {"float": "f4", "int": "i4"}
 class MatrixProduct(VendorProgram):
     """Matrix products by the vendor's library of functions (cuBLAS).
 
-    dst[m, n] = sum over k of a[k, m] b[k, n], of float32, for each matrix of dimension 2; a stride of 0 there takes the
-    same one again.  Elements of a row lie side by side.  ``exact``: no bits of a and b are dropped before they
-    are multiplied, as tensor cores do.
+    dst[m, n] = sum over k of a[k, m] b[k, n], of float32, for each matrix of dimension 2; a stride of 0 there repeats
+    the same one.  Rows are dense.  ``exact``: a and b are not rounded before they are multiplied, as tensor cores
+    do.
     """
 
     exact: bool
@@ -57,7 +57,7 @@ def arguments(launch: Launch, **noted: int) -> npt.NDArray[np.uint8]:
         filled[name]["offset"] = each.delta
         filled[name]["nb"] = each.nb
         filled[name]["ne"] = each.ne
-    with np.errstate(over="ignore"):  # what float32 does not reach is infinite in it
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinite
         for (name, _), value in zip(program.scalars, launch.values, strict=True):
             filled[name] = noted.get(name, value) if name in ("plan", "node") else value
     return np.frombuffer(filled.tobytes(), np.uint8)
@@ -83,8 +83,8 @@ def launch(
 ) -> Launch | Decline:
     """A launch of ``kernel`` in ``family``; ``values`` become members of its arguments, as float or int.
 
-    Elements of the tensor ``ids``, whose type ``defines`` tells as ID_TYPE, may be out of range.  The kernel then has
-    the record of such faults as another tensor, and the plan tells it what to note there: ``plan`` and ``node``.
+    Elements of the tensor ``ids``, whose type is the define ID_TYPE, may be out of range.  The kernel then has the
+    record of faults as another tensor, and the plan sets the values that it records: ``plan`` and ``node``.
     """
     if "ids" in tensors:
         record = TensorArgument(FAULTS, (1, 1, 1, 1), (0, 0, 0, 0), span=RECORD.itemsize, written=True)
@@ -105,7 +105,7 @@ def launch(
 
 
 def launches_of(*launches: Launch | Decline, scratch: int = 0) -> Launches | Decline:
-    """These launches, one after the other, or the first reason why not."""
+    """These launches, one after the other, or the first decline."""
     for each in launches:
         if isinstance(each, Decline):
             return each
@@ -114,12 +114,12 @@ def launches_of(*launches: Launch | Decline, scratch: int = 0) -> Launches | Dec
 
 
 def units(ne: Extents, unit: int) -> int:
-    """Units of ``unit`` elements in the rows of these extents."""
+    """The number of units of ``unit`` elements in all rows."""
     return -(-ne[0] // unit) * ne[1] * ne[2] * ne[3]
 
 
 def collapsed(tensors: Sequence[TensorArgument], block_sizes: Sequence[int]) -> list[TensorArgument]:
-    """The same elements in as few and as long dimensions as all tensors, and counting in 32 bits, allow.
+    """Merges dimensions: the same elements in as few dimensions as all strides, and 32-bit counters, allow.
 
     All have the same extents; strides may be 0.  The first tensor's contiguous order is kept.
     """

@@ -1,4 +1,4 @@
-"""How kernels are cut for a device: widths of vectors, sizes of work-groups and of tiles.
+"""Sizes of kernels for a device: widths of vectors, sizes of work-groups and of tiles.
 
 Everything is read from the device's properties, so one source serves GPUs, where a work-group is many narrow lanes,
 and CPUs, where it is one lane that computes with the widest vectors there are.
@@ -14,10 +14,10 @@ from ggplug_simt.properties import Properties
 
 @dataclass(frozen=True)
 class Tile:
-    """A group's part of a product, ``m`` x ``n`` in slices of ``k``; an item computes ``item_m`` x ``item_n``.
+    """The tile of a work-group, ``m`` x ``n`` in slices of ``k``; a work-item computes ``item_m`` x ``item_n``.
 
-    ``k`` is a multiple of the vector, and of the group of elements that share a scale in most types; a product with
-    others is declined.
+    ``k`` is a multiple of the vector, and of the group of elements that share a scale in most types; products of other
+    types are declined.
     """
 
     m: int
@@ -33,18 +33,18 @@ class Tile:
 
     @property
     def blocks(self) -> int:
-        """Blocks of one item each."""
+        """The number of blocks, one for each work-item."""
         return (self.m // self.item_m) * (self.n // self.item_n)
 
     @property
     def halves(self) -> bool:
-        """Whether half of it in both directions is still a tile."""
+        """Whether half the tile in both directions is still a tile."""
         return self.m % (2 * self.item_m) == 0 and self.n % (2 * self.item_n) == 0
 
     def fitted(self, m: int, n: int) -> Tile:
-        """A tile that wastes less on a product of ``m`` x ``n``: a quarter as long where that fits better.
+        """A tile with less padding for a product of ``m`` x ``n``: a quarter as long where that fits better.
 
-        Each size of a tile is a program to compile, so there are few.
+        Each size of a tile is another program, so there are few.
         """
         return Tile(_fitted(m, self.m, self.item_m), _fitted(n, self.n, self.item_n), self.k, self.item_m, self.item_n)
 
@@ -59,9 +59,9 @@ def _fitted(extent: int, tile: int, item: int) -> int:
 
 @dataclass(frozen=True)
 class Profile:
-    """The sizes that kernels are compiled with.  All numbers of lanes are powers of two: groups add up in halves.
+    """The sizes that kernels are compiled with.  All numbers of lanes are powers of two: work-groups sum by halves.
 
-    ``vec``: floats that an item handles at once.  ``unit_lanes``: items of a group where each has a unit of its own.
+    ``vec``: floats that an item handles at once.  ``unit_lanes``: work-items of a group if each computes a unit.
     ``row_lanes``: items that share a row.  ``dot_lanes``, ``dot_rows``: items that share a product of two rows, and
     how many such products a group computes one after the other.  ``tile_lanes``: items of a tile at most.
     ``products``: the vendor's library multiplies matrices.  ``local_bytes``: local memory of a group, in bytes.
@@ -84,7 +84,7 @@ class Profile:
         most = 1 << max(1, properties.max_lanes).bit_length() - 1
         lanes = {name: min(getattr(profile, name), most) for name in _LANES}
         tile = profile.tile
-        # Where a group has fewer items than it should, each still has as many blocks of a tile, as far as tiles go.
+        # If a work-group has fewer items than wanted, each item still computes as many blocks of a tile as there are.
         blocks = tile.blocks * lanes["tile_lanes"] // profile.tile_lanes
         while tile.halves and (tile.local_bytes > properties.local_bytes or tile.blocks > blocks):
             tile = Tile(tile.m // 2, tile.n // 2, tile.k, tile.item_m, tile.item_n)
@@ -97,7 +97,7 @@ def _width(reported: int) -> int:
     return 16 if reported >= 16 else 8 if reported >= 8 else 4
 
 
-# On a CPU an item keeps as many sums as there are registers: 2 x 12 of 32, or 2 x 6 of 16.
+# On a CPU an item keeps as many sums as fit the registers: 2 x 12 of 32, or 2 x 6 of 16.
 _PROCESSORS = {
     16: Profile(16, 64, 1, 1, 8, Tile(128, 96, 32, 32, 12), 1),
     8: Profile(8, 64, 1, 1, 8, Tile(64, 48, 32, 16, 6), 1),

@@ -1,6 +1,6 @@
-"""The text of a program: the dialect, how to reach elements, the block types it needs, and one kernel with its sizes.
+"""The text of a program: the dialect, access to elements, the block types it needs, and one kernel with its sizes.
 
-Kernels are C files beside the Python modules that choose them, by op family.  A program is one kernel of such a file,
+Each family of kernels is a C file next to the Python module with its choosers.  A program is one kernel of such a file,
 specialised by ``#define`` lines; equal programs are compiled once.
 """
 
@@ -14,7 +14,7 @@ from ggplug_simt.c.types import declarations
 
 
 class Source(NamedTuple):
-    """A program by what it is made from; hashable.
+    """A program as the key of its text; hashable.
 
     ``family``: file name of the kernels, without suffix.  ``kernel``: the function in it.  ``defines``: names and their
     replacements; a name may have parameters, ``F(x)``.  ``tensors``, ``scalars``: what its arguments struct holds, the
@@ -55,9 +55,9 @@ class Source(NamedTuple):
         return ", ".join([*pointers, "const arguments args"])
 
     def __str__(self) -> str:
-        shown = [f"{name}={value}" for name, value in self.defines if name.startswith("T") and len(name) == 2]
+        types = [f"{name}={value}" for name, value in self.defines if name.startswith("T") and len(name) == 2]
         run = "".join(f" + {value}" for name, value in self.defines if name == "FUSED")
-        return f"{self.kernel}[{' '.join(shown)}]{run}" if shown else self.kernel + run
+        return f"{self.kernel}[{' '.join(types)}]{run}" if types else self.kernel + run
 
 
 @functools.cache

@@ -1,52 +1,52 @@
 """Attention in one pass: logits, their softmax, and the values mixed by it, a block of queries at a time.
 
-The logits of a block, a row for each query, stay in the thread's scratch, so what has the size of all queries by all
-keys is never in memory.  Both products and the softmax are computed by what computes them alone, with the same results
-to the bit.  Keys and values are the weights of products, queries and shares of the softmax their activations.
+The logits of a block, a row for each query, stay in the thread's scratch memory, so the matrix of all queries by all
+keys is never in memory.  The device functions are those of the single ops, so the results are the same to the bit.
+Keys and values are the weights of the products, queries and probabilities their activations.
 
-A product with what all heads mix may follow in the same pass: then that stays in scratch, too.
+A product of weights and the attended values may follow in the same pass; then these stay in scratch memory, too.
 """
 
 from __future__ import annotations
 
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_word
-from ggplug_cpu.ops.mul_mat.gemm import activations_in_room, product_of_blocks, results_in_room
+from ggplug_cpu.ops.mul_mat.gemm import activations_from_scratch, product_of_blocks, results_to_scratch
 from ggplug_cpu.ops.mul_mat.prepare import round_rows
 from ggplug_cpu.ops.mul_mat.rows import Product
 from ggplug_cpu.ops.soft_max.kernels import soft_max_row
 from ggplug_cpu.parameters import Parameters, integer
 
-#: Bytes in front of a block's logits: see :func:`_from_room_to_room`.
+#: Bytes in front of a block's logits: see :func:`_from_scratch_to_scratch`.
 WORDS_BEFORE = 128
 
 
 class Attention(Parameters):
-    """Where the words of the three lie, counted in words from these on, and where in a thread's scratch their memory.
+    """Offsets of the parameters of the three steps, in words from these on, and of their scratch memory, in bytes.
 
-    The scratch begins with what the softmax needs.
+    Scratch memory begins with that of the softmax.
     """
 
     logits = integer()
     soft_max = integer()
     mixed = integer()
     rows = integer()
-    """Where the logits of a block lie, in rows of ``row_bytes``, behind :data:`WORDS_BEFORE` bytes."""
+    """Offset of the logits of a block, in rows of ``row_bytes``; :data:`WORDS_BEFORE` bytes precede them."""
     row_bytes = integer()
     panels = integer()
-    """Where the products have their packed weights and activations."""
+    """Offset of the packed weights and activations of the products."""
 
 
 class AttentionLayer(Attention):
-    """The same for a product with what all heads mix."""
+    """Offsets as in :class:`Attention`, for attention and a product of weights and the attended values of all heads."""
 
     out = integer()
     heads = integer()
-    """Where rows of that lie, ``heads_bytes`` apart; a head has ``head_bytes`` of each."""
+    """Offset of the rows of attended values, ``heads_bytes`` apart; a head has ``head_bytes`` of each row."""
     heads_bytes = integer()
     head_bytes = integer()
     rounded = integer()
-    """The same rounded to int8, if the product wants that."""
+    """Offset of these rows rounded to int8, if the product takes int8."""
     rounded_bytes = integer()
 
 
@@ -56,7 +56,7 @@ def attention(kind: str, queries: str, order: str, mixing_kind: str) -> Body:
 
     The first three arguments are those of ``mul_mat_gemm``, ``mixing_kind`` is the second product's.
     """
-    attend = _attended(kind, queries, order, mixing_kind, activations_in_room)
+    attend = _attended(kind, queries, order, mixing_kind, activations_from_scratch)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         logits = params + 8 * Attention.logits(params)
@@ -85,14 +85,14 @@ def attention_layer(
     totals: int = 0,
     rounds: bool = False,
 ) -> Body:
-    """Attention, and a product with packed weights whose activations are what the heads of a query mix.
+    """Attention, and a product of packed weights and the attended values of all heads of a query.
 
     The first four arguments are those of :func:`attention`, ``out_kind`` and ``packed`` are that product's;
-    ``rounds``: the product wants int8, with ``totals`` as for ``mul_mat_round``.  Every head of a
+    ``rounds``: the product takes int8, with ``totals`` as for ``mul_mat_round``.  Every head of a
     query has keys of its own.
     """
-    attend = _attended(kind, queries, order, mixing_kind, _from_room_to_room)
-    multiply = product_of_blocks(out_kind, "int8" if rounds else "f32", "rows", packed, activations_in_room)
+    attend = _attended(kind, queries, order, mixing_kind, _from_scratch_to_scratch)
+    multiply = product_of_blocks(out_kind, "int8" if rounds else "f32", "rows", packed, activations_from_scratch)
     prepare = _rounded(totals) if rounds else _as_they_are
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -115,48 +115,48 @@ def attention_layer(
                 store_word(before, place)
                 store_word(before + 8, AttentionLayer.heads_bytes(params))
                 attend(ctx, params, text * heads + head, first, last)
-            room, stride = prepare(params, memory, last - first, Product.K(out))
+            base, stride = prepare(params, memory, last - first, Product.K(out))
             x = memory + Attention.panels(params)
             for m in range(0, M, m_block):
-                multiply(out, 0, m, min(m + m_block, M), text * rows + first, text * rows + last, 0, x, room, stride)
+                multiply(out, 0, m, min(m + m_block, M), text * rows + first, text * rows + last, 0, x, base, stride)
 
     return body
 
 
-def _attended(kind: str, queries: str, order: str, mixing_kind: str, elsewhere: DeviceFunction) -> DeviceFunction:
-    """``attend(ctx, params, matrix, first, last)``: a block of queries of a matrix of keys.
+def _attended(kind: str, queries: str, order: str, mixing_kind: str, relocate: DeviceFunction) -> DeviceFunction:
+    """``attend(ctx, params, matrix, first, last)`` computes queries ``first`` to ``last`` of a matrix of keys.
 
-    ``elsewhere``: for the second product, given the room of the logits, which become shares.
+    ``relocate``: that of the second product, called with the address of the logits, which have become probabilities.
     """
-    to_logits = product_of_blocks(kind, queries, order, elsewhere=results_in_room)
-    mix = product_of_blocks(mixing_kind, "f32", elsewhere=elsewhere)
+    to_logits = product_of_blocks(kind, queries, order, relocate=results_to_scratch)
+    mix = product_of_blocks(mixing_kind, "f32", relocate=relocate)
 
     @device_function
     def attend(ctx, params, matrix, first, last):  # type: ignore[no-untyped-def]
         logits, mixed = params + 8 * Attention.logits(params), params + 8 * Attention.mixed(params)
         softly = params + 8 * Attention.soft_max(params)
-        room, stride = scratch(ctx) + Attention.rows(params), Attention.row_bytes(params)
+        base, stride = scratch(ctx) + Attention.rows(params), Attention.row_bytes(params)
         panels = scratch(ctx) + Attention.panels(params)
         x_of_logits, x_of_mixed = panels + Product.x_offset(logits), panels + Product.x_offset(mixed)
         n_q, ne02 = Product.ne11(logits), Product.ne02(logits)
         r2, r3 = Product.r2(logits), Product.r3(logits)
-        to_logits(logits, matrix, 0, Product.M(logits), first, last, panels, x_of_logits, room, stride)
+        to_logits(logits, matrix, 0, Product.M(logits), first, last, panels, x_of_logits, base, stride)
         for row in range(first, last):
             copy = row // n_q
             head, batch = matrix % ne02 * r2 + copy % r2, matrix // ne02 * r3 + copy // r2
-            place = room + (row - first) * stride
+            place = base + (row - first) * stride
             soft_max_row(ctx, softly, row - copy * n_q, head, batch, place, place)
-        mix(mixed, matrix, 0, Product.M(mixed), first, last, panels, x_of_mixed, room, stride)
+        mix(mixed, matrix, 0, Product.M(mixed), first, last, panels, x_of_mixed, base, stride)
 
     return attend
 
 
 @device_function
-def _from_room_to_room(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
-    """Activations are in the room, and results where two words before it say: the first row, and bytes to the next."""
-    results, between = load_word(room - WORDS_BEFORE), load_word(room - WORDS_BEFORE + 8)
-    results_in_room(table, capacity, row, count, results, between)
-    activations_in_room(table, capacity, row, count, room, stride)
+def _from_scratch_to_scratch(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
+    """Activations lie at ``base``; two words before it hold the address and the stride of the results."""
+    results, between = load_word(base - WORDS_BEFORE), load_word(base - WORDS_BEFORE + 8)
+    results_to_scratch(table, capacity, row, count, results, between)
+    activations_from_scratch(table, capacity, row, count, base, stride)
 
 
 @device_function

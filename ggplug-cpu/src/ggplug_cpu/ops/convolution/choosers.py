@@ -1,6 +1,6 @@
-"""Convolutions as matrix products: windows of the image by the rows of the kernel, packed by the product itself.
+"""Convolutions as matrix products of windows of the image and rows of the kernel; the product packs the windows itself.
 
-A transposed convolution is one too, over an image that is stretched: between neighbours there are zeros.
+A transposed convolution is a convolution of a stretched image, which has zeros between its elements.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from ggplug.backend import Decline
 from ggplug.ops.sliding import Axis
 from ggplug.tensor import Extents, Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import writing
 from ggplug_cpu.ops.convolution.im2col import Im2col, scratch_bytes
 from ggplug_cpu.ops.convolution.im2col import im2col as im2col_kernel
-from ggplug_cpu.ops.convolution.stretched import Stretched, conv_transpose_wild
+from ggplug_cpu.ops.convolution.stretched import Stretched, conv_transpose_nonfinite
 from ggplug_cpu.ops.copy.ready import Ready, in_f32, in_workspace
 from ggplug_cpu.ops.mul_mat import gemm
 from ggplug_cpu.ops.mul_mat.layout import PANEL_BYTES, layout
@@ -26,19 +26,19 @@ from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.parts.sliding import Sliding
 from ggplug_cpu.tape import Entry
 
-#: Distances within an image are int32.
+#: Offsets within an image are int32.
 _FARTHEST = 1 << 31
-#: Chunks of a product that threads take in turn.
+#: Number of chunks of a product, which threads take one after the other.
 _CHUNKS = 48
 #: Rows of the kernel that a packed block of windows should at least serve.
 _LEAST_ROWS = 48
-#: A multiplication and addition in a tile costs an eighth of an element's work elsewhere.
+#: Multiplications and additions in a tile that cost as much as one simple operation on an element.
 _PER_ELEMENT = 8
 
 
 def conv_2d(node: Tensor) -> Entries | Decline:
     """y[:, :, o, n] = windows of x[:, :, :, n] by kernel[:, :, :, o]."""
-    op, kernel, x = node.op, given(node, 0), given(node, 1)
+    op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Conv2dDirect)
     axes = op.axes(kernel.ne[0], kernel.ne[1])
     return _product(node, _rows(kernel, kernel.ne), axes, x, x.nb[2], x.nb[3], x.ne[3], node.nb[2], node.nb[3])
@@ -46,7 +46,7 @@ def conv_2d(node: Tensor) -> Entries | Decline:
 
 def conv_3d(node: Tensor) -> Entries | Decline:
     """y[..., (n, o)] = windows of x[..., (n, :)] by kernel[..., (o, :)]."""
-    op, kernel, x = node.op, given(node, 0), given(node, 1)
+    op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Conv3dDirect)
     axes = op.axes(kernel.ne[:3])
     out = op.out_channels
@@ -65,12 +65,12 @@ def conv_3d(node: Tensor) -> Entries | Decline:
 
 def conv_transpose_1d(node: Tensor) -> Entries | Decline:
     """y[:, o] = windows of x, stretched, by kernel[:, o, :]."""
-    op, kernel, x = node.op, given(node, 0), given(node, 1)
+    op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.ConvTranspose1d)
-    turned = (kernel.ne[0], kernel.ne[2], kernel.ne[1], 1)
+    permuted = (kernel.ne[0], kernel.ne[2], kernel.ne[1], 1)
     nb = (kernel.nb[0], kernel.nb[2], kernel.nb[1], kernel.nb[3])
-    weights = in_workspace(kernel.type, kernel.type, turned, Ref(source(0)), nb, 0)
-    weights = _as_rows(weights, turned[0] * turned[1], turned[2])
+    weights = in_workspace(kernel.type, kernel.type, permuted, Ref(source(0)), nb, 0)
+    weights = _as_rows(weights, permuted[0] * permuted[1], permuted[2])
     axes = [Axis(kernel.ne[0], op.s0)]
     made = _product(node, weights, axes, x, x.nb[1], 0, 1, node.nb[1], 0, transposed=True)
     y = Place(Ref(RESULT), (4, 0, node.nb[1], 0))
@@ -80,12 +80,12 @@ def conv_transpose_1d(node: Tensor) -> Entries | Decline:
 
 def conv_transpose_2d(node: Tensor) -> Entries | Decline:
     """y[:, :, o, n] = windows of x[:, :, :, n], stretched, by kernel[:, :, o, :]."""
-    op, kernel, x = node.op, given(node, 0), given(node, 1)
+    op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.ConvTranspose2d)
-    turned = (kernel.ne[0], kernel.ne[1], kernel.ne[3], kernel.ne[2])
+    permuted = (kernel.ne[0], kernel.ne[1], kernel.ne[3], kernel.ne[2])
     nb = (kernel.nb[0], kernel.nb[1], kernel.nb[3], kernel.nb[2])
-    weights = in_workspace(kernel.type, kernel.type, turned, Ref(source(0)), nb, 0)
-    weights = _as_rows(weights, turned[0] * turned[1] * turned[2], turned[3])
+    weights = in_workspace(kernel.type, kernel.type, permuted, Ref(source(0)), nb, 0)
+    weights = _as_rows(weights, permuted[0] * permuted[1] * permuted[2], permuted[3])
     axes = [Axis(kernel.ne[0], op.stride), Axis(kernel.ne[1], op.stride)]
     made = _product(node, weights, axes, x, x.nb[2], x.nb[3], x.ne[3], node.nb[2], node.nb[3], transposed=True)
     y, image = Place(Ref(RESULT), node.nb), Place(Ref(source(1)), x.nb)
@@ -102,9 +102,9 @@ def _without_zeros(
     taps: tuple[int, int],
     stride: int,
 ) -> Entries | Decline:
-    """``made``, and then once more the channels whose kernel holds numbers that make NaN of zeros.
+    """The entries ``made``, and one that computes again the channels whose kernel has a NaN or an infinity.
 
-    ``ne``: the extents of x, ``taps`` those of a window, ``stride`` apart.
+    ``ne``: extents of x; ``taps``: extents of a window; ``stride``: distance of windows.
     """
     if isinstance(made, Decline):
         return made
@@ -121,13 +121,13 @@ def _without_zeros(
         out=rows.ne[1],
         images=ne[3],
     )
-    entry = Entry(conv_transpose_wild(kernel.type.name), words, tasks(kernel.size), barrier_before=True)
+    entry = Entry(conv_transpose_nonfinite(kernel.type.name), words, tasks(kernel.size), barrier_before=True)
     return Entries((*made.entries, entry), made.workspace_bytes, made.scratch_bytes)
 
 
 def im2col(node: Tensor) -> Entries | Decline:
-    """y[:, window] = the numbers of a window."""
-    op, kernel, x = node.op, given(node, 0), given(node, 1)
+    """y[:, window] = the elements of x in a window."""
+    op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Im2col)
     image = in_f32(x, Ref(source(1)))
     across, down = op.axes(kernel)
@@ -142,8 +142,8 @@ def im2col(node: Tensor) -> Entries | Decline:
 
 
 def im2col_3d(node: Tensor) -> Entries | Decline:
-    """y[:, window] = the numbers of a window of a volume."""
-    op, kernel, x = node.op, given(node, 0), given(node, 1)
+    """y[:, window] = the elements of x in a window of a volume."""
+    op, kernel, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Im2col3d)
     image = in_f32(x, Ref(source(1)))
     axes = op.axes(kernel.ne[:3])
@@ -178,7 +178,7 @@ def _sliding(
     *,
     transposed: bool = False,
 ) -> Words | Decline:
-    """The words for windows along one to three axes."""
+    """The parameters of windows along one to three axes."""
     farthest = sum(
         abs(stride) * (extent + axis.padding + axis.dilation * axis.taps + axis.stride)
         for axis, extent, stride in zip(axes, extents, nb, strict=False)
@@ -204,7 +204,7 @@ def _sliding(
 
 
 def _rows(kernel: Tensor, ne: Extents, rows: int = 0) -> Ready:
-    """The kernel as rows of adjacent numbers: where it lies, or copied."""
+    """The kernel as rows of contiguous numbers: in place, or copied."""
     count = rows or ne[3]
     numbers = kernel.size // max(1, count)
     if kernel.is_contiguous():
@@ -232,10 +232,10 @@ def _product(
     *,
     transposed: bool = False,
 ) -> Entries | Decline:
-    """Windows of ``images`` images by the rows of a kernel.
+    """The product of the windows of ``images`` images and the rows of a kernel.
 
-    ``channel`` and ``image_bytes``: from one channel and image of x to the next; ``out_bytes`` and ``out_image_bytes``:
-    the same of the result, which has neighbouring windows side by side.
+    ``channel`` and ``image_bytes``: strides of channels and images of x; ``out_bytes`` and ``out_image_bytes``: the
+    same of the result, in which neighbouring windows are contiguous.
     """
     dims, kind = len(axes), "f32"
     windows = node.ne[:dims]
@@ -276,13 +276,13 @@ def _product(
         residual=Place(),
         bias=Place(),
     )
-    kernel = gemm.mul_mat_gemm(kind, given(node, 0).type.name)
+    kernel = gemm.mul_mat_gemm(kind, source_tensor(node, 0).type.name)
     entry = Entry(kernel, words.followed_by(sliding), tasks(numbers * node.size // _PER_ELEMENT))
     return Entries((*rows.entries, entry), rows.workspace_bytes, max(scratch, rows.scratch_bytes))
 
 
 def _blocks(windows: int, rows: int, images: int, panel_bytes: int) -> tuple[int, int]:
-    """Windows, and rows of the kernel, of a chunk: windows are packed once for each chunk of rows."""
+    """(windows, rows of the kernel) of a chunk; windows are packed again for each chunk of rows."""
     shape = layout("f32")
     panels = -(-windows // shape.columns)
     m_chunks = max(-(-panels // max(1, PANEL_BYTES // max(1, panel_bytes))), min(panels, -(-_CHUNKS // images)))

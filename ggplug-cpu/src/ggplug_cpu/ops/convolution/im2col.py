@@ -1,7 +1,7 @@
 """Windows of images as rows: see :class:`ggplug.ops.Im2col`.
 
-A thread first lists, for each number of a row, how many bytes behind the window's first element it lies, and how far
-along each axis; with these a row is read a vector at a time.
+A thread first lists, for each element of a row, its offset from the window's first element, in bytes and along each
+axis; with these lists it gathers a row a vector at a time.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import functools
 
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import CONVERTED, Parameters, integer, written
-from ggplug_cpu.parameters import read as read_operand
-from ggplug_cpu.parts.nest import BLOCK, share
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, write
+from ggplug_cpu.parameters import CONVERTED, Parameters, destination, integer, source
+from ggplug_cpu.parts.nest import BLOCK, thread_range
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, write
 from ggplug_cpu.parts.sliding import (
     Sliding,
     counted,
@@ -31,14 +30,13 @@ _PADDING = 16
 
 
 class Im2col(Parameters):
-    """``rows`` windows, ``rows_of_image`` of an image; behind these words stand those of
-    :class:`~ggplug_cpu.parts.sliding.Sliding`.
+    """``rows`` windows, ``rows_of_image`` of an image; the words of :class:`~ggplug_cpu.parts.sliding.Sliding` follow.
 
     A row of y has ``n`` numbers, and rows follow each other ``row_bytes`` bytes apart.  x is f32.
     """
 
-    y = written("nb0", CONVERTED)
-    x = read_operand()
+    y = destination("nb0", CONVERTED)
+    x = source()
     n = integer()
     rows = integer()
     rows_of_image = integer()
@@ -47,23 +45,23 @@ class Im2col(Parameters):
 
 
 def scratch_bytes(n: int) -> int:
-    """What the kernel needs of a thread's scratch for rows of ``n``."""
-    return ARGUMENTS + ROOM + 16 * (n + _PADDING)
+    """Bytes of scratch memory for rows of ``n`` elements."""
+    return ARGUMENTS + ROW_BYTES + 16 * (n + _PADDING)
 
 
 @kernel
 def im2col() -> Body:
-    """Row by row."""
+    """Gathers row after row of y."""
     list_numbers, read_row = _list_numbers(), _read_row()
     behind = 8 * Im2col.word_count()
 
     def body(ctx: int, params: int) -> None:
         n, of_image, words = Im2col.n(params), Im2col.rows_of_image(params), params + behind
         write_y, y_stride, block_bytes = Im2col.y.convert(params), Im2col.y.nb0(params), Im2col.y.block_bytes(params)
-        room = scratch(ctx) + ARGUMENTS
-        lists = room + 4 * BLOCK
+        scratch_row = scratch(ctx) + ARGUMENTS
+        lists = scratch_row + 4 * BLOCK
         apart = 4 * (n + _PADDING)
-        first, end = share(ctx, Im2col.rows(params))
+        first, end = thread_range(ctx, Im2col.rows(params))
         if first < end:
             list_numbers(words, lists, apart, n)
         for row in range(first, end):
@@ -72,7 +70,7 @@ def im2col() -> Body:
             y = Im2col.y.address(params) + row * Im2col.row_bytes(params)
             for start in range(0, n, BLOCK):
                 m = min(BLOCK, n - start)
-                place = y if write_y == 0 else room
+                place = y if write_y == 0 else scratch_row
                 read_row(words, x, row - image * of_image, lists + 4 * start, apart, place, m)
                 write(ctx, write_y, y, y_stride, m, place)
                 y += block_bytes
@@ -82,7 +80,7 @@ def im2col() -> Body:
 
 @functools.cache
 def _list_numbers() -> Intrinsic:
-    """``(words, lists, apart, n)``: of each number of a row its bytes, and its distances along the axes (int32)."""
+    """``(words, lists, apart, n)`` lists for each element of a row its offset in bytes and along the axes (int32)."""
     lanes = width("f32")
 
     def emit(words: Value, lists: Value, apart: Value, n: Value) -> None:
@@ -108,7 +106,9 @@ def _list_numbers() -> Intrinsic:
 
 @functools.cache
 def _read_row() -> Intrinsic:
-    """``(words, x, row, lists, apart, place, n)``: ``n`` numbers of window ``row`` of an image, as f32."""
+    """``(words, x, row, lists, apart, place, n)`` stores ``n`` elements of window ``row`` of an image at ``place``, as
+    f32.
+    """
     lanes = width("f32")
     floats, ints = vector(F32, lanes), vector(I32, lanes)
 

@@ -1,8 +1,8 @@
 """Transposed convolutions by kernels with a NaN or an infinity.
 
-Transposed convolutions are computed as convolutions of an image with zeros between its numbers and around them, and a
-number of the kernel that is not finite makes NaN of these zeros.  So results of such kernels are computed once more,
-from the numbers that there are.
+Transposed convolutions are computed as convolutions of a stretched image, with zeros between and around its elements.
+Times a NaN or an infinity of the kernel these zeros are NaN.  So results of such kernels are computed again, from the
+elements of the image only.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import aborted
-from ggplug_cpu.parameters import Parameters, integer, read, written
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import Parameters, destination, integer, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.simd.values import F32, I64, Value, constant, emitted, loop, vector
 from ggplug_cpu.types import PLAIN
 
@@ -19,12 +19,12 @@ from ggplug_cpu.types import PLAIN
 class Stretched(Parameters):
     """Images of ``channels`` of ``width`` by ``height`` numbers; windows of ``taps0`` by ``taps1``, ``stride`` apart.
 
-    ``rows``: for each channel of the result the numbers of the kernel, those of a channel of x together.
+    ``rows``: for each channel of the result the kernel's numbers, one channel of x after the other.
     """
 
-    y = written("nb1", "nb2", "nb3")
-    x = read("nb0", "nb1", "nb2", "nb3")
-    rows = read("nb0", "nb1")
+    y = destination("nb1", "nb2", "nb3")
+    x = source("nb0", "nb1", "nb2", "nb3")
+    rows = source("nb0", "nb1")
     channels = integer()
     width = integer()
     height = integer()
@@ -35,8 +35,8 @@ class Stretched(Parameters):
     images = integer()
 
 
-def _has_wild(elem: str) -> Intrinsic:
-    """``has_wild(row, n)``: whether some of ``n`` numbers without gaps are not finite; 0 or 1."""
+def _has_nonfinite(elem: str) -> Intrinsic:
+    """``has_nonfinite(row, n)``: 1 if any of ``n`` contiguous numbers is not finite, else 0."""
     t = PLAIN[elem]
 
     def emit(row: Value, n: Value) -> Value:
@@ -55,18 +55,18 @@ def _has_wild(elem: str) -> Intrinsic:
 
 
 @kernel
-def conv_transpose_wild(elem: str) -> Body:
-    """y of the channels whose kernel, numbers of type ``elem``, holds one that is not finite."""
-    has_wild, load = _has_wild(elem), simd.LOADS[elem]
+def conv_transpose_nonfinite(elem: str) -> Body:
+    """Computes the channels of y whose kernel (of type ``elem``) has a number that is not finite."""
+    has_nonfinite, load = _has_nonfinite(elem), simd.LOADS[elem]
 
     def body(ctx: int, params: int) -> None:
         channels, images, stride = Stretched.channels(params), Stretched.images(params), Stretched.stride(params)
         wide, high = Stretched.width(params), Stretched.height(params)
         taps0, taps1, size = Stretched.taps0(params), Stretched.taps1(params), Stretched.rows.nb0(params)
-        first, end = share(ctx, Stretched.out(params))
+        first, end = thread_range(ctx, Stretched.out(params))
         for o in range(first, end):
             row = Stretched.rows.address(params) + o * Stretched.rows.nb1(params)
-            if has_wild(row, channels * taps0 * taps1) == 0:
+            if has_nonfinite(row, channels * taps0 * taps1) == 0:
                 continue
             for image in range(images):
                 if aborted(ctx):

@@ -1,1 +1,1 @@
-"""Copies: of bytes, of elements at any strides, into other types."""
+"""Copies of bytes, of elements at any strides, and into other types."""

@@ -1,7 +1,6 @@
-"""Copies: between any strides, into other types, side by side, several times.
+"""Copies between any strides, conversions, concatenation and repetition.
 
-Bytes are copied as they are where the type stays (so block types too, block by block); otherwise elements go through
-f32, as in ggml.
+Copies between equal types move bytes (of block types whole blocks); other copies convert through f32, as in ggml.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from ggplug.backend import Decline
 from ggplug.tensor import Extents, Tensor, contiguous_strides
 from ggplug.types import F32, Type
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Axis, Nest, Shape, element_nest, words_of
 from ggplug_cpu.choosing.places import reader, reading, writer, writing
 from ggplug_cpu.ops.copy.kernels import (
@@ -28,16 +27,19 @@ from ggplug_cpu.ops.copy.kernels import (
 )
 from ggplug_cpu.ops.copy.transposed import TILE, copy_transposed
 from ggplug_cpu.parameters import Place, Ref
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES
 from ggplug_cpu.tape import WORKSPACE, Entry
 
-#: Sizes of elements that strided copies are compiled for; others are copied by memcpy, element by element.
+#: Element sizes that strided copies are compiled for; elements of other sizes are copied by memcpy, one by one.
 _SIZES = (1, 2, 4, 8)
 
 
 def copy(node: Tensor) -> Entries | Decline:
-    """y = x, converted to y's type: cpy, cont, dup.  Different shapes are matched in the order of elements."""
-    x = given(node, 0)
+    """y = x, converted to y's type: cpy, cont, dup.
+
+    Tensors of different shapes correspond in the order of their elements.
+    """
+    x = source_tensor(node, 0)
     no = _unable(x.type, node.type)
     if no is not None:
         return no
@@ -50,7 +52,7 @@ def copy(node: Tensor) -> Entries | Decline:
     if node.is_contiguous() and x.ne[0] % node.type.block_size == 0:
         nb = contiguous_strides(node.type, x.ne)
         return Entries(*copied(x.type, node.type, x.ne, place_x, x.nb, place_y, nb))
-    # neither shape describes both: by way of contiguous memory, of f32 where rows of y are no whole blocks of x
+    # Neither shape fits both tensors: copy through contiguous memory, of f32 where rows of y are no whole blocks of x.
     between, kind = Ref(WORKSPACE), x.type if node.ne[0] % x.type.block_size == 0 else F32
     packed = contiguous_strides(kind, x.ne)
     first, _, first_scratch = copied(x.type, kind, x.ne, place_x, x.nb, between, packed)
@@ -61,14 +63,14 @@ def copy(node: Tensor) -> Entries | Decline:
 
 def repeat(node: Tensor) -> Entries:
     """y = x, repeated to y's extents."""
-    x = given(node, 0)
+    x = source_tensor(node, 0)
     shapes = Shape(node.ne, node.nb), Shape(x.ne, x.nb)
     return Entries((copy_bytes(node.type, node.ne, *shapes, Ref(RESULT), Ref(source(0))),))
 
 
 def concat(node: Tensor) -> Entries:
-    """y = a, and b behind it along one axis."""
-    op, a, b = node.op, given(node, 0), given(node, 1)
+    """y = a followed by b along one axis."""
+    op, a, b = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Concat)
     entries: list[Entry] = []
     offset = 0
@@ -101,7 +103,7 @@ def copied(
     y_stride, x_stride = nest.inner.strides
     words = words_of(Converted, nest, writing(place_y, y, y_stride), reading(place_x, x, x_stride))
     entry = Entry(convert(), words, tasks(nest.elements, 2))
-    return (entry,), 0, ARGUMENTS + ROOM
+    return (entry,), 0, ARGUMENTS + ROW_BYTES
 
 
 def copy_bytes(type: Type, ne: Extents, y: Shape, x: Shape, place_y: Ref, place_x: Ref) -> Entry:
@@ -119,14 +121,14 @@ def copy_bytes(type: Type, ne: Extents, y: Shape, x: Shape, place_y: Ref, place_
     if size not in _SIZES:
         # every block is a row of bytes
         outer = (nest.inner, *nest.outer)
-        if nest.last != nest.inner.extent:  # it was cut into pieces of one long axis, which is taken back
+        if nest.last != nest.inner.extent:  # one long axis was cut into pieces: undo that
             outer = (Axis(nest.elements, nest.inner.strides),)
         nest = Nest(Axis(size, (1, 1)), outer, size)
         return Entry(copy_rows(), words_of(CopiedRows, nest, *_bytes(nest, place_y, place_x), size=1), work)
     nest = _along_y(nest, size)
-    turned = _transposed(nest, size)
-    if turned is not None:
-        words = words_of(Copied, turned, *_bytes(turned, place_y, place_x))
+    transposed = _transposed(nest, size)
+    if transposed is not None:
+        words = words_of(Copied, transposed, *_bytes(transposed, place_y, place_x))
         return Entry(copy_transposed(size), words, max(1, work // 2))
     words = words_of(Copied, nest, *_bytes(nest, place_y, place_x))
     return Entry(copy_strided(size), words, tasks(nest.elements * 4))
@@ -143,13 +145,13 @@ def zero_bytes(node: Tensor) -> Entry:
 
 
 def _bytes(nest: Nest, y: Ref, x: Ref) -> tuple[Place, Place]:
-    """Operands that are copied as they are."""
+    """The places of operands that are copied as bytes."""
     y_stride, x_stride = nest.inner.strides
     return Place(y, (y_stride,)), Place(x, (x_stride,))
 
 
 def _along_y(nest: Nest, size: int) -> Nest:
-    """With the axis along which y is contiguous as the inner one, if there is such an axis."""
+    """The same loop with the axis along which y is contiguous as the inner one, if there is such an axis."""
     for axis in nest.outer:
         if axis.strides[0] == size and nest.inner.strides[0] != size and axis.extent > 1:
             others = [other for other in nest.outer if other is not axis]
@@ -158,7 +160,9 @@ def _along_y(nest: Nest, size: int) -> Nest:
 
 
 def _transposed(nest: Nest, size: int) -> Nest | None:
-    """With the axis along which x is contiguous as the first outer one, if there is such an axis worth it."""
+    """The same loop with the axis along which x is contiguous as the first outer one; None if that axis is missing or
+    short.
+    """
     if size not in (2, 4) or nest.inner.strides[0] != size or nest.inner.extent < TILE:
         return None
     for axis in nest.outer:

@@ -6,15 +6,15 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.parameters import integer
-from ggplug_cpu.parts.nest import BLOCK, Rows, over_rows, read_row, written_row
+from ggplug_cpu.parts.nest import BLOCK, Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 
 
 class Copied(Rows):
     """Elements that are copied as they are."""
 
-    y = written_row()
-    x = read_row()
+    y = destination_row()
+    x = source_row()
 
 
 class CopiedRows(Copied):
@@ -26,15 +26,15 @@ class CopiedRows(Copied):
 class Zeroed(Rows):
     """Rows of elements of ``size`` bytes without gaps, all of which become zero."""
 
-    y = written_row()
+    y = destination_row()
     size = integer()
 
 
 class Converted(Rows):
     """Elements that change their type."""
 
-    y = written_row()
-    x = read_row()
+    y = destination_row()
+    x = source_row()
 
 
 @kernel
@@ -84,11 +84,11 @@ def convert() -> Body:
         y, x = places
         write_y, y_stride = Converted.y.convert(params), Converted.y.stride(params)
         read_x, x_stride = Converted.x.convert(params), Converted.x.stride(params)
-        room = scratch(ctx) + ARGUMENTS
+        scratch_row = scratch(ctx) + ARGUMENTS
         for start in range(0, n, BLOCK):
             m = min(BLOCK, n - start)
             # one of the two is f32 in place, or neither
-            p = read(ctx, read_x, x, x_stride, m, y if write_y == 0 else room)
+            p = read(ctx, read_x, x, x_stride, m, y if write_y == 0 else scratch_row)
             write(ctx, write_y, y, y_stride, m, p)
             y += Converted.y.block_bytes(params)
             x += Converted.x.block_bytes(params)

@@ -1,4 +1,4 @@
-"""Sources made ready for kernels that read single numbers of one type: in place, or copied into the workspace first."""
+"""Prepares sources for kernels that read one type: a source is used in place, or copied into the workspace first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from ggplug_cpu.tape import WORKSPACE, Entry
 
 @dataclass(frozen=True)
 class Ready:
-    """Where a source lies when the ``entries`` are done; ``workspace_bytes`` is where the workspace it takes ends."""
+    """A prepared source: its place once the ``entries`` are done; ``workspace_bytes``: end of the workspace that it
+    uses.
+    """
 
     place: Ref
     ne: Extents
@@ -23,19 +25,21 @@ class Ready:
     scratch_bytes: int = 0
 
     def as_place(self, *nb: int) -> Place:
-        """The source as an operand, with other strides if they are given."""
+        """The source as an operand, with its own strides or with ``nb``."""
         return Place(self.place, nb or self.nb)
 
 
 def in_f32(x: Tensor, place: Ref, at: int = 0, *, rows: bool = False) -> Ready:
-    """``x`` as f32: in place, or from byte ``at`` of the workspace on; ``rows`` asks for contiguous rows."""
+    """Prepares ``x`` as f32: in place, or copied to byte ``at`` of the workspace; with ``rows``, rows are
+    contiguous.
+    """
     if x.type is F32 and (x.nb[0] == 4 or not rows):
         return Ready(place, x.ne, x.nb, (), at)
     return in_workspace(x.type, F32, x.ne, place, x.nb, at)
 
 
 def in_workspace(type: Type, other: Type, ne: Extents, place: Ref, nb: Extents, at: int) -> Ready:
-    """A contiguous copy of ``type`` as ``other`` from byte ``at`` of the workspace on."""
+    """Copies elements of ``type`` as contiguous ``other`` to byte ``at`` of the workspace."""
     start = -(-at // 64) * 64
     strides = contiguous_strides(other, ne)
     target = Ref(WORKSPACE, start)

@@ -1,6 +1,6 @@
-"""Copies that exchange two axes: where the result is contiguous along one axis and the source along another.
+"""Copies that exchange two axes: the result is contiguous along one axis, the source along another.
 
-Read row by row, such a source gives one element of every cache line at a time.  Here squares of :data:`TILE` by
+A loop over rows of the result would use one element of each cache line of the source.  Here squares of :data:`TILE` by
 :data:`TILE` elements are loaded along the source's axis, transposed in registers, and stored along the result's.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.ops.copy.kernels import Copied
-from ggplug_cpu.parts.nest import locate, share
+from ggplug_cpu.parts.nest import locate, thread_range
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import I16, I32, Value, emitted, vector
 
@@ -21,7 +21,7 @@ TILE = 8
 def copy_transposed(size: int) -> Body:
     """``y[r, c] = x[c, r]`` for matrices of elements of ``size`` bytes; c is the inner axis, r the first outer one."""
     T = simd.width("f32")
-    turn = _turn(size, T)
+    transpose = _transpose_square(size, T)
     load, store = simd.LOADS[f"i{8 * size}"], simd.STORES[f"i{8 * size}"]
     find = locate(Copied)
 
@@ -29,14 +29,14 @@ def copy_transposed(size: int) -> Body:
         columns, height = Copied.count(params), Copied.axes(params, 0)
         x_column, y_row = Copied.x.stride(params), Copied.axes(params, 1)
         strips = (height + T - 1) // T
-        first, end = share(ctx, Copied.rows(params) // height * strips)
+        first, end = thread_range(ctx, Copied.rows(params) // height * strips)
         for strip in range(first, end):
             r = strip % strips * T
             y, x = find(params, strip // strips * height + r)
             rows = min(T, height - r)
             whole = columns - columns % T if rows == T else 0
             for c in range(0, whole, T):
-                turn(y + c * size, y_row, x + c * x_column, x_column)
+                transpose(y + c * size, y_row, x + c * x_column, x_column)
             for c in range(whole, columns):
                 for i in range(rows):
                     store(y + i * y_row + c * size, load(x + c * x_column + i * size))
@@ -44,8 +44,8 @@ def copy_transposed(size: int) -> Body:
     return body
 
 
-def _turn(size: int, n: int) -> Intrinsic:
-    """``turn(y, y_row, x, x_row)``: a square of ``n`` by ``n`` elements, transposed."""
+def _transpose_square(size: int, n: int) -> Intrinsic:
+    """``transpose(y, y_row, x, x_row)`` transposes a square of ``n`` by ``n`` elements."""
     t = vector(I32 if size == 4 else I16, n)
 
     def emit(y: Value, y_row: Value, x: Value, x_row: Value) -> None:

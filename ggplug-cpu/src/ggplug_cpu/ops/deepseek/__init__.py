@@ -1,1 +1,1 @@
-"""What DeepSeek's models have of their own."""
+"""Ops of DeepSeek's models."""

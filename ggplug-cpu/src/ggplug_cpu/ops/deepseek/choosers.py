@@ -1,11 +1,11 @@
-"""The indexer of sparse attention, and connections by several streams."""
+"""The lightning indexer of sparse attention, and hyper-connections."""
 
 from __future__ import annotations
 
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import reading
 from ggplug_cpu.ops.copy.ready import Ready, in_f32
 from ggplug_cpu.ops.deepseek import kernels
@@ -15,11 +15,11 @@ from ggplug_cpu.tape import Entry
 
 
 def _rows(node: Tensor, *indexes: int) -> list[Ready]:
-    """These sources with contiguous rows of f32; the last one knows how much workspace they take."""
+    """Prepares these sources as contiguous rows of f32; the last one has the size of the workspace."""
     found: list[Ready] = []
     for index in indexes:
         at = found[-1].workspace_bytes if found else 0
-        found.append(in_f32(given(node, index), Ref(source(index)), at, rows=True))
+        found.append(in_f32(source_tensor(node, index), Ref(source(index)), at, rows=True))
     return found
 
 
@@ -30,8 +30,8 @@ def _entries(ready: list[Ready], entry: Entry, scratch_bytes: int = 0) -> Entrie
 
 
 def lightning_indexer(node: Tensor) -> Entries:
-    """y[j, t] = the sum over heads of max(q . k, 0) times a weight, and the mask."""
-    q, k, weights = (given(node, i) for i in range(3))
+    """y[j, t] = the sum over heads of max(q . k, 0) times a weight, plus the mask."""
+    q, k, weights = (source_tensor(node, i) for i in range(3))
     ready = _rows(node, 0, 3)
     words = Indexed.words(
         y=Place(Ref(RESULT)),
@@ -44,21 +44,21 @@ def lightning_indexer(node: Tensor) -> Entries:
         keys=k.ne[2],
         tokens=q.ne[2],
         sequences=q.ne[3],
-        masks=max(1, given(node, 3).ne[3]),
+        masks=max(1, source_tensor(node, 3).ne[3]),
     )
     work = tasks(node.size, max(1, q.ne[0] * q.ne[1]))
     return _entries(ready, Entry(kernels.index(), words, work), kernels.scratch_bytes(q.ne[0]))
 
 
 def combined(node: Tensor) -> Entries:
-    """Matrices of 4 by 4, whose rows and columns are divided by their sums in turn."""
+    """Matrices of 4 by 4, whose columns and rows are divided by their sums alternately."""
     op = node.op
     assert isinstance(op, ops.Dsv4HcComb)
     ready = _rows(node, 0, 2)
     words = Combined.words(
         y=Place(Ref(RESULT)),
         mixes=ready[0].as_place(),
-        scale=Place(Ref(source(1)), given(node, 1).nb),
+        scale=Place(Ref(source(1)), source_tensor(node, 1).nb),
         base=ready[1].as_place(),
         tokens=node.ne[2],
         n_iter=op.n_iter,
@@ -69,10 +69,10 @@ def combined(node: Tensor) -> Entries:
 
 def before(node: Tensor) -> Entries:
     """y[i, t] = the sum over streams of x[i, h, t] weights[h, t]."""
-    x, weights = given(node, 0), given(node, 1)
+    x, weights = source_tensor(node, 0), source_tensor(node, 1)
     ready = _rows(node, 0)
     n, streams, tokens = x.ne[:3]
-    # As behind, of one target.
+    # As ``behind``, with one target.
     of_stream = Place(Ref(source(1)), (0, weights.nb[0], weights.nb[1], 0))
     words = Mixed.words(
         y=Place(Ref(RESULT)),
@@ -89,15 +89,15 @@ def before(node: Tensor) -> Entries:
 
 
 def behind(node: Tensor) -> Entries:
-    """y[i, d, t] = x[i, t] post[d, t], and the sum over streams of residual[i, s, t] comb[d, s, t]."""
+    """y[i, d, t] = x[i, t] post[d, t] + the sum over streams of residual[i, s, t] comb[d, s, t]."""
     ready = _rows(node, 0, 1)
     n, streams, tokens = node.ne[:3]
     words = Mixed.words(
         y=Place(Ref(RESULT)),
         x=ready[0].as_place(),
-        factors=Place(Ref(source(2)), given(node, 2).nb),
+        factors=Place(Ref(source(2)), source_tensor(node, 2).nb),
         rows=ready[1].as_place(),
-        weights=Place(Ref(source(3)), given(node, 3).nb),
+        weights=Place(Ref(source(3)), source_tensor(node, 3).nb),
         n=n,
         targets=streams,
         streams=streams,

@@ -1,4 +1,4 @@
-"""The indexer of sparse attention, and connections by several streams: see :mod:`ggplug.ops.deepseek`."""
+"""The lightning indexer of sparse attention, and hyper-connections: see :mod:`ggplug.ops.deepseek`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import functools
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import aborted, scratch
-from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, integer, read, real, written
-from ggplug_cpu.parts.nest import BLOCK, share
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM
+from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, destination, integer, real, source
+from ggplug_cpu.parts.nest import BLOCK, thread_range
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES
 from ggplug_cpu.parts.rows import read as read_row
 from ggplug_cpu.simd.transcendental import emit_exp
 from ggplug_cpu.simd.values import (
@@ -35,11 +35,11 @@ _STREAMS = 4
 class Indexed(Parameters):
     """``keys`` rows of k, ``heads`` rows of q for each of ``tokens`` in ``sequences``; ``n`` is the length of rows."""
 
-    y = written()
-    q = read(STRIDES)
-    k = read(STRIDES, CONVERTED)
-    weights = read(STRIDES)
-    mask = read(STRIDES)
+    y = destination()
+    q = source(STRIDES)
+    k = source(STRIDES, CONVERTED)
+    weights = source(STRIDES)
+    mask = source(STRIDES)
     n = integer()
     heads = integer()
     keys = integer()
@@ -51,26 +51,26 @@ class Indexed(Parameters):
 class Combined(Parameters):
     """``tokens`` rows of mixes, each 24 numbers."""
 
-    y = written()
-    mixes = read(STRIDES)
-    scale = read(STRIDES)
-    base = read(STRIDES)
+    y = destination()
+    mixes = source(STRIDES)
+    scale = source(STRIDES)
+    base = source(STRIDES)
     tokens = integer()
     n_iter = integer()
     eps = real()
 
 
 class Mixed(Parameters):
-    """``rows`` rows of ``n`` numbers of y: x of a token times ``factors``, and ``streams`` rows times ``weights``.
+    """Rows of ``n`` numbers of y: x of a token times ``factors``, plus the weighted sum of ``streams`` rows.
 
-    ``targets``: rows of y for a token; ``weights`` are those of a target, a stream and a token.
+    ``targets``: rows of y for a token; ``weights`` has a number for each target, stream and token.
     """
 
-    y = written()
-    x = read(STRIDES)
-    factors = read(STRIDES)
-    rows = read(STRIDES)
-    weights = read(STRIDES)
+    y = destination()
+    x = source(STRIDES)
+    factors = source(STRIDES)
+    rows = source(STRIDES)
+    weights = source(STRIDES)
     n = integer()
     targets = integer()
     streams = integer()
@@ -78,8 +78,8 @@ class Mixed(Parameters):
 
 
 def scratch_bytes(n: int) -> int:
-    """What :func:`index` needs of a thread's scratch: a block of a row, and as many rows as a vector has lanes."""
-    return ARGUMENTS + ROOM + 4 * n * simd.width("f32")
+    """Bytes of scratch memory of :func:`index`: a block of a row, and as many rows as a vector has lanes."""
+    return ARGUMENTS + ROW_BYTES + 4 * n * simd.width("f32")
 
 
 # -- lightning_indexer -------------------------------------------------------------------------------
@@ -87,29 +87,29 @@ def scratch_bytes(n: int) -> int:
 
 @kernel
 def index() -> Body:
-    """Tasks are as many keys as a vector has lanes; their rows lie side by side in scratch."""
+    """Computes as many keys at a time as a vector has lanes; their rows are interleaved in scratch memory."""
     score, lanes = _score(), simd.width("f32")
 
     def body(ctx: int, params: int) -> None:
         n, keys, tokens = Indexed.n(params), Indexed.keys(params), Indexed.tokens(params)
         blocks = (keys + lanes - 1) // lanes
-        room = scratch(ctx) + ARGUMENTS
-        beside = room + ROOM
-        first, end = share(ctx, blocks * Indexed.sequences(params))
+        scratch_row = scratch(ctx) + ARGUMENTS
+        interleaved = scratch_row + ROW_BYTES
+        first, end = thread_range(ctx, blocks * Indexed.sequences(params))
         for task in range(first, end):
             if aborted(ctx):
                 return
             key, s = task % blocks * lanes, task // blocks
             count = min(lanes, keys - key)
-            simd.fill_bytes(beside, 0, 4 * n * lanes)
+            simd.fill_bytes(interleaved, 0, 4 * n * lanes)
             for lane in range(count):
                 k = Indexed.k.address(params) + (key + lane) * Indexed.k.nb2(params) + s * Indexed.k.nb3(params)
                 start = 0
                 while start < n:
                     some = min(BLOCK, n - start)
-                    row = read_row(ctx, Indexed.k.convert(params), k, Indexed.k.nb0(params), some, room)
+                    row = read_row(ctx, Indexed.k.convert(params), k, Indexed.k.nb0(params), some, scratch_row)
                     for i in range(some):
-                        simd.store_f32(beside + 4 * ((start + i) * lanes + lane), simd.load_f32(row + 4 * i))
+                        simd.store_f32(interleaved + 4 * ((start + i) * lanes + lane), simd.load_f32(row + 4 * i))
                     k += Indexed.k.block_bytes(params)
                     start += BLOCK
             for t in range(tokens):
@@ -121,7 +121,7 @@ def index() -> Body:
                 y = Indexed.y.address(params) + 4 * ((s * tokens + t) * keys + key)
                 score(
                     y,
-                    beside,
+                    interleaved,
                     q,
                     Indexed.q.nb1(params),
                     weights,
@@ -188,7 +188,7 @@ def combine() -> Body:
 
     def body(ctx: int, params: int) -> None:
         scale = simd.load_f32(Combined.scale.address(params) + 2 * Combined.scale.nb0(params))
-        first, end = share(ctx, Combined.tokens(params))
+        first, end = thread_range(ctx, Combined.tokens(params))
         for t in range(first, end):
             mixes = Combined.mixes.address(params) + t * Combined.mixes.nb1(params)
             y = Combined.y.address(params) + 4 * _STREAMS * _STREAMS * t
@@ -233,7 +233,7 @@ def mix(starts: bool) -> Body:
     def body(ctx: int, params: int) -> None:
         n, targets = Mixed.n(params), Mixed.targets(params)
         blocks = (n + BLOCK - 1) // BLOCK
-        first, end = share(ctx, blocks * targets * Mixed.tokens(params))
+        first, end = thread_range(ctx, blocks * targets * Mixed.tokens(params))
         for task in range(first, end):
             at, row = task % blocks * BLOCK, task // blocks
             target, t = row % targets, row // targets

@@ -1,1 +1,1 @@
-"""What works on every element, alone and in chains."""
+"""Elementwise ops, single and in chains."""

@@ -1,4 +1,4 @@
-"""Operations on every element: single nodes, and chains of them with one pass over memory."""
+"""Elementwise ops: single nodes, and chains of nodes in one pass over memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ggplug.nodes.groups import Group
 from ggplug.patterns import Names, Pattern, chain
 from ggplug.tensor import Tensor, contiguous_strides
 from ggplug_cpu.choosing.chooser import Chooser, GroupChooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, slot_of, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, slot_of, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Shape, element_nest, words_of
 from ggplug_cpu.choosing.places import reader, reading, writing
 from ggplug_cpu.choosing.programs import KINDS, Chained, Source, chained
@@ -22,7 +22,7 @@ from ggplug_cpu.tape import WORKSPACE, Entry
 
 def single(node: Tensor) -> Entries | Decline:
     """y = f(x), y = f(a, b) with b repeated to a's shape, or y = f(x) gate."""
-    # Which sources are the same tensor is no part of a single node's signature: slots go by their number.
+    # A single node's signature does not say which of its sources are the same tensor, so each source has its own slot.
     program = chained([node])
     present = [index for index, tensor in enumerate(node.src) if tensor is not None]
     slots = [source(index) for index in present] if len(present) > 1 else [source(0)] * 2
@@ -30,9 +30,9 @@ def single(node: Tensor) -> Entries | Decline:
 
 
 def run(group: Group, names: Names) -> Entries | Decline:
-    """y = f(g(a, b), c) and so on: nodes whose results only the next one reads, for all elements at once."""
+    """y = f(g(a, b), c) and so on: a chain of nodes, each read only by the next."""
     if sum(group.kept) > 1:
-        return Decline("a result inside of the chain has to be written")
+        return Decline("a result inside the chain is read by other nodes, too")
     program = chained(group.nodes)
     if isinstance(program, Decline):
         return program
@@ -43,10 +43,10 @@ def run(group: Group, names: Names) -> Entries | Decline:
 
 def binary(node: Tensor) -> Entries | Decline:
     """y = f(a, b), b repeated to a's shape."""
-    a, b = given(node, 0), given(node, 1)
+    a, b = source_tensor(node, 0), source_tensor(node, 1)
     if b.ne[0] in (1, a.ne[0]) or b.ne[0] % a.type.block_size == 0:
         return single(node)
-    # a row of b ends within a block of a: rows as long as those of a, in the workspace
+    # A row of b ends within a block of a: repeat it to the length of a's rows in the workspace.
     repeated, shape = repeated_rows(b, a.ne[0])
     nest = element_nest(node.ne, Shape.of(node), Shape.of(a), shape)
     y_stride, a_stride, b_stride = nest.inner.strides
@@ -63,7 +63,7 @@ def binary(node: Tensor) -> Entries | Decline:
 
 
 def repeated_rows(b: Tensor, n: int) -> tuple[Entries, Shape]:
-    """Entries that repeat source 1, ``b``, along ne0 to ``n`` elements in the workspace; and what lies there then."""
+    """Entries that repeat source 1, ``b``, along ne0 to ``n`` elements in the workspace; and the shape of the copy."""
     ne = (n, *b.ne[1:])
     shape = Shape(ne, contiguous_strides(b.type, ne))
     entry = copy_bytes(b.type, ne, shape, Shape(b.ne, b.nb), Ref(WORKSPACE), Ref(source(1)))
@@ -71,7 +71,7 @@ def repeated_rows(b: Tensor, n: int) -> tuple[Entries, Shape]:
 
 
 def _computed(node: Tensor, program: Chained | Decline, slots: Sequence[int]) -> Entries | Decline:
-    """The kernel for a program whose result is ``node``; ``slots`` are those of its sources."""
+    """The entry of a program whose result is ``node``; ``slots``: of its sources."""
     if isinstance(program, Decline):
         return program
     refusal = _refusal(program.sources, node)

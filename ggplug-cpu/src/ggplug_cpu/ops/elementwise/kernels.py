@@ -1,7 +1,7 @@
-"""Operations on every element of any number of sources, which may repeat (broadcast) to the result.
+"""Elementwise ops on any number of sources, which are broadcast to the result.
 
-Types other than f32 are converted a block at a time.  Whatever the number of threads, an element goes through the same
-instructions, so results are bit-identical.
+Types other than f32 are converted a block at a time.  Every element is computed by the same instructions, so results
+are bit-identical for every number of threads.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import functools
 from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.parameters import emitted_number, reals
-from ggplug_cpu.parts.nest import BLOCK, Rows, next_block, over_rows, read_row, written_row
+from ggplug_cpu.parts.nest import BLOCK, Rows, destination_row, next_block, over_rows, source_row
 from ggplug_cpu.parts.programs import Program, parsed
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, read_rows, write_row
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, read_rows, write_row
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, Value, emitted
 
@@ -21,7 +21,7 @@ from ggplug_cpu.simd.values import F32, Value, emitted
 class Elementwise(Rows):
     """The result; the sources follow, as many as there are: see :func:`elementwise_parameters`."""
 
-    y = written_row()
+    y = destination_row()
     constants = reals()
     """The parameters of the program's steps."""
 
@@ -29,17 +29,17 @@ class Elementwise(Rows):
 @functools.cache
 def elementwise_parameters(sources: int) -> type[Elementwise]:
     """The parameters of :func:`elementwise` for ``sources`` sources: ``x0``, ``x1``, and so on."""
-    return type("Elementwise", (Elementwise,), {f"x{i}": read_row() for i in range(sources)})
+    return type("Elementwise", (Elementwise,), {f"x{i}": source_row() for i in range(sources)})
 
 
 def scratch_bytes(sources: int) -> int:
-    """What the kernel needs of a thread's scratch."""
-    return ARGUMENTS + (1 + sources) * ROOM
+    """Bytes of scratch memory of the kernel."""
+    return ARGUMENTS + (1 + sources) * ROW_BYTES
 
 
 @kernel
 def elementwise(program: str) -> Body:
-    """The result of a program such as ``add(x0,x1)``: rows are split into blocks, these into vectors."""
+    """Computes a program such as ``add(x0,x1)``: rows are split into blocks, these into vectors."""
     steps = parsed(program)
     parameters = elementwise_parameters(steps.sources)
     compute, following = _block(steps, parameters), next_block(parameters)
@@ -54,7 +54,7 @@ def elementwise(program: str) -> Body:
 
 
 def _block(steps: Program, parameters: type[Elementwise]) -> Intrinsic:
-    """``compute(scratch, params, n, places)``: ``n`` elements from ``places`` on, at most :data:`BLOCK`."""
+    """``compute(scratch, params, n, places)`` computes ``n`` elements from ``places`` on, at most :data:`BLOCK`."""
     operands = parameters.row_operands()
 
     def emit(memory: Value, params: Value, n: Value, places: Value) -> None:
@@ -62,9 +62,9 @@ def _block(steps: Program, parameters: type[Elementwise]) -> Intrinsic:
             return emitted_number(parameters.constants, params, index).convert(F32)
 
         y, *sources = values.unpacked(places)
-        rooms = [memory + (ARGUMENTS + ROOM * k) for k in range(len(operands))]
-        x = read_rows(operands[1:], memory, params, sources, n, rooms[1:])
-        with write_row(operands[0], memory, params, y, n, rooms[0]) as place:
+        scratch_rows = [memory + (ARGUMENTS + ROW_BYTES * k) for k in range(len(operands))]
+        x = read_rows(operands[1:], memory, params, sources, n, scratch_rows[1:])
+        with write_row(operands[0], memory, params, y, n, scratch_rows[0]) as place:
             steps.emit(place, x, n, constant)
 
     return emitted(f"void(i64, i64, i64, i64*{len(operands)})")(emit)

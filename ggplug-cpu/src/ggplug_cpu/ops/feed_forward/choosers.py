@@ -1,4 +1,4 @@
-"""Feed-forward layers in one pass: a product, an activation and another product, each with what becomes of it."""
+"""Feed-forward layers in one pass: a product, an activation and another product, each with its epilogue."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ggplug.backend import Decline
 from ggplug.nodes.groups import Group
 from ggplug.patterns import Hole, Names, Pattern, Step, chain, of
 from ggplug_cpu.choosing.chooser import GroupChooser
-from ggplug_cpu.choosing.entries import Entries, given, slot_of
+from ggplug_cpu.choosing.entries import Entries, slot_of, source_tensor
 from ggplug_cpu.choosing.programs import KINDS
 from ggplug_cpu.ops.feed_forward.kernels import FeedForward
 from ggplug_cpu.ops.feed_forward.kernels import feed_forward as feed_forward_kernel
@@ -17,26 +17,26 @@ from ggplug_cpu.ops.mul_mat.products import IN_SCRATCH, OfPacked, of_packed
 from ggplug_cpu.parameters import Ref
 from ggplug_cpu.tape import Entry
 
-#: Rows of a block: each reads all weights again, and what is between the products shares the second-level cache with
-#: them.
+#: Rows of a block.  Each block reads all weights again; its hidden activations and the weights use the second-level
+#: cache together.
 _MOST_ROWS, _LEAST_ROWS = 96, 48
 #: Blocks to aim at, so that threads finish together; and how many there have to be.
 _BLOCKS, _LEAST_BLOCKS = 48, 8
-#: Packed weights of both products together that blocks can read again and again: what a third-level cache keeps.
+#: Most bytes of the packed weights of both products: a third-level cache keeps them, as every block reads them again.
 _WEIGHTS_BYTES = 8 << 20
 
 
 def feed_forward(group: Group, names: Names) -> Entries | Decline:
-    """y = f(v g(w x)): rows of the product inside are the activations of the other while they are in the cache.
+    """y = f(v g(w x)): the second product reads rows of the first one while they are in the cache.
 
-    Names: ``up`` and ``product``, and ``hidden``, what the first becomes.
+    Names: ``up`` and ``product``, the first and the second product; ``hidden``, the activations of the second.
     """
     up, hidden, down = names["up"], names["hidden"], names["product"]
     first, second = group.nodes.index(hidden) + 1, group.nodes.index(down) + 1
-    if hidden is not given(down, 1) or group.nodes[first:second] != (down,):
-        return Decline("the nodes of both products are not one behind the other")
-    w, v = (Ref(slot_of(group, given(each, 0))) for each in (up, down))
-    above = finished(group, up, group.nodes[1:first], w, Ref(slot_of(group, given(up, 1))), inside=True)
+    if hidden is not source_tensor(down, 1) or group.nodes[first:second] != (down,):
+        return Decline("the nodes of both products do not follow each other")
+    w, v = (Ref(slot_of(group, source_tensor(each, 0))) for each in (up, down))
+    above = finished(group, up, group.nodes[1:first], w, Ref(slot_of(group, source_tensor(up, 1))), inside=True)
     behind = group.nodes[second:]
     finish = finished_rows if any(isinstance(node.op, ops.RowNorm) for node in behind) else finished
     below = finish(group, down, behind, v, IN_SCRATCH)

@@ -1,33 +1,33 @@
 """Two products with a program between them, in one pass: a feed-forward layer, a block of rows at a time.
 
-The rows in between, a step of the second product's K at a time, stay in the thread's scratch: what has as many numbers
-as the wide side of both weights by all rows is never in memory.  Both products are computed by what computes them
-alone, with the same results to the bit.  Their weights lie packed, and every block of rows reads them again.
+The hidden activations, a step of the second product's K at a time, stay in the thread's scratch memory: the matrix of
+all of them is never in memory.  The device functions are those of single products, so the results are the same to the
+bit.  The weights are packed, and every block of rows reads them again.
 """
 
 from __future__ import annotations
 
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, next_chunk, scratch
-from ggplug_cpu.ops.mul_mat.gemm import activations_in_room, product_of_blocks, results_in_room, slice_of_blocks
+from ggplug_cpu.ops.mul_mat.gemm import activations_from_scratch, product_of_blocks, results_to_scratch, slice_of_blocks
 from ggplug_cpu.ops.mul_mat.prepare import round_rows
 from ggplug_cpu.ops.mul_mat.rows import Product
 from ggplug_cpu.parameters import Parameters, integer
 
 
 class FeedForward(Parameters):
-    """Where the words of both products lie, counted in words from these on, and where in a thread's scratch is room.
+    """Offsets of the parameters of both products, in words from these on, and of scratch memory, in bytes.
 
-    Scratch begins with activations that the products pack.
+    Scratch memory begins with the packed activations.
     """
 
     up = integer()
     down = integer()
     hidden = integer()
-    """Rows of a step in between, ``hidden_bytes`` apart."""
+    """Offset of the hidden activations of a step, in rows ``hidden_bytes`` apart."""
     hidden_bytes = integer()
     rounded = integer()
-    """The same rounded to int8, whole rows, if the second product wants that."""
+    """Offset of whole hidden rows rounded to int8, if the second product takes int8."""
     rounded_bytes = integer()
 
 
@@ -42,13 +42,13 @@ def feed_forward(
     totals: int = 0,
     rounds: bool = False,
 ) -> Body:
-    """A product whose results are the activations of another, with what their epilogues do.
+    """A product whose results are the activations of another, with the epilogues of both.
 
-    The arguments are those of ``mul_mat_gemm``; ``rounds``: the second product wants int8, with
+    The arguments are those of ``mul_mat_gemm``; ``rounds``: the second product takes int8, with
     ``totals`` as for ``mul_mat_round``.
     """
-    to_hidden = product_of_blocks(up_kind, activations, order, up_packed, results_in_room)
-    add = slice_of_blocks(down_kind, "int8" if rounds else "f32", down_packed, activations_in_room)
+    to_hidden = product_of_blocks(up_kind, activations, order, up_packed, results_to_scratch)
+    add = slice_of_blocks(down_kind, "int8" if rounds else "f32", down_packed, activations_from_scratch)
     prepare = _rounded(totals) if rounds else _as_they_are
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -64,15 +64,15 @@ def feed_forward(
             last = min(first + v_block, rows)
             for k in range(0, K, k_block):
                 end = min(k + k_block, K)
-                # so that number k of a row is the first in its room
+                # so that number k of a row is the first one at its base
                 hidden = memory + FeedForward.hidden(params) - 4 * k
                 for m in range(k, end, up_block):
                     m_end = min(m + up_block, end)
                     to_hidden(up, 0, m, m_end, first, last, 0, memory, hidden, FeedForward.hidden_bytes(params))
-                room, stride = prepare(params, memory, hidden, last - first, K, k, end - k)
+                base, stride = prepare(params, memory, hidden, last - first, K, k, end - k)
                 for m in range(0, M, down_block):
                     m_end = min(m + down_block, M)
-                    add(down, 0, m, m_end, first, last, k, end - k, 0, memory, room, stride)
+                    add(down, 0, m, m_end, first, last, k, end - k, 0, memory, base, stride)
 
     return body
 

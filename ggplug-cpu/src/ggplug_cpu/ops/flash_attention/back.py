@@ -1,9 +1,9 @@
 """The gradients of attention: :class:`ggplug.ops.FlashAttnBack`.
 
-Shares of the softmax are computed again where they are needed, a row of them at a time: first for each query, which
-gives its gradient and leaves what its shares are computed from (:class:`Back`, ``left``), then for each key, which
-collects what all queries that see it give its gradient and that of its value.  So no thread adds to what another one
-writes (T. Dao, *FlashAttention-2*, arXiv:2307.08691).  Sources are f32.
+Probabilities are computed again where they are needed, a row at a time.  The first kernel computes the gradient of each
+query, and saves the statistics of its softmax (:class:`Back`, ``saved``); the second one sums for each key its gradient
+and that of its value over all queries that see it.  So no two threads add to one sum (T. Dao, *FlashAttention-2*,
+arXiv:2307.08691).  Sources are f32.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, scratch, store_word
 from ggplug_cpu.ops.flash_attention.kernels import (
     Flash,
+    accumulate_softmax,
     begin_softmax,
     head_of,
     key_rows,
@@ -22,37 +23,38 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     mixing,
     query_of,
     rows_of,
-    take_in,
     value_rows,
 )
 from ggplug_cpu.ops.mul_mat.dot import dot_plain
-from ggplug_cpu.parameters import STRIDES, integer, read, written
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import STRIDES, destination, integer, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.parts.rows import ARGUMENTS
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.transcendental import emit_exp, emit_tanh
 from ggplug_cpu.simd.values import F32, Value, constant, emitted, first_lanes, loop, vector
 
-#: Where in a thread's scratch rows begin; in front of them an address each of a result and a source of products, and
-#: what a row keeps of its softmax.
-ROOM = ARGUMENTS + 128
+#: Offset of rows in scratch memory.  Before it lie the addresses of a result and a source of products, and the softmax
+#: state of a row.
+ROWS_BEGIN = ARGUMENTS + 128
 _TABLE, _KEPT = ARGUMENTS, ARGUMENTS + 16
-#: Rows of which products are computed at once.
+#: Rows whose products are computed together.
 _TOGETHER = 4
 
 
 class Back(Flash):
-    """As for attention: ``y`` is the gradients, those of k, v and sinks so many bytes behind those of q.
+    """As for attention.  ``y``: the gradients; those of k, v and sinks begin at offsets from those of q.
 
-    Scratch has rows of products at ``logits_at``, of products with d at ``wanted_at``, of others at ``room_at``, and of
-    sums at ``mixed_at``.
+    Scratch memory has rows of products q k at ``logits_at``, of products with d at ``wanted_at``, of uncapped logits or
+    masks at ``rows_at``, and of sums at ``mixed_at``.
     """
 
-    d = read(STRIDES[1:])
-    left = written()
-    """For each head four rows of ``left_bytes`` with a number for each query: the logit that powers are relative to,
-    1 over their sum, the mean of the products with d, and what the gradient of the head's sink loses."""
-    left_bytes = integer()
+    d = source(STRIDES[1:])
+    saved = destination()
+    """For each head four rows of ``saved_bytes`` with a number for each query: the logit that is subtracted before
+    powers are taken, 1 over their sum, the mean of the products with d, and the query's term in the gradient of the
+    sink.
+    """
+    saved_bytes = integer()
     masked = integer()
     wanted_at = integer()
     keys_at = integer()
@@ -74,7 +76,9 @@ def _number_of_head(params, matrix, row):  # type: ignore[no-untyped-def]
 
 
 def _products() -> DeviceFunction:
-    """``products(memory, rows, stride, count, other, numbers, results)``: of ``count`` rows with another one."""
+    """``products(memory, rows, stride, count, other, numbers, results)``: dot products of ``count`` rows and another
+    one.
+    """
     some = dot_plain("f32", _TOGETHER, 1)
 
     @device_function
@@ -96,11 +100,11 @@ def flash_attention_back_queries() -> Body:
     def body(ctx, params):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
         powers, wanted = memory + Flash.logits_at(params), memory + Back.wanted_at(params)
-        dots, sums, kept = memory + Flash.room_at(params), memory + Flash.mixed_at(params), memory + _KEPT
+        dots, sums, kept = memory + Flash.rows_at(params), memory + Flash.mixed_at(params), memory + _KEPT
         dk, dv, rows, keys = Flash.dk(params), Flash.dv(params), rows_of(params), Flash.keys(params)
         k_stride, v_stride, queries = Flash.k.nb1(params), Flash.v.nb1(params), Flash.queries(params)
-        row_bytes = Back.left_bytes(params)
-        first, end = share(ctx, rows * Flash.groups(params) * Flash.batches(params))
+        row_bytes = Back.saved_bytes(params)
+        first, end = thread_range(ctx, rows * Flash.groups(params) * Flash.batches(params))
         for number in range(first, end):
             if aborted(ctx):
                 return
@@ -114,14 +118,14 @@ def flash_attention_back_queries() -> Body:
             products(memory, value_rows(params, matrix, 0), v_stride, seen, d, dv, wanted)
             simd.copy_bytes(dots, powers, 4 * seen)
             begin_softmax(kept)
-            take_in(params, matrix, row, 0, seen, kept, powers)
+            accumulate_softmax(params, matrix, row, 0, seen, kept, powers)
             sinks = Flash.sinks.address(params)
             sink = -math.inf
             if sinks != 0:
                 sink = simd.load_f32(sinks + head_of(params, matrix, row) * Flash.sinks.nb0(params))
             head, scale, cap = _number_of_head(params, matrix, row), Flash.scale(params), Flash.cap(params)
-            left = Back.left.address(params) + head * 4 * row_bytes + 4 * (row % queries)
-            _moved_of_query(powers, wanted, dots, seen, kept, sink, scale, cap, left, row_bytes)
+            saved = Back.saved.address(params) + head * 4 * row_bytes + 4 * (row % queries)
+            _gradients_of_query(powers, wanted, dots, seen, kept, sink, scale, cap, saved, row_bytes)
             simd.fill_bytes(sums, 0, Flash.kept_bytes(params))
             mix(sums, 0, dk, powers, k, k_stride, seen)
             place = head * queries + row % queries
@@ -131,7 +135,7 @@ def flash_attention_back_queries() -> Body:
 
 
 @emitted("void(i64, i64, i64, i64, i64, f32, f32, f32, i64, i64)")
-def _moved_of_query(
+def _gradients_of_query(
     x: Value,
     wanted: Value,
     dots: Value,
@@ -140,10 +144,10 @@ def _moved_of_query(
     sink: Value,
     scale: Value,
     cap: Value,
-    left: Value,
+    saved: Value,
     row_bytes: Value,
 ) -> None:
-    """Powers become the gradients of products, and what shares are computed from is left."""
+    """Replaces powers by the gradients of products, and saves the statistics of the softmax."""
     b, width = n.b, simd.width("f32")
     lanes = vector(F32, width)
     count = (n + (width - 1)).lshr(width.bit_length() - 1)
@@ -157,30 +161,30 @@ def _moved_of_query(
 
     def mean(i: Value, carried: list[Value]) -> list[Value]:
         present = first_lanes(width, n - i * width)
-        shares = values.load(x + i * (4 * width), lanes) * factor
-        product = shares * values.masked_load(wanted + i * (4 * width), lanes, present)
-        return [carried[0] + (present & shares.unequal(0.0)).select(product, 0.0)]
+        probabilities = values.load(x + i * (4 * width), lanes) * factor
+        product = probabilities * values.masked_load(wanted + i * (4 * width), lanes, present)
+        return [carried[0] + (present & probabilities.unequal(0.0)).select(product, 0.0)]
 
     (sums,) = loop(count, [constant(b, lanes, 0)], mean)
     middle = sums.sum()
 
     def moved(i: Value, _: list[Value]) -> list[Value]:
-        shares = values.load(x + i * (4 * width), lanes) * factor
+        probabilities = values.load(x + i * (4 * width), lanes) * factor
         away = values.load(wanted + i * (4 * width), lanes) - middle.splat(width)
-        bent = _bent(values.load(dots + i * (4 * width), lanes), scale, cap)
-        values.store(x + i * (4 * width), shares.unequal(0.0).select(shares * away * bent, 0.0))
+        derivative = _derivative(values.load(dots + i * (4 * width), lanes), scale, cap)
+        values.store(x + i * (4 * width), probabilities.unequal(0.0).select(probabilities * away * derivative, 0.0))
         return []
 
     loop(count, [], moved)
     for row, number in enumerate((base, inverse, middle, raised[1] * inverse * middle)):
-        values.store(left + row_bytes * row, number)
+        values.store(saved + row_bytes * row, number)
 
 
-def _bent(dots: Value, scale: Value, cap: Value) -> Value:
-    """How much logits grow with products: the scale, and where logits are capped 1 - tanh^2 of it."""
+def _derivative(dots: Value, scale: Value, cap: Value) -> Value:
+    """The derivative of logits by products: the scale, times 1 - tanh^2 where logits are capped."""
     width = dots.count
     power = emit_exp((dots * scale.splat(width)).abs() * -2.0, positive=False)
-    # as quotient of powers, because the difference from 1 has lost its digits where tanh is near 1
+    # as a quotient of powers: 1 - tanh^2 loses its digits where tanh is near 1
     capped = power * 4.0 / ((power + 1.0) * (power + 1.0)) * (scale * cap).splat(width)
     return cap.equal(0.0).splat(width).select(scale.splat(width), capped)
 
@@ -193,12 +197,12 @@ def flash_attention_back_keys() -> Body:
     def body(ctx, params):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
         powers, wanted = memory + Flash.logits_at(params), memory + Back.wanted_at(params)
-        shown, sums = memory + Flash.room_at(params), memory + Flash.mixed_at(params)
+        mask_row, sums = memory + Flash.rows_at(params), memory + Flash.mixed_at(params)
         mixed = sums + Flash.kept_bytes(params)
         dk, dv, keys, queries = Flash.dk(params), Flash.dv(params), Flash.keys(params), Flash.queries(params)
-        q_stride, d_stride, row_bytes = Flash.q.nb1(params), Back.d.nb2(params), Back.left_bytes(params)
+        q_stride, d_stride, row_bytes = Flash.q.nb1(params), Back.d.nb2(params), Back.saved_bytes(params)
         has_mask = min(Flash.mask.address(params), 1)
-        first, end = share(ctx, keys * Flash.groups(params) * Flash.batches(params))
+        first, end = thread_range(ctx, keys * Flash.groups(params) * Flash.batches(params))
         for number in range(first, end):
             if aborted(ctx):
                 return
@@ -217,10 +221,10 @@ def flash_attention_back_keys() -> Body:
                 if has_mask != 0:
                     slope = Flash.slopes(params, head_of(params, matrix, first_row))
                     for r in range(count):
-                        simd.store_f32(shown + 4 * r, slope * simd.load_f16(mask_of(params, matrix, row + r, key)))
+                        simd.store_f32(mask_row + 4 * r, slope * simd.load_f16(mask_of(params, matrix, row + r, key)))
                 head, scale, cap = _number_of_head(params, matrix, first_row), Flash.scale(params), Flash.cap(params)
-                left = Back.left.address(params) + head * 4 * row_bytes + 4 * start
-                _moved_of_key(powers, wanted, shown, count, has_mask, scale, cap, left, row_bytes)
+                saved = Back.saved.address(params) + head * 4 * row_bytes + 4 * start
+                _gradients_of_key(powers, wanted, mask_row, count, has_mask, scale, cap, saved, row_bytes)
                 mix(sums, 0, dk, wanted, query, q_stride, count)
                 mix(mixed, 0, dv, powers, d, d_stride, count)
             simd.copy_bytes(Flash.y.address(params) + Back.keys_at(params) + 4 * dk * number, sums, 4 * dk)
@@ -230,35 +234,35 @@ def flash_attention_back_keys() -> Body:
 
 
 @emitted("void(i64, i64, i64, i64, i64, f32, f32, i64, i64)")
-def _moved_of_key(
+def _gradients_of_key(
     x: Value,
     wanted: Value,
-    shown: Value,
+    mask_row: Value,
     n: Value,
     has_mask: Value,
     scale: Value,
     cap: Value,
-    left: Value,
+    saved: Value,
     row_bytes: Value,
 ) -> None:
-    """Products become shares, and those with d the gradients of products."""
+    """Replaces products by probabilities, and products with d by the gradients of products."""
     width = simd.width("f32")
     lanes = vector(F32, width)
     masks = has_mask.unequal(0).splat(width)
 
     def one(i: Value, _: list[Value]) -> list[Value]:
         at, present = i * (4 * width), first_lanes(width, n - i * width)
-        base, inverse, middle = (values.masked_load(left + row_bytes * row + at, lanes, present) for row in range(3))
+        base, inverse, middle = (values.masked_load(saved + row_bytes * row + at, lanes, present) for row in range(3))
         dots = values.load(x + at, lanes)
         raw = dots * scale.splat(width)
         logit = cap.equal(0.0).splat(width).select(raw, emit_tanh(raw) * cap.splat(width))
-        added = values.masked_load(shown + at, lanes, present & masks)
+        added = values.masked_load(mask_row + at, lanes, present & masks)
         logit = added.equal(-math.inf).select(added, logit + added)
-        shares = emit_exp(logit - base) * inverse
-        shares = (present & shares.unequal(0.0)).select(shares, 0.0)
-        moved = shares * (values.load(wanted + at, lanes) - middle) * _bent(dots, scale, cap)
-        values.store(x + at, shares)
-        values.store(wanted + at, shares.equal(0.0).select(added.constant(0), moved))
+        probabilities = emit_exp(logit - base) * inverse
+        probabilities = (present & probabilities.unequal(0.0)).select(probabilities, 0.0)
+        moved = probabilities * (values.load(wanted + at, lanes) - middle) * _derivative(dots, scale, cap)
+        values.store(x + at, probabilities)
+        values.store(wanted + at, probabilities.equal(0.0).select(added.constant(0), moved))
         return []
 
     loop((n + (width - 1)).lshr(width.bit_length() - 1), [], one)
@@ -266,10 +270,10 @@ def _moved_of_key(
 
 @kernel
 def flash_attention_back_sinks() -> Body:
-    """The gradients of sinks, and zeros between the parts."""
+    """The gradients of sinks, and zeros in the padding between the gradients."""
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
-        y, row_bytes = Flash.y.address(params), Back.left_bytes(params)
+        y, row_bytes = Flash.y.address(params), Back.saved_bytes(params)
         heads, queries, batches = Flash.heads(params), Flash.queries(params), Flash.batches(params)
         matrices, keys = Flash.groups(params) * batches, Flash.keys(params)
         of_queries = 4 * Flash.dk(params) * heads * queries * batches
@@ -282,7 +286,7 @@ def flash_attention_back_sinks() -> Body:
             for head in range(heads):
                 total = 0.0
                 for batch in range(batches):
-                    row = Back.left.address(params) + ((batch * heads + head) * 4 + 3) * row_bytes
+                    row = Back.saved.address(params) + ((batch * heads + head) * 4 + 3) * row_bytes
                     total += _sum(row, queries)
                 simd.store_f32(y + Back.sinks_at(params) + 4 * head, -total)
 

@@ -1,4 +1,4 @@
-"""Attention as one op: which kernel computes it, and how its work is cut."""
+"""Chooses the kernel for attention as one op, and the sizes of its units."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ggplug.ops.flash_attention import Attending
 from ggplug.tensor import Tensor
 from ggplug_cpu import simd
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import PLAIN, reader
 from ggplug_cpu.ops.copy.ready import in_f32
 from ggplug_cpu.ops.flash_attention import back, few, tiles
@@ -21,14 +21,14 @@ from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.parts.rows import ARGUMENTS
 from ggplug_cpu.tape import WORKSPACE, Entry
 
-#: Rows of a unit of tiles at most: what is packed of keys and values is spread over them, and they have to stay in a
-#: second-level cache beside it.
+#: Most rows of a unit of tiles: keys and values are packed once for all of them, and they have to fit a second-level
+#: cache together with the packed block.
 _MOST_ROWS = 192
-#: The same at least, where there are enough.
+#: Least rows of a unit of tiles, if there are as many.
 _LEAST_ROWS = 48
 #: Units to aim at, so that threads finish together.
 _UNITS = 32
-#: Keys of a part at least.
+#: Least keys of a part.
 _LEAST_PART = 4 * KEYS
 #: Multiplications that take about as long as one simple operation on an element.
 _PER_ELEMENT = 8
@@ -36,7 +36,7 @@ _PER_ELEMENT = 8
 
 def flash_attn_ext(node: Tensor) -> Entries:
     """y = v softmax(scale k q + mask): few queries by dot products, more by tiles."""
-    q, k, v = (given(node, i) for i in range(3))
+    q, k, v = (source_tensor(node, i) for i in range(3))
     matrices = k.ne[2] * k.ne[3]
     rows = q.nrows // max(1, matrices)
     by_tiles = rows > DOT_COLUMNS["f32"]
@@ -47,9 +47,9 @@ def flash_attn_ext(node: Tensor) -> Entries:
     parts, part = _parts(matrices * -(-rows // block), k.ne[1])
     lanes = simd.width("f32")
     kept_bytes = KEPT + 4 * (-(-v.ne[0] // lanes) * lanes)
-    plan = _Scratch(2 * ARGUMENTS if by_tiles else few.ROOM)
+    plan = _Scratch(2 * ARGUMENTS if by_tiles else few.ROWS_BEGIN)
     places: dict[str, Any] = {
-        "room_at": plan.take(max(_room(k), _room(v))),
+        "rows_at": plan.take(max(_converted_bytes(k), _converted_bytes(v))),
         "logits_at": plan.take(4 * KEYS * block),
         "mixed_at": plan.take(kept_bytes * block),
     }
@@ -76,20 +76,20 @@ def flash_attn_ext(node: Tensor) -> Entries:
 
 
 class _Scratch:
-    """What a thread's scratch holds, one piece behind the other."""
+    """Lays out a thread's scratch memory, one array after the other."""
 
     def __init__(self, start: int) -> None:
         self.bytes = start
 
     def take(self, count: int) -> int:
-        """Where the next ``count`` bytes lie."""
+        """The offset of the next ``count`` bytes."""
         at = self.bytes
         self.bytes += -(-count // 128) * 128
         return at
 
 
 def _rows_of_a_unit(matrices: int, rows: int) -> int:
-    """So many that there are enough units, but not too few to be worth their packing; whole tiles."""
+    """Rows of a unit, in whole tiles: few enough for :data:`_UNITS` units, and enough to pay for packing."""
     tile = layout("f32").rows
     blocks = max(-(-rows // _MOST_ROWS), min(-(-_UNITS // max(1, matrices)), rows // _LEAST_ROWS), 1)
     return -(-rows // (blocks * tile)) * tile
@@ -106,38 +106,38 @@ def _type_read(tensor: Tensor) -> str:
     return PLAIN.get(tensor.type, "f32")
 
 
-def _room(tensor: Tensor) -> int:
-    """What a block of rows takes that have to be converted."""
+def _converted_bytes(tensor: Tensor) -> int:
+    """Bytes of a block of rows, if they have to be converted."""
     return 0 if tensor.type in PLAIN else 4 * KEYS * tensor.ne[0]
 
 
 def _place(index: int, tensor: Tensor) -> Place:
-    """Keys or values: of ``nb0`` the kernels know how many bytes a row has."""
+    """The place of keys or values; the kernels use ``nb0`` as the bytes of a row."""
     nb = (tensor.type.row_bytes(tensor.ne[0]), *tensor.nb[1:])
     return Place(Ref(source(index)), nb, 0 if tensor.type in PLAIN else reader(tensor.type) or 0)
 
 
 def flash_attn_back(node: Tensor) -> Entries:
     """The gradients of queries, then of keys and values, then of sinks."""
-    q, k, v, d = (given(node, i) for i in range(4))
+    q, k, v, d = (source_tensor(node, i) for i in range(4))
     assert isinstance(node.op, ops.FlashAttnBack)
     ready_k = in_f32(k, Ref(source(1)), rows=True)
     ready_v = in_f32(v, Ref(source(2)), ready_k.workspace_bytes, rows=True)
     lanes = simd.width("f32")
     left_at = -(-ready_v.workspace_bytes // 64) * 64
-    left_bytes = 4 * (-(-max(1, q.ne[1]) // lanes) * lanes)
+    saved_bytes = 4 * (-(-max(1, q.ne[1]) // lanes) * lanes)
     row_bytes = 4 * (max(q.ne[1], k.ne[1]) + 2 * lanes)
     kept_bytes = KEPT + 4 * (-(-max(k.ne[0], v.ne[0]) // lanes) * lanes)
-    plan = _Scratch(back.ROOM)
+    plan = _Scratch(back.ROWS_BEGIN)
     starts = [*(each.view_offset for each in ops.flash_attn_back_parts(node)), node.nbytes]
     places: dict[str, Any] = {
-        "room_at": plan.take(row_bytes),
+        "rows_at": plan.take(row_bytes),
         "logits_at": plan.take(row_bytes),
         "wanted_at": plan.take(row_bytes),
         "mixed_at": plan.take(2 * kept_bytes),
         "d": Place(Ref(source(3)), d.nb),
-        "left": Place(Ref(WORKSPACE, left_at)),
-        "left_bytes": left_bytes,
+        "saved": Place(Ref(WORKSPACE, left_at)),
+        "saved_bytes": saved_bytes,
         "masked": int(node.op.masked),
         "keys_at": starts[1],
         "values_at": starts[2],
@@ -154,7 +154,7 @@ def flash_attn_back(node: Tensor) -> Entries:
         Entry(back.flash_attention_back_keys(), words, work),
         Entry(back.flash_attention_back_sinks(), words, 1),
     )
-    workspace = left_at + 4 * left_bytes * q.ne[2] * q.ne[3]
+    workspace = left_at + 4 * saved_bytes * q.ne[2] * q.ne[3]
     scratch = max(plan.bytes, ready_k.scratch_bytes, ready_v.scratch_bytes)
     return Entries(entries, workspace, scratch)
 

@@ -1,7 +1,7 @@
-"""Attention of few queries (flash decoding): every number is read once, where it lies, and serves all queries.
+"""Attention of few queries (flash decoding): every key and value is read once, in place, for all queries.
 
-It is bound by how fast keys and values arrive.  They lie far apart where heads take turns in a cache, so the values of
-a block are fetched ahead while its keys are multiplied, and the next keys before its values are mixed.
+Memory bandwidth bounds it.  Rows of one head lie far apart where a cache interleaves heads, so the kernel prefetches
+the values of a block while it multiplies the keys, and the next keys before it accumulates the values.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     KEPT,
     KEYS,
     Flash,
+    accumulate_softmax,
     all_hidden,
     begin,
     converted,
@@ -22,38 +23,39 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     query_of,
     rows_of,
     scaled,
-    take_in,
     value_rows,
 )
 from ggplug_cpu.ops.mul_mat.dot import dot_plain
 from ggplug_cpu.parts.rows import ARGUMENTS
 
-#: The most rows of a unit: what the table of addresses has room for.
+#: Most rows of a unit: the capacity of the table of addresses.
 MOST_ROWS = 16
-#: Where in a thread's scratch addresses of results of products lie, and of queries behind them.
+#: Offset in scratch memory of the addresses of the products' results; those of queries follow.
 _TABLE = ARGUMENTS
-#: Where in a thread's scratch the rest begins.
-ROOM = 512
+#: Offset in scratch memory of the rows.
+ROWS_BEGIN = 512
 #: Keys that are multiplied at once.
 _TOGETHER = 4
-#: Values that are mixed between fetching as many keys.
+#: Values that are accumulated between prefetches of as many keys.
 _MIXED = 16
-#: Bytes that are fetched at once: a line of the cache.
+#: Bytes of a cache line, the unit of a prefetch.
 _LINE = 64
 
 
 @kernel
 def flash_attention_few(keys_type: str, values_type: str) -> Body:
-    """Units of up to :data:`MOST_ROWS` rows.  Types: those that rows are read as, ``f32`` for converted ones."""
+    """Units of up to :data:`MOST_ROWS` rows.  The arguments are the types that rows are
+    read as: ``f32`` for converted rows.
+    """
     one, two, four = (dot_plain(keys_type, _TOGETHER, rows) for rows in (1, 2, 4))
     mix_one, mix_two, mix_four = (mixing(values_type, rows) for rows in (1, 2, 4))
 
     @device_function
-    def products(k, k_stride, count, table, queries, rows, dk, beside, beside_stride, beside_bytes):  # type: ignore[no-untyped-def]
+    def products(k, k_stride, count, table, queries, rows, dk, ahead, ahead_stride, ahead_bytes):  # type: ignore[no-untyped-def]
         for j in range(0, count, _TOGETHER):
             for other in range(j, min(j + _TOGETHER, count)):
-                for line in range(0, beside_bytes, _LINE):
-                    simd.prefetch(beside + other * beside_stride + line)
+                for line in range(0, ahead_bytes, _LINE):
+                    simd.prefetch(ahead + other * ahead_stride + line)
             valid = min(count - j, _TOGETHER)
             row = 0
             while row + 4 <= rows:
@@ -79,7 +81,11 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
-        room, logits, mixed = memory + Flash.room_at(params), memory + Flash.logits_at(params), Flash.mixed_at(params)
+        scratch_rows, logits, mixed = (
+            memory + Flash.rows_at(params),
+            memory + Flash.logits_at(params),
+            Flash.mixed_at(params),
+        )
         table, queries = memory + _TABLE, memory + _TABLE + 8 * MOST_ROWS
         dk, dv, n_rows, n_keys = Flash.dk(params), Flash.dv(params), rows_of(params), Flash.keys(params)
         block, part, parts = Flash.block(params), Flash.part(params), Flash.parts(params)
@@ -105,12 +111,12 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                 if all_hidden(params, matrix, first, last, key, count):
                     continue
                 keys, values = key_rows(params, matrix, key), value_rows(params, matrix, key)
-                k, stride = converted(ctx, Flash.k.convert(params), keys, k_stride, count, dk, room)
+                k, stride = converted(ctx, Flash.k.convert(params), keys, k_stride, count, dk, scratch_rows)
                 products(k, stride, count, table, queries, rows, dk, values, v_stride, v_bytes)
-                v, stride = converted(ctx, Flash.v.convert(params), values, v_stride, count, dv, room)
+                v, stride = converted(ctx, Flash.v.convert(params), values, v_stride, count, dv, scratch_rows)
                 for r in range(rows):
                     kept = memory + mixed + r * kept_bytes
-                    factor = take_in(params, matrix, first + r, key, count, kept, logits + r * (4 * KEYS))
+                    factor = accumulate_softmax(params, matrix, first + r, key, count, kept, logits + r * (4 * KEYS))
                     if factor != 1.0:
                         scaled(kept + KEPT, dv, factor)
                 for j in range(0, count, _MIXED):

@@ -1,14 +1,14 @@
-"""Attention by blocks of keys: what its kernels have in common (:class:`ggplug.ops.FlashAttnExt`).
+"""Attention by blocks of keys: the parts common to its kernels (:class:`ggplug.ops.FlashAttnExt`).
 
-Keys are taken a block at a time.  Each row of queries keeps the largest logit it has seen, and relative to that logit
-the sum of its powers and the values mixed by them; when a block brings a larger logit, both are scaled down
+Keys are processed a block at a time.  Each row of queries keeps the largest logit so far, and relative to it the sum of
+its powers and the weighted sum of values; when a block has a larger logit, both sums are scaled down
 (M. Milakov, N. Gimelshein, arXiv:1805.02867; T. Dao et al., arXiv:2205.14135).  So the logits of a row never lie in
 memory as a whole.
 
 A head of keys and values is a *matrix*; its *rows* are the queries of all heads that it serves, one head after the
 other.  The work is cut into units of (matrix, block of rows, part of the keys).  Where there are several parts, each
-leaves what its rows keep in the workspace, and :func:`merge` puts them together.  Neither this nor the number of
-threads depend on each other: results are bit-identical for any number of threads.
+stores the state of its rows in the workspace, and :func:`merge` combines them.  The cut does not depend on the number
+of threads, so results are bit-identical for any number of threads.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from llvmlite import ir
 
 from ggplug_cpu import features, simd
 from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, real, reals, written
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, real, reals, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.parts.rows import read as read_row
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.transcendental import emit_exp, emit_tanh
@@ -31,7 +31,7 @@ from ggplug_cpu.types import PLAIN
 
 #: Keys of a block.
 KEYS = 128
-#: Bytes of what a row keeps in front of the values mixed: the largest logit and the sum of powers, f32.
+#: Bytes of a row's state before the weighted sum of values: the largest logit and the sum of powers, f32.
 KEPT = 64
 #: A mask's bits that hide a key: -inf as f16.
 _HIDDEN = 0xFC00 - 0x10000
@@ -44,14 +44,14 @@ class Flash(Parameters):
     matrix and ``part`` keys, of ``parts``.
     """
 
-    y = written(STRIDES[1:])
-    q = read(STRIDES[1:])
-    k = read(STRIDES, "convert")
-    v = read(STRIDES, "convert")
-    mask = read(STRIDES[1:])
-    sinks = read("nb0")
-    kept = written()
-    """Where parts leave what rows keep, ``kept_bytes`` each: a row's parts beside each other.  0 for a single part."""
+    y = destination(STRIDES[1:])
+    q = source(STRIDES[1:])
+    k = source(STRIDES, "convert")
+    v = source(STRIDES, "convert")
+    mask = source(STRIDES[1:])
+    sinks = source("nb0")
+    kept = destination()
+    """Row states of the parts, ``kept_bytes`` each; those of a row are contiguous.  0 for a single part."""
     dk = integer()
     dv = integer()
     keys = integer()
@@ -65,17 +65,17 @@ class Flash(Parameters):
     part = integer()
     parts = integer()
     kept_bytes = integer()
-    room_at = integer()
-    """Where in a thread's scratch rows of a block of keys or values lie that had to be converted."""
+    rows_at = integer()
+    """Offset in scratch memory of converted rows of a block of keys or values."""
     logits_at = integer()
-    """Where logits of a block lie, :data:`KEYS` a row."""
+    """Offset in scratch memory of the logits of a block, :data:`KEYS` a row."""
     mixed_at = integer()
-    """Where rows keep what they keep, ``kept_bytes`` each."""
+    """Offset in scratch memory of row states, ``kept_bytes`` each."""
     scale = real()
-    """What products are multiplied with: logits are ``cap`` times the tanh of that, if ``cap`` is not 0."""
+    """The factor of products.  If ``cap`` is not 0, logits are ``cap`` times the tanh of the scaled product."""
     cap = real()
     slopes = reals()
-    """Of every head, where there is a mask."""
+    """The ALiBi slope of every head, if there is a mask."""
 
 
 # -- rows --------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class Flash(Parameters):
 
 @device_function
 def rows_of(params):  # type: ignore[no-untyped-def]  # types follow from the arguments
-    """Rows of a matrix."""
+    """The number of rows of a matrix."""
     return Flash.queries(params) * (Flash.heads(params) // Flash.groups(params))
 
 
@@ -96,7 +96,7 @@ def head_of(params, matrix, row):  # type: ignore[no-untyped-def]
 
 @device_function
 def query_of(params, matrix, row):  # type: ignore[no-untyped-def]
-    """Where the query of a row lies."""
+    """The address of the query of a row."""
     place = Flash.q.address(params) + row % Flash.queries(params) * Flash.q.nb1(params)
     place += head_of(params, matrix, row) * Flash.q.nb2(params)
     return place + matrix // Flash.groups(params) * Flash.q.nb3(params)
@@ -111,7 +111,7 @@ def _result_of(params, matrix, row):  # type: ignore[no-untyped-def]
 
 @device_function
 def mask_of(params, matrix, row, key):  # type: ignore[no-untyped-def]
-    """Where the mask of a row begins that is added to the logit of ``key``; 0 without a mask."""
+    """The address of the mask of a row, from ``key`` on; 0 without a mask."""
     place = Flash.mask.address(params)
     if place != 0:
         place += row % Flash.queries(params) * Flash.mask.nb1(params) + 2 * key
@@ -122,7 +122,7 @@ def mask_of(params, matrix, row, key):  # type: ignore[no-untyped-def]
 
 @device_function
 def key_rows(params, matrix, key):  # type: ignore[no-untyped-def]
-    """Where ``key`` of a matrix lies."""
+    """The address of ``key`` of a matrix."""
     groups = Flash.groups(params)
     place = Flash.k.address(params) + key * Flash.k.nb1(params)
     return place + matrix % groups * Flash.k.nb2(params) + matrix // groups * Flash.k.nb3(params)
@@ -130,20 +130,20 @@ def key_rows(params, matrix, key):  # type: ignore[no-untyped-def]
 
 @device_function
 def value_rows(params, matrix, key):  # type: ignore[no-untyped-def]
-    """Where the value of ``key`` of a matrix lies."""
+    """The address of the value of ``key`` of a matrix."""
     groups = Flash.groups(params)
     place = Flash.v.address(params) + key * Flash.v.nb1(params)
     return place + matrix % groups * Flash.v.nb2(params) + matrix // groups * Flash.v.nb3(params)
 
 
 @device_function
-def converted(ctx, convert, rows, stride, count, numbers, room):  # type: ignore[no-untyped-def]
-    """(where ``count`` rows lie that can be read as they are, their stride): in place, or as f32 in ``room``."""
+def converted(ctx, convert, rows, stride, count, numbers, scratch_rows):  # type: ignore[no-untyped-def]
+    """(address, stride) of ``count`` rows that kernels can read: in place, or converted to f32 in ``scratch_rows``."""
     if convert == 0:
         return rows, stride
     for r in range(count):
-        read_row(ctx, convert, rows + r * stride, 0, numbers, room + r * 4 * numbers)
-    return room, 4 * numbers
+        read_row(ctx, convert, rows + r * stride, 0, numbers, scratch_rows + r * 4 * numbers)
+    return scratch_rows, 4 * numbers
 
 
 @device_function
@@ -157,7 +157,7 @@ def all_hidden(params, matrix, first, last, key, count):  # type: ignore[no-unty
 
 @emitted("i64(i64, i64)")
 def _shows(mask: Value, count: Value) -> Value:
-    """0 where all of ``count`` numbers of a mask are -inf."""
+    """0 if all of ``count`` numbers of a mask are -inf, else another number."""
     lanes = simd.width("i16")
 
     def some(i: Value, carried: list[Value]) -> list[Value]:
@@ -172,23 +172,23 @@ def _shows(mask: Value, count: Value) -> Value:
 
 @device_function
 def begin_softmax(kept):  # type: ignore[no-untyped-def]
-    """What a row keeps of its softmax before the first key."""
+    """Initialises the softmax state of a row."""
     simd.store_f32(kept, -math.inf)
     simd.store_f32(kept + 4, 0.0)
 
 
 @device_function
 def begin(params, kept):  # type: ignore[no-untyped-def]
-    """What a row keeps before the first key."""
+    """Initialises the state of a row: its softmax state and the weighted sum of values."""
     begin_softmax(kept)
     simd.fill_bytes(kept + KEPT, 0, Flash.kept_bytes(params) - KEPT)
 
 
 @device_function
-def take_in(params, matrix, row, key, count, kept, logits):  # type: ignore[no-untyped-def]
-    """Products of a row with ``count`` keys become powers; what the row keeps is scaled, and their sum added.
+def accumulate_softmax(params, matrix, row, key, count, kept, logits):  # type: ignore[no-untyped-def]
+    """Replaces the products of a row and ``count`` keys by powers, and adds them to the row's softmax state.
 
-    Returns the factor by which the values mixed so far have to be multiplied.
+    Returns the factor by which the weighted sum of earlier values has to be multiplied.
     """
     mask = mask_of(params, matrix, row, key)
     slope = 1.0
@@ -214,8 +214,8 @@ def _powers(x: Value, n: Value, mask: Value, slope: Value, scale: Value, cap: Va
 
     def masked(i: Value, logit: Value) -> Value:
         bits = values.masked_load(mask + i * (2 * width), vector(I16, width), first_lanes(width, n - i * width))
-        shown = PLAIN["f16"].widen(bits) * slope.splat(width)
-        return shown.equal(-math.inf).select(lowest, logit + shown)
+        mask_value = PLAIN["f16"].widen(bits) * slope.splat(width)
+        return mask_value.equal(-math.inf).select(lowest, logit + mask_value)
 
     change(constant(b, I64, 1), lambda i, product: product * scale.splat(width))
     change(cap.unequal(0.0).zext(I64), lambda i, logit: emit_tanh(logit) * cap.splat(width))
@@ -247,7 +247,7 @@ def _powers(x: Value, n: Value, mask: Value, slope: Value, scale: Value, cap: Va
 
 @emitted("void(i64, i64, f32)")
 def scaled(row: Value, n: Value, factor: Value) -> None:
-    """A row of ``n`` f32 times ``factor``; padding behind it may change."""
+    """Multiplies a row of ``n`` f32 by ``factor``; the padding after it may change."""
     width = simd.width("f32")
 
     def one(i: Value, _: list[Value]) -> list[Value]:
@@ -263,8 +263,8 @@ def mixing(type_name: str, rows: int = 1) -> Intrinsic:
     """``mix(mixed, kept_bytes, n, powers, values, stride, count)``: adds values times their powers to ``mixed``.
 
     ``count`` rows of ``n`` values of a plain type, ``stride`` bytes apart, each read once for ``rows`` rows of
-    attention.  What these mix lies ``kept_bytes`` apart from ``mixed`` on, their powers :data:`KEYS` apart.  Values
-    with a power of 0 count for nothing, whatever they are.
+    attention.  The sums of these lie ``kept_bytes`` apart from ``mixed`` on, their powers :data:`KEYS` numbers apart.
+    Values with a power of 0 add nothing, NaN and infinities included.
     """
     t = PLAIN[type_name]
 
@@ -298,7 +298,7 @@ def mixing(type_name: str, rows: int = 1) -> Intrinsic:
             for i, each in enumerate(loop(count, begun, one)):
                 values.store(places[i // vectors], each, 4 * width * (i % vectors))
 
-        # Sums of one vector alone would each wait for the one before, so what is left is taken in halves.
+        # A single sum would wait for each addition, so the remaining vectors are taken in halves.
         vectors = min(_VECTORS, _SUMS[features.has("avx512f") or not features.has("sse2")] // rows)
         done = constant(n.b, I64, 0)
         while vectors:
@@ -322,7 +322,7 @@ def mixing(type_name: str, rows: int = 1) -> Intrinsic:
     return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
 
 
-#: Vectors of a row that are mixed at once, at most.
+#: Most vectors of a row that are accumulated at once.
 _VECTORS = 8
 #: Sums of several rows that stay in registers: of 16, and of 32.
 _SUMS = (8, 16)
@@ -333,7 +333,7 @@ _SUMS = (8, 16)
 
 @device_function
 def leave(params, matrix, row, part, kept):  # type: ignore[no-untyped-def]
-    """What a row kept is its result, or waits for that of the other parts."""
+    """Stores the result of a row; with several parts, stores the row's state for :func:`merge`."""
     place = Flash.kept.address(params)
     if place == 0:
         _finish(params, matrix, row, kept, 1)
@@ -353,7 +353,10 @@ def _finish(params, matrix, row, kept, parts):  # type: ignore[no-untyped-def]
 
 @emitted("void(i64, i64, i64, i64, i64, f32)")
 def _quotients(y: Value, n: Value, kept: Value, stride: Value, parts: Value, sink: Value) -> None:
-    """The values mixed, over the sum of powers; zeros where that is 0.  Factors of parts take their logits' place."""
+    """The weighted sums of values divided by the sum of powers; zeros where that is 0.
+
+    Overwrites logits with factors of parts.
+    """
     b, width = n.b, simd.width("f32")
     lanes = vector(F32, width)
 
@@ -390,11 +393,11 @@ def _quotients(y: Value, n: Value, kept: Value, stride: Value, parts: Value, sin
 
 @kernel
 def merge() -> Body:
-    """What the parts of a row kept becomes its result."""
+    """Combines the states of the parts of a row to its result."""
 
     def body(ctx: int, params: int) -> None:
         rows, stride = rows_of(params), Flash.parts(params) * Flash.kept_bytes(params)
-        first, end = share(ctx, rows * Flash.groups(params) * Flash.batches(params))
+        first, end = thread_range(ctx, rows * Flash.groups(params) * Flash.batches(params))
         for number in range(first, end):
             kept = Flash.kept.address(params) + number * stride
             _finish(params, number // rows, number % rows, kept, Flash.parts(params))

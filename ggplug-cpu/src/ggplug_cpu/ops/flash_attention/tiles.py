@@ -1,8 +1,8 @@
 """Attention of many queries: both products in register tiles, a block of keys at a time.
 
 The tiles are those of :mod:`ggplug_cpu.ops.mul_mat.tiles`.  A unit packs its queries once, and each block of keys and
-of values, past which all of its rows go: logits, their powers, and the values mixed by these, which stay in the
-thread's scratch.
+of values once for all of its rows.  The logits, their powers and the weighted sums of values stay in the thread's
+scratch memory.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     KEPT,
     KEYS,
     Flash,
+    accumulate_softmax,
     all_hidden,
     begin,
     converted,
@@ -25,10 +26,9 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     query_of,
     rows_of,
     scaled,
-    take_in,
     value_rows,
 )
-from ggplug_cpu.ops.mul_mat.gemm import past_panel
+from ggplug_cpu.ops.mul_mat.gemm import multiply_panel
 from ggplug_cpu.ops.mul_mat.layout import layout
 from ggplug_cpu.ops.mul_mat.pack import pack_activations, pack_columns, pack_weights
 from ggplug_cpu.parameters import integer
@@ -38,10 +38,10 @@ from ggplug_cpu.types import PLAIN
 
 
 class Tiled(Flash):
-    """Where in a thread's scratch things lie: tables of addresses of rows, packed rows, and panels."""
+    """Offsets in a thread's scratch memory: tables of row addresses, packed rows, and panels."""
 
     tables_at = integer()
-    """Of queries, of logits and of values mixed, ``table_bytes`` each; the last address is repeated."""
+    """The tables of queries, of logits and of weighted sums, ``table_bytes`` each; the last address is repeated."""
     table_bytes = integer()
     queries_at = integer()
     powers_at = integer()
@@ -49,45 +49,45 @@ class Tiled(Flash):
 
 
 def rows_of_tiles(rows: int) -> int:
-    """As many rows or more: how many tiles hold of them."""
-    few = layout("f32").few
+    """``rows`` rounded up to whole tiles."""
+    few = layout("f32").few_rows
     return -(-rows // few) * few
 
 
 def table_bytes(rows: int) -> int:
-    """A table of addresses of so many rows."""
+    """Bytes of a table of ``rows`` addresses."""
     return 8 * (rows + layout("f32").rows)
 
 
 def side_bytes(rows: int, numbers: int) -> int:
-    """What ``rows`` rows of ``numbers`` numbers take that are packed as tiles read them."""
+    """Bytes of ``rows`` packed rows of ``numbers`` numbers."""
     return rows_of_tiles(rows) * 4 * padded(numbers)
 
 
 def panels_bytes(columns: int, numbers: int) -> int:
-    """What panels of ``columns`` columns of ``numbers`` numbers take."""
+    """Bytes of the panels of ``columns`` columns of ``numbers`` numbers."""
     shape = layout("f32")
     return -(-columns // shape.columns) * shape.panel_bytes(numbers)
 
 
 def padded(numbers: int) -> int:
-    """As many numbers of a row as are packed for ``numbers``."""
+    """``numbers`` rounded up to what a packed row holds."""
     quantum = layout("f32").quantum
     return -(-numbers // quantum) * quantum
 
 
 @kernel
 def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
-    """Units of any number of rows.  Types: those that rows are read as, ``f32`` for converted ones."""
+    """Units of any number of rows.  The arguments are the types that rows are read as: ``f32`` for converted rows."""
     shape = layout("f32")
     columns, width, quantum, quantum_bytes = shape.columns, shape.width, shape.quantum, shape.quantum_bytes
     step, elem_bytes = shape.step_numbers, PLAIN[values_type].elem_bytes
     pack_keys, pack_values = pack_weights("f32", keys_type), pack_columns(values_type)
-    pack, past, mix = _pack_rows(), _past_panels(), mixing(values_type)
+    pack, multiply, mix = _pack_rows(), _multiply_panels(), mixing(values_type)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
-        room, panels = memory + Flash.room_at(params), memory + Tiled.panels_at(params)
+        scratch_rows, panels = memory + Flash.rows_at(params), memory + Tiled.panels_at(params)
         queries, powers = memory + Tiled.queries_at(params), memory + Tiled.powers_at(params)
         queries_table, table_size = memory + Tiled.tables_at(params), Tiled.table_bytes(params)
         logits_table, mixed_table = queries_table + table_size, queries_table + 2 * table_size
@@ -119,26 +119,26 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
                 if all_hidden(params, matrix, first, last, key, count):
                     continue
                 k, stride = converted(
-                    ctx, Flash.k.convert(params), key_rows(params, matrix, key), k_stride, count, dk, room
+                    ctx, Flash.k.convert(params), key_rows(params, matrix, key), k_stride, count, dk, scratch_rows
                 )
                 for j in range(0, count, width):
                     place = panels + j // columns * k_panel + j % columns * 4
                     pack_keys(place, k + j * stride, stride, min(count - j, width), dk)
-                past(queries, panels, k_panel, -(-dk // step), logits_table, rows, dk, count, 0)
+                multiply(queries, panels, k_panel, -(-dk // step), logits_table, rows, dk, count, 0)
                 for r in range(rows):
                     kept, logits = load_word(mixed_table + 8 * r) - KEPT, load_word(logits_table + 8 * r)
-                    factor = take_in(params, matrix, first + r, key, count, kept, logits)
+                    factor = accumulate_softmax(params, matrix, first + r, key, count, kept, logits)
                     if factor != 1.0:
                         scaled(kept + KEPT, dv, factor)
                 v, stride = converted(
-                    ctx, Flash.v.convert(params), value_rows(params, matrix, key), v_stride, count, dv, room
+                    ctx, Flash.v.convert(params), value_rows(params, matrix, key), v_stride, count, dv, scratch_rows
                 )
                 v_panel = -(-count // quantum) * quantum_bytes
                 for d in range(0, dv, columns):
                     pack_values(panels + d // columns * v_panel, v + d * elem_bytes, stride, dv - d, count)
                 if _is_finite(panels, -(-dv // columns), v_panel, -(-count // step) * (step * columns)) != 0:
                     pack(powers, logits_table, rows, count)
-                    past(powers, panels, v_panel, -(-count // step), mixed_table, rows, count, dv, 1)
+                    multiply(powers, panels, v_panel, -(-count // step), mixed_table, rows, count, dv, 1)
                 else:
                     for r in range(rows):
                         mix(load_word(mixed_table + 8 * r), 0, dv, load_word(logits_table + 8 * r), v, stride, count)
@@ -149,9 +149,9 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
 
 
 def _pack_rows() -> DeviceFunction:
-    """``pack(sides, table, rows, numbers)``: the rows in the table, tile after tile."""
+    """``pack(sides, table, rows, numbers)`` packs the rows in the table, tile after tile."""
     shape = layout("f32")
-    many, few, row_bytes, quantum = shape.rows, shape.few, shape.row_bytes, shape.quantum
+    many, few, row_bytes, quantum = shape.rows, shape.few_rows, shape.row_bytes, shape.quantum
     pack_many, pack_few = pack_activations("f32", "f32", many), pack_activations("f32", "f32", few)
 
     @device_function
@@ -173,14 +173,17 @@ def _pack_rows() -> DeviceFunction:
     return pack
 
 
-def _past_panels() -> DeviceFunction:
-    """``past(sides, panels, panel_bytes, steps, table, rows, numbers, columns, accumulate)``: rows past panels."""
+def _multiply_panels() -> DeviceFunction:
+    """``multiply(sides, panels, panel_bytes, steps, table, rows, numbers, columns, accumulate)``.
+
+    Multiplies the packed rows with all panels.
+    """
     shape = layout("f32")
-    many, few, quantum, wide = shape.rows, shape.few, shape.quantum, shape.columns
-    multiply_many, multiply_few = past_panel("f32", many), past_panel("f32", few)
+    many, few, quantum, wide = shape.rows, shape.few_rows, shape.quantum, shape.columns
+    multiply_many, multiply_few = multiply_panel("f32", many), multiply_panel("f32", few)
 
     @device_function
-    def past(sides, panels, panel_bytes, steps, table, rows, numbers, columns, accumulate):  # type: ignore[no-untyped-def]
+    def multiply(sides, panels, panel_bytes, steps, table, rows, numbers, columns, accumulate):  # type: ignore[no-untyped-def]
         bytes_of_row = -(-numbers // quantum) * (4 * quantum)
         first = 0
         while first < rows:
@@ -198,7 +201,7 @@ def _past_panels() -> DeviceFunction:
                 sides += few * bytes_of_row
                 first += few
 
-    return past
+    return multiply
 
 
 @emitted("i64(i64, i64, i64, i64)")

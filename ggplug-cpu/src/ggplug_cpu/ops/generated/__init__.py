@@ -1,1 +1,1 @@
-"""Numbers that follow from their position."""
+"""Values computed from positions: ranges, embeddings of time steps."""

@@ -1,11 +1,11 @@
-"""Numbers that follow from their position: ranges, embeddings of time steps."""
+"""Values computed from positions: ranges, embeddings of time steps."""
 
 from __future__ import annotations
 
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.ops.generated import kernels
 from ggplug_cpu.parameters import Place, Ref
 from ggplug_cpu.tape import Entry
@@ -21,7 +21,7 @@ def arange(node: Tensor) -> Entries:
 
 def timestep_embedding(node: Tensor) -> Entries:
     """Cosines and sines of time steps times frequencies."""
-    op, x = node.op, given(node, 0)
+    op, x = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.TimestepEmbedding)
     half = op.dim // 2
     words = kernels.TimestepEmbedding.words(

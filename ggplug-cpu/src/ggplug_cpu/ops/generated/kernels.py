@@ -1,36 +1,35 @@
-"""Numbers that follow from their position: ranges, embeddings of time steps."""
+"""Values computed from positions: ranges, embeddings of time steps."""
 
 from __future__ import annotations
 
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.ops.rotary.kernels import turning
-from ggplug_cpu.parameters import Parameters, integer, real, reals, written
-from ggplug_cpu.parameters import read as read_operand
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.ops.rotary.kernels import cosines_and_sines
+from ggplug_cpu.parameters import Parameters, destination, integer, real, reals, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.simd.values import F32, F64, Value, constants, emitted, first_lanes, loop, masked_store
 
-#: Numbers of a range that a thread makes at a time.
+#: Elements of a range that a thread computes at a time.
 PIECE = 4096
 #: Rows of angles, sines and cosines are padded to a multiple of the widest vector.
 _PADDING = 16
 
 
 class Arange(Parameters):
-    """``count`` f32 without gaps."""
+    """``count`` contiguous f32."""
 
-    y = written()
+    y = destination()
     start = real()
     step = real()
     count = integer()
 
 
 class TimestepEmbedding(Parameters):
-    """Rows of ``dim`` f32 without gaps, one for each of ``count`` time steps."""
+    """Contiguous rows of ``dim`` f32, one for each of ``count`` time steps."""
 
-    y = written()
-    x = read_operand("nb0")
+    y = destination()
+    x = source("nb0")
     count = integer()
     dim = integer()
     half = integer()
@@ -38,13 +37,13 @@ class TimestepEmbedding(Parameters):
 
 
 def scratch_bytes(half: int) -> int:
-    """What :func:`timestep_embedding` needs of a thread's scratch."""
+    """Bytes of scratch memory of :func:`timestep_embedding`."""
     return 16 * (half + _PADDING)
 
 
 @emitted("void(i64, i64, i64, f64, f64)")
 def _progression(y: Value, first: Value, n: Value, start: Value, step: Value) -> None:
-    """Numbers ``first`` to first + n - 1 of a range, at ``y``."""
+    """Stores elements ``first`` to first + n - 1 of a range at ``y``."""
     width = simd.width("f32")
     half = width // 2
     steps, starts = step.splat(half), start.splat(half)
@@ -67,7 +66,7 @@ def arange() -> Body:
 
     def body(ctx: int, params: int) -> None:
         count, start, step = Arange.count(params), Arange.start(params), Arange.step(params)
-        first, end = share(ctx, (count + PIECE - 1) // PIECE)
+        first, end = thread_range(ctx, (count + PIECE - 1) // PIECE)
         for piece in range(first, end):
             at = piece * PIECE
             _progression(Arange.y.address(params) + 4 * at, at, min(PIECE, count - at), start, step)
@@ -77,22 +76,22 @@ def arange() -> Body:
 
 @kernel
 def timestep_embedding() -> Body:
-    """Cosines of a time step times frequencies, and behind them sines; a zero where one number is left."""
+    """Cosines of a time step times frequencies, then the sines; then a zero if ``dim`` is odd."""
     step = simd.width("f32")
-    turn = turning(step)
+    convert = cosines_and_sines(step)
 
     def body(ctx: int, params: int) -> None:
         dim, half = TimestepEmbedding.dim(params), TimestepEmbedding.half(params)
         angles = scratch(ctx)
         cosines = angles + 8 * (half + _PADDING)
         sines = cosines + 4 * (half + _PADDING)
-        first, end = share(ctx, TimestepEmbedding.count(params))
+        first, end = thread_range(ctx, TimestepEmbedding.count(params))
         for row in range(first, end):
             time = simd.load_f32(TimestepEmbedding.x.address(params) + row * TimestepEmbedding.x.nb0(params))
             for i in range(half):
                 simd.store_f64(angles + 8 * i, time * TimestepEmbedding.frequencies(params, i))
             for i in range(0, half, step):
-                turn(angles + 8 * i, cosines + 4 * i, sines + 4 * i, 1.0)
+                convert(angles + 8 * i, cosines + 4 * i, sines + 4 * i, 1.0)
             y = TimestepEmbedding.y.address(params) + row * dim * 4
             simd.copy_bytes(y, cosines, 4 * half)
             simd.copy_bytes(y + 4 * half, sines, 4 * half)

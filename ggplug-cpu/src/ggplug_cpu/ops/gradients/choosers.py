@@ -5,7 +5,7 @@ from __future__ import annotations
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Shape, row_nest, words_of
 from ggplug_cpu.choosing.places import reading, writing
 from ggplug_cpu.ops.gradients import kernels
@@ -14,8 +14,8 @@ from ggplug_cpu.tape import Entry
 
 
 def row_gradient(node: Tensor) -> Entries:
-    """A row from a row of the gradient, and one of what the op read or gave."""
-    op, dy, x = node.op, given(node, 0), given(node, 1)
+    """Each row is computed from a row of the gradient, and a row of the forward op's source or result."""
+    op, dy, x = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, (ops.RmsNormBack, ops.SoftMaxBack))
     places = (
         writing(Ref(RESULT), node.type, node.nb[0]),
@@ -31,7 +31,7 @@ def row_gradient(node: Tensor) -> Entries:
 
 def repeat_back(node: Tensor) -> Entries:
     """y = the sum of its repetitions in x."""
-    x = given(node, 0)
+    x = source_tensor(node, 0)
     counts = [wide // narrow for wide, narrow in zip(x.ne, node.ne, strict=True)]
     steps = [stride * narrow for stride, narrow in zip(x.nb, node.ne, strict=True)]
     words = words_of(

@@ -8,27 +8,29 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.parameters import integer, real
-from ggplug_cpu.parts.nest import BLOCK, Rows, locate, over_rows, read_row, share, written_row
+from ggplug_cpu.parts.nest import BLOCK, Rows, destination_row, locate, over_rows, source_row, thread_range
 from ggplug_cpu.parts.programs import row_program
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, read, write
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, read, write
 from ggplug_cpu.parts.sums import row_dot, row_sum
 from ggplug_cpu.simd.values import F32, F64, Value, emitted, first_lanes, loop, masked_load, masked_store, vector
 
 
 class RowGradient(Rows):
-    """Rows of the result, of the gradient, and of what the forward op read or gave; ``number`` is the op's own."""
+    """Rows of the result, of the gradient, and of the forward op's source or result; ``number``: the op's parameter."""
 
-    y = written_row()
-    dy = read_row()
-    x = read_row()
+    y = destination_row()
+    dy = source_row()
+    x = source_row()
     number = real()
 
 
 class RepeatBack(Rows):
-    """Rows of the result, and of their first repetitions; of these there are ``count0`` by ... along four axes."""
+    """Rows of the result, and of their first repetition in x; there are ``count0`` to ``count3`` repetitions along the
+    axes.
+    """
 
-    y = written_row()
-    x = read_row()
+    y = destination_row()
+    x = source_row()
     count0 = integer()
     count1 = integer()
     count2 = integer()
@@ -45,28 +47,28 @@ PIECE = 256
 
 
 def scratch_bytes(n: int) -> int:
-    """What :func:`row_gradient` needs of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory of :func:`row_gradient` for rows of ``n`` elements."""
     return ARGUMENTS + 12 * n
 
 
-#: What :func:`repeat_back` needs of a thread's scratch.
-REPEAT_SCRATCH_BYTES = ARGUMENTS + 2 * ROOM + 8 * PIECE
+#: Bytes of scratch memory of :func:`repeat_back`.
+REPEAT_SCRATCH_BYTES = ARGUMENTS + 2 * ROW_BYTES + 8 * PIECE
 
 
 @kernel
 def row_gradient(name: str) -> Body:
-    """``rms_norm_back`` (its number is eps) and ``soft_max_back`` (scale)."""
-    combine = row_program("weighted(x0,x1)" if name == "rms_norm_back" else "shares_back(x0,x1)")
+    """``rms_norm_back`` (``number`` is eps) and ``soft_max_back`` (``number`` is the scale)."""
+    combine = row_program("weighted(x0,x1)" if name == "rms_norm_back" else "probabilities_back(x0,x1)")
     of_norm = name == "rms_norm_back"
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
         y, dy, x = places
-        number, room = RowGradient.number(params), scratch(ctx) + ARGUMENTS
+        number, scratch_row = RowGradient.number(params), scratch(ctx) + ARGUMENTS
         write_y = RowGradient.y.convert(params)
-        p = read(ctx, RowGradient.dy.convert(params), dy, RowGradient.dy.stride(params), n, room)
-        q = read(ctx, RowGradient.x.convert(params), x, RowGradient.x.stride(params), n, room + 4 * n)
-        r = y if write_y == 0 else room + 8 * n
+        p = read(ctx, RowGradient.dy.convert(params), dy, RowGradient.dy.stride(params), n, scratch_row)
+        q = read(ctx, RowGradient.x.convert(params), x, RowGradient.x.stride(params), n, scratch_row + 4 * n)
+        r = y if write_y == 0 else scratch_row + 8 * n
         dot = row_dot(p, q, n)
         if of_norm:
             size = row_dot(q, q, n) / n + number
@@ -81,7 +83,7 @@ def row_gradient(name: str) -> Body:
 
 @emitted("void(i64, i64, i64)")
 def _added(totals: Value, x: Value, n: Value) -> None:
-    """The ``n`` f32 at ``x`` added to the f64 at ``totals``, of which there is room for a vector more."""
+    """Adds the ``n`` f32 at ``x`` to the f64 at ``totals``, which has a vector of padding."""
     half = simd.width("f32") // 2
 
     def one(i: Value, _: list[Value]) -> list[Value]:
@@ -97,7 +99,7 @@ def _added(totals: Value, x: Value, n: Value) -> None:
 
 @emitted("void(i64, i64, i64)")
 def _narrowed(y: Value, totals: Value, n: Value) -> None:
-    """The ``n`` f64 at ``totals`` as f32 at ``y``."""
+    """Stores the ``n`` f64 at ``totals`` as f32 at ``y``."""
     half = simd.width("f32") // 2
 
     def one(i: Value, _: list[Value]) -> list[Value]:
@@ -115,12 +117,12 @@ def repeat_back() -> Body:
     find = locate(RepeatBack)
 
     @device_function
-    def added_row(ctx, params, x, room):  # type: ignore[no-untyped-def]
+    def added_row(ctx, params, x, scratch_row):  # type: ignore[no-untyped-def]
         total, convert = 0.0, RepeatBack.x.convert(params)
         step, count = RepeatBack.step0(params), RepeatBack.count0(params)
         for start in range(0, count, BLOCK):
             m = min(BLOCK, count - start)
-            p = read(ctx, convert, x + start * step, step, m, room)
+            p = read(ctx, convert, x + start * step, step, m, scratch_row)
             total += row_sum(p, m)
         return total
 
@@ -128,10 +130,10 @@ def repeat_back() -> Body:
         rows, n = RepeatBack.rows(params), RepeatBack.count(params)
         write_y, y_stride = RepeatBack.y.convert(params), RepeatBack.y.stride(params)
         read_x, x_stride = RepeatBack.x.convert(params), RepeatBack.x.stride(params)
-        room = scratch(ctx) + ARGUMENTS
-        y_room, totals = room + ROOM, room + 2 * ROOM
+        scratch_row = scratch(ctx) + ARGUMENTS
+        y_scratch, totals = scratch_row + ROW_BYTES, scratch_row + 2 * ROW_BYTES
         pieces = (n + PIECE - 1) // PIECE
-        first, end = share(ctx, rows * pieces)
+        first, end = thread_range(ctx, rows * pieces)
         for piece in range(first, end):
             y, x = find(params, piece // pieces)
             start = piece % pieces * PIECE
@@ -146,14 +148,14 @@ def repeat_back() -> Body:
                         at = x + k * RepeatBack.step3(params) + j * RepeatBack.step2(params)
                         at += i * RepeatBack.step1(params)
                         if n == 1:
-                            total += added_row(ctx, params, at, room)
+                            total += added_row(ctx, params, at, scratch_row)
                             continue
                         for h in range(RepeatBack.count0(params)):
-                            p = read(ctx, read_x, at + h * RepeatBack.step0(params), x_stride, m, room)
+                            p = read(ctx, read_x, at + h * RepeatBack.step0(params), x_stride, m, scratch_row)
                             _added(totals, p, m)
             if n == 1:
                 simd.store_f64(totals, total)
-            r = y if write_y == 0 else y_room
+            r = y if write_y == 0 else y_scratch
             _narrowed(r, totals, m)
             write(ctx, write_y, y, y_stride, m, r)
 

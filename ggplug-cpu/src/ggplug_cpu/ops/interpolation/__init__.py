@@ -1,1 +1,1 @@
-"""Images in other sizes."""
+"""Interpolation: images resized."""

@@ -1,4 +1,4 @@
-"""Images in other sizes."""
+"""Interpolation: images resized."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.ops.copy.ready import in_f32
 from ggplug_cpu.ops.interpolation.kernels import Interpolation, scratch_bytes
 from ggplug_cpu.ops.interpolation.kernels import interpolate as kernel
@@ -15,8 +15,8 @@ from ggplug_cpu.tape import Entry
 
 
 def interpolate(node: Tensor) -> Entries | Decline:
-    """y = sums of elements of x, as the op lists them for each axis."""
-    op, x = node.op, given(node, 0)
+    """y = weighted sums of elements of x, which the op lists for each axis."""
+    op, x = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Interpolate)
     if 4 * x.ne[0] >= 1 << 31:
         return Decline("rows of 2 GiB and more are not gathered on the CPU")

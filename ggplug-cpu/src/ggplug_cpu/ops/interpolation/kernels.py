@@ -1,6 +1,6 @@
-"""Images in other sizes: rows of the image are mixed first, then elements of the mixed row.
+"""Interpolation: a weighted sum of rows of the image first, then weighted sums of elements of that row.
 
-A thread first brings the list of what each new element of a row is made of into the form that vectors read.
+A thread first converts the list of taps of each new element to the form that vectors read.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import functools
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, integers, read, reals, written
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, integers, reals, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.simd import values, width
 from ggplug_cpu.simd.values import F32, I32, Value, constant, emitted, first_lanes, loop, vector
 
@@ -22,8 +22,8 @@ _PADDING = 16
 class Interpolation(Parameters):
     """Rows of ``ne0`` new f32 from rows of ``width``; ``taps0`` and ``taps1`` are mixed along ne0 and ne1."""
 
-    y = written(STRIDES)
-    x = read(STRIDES)
+    y = destination(STRIDES)
+    x = source(STRIDES)
     ne0 = integer()
     ne1 = integer()
     ne2 = integer()
@@ -32,23 +32,23 @@ class Interpolation(Parameters):
     taps0 = integer()
     taps1 = integer()
     at0 = integers()
-    """Of tap after tap, for each new element the one that is read."""
+    """For each tap and each new element, the index of the element that is read."""
     weights0 = reals()
     at1 = integers()
-    """For each new row, of tap after tap the one that is read."""
+    """For each new row and each tap, the index of the row that is read."""
     weights1 = reals()
     at2 = integers()
     at3 = integers()
 
 
 def scratch_bytes(new: int, taps: int, width: int) -> int:
-    """What the kernel needs of a thread's scratch: two lists and a row."""
+    """Bytes of scratch memory: two lists and a row."""
     return 8 * (new + _PADDING) * taps + 4 * (width + _PADDING)
 
 
 @kernel
 def interpolate() -> Body:
-    """Row by row."""
+    """Computes row after row of y."""
     mix, pick = _mix_rows(), _pick()
 
     def body(ctx: int, params: int) -> None:
@@ -58,7 +58,7 @@ def interpolate() -> Body:
         offsets = scratch(ctx)
         weights = offsets + 4 * padded * across
         mixed = weights + 4 * padded * across
-        first, end = share(ctx, n1 * n2 * Interpolation.ne3(params))
+        first, end = thread_range(ctx, n1 * n2 * Interpolation.ne3(params))
         if first < end:
             for tap in range(across):
                 for i in range(n0):
@@ -85,7 +85,7 @@ def interpolate() -> Body:
 
 @functools.cache
 def _mix_rows() -> Intrinsic:
-    """``(sums, x, weight, n, more)``: ``n`` f32 times a weight; added to the sums if ``more`` is 1, else instead."""
+    """``(sums, x, weight, n, more)``: sums = x weight, or sums += x weight if ``more`` is 1, for ``n`` f32."""
     lanes = width("f32")
     floats = vector(F32, lanes)
 
@@ -107,7 +107,9 @@ def _mix_rows() -> Intrinsic:
 
 @functools.cache
 def _pick() -> Intrinsic:
-    """``(y, x, offsets, weights, apart, taps, n)``: ``n`` f32, each the weighted sum of some of those at x."""
+    """``(y, x, offsets, weights, apart, taps, n)`` stores ``n`` f32, each the weighted sum of ``taps`` elements of
+    x.
+    """
     lanes = width("f32")
     floats, ints = vector(F32, lanes), vector(I32, lanes)
 

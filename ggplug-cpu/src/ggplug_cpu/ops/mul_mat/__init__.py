@@ -1,1 +1,1 @@
-"""Matrix products, and what is computed with them."""
+"""Matrix products and their epilogues."""

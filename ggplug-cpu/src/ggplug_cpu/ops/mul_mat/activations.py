@@ -1,4 +1,4 @@
-"""Activations as products read them: in place, or as rows in the workspace that are made ready first."""
+"""Activations as products read them: in place, or converted to rows in the workspace first."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ggplug_cpu.types import BLOCKS
 
 @dataclass(frozen=True)
 class Activations:
-    """Rows of activations as a product reads them: where they lie, as what, and the entries that put them there.
+    """Rows of activations as a product reads them: place, element type, and the entries that prepare them.
 
-    ``elem`` is a plain type's name, or ``int8``; ``order`` is ``rows`` or ``scattered``, ``nb`` are strides in bytes.
-    ``workspace_bytes`` is where the workspace that they take ends.
+    ``elem``: a plain type's name, or ``int8``; ``order`` is ``rows`` or ``scattered``, ``nb`` are strides in bytes.
+    ``workspace_bytes``: end of the workspace that they use.
     """
 
     place: Ref | int
@@ -39,9 +39,9 @@ def in_place(b: Tensor, place: Ref | int) -> Activations:
 
 
 def for_dot(a: Tensor, b: Tensor, place: Ref | int, offset: int) -> Activations:
-    """What ``mul_mat_dot`` reads: int8 with sums for block types, contiguous f32 for others.
+    """The activations of ``mul_mat_dot``: int8 with sums for block types, contiguous f32 for others.
 
-    ``offset`` is where in the workspace there is room.
+    ``offset``: bytes of the workspace that are taken already.
     """
     if a.type.name in BLOCKS:
         weights = a.type.name
@@ -75,7 +75,7 @@ def narrowed(b: Tensor, place: Ref | int) -> Activations:
     if b.type.name == "bf16" and order_of(b) == "rows":
         return in_place(b, place)
     order = in_place(b, place).order
-    lines = -(-2 * b.ne[0] // 64) | 1  # an odd number: rows of a tile lie in different sets of a cache
+    lines = -(-2 * b.ne[0] // 64) | 1  # an odd number, so rows of a tile lie in different sets of a cache
     scratch = 4 * b.ne[0] if order == "scattered" else 0
     return _rows_in_workspace(b, place, 0, 64 * lines, "bf16", mul_mat_narrow(b.type.name, order), scratch)
 

@@ -1,8 +1,8 @@
 """Matrix products in AMX's tile registers: 32 rows of activations by 32 columns, bf16 by bf16, into f32 sums.
 
 Block types are multiplied in bf16 too.  Their int8 numbers would fit AMX's integer products, but their scales change
-every 32 numbers, half of what a tile holds, so tiles would work at half their rate and every sum would have to leave
-them to be scaled.  Rounding weights and activations to bf16 costs less accuracy than rounding activations to int8 does.
+every 32 numbers, half of what a tile holds: tiles would run at half their rate, and every sum would have to be stored
+to be scaled.  Rounding weights and activations to bf16 costs less accuracy than rounding activations to int8 does.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from ggplug_cpu.simd.tiles import STATE_BYTES, TILE_BYTES
 
 #: Sums of 32 x 32 floats on their way to the result.
 _SUMS_BYTES = 4 * TILE_BYTES
-#: What a kernel of kind ``amx`` needs in scratch beside what it packs.
+#: Bytes of scratch memory of kind ``amx``, without packed numbers.
 STATE_AND_SUMS_BYTES = STATE_BYTES + _SUMS_BYTES
 
 
 def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
-    """One panel's columns: ``run(state, table, apart, x, x_row, x_step, panel, steps, left, offset, count, accumulate,
-    bias, beside, ahead, stride, fetched)``.
+    """Computes one panel's columns: ``run(state, table, apart, x, x_row, x_step, panel, steps, left, offset, count,
+    accumulate, bias, to_residual, ahead, stride, fetched)``.
 
     Activations are bf16: 32 of each row lie at ``x``, their rows ``x_row`` bytes apart, and the next 32 ``x_step``
     bytes on.
 
     ``rows`` is 16 or 32, of which ``count`` are written; the result's rows lie ``offset`` bytes behind the addresses in
-    ``table``, which are ``apart`` bytes apart, or 0 where not all are equally far.  ``bias`` and ``beside`` are as for
+    ``table``; ``apart``: their distance, or 0 if not all are equally far apart.  ``bias``, ``to_residual``: as for
     :func:`~.tiles.tile`.  Tiles 0 to 3 hold sums (first and last 16 columns of the first rows, then of the last), 4 and
     5 activations, 6 and 7 weights.  They must be configured.
 
     The tiles begin with what the result holds if ``accumulate`` is not 0, so sums do not depend on how K is cut.  They
-    are read from the result and written to it where all their rows are there and equally far apart; else they go
-    through memory of their own.
+    are loaded from the result and stored to it directly if all their rows exist and are equally far apart; else by way
+    of scratch memory.
 
-    ``fetched`` rows of activations from ``ahead`` on, ``stride`` bytes apart, are fetched into the second-level cache,
-    as many numbers of each as are multiplied: the tiles leave memory idle while they multiply.
+    ``fetched`` rows of activations from ``ahead`` on, ``stride`` bytes apart, are prefetched into the second-level
+    cache, as many numbers of each as are multiplied: memory is idle while tiles multiply.
     """
     columns = layout("amx").columns
     clear = [simd.tile_zero(i) for i in range(4)]
@@ -67,7 +67,7 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
         count,
         accumulate,
         bias,
-        beside,
+        to_residual,
         ahead,
         stride,
         fetched,
@@ -97,8 +97,8 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
                 place = load_word(table + 8 * r) + offset
                 simd.prefetch(place)
                 simd.prefetch(place + 64)
-                simd.prefetch(place + beside)
-                simd.prefetch(place + beside + 64)
+                simd.prefetch(place + to_residual)
+                simd.prefetch(place + to_residual + 64)
             for r in range(fetched):
                 for line in range(0, step_bytes, 64):
                     simd.prefetch_second(ahead + r * stride + line)
@@ -126,7 +126,9 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
 
 
 def distance(rows: int) -> DeviceFunction:
-    """``distance(table)``: how many bytes the addresses in the table are apart, or 0 where not all are equally far."""
+    """``distance(table)``: the distance of the addresses in the table in bytes, or 0 if not all are equally far
+    apart.
+    """
 
     @device_function
     def between(table):  # type: ignore[no-untyped-def]
@@ -140,7 +142,7 @@ def distance(rows: int) -> DeviceFunction:
 
 
 def _collect_rows() -> DeviceFunction:
-    """``collect(table, sums, left, offset, count)``: what :func:`_write_rows` wrote, back to where it came from."""
+    """``collect(table, sums, left, offset, count)``: copies back what :func:`_write_rows` stored."""
     F, width, columns = simd.vec("f32"), simd.width(), layout("amx").columns
     load_first, store = simd.load_first(F), simd.store
 
@@ -155,9 +157,10 @@ def _collect_rows() -> DeviceFunction:
 
 
 def _write_rows() -> DeviceFunction:
-    """``write(table, sums, below, left, offset, count, bias)``: the first ``left`` columns of ``count`` rows of sums.
+    """``write(table, sums, below, left, offset, count, bias)`` stores the first ``left`` columns of ``count`` rows of
+    sums.
 
-    These lie ``below`` bytes apart, and may be where they are written to.
+    The rows of sums lie ``below`` bytes apart, and may be the rows of the result.
     """
     F, width, columns = simd.vec("f32"), simd.width(), layout("amx").columns
     load, load_first, store, store_first = simd.load(F), simd.load_first(F), simd.store, simd.store_first

@@ -1,8 +1,8 @@
-"""Matrix products of few columns: one dot product for each number of the result, weights read once, in place.
+"""Matrix products of few columns: one dot product for each number of the result; weights are read once, in place.
 
-These are bound by how fast weights arrive, so rows of weights are streamed with a prefetch ahead, and rows are
-multiplied with all columns while they are in the cache.  The order in which a dot product is summed depends on nothing
-but K and the target: results are bit-identical for any number of threads, and of columns.
+Memory bandwidth bounds them, so rows of weights are streamed with prefetches, and each row is multiplied with all
+columns while it is in the cache.  The order in which a dot product is summed depends only on K and the target: results
+are bit-identical for any number of threads, and of columns.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, joined, loop, vector
 from ggplug_cpu.types import BLOCKS, GROUP, PLAIN, Blocks
 
-#: The most columns these kernels take: what the table of addresses has room for.
+#: The most columns these kernels take: what the table of addresses has scratch_row for.
 MOST_COLUMNS = 32
-#: Columns that are multiplied with a row of weights at once.
+#: Columns that one pass multiplies with a row of weights.
 _COLUMNS = 4
-#: How far ahead of what is read blocks are fetched, in bytes.
+#: Distance of prefetches in bytes.
 _AHEAD = 4096
-#: Bytes that are fetched at once: a line of the cache.
+#: Bytes of a cache line, the unit of a prefetch.
 _LINE = 64
 
 
@@ -37,15 +37,17 @@ def _width() -> int:
 
 
 def _plain_rows(columns: int) -> int:
-    """Rows of weights that share the loads of activations: with four columns, as many as registers allow."""
+    """Rows of weights that are multiplied with one load of activations: with four columns, as many as registers
+    allow.
+    """
     many = features.has("avx512f") or not features.has("sse2")
     return 4 if many or columns == 1 else 2
 
 
 def sums_of(vectors: list[Value]) -> Value:
-    """The sums of the lanes of each of ``vectors``, as one vector.  Each is added by halves, as ``Value.sum`` does."""
+    """The sums of the lanes of each of ``vectors``, as one vector.  Lanes are added by halves, as in ``Value.sum``."""
     n = len(vectors)
-    pieces = 1  # sums under way in one vector
+    pieces = 1  # partial sums in one vector
     while len(vectors) > 1:
         lanes = vectors[0].count
         size = lanes // pieces
@@ -60,7 +62,7 @@ def sums_of(vectors: list[Value]) -> Value:
 
 
 def _halved(a: Value, b: Value, size: int) -> Value:
-    """Every run of ``size`` lanes of ``a``, then of ``b``, folded to half."""
+    """Adds the halves of every run of ``size`` lanes of ``a``, then of ``b``."""
     low = [start + i for start in range(0, 2 * a.count, size) for i in range(size // 2)]
     return a.shuffle(low, b) + a.shuffle([lane + size // 2 for lane in low], b)
 
@@ -120,16 +122,16 @@ def dot_plain(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
 
 
 def totals_of(type_name: str) -> int:
-    """How many rounded activations have a total each, for weights of a block type; 0 where none is needed."""
+    """The number of rounded activations per total, for weights of a block type; 0 where it needs no totals."""
     t = BLOCKS[type_name]
     return t.group if t.has_minima else 0
 
 
 def offset_of_sums(type_name: str) -> int:
-    """The offset for which rounded activations of weights of a block type need sums: 0 where they need none.
+    """The offset of a block type that is corrected by sums of the rounded activations; 0 if no sums are needed.
 
-    Where the target multiplies unsigned with signed bytes weights stay as they are, unsigned, and the offset times the
-    sums of activations is taken off; where it multiplies signed bytes, the offset is taken off the weights.
+    If the target multiplies unsigned with signed bytes, weights stay unsigned, and the offset times the sums of
+    activations is subtracted; if it multiplies signed bytes, the offset is subtracted from the weights.
     """
     return BLOCKS[type_name].offset if dots.int8_product(_width()) == "u8i8" else 0
 
@@ -139,14 +141,14 @@ def _parts_in_a_vector() -> int:
 
 
 def _blocks_together(t: Blocks) -> int:
-    """Blocks of a row whose products are computed together: those that fill a vector."""
+    """Blocks of a row whose products fill a vector."""
     return max(1, _parts_in_a_vector() // t.parts)
 
 
 def blocks_at_once(t: Blocks) -> int:
-    """Blocks of a row in a step of the inner loop: those that fill a vector, or where that is less than one a line.
+    """Blocks of a row in a step of the inner loop: those that fill a vector, and at least a cache line.
 
-    So every line of the cache is fetched ahead once, in a loop that is long enough to hide the latency of its sums.
+    So every cache line is prefetched once, and the loop body is long enough to hide the latency of its sums.
     """
     if 4 * _width() >= GROUP:
         return _blocks_together(t)
@@ -231,7 +233,7 @@ def _add_blocks(
     permutes = product == "u8i8" and permutes_bytes() and blocks == 1 and in_a_vector == 2
     if t.at_once is not None and permutes:
         at_once = t.at_once(places)
-    # of every group: the scale of weights times that of the part's activations
+    # for every group: the scale of the weights times that of the activations
     of_groups = [part * GROUP // t.group + i for part in range(parts) for i in range(GROUP // t.group)]
     scaled = []
     for column in x:
@@ -266,7 +268,7 @@ def _add_blocks(
                     group = (first * GROUP + at) // t.group
                     spread = [group + (4 * lane // t.group if span > t.group else 0) for lane in range(lanes)]
                     factors_of_lanes = scaled[c][r].shuffle(spread)
-                    if lanes < width:  # a last block alone: the upper lanes get nothing
+                    if lanes < width:  # a single last block: the upper lanes add nothing
                         nothing = constant(b, term.type, 0)
                         term, factors_of_lanes = term.concat(nothing), factors_of_lanes.concat(nothing)
                     sums[r * columns + c] = term.fma(factors_of_lanes, sums[r * columns + c])
@@ -282,7 +284,7 @@ def _add_blocks(
 
 
 def _fma_of_lanes(a: Value, b: Value, sums: Value) -> Value:
-    """``a * b`` added to any lanes of ``sums``, of which there may be more or fewer."""
+    """``a * b`` added to lanes of ``sums``, whose number may be larger or smaller."""
     width = sums.count
     while a.count < width:
         nothing = constant(a.b, a.type, 0)
@@ -306,7 +308,7 @@ def _dot(product: str, start: Value | None, quants: Value, y: Value, width: int)
 
 @emitted("void(i64, i64, i64, i64)")
 def _add_bias(row: Value, bias: Value, first: Value, last: Value) -> None:
-    """Adds numbers ``first`` to ``last`` of the bias to a row of the result."""
+    """Adds elements ``first`` to ``last`` of the bias to a row of the result."""
     begin = first * 4
 
     def visit(at: Value, mask: Value | None, _: list[Value]) -> list[Value]:
@@ -348,7 +350,7 @@ def mul_mat_dot(weights: str) -> Body:
 
 
 def scratch_bytes() -> int:
-    """What the kernel keeps in scratch: the addresses of its columns, and what it tells an epilogue."""
+    """Bytes of scratch memory: the addresses of columns, and the parameters of an epilogue."""
     return 16 * MOST_COLUMNS + TILE_BYTES
 
 
@@ -375,7 +377,7 @@ def _plain_columns(weights: str, columns: int) -> DeviceFunction:
 
 @shared
 def _block_columns(weights: str, columns: int) -> DeviceFunction:
-    # Several streams, each through its part of the rows, so that what lies ahead of any is what it reads next.
+    # Several streams, each over its part of the rows, so that each prefetch hits what its stream reads next.
     streams = 2 if BLOCKS[weights].sums_of_groups is None else 4
     dot = dot_blocks(weights, streams, columns)
     most = MOST_COLUMNS

@@ -1,12 +1,12 @@
-"""What becomes of a product's result while it is still in the cache: bias, activation, residual, gate.
+"""Epilogues of products: bias, activation, residual and gate, applied while a tile of the result is in the cache.
 
-A product's kernel computes a tile of the result, and then calls, by its address, a kernel of its own kind (see
-:func:`mul_mat_epilogue`) that runs a program (:mod:`ggplug_cpu.parts.programs`) over the tile's rows.  So every
-product goes with every program, and neither is compiled for the other.  The program's first source is the product; the
-others are of two kinds, a letter each:
+A product's kernel computes a tile of the result, and then calls the epilogue's kernel (:func:`mul_mat_epilogue`) by
+address, which runs a program (:mod:`ggplug_cpu.parts.programs`) over the tile's rows.  So every product can be combined
+with every program without being compiled for it.  The program's first source is the product; the others are of two
+kinds, a letter each:
 
-- ``b``: one number for every row of the weights, the same for all rows of the result (a bias),
-- ``r``: a number for every number of the result, in memory laid out like it (a residual).
+- ``b``: a bias, one number for every row of the weights, the same for all rows of the result,
+- ``r``: a residual, a tensor with the extents and strides of the result.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import functools
 
 from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
 from ggplug_cpu.context import call_2, store_word
-from ggplug_cpu.parameters import Parameters, emitted_number, integer, read, reals
+from ggplug_cpu.parameters import Parameters, emitted_number, integer, reals, source
 from ggplug_cpu.parts.programs import parsed
 from ggplug_cpu.simd.values import F32, I64, Value, emitted, load, loop
 
 #: Rows that a tile has at most.
 MOST_ROWS = 32
-#: Bytes of scratch that :func:`finish_tile` needs: the words of a :class:`Tile`, and room for two numbers of each row.
+#: Bytes of scratch memory of :func:`finish_tile`: the words of a :class:`Tile`, and two numbers for each row.
 TILE_BYTES = 32 + 16 * MOST_ROWS
 
 
 class Tile(Parameters):
-    """Numbers ``first`` to ``last`` of ``count`` rows of a result, whose addresses are in ``table``."""
+    """Elements ``first`` to ``last`` of ``count`` rows of a result; ``table`` holds the addresses of the rows."""
 
     table = integer()
     count = integer()
@@ -37,33 +37,33 @@ class Tile(Parameters):
 class Epilogue(Parameters):
     """The result and the program's constants; its sources follow: see :func:`epilogue_parameters`."""
 
-    result = read()
-    """Where the result's first number lies."""
+    result = source()
+    """The address of the result's first element."""
     constants = reals()
 
 
 @functools.cache
 def epilogue_parameters(sources: int) -> type[Epilogue]:
-    """The parameters of a program with so many sources beside the product: ``x1``, ``x2``, and so on."""
-    return type("Epilogue", (Epilogue,), {f"x{i + 1}": read() for i in range(sources)})
+    """The parameters of a program with ``sources`` sources in addition to the product: ``x1``, ``x2``, and so on."""
+    return type("Epilogue", (Epilogue,), {f"x{i + 1}": source() for i in range(sources)})
 
 
 @device_function
-def finish_tile(epilogue, words, room, table, count, first, last):  # type: ignore[no-untyped-def]
-    """Have the kernel at ``epilogue``, if that is not 0, run over a tile; its words are at ``words``."""
+def finish_tile(epilogue, words, tile_at, table, count, first, last):  # type: ignore[no-untyped-def]
+    """Calls the kernel at ``epilogue``, unless that is 0, for a tile; its parameters are at ``words``."""
     if epilogue != 0:
-        store_word(room, table)
-        store_word(room + 8, count)
-        store_word(room + 16, first)
-        store_word(room + 24, last)
-        call_2(epilogue, room, words)
+        store_word(tile_at, table)
+        store_word(tile_at + 8, count)
+        store_word(tile_at + 16, first)
+        store_word(tile_at + 24, last)
+        call_2(epilogue, tile_at, words)
 
 
 @kernel
 def mul_mat_epilogue(program: str, kinds: str) -> Body:
-    """A program over a tile; ``kinds`` has a letter for each source but the first.
+    """Runs a program over a tile; ``kinds`` has a letter for each source but the first.
 
-    In place of a context and parameters it is given the address of a :class:`Tile`, and that of its own words.
+    Its arguments are the addresses of a :class:`Tile` and of its parameters, in place of a context and parameters.
     """
     finish = _finish(program, kinds)
 

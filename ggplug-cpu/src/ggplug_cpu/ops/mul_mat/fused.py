@@ -1,4 +1,4 @@
-"""Matrix products with what becomes of them: bias, activation and residual; a gate; a copy with exchanged axes."""
+"""Groups around matrix products: epilogues (bias, activation, residual), gated products, copies with exchanged axes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ggplug.nodes.groups import Group
 from ggplug.patterns import Names
 from ggplug.tensor import Extents, Tensor
 from ggplug.types import F32
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, slot_of
+from ggplug_cpu.choosing.entries import RESULT, Entries, slot_of, source_tensor
 from ggplug_cpu.choosing.nest import Shape, row_nest, words_of
 from ggplug_cpu.choosing.programs import NOTHING, Source, chained, sources_of
 from ggplug_cpu.ops.mul_mat.epilogue import epilogue_parameters, mul_mat_epilogue
@@ -22,37 +22,39 @@ from ggplug_cpu.tape import WORKSPACE
 
 
 def with_epilogue(group: Group, names: Names) -> Entries | Decline:
-    """y = f(g(a b, c), d) and so on: a product, and elementwise nodes on the tile that is still in the cache."""
+    """y = f(g(a b, c), d) and so on: a product, and elementwise nodes on a tile that is still in the cache."""
     product = group.nodes[0]
     placed = finished(group, product, group.nodes[1:], *_operands(group, product))
     return placed if isinstance(placed, Decline) else single(product, placed)
 
 
 def normed(group: Group, names: Names) -> Entries | Decline:
-    """y = f(norm(g(a b, c, d)), w): rows of a product that are sums with others, and normalised, while in the cache."""
+    """y = f(norm(g(a b, c, d)), w): rows of a product are added to others and normalised while they are in the
+    cache.
+    """
     product = names["product"]
     placed = finished_rows(group, product, group.nodes[1:], *_operands(group, product))
     return placed if isinstance(placed, Decline) else single(product, placed)
 
 
 def _operands(group: Group, product: Tensor) -> tuple[Ref, Ref]:
-    a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
+    a, b = (Ref(slot_of(group, source_tensor(product, i))) for i in (0, 1))
     return a, b
 
 
 def finished(
     group: Group, product: Tensor, nodes: Sequence[Tensor], a: Ref, b: Ref | int, *, inside: bool = False
 ) -> Placed | Decline:
-    """The places of a product, its weights at ``a``, and as its epilogue the elementwise ``nodes`` behind it.
+    """The places of a product with the elementwise ``nodes`` after it as its epilogue; its weights are at ``a``.
 
-    ``inside``: the result of these stays in a kernel's scratch.
+    ``inside``: the result of these stays in scratch memory.
     """
     result: Ref | int = IN_SCRATCH if inside else Ref(RESULT)
     node = nodes[-1]
     if sum(group.kept) > 1:
-        return Decline("a result between the product and the last node has to be written")
+        return Decline("a result between the product and the last node is read by other nodes, too")
     if node.type is not F32:
-        return Decline(f"what becomes of a product is f32, not {node.type.name}")
+        return Decline(f"a product's epilogue is f32, not {node.type.name}")
     bias, rest, known = _biased(group, product, nodes)
     if not rest:
         return Placed(a, b, result, node.nb, bias=bias)
@@ -63,7 +65,7 @@ def finished(
     if isinstance(kinds, Decline):
         return kinds
     if "r" in kinds and inside:
-        return Decline("a result that is not in memory has no residual that is laid out like it")
+        return Decline("a result that is not in memory has no residual of its strides")
     places = {f"x{i + 1}": Place(Ref(slot_of(group, s.tensor), s.offset)) for i, s in enumerate(program.sources)}
     words = epilogue_parameters(len(places)).words(result=Place(result), constants=program.constants, **places)
     epilogue = mul_mat_epilogue(program.text, kinds)
@@ -78,9 +80,9 @@ def finished_rows(group: Group, product: Tensor, nodes: Sequence[Tensor], a: Ref
     norm = nodes[at]
     assert isinstance(norm.op, ops.RowNorm)
     if sum(group.kept) > 1:
-        return Decline("a result between the product and the last node has to be written")
+        return Decline("a result between the product and the last node is read by other nodes, too")
     if any(each.type is not F32 for each in group.nodes):
-        return Decline("what becomes of a product is f32")
+        return Decline("a product's epilogue is f32")
     bias, rest, known = _biased(group, product, nodes[:at])
     before = chained(rest, known, sources=1) if rest else NOTHING
     if isinstance(before, Decline):
@@ -111,10 +113,10 @@ def finished_rows(group: Group, product: Tensor, nodes: Sequence[Tensor], a: Ref
 def _biased(
     group: Group, product: Tensor, nodes: Sequence[Tensor]
 ) -> tuple[Ref | int, Sequence[Tensor], dict[Tensor, str]]:
-    """Where the bias lies that the first of the nodes behind a product adds to it, or 0 if that does something else.
+    """(address of the bias that the first node after a product adds, or 0; the other nodes; the names of known
+    results).
 
-    The product's kernel adds a bias itself.  The second and third result: the nodes that are left, and what is known to
-    them as ``x0``.
+    The product's kernel itself adds a bias.
     """
     total, *rest = nodes
     readers = [node for node in group.nodes if product in node.src]
@@ -126,25 +128,25 @@ def _biased(
 
 
 def _kinds(group: Group, sources: Iterable[Source], node: Tensor) -> str | Decline:
-    """A letter for each source of a program whose result is ``node``: how its rows are found."""
+    """The kinds of the sources of a program whose result is ``node``: see :mod:`ggplug_cpu.ops.mul_mat.epilogue`."""
     kinds = [_kind(group, source, node) for source in sources]
     refusal = next((kind for kind in kinds if isinstance(kind, Decline)), None)
     return "".join(map(str, kinds)) if refusal is None else refusal
 
 
 def _residual(group: Group, sources: Iterable[Source], kinds: str) -> Ref | int:
-    """Where the first source lies that is laid out like the result; 0 if there is none."""
+    """The address of the first source with the extents and strides of the result; 0 if there is none."""
     alike = (source for source, kind in zip(sources, kinds, strict=True) if kind == "r")
     return next((Ref(slot_of(group, source.tensor), source.offset) for source in alike), 0)
 
 
 def _kind(group: Group, source: Source, node: Tensor) -> str | Decline:
-    """How a row of a source is found: see :mod:`ggplug_cpu.ops.mul_mat.epilogue`."""
+    """The kind of a source: see :mod:`ggplug_cpu.ops.mul_mat.epilogue`."""
     tensor = source.tensor
     if tensor not in group.sources:
         return Decline(f"{tensor!r} reads a result of the group as a view")
     if tensor.type is not F32 or tensor.nb[0] != 4:
-        return Decline(f"{tensor!r} is not f32 without gaps, as the epilogue of a product wants it")
+        return Decline(f"{tensor!r} is not contiguous f32, as the epilogue of a product requires")
     if source.ne == (node.ne[0], 1, 1, 1):
         return "b"
     if source.ne == node.ne and all(
@@ -155,24 +157,24 @@ def _kind(group: Group, source: Source, node: Tensor) -> str | Decline:
 
 
 def gated(group: Group, names: Names) -> Entries | Decline:
-    """y = f(a x) (b x): the first product goes into the workspace, the second is multiplied with it tile by tile."""
+    """y = f(a x) (b x): the first product is stored in the workspace, the second is multiplied with it tile by tile."""
     node, first, second = group.node, names["first"], names["second"]
     if sum(group.kept) > 1:
-        return Decline("one of the products has to be written")
+        return Decline("one of the products is read by other nodes, too")
     if node.type is not F32:
-        return Decline(f"what becomes of a product is f32, not {node.type.name}")
+        return Decline(f"a product's epilogue is f32, not {node.type.name}")
     program = chained([node], {first: "x1", second: "x0"}, sources=2)
     if isinstance(program, Decline):
         return program
     x = Ref(slot_of(group, names["x"]))
 
     def ahead(at: int) -> Entries | Decline:
-        """The first product, ``at`` bytes behind the beginning of the workspace."""
-        return single(first, Placed(Ref(slot_of(group, given(first, 0))), x, Ref(WORKSPACE, at), node.nb))
+        """The entries of the first product, ``at`` bytes after the beginning of the workspace."""
+        return single(first, Placed(Ref(slot_of(group, source_tensor(first, 0))), x, Ref(WORKSPACE, at), node.nb))
 
     def behind(at: int) -> Entries | Decline:
-        """The second, with what becomes of both."""
-        between, weights = Ref(WORKSPACE, at), Ref(slot_of(group, given(second, 0)))
+        """The entries of the second product and the epilogue."""
+        between, weights = Ref(WORKSPACE, at), Ref(slot_of(group, source_tensor(second, 0)))
         words = epilogue_parameters(1).words(result=Place(Ref(RESULT)), constants=program.constants, x1=Place(between))
         epilogue = mul_mat_epilogue(program.text, "r")
         return single(second, Placed(weights, x, Ref(RESULT), node.nb, epilogue, words, residual=between))
@@ -185,26 +187,28 @@ def gated(group: Group, names: Names) -> Entries | Decline:
     one, two = ahead(at), behind(at)
     assert isinstance(one, Entries)
     assert isinstance(two, Entries)
-    # what is made ready for the first product mostly serves the second, too
+    # the second product mostly reads the activations that were prepared for the first
     shared = one.entries[:-1] == two.entries[:-1]
     entries = *one.entries, *(two.entries[-1:] if shared else two.entries)
     return Entries(entries, at + node.nbytes, max(one.scratch_bytes, two.scratch_bytes))
 
 
 def rearranged(group: Group, names: Names) -> Entries | Decline:
-    """y = cont(a view of a b): the product is written where its copy would be, rows of the weights staying rows."""
+    """y = cont(a view of a b): the product is stored into the copy; rows of the weights stay rows."""
     node, product = group.node, names["product"]
     if sum(group.kept) > 1:
-        return Decline("the product itself has to be written")
-    nb = strides_in_copy(product, given(node, 0), node)
+        return Decline("the product is read by other nodes, too")
+    nb = strides_in_copy(product, source_tensor(node, 0), node)
     if nb is None:
-        return Decline("the copy is not of the whole product, or takes its rows apart")
-    a, b = (Ref(slot_of(group, given(product, i))) for i in (0, 1))
+        return Decline("the copy is not of the whole product, or splits its rows")
+    a, b = (Ref(slot_of(group, source_tensor(product, i))) for i in (0, 1))
     return single(product, Placed(a, b, Ref(RESULT), nb))
 
 
 def strides_in_copy(product: Tensor, view: Tensor, copy: Tensor) -> Extents | None:
-    """Byte strides that write ``product`` into the ``copy`` of its ``view``, which exchanges whole axes; else None."""
+    """Byte strides that store ``product`` into the ``copy`` of its ``view``; None unless the view exchanges whole
+    axes.
+    """
     if copy.type is not product.type or copy.ne != view.ne or copy.size != product.size:
         return None
     steps = {}

@@ -1,8 +1,9 @@
-"""Matrix products of many columns: have a block of the weights packed into the thread's scratch, run all rows past it.
+"""Matrix products of many columns: a thread packs a block of weights into its scratch memory, and multiplies rows with
+it.
 
-The work is cut into chunks of (matrix, block of weights, block of rows of activations) that threads take in turn; a
-chunk packs its weights for itself, so threads never wait for each other.  Along K it goes in steps of
-``Product.k_block`` numbers, whose results add up in the result.  None of this depends on the number of threads, and no
+The work is cut into chunks of (matrix, block of weights, block of rows of activations), which threads take by
+``next_chunk``; each chunk packs its own weights, so threads never wait for each other.  Along K a chunk goes in steps
+of ``Product.k_block`` numbers, which accumulate in the result.  None of this depends on the number of threads, and no
 number in the result depends on how it is cut: results are bit-identical for any number of threads.
 """
 
@@ -13,7 +14,7 @@ from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel, s
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_word
 from ggplug_cpu.ops.mul_mat.amx import STATE_AND_SUMS_BYTES, distance, run_tiles
 from ggplug_cpu.ops.mul_mat.epilogue import MOST_ROWS, TILE_BYTES
-from ggplug_cpu.ops.mul_mat.layout import layout, layout_beside
+from ggplug_cpu.ops.mul_mat.layout import layout, layout_for
 from ggplug_cpu.ops.mul_mat.pack import pack_activations, pack_quantized
 from ggplug_cpu.ops.mul_mat.packed import first_panel, form_of, stored_in
 from ggplug_cpu.ops.mul_mat.rows import (
@@ -28,21 +29,21 @@ from ggplug_cpu.ops.mul_mat.tiles import tile, unit_bytes_of
 from ggplug_cpu.ops.mul_mat.weights import Packing, pack_block
 from ggplug_cpu.types import BLOCKS, PLAIN
 
-#: Before the packed activations lie two addresses for each row of a tile, and what is told to the kernels that pack
+#: Before the packed activations lie two addresses for each row of a tile, and the parameters of the kernels that pack
 #: weights and finish tiles.
 _PACKING_AT = 16 * MOST_ROWS
 _TABLE_BYTES = -(-(_PACKING_AT + 8 * Packing.word_count() + TILE_BYTES) // 128) * 128
-#: How far ahead of what few rows read panels that lie in memory are fetched, in bytes.
+#: Distance of prefetches from panels in memory, in bytes, for few rows.
 _AHEAD = 8192
 
 
 @kernel
 def mul_mat_gemm(kind: str, activations: str, order: str = "rows", packed: str = "") -> Body:
-    """A product of ``kind``, which says how numbers are packed and multiplied: see :mod:`.layout`.
+    """A product of ``kind``, which decides how numbers are packed and multiplied: see :mod:`.layout`.
 
     ``activations`` is their type in memory, ``int8`` for those that :mod:`.prepare` rounded, and ``order``
-    theirs: ``rows`` where the numbers of a row are adjacent, else ``scattered``.  ``packed`` says how weights lie that
-    were packed once (:func:`.packed.packed_as`); others are packed by the kernel that the product's words name.
+    theirs: ``rows`` where the numbers of a row are adjacent, else ``scattered``.  ``packed``: the layout of packed
+    weights (:func:`.packed.packed_as`); if it is empty, the kernel that the product's parameters name packs them.
     """
     multiply = product_of_blocks(kind, activations, order, packed)
 
@@ -64,86 +65,86 @@ def mul_mat_gemm(kind: str, activations: str, order: str = "rows", packed: str =
 
 
 @device_function
-def _as_they_lie(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
+def _as_they_lie(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
     pass
 
 
 @device_function
-def results_in_room(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
-    """For :func:`product_of_blocks`: rows of the result are those of the room."""
+def results_to_scratch(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
+    """For :func:`product_of_blocks`: stores the result in rows from ``base`` on."""
     for r in range(capacity):
-        store_word(table + 8 * r, room + (row + min(r, count - 1)) * stride)
+        store_word(table + 8 * r, base + (row + min(r, count - 1)) * stride)
 
 
 @device_function
-def activations_in_room(table, capacity, row, count, room, stride):  # type: ignore[no-untyped-def]
-    """For :func:`product_of_blocks`: rows of activations are those of the room."""
+def activations_from_scratch(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
+    """For :func:`product_of_blocks`: reads activations from rows from ``base`` on."""
     for r in range(capacity):
-        store_word(table + 8 * (capacity + r), room + (row + min(r, count - 1)) * stride)
+        store_word(table + 8 * (capacity + r), base + (row + min(r, count - 1)) * stride)
 
 
 @shared
 def product_of_blocks(
-    kind: str, activations: str, order: str = "rows", packed: str = "", elsewhere: DeviceFunction = _as_they_lie
+    kind: str, activations: str, order: str = "rows", packed: str = "", relocate: DeviceFunction = _as_they_lie
 ) -> DeviceFunction:
-    """``multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride)``: blocks of a product.
+    """``multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, base, stride)``: blocks of a product.
 
     Rows ``m_first`` to ``m_last`` of a matrix of weights by rows ``v_first`` to ``v_last`` of activations; ``panels``
     and ``x`` are scratch for both packed.  The first four arguments are those of :func:`mul_mat_gemm`.
-    ``elsewhere(table, capacity, row, count, room, stride)`` may replace addresses in the table of ``count`` rows, of
-    which the first is number ``row`` of the block (see :func:`.rows.fill_table`), by some in a ``room`` whose
-    rows are ``stride`` bytes apart.
+    ``relocate(table, capacity, row, count, base, stride)`` may replace addresses in the table of ``count`` rows, the
+    first of which is row ``row`` of the block (see :func:`.rows.fill_table`), by those of rows in scratch memory, from
+    ``base`` on, ``stride`` bytes apart.
     """
-    part = _part(kind, activations, order, packed, elsewhere)
+    part = _part(kind, activations, order, packed, relocate)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
-    def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, room, stride):  # type: ignore[no-untyped-def]
+    def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, base, stride):  # type: ignore[no-untyped-def]
         k_all, k_block = Product.K(params), Product.k_block(params)
         begin(x)
         for k in range(0, max(k_all, 1), k_block):  # once for empty sums, which are zero
             numbers = min(k_block, k_all - k)
-            part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)
+            part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride)
         end(x)
 
     return multiply
 
 
 @shared
-def slice_of_blocks(kind: str, activations: str, packed: str, elsewhere: DeviceFunction) -> DeviceFunction:
-    """``add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)``: a step along K.
+def slice_of_blocks(kind: str, activations: str, packed: str, relocate: DeviceFunction) -> DeviceFunction:
+    """``add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride)``: a step along K.
 
-    What :func:`product_of_blocks` does with ``numbers`` numbers of each row from ``k`` on, a whole step of the product.
-    Steps are taken in order; the last one has the epilogue run.
+    As :func:`product_of_blocks`, for ``numbers`` numbers of each row from ``k`` on, which are a whole step.  Steps are
+    computed in order; the last one runs the epilogue.
     """
-    part = _part(kind, activations, "rows", packed, elsewhere)
+    part = _part(kind, activations, "rows", packed, relocate)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
-    def add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride):  # type: ignore[no-untyped-def]
+    def add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride):  # type: ignore[no-untyped-def]
         begin(x)
-        part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride)
+        part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride)
         end(x)
 
     return add
 
 
 @shared
-def _part(kind: str, activations: str, order: str, packed: str, elsewhere: DeviceFunction) -> DeviceFunction:
-    """As :func:`slice_of_blocks`, between what makes tile registers ours and what gives them up."""
+def _part(kind: str, activations: str, order: str, packed: str, relocate: DeviceFunction) -> DeviceFunction:
+    """As :func:`slice_of_blocks`, while the tile registers are configured."""
     step_numbers = layout(kind).step_numbers
     find = first_panel(kind, packed) if packed else _packed_by_a_kernel
-    run_tile = _run_tile(kind, stored_in(packed), _AHEAD if packed else 0, activations, order, elsewhere)
+    run_tile = _run_tile(kind, stored_in(packed), _AHEAD if packed else 0, activations, order, relocate)
 
     @device_function
-    def part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, room, stride):  # type: ignore[no-untyped-def]
+    def part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride):  # type: ignore[no-untyped-def]
         is_last = k + numbers >= Product.K(params)
         steps = -(-numbers // step_numbers)
         first = find(params, matrix_address(params, matrix), m_first, m_last, k, numbers, panels, x)
         v = v_first
         while v < v_last:
             count = run_tile(
-                params, matrix, first, x, m_first, m_last, k, numbers, steps, v, v_last - v, room, stride, v_first
+                params, matrix, first, x, m_first, m_last, k, numbers, steps, v, v_last - v, base, stride, v_first
             )
             if is_last:
                 finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
@@ -160,23 +161,23 @@ def _packed_by_a_kernel(params, base, m_first, m_last, k, numbers, panels, x):  
 
 @shared
 def _run_tile(
-    kind: str, stored: str, ahead: int, activations: str, order: str, elsewhere: DeviceFunction
+    kind: str, stored: str, ahead: int, activations: str, order: str, relocate: DeviceFunction
 ) -> DeviceFunction:
-    """``run(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first)``.
+    """``run(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first)``.
 
-    The rows of a tile from number ``v`` on, of ``left`` in a block that begins at ``v_first``, past all panels.
-    Returns how many they are.  ``stored`` and ``ahead``: see :func:`~.tiles.tile`.
+    Multiplies a tile of rows from ``v`` on with all panels; returns how many rows.  The block begins at ``v_first`` and
+    has ``left`` rows from ``v`` on.  ``stored`` and ``ahead``: see :func:`~.tiles.tile`.
     """
 
     def of_size(size: int, least: int, otherwise: DeviceFunction | None) -> DeviceFunction:
-        """Runs a tile of ``size`` rows where at least ``least`` are left, and else what ``otherwise`` runs."""
+        """Runs a tile of ``size`` rows if at least ``least`` are left, else calls ``otherwise``."""
         run = _run_rows(kind, activations, order, size, stored, ahead)
 
         @device_function
-        def tile_of_size(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first):  # type: ignore[no-untyped-def]
+        def tile_of_size(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first):  # type: ignore[no-untyped-def]
             count = min(left, size)
             fill_table(params, matrix, v, count, x, size)
-            elsewhere(x, size, v - v_first, count, room, stride)
+            relocate(x, size, v - v_first, count, base, stride)
             run(params, packed, x, m_first, m_last, k, numbers, steps, count)
             return count
 
@@ -184,13 +185,13 @@ def _run_tile(
             return tile_of_size
 
         @device_function
-        def one_of_them(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first):  # type: ignore[no-untyped-def]
+        def one_of_them(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first):  # type: ignore[no-untyped-def]
             if left >= least:
                 return tile_of_size(
-                    params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first
+                    params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first
                 )
             return otherwise(
-                params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, room, stride, v_first
+                params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first
             )
 
         return one_of_them
@@ -203,18 +204,18 @@ def _run_tile(
 
 
 def scratch_plan(kind: str, m_block: int, k_block: int, packed: str = "") -> tuple[int, int]:
-    """(where activations are packed, size) of the scratch for ``m_block`` rows of ``k_block`` numbers of weights.
+    """(offset of packed activations, size) of scratch memory for ``m_block`` rows of ``k_block`` numbers of weights.
 
     ``packed``: see :func:`mul_mat_gemm`; then ``m_block`` is 0.
     """
-    shape = layout_beside(kind, stored_in(packed))
+    shape = layout_for(kind, stored_in(packed))
     panels = -(-m_block // shape.columns) * shape.panel_bytes(k_block)
     x_offset = -(-panels // 128) * 128
     return x_offset, x_offset + _TABLE_BYTES + shape.x_bytes + (STATE_AND_SUMS_BYTES if kind == "amx" else _gathered())
 
 
 def _gathered() -> int:
-    """Room for a vector's width of rows whose scattered numbers are collected before they are packed."""
+    """Bytes of a vector's width of rows, into which scattered numbers are gathered before they are packed."""
     shape = layout("f32")
     return shape.width * shape.k_numbers * 4
 
@@ -224,9 +225,10 @@ def _gathered() -> int:
 
 @shared
 def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, ahead: int = 0) -> DeviceFunction:
-    """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``: rows past all panels.
+    """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``.
 
-    ``count`` of ``rows`` are written; their addresses are in the table at ``x``.  ``stored`` and ``ahead``: see
+    Multiplies a tile of ``rows`` rows with all panels, and stores ``count`` of them; the table at ``x`` holds their
+    addresses.  ``stored`` and ``ahead``: see
     :func:`~.tiles.tile`.
     """
     shape = layout(kind)
@@ -238,7 +240,7 @@ def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, a
     pack = _pack_rows(kind, activations, order, rows, stored)
     if kind == "amx":
         return _run_rows_amx(activations, order, rows, pack)
-    multiply = past_panel(kind, rows, stored, ahead)
+    multiply = multiply_panel(kind, rows, stored, ahead)
 
     @device_function
     def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
@@ -247,45 +249,45 @@ def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, a
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         is_last = k + numbers >= Product.K(params)
         accumulate, bias = min(k, 1), Product.bias.address(params) if is_last else 0
-        beside = from_result_to_residual(params)
+        to_residual = from_result_to_residual(params)
         for m in range(m_first, m_last, columns):
             panel = panels + (m - m_first) // columns * panel_bytes
-            multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate, bias, beside)
+            multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate, bias, to_residual)
 
     return run
 
 
 @shared
-def past_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> DeviceFunction:
-    """``multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, beside)``: rows past a panel.
+def multiply_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> DeviceFunction:
+    """``multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, to_residual)``.
 
-    ``left``: columns from this panel on, of which as many as it has are written.  The rest is as for
-    :func:`~.tiles.tile`.
+    Multiplies a tile of rows with a panel.  ``left``: number of columns from this panel on; those of the panel are
+    stored.  The other arguments are as for :func:`~.tiles.tile`.
     """
     shape = layout(kind)
     columns, width, unit_bytes = shape.columns, shape.width, unit_bytes_of(kind, stored)
     whole = tile(kind, rows, 2, False, stored, ahead)
-    if stored in BLOCKS:  # factors lie otherwise than units, so columns cannot be skipped
+    if stored in BLOCKS:  # factors and units have different layouts, so columns cannot be skipped
         rest = tile(kind, rows, 2, True, stored, ahead)
 
         @device_function
-        def multiply_blocks(table, packed, panel, steps, left, offset, count, accumulate, bias, beside):  # type: ignore[no-untyped-def]
+        def multiply_blocks(table, packed, panel, steps, left, offset, count, accumulate, bias, to_residual):  # type: ignore[no-untyped-def]
             if left >= columns:
-                whole(panel, packed, steps, table, offset, left, accumulate, bias, beside)
+                whole(panel, packed, steps, table, offset, left, accumulate, bias, to_residual)
             else:
-                rest(panel, packed, steps, table, offset, left, accumulate, bias, beside)
+                rest(panel, packed, steps, table, offset, left, accumulate, bias, to_residual)
 
         return multiply_blocks
     part = tile(kind, rows, 1, True, stored)
 
     @device_function
-    def multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, beside):  # type: ignore[no-untyped-def]
+    def multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, to_residual):  # type: ignore[no-untyped-def]
         if left >= columns:
-            whole(panel, packed, steps, table, offset, left, accumulate, bias, beside)
+            whole(panel, packed, steps, table, offset, left, accumulate, bias, to_residual)
         else:
             for column in range(0, left, width):
                 place, at = panel + unit_bytes * column, offset + 4 * column
-                part(place, packed, steps, table, at, left - column, accumulate, bias, beside)
+                part(place, packed, steps, table, at, left - column, accumulate, bias, to_residual)
 
     return multiply
 
@@ -294,7 +296,7 @@ def past_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> Device
 def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction) -> DeviceFunction:
     """:func:`_run_rows` with tile registers.
 
-    Rows of bf16 that are equally far apart are read where they lie.  Meanwhile those that come next are fetched.
+    Rows of bf16 that are equally far apart are read in place, and the next ones are prefetched meanwhile.
     """
     shape = layout("amx")
     columns, row_bytes, step_numbers = shape.columns, shape.row_bytes, shape.step_numbers
@@ -315,7 +317,7 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
             pack(params, x, at, k, numbers)
         is_last = k + numbers >= Product.K(params)
         accumulate, bias = min(k, 1), Product.bias.address(params) if is_last else 0
-        beside = from_result_to_residual(params)
+        to_residual = from_result_to_residual(params)
         ahead, fetched = first + rows * stride, 0
         if stride != 0:
             fetched = -(-rows * columns // max(1, m_last - m_first))
@@ -335,7 +337,7 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
                 count,
                 accumulate,
                 bias,
-                beside,
+                to_residual,
                 ahead,
                 stride,
                 fetched,
@@ -346,12 +348,12 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
 
 
 def _state_offset() -> int:
-    """Where behind the table the state of the tiles lies: behind the packed activations."""
+    """Offset of the tiles' state: after the table and the packed activations."""
     return _TABLE_BYTES + -(-layout("amx").x_bytes // 128) * 128
 
 
 def _tiles_of_a_chunk() -> tuple[DeviceFunction, DeviceFunction]:
-    """What makes the tile registers ours, and gives them up: between chunks a thread may visit Python."""
+    """(configure, release) for tile registers: between chunks a thread may run Python code."""
     state_offset = _state_offset()
 
     @device_function
@@ -372,7 +374,9 @@ def _nothing(x):  # type: ignore[no-untyped-def]
 
 @shared
 def _pack_rows(kind: str, activations: str, order: str, rows: int, stored: str) -> DeviceFunction:
-    """``pack(params, table, packed, k, numbers)``: the numbers from ``k`` on of the rows in the table's second half."""
+    """``pack(params, table, packed, k, numbers)`` packs the numbers from ``k`` on of the rows in the table's second
+    half.
+    """
     row_bytes, x_bytes, scale_bytes = layout(kind).row_bytes, layout(kind).x_bytes, layout(kind).unit_bytes
     if layout(kind).kind == "i8":
         pack_int8, group = pack_quantized(kind, rows, stored), layout(kind).quantum

@@ -1,4 +1,5 @@
-"""How a product is computed: the kinds of ``mul_mat_gemm``, which columns are few, and how weights lie.
+"""Decides how a product is computed: the kind of ``mul_mat_gemm``, which numbers of columns are few, layouts of
+weights.
 
 ``mul_mat_gemm`` has weights packed by a kernel that its parameters name, ``pack_panels`` of their type and order; it
 has a *kind*, its first argument and so part of its name:
@@ -30,9 +31,9 @@ from ggplug_cpu.types import ACTIVATIONS, BLOCKS, PLAIN
 
 #: kind of ``mul_mat_gemm`` -> products of at most this many columns go to ``mul_mat_dot`` instead.  Both take about as
 #: long there: measured with 4096 x 4096 weights on a thread of a Zen 5, ``f32`` with AVX2 too; ``amx`` is an estimate,
-#: and AArch64, which could not be timed, has the same.  At least eight: as many sequences of a language model that go
-#: on together are computed bit by bit as each alone (eight tokens of a Q4_K_M model of 0.85 G take 0.143 s, and 0.145 s
-#: with ``mul_mat_gemm``).
+#: and AArch64, which could not be timed, has the same.  At least eight: eight sequences of a language
+#: model that are decoded together are computed bit for bit as each by itself (eight tokens of a Q4_K_M model of 0.85 G
+#: take 0.143 s, and 0.145 s with ``mul_mat_gemm``).
 DOT_COLUMNS = {"f32": 12, "bf16": 8, "amx": 8, "i8": 8}
 
 
@@ -53,31 +54,31 @@ def refused(node: Tensor, a: Tensor, b: Tensor, precision: int) -> Decline | Non
     if node.nb[0] != 4:
         return Decline("the result's numbers must be adjacent along ne0")
     form, kind = packed_form(a), kind_for(a, b, precision)
-    if form is not None and form.kind != kind and not form.beside_rows:
+    if form is not None and form.kind != kind and not form.keeps_rows:
         return Decline(f"weights that are packed for products of kind {form.kind} do not serve those of kind {kind}")
     return None
 
 
 def packed_form(a: Tensor) -> Form | None:
-    """How weights lie if they were packed once, else None."""
+    """The layout of packed weights; None for other weights."""
     where = a.buffer_type
     return where.forms[a.type.name] if isinstance(where, PackedBufferType) else None
 
 
 def panels_form(a: Tensor, kind: str) -> Form | None:
-    """The same, where a product of ``kind`` reads the panels; others read the rows that lie beside them."""
+    """The layout of packed weights whose panels a product of ``kind`` reads; None if it reads rows."""
     form = packed_form(a)
     return form if form is not None and form.kind == kind else None
 
 
 def packed_forms() -> dict[str, Form]:
-    """For the types of weights that can be packed once, how they are: for products with f32, on the current target."""
+    """The layouts of packed weights for products with f32 on the current target, by the names of types."""
     found = {name: form_of(name, kind_of(name, "f32", Precision.DEFAULT)) for name in (*PLAIN, *BLOCKS)}
     return {name: form for name, form in found.items() if form is not None}
 
 
 def order_of(t: Tensor) -> str:
-    """``rows`` where numbers along ne0 are adjacent, ``columns`` where those along ne1 are, else ``scattered``."""
+    """``rows`` if elements along ne0 are adjacent, ``columns`` if those along ne1 are, else ``scattered``."""
     size = t.type.block_bytes
     if t.nb[0] == size or t.ne[0] == 1:
         return "rows"
@@ -85,7 +86,7 @@ def order_of(t: Tensor) -> str:
 
 
 def kind_for(a: Tensor, b: Tensor, precision: int) -> str:
-    """How a product of many columns is computed; see the module's docstring."""
+    """The kind of a product of many columns; see the module's docstring."""
     if a.type.name in PLAIN and order_of(a) != "rows":
         return "f32"
     return kind_of(a.type.name, b.type.name, precision)
@@ -105,11 +106,11 @@ def kind_of(weights: str, activations: str, precision: int) -> str:
 
 
 def dot_columns(a: Tensor, kind: str) -> int:
-    """How many columns ``mul_mat_dot`` takes: it reads rows of adjacent numbers only.
+    """Most columns for ``mul_mat_dot``, which reads rows of adjacent numbers only.
 
-    Packed weights without their rows are read by ``mul_mat_gemm`` whatever the number of columns: with nothing to pack
-    it is as fast.
+    Packed weights without plain rows go to ``mul_mat_gemm`` for any number of columns: with nothing to pack it is as
+    fast.
     """
     form = packed_form(a)
-    rows = order_of(a) == "rows" and (form is None or form.beside_rows)
+    rows = order_of(a) == "rows" and (form is None or form.keeps_rows)
     return DOT_COLUMNS[base_of(kind)] if rows else 0

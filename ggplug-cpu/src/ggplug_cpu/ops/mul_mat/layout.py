@@ -1,4 +1,4 @@
-"""How numbers lie for the inner loops of matrix products, and how large these are: both follow from the target.
+"""The layouts of packed numbers, and the sizes of tiles, for the inner loops of matrix products on the current target.
 
 Both sides are packed in *units* along K: of four bytes (one f32, two bf16, four int8) where an instruction adds to a
 lane the products of that lane, of eight (four bf16, eight int8) where it multiplies matrices of two rows.
@@ -6,9 +6,9 @@ lane the products of that lane, of eight (four bf16, eight int8) where it multip
 - A *panel* holds ``Layout.columns`` rows of weights, which are the result's columns, unit by unit: ``[unit][column]``.
 - Activations lie in groups of some units: ``[group][row][units of the group]``.  A group has one unit where rows are
   multiplied in pairs, so that a pair's units are adjacent.
-- For int8, both sides are interrupted after every *group* of 32 or 16 numbers by what the group needs: scales (f32),
-  each in as many bytes as a unit has, which is twice in eight; behind them, for weights with minima, these minima and
-  the activations' totals (f32) alike.  Where the instruction wants unsigned activations (x86's), these are ``x + 128``,
+- For int8, the factors of a *group* follow its 32 or 16 numbers on both sides: scales (f32), each in as many bytes as a
+  unit has, which is twice in eight; after them, for weights with minima, these minima and
+  the activations' totals (f32) alike.  If the instruction takes unsigned activations (x86's), these are ``x + 128``,
   and a panel ends with ``-128 * sum(weights)`` (int32) of every column.
 """
 
@@ -25,20 +25,20 @@ from ggplug_cpu.types import BLOCKS, GROUP, Blocks
 
 #: Bytes of a row's units that are packed at a time: a panel of f32 then has 64 KiB at most.
 K_BYTES = 2048
-#: The most packed weights of a chunk: about what fits a second-level cache beside what passes through it.
+#: Most bytes of a chunk's packed weights: they fit a second-level cache, with the activations that stream through it.
 PANEL_BYTES = 640 << 10
-#: Numbers along K that are packed at a time are a multiple of the first, and at least as many as the second where K is
-#: cut to have whole rows in a chunk.
+#: The numbers along K that are packed at a time are a multiple of the first one, and at least the second one where K is
+#: cut so that a chunk has whole rows.
 _LEAST_STEP, _LEAST_PART = 128, 384
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How numbers of one ``kind`` are packed, and how its tiles fit the target's registers.
+    """The layout of packed numbers of one ``kind``, and the sizes of its tiles, which fit the target's registers.
 
-    Tiles are ``vecs`` vectors of ``width`` f32 of the result by ``rows`` rows, or fewer at the end: ``some``, where
-    that is not 0, or ``few``.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row are
-    adjacent in packed activations.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are
+    Tiles are ``vecs`` vectors of ``width`` f32 of the result by ``rows`` rows, or fewer at the end: ``middle_rows``,
+    unless that is 0, or ``few_rows``.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row
+    are adjacent in packed activations.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are
     ``step_bytes`` bytes of packed activations.  A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the
     last padded.  Of int8, ``has_minima`` says whether weights have them.
     """
@@ -49,29 +49,29 @@ class Layout:
     width: int
     vecs: int
     rows: int
-    few: int
+    few_rows: int
     together: int
     step_numbers: int
     step_bytes: int
     quantum: int
     quantum_bytes: int
     has_minima: bool = False
-    some: int = 0
+    middle_rows: int = 0
 
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
-        """(rows of a tile, how many have to be left for it), the largest first."""
-        if self.some:
-            return (self.rows, self.some + 1), (self.some, self.few + 1), (self.few, 1)
-        return (self.rows, self.rows - self.few + 1), (self.few, 1)
+        """(rows of a tile, least remaining rows for which it is used), the largest first."""
+        if self.middle_rows:
+            return (self.rows, self.middle_rows + 1), (self.middle_rows, self.few_rows + 1), (self.few_rows, 1)
+        return (self.rows, self.rows - self.few_rows + 1), (self.few_rows, 1)
 
     def is_one_tile(self, rows: int) -> bool:
-        """Whether a single tile has so many rows."""
+        """Whether there is a tile of exactly ``rows`` rows."""
         return any(least <= rows <= size for size, least in self.tiles)
 
     @property
     def columns(self) -> int:
-        """Columns of a panel."""
+        """The number of columns of a panel."""
         return self.width * self.vecs
 
     @property
@@ -80,7 +80,7 @@ class Layout:
         return self.unit_bytes // 4
 
     def vector_of_units(self, count: int) -> ir.VectorType:
-        """The type of ``count`` units that are not f32."""
+        """The vector type of ``count`` units of a kind other than f32."""
         return vector(I32 if self.unit_bytes == 4 else I64, count)
 
     @property
@@ -90,13 +90,13 @@ class Layout:
 
     @property
     def k_numbers(self) -> int:
-        """The most numbers along K that are packed at a time."""
+        """Most numbers along K that are packed at a time."""
         return K_BYTES // self.unit_bytes * self.unit
 
     def k_block(self, K: int, M: int, block_size: int = 1) -> int:
         """Numbers along K that are packed at a time of ``M`` rows of weights: equal parts of K, of whole blocks.
 
-        As few parts as can be, or up to twice as many if so the packed weights of all rows fit a chunk.
+        As few parts as possible, or up to twice as many if the packed weights of all rows then fit a chunk.
         """
         step = max(block_size, _LEAST_STEP)
         parts = max(1, -(-K // self.k_numbers))
@@ -107,12 +107,12 @@ class Layout:
 
     @property
     def minima_at(self) -> int:
-        """Of int8: where in a group of a panel the minima begin, behind numbers and scales."""
+        """For int8: offset of the minima in a group of a panel, after numbers and scales."""
         return self.columns * (self.quantum + self.unit_bytes)
 
     @property
     def offsets_at(self) -> int:
-        """Of int8 with unsigned activations: where in a group of a panel its sums begin."""
+        """For int8 with unsigned activations: offset of the sums in a group of a panel."""
         return self.columns * (self.quantum + self.unit_bytes * (1 + self.has_minima))
 
     def panel_bytes(self, numbers: int) -> int:
@@ -120,24 +120,26 @@ class Layout:
 
     @property
     def x_bytes(self) -> int:
-        """The most that the packed activations of a tile take."""
+        """Most bytes of the packed activations of a tile."""
         return self.rows * self.step_bytes * (self.k_numbers // self.step_numbers)
 
 
 def int8_kind(t: Blocks) -> str:
-    """The kind of integer products with weights of a block type: ``i8``, with what differs from groups of 32."""
+    """The kind of integer products with weights of a block type: ``i8``, with a suffix for other groups than 32 without
+    minima.
+    """
     return "i8" + (f" by {t.group}" if t.group != GROUP else "") + (" with minima" if t.has_minima else "")
 
 
 def base_of(kind: str) -> str:
-    """``i8`` for every kind that :func:`int8_kind` gives; others are themselves."""
+    """``i8`` for every kind that :func:`int8_kind` returns; another kind itself."""
     return kind.partition(" ")[0]
 
 
-def layout_beside(kind: str, stored: str) -> Layout:
-    """As :func:`layout`, where weights lie packed as ``stored``: see :func:`~.tiles.tile`.
+def layout_for(kind: str, stored: str) -> Layout:
+    """As :func:`layout`, for weights packed as ``stored``: see :func:`~.tiles.tile`.
 
-    Beside blocks, a group of activations has one more unit: what the sums of its products begin with (int32).
+    For blocks, a group of activations has one more unit: the start value of its sums (int32).
     """
     s = layout(kind)
     return replace(s, step_bytes=s.step_bytes + s.unit_bytes) if stored in BLOCKS else s
@@ -155,7 +157,7 @@ def layout(kind: str) -> Layout:
         return Layout(kind, 2, 4, width, 2, 32, 16, 16, 32, 64, 2 * width, 4 * columns * width)
     unit_bytes = 8 if _multiplies_matrices(kind) else 4
     unit = unit_bytes // {"f32": 4, "bf16": 2, "i8": 1}[kind]
-    rows, some, few = _rows(kind)
+    rows, middle_rows, few_rows = _rows(kind)
     has_minima = name.endswith("with minima")
     if kind == "i8":
         step = 16 if "by 16" in name else GROUP
@@ -173,14 +175,14 @@ def layout(kind: str) -> Layout:
         width,
         2,
         rows,
-        few,
+        few_rows,
         together,
         step,
         step_bytes,
         quantum,
         columns * column_bytes,
         has_minima,
-        some,
+        middle_rows,
     )
 
 
@@ -189,10 +191,10 @@ def _width() -> int:
 
 
 def _rows(kind: str) -> tuple[int, int, int]:
-    """``rows``, ``some`` and ``few`` of a tile: accumulators must leave registers for the operands.
+    """``rows``, ``middle_rows`` and ``few_rows`` of a tile: accumulators must leave registers for the operands.
 
     Of 16 registers they may take 12.  Of AVX-512's 32 they may take 24, for activations are operands in memory.  Of
-    AArch64's 32 they may take 16, beside the weights of four units, and 24 where a pair of rows is one operand.  int8
+    AArch64's 32 they may take 16, next to the weights of four units, and 24 where a pair of rows is one operand.  int8
     needs two for each sum, the integer one and the scaled one; of AVX-512's all 32 are taken, since a scaled sum that
     is stored and loaded again, once for 32 products, costs less than reading weights again for rows that are left.
     """
@@ -220,7 +222,9 @@ def activations_are_unsigned() -> bool:
 
 
 def way_of(kind: str) -> dots.Way:
-    """How products of ``kind`` (``i8`` or ``bf16``) are added to sums: by matrices of two rows, or else by lanes."""
+    """The way by which products of ``kind`` (``i8`` or ``bf16``) are added to sums: by matrices of two rows, or else
+    by lanes.
+    """
     product = "bf16" if kind == "bf16" else "u8i8" if activations_are_unsigned() else "i8i8"
     found = dots.way(product, _width(), 2) or dots.way(product, _width())
     assert found is not None

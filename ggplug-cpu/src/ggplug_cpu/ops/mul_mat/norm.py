@@ -16,34 +16,34 @@ from ggplug_cpu.simd.values import Value, constant, emitted
 
 @kernel
 def mul_mat_norm(name: str, before: str, behind: str, kinds: str) -> Body:
-    """What the kernel ``norm`` does, in place on whole rows of a product, which is the first source of ``before``.
+    """The kernel ``norm``, in place on whole rows of a product, which is the first source of ``before``.
 
     ``kinds`` has a letter for each of the other sources, as in :mod:`.epilogue`; all are contiguous f32.
     """
     first_sources = parsed(before).sources if before else 1
     parameters = norm_parameters(first_sources, parsed(behind).sources - 1 if behind else 0, False)
     measure, finish = normalisation(parameters, name, before, behind)
-    find, arguments, room = _places(parameters, kinds), ARGUMENTS, Tile.word_count() * 8
+    find, arguments, numbers_at = _places(parameters, kinds), ARGUMENTS, Tile.word_count() * 8
 
     def body(tile: int, params: int) -> None:
         table, n, count = Tile.table(tile), Tile.last(tile), Tile.count(tile)
-        # No operand needs another room than the row itself.  First all rows are measured, then all are finished: so
-        # the processor does not wait for the roots and quotients of each.
+        # No operand needs other memory than the row itself.  First all rows are measured, then all are finished, so
+        # the latencies of roots and quotients overlap.
         for r in range(count):
             row = load_word(table + 8 * r)
             _, mean, factor = measure(row - arguments, params, n, find(params, row))
-            simd.store_f64(tile + room + 16 * r, mean)
-            simd.store_f64(tile + room + 16 * r + 8, factor)
+            simd.store_f64(tile + numbers_at + 16 * r, mean)
+            simd.store_f64(tile + numbers_at + 16 * r + 8, factor)
         for r in range(count):
             row = load_word(table + 8 * r)
-            mean, factor = simd.load_f64(tile + room + 16 * r), simd.load_f64(tile + room + 16 * r + 8)
+            mean, factor = simd.load_f64(tile + numbers_at + 16 * r), simd.load_f64(tile + numbers_at + 16 * r + 8)
             finish(row - arguments, params, n, find(params, row), (row, mean, factor))
 
     return body
 
 
 def _places(parameters: type[Norm], kinds: str) -> Intrinsic:
-    """``find(params, row)``: where the rows of all operands begin that belong to the one at ``row``."""
+    """``find(params, row)``: the addresses of all operands' rows for the result's row at ``row``."""
 
     def emit(params: Value, row: Value) -> Value:
         y, _, *others = parameters.row_operands()

@@ -1,6 +1,6 @@
 """Packing for matrix products: rows of weights into panels, rows of activations into groups, as tiles read them.
 
-The layouts are those of :mod:`.layout`.  Behind the last number of a row, units are zero up to a whole step.
+The layouts are those of :mod:`.layout`.  After the last number of a row, units are zero up to a whole step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ggplug_cpu import compiler
-from ggplug_cpu.ops.mul_mat.layout import activations_are_unsigned, layout, layout_beside
+from ggplug_cpu.ops.mul_mat.layout import activations_are_unsigned, layout, layout_for
 from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.transposition import transposed
@@ -23,10 +23,10 @@ from ggplug_cpu.types import BLOCKS, GROUP, PLAIN, Blocks, Plain
 
 @functools.cache
 def pack_weights(kind: str, type_name: str) -> compiler.Intrinsic:
-    """``pack_weights(...)(panel, row, stride, rows, numbers)``: one vector's width of rows into a panel.
+    """``pack_weights(...)(panel, row, stride, rows, numbers)`` packs a vector's width of rows into a panel.
 
-    Row ``i`` begins at ``row + i * stride``; where there are only ``rows`` of them the last is repeated.  ``numbers``
-    are read of each, a whole number of blocks for block types.  ``panel`` is the place of the first of these columns.
+    Row ``i`` begins at ``row + i * stride``; if there are only ``rows`` rows, the last one is repeated.  ``numbers``
+    numbers of each are read, whole blocks for block types.  ``panel``: address of the first of these columns.
     """
 
     def emit(panel: Value, row: Value, stride: Value, rows: Value, numbers: Value) -> None:
@@ -42,7 +42,9 @@ def pack_weights(kind: str, type_name: str) -> compiler.Intrinsic:
 
 
 def _units(kind: str, numbers: Value) -> Value:
-    """f32 numbers as the units of a panel: themselves, or as many bf16 as a unit has in an integer lane."""
+    """f32 numbers as units of a panel: unchanged, or converted to bf16, with as many in an integer lane as a unit
+    has.
+    """
     s = layout(kind)
     if s.unit == 1:
         return numbers
@@ -50,7 +52,7 @@ def _units(kind: str, numbers: Value) -> Value:
 
 
 def _write_columns(kind: str, panel: Value, columns: list[Value]) -> Value:
-    """Write vectors of units one panel row after the other; returns the place behind."""
+    """Stores vectors of units in consecutive panel rows; returns the address after them."""
     row_bytes = layout(kind).columns * layout(kind).unit_bytes
     for i, column in enumerate(columns):
         values.store(panel, column, i * row_bytes)
@@ -62,7 +64,7 @@ def _pack_plain(kind: str, panel: Value, addresses: list[Value], numbers: Value,
     count = width * layout(kind).unit
 
     def read(address: Value, n: Value | None) -> Value:
-        if layout(kind).unit > 1 and t.name == "bf16":  # as it is, NaNs and all
+        if layout(kind).unit > 1 and t.name == "bf16":  # bits as they are, NaNs included
             lanes = vector(I16, count)
             raw = values.load(address, lanes) if n is None else _first(address, lanes, n)
             return raw.bitcast(layout(kind).vector_of_units(width))
@@ -100,7 +102,7 @@ def _pack_blocks(kind: str, panel: Value, addresses: list[Value], numbers: Value
 
 
 def _for_parts(t: Blocks, carried: list[Value], part: Callable[[Value, list[Value]], list[Value]]) -> list[Value]:
-    """``part(j, carried)`` for every part of a block, in a loop where there are several."""
+    """Calls ``part(j, carried)`` for every part of a block, in a loop if there are several."""
     count = constant(carried[0].b, I64, t.parts)
     return loop(count, carried, part) if t.parts > 1 else part(count - 1, carried)
 
@@ -109,11 +111,11 @@ def _pack_int8(kind: str, panel: Value, addresses: list[Value], numbers: Value, 
     b, s = panel.b, layout(kind)
     lanes = vector(I8, 4 * s.width)
     units = s.vector_of_units(GROUP // s.unit)
-    # as sums lie: columns 0 and 1 for one row, the same for the next, then columns 2 and 3
+    # in the order of sums: columns 0 and 1 for one row, the same for the next, then columns 2 and 3
     lanes_of_pairs = [first + lane for first in range(0, s.width, 2) for lane in (0, 1, 0, 1)]
 
     def write(place: Value, of_groups: list[Value], at: int) -> None:
-        """For each group of a block a number of every row, ``at`` bytes into the group's place."""
+        """Stores for each group of a block a number of every row, ``at`` bytes after the group's address."""
         for group, each in enumerate(of_groups):
             ordered = each if s.rows_of_sums == 1 else each.shuffle(lanes_of_pairs)
             values.store(place, ordered, group * s.quantum_bytes + at)
@@ -159,7 +161,7 @@ def _factors_of_groups(t: Blocks, blocks: list[Value]) -> tuple[list[Value], lis
 def pack_columns(type_name: str) -> compiler.Intrinsic:
     """``pack_columns(type)(panel, first, stride, rows, numbers)``: f32 panels of weights whose *rows* are adjacent.
 
-    Number ``k`` of rows 0, 1, ... lies at ``first + k * stride``, one row behind the other: a transposed view.  A
+    Number ``k`` of rows 0, 1, ... lies at ``first + k * stride``, rows contiguous: a transposed view.  A
     whole panel is filled; columns from ``rows`` on are zero.
     """
     t = PLAIN[type_name]
@@ -198,9 +200,9 @@ def pack_columns(type_name: str) -> compiler.Intrinsic:
 
 @functools.cache
 def pack_activations(kind: str, type_name: str, rows: int) -> compiler.Intrinsic:
-    """``pack_activations(...)(place, source, numbers)``: one row of plain activations among ``rows`` of a tile.
+    """``pack_activations(...)(place, source, numbers)`` packs one row of plain activations of a tile of ``rows``.
 
-    ``place`` is where the row's first units go.
+    ``place``: the address of the row's first units.
     """
     t = PLAIN[type_name]
 
@@ -231,14 +233,14 @@ def pack_activations(kind: str, type_name: str, rows: int) -> compiler.Intrinsic
 
 @functools.cache
 def pack_quantized(kind: str, rows: int, stored: str = "") -> compiler.Intrinsic:
-    """``pack_quantized(...)(place, scale_place, row, K, k, numbers)``: a row of int8 activations among ``rows``.
+    """``pack_quantized(...)(place, scale_place, row, K, k, numbers)`` packs a row of int8 activations of ``rows``.
 
-    ``row`` is one of ``K`` numbers as :mod:`.prepare` makes it, of which ``numbers`` from ``k`` on are packed.
+    ``row``: the address of a row of ``K`` numbers as :mod:`.prepare` makes it; ``numbers`` from ``k`` on are packed.
     ``stored``: the block type of packed weights, whose numbers are unsigned; then activations stay signed.
     """
 
     def emit(place: Value, scale_place: Value, row: Value, K: Value, k: Value, numbers: Value) -> None:
-        s = layout_beside(kind, stored)
+        s = layout_for(kind, stored)
         step, numbers_of_row, group = rows * s.step_bytes, s.together * s.unit, s.quantum
         scales, totals = row + K, row + K + K.lshr(3)
         first = k.lshr(group.bit_length() - 1)

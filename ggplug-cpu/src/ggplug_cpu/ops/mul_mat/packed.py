@@ -1,19 +1,19 @@
-"""Weights that were packed once: how their bytes lie, and how ``mul_mat_gemm`` reads them.
+"""Packed weights: the layout of their bytes, and how ``mul_mat_gemm`` finds their panels.
 
 A packed matrix is cut along K into slices, as many numbers as ``mul_mat_gemm`` packs at a time, and a slice into panels
-of ``Layout.columns`` rows of weights, the last filled up with zeros.  A panel goes along K in blocks, a block in
-*pieces* of a row's bytes, and a piece in units: ``[slice][panel][block][piece][unit][row of the panel]``.  So a product
-reads memory straight on.  Nothing but the order of bytes changes: the original bytes can be had back whatever they are,
-and a matrix grows by no more than the rows and numbers that fill up the last panel and block.
+of ``Layout.columns`` rows of weights, the last filled up with zeros.  A panel consists of blocks along K, a block of
+*fields* of a row's block, and a field of units: ``[slice][panel][block][field][unit][row of the panel]``.  So a product
+reads memory sequentially.  Only the order of bytes changes: any bytes can be unpacked again, and a matrix grows by no
+more than the padding of the last panel and block.
 
-Tiles read these panels in place, so a product has nothing to pack.  On the way they widen F16, and BF16 where the
-processor does not multiply it.  Of block types of 32 numbers (``Blocks.side_by_side``) they read the numbers of a block
-as unsigned bytes, and F16 scales; where they start from, ``-offset`` times the sum of a group's activations, is packed
-with these.
+Tiles read these panels in place, so a product has no weights to pack.  They widen F16 when they load it, and BF16 if
+the processor does not multiply it.  Of block types of 32 numbers (``Blocks.side_by_side``) they read the numbers of a
+block as unsigned bytes, and F16 scales; the start value of a sum, ``-offset`` times the sum of a group's activations,
+is packed with the activations.
 
-Other block types, and all of them on AMX and where the processor multiplies int8 otherwise, lie twice
-(``beside_rows``): as they were, for products of few columns, and behind that in the panels that a product would pack
-for itself.  Such weights grow: int8 with its factors takes 1.25 bytes a number and more, bf16 two.
+Other block types, and all of them on AMX or with other int8 instructions, are stored twice (``keeps_rows``): as plain
+rows, for products of few columns, and after these as the panels that a product would pack itself.  Such weights grow:
+int8 with its factors takes 1.25 bytes a number and more, bf16 two.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ggplug_cpu.types import BLOCKS, PLAIN, Blocks
 from ggplug_cpu.types.blocks import offset_of
 
 
-class Piece(NamedTuple):
-    """Bytes ``offset`` to ``offset + size`` of a row's block, of which ``unit`` stay adjacent."""
+class PackedField(NamedTuple):
+    """Bytes ``offset`` to ``offset + size`` of a row's block, packed in units of ``unit`` adjacent bytes."""
 
     offset: int
     size: int
@@ -38,10 +38,10 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """How weights of one type lie packed for products of one ``kind``, on one target.
+    """The layout of packed weights of one type, for products of one ``kind`` on one target.
 
-    ``rows``: of weights, in a panel.  ``numbers``: of a row, in a block.  ``shape``: how these products pack.
-    ``beside_rows``: whether panels are what products pack for themselves, and lie behind the rows as they were.
+    ``rows``: rows of weights in a panel.  ``numbers``: numbers of a row in a block.  ``shape``: the layout of products.
+    ``keeps_rows``: whether the plain rows are stored, too, followed by panels in the layout of products.
     ``block_size``: numbers of a block of the type.
     """
 
@@ -49,18 +49,18 @@ class Form:
     rows: int
     numbers: int
     shape: Layout
-    pieces: tuple[Piece, ...] = ()
-    beside_rows: bool = False
+    fields: tuple[PackedField, ...] = ()
+    keeps_rows: bool = False
     block_size: int = 1
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one row's block."""
-        return self.shape.quantum_bytes // self.rows if self.beside_rows else sum(piece.size for piece in self.pieces)
+        return self.shape.quantum_bytes // self.rows if self.keeps_rows else sum(field.size for field in self.fields)
 
     def panels_at(self, nbytes: int) -> int:
-        """Where the panels of weights begin that have so many bytes themselves."""
-        return -(-nbytes // 64) * 64 if self.beside_rows else 0
+        """Offset of the panels of weights that have ``nbytes`` bytes as plain rows."""
+        return -(-nbytes // 64) * 64 if self.keeps_rows else 0
 
     def slice_numbers(self, K: int, M: int) -> int:
         """Numbers of a row in a slice of ``M`` rows with ``K`` numbers."""
@@ -72,47 +72,47 @@ class Form:
 
 
 def form_of(type_name: str, kind: str) -> Form | None:
-    """How weights of a type are packed for products of a kind on the current target; None where they are not."""
+    """The layout of packed weights of a type for products of a kind on the current target."""
     s = layout(kind)
     if type_name in PLAIN:
         size = PLAIN[type_name].elem_bytes
-        return Form(kind, s.columns, s.quantum, s, (Piece(0, size * s.quantum, size * s.unit),))
+        return Form(kind, s.columns, s.quantum, s, (PackedField(0, size * s.quantum, size * s.unit),))
     t = BLOCKS[type_name]
     if t.side_by_side is None or base_of(kind) != "i8" or s.rows_of_sums != 1 or not activations_are_unsigned():
-        return Form(kind, s.columns, s.quantum, s, beside_rows=True, block_size=t.block_size)
-    fields = filter(None, (t.side_by_side.scale, t.side_by_side.minimum))
-    quants = _piece(t, t.side_by_side.quants, s.unit_bytes)
-    pieces = quants, *(_piece(t, field, 2) for field in fields)
-    return Form(kind, s.columns, t.block_size, s, pieces, block_size=t.block_size)
+        return Form(kind, s.columns, s.quantum, s, keeps_rows=True, block_size=t.block_size)
+    factors = filter(None, (t.side_by_side.scale, t.side_by_side.minimum))
+    quants = _field(t, t.side_by_side.quants, s.unit_bytes)
+    fields = quants, *(_field(t, factor, 2) for factor in factors)
+    return Form(kind, s.columns, t.block_size, s, fields, block_size=t.block_size)
 
 
-def _piece(t: Blocks, field: str, unit: int) -> Piece:
+def _field(t: Blocks, field: str, unit: int) -> PackedField:
     offset = offset_of(t.type, field)
     size = t.type.dtype[field].itemsize
-    return Piece(offset, size, unit)
+    return PackedField(offset, size, unit)
 
 
 def packed_as(kind: str, type_name: str) -> str:
-    """What products of a kind read where weights of a type lie packed: ``packed q4_0`` are panels of that type.
+    """The name of a packed layout: ``packed q4_0`` for panels of blocks of that type.
 
-    ``packed`` alone are just those panels that a product packs for itself, whatever the type was.
+    ``packed`` without a type stands for the panels that a product would pack itself, whatever the type was.
     """
     form = form_of(type_name, kind)
     assert form is not None
-    just_so = form.beside_rows or (type_name in PLAIN and form.block_bytes * form.rows == layout(kind).quantum_bytes)
+    just_so = form.keeps_rows or (type_name in PLAIN and form.block_bytes * form.rows == layout(kind).quantum_bytes)
     return "packed" if just_so else f"packed {type_name}"
 
 
 def stored_in(packed: str) -> str:
-    """What tiles have to know about panels, see :func:`packed_as`: their type, or nothing for a product's own."""
+    """The type in the name of a packed layout (:func:`packed_as`), or an empty text for panels that a product packs."""
     return packed.partition(" ")[2]
 
 
 def first_panel(kind: str, packed: str) -> DeviceFunction:
-    """``find(params, base, m_first, m_last, k, numbers, panels, x)``: where the panel of row ``m_first`` lies.
+    """``find(params, base, m_first, m_last, k, numbers, panels, x)``: the address of the panel of row ``m_first``.
 
-    ``base`` is where the packed matrix begins, ``k`` the first number of a slice, of which there are ``numbers``; the
-    others are for weights that have to be packed.  ``packed``: see :func:`packed_as`.
+    ``base``: address of the packed matrix; ``k``: the first of ``numbers`` numbers of a slice.  The other arguments are
+    for weights that a product packs.  ``packed``: see :func:`packed_as`.
     """
     shape, stored = layout(kind), stored_in(packed)
     rows, block_numbers, block_bytes = shape.columns, shape.quantum, shape.quantum_bytes

@@ -1,7 +1,7 @@
-"""Windows of an image as the weights of a matrix product: packed into panels right from the image.
+"""Packs windows of an image into panels, as the weights of a matrix product.
 
 A panel's columns are windows, one after the other along ne0; its rows are the numbers of a window: all taps of a
-channel, then those of the next.  Neighbouring windows mostly read neighbouring numbers: then a vector is one load.
+channel, then those of the next.  Neighbouring windows mostly read adjacent numbers, so a vector is one load.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ggplug_cpu.simd.values import F32, I32, I64, Value, constant, constants, em
 
 
 def pack_patches(stretched: bool) -> DeviceFunction:
-    """``pack(product, base, m_first, m_last, k, numbers, panels)``: windows ``m_first`` to ``m_last`` into panels.
+    """``pack(product, base, m_first, m_last, k, numbers, panels)`` packs windows ``m_first`` to ``m_last``.
 
-    The words of :class:`~ggplug_cpu.parts.sliding.Sliding` stand behind those of the product.
+    The words of :class:`~ggplug_cpu.parts.sliding.Sliding` follow those of the product.
     """
     shape = layout("f32")
     columns, width, vecs = shape.columns, shape.width, shape.vecs
@@ -41,7 +41,9 @@ def pack_patches(stretched: bool) -> DeviceFunction:
 
 @functools.cache
 def _pack_vector(stretched: bool) -> Intrinsic:
-    """``(words, base, panel, m, m_last, k, numbers)``: a vector of windows from ``m`` on, zero from ``m_last`` on."""
+    """``(words, base, panel, m, m_last, k, numbers)`` packs a vector of windows from ``m`` on, zeros from ``m_last``
+    on.
+    """
 
     def emit(words: Value, base: Value, panel: Value, m: Value, m_last: Value, k: Value, numbers: Value) -> None:
         b, shape = words.b, layout("f32")

@@ -1,7 +1,7 @@
-"""Activations made ready for a matrix product, in the workspace: int8, bf16 or contiguous f32; and routes sorted.
+"""Kernels that prepare activations in the workspace, as int8, bf16 or contiguous f32, and that sort routes by expert.
 
-A row rounded to int8 is, for K numbers: K int8; K / 32 f32, the scale of every 32 of them; and where asked for, a total
-(f32) of every group of weights with minima, the sum of its numbers times their scale; and K / 4 int32: ``-offset``
+A row rounded to int8 is, for K numbers: K int8; K / 32 f32, the scale of every 32 of them; on demand, a total
+(f32) for every group of weights with minima, the sum of its numbers times their scale; and K / 4 int32: ``-offset``
 times the sum of every four of them, with which a dot product with unsigned bytes ``q + offset`` begins.  A scale is the
 largest magnitude / 127 and stays f32 (ggml rounds it to f16).
 """
@@ -13,7 +13,7 @@ from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function
 from ggplug_cpu.context import load_word, scratch, store_word, thread_count, thread_index
 from ggplug_cpu.ops.mul_mat.pack import pack_activations
 from ggplug_cpu.ops.mul_mat.rows import SLOT_SHIFT
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, source
 from ggplug_cpu.parts.faults import fault
 from ggplug_cpu.parts.quantize import dequantize_row
 from ggplug_cpu.simd import dots, values
@@ -24,14 +24,14 @@ from ggplug_cpu.types import BLOCKS, GROUP, PLAIN
 class Prepared(Parameters):
     """The parameters of the kernels that prepare rows: ``x`` has ``ne1`` by ``ne2`` by ``ne3`` of ``K`` numbers."""
 
-    x = read(STRIDES)
-    y = written()
+    x = source(STRIDES)
+    y = destination()
     K = integer()
     ne1 = integer()
     ne2 = integer()
     ne3 = integer()
     row_bytes = integer()
-    """From one row of ``y`` to the next."""
+    """The byte stride of rows of ``y``."""
 
 
 @device_function
@@ -45,7 +45,7 @@ def _row_address(params, row, ne1, ne2):  # type: ignore[no-untyped-def]  # type
 
 
 def totals_at(K: int) -> int:
-    """Where in a row of ``K`` numbers rounded to int8 its totals begin, which may be an integer of a kernel."""
+    """Offset of the totals in a row of ``K`` numbers rounded to int8; ``K`` may be a kernel's integer."""
     return K + K // 8
 
 
@@ -56,9 +56,9 @@ def int8_row_bytes(K: int, offset: int, totals: int) -> int:
 
 @kernel
 def mul_mat_round(activations: str, order: str = "rows", offset: int = 0, totals: int = 0) -> Body:
-    """Rows of ``activations`` (f32, or blocks of int8, which only move) to int8.
+    """Rounds rows of ``activations`` to int8; they are f32, or blocks of int8, which are only copied.
 
-    With sums for ``offset`` unless that is 0, with totals of every ``totals`` numbers unless that is 0.  ``order`` is
+    Adds sums for ``offset`` unless that is 0, and totals of every ``totals`` numbers unless that is 0.  ``order`` is
     ``scattered`` where the numbers of a row are not adjacent.
     """
     convert = _round_blocks(activations, offset, totals) if activations in BLOCKS else round_floats(offset, totals)
@@ -72,15 +72,15 @@ def mul_mat_round(activations: str, order: str = "rows", offset: int = 0, totals
 
 @kernel
 def mul_mat_narrow(activations: str, order: str = "rows") -> Body:
-    """Rows of f32, f16 or bf16 to contiguous bf16, as tile registers take them; ``order`` as for :func:`mul_mat_round`.
+    """Converts rows of f32, f16 or bf16 to contiguous bf16, for tile registers; ``order`` as for :func:`mul_mat_round`.
 
-    Rows are filled up with zeros to multiples of 32 numbers.
+    Rows are padded with zeros to multiples of 32 numbers.
     """
     return _row_by_row(pack_activations("amx", activations if order == "rows" else "f32", rows=1), order, activations)
 
 
 def _row_by_row(convert: DeviceFunction | Intrinsic, order: str, elem: str = "f32") -> Body:
-    """Gives each row to ``convert(target, source, K)``, of numbers of ``elem``, or of f32 where they were scattered."""
+    """Calls ``convert(target, source, K)`` for each row: of ``elem``, or of gathered f32 for scattered rows."""
     gather = order == "scattered"
     read = simd.LOADS[elem]
 
@@ -92,10 +92,10 @@ def _row_by_row(convert: DeviceFunction | Intrinsic, order: str, elem: str = "f3
         for row in range(first, last):
             source = _row_address(params, row, ne1, ne2)
             if gather:
-                room, stride = scratch(ctx), Prepared.x.nb0(params)
+                scratch_row, stride = scratch(ctx), Prepared.x.nb0(params)
                 for i in range(K):
-                    simd.store_f32(room + 4 * i, read(source + i * stride))
-                source = room
+                    simd.store_f32(scratch_row + 4 * i, read(source + i * stride))
+                source = scratch_row
             convert(Prepared.y.address(params) + row * Prepared.row_bytes(params), source, K)
 
     return body
@@ -119,7 +119,7 @@ def _write_group(row: Value, K: Value, i: Value, quants: Value, scale: Value, of
 
 
 def round_floats(offset: int, totals: int) -> Intrinsic:
-    """``convert(row, source, K, k, numbers)``: of a row of ``K`` numbers those from ``k`` on, f32 at ``source``.
+    """``convert(row, source, K, k, numbers)`` rounds numbers from ``k`` on of a row of ``K``, f32 at ``source``.
 
     Both counts are multiples of 32; the rest is as for :func:`mul_mat_round`.
     """
@@ -134,7 +134,7 @@ def round_floats(offset: int, totals: int) -> Intrinsic:
             # below, the scale's inverse would overflow; a group so small is zero
             tiny = largest < 1e-35
             inverse = tiny.select(0.0, 127.0 / largest)
-            # of what is not finite the scale alone makes products NaN; converted, it would be any integer
+            # of non-finite numbers the scale makes products NaN; converted to integers they would be undefined
             scaled = (largest < float("inf")).select(x * inverse.splat(GROUP), 0.0)
             quants = scaled.round_even().convert(I32).convert(I8)
             _write_group(row, K, first + i, quants, tiny.select(0.0, largest / 127.0), offset, totals)
@@ -146,8 +146,9 @@ def round_floats(offset: int, totals: int) -> Intrinsic:
 
 
 def round_rows(totals: int) -> DeviceFunction:
-    """``rounded(rows, row_bytes, source, source_bytes, count, K, k, numbers)``: of ``count`` rows what
-    :func:`round_floats` does to one, to ``rows``; number ``k`` of the first is at ``source``.
+    """``rounded(rows, row_bytes, source, source_bytes, count, K, k, numbers)``.
+
+    Rounds ``count`` rows as :func:`round_floats` does one; number ``k`` of the first row is at ``source``.
     """
     convert = round_floats(0, totals)
 
@@ -182,7 +183,7 @@ def _round_blocks(activations: str, offset: int, totals: int) -> Intrinsic:
 
 @kernel
 def mul_mat_widen(activations: str) -> Body:
-    """Rows of f32, f16 or bf16, adjacent or not, or of blocks, to contiguous f32."""
+    """Converts rows of f32, f16 or bf16, contiguous or not, or of blocks, to contiguous f32."""
     convert = _widen_blocks(activations) if activations in BLOCKS else _widen_plain(activations)
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -231,10 +232,10 @@ def _widen_blocks(activations: str) -> DeviceFunction:
 class Routes(Parameters):
     """The parameters of :func:`mul_mat_route`; rows of the result have ``M`` numbers."""
 
-    ids = read("nb0", "nb1")
-    routes = written()
-    result = written("nb1", "nb2")
-    faults = written()
+    ids = source("nb0", "nb1")
+    routes = destination()
+    result = destination("nb1", "nb2")
+    faults = destination()
     position = integer()
     experts = integer()
     slots = integer()
@@ -252,7 +253,7 @@ def mul_mat_route() -> Body:
     """Sort the (slot, token) pairs of ``ids`` by expert; runs on one thread.
 
     Writes where each expert's pairs begin (``experts + 1`` words), then the pairs, in the order of tokens and slots.
-    An id that names no expert is noted as a fault, and its row of the result is zero.
+    An id out of range is recorded as a fault, and its row of the result is zero.
     """
 
     def body(ctx, params):  # type: ignore[no-untyped-def]
@@ -271,7 +272,7 @@ def mul_mat_route() -> Body:
                     fault(Routes.faults.address(params), Routes.position(params), token * slots + slot, e)
                     row = result + slot * Routes.result.nb1(params) + token * Routes.result.nb2(params)
                     simd.fill_bytes(row, 0, 4 * Routes.M(params))
-        # counts to ends; filling from behind turns ends into starts
+        # counts become ends; filling from the end makes starts of them
         total = 0
         for e in range(experts):
             total += load_word(starts + 8 * e)

@@ -1,4 +1,4 @@
-"""Matrix products: which kernels compute ``mul_mat`` and ``mul_mat_id``.
+"""Chooses the kernels for ``mul_mat`` and ``mul_mat_id``.
 
 =================  ==================================================================================================
 ``mul_mat_dot``    few columns (``DOT_COLUMNS``): every number of the result is a dot product, weights are streamed
@@ -8,7 +8,7 @@
 The latter has a *kind*: see :mod:`.kinds`.
 
 Weights in packed memory (:mod:`ggplug_cpu.packed`) are read by ``mul_mat_gemm`` for any number of columns, so the
-numbers of a result do not depend on how many columns there are; unless their rows lie there as well, as they were.
+results do not depend on the number of columns; except for weights that keep their plain rows.
 
 Activations that a kernel cannot read as they are become rows in the workspace first (``mul_mat_round`` to int8,
 ``mul_mat_widen`` to f32, ``mul_mat_narrow`` to bf16 for tile registers where many chunks of weights would each do it).
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from ggplug.backend import Decline
 from ggplug.ops import MulMat, MulMatId
 from ggplug.tensor import Extents, Tensor
-from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.compiler import Kernel
 from ggplug_cpu.ops.mul_mat import dot, gemm
 from ggplug_cpu.ops.mul_mat.activations import Activations, for_dot, for_gemm, in_place, narrowed
@@ -39,22 +39,22 @@ from ggplug_cpu.ops.mul_mat.weights import pack_panels
 from ggplug_cpu.parameters import Place, Ref, Words
 from ggplug_cpu.tape import WORKSPACE, Entry
 
-#: Rows of activations over which packing a block of weights is spread, at least, if there are as many: more where
-#: multiplying is faster.
+#: Least rows of activations of a chunk, if there are as many: packing a block of weights pays only for many rows, the
+#: more the faster products are.
 _LEAST_ROWS = {"f32": 192, "bf16": 384, "i8": 384, "amx": 384}
-#: Tiles' rows of activations in a chunk where weights lie packed, likewise.
+#: Least tiles of rows of activations of a chunk with packed weights.
 _LEAST_TILES = 4
 #: Chunks to aim at, so that threads finish together.
 _CHUNKS = 48
-#: Chunks that have to do where the rows of the result are not to be cut.
+#: Chunks to aim at if the rows of the result are not to be cut.
 _CHUNKS_OF_WHOLE_ROWS = 8
-#: Weights that a chunk of ``mul_mat_dot`` reads at least, in bytes.
+#: Least bytes of weights of a chunk of ``mul_mat_dot``.
 _STREAM_BYTES = 16 << 10
-#: So many chunks of weights, or more, have activations made bf16 before, for all of them.
+#: Chunks of weights from which on activations are converted to bf16 once for all of them.
 _CHUNKS_THAT_NARROW = 3
-#: An address in :class:`Placed` that only the kernel knows.
+#: Stands for an address in scratch memory in :class:`Placed`.
 IN_SCRATCH = 0
-#: Multiplications that take about as long as one simple operation on an element.
+#: Multiplications that take as long as one simple operation on an element.
 _PER_ELEMENT = 8
 
 
@@ -64,32 +64,31 @@ def mul_mat(node: Tensor) -> Entries | Decline:
 
 
 def single(node: Tensor, placed: Placed) -> Entries | Decline:
-    """The product ``node`` with its operands at these places."""
-    a, b = given(node, 0), given(node, 1)
+    """The entries of the product ``node`` with its operands at these places."""
+    a, b = source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(node.op, MulMat)
     refusal = refused(node, a, b, node.op.precision)
     if refusal is not None:
         return refusal
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
-    work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
+    product = _PlacedProduct(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
     kind = kind_for(a, b, node.op.precision)
-    few = work.rows <= dot_columns(a, kind)
-    if placed.whole_rows and (few or _blocks(work, kind)[0] < a.ne[1]):
+    few = product.rows <= dot_columns(a, kind)
+    if placed.whole_rows and (few or _blocks(product, kind)[0] < a.ne[1]):
         return Decline("the rows of the result are computed in parts")
     if few:
-        return _entries([_dot(work, for_dot(a, b, placed.b, 0), work.rows)])
-    if kind == "amx" and -(-a.ne[1] // _blocks(work, kind)[0]) >= _CHUNKS_THAT_NARROW:
-        return _entries([_gemm(work, narrowed(b, placed.b), kind)])
-    return _entries([_gemm(work, for_gemm(kind, b, placed.b, 0), kind)])
+        return _entries([_dot(product, for_dot(a, b, placed.b, 0), product.rows)])
+    if kind == "amx" and -(-a.ne[1] // _blocks(product, kind)[0]) >= _CHUNKS_THAT_NARROW:
+        return _entries([_gemm(product, narrowed(b, placed.b), kind)])
+    return _entries([_gemm(product, for_gemm(kind, b, placed.b, 0), kind)])
 
 
 @dataclass(frozen=True)
 class InBlocks:
     """A product that another kernel computes, block by block, with :func:`.gemm.product_of_blocks`.
 
-    ``arguments`` are that function's first three; ``panels_bytes`` is where in scratch that it has for itself
-    activations are packed, of ``scratch_bytes`` in all.  ``rows`` rows are multiplied with each of ``matrices``
-    matrices.
+    ``arguments``: the first three of that function.  It uses ``scratch_bytes`` of scratch memory, and packs activations
+    at offset ``panels_bytes`` of it.  Each of ``matrices`` matrices is multiplied with ``rows`` rows.
     """
 
     arguments: tuple[str, str, str]
@@ -102,25 +101,25 @@ class InBlocks:
 
 
 def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks | Decline:
-    """A product as one kernel computes it with others: blocks of all weights of a matrix by ``v_block`` rows.
+    """A product that a kernel for several nodes computes: blocks of all weights of a matrix by ``v_block`` rows.
 
-    ``a``: the weights, perhaps in another order than the node's own, which decide how the node is computed.  Declines
-    products that are computed in another way, need preparation, or whose packed weights are more than a block.
+    ``a``: the weights, which may be transposed compared with the node's own; these decide the kind.  Declines products
+    of another kernel, with activations to prepare, or with more packed weights than a block.
     """
-    own, b = given(node, 0), given(node, 1)
+    own, b = source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(node.op, MulMat)
     for weights in (own, a):
         refusal = refused(node, weights, b, node.op.precision)
         if refusal is not None:
             return refusal
     if packed_form(a) is not None:
-        return Decline("packed weights are multiplied by mul_mat_gemm alone")
+        return Decline("only mul_mat_gemm multiplies packed weights")
     r2, r3 = b.ne[2] // a.ne[2], b.ne[3] // a.ne[3]
-    work = _Work(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
+    product = _PlacedProduct(node, a, b, a.ne[2] * a.ne[3], b.ne[1] * r2 * r3, r2, r3, placed)
     kind = kind_for(own, b, node.op.precision)
     if kind != kind_for(a, b, node.op.precision):
-        return Decline(f"weights that lie otherwise would be multiplied as {kind_for(a, b, node.op.precision)}")
-    if work.rows <= dot_columns(own, kind):
+        return Decline(f"weights of another order would be multiplied as {kind_for(a, b, node.op.precision)}")
+    if product.rows <= dot_columns(own, kind):
         return Decline("few columns are computed by mul_mat_dot")
     activations = for_gemm(kind, b, placed.b, 0)
     if activations.entries:
@@ -129,17 +128,17 @@ def in_blocks(node: Tensor, a: Tensor, placed: Placed, v_block: int) -> InBlocks
     panels_bytes, scratch = gemm.scratch_plan(kind, a.ne[1], k_block)
     if panels_bytes > PANEL_BYTES:
         return Decline("the packed weights of a matrix are more than a cache holds")
-    words = _words(work, activations, kind, a.ne[1], v_block, 1, work.rows, k_block, panels_bytes)
+    words = _words(product, activations, kind, a.ne[1], v_block, 1, product.rows, k_block, panels_bytes)
     arguments = kind, activations.elem, activations.order
-    return InBlocks(arguments, words, work.matrices, work.rows, panels_bytes, scratch, work.tasks)
+    return InBlocks(arguments, words, product.matrices, product.rows, panels_bytes, scratch, product.tasks)
 
 
 @dataclass(frozen=True)
 class OfPacked:
     """A product with packed weights that another kernel computes, a block of rows at a time.
 
-    ``kind`` and ``packed`` are arguments of :func:`.gemm.product_of_blocks`; ``activations`` are those it
-    reads, rounded before if ``totals`` is not None, which is then as for :func:`.mul_mat_round`.  A step along K has
+    ``kind`` and ``packed`` are arguments of :func:`.gemm.product_of_blocks`; ``activations``: the type that it
+    reads, rounded before unless ``totals`` is None, which is then as for :func:`.mul_mat_round`.  A step along K has
     ``k_block`` numbers.  ``nbytes``: of the packed weights.
     """
 
@@ -155,12 +154,12 @@ class OfPacked:
 
 
 def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = False) -> OfPacked | Decline:
-    """A product of which one kernel computes all rows of the result, ``v_block`` at a time.
+    """A product of packed weights that a kernel for several nodes computes, ``v_block`` rows at a time.
 
-    ``inside``: that kernel makes its activations, f32.  Declines weights that are not one packed matrix, and products
-    that are computed in another way.
+    ``inside``: that kernel computes its activations, f32.  Declines weights that are not one packed matrix, and
+    products of another kernel.
     """
-    a, b = given(node, 0), given(node, 1)
+    a, b = source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(node.op, MulMat)
     refusal = refused(node, a, b, node.op.precision)
     if refusal is not None:
@@ -168,23 +167,23 @@ def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = Fals
     kind = kind_for(a, b, node.op.precision)
     if panels_form(a, kind) is None or a.ne[2] * a.ne[3] != 1:
         return Decline("weights that are not one packed matrix would be packed for each block of rows")
-    work = _Work(node, a, b, 1, b.nrows, b.ne[2], b.ne[3], placed)
-    if work.rows <= dot_columns(a, kind):
+    product = _PlacedProduct(node, a, b, 1, b.nrows, b.ne[2], b.ne[3], placed)
+    if product.rows <= dot_columns(a, kind):
         return Decline("few columns are computed by mul_mat_dot")
-    m_block, k_block = _rows_of_weights(work, kind), _k_block(a, kind)
+    m_block, k_block = _rows_of_weights(product, kind), _k_block(a, kind)
     if placed.whole_rows and m_block < a.ne[1]:
         return Decline("the rows of the result are computed in parts")
     activations = in_place(b, placed.b) if inside else for_gemm(kind, b, placed.b, 0)
     shape = layout(kind)
     totals = (shape.quantum if shape.has_minima else 0) if shape.kind == "i8" else None
     x_offset, scratch = _scratch_plan(a, kind, m_block, k_block)
-    words = _words(work, activations, kind, m_block, v_block, 1, work.rows, k_block, x_offset)
-    return OfPacked(kind, _packed_as(kind, a), activations, totals, words, k_block, scratch, a.nbytes, work.tasks)
+    words = _words(product, activations, kind, m_block, v_block, 1, product.rows, k_block, x_offset)
+    return OfPacked(kind, _packed_as(kind, a), activations, totals, words, k_block, scratch, a.nbytes, product.tasks)
 
 
 def mul_mat_id(node: Tensor) -> Entries | Decline:
-    """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id that names no expert is a fault; its result is zero."""
-    a, b, ids = given(node, 0), given(node, 1), given(node, 2)
+    """y[:, u, t] = as[:, :, ids[u, t]] by b[:, u, t].  An id out of range is a fault; its result is zero."""
+    a, b, ids = source_tensor(node, 0), source_tensor(node, 1), source_tensor(node, 2)
     assert isinstance(node.op, MulMatId)
     refusal = refused(node, a, b, node.op.precision)
     if refusal is not None:
@@ -204,30 +203,30 @@ def mul_mat_id(node: Tensor) -> Entries | Decline:
     route = Entry(mul_mat_route(), words, tasks=1)
     at = -(-routes_bytes(experts, slots, tokens) // 64) * 64
     placed = Placed(Ref(source(0)), Ref(source(1)), Ref(RESULT), node.nb)
-    work = _Work(node, a, b, experts, slots * tokens, 1, 1, placed, routed=True)
-    # dot takes the experts with few rows, gemm those with more; none has more than there are pairs
+    product = _PlacedProduct(node, a, b, experts, slots * tokens, 1, 1, placed, routed=True)
+    # dot computes the experts with few rows, gemm the others; no expert has more rows than there are pairs
     kind = kind_for(a, b, node.op.precision)
-    few = min(dot_columns(a, kind), work.rows)
-    products = [_dot(work, for_dot(a, b, placed.b, at), few)] if few else []
-    if work.rows > few:
-        if products and base_of(kind) == "i8":  # what dot reads will do
+    few = min(dot_columns(a, kind), product.rows)
+    products = [_dot(product, for_dot(a, b, placed.b, at), few)] if few else []
+    if product.rows > few:
+        if products and base_of(kind) == "i8":  # gemm reads the activations that dot reads
             activations = products[0].activations
         else:
             activations = for_gemm(kind, b, placed.b, max(at, *(p.activations.workspace_bytes for p in products), 0))
-        products.append(_gemm(work, activations, kind, least=few + 1))
+        products.append(_gemm(product, activations, kind, least=few + 1))
     return _entries(products, route, at)
 
 
-# -- what a plan is made of --------------------------------------------------------------------------------
+# -- parts of entries --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Placed:
-    """Where weights, activations and the result of a product lie, the result's byte strides, and what becomes of it.
+    """The places of a product's weights, activations and result, the result's byte strides, and its epilogue.
 
-    ``bias``: what is added to every row.  ``epilogue``: the kernel that then finishes tiles (see
-    :mod:`ggplug_cpu.ops.mul_mat.epilogue`) and its words; with ``whole_rows`` it is for tiles of whole rows.
-    ``residual``: what it reads that is laid out like the result.
+    ``bias``: is added to every row.  ``epilogue``: the kernel that then finishes tiles (see
+    :mod:`ggplug_cpu.ops.mul_mat.epilogue`), ``words``: its parameters; with ``whole_rows`` tiles are whole rows.
+    ``residual``: the address of its residual.
     """
 
     a: Ref
@@ -242,8 +241,10 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class _Work:
-    """A product: ``matrices`` matrices of ``a``, each by ``rows`` rows of ``b``; routed, by ``rows`` rows in all."""
+class _PlacedProduct:
+    """A product: ``matrices`` matrices of ``a``, each by ``rows`` rows of ``b``; if ``routed``, by ``rows`` rows in
+    all.
+    """
 
     node: Tensor
     a: Tensor
@@ -262,7 +263,7 @@ class _Work:
 
 @dataclass(frozen=True)
 class _Multiplication:
-    """The entry of one kernel that multiplies, with the activations that it reads."""
+    """The entry of a kernel that multiplies, and the activations that it reads."""
 
     activations: Activations
     entry: Entry
@@ -270,7 +271,7 @@ class _Multiplication:
 
 
 def _entries(products: Sequence[_Multiplication], route: Entry | None = None, workspace_bytes: int = 0) -> Entries:
-    """Preparations, each once, then products; neither preparations nor products wait for each other."""
+    """Entries that prepare activations, each once, then those of products; there are no barriers within either."""
     activations = list(dict.fromkeys(id(p.activations) for p in products))
     prepared = [next(p.activations for p in products if id(p.activations) == each) for each in activations]
     preparing = [*([route] if route else []), *(entry for each in prepared for entry in each.entries)]
@@ -290,7 +291,7 @@ def _entries(products: Sequence[_Multiplication], route: Entry | None = None, wo
 
 
 def _words(
-    work: _Work,
+    product: _PlacedProduct,
     x: Activations,
     kind: str,
     m_block: int,
@@ -300,8 +301,10 @@ def _words(
     k_block: int = 0,
     x_offset: int = 0,
 ) -> Words:
-    """The parameters of ``mul_mat_gemm`` of a ``kind``, or without one of ``mul_mat_dot``, which packs no weights."""
-    a, b, placed = work.a, work.b, work.placed
+    """The parameters of ``mul_mat_gemm`` of a ``kind``; without a kind those of ``mul_mat_dot``, which packs no
+    weights.
+    """
+    a, b, placed = product.a, product.b, product.placed
     packed = panels_form(a, kind) is not None
     words = Product.words(
         weights=_panels(a, kind, placed.a) if packed else Place(placed.a, a.nb),
@@ -309,18 +312,18 @@ def _words(
         result=Place(placed.result, placed.nb),
         K=a.ne[0],
         M=a.ne[1],
-        matrices=work.matrices,
-        rows=work.rows,
+        matrices=product.matrices,
+        rows=product.rows,
         ne02=a.ne[2],
         ne11=b.ne[1],
-        r2=work.r2,
-        r3=work.r3,
+        r2=product.r2,
+        r3=product.r3,
         m_block=m_block,
         v_block=v_block,
         k_block=k_block,
         x_offset=x_offset,
         pack=pack_panels(kind, a.type.name, order_of(a)) if kind and not packed else 0,
-        routes=Place(Ref(WORKSPACE) if work.routed else 0),
+        routes=Place(Ref(WORKSPACE) if product.routed else 0),
         least=least,
         most=most,
         epilogue=placed.epilogue,
@@ -332,7 +335,7 @@ def _words(
 
 
 def _panels(a: Tensor, kind: str, place: Ref | int) -> Place:
-    """Where the panels of packed weights lie, with the byte strides of matrices."""
+    """The place of the panels of packed weights, with the byte strides of matrices."""
     form = panels_form(a, kind)
     assert form is not None
     assert isinstance(place, Ref)
@@ -340,32 +343,34 @@ def _panels(a: Tensor, kind: str, place: Ref | int) -> Place:
     return Place(Ref(place.slot, place.offset + form.panels_at(a.nbytes)), (0, 0, matrix, matrix * a.ne[2]))
 
 
-def _dot(work: _Work, x: Activations, most: int) -> _Multiplication:
-    a = work.a
-    # a 64th of the matrix, but not less than is worth a visit
+def _dot(product: _PlacedProduct, x: Activations, most: int) -> _Multiplication:
+    a = product.a
+    # a 64th of the matrix, but enough to pay for a chunk
     rows = max(-(-a.ne[1] // 64), -(-_STREAM_BYTES // max(1, a.type.row_bytes(a.ne[0]))))
-    words = _words(work, x, "", -(-rows // 4) * 4, most, least=1, most=most)
-    entry = Entry(dot.mul_mat_dot(a.type.name), words, work.tasks)
+    words = _words(product, x, "", -(-rows // 4) * 4, most, least=1, most=most)
+    entry = Entry(dot.mul_mat_dot(a.type.name), words, product.tasks)
     return _Multiplication(x, entry, dot.scratch_bytes())
 
 
-def _gemm(work: _Work, x: Activations, kind: str, least: int = 1) -> _Multiplication:
-    m_block, v_block = _blocks(work, kind)
-    k_block = _k_block(work.a, kind)
-    x_offset, scratch = _scratch_plan(work.a, kind, m_block, k_block)
-    words = _words(work, x, kind, m_block, v_block, least, work.rows, k_block, x_offset)
-    kernel = gemm.mul_mat_gemm(kind, x.elem, x.order, _packed_as(kind, work.a))
-    return _Multiplication(x, Entry(kernel, words, work.tasks), scratch)
+def _gemm(product: _PlacedProduct, x: Activations, kind: str, least: int = 1) -> _Multiplication:
+    m_block, v_block = _blocks(product, kind)
+    k_block = _k_block(product.a, kind)
+    x_offset, scratch = _scratch_plan(product.a, kind, m_block, k_block)
+    words = _words(product, x, kind, m_block, v_block, least, product.rows, k_block, x_offset)
+    kernel = gemm.mul_mat_gemm(kind, x.elem, x.order, _packed_as(kind, product.a))
+    return _Multiplication(x, Entry(kernel, words, product.tasks), scratch)
 
 
 def _scratch_plan(a: Tensor, kind: str, m_block: int, k_block: int) -> tuple[int, int]:
-    """Where activations are packed in a thread's scratch, behind the weights if they are packed there; and its size."""
+    """(offset of packed activations, size) of scratch memory; packed weights come first, unless they are packed
+    before.
+    """
     packed = _packed_as(kind, a)
     return gemm.scratch_plan(kind, 0 if packed else m_block, k_block, packed)
 
 
 def _packed_as(kind: str, a: Tensor) -> str:
-    """What ``mul_mat_gemm`` reads where weights were packed once, else nothing."""
+    """The packed layout that ``mul_mat_gemm`` reads, or an empty text."""
     return "" if panels_form(a, kind) is None else packed_as(kind, a.type.name)
 
 
@@ -373,34 +378,34 @@ def _k_block(a: Tensor, kind: str) -> int:
     return layout(kind).k_block(a.ne[0], a.ne[1], a.type.block_size)
 
 
-def _blocks(work: _Work, kind: str) -> tuple[int, int]:
+def _blocks(product: _PlacedProduct, kind: str) -> tuple[int, int]:
     """Rows of weights, and rows of activations, of a chunk of ``mul_mat_gemm``."""
     shape = layout(kind)
-    panels, most = _panels_of_a_chunk(work, kind)
+    panels, most = _panels_of_a_chunk(product, kind)
     least = _LEAST_ROWS[base_of(kind)]
-    if panels_form(work.a, kind) is not None:  # what a chunk packs is activations alone
+    if panels_form(product.a, kind) is not None:  # a chunk packs only activations
         least = _LEAST_TILES * shape.rows
-        if shape.is_one_tile(work.rows):  # nothing twice
+        if shape.is_one_tile(product.rows):  # one tile: all weights in one chunk
             most = panels
     m_chunks = -(-panels // max(1, most))
-    matrices = max(1, work.matrices)  # there may be no expert
-    # routed rows are spread over experts, nobody knows how
-    v_chunks = 1 if work.routed else min(-(-_CHUNKS // (matrices * m_chunks)), work.rows // least)
+    matrices = max(1, product.matrices)  # there may be no expert
+    # how routed rows are spread over experts is unknown
+    v_chunks = 1 if product.routed else min(-(-_CHUNKS // (matrices * m_chunks)), product.rows // least)
     v_chunks = max(1, v_chunks)
-    if not work.placed.whole_rows or v_chunks < _CHUNKS_OF_WHOLE_ROWS:
+    if not product.placed.whole_rows or v_chunks < _CHUNKS_OF_WHOLE_ROWS:
         m_chunks = max(m_chunks, min(panels, -(-_CHUNKS // (3 * matrices * v_chunks))))
-    v_block = max(1, -(-work.rows // v_chunks))
+    v_block = max(1, -(-product.rows // v_chunks))
     return -(-panels // m_chunks) * shape.columns, -(-v_block // shape.rows) * shape.rows
 
 
-def _rows_of_weights(work: _Work, kind: str) -> int:
-    """Rows of weights of a chunk, where only their size in a cache matters: parts as equal as can be."""
-    panels, most = _panels_of_a_chunk(work, kind)
+def _rows_of_weights(product: _PlacedProduct, kind: str) -> int:
+    """Rows of weights of a chunk that only has to fit a cache: parts as equal as possible."""
+    panels, most = _panels_of_a_chunk(product, kind)
     return -(-panels // -(-panels // max(1, most))) * layout(kind).columns
 
 
-def _panels_of_a_chunk(work: _Work, kind: str) -> tuple[int, int]:
-    """How many panels the weights have, and how many of them a chunk may have."""
+def _panels_of_a_chunk(product: _PlacedProduct, kind: str) -> tuple[int, int]:
+    """(panels of the weights, most panels of a chunk)."""
     shape = layout(kind)
-    most = PANEL_BYTES // max(1, shape.panel_bytes(min(work.a.ne[0], _k_block(work.a, kind))))
-    return -(-work.a.ne[1] // shape.columns), most
+    most = PANEL_BYTES // max(1, shape.panel_bytes(min(product.a.ne[0], _k_block(product.a, kind))))
+    return -(-product.a.ne[1] // shape.columns), most

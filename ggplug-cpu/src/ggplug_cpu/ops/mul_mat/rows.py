@@ -1,12 +1,11 @@
-"""Which rows a matrix product multiplies: the parameters of its kernels, and how these find their way with them.
+"""The parameters of products' kernels, and functions that find chunks and rows by them.
 
 ``weights`` are ``matrices`` matrices of ``M`` rows of ``K`` numbers, numbered ``i02 + ne02 * i03``.
 
-Plainly (``mul_mat``), each is multiplied with ``rows`` rows of activations: ``ne11`` for each of ``r2`` broadcast
+In ``mul_mat``, each is multiplied with ``rows`` rows of activations: ``ne11`` for each of ``r2`` broadcast
 copies along the third and ``r3`` along the fourth dimension.  With ``routes`` (``mul_mat_id``), matrix ``e`` is an
 expert, and ``routes`` holds, after ``matrices + 1`` words that say where each expert's begin, the pairs of (slot,
-token) it serves.  Only experts with ``least`` to ``most`` rows are computed: those that have more or fewer are left to
-another kernel.
+token) it serves.  Only experts with ``least`` to ``most`` rows are computed; another kernel computes the others.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from __future__ import annotations
 from ggplug_cpu.compiler import device_function
 from ggplug_cpu.context import load_word, store_word
 from ggplug_cpu.ops.mul_mat.epilogue import finish_tile
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, source
 
 
 class Product(Parameters):
     """The parameters of every product's kernel; offsets in bytes."""
 
-    weights = read(STRIDES)
-    activations = read(STRIDES)
-    result = written(STRIDES[1:])
+    weights = source(STRIDES)
+    activations = source(STRIDES)
+    result = destination(STRIDES[1:])
     K = integer()
     M = integer()
     matrices = integer()
@@ -37,20 +36,20 @@ class Product(Parameters):
     k_block = integer()
     """Numbers of a row that are packed at a time."""
     x_offset = integer()
-    """Where in a thread's scratch activations are packed; weights come first."""
+    """Offset of packed activations in scratch memory; packed weights come first."""
     pack = integer()
-    """The kernel that packs a block of weights (see :mod:`.weights`), or 0 where they lie packed."""
-    routes = read()
+    """The kernel that packs a block of weights (see :mod:`.weights`), or 0 for packed weights."""
+    routes = source()
     least = integer()
     most = integer()
     epilogue = integer()
     """The kernel that finishes tiles (see :mod:`.epilogue`), or 0."""
     epilogue_words = integer()
-    """The word from which on the epilogue's words lie."""
-    residual = read()
-    """What an epilogue reads that is laid out like the result, or 0: it is fetched while a tile is computed."""
-    bias = read()
-    """A number for every row of the weights, which is added to their products; or 0."""
+    """The index of the epilogue's first word."""
+    residual = source()
+    """The epilogue's residual, or 0; it is prefetched while a tile is computed."""
+    bias = source()
+    """The bias, a number for every row of the weights, or 0."""
 
 
 #: A route: slot << 32 | token.
@@ -59,22 +58,22 @@ SLOT_SHIFT = 32
 
 @device_function
 def matrix_address(params, matrix):  # type: ignore[no-untyped-def]  # types follow from the arguments
-    """Where the first row of a matrix of weights lies."""
+    """The address of the first row of a matrix of weights."""
     ne02 = Product.ne02(params)
     inside = matrix % ne02 * Product.weights.nb2(params) + matrix // ne02 * Product.weights.nb3(params)
     return Product.weights.address(params) + inside
 
 
 @device_function
-def finish(params, room, table, count, m_first, m_last):  # type: ignore[no-untyped-def]
-    """Numbers ``m_first`` to ``m_last`` of the rows in the table are computed: the epilogue has its turn."""
+def finish(params, tile_at, table, count, m_first, m_last):  # type: ignore[no-untyped-def]
+    """Runs the epilogue over elements ``m_first`` to ``m_last`` of the rows in the table."""
     words = params + 8 * Product.epilogue_words(params)
-    finish_tile(Product.epilogue(params), words, room, table, count, m_first, m_last)
+    finish_tile(Product.epilogue(params), words, tile_at, table, count, m_first, m_last)
 
 
 @device_function
 def from_result_to_residual(params):  # type: ignore[no-untyped-def]
-    """Bytes from a number of the result to what the epilogue reads with it, or 0 if that is nothing."""
+    """The distance in bytes from an element of the result to that of the residual; 0 without a residual."""
     residual = Product.residual.address(params)
     return residual - Product.result.address(params) if residual != 0 else 0
 
@@ -108,10 +107,11 @@ def _locate_routed(params, chunk, matrix, before):  # type: ignore[no-untyped-de
 
 @device_function
 def locate(params, chunk, matrix, before):  # type: ignore[no-untyped-def]
-    """What chunk number ``chunk`` is.
+    """Finds chunk number ``chunk``.
 
     Returns (matrix, block of weights, block of rows, the matrix's rows, before); the matrix is ``matrices`` when there
-    is no such chunk.  ``matrix`` and ``before`` are those of an earlier chunk, at first 0: the search goes on there.
+    is no such chunk.  ``matrix`` and ``before`` are those of an earlier chunk, from which the search continues, at
+    first 0.
     """
     if Product.routes.address(params) != 0:
         return _locate_routed(params, chunk, matrix, before)
@@ -120,9 +120,9 @@ def locate(params, chunk, matrix, before):  # type: ignore[no-untyped-def]
 
 @device_function
 def fill_table(params, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
-    """Where rows of a product lie.
+    """Fills the table of a tile with addresses.
 
-    Writes ``capacity`` addresses of rows of the result, then as many of rows of activations, for the ``count`` rows
+    Stores ``capacity`` addresses of rows of the result, then as many of rows of activations, for the ``count`` rows
     from ``row`` on of those that ``matrix`` is multiplied with; the last is repeated.
     """
     if Product.routes.address(params) != 0:

@@ -1,10 +1,9 @@
-"""The inner loops of matrix products: blocks of the result that stay in registers.
+"""The micro-kernels of matrix products: tiles of the result that stay in registers.
 
 A tile is ``rows`` rows of activations times ``vecs`` vectors of the weights' rows, which are the result's columns.
 Both sides are packed before: see :mod:`.layout`.
 
-Each result is the same sum in the same order whichever tile computes it, so the shape of tiles and the way a product is
-divided never show.
+Every tile sums in the same order, so results do not depend on the shapes of tiles or on how a product is cut.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ggplug_cpu import compiler, features
-from ggplug_cpu.ops.mul_mat.layout import Layout, activations_are_unsigned, layout, layout_beside, way_of
+from ggplug_cpu.ops.mul_mat.layout import Layout, activations_are_unsigned, layout, layout_for, way_of
 from ggplug_cpu.ops.mul_mat.packed import form_of
 from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.memory import emit_prefetch
@@ -26,14 +25,14 @@ from ggplug_cpu.types import BLOCKS, PLAIN
 
 @functools.cache
 def tile(kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead: int = 0) -> compiler.Intrinsic:
-    """``tile(...)(panel, x, steps, table, offset, columns, more, bias, beside)``: ``rows`` by ``vecs`` vectors.
+    """``tile(...)(panel, x, steps, table, offset, columns, more, bias, to_residual)``: ``rows`` by ``vecs`` vectors.
 
-    Row ``r`` of the result lies ``offset`` bytes behind the address in word ``r`` of ``table``; rows may coincide if
-    they are equal.  With ``masked`` only ``columns`` columns are written.  ``more`` (0 or 1) adds to what is there, and
-    then, if ``bias`` is not 0, the numbers ``offset`` bytes behind it are added to every row.  What lies ``beside``
-    bytes behind the result will be read soon: both are fetched while products are computed.
-    ``stored`` is the type that panels of packed weights (:mod:`.packed`) hold, if another one is multiplied.
-    Panels that come from memory are fetched ``ahead`` bytes before they are read.
+    Row ``r`` of the result lies ``offset`` bytes after the address in word ``r`` of ``table``; equal rows may have the
+    same address.  With ``masked`` only ``columns`` columns are stored.  ``more``: 1 to accumulate onto the result, 0 to
+    overwrite it.  Then, unless ``bias`` is 0, the numbers ``offset`` bytes after it are added to every row.
+    ``to_residual``: distance from the result to the residual; both are prefetched while products are computed.
+    ``stored``: the type in the panels of packed weights (:mod:`.packed`), if another type is multiplied.
+    ``ahead``: the distance of prefetches from panels in memory.
     """
 
     def emit(
@@ -45,18 +44,18 @@ def tile(kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead:
         columns: Value,
         more: Value,
         bias: Value,
-        beside: Value,
+        to_residual: Value,
     ) -> None:
         width = layout(kind).width
 
         def fetch(step: Value) -> None:
-            # one row with every step: many lines from memory at once would keep the panel's waiting
+            # one row with every step: many prefetches at once would delay those of the panel
             place = values.load(table + step.minimum(rows - 1) * 8, I64, align=8) + offset
             for line in range(0, vecs * width * 4, 64):
                 emit_prefetch(place + line)
-                emit_prefetch(place + beside + line)
+                emit_prefetch(place + to_residual + line)
 
-        sides = _Sides(layout_beside(kind, stored), rows, vecs, stored)
+        sides = _Sides(layout_for(kind, stored), rows, vecs, stored)
         sums = (_int8_sums if layout(kind).kind == "i8" else _float_sums)(sides, panel, x, steps, ahead, fetch)
         places = [values.load(table, I64, 8 * r, align=8) + offset for r in range(rows)]
         masks = [values.first_lanes(width, columns - v * width) for v in range(vecs)] if masked else None
@@ -68,12 +67,15 @@ def tile(kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead:
 
 
 def unit_bytes_of(kind: str, stored: str) -> int:
-    """Bytes of a unit in a panel that holds numbers as ``stored`` says, see :func:`tile`."""
+    """Bytes of a unit in a panel of ``stored`` numbers, see :func:`tile`."""
     return PLAIN[stored].elem_bytes if stored in PLAIN else layout(kind).unit_bytes
 
 
 def _added(places: list[Value], sums: list[Value], vecs: int, masks: list[Value] | None) -> list[Value]:
-    """The sums plus what is in memory.  All is read before anything is written: two rows may be the same."""
+    """The sums plus the result in memory.
+
+    Everything is loaded before anything is stored, as two rows may be the same.
+    """
     out = []
     for i, acc in enumerate(sums):
         place = places[i // vecs] + (i % vecs) * acc.count * 4
@@ -93,9 +95,9 @@ def _write(places: list[Value], sums: list[Value], vecs: int, masks: list[Value]
 
 @dataclass(frozen=True)
 class _Sides:
-    """Where a tile's sides lie: ``vecs`` vectors of a panel by ``rows`` rows of activations.
+    """Loads the operands of a tile: ``vecs`` vectors of a panel, and ``rows`` rows of activations.
 
-    ``stored``: the type of numbers that are widened when they are read, or nothing.
+    ``stored``: the type of numbers that are widened when they are loaded, or an empty text.
     """
 
     shape: Layout
@@ -111,7 +113,7 @@ class _Sides:
 
     @property
     def across(self) -> int:
-        """Vectors of weights in a row of units: they hold as many columns as sums have."""
+        """Vectors of weights in a row of units."""
         return self.vecs * self.shape.rows_of_sums
 
     @property
@@ -121,7 +123,7 @@ class _Sides:
 
     @property
     def units_at_once(self) -> int:
-        """Units of a row that are read at once: a vector of them where one of its lanes can be an operand (NEON)."""
+        """Units of a row that are loaded at once: a vector of them if a lane of it can be an operand (NEON)."""
         return 4 if features.has("neon") and self.shape.rows_of_sums == 1 else 1
 
     @property
@@ -137,7 +139,7 @@ class _Sides:
         return [values.load(panel, self.lanes, at + i * self.shape.width * 4) for i in range(self.across)]
 
     def activations(self, x: Value, row: int, unit: int) -> list[Value]:
-        """Units of row (or pair of rows) ``row`` that are read at once, each as vectors of weights are multiplied."""
+        """The units of a row (or pair of rows) that are loaded at once, each broadcast to a vector."""
         s = self.shape
         group, inside = divmod(unit, s.together)
         at = (group * self.rows + row * s.rows_of_sums) * s.row_bytes + inside * s.unit_bytes
@@ -184,11 +186,13 @@ class _Sides:
         if kind == "f32":
             return y.fma(w, acc)
         if self.units_at_once > 1:
-            return way_of(kind)(acc, w, y)  # a lane can be chosen of the second operand; LLVM does not exchange them
+            return way_of(kind)(
+                acc, w, y
+            )  # a lane can be selected of the second operand only; LLVM does not exchange the operands
         return way_of(kind)(acc, y, w)
 
     def by_rows(self, sums: list[Value]) -> list[Value]:
-        """Sums as vectors of the result's rows, ``vecs`` for each: pairs of rows are taken apart."""
+        """Sums as vectors of the result's rows, ``vecs`` for each: pairs of rows are separated."""
         if self.shape.rows_of_sums == 1:
             return sums
         rows: list[Value] = []
@@ -226,7 +230,7 @@ def _int8_sums(
     across, down = sides.across, sides.down
 
     def of_rows(a: Value, at: int) -> Value:
-        """A number of each row that sums are of: of one row everywhere, of two as their sums lie."""
+        """A number of each row, broadcast to the lanes of its sums."""
         return values.load(a, F32, at).splat(s.width) if s.rows_of_sums == 1 else values.load(a, floats, at)
 
     group = s.quantum
@@ -256,7 +260,7 @@ def _int8_sums(
 
 
 class _Groups:
-    """What a group of a panel is that a product packed itself."""
+    """A group of a panel that a product packed itself."""
 
     def __init__(self, sides: _Sides) -> None:
         self.sides, self.shape = sides, sides.shape
@@ -284,9 +288,9 @@ class _Groups:
 
 
 class _Blocks:
-    """What a group of a panel is whose blocks were packed once, side by side (:mod:`.packed`).
+    """A group of a panel of packed weights (:mod:`.packed`).
 
-    Weights are unsigned, so sums begin with what is packed with the activations.
+    Weights are unsigned, so sums start with the value that is packed with the activations.
     """
 
     def __init__(self, sides: _Sides) -> None:
@@ -294,7 +298,7 @@ class _Blocks:
         form = form_of(sides.stored, self.shape.kind + (" with minima" if self.shape.has_minima else ""))
         assert form is not None
         self.step_bytes = form.rows * form.block_bytes
-        self._factors_at = [form.rows * sum(p.size for p in form.pieces[:n]) for n in range(1, len(form.pieces))]
+        self._factors_at = [form.rows * sum(p.size for p in form.fields[:n]) for n in range(1, len(form.fields))]
 
     def dots(self, panel: Value, x: Value) -> list[Value]:
         s, sides = self.shape, self.sides

@@ -1,8 +1,8 @@
-"""Weights into the panels of a matrix product: a kernel of its own, which products call by its address.
+"""Packs weights into the panels of a matrix product; products call this kernel by its address.
 
-A product's kernel knows how panels are multiplied, this one how weights of a type, in whatever order, become panels of
-a kind (:mod:`.layout`).  So every type goes with every product, and neither is compiled for the other.  The
-same kernel packs weights once, for :mod:`ggplug_cpu.packed`.
+A product's kernel multiplies panels; this kernel makes panels of a kind (:mod:`.layout`) from weights of a type, in any
+order.  So every type can be combined with every product without being compiled for it.  The same kernel makes packed
+weights, for :mod:`ggplug_cpu.packed`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from ggplug_cpu.ops.mul_mat.layout import layout
 from ggplug_cpu.ops.mul_mat.pack import pack_columns, pack_weights
 from ggplug_cpu.ops.mul_mat.patches import pack_patches
 from ggplug_cpu.ops.mul_mat.rows import Product
-from ggplug_cpu.parameters import Parameters, integer, read, written
+from ggplug_cpu.parameters import Parameters, destination, integer, source
 from ggplug_cpu.types import BLOCKS, PLAIN
 
 
 class Packing(Parameters):
     """A block of weights: ``numbers`` numbers, from ``k`` on, of rows ``m_first`` to ``m_last`` of a matrix."""
 
-    weights = read("nb0", "nb1")
+    weights = source("nb0", "nb1")
     """The matrix."""
-    panels = written()
+    panels = destination()
     m_first = integer()
     m_last = integer()
     k = integer()
     numbers = integer()
-    room = integer()
-    """Where scattered numbers are collected: a vector's width of rows, as f32."""
+    gathered_at = integer()
+    """The address at which scattered numbers are gathered: a vector's width of rows, as f32."""
 
 
 @device_function
-def pack_block(product, base, m_first, m_last, k, numbers, panels, words, room):  # type: ignore[no-untyped-def]
-    """Have the kernel of a product pack a block of the matrix at ``base``; its words are made at ``words``."""
+def pack_block(product, base, m_first, m_last, k, numbers, panels, words, gathered_at):  # type: ignore[no-untyped-def]
+    """Calls the packing kernel of a product for a block of the matrix at ``base``; stores its parameters at
+    ``words``.
+    """
     store_word(words, base)
     store_word(words + 8, Product.weights.nb0(product))
     store_word(words + 16, Product.weights.nb1(product))
@@ -43,19 +45,19 @@ def pack_block(product, base, m_first, m_last, k, numbers, panels, words, room):
     store_word(words + 40, m_last)
     store_word(words + 48, k)
     store_word(words + 56, numbers)
-    store_word(words + 64, room)
+    store_word(words + 64, gathered_at)
     call_2(Product.pack(product), product, words)
 
 
 @kernel
 def pack_panels(kind: str, weights: str, order: str = "rows") -> Body:
-    """A block of weights of a type into panels of ``kind``.
+    """Packs a block of weights of a type into panels of ``kind``.
 
     Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of neighbouring rows
     are, ``scattered`` where neither.  The last two are for plain types, ``columns`` with kind ``f32``.  ``windows`` and
     ``stretched windows``, with kind ``f32``, are weights that are an image's: see :mod:`.patches`.
 
-    In place of a context it is given the address of the product's words, which only windows read.
+    Its first argument is the address of the product's parameters, in place of a context; only windows read them.
     """
     if order == "columns":
         pack = _adjacent_rows(weights)
@@ -123,16 +125,20 @@ def _scattered_rows(kind: str, weights: str) -> DeviceFunction:
 
     @device_function
     def pack(product, params, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
-        row_stride, stride, room = Packing.weights.nb1(params), Packing.weights.nb0(params), Packing.room(params)
+        row_stride, stride, gathered_at = (
+            Packing.weights.nb1(params),
+            Packing.weights.nb0(params),
+            Packing.gathered_at(params),
+        )
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         for m in range(m_first, m_last, width):
             rows = min(m_last - m, width)
             for r in range(rows):
                 for i in range(numbers):
-                    store_f32(room + 4 * (r * numbers + i), read(base + (m + r) * row_stride + (k + i) * stride))
+                    store_f32(gathered_at + 4 * (r * numbers + i), read(base + (m + r) * row_stride + (k + i) * stride))
             column = m - m_first
             place = panels + column // columns * panel_bytes + column % columns * unit_bytes
-            pack_some(place, room, numbers * 4, rows, numbers)
+            pack_some(place, gathered_at, numbers * 4, rows, numbers)
 
     return pack
 

@@ -1,1 +1,1 @@
-"""Normalisation of rows, alone and with what is around it."""
+"""Normalisation of rows, and groups around it."""

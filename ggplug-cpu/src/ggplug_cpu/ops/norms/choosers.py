@@ -1,4 +1,4 @@
-"""Normalisation of rows: alone, of a sum, with what becomes of the result."""
+"""Normalisation of rows: single nodes, and groups with elementwise nodes before and after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ggplug.patterns import Names, Pattern, chain, of, pattern
 from ggplug.tensor import Tensor
 from ggplug.types import F32
 from ggplug_cpu.choosing.chooser import Chooser, GroupChooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, slot_of, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, slot_of, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Shape, row_nest, words_of
 from ggplug_cpu.choosing.places import PLAIN, reader, reading, writing
 from ggplug_cpu.choosing.programs import KINDS, NOTHING, Chained, Source, chained
@@ -21,20 +21,20 @@ from ggplug_cpu.tape import WORKSPACE, Entry
 
 
 def row_norm(node: Tensor) -> Entries | Decline:
-    """y = f(row of x) x, perhaps less the row's mean."""
+    """y = f(row of x) x, perhaps minus the row's mean."""
     return fused(Group((node,)), {})
 
 
 def group_norm(node: Tensor) -> Entries | Decline:
     """y = (x - mean) / sqrt(var + eps) over groups of channels: those of contiguous tensors are rows."""
-    op, x = node.op, given(node, 0)
+    op, x = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.GroupNorm)
     n0, n1, channels, batches = node.ne
     if x.type not in PLAIN:
         return Decline(f"the CPU device does not normalise groups of {x.type.name}")
     entries: tuple[Entry, ...] = ()
     workspace, at = 0, Ref(source(0))
-    nb = node.nb  # not x's: extents of one have any strides in a contiguous tensor
+    nb = node.nb  # not x's: along extents of one a contiguous tensor has any strides
     if not x.is_contiguous():
         at = Ref(WORKSPACE)
         entries, workspace = (copy_bytes(x.type, x.ne, Shape.of(node), Shape.of(x), at, Ref(source(0))),), node.nbytes
@@ -56,15 +56,18 @@ def group_norm(node: Tensor) -> Entries | Decline:
 
 
 def fused(group: Group, names: Names) -> Entries | Decline:
-    """y = f(norm(g(a, b, ...)), w, ...): elementwise nodes before and behind a norm.  The row may be written, too."""
+    """y = f(norm(g(a, b, ...)), w, ...): elementwise nodes before and after a norm.
+
+    The normalised row may be stored, too.
+    """
     nodes = group.nodes
     at = next(i for i, node in enumerate(nodes) if isinstance(node.op, ops.RowNorm))
-    normed, x = nodes[at], given(nodes[at], 0)
+    normed, x = nodes[at], source_tensor(nodes[at], 0)
     assert isinstance(normed.op, ops.RowNorm)
     if x.type not in PLAIN:
         return Decline(f"the CPU device does not normalise {x.type.name} within a group")
     if any(kept and node not in (x, group.node) for node, kept in zip(nodes, group.kept, strict=True)):
-        return Decline("of results inside of a group with a norm only what it normalises may be written")
+        return Decline("inside a group with a norm, only the row that it normalises may be read by other nodes")
     step, _ = FIRST_STEPS[normed.op.name]
     before = chained(nodes[:at], rounded=True) if at else NOTHING
     behind: Chained | Decline = NOTHING
@@ -88,7 +91,7 @@ def _entries(group: Group, normed: Tensor, x: Tensor, before: Chained, behind: C
         if shape is None:
             return Decline(f"{s.tensor!r} is repeated along a part of an axis")
         if s.tensor not in group.sources or reader(s.tensor.type) is None:
-            return Decline(f"the CPU device does not read {s.tensor!r} beside a norm")
+            return Decline(f"the CPU device does not read {s.tensor!r} together with a norm")
         spread.append(shape)
     shapes = [Shape.of(node), *spread, *([Shape.of(x)] if keeps else [])]
     places: list[Place] = [writing(Ref(RESULT), node.type, node.nb[0])]

@@ -1,9 +1,9 @@
 """Normalisation of rows: each is scaled by a number computed from it.
 
-Sums are f64, as in ggml; the rest is f32.  A row is computed by one thread.  Where the number that it is scaled
-by, or a distance from its mean, may leave the range of f32, the row is multiplied by a power of two before.  What a row
-is may be computed first (the sum of a residual and what is added to it), and what becomes of it, too (its scale and
-shift): see :func:`norm`.
+Sums are f64, as in ggml; the rest is f32.  A row is computed by one thread.  Where the scale factor or
+a distance from the mean may leave the range of f32, the row is multiplied by a power of two before.  Programs may
+compute the row first (the sum of a residual and another row), and the result from the normalised row (scale and shift):
+see :func:`norm`.
 """
 
 from __future__ import annotations
@@ -16,43 +16,45 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.parameters import emitted_number, real, reals
-from ggplug_cpu.parts.nest import RowOperand, Rows, over_rows, read_row, written_row
+from ggplug_cpu.parts.nest import RowOperand, Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.programs import over_vectors, parsed, read, write
 from ggplug_cpu.parts.rows import ARGUMENTS, read_rows, write_row
 from ggplug_cpu.parts.sums import add_to_moments, no_moments, totals
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, F64, Value, emitted
 
-#: By the op's name, the first step of a program behind it, and how many numbers of the row that step needs.
+#: Op's name -> (first step of the program after it, how many parameters of the row that step takes).
 FIRST_STEPS = {"norm": ("normalised(x0)", 2), "rms_norm": ("resized(x0)", 1), "l2_norm": ("resized(x0)", 1)}
 
 _LARGE, _SMALL = 1e33, 1e-36
-"""Sizes of rows between which all is in the range of f32: a distance is at most the size times the root of 2**31."""
+"""Norms of rows between which nothing leaves the range of f32: a distance is at most the size times the root of
+2**31.
+"""
 _DOWN, _UP = 2.0**-64, 2.0**64
 
 
 class Norm(Rows):
-    """Rows along ne0; other operands follow: see :func:`norm_parameters`."""
+    """Rows of the result along ne0; the other operands follow: see :func:`norm_parameters`."""
 
-    y = written_row()
+    y = destination_row()
     eps = real()
     constants = reals()
-    """The parameters of the steps before and behind."""
+    """The parameters of the steps of both programs."""
 
 
 @functools.cache
 def norm_parameters(before: int, behind: int, keeps: bool) -> type[Norm]:
     """The parameters of :func:`norm`.
 
-    ``x0``, ``x1``, ...: the ``before`` sources of the row; ``w0``, ``w1``, ...: the ``behind`` sources of what becomes
-    of it; ``row``, where it ``keeps`` the row, is where that is written.
+    ``x0``, ``x1``, ...: the sources of the program ``before``; ``w0``, ``w1``, ...: those of the program ``behind``;
+    ``row``: where the row is stored, if the kernel ``keeps`` it.
     """
-    fields = {f"x{i}": read_row() for i in range(before)} | {f"w{i}": read_row() for i in range(behind)}
-    return type("Norm", (Norm,), fields | ({"row": written_row()} if keeps else {}))
+    fields = {f"x{i}": source_row() for i in range(before)} | {f"w{i}": source_row() for i in range(behind)}
+    return type("Norm", (Norm,), fields | ({"row": destination_row()} if keeps else {}))
 
 
 def scratch_bytes(n: int, operands: int) -> int:
-    """What the kernel needs of a thread's scratch for rows of ``n`` with so many operands, the result included."""
+    """Bytes of scratch memory for rows of ``n`` elements; ``operands`` counts the result, too."""
     return ARGUMENTS + 4 * n * (operands + 1)
 
 
@@ -60,8 +62,8 @@ def scratch_bytes(n: int, operands: int) -> int:
 def norm(name: str, before: str = "", behind: str = "", keeps: bool = False) -> Body:
     """(x - mean) / sqrt(var + eps), x / sqrt(mean(x²) + eps) or, for ``l2_norm``, x / max(|x|, eps).
 
-    ``before``: a program for the row x, which otherwise is the source; ``behind``: one for what becomes of the result,
-    which begins with the op's :data:`FIRST_STEPS`; ``keeps``: the row x is written, too.
+    ``before``: the program that computes the row x; without it x is the source.  ``behind``: the program that computes
+    the result; it begins with the op's :data:`FIRST_STEPS`.  ``keeps``: the row x is stored, too.
     """
     first_sources = parsed(before).sources if before else 1
     parameters = norm_parameters(first_sources, parsed(behind).sources - 1 if behind else 0, keeps)
@@ -76,10 +78,10 @@ def norm(name: str, before: str = "", behind: str = "", keeps: bool = False) -> 
 
 
 def normalisation(parameters: type[Norm], name: str, before: str, behind: str) -> tuple[DeviceFunction, DeviceFunction]:
-    """``measure(memory, params, n, places)`` and ``finish(memory, params, n, places, measured)``: a row of ``n``.
+    """``measure(memory, params, n, places)`` and ``finish(memory, params, n, places, measured)``.
 
-    The operands' rows begin at ``places``.  ``memory`` is scratch, of which the row itself is at
-    :data:`~ggplug_cpu.parts.rows.ARGUMENTS`; ``measured`` is where it lies, the mean, and what it is multiplied by.
+    The operands' rows of ``n`` elements begin at ``places``.  ``memory``: scratch memory, with the row itself at
+    :data:`~ggplug_cpu.parts.rows.ARGUMENTS`; ``measured``: the row's address, its mean and its scale factor.
     """
     find, compute = _place(parameters, before), _sums(parameters, name, before)
     result = _result(parameters, name, before, behind)
@@ -93,7 +95,7 @@ def normalisation(parameters: type[Norm], name: str, before: str, behind: str) -
         per_number, eps, mean = 1.0 / n, Norm.eps(params), 0.0
         if centred:
             mean = centre + distances * per_number
-            # at least an n-th of the squares is left, however far the row's first number lies from the mean
+            # at least an n-th of the sum of squares remains, however far the row's first number is from the mean
             squares -= distances * distances * per_number
         size = math.sqrt(squares) if euclidean else math.sqrt(squares * per_number + eps)
         if euclidean and not size > eps:  # also where it is NaN
@@ -115,14 +117,14 @@ def normalisation(parameters: type[Norm], name: str, before: str, behind: str) -
 
 @emitted("i64(i64, i64, i64, f64)")
 def _multiplied(memory: Value, p: Value, n: Value, unit: Value) -> Value:
-    """Where the row at ``p`` lies, multiplied by ``unit``."""
-    room = memory + ARGUMENTS
-    parsed("resized(x0)").emit(room, [p], n, lambda index: unit.convert(F32))
-    return room
+    """Multiplies the row at ``p`` by ``unit`` into scratch memory; returns its address there."""
+    scratch_row = memory + ARGUMENTS
+    parsed("resized(x0)").emit(scratch_row, [p], n, lambda index: unit.convert(F32))
+    return scratch_row
 
 
-def _rooms(parameters: type[Norm], memory: Value, n: Value) -> dict[str, Value]:
-    """Room for a row of every operand, and one for the row that is normalised."""
+def _scratch_rows(parameters: type[Norm], memory: Value, n: Value) -> dict[str, Value]:
+    """The scratch rows of the operands, by name, and under the empty name that of the normalised row."""
     names = ["", *(name for name, field in parameters.fields.items() if isinstance(field, RowOperand))]
     return {name: memory + ARGUMENTS + n * (4 * i) for i, name in enumerate(names)}
 
@@ -134,34 +136,36 @@ def _named(parameters: type[Norm], places: Value) -> dict[str, tuple[RowOperand,
 
 
 def _read(parameters: type[Norm], prefix: str, memory: Value, params: Value, n: Value, places: Value) -> list[Value]:
-    """Rows of the operands whose names begin with ``prefix``, as f32."""
+    """The addresses of f32 rows of the operands whose names begin with ``prefix``."""
     mine = {
         name: found for name, found in _named(parameters, places).items() if name[0] == prefix and name[1:].isdigit()
     }
-    rooms = _rooms(parameters, memory, n)
+    scratch_rows = _scratch_rows(parameters, memory, n)
     operands, where = [o for o, _ in mine.values()], [place for _, place in mine.values()]
-    return read_rows(operands, memory, params, where, n, [rooms[name] for name in mine])
+    return read_rows(operands, memory, params, where, n, [scratch_rows[name] for name in mine])
 
 
 def _place(parameters: type[Norm], before: str) -> Intrinsic:
-    """``find(memory, params, n, places)``: where the row to be normalised lies as f32, or will when it is computed."""
+    """``find(memory, params, n, places)``: the address of the row to be normalised, as f32; it may have to be
+    computed yet.
+    """
 
     def emit(memory: Value, params: Value, n: Value, places: Value) -> Value:
         if not before:
             return _read(parameters, "x", memory, params, n, places)[0]
-        room, named = _rooms(parameters, memory, n)[""], _named(parameters, places)
+        scratch_row, named = _scratch_rows(parameters, memory, n)[""], _named(parameters, places)
         if "row" not in named:
-            return room
+            return scratch_row
         operand, place = named["row"]
-        return emitted_number(operand.convert, params).equal(0).select(place, room)
+        return emitted_number(operand.convert, params).equal(0).select(place, scratch_row)
 
     return emitted(f"i64(i64, i64, i64, i64*{len(parameters.row_operands())})")(emit)
 
 
 def _sums(parameters: type[Norm], name: str, before: str) -> Intrinsic:
-    """``compute(memory, params, n, places, p)``: the row at ``p``, and of it three numbers.
+    """``compute(memory, params, n, places, p)`` computes the row at ``p``; returns three numbers.
 
-    These are the row's first number c, or 0 where there is no mean, and the sums of all x - c and of their squares.
+    These are the row's first number c, or 0 for ops without a mean, and the sums of x - c and of their squares.
     """
     program, centred = parsed(before) if before else None, name == "norm"
 
@@ -193,7 +197,7 @@ def _sums(parameters: type[Norm], name: str, before: str) -> Intrinsic:
 
 
 def _result(parameters: type[Norm], name: str, before: str, behind: str) -> Intrinsic:
-    """``finish(memory, params, n, places, p, mean, factor)``: the result of the row at ``p``."""
+    """``finish(memory, params, n, places, p, mean, factor)`` stores the result of the row at ``p``."""
     step, numbers = FIRST_STEPS[name]
     program = parsed(behind or step)
     used = parsed(before).constants if before else 0
@@ -208,7 +212,7 @@ def _result(parameters: type[Norm], name: str, before: str, behind: str) -> Intr
 
         sources = _read(parameters, "w", memory, params, n, places)
         operand, y = _named(parameters, places)["y"]
-        with write_row(operand, memory, params, y, n, _rooms(parameters, memory, n)["y"]) as place:
+        with write_row(operand, memory, params, y, n, _scratch_rows(parameters, memory, n)["y"]) as place:
             program.emit(place, [p, *sources], n, constant)
 
     return emitted(f"void(i64, i64, i64, i64*{len(parameters.row_operands())}, i64, f64, f64)")(emit)

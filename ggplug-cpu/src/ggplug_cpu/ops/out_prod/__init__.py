@@ -1,1 +1,1 @@
-"""Products of columns."""
+"""Outer products summed over columns (``out_prod``)."""

@@ -1,11 +1,11 @@
-"""Products of columns."""
+"""Outer products summed over columns (``out_prod``)."""
 
 from __future__ import annotations
 
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import reading
 from ggplug_cpu.ops.out_prod import kernels
 from ggplug_cpu.parameters import Place, Ref
@@ -14,7 +14,7 @@ from ggplug_cpu.tape import Entry
 
 def out_prod(node: Tensor) -> Entries:
     """y[m, n] = sum over k of a[m, k] b[n, k]."""
-    a, b = given(node, 0), given(node, 1)
+    a, b = source_tensor(node, 0), source_tensor(node, 1)
     words = kernels.OutProd.words(
         y=Place(Ref(RESULT)),
         a=reading(Ref(source(0)), a.type, *a.nb),

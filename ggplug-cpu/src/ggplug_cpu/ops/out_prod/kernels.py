@@ -1,4 +1,4 @@
-"""Products of columns: to a few rows of the result, rows of a are added one after the other."""
+"""Outer products summed over columns: rows of a are accumulated in a few rows of the result."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import functools
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import aborted, scratch
-from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, integer, written
-from ggplug_cpu.parameters import read as read_operand
-from ggplug_cpu.parts.nest import BLOCK, share
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, read
+from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, destination, integer, source
+from ggplug_cpu.parts.nest import BLOCK, thread_range
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, read
 from ggplug_cpu.simd.values import F32, Value, emitted, first_lanes, load, loop, masked_load, masked_store, vector
 
 #: Rows of the result that a row of a is added to at a time.
@@ -20,26 +19,26 @@ GROUP = 4
 class OutProd(Parameters):
     """y[:, j] = the sum over i < k of b[j, i] a[:, i], for ``n`` rows of ``m`` in ``batches2`` by ``batches3``."""
 
-    y = written()
-    a = read_operand(STRIDES, CONVERTED)
-    b = read_operand(STRIDES, "convert")
+    y = destination()
+    a = source(STRIDES, CONVERTED)
+    b = source(STRIDES, "convert")
     m = integer()
     n = integer()
     k = integer()
     batches2 = integer()
     batches3 = integer()
     each2 = integer()
-    """How many matrices of b one of a serves."""
+    """The number of matrices of b that use one matrix of a."""
     each3 = integer()
 
 
-#: What the kernel needs of a thread's scratch.
-SCRATCH_BYTES = ARGUMENTS + ROOM + 4 * 64
+#: Bytes of scratch memory of the kernel.
+SCRATCH_BYTES = ARGUMENTS + ROW_BYTES + 4 * 64
 
 
 @functools.cache
 def _accumulate(rows: int) -> Intrinsic:
-    """``(y, stride, x, factors, m)``: to each of ``rows`` rows at ``y``, the row at ``x`` times its factor."""
+    """``(y, stride, x, factors, m)`` adds the row at ``x`` times a factor to each of ``rows`` rows at ``y``."""
 
     def emit(y: Value, stride: Value, x: Value, factors: Value, m: Value) -> None:
         width = simd.width("f32")
@@ -60,14 +59,14 @@ def _accumulate(rows: int) -> Intrinsic:
 
 @kernel
 def out_prod() -> Body:
-    """Tasks are blocks of a few rows."""
+    """Computes blocks of a few rows."""
     several, single, group = _accumulate(GROUP), _accumulate(1), GROUP
 
     def body(ctx: int, params: int) -> None:
         m, n, k = OutProd.m(params), OutProd.n(params), OutProd.k(params)
         blocks, groups = (m + BLOCK - 1) // BLOCK, (n + group - 1) // group
-        x_room, factors_room = scratch(ctx) + ARGUMENTS, scratch(ctx) + ARGUMENTS + ROOM
-        first, end = share(ctx, blocks * groups * OutProd.batches2(params) * OutProd.batches3(params))
+        x_scratch, factors_scratch = scratch(ctx) + ARGUMENTS, scratch(ctx) + ARGUMENTS + ROW_BYTES
+        first, end = thread_range(ctx, blocks * groups * OutProd.batches2(params) * OutProd.batches3(params))
         for task in range(first, end):
             if aborted(ctx):
                 return
@@ -84,8 +83,8 @@ def out_prod() -> Body:
             for j in range(count):
                 simd.fill_bytes(y + 4 * m * j, 0, 4 * width)
             for _ in range(k):
-                p = read(ctx, OutProd.a.convert(params), a, OutProd.a.nb0(params), width, x_room)
-                q = read(ctx, OutProd.b.convert(params), b, OutProd.b.nb0(params), count, factors_room)
+                p = read(ctx, OutProd.a.convert(params), a, OutProd.a.nb0(params), width, x_scratch)
+                q = read(ctx, OutProd.b.convert(params), b, OutProd.b.nb0(params), count, factors_scratch)
                 if count == group:
                     several(y, 4 * m, p, q, width)
                 else:

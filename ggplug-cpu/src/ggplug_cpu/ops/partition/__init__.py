@@ -1,1 +1,1 @@
-"""Windows of an image, and relative positions."""
+"""Partition of images into windows, and relative positions."""

@@ -1,11 +1,11 @@
-"""Windows of an image apart and together again, and relative positions."""
+"""Partition of images into windows, the reverse, and relative positions."""
 
 from __future__ import annotations
 
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.ops.copy.choosers import copied
 from ggplug_cpu.ops.copy.ready import in_f32
 from ggplug_cpu.ops.partition.kernels import Partition, RelativePositions, add_relative_positions, partition
@@ -16,7 +16,7 @@ from ggplug_cpu.tape import Entry
 def win_part(node: Tensor) -> Entries:
     """y[:, i, j, window] = a row of x, or zeros."""
     assert isinstance(node.op, ops.WinPart)
-    x = given(node, 0)
+    x = source_tensor(node, 0)
     return _entries(node, "apart", node.op.w, x.ne[1], x.ne[2])
 
 
@@ -27,7 +27,7 @@ def win_unpart(node: Tensor) -> Entries:
 
 
 def _entries(node: Tensor, direction: str, w: int, width: int, height: int) -> Entries:
-    ready = in_f32(given(node, 0), Ref(source(0)), rows=True)
+    ready = in_f32(source_tensor(node, 0), Ref(source(0)), rows=True)
     words = Partition.words(
         y=Place(Ref(RESULT), node.nb),
         x=ready.as_place(),
@@ -43,8 +43,8 @@ def _entries(node: Tensor, direction: str, w: int, width: int, height: int) -> E
 
 
 def get_rel_pos(node: Tensor) -> Entries:
-    """y[:, i, j] = x[:, n - 1 - i + j]: a copy that goes backwards along ne1."""
-    x = given(node, 0)
+    """y[:, i, j] = x[:, n - 1 - i + j]: a copy with a negative stride along ne1."""
+    x = source_tensor(node, 0)
     last = Ref(source(0), (node.ne[1] - 1) * x.nb[1])
     nb = (x.nb[0], -x.nb[1], x.nb[1], 0)
     return Entries(*copied(x.type, node.type, node.ne, last, nb, Ref(RESULT), node.nb))
@@ -52,7 +52,7 @@ def get_rel_pos(node: Tensor) -> Entries:
 
 def add_rel_pos(node: Tensor) -> Entries:
     """y[i + K j, row] = a[i + K j, row] + pw[i, row] + ph[j, row]."""
-    pw = given(node, 1)
+    pw = source_tensor(node, 1)
     words = RelativePositions.words(
         y=Place(Ref(RESULT)),
         a=Place(Ref(source(0))),

@@ -1,4 +1,4 @@
-"""Windows of an image apart and together again, and relative positions added."""
+"""Partition of images into windows, the reverse, and sums with relative positions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import functools
 
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, read, written
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.simd import values, width
 from ggplug_cpu.simd.values import F32, Value, emitted, first_lanes, loop, vector
 
@@ -15,8 +15,8 @@ from ggplug_cpu.simd.values import F32, Value, emitted, first_lanes, loop, vecto
 class Partition(Parameters):
     """Rows of ``size`` bytes: an image of ``width`` by ``height``, ``across`` by ``down`` windows of ``w`` by ``w``."""
 
-    y = written(STRIDES)
-    x = read(STRIDES)
+    y = destination(STRIDES)
+    x = source(STRIDES)
     size = integer()
     width = integer()
     height = integer()
@@ -26,25 +26,25 @@ class Partition(Parameters):
 
 
 class RelativePositions(Parameters):
-    """Rows of ``k`` by ``k`` f32 without gaps, for each of which ``pw`` and ``ph`` have ``k``."""
+    """Contiguous rows of ``k`` by ``k`` f32; ``pw`` and ``ph`` have ``k`` f32 for each."""
 
-    y = written()
-    a = read()
-    pw = read()
-    ph = read()
+    y = destination()
+    a = source()
+    pw = source()
+    ph = source()
     k = integer()
     rows = integer()
 
 
 @kernel
 def partition(direction: str) -> Body:
-    """``apart``: y are windows of x, filled with zeros.  ``together``: x are windows of y."""
+    """``apart``: y has the windows of x, padded with zeros.  ``together``: x has the windows of y."""
     apart = direction == "apart"
 
     def body(ctx: int, params: int) -> None:
         w, size, across = Partition.w(params), Partition.size(params), Partition.across(params)
         wide, high = Partition.width(params), Partition.height(params)
-        first, end = share(ctx, across * Partition.down(params) * w * w)
+        first, end = thread_range(ctx, across * Partition.down(params) * w * w)
         for row in range(first, end):
             i, above = row % w, row // w
             j, window = above % w, above // w
@@ -69,14 +69,14 @@ def partition(direction: str) -> Body:
 
 @kernel
 def add_relative_positions() -> Body:
-    """Row by row; the result may be where ``a`` is."""
+    """Computes row after row; the result may be in place of ``a``."""
     add = _add_both()
 
     def body(ctx: int, params: int) -> None:
         k = RelativePositions.k(params)
         y, a = RelativePositions.y.address(params), RelativePositions.a.address(params)
         pw, ph = RelativePositions.pw.address(params), RelativePositions.ph.address(params)
-        first, end = share(ctx, RelativePositions.rows(params))
+        first, end = thread_range(ctx, RelativePositions.rows(params))
         for row in range(first, end):
             for j in range(k):
                 place = 4 * (row * k + j) * k
@@ -87,7 +87,7 @@ def add_relative_positions() -> Body:
 
 @functools.cache
 def _add_both() -> Intrinsic:
-    """``(y, a, b, number, n)``: ``n`` f32, y = a + b + number."""
+    """``(y, a, b, number, n)``: y = a + b + number, for ``n`` f32."""
     lanes = width("f32")
     floats = vector(F32, lanes)
 

@@ -1,1 +1,1 @@
-"""Layers whose state goes from token to token."""
+"""Recurrent layers."""

@@ -1,4 +1,4 @@
-"""Layers whose state goes from token to token."""
+"""Recurrent layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ggplug import ops
 from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.ops.recurrent import kernels
 from ggplug_cpu.ops.recurrent.kernels import Convolved, Delta, Matrices, Scanned
 from ggplug_cpu.parameters import Place, Ref
@@ -14,12 +14,12 @@ from ggplug_cpu.tape import Entry
 
 
 def _placed(node: Tensor, index: int) -> Place:
-    return Place(Ref(source(index)), given(node, index).nb)
+    return Place(Ref(source(index)), source_tensor(node, index).nb)
 
 
 def ssm_conv(node: Tensor) -> Entries | Decline:
     """y[c, t, s] = the sum over k of x[t + k, c, s] kernel[k, c]."""
-    x, weights = given(node, 0), given(node, 1)
+    x, weights = source_tensor(node, 0), source_tensor(node, 1)
     if max(x.nb[1], weights.nb[1]) >= 1 << 26:
         return Decline("rows of 64 MiB and more are not gathered on the CPU")
     words = Convolved.words(
@@ -35,8 +35,8 @@ def ssm_conv(node: Tensor) -> Entries | Decline:
 
 
 def ssm_scan(node: Tensor) -> Entries:
-    """The state of each row decays, and takes something in; the answer is its product with c."""
-    s, x, a, b = given(node, 0), given(node, 1), given(node, 3), given(node, 4)
+    """Each row of the state decays and accumulates an input; y is its product with c."""
+    s, x, a, b = source_tensor(node, 0), source_tensor(node, 1), source_tensor(node, 3), source_tensor(node, 4)
     assert isinstance(node.op, ops.SsmScan)
     words = Scanned.words(
         y=Place(Ref(RESULT)),
@@ -65,7 +65,7 @@ def ssm_scan(node: Tensor) -> Entries:
 
 def matrices(node: Tensor) -> Entries:
     """The state of each head is a matrix: rwkv_wkv6, rwkv_wkv7, gated_linear_attn."""
-    op, like = node.op, given(node, 0)
+    op, like = node.op, source_tensor(node, 0)
     assert op is not None
     last = len(node.src) - 1
     places = {name: _placed(node, i) if i < last else Place() for i, name in enumerate(_SOURCES)}
@@ -77,7 +77,7 @@ def matrices(node: Tensor) -> Entries:
         size=size,
         heads=heads,
         tokens=tokens,
-        sequences=given(node, last).ne[1],
+        sequences=source_tensor(node, last).ne[1],
         scale=op.scale if isinstance(op, ops.GatedLinearAttn) else 1.0,
     )
     return Entries((Entry(kernels.matrices(op.name), words, tasks(size * like.size, 2)),))
@@ -87,8 +87,8 @@ _SOURCES = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 def gated_delta_net(node: Tensor) -> Entries:
-    """The state of each head is a matrix that is corrected by what it has to answer."""
-    q, k, v, g = (given(node, i) for i in range(4))
+    """The state of each head is a matrix, updated by the delta rule."""
+    q, k, v, g = (source_tensor(node, i) for i in range(4))
     assert isinstance(node.op, ops.GatedDeltaNet)
     size, heads, tokens, sequences = v.ne
     words = Delta.words(
@@ -105,8 +105,8 @@ def gated_delta_net(node: Tensor) -> Entries:
         sequences=sequences,
         q_heads=q.ne[1],
         k_heads=k.ne[1],
-        q_share=sequences // q.ne[3],
-        k_share=sequences // k.ne[3],
+        q_ratio=sequences // q.ne[3],
+        k_ratio=sequences // k.ne[3],
         gates=g.ne[0],
         snapshots=node.op.snapshots,
         states=4 * v.size,

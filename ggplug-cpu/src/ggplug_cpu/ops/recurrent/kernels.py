@@ -1,7 +1,7 @@
-"""Layers whose state goes from token to token: see :mod:`ggplug.ops.recurrent`.
+"""Recurrent layers: see :mod:`ggplug.ops.recurrent`.
 
-A thread takes the heads of a sequence as a whole, from the first token to the last.  States are changed where they
-end up in the result; vectors lie along a row of a state.
+A thread computes a head of a sequence from the first token to the last.  States are updated in the result, in place;
+vectors lie along a row of a state.
 """
 
 from __future__ import annotations
@@ -9,21 +9,20 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, real, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, real, source
 from ggplug_cpu.parts.faults import fault
 from ggplug_cpu.parts.formulas import softplus
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, I32, Value, constant, constants, emitted, first_lanes, loop, vector
 
 
 class Convolved(Parameters):
-    """``channels`` by ``tokens`` by ``sequences`` sums of ``taps`` products; y and others' rows are contiguous."""
+    """``channels`` by ``tokens`` by ``sequences`` sums of ``taps`` products; rows are contiguous."""
 
-    y = written()
-    x = read_operand(STRIDES)
-    weights = read_operand(STRIDES)
+    y = destination()
+    x = source(STRIDES)
+    weights = source(STRIDES)
     channels = integer()
     tokens = integer()
     sequences = integer()
@@ -31,20 +30,20 @@ class Convolved(Parameters):
 
 
 class Scanned(Parameters):
-    """Of each sequence and head ``dim`` rows of ``size`` numbers; ``states`` is where in y they begin, in bytes.
+    """States: ``dim`` rows of ``size`` numbers for each sequence and head; ``states``: their offset in y, in bytes.
 
     ``decays``: numbers of a for a head, 1 or ``size``.
     """
 
-    y = written()
-    s = read_operand()
-    x = read_operand(STRIDES)
-    dt = read_operand()
-    a = read_operand()
-    b = read_operand(STRIDES)
-    c = read_operand(STRIDES)
-    ids = read_operand()
-    faults = written()
+    y = destination()
+    s = source()
+    x = source(STRIDES)
+    dt = source()
+    a = source()
+    b = source(STRIDES)
+    c = source(STRIDES)
+    ids = source()
+    faults = destination()
     position = integer()
     size = integer()
     dim = integer()
@@ -59,19 +58,19 @@ class Scanned(Parameters):
 
 
 class Matrices(Parameters):
-    """Of each sequence and head a matrix of ``size`` by ``size``; sources are contiguous.
+    """States: a matrix of ``size`` by ``size`` for each sequence and head; sources are contiguous.
 
     ``first`` to ``sixth`` are the op's sources in their order, without the state.
     """
 
-    y = written()
-    state = read_operand()
-    first = read_operand()
-    second = read_operand()
-    third = read_operand()
-    fourth = read_operand()
-    fifth = read_operand()
-    sixth = read_operand()
+    y = destination()
+    state = source()
+    first = source()
+    second = source()
+    third = source()
+    fourth = source()
+    fifth = source()
+    sixth = source()
     size = integer()
     heads = integer()
     tokens = integer()
@@ -80,23 +79,23 @@ class Matrices(Parameters):
 
 
 class Delta(Parameters):
-    """The same for :class:`ggplug.ops.GatedDeltaNet`; ``gates`` are 1 or ``size`` for a head."""
+    """As :class:`Matrices`, for :class:`ggplug.ops.GatedDeltaNet`; ``gates`` are 1 or ``size`` for a head."""
 
-    y = written()
-    q = read_operand(STRIDES)
-    k = read_operand(STRIDES)
-    v = read_operand(STRIDES)
-    g = read_operand()
-    beta = read_operand()
-    state = read_operand()
+    y = destination()
+    q = source(STRIDES)
+    k = source(STRIDES)
+    v = source(STRIDES)
+    g = source()
+    beta = source()
+    state = source()
     size = integer()
     heads = integer()
     tokens = integer()
     sequences = integer()
     q_heads = integer()
     k_heads = integer()
-    q_share = integer()
-    k_share = integer()
+    q_ratio = integer()
+    k_ratio = integer()
     gates = integer()
     snapshots = integer()
     states = integer()
@@ -104,9 +103,9 @@ class Delta(Parameters):
 
 
 def _sum_of_first() -> DeviceFunction:
-    """``add(x, y, total, m)``: ``total`` and the products of the first ``m`` lanes.
+    """``add(x, y, total, m)``: ``total`` plus the products of the first ``m`` lanes.
 
-    Behind them are zeros, which by a state or a factor that is infinite make NaN; so these lanes stay as they are.
+    The lanes after them are zeros, whose products with infinities are NaN; so these lanes keep their total.
     """
     lanes = simd.first_lanes(simd.width("f32"))
 
@@ -117,14 +116,14 @@ def _sum_of_first() -> DeviceFunction:
     return add
 
 
-#: Channels of a piece of :func:`convolve`.
+#: Channels that a task of :func:`convolve` computes.
 _PIECE = 1024
 #: Rows in scratch are padded to a multiple of the widest vector.
 _PADDING = 16
 
 
 def scratch_bytes(size: int) -> int:
-    """What :func:`delta` needs of a thread's scratch."""
+    """Bytes of scratch memory of :func:`delta`."""
     return 4 * (size + _PADDING)
 
 
@@ -133,13 +132,13 @@ def scratch_bytes(size: int) -> int:
 
 @kernel
 def convolve() -> Body:
-    """Channels side by side in vectors."""
+    """Convolves along tokens; a vector holds neighbouring channels."""
     some = _convolve_some
 
     def body(ctx: int, params: int) -> None:
         channels, tokens, taps = Convolved.channels(params), Convolved.tokens(params), Convolved.taps(params)
         pieces = -(-channels // _PIECE)
-        first, end = share(ctx, pieces * tokens * Convolved.sequences(params))
+        first, end = thread_range(ctx, pieces * tokens * Convolved.sequences(params))
         for number in range(first, end):
             piece, row = number % pieces, number // pieces
             t, s, start = row % tokens, row // tokens, piece * _PIECE
@@ -186,7 +185,7 @@ def softplus_of(x: Value) -> Value:
 
 @kernel
 def scan(several: bool) -> Body:
-    """``several``: each number of a state has a decay of its own."""
+    """The selective scan; ``several``: each number of a state has its own decay."""
     F, step = simd.vec("f32"), simd.width("f32")
     load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
 
@@ -194,7 +193,7 @@ def scan(several: bool) -> Body:
         size, dim, heads = Scanned.size(params), Scanned.dim(params), Scanned.heads(params)
         tokens, sequences, groups = Scanned.tokens(params), Scanned.sequences(params), Scanned.groups(params)
         snapshots, of_head = Scanned.snapshots(params), 4 * size * dim
-        first, end = share(ctx, heads * sequences)
+        first, end = thread_range(ctx, heads * sequences)
         for unit in range(first, end):
             h, n = unit % heads, unit // heads
             state = Scanned.y.address(params) + Scanned.states(params) + unit * of_head
@@ -243,14 +242,14 @@ def scan(several: bool) -> Body:
 
 @kernel
 def matrices(rule: str) -> Body:
-    """``rule``: the op's name."""
+    """The recurrent op named ``rule``."""
     token = {"rwkv_wkv6": _wkv6(), "gated_linear_attn": _gated_linear(), "rwkv_wkv7": _wkv7()}[rule]
 
     def body(ctx: int, params: int) -> None:
         size, heads, sequences = Matrices.size(params), Matrices.heads(params), Matrices.sequences(params)
         tokens = Matrices.tokens(params)
         of_sequence, of_head = tokens // sequences, 4 * size * size
-        first, end = share(ctx, heads * sequences)
+        first, end = thread_range(ctx, heads * sequences)
         for unit in range(first, end):
             h, n = unit % heads, unit // heads
             state = Matrices.y.address(params) + 4 * size * heads * tokens + unit * of_head
@@ -339,7 +338,7 @@ def _wkv7() -> DeviceFunction:
 
 @kernel
 def delta() -> Body:
-    """Row by row of a head's state."""
+    """The gated delta rule, row after row of a head's state."""
     F, step = simd.vec("f32"), simd.width("f32")
     load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
 
@@ -348,7 +347,7 @@ def delta() -> Body:
         tokens, snapshots, gates = Delta.tokens(params), Delta.snapshots(params), Delta.gates(params)
         of_head, decays = 4 * size * size, scratch(ctx)
         of_all = of_head * heads * sequences
-        first, end = share(ctx, heads * sequences)
+        first, end = thread_range(ctx, heads * sequences)
         for unit in range(first, end):
             h, n = unit % heads, unit // heads
             state = Delta.y.address(params) + Delta.states(params) + unit * of_head
@@ -358,9 +357,9 @@ def delta() -> Body:
                 simd.copy_bytes(state, Delta.state.address(params) + unit * of_head, of_head)
             for t in range(tokens):
                 q = Delta.q.address(params) + h % Delta.q_heads(params) * Delta.q.nb1(params) + t * Delta.q.nb2(params)
-                q += n // Delta.q_share(params) * Delta.q.nb3(params)
+                q += n // Delta.q_ratio(params) * Delta.q.nb3(params)
                 k = Delta.k.address(params) + h % Delta.k_heads(params) * Delta.k.nb1(params) + t * Delta.k.nb2(params)
-                k += n // Delta.k_share(params) * Delta.k.nb3(params)
+                k += n // Delta.k_ratio(params) * Delta.k.nb3(params)
                 v = Delta.v.address(params) + h * Delta.v.nb1(params) + t * Delta.v.nb2(params)
                 v += n * Delta.v.nb3(params)
                 at = (n * tokens + t) * heads + h

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Axis, Nest, Shape, element_nest, numbered, row_nest, words_of
 from ggplug_cpu.choosing.places import reading, writing
 from ggplug_cpu.ops.reduce import kernels
@@ -16,7 +16,7 @@ from ggplug_cpu.tape import WORKSPACE, Entry
 
 def sum_rows(node: Tensor) -> Entries:
     """y = the sum of each row, or its mean."""
-    x = given(node, 0)
+    x = source_tensor(node, 0)
     nest = row_nest(x.ne, Shape.of(node), Shape.of(x))
     divisor = float(x.ne[0]) if isinstance(node.op, ops.Mean) else 1.0
     places = writing(Ref(RESULT), node.type, 4), reading(Ref(source(0)), x.type, x.nb[0])
@@ -25,8 +25,8 @@ def sum_rows(node: Tensor) -> Entries:
 
 
 def sum_all(node: Tensor) -> Entries:
-    """y = the sum of all elements, by way of sums of pieces."""
-    x = given(node, 0)
+    """y = the sum of all elements: sums of pieces, then their sum."""
+    x = source_tensor(node, 0)
     pieces = numbered(element_nest(x.ne, Shape.of(x)))
     places = Place(Ref(WORKSPACE)), reading(Ref(source(0)), x.type, pieces.inner.strides[1])
     partial = Entry(kernels.sum_pieces(), words_of(kernels.SumPieces, pieces, *places), tasks(x.size))
@@ -36,8 +36,8 @@ def sum_all(node: Tensor) -> Entries:
 
 
 def cumsum(node: Tensor) -> Entries:
-    """y = the sums up to each element of a row."""
-    x = given(node, 0)
+    """y = the cumulative sums of each row."""
+    x = source_tensor(node, 0)
     nest = row_nest(node.ne, Shape.of(node), Shape.of(x))
     places = writing(Ref(RESULT), node.type, node.nb[0]), reading(Ref(source(0)), x.type, x.nb[0])
     entry = Entry(kernels.cumsum(), words_of(kernels.Cumsum, nest, *places), tasks(node.size, 2))
@@ -45,8 +45,8 @@ def cumsum(node: Tensor) -> Entries:
 
 
 def count_equal(node: Tensor) -> Entries:
-    """y = how many elements are equal, by way of counts of pieces."""
-    a, b = given(node, 0), given(node, 1)
+    """y = how many elements are equal: counts of pieces, then their sum."""
+    a, b = source_tensor(node, 0), source_tensor(node, 1)
     pieces = numbered(element_nest(a.ne, Shape.of(a), Shape.of(b)))
     places = Place(Ref(WORKSPACE)), *(Place(Ref(source(i)), (pieces.inner.strides[1 + i],)) for i in range(2))
     partial = Entry(kernels.count_pieces(), words_of(kernels.CountPieces, pieces, *places), tasks(a.size))
@@ -56,7 +56,7 @@ def count_equal(node: Tensor) -> Entries:
 
 def argmax(node: Tensor) -> Entries:
     """y = the position of each row's largest element."""
-    x = given(node, 0)
+    x = source_tensor(node, 0)
     nest = Nest(Axis(x.ne[0], (0, x.nb[0])), (Axis(x.ne[1], (node.nb[0], x.nb[1])),), x.ne[0])
     places = Place(Ref(RESULT)), reading(Ref(source(0)), x.type, x.nb[0])
     entry = Entry(kernels.argmax(), words_of(kernels.Argmax, nest, *places), tasks(x.size))

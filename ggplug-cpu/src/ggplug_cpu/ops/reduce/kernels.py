@@ -1,13 +1,12 @@
-"""Sums, means and positions of maxima.  Sums are f64; a row, or a piece of fixed length, is added up by one thread."""
+"""Sums, means and positions of maxima.  Sums are f64; one thread adds up a row, or a piece of fixed length."""
 
 from __future__ import annotations
 
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import CONVERTED, Parameters, integer, real, written
-from ggplug_cpu.parameters import read as read_operand
-from ggplug_cpu.parts.nest import Rows, over_rows, read_row, written_row
+from ggplug_cpu.parameters import CONVERTED, Parameters, destination, integer, real, source
+from ggplug_cpu.parts.nest import Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 from ggplug_cpu.parts.sums import row_sum
 from ggplug_cpu.simd.values import (
@@ -31,48 +30,48 @@ _LOWEST = -(2**31)
 class SumRows(Rows):
     """Rows of x, each with an element of y, which is the sum divided by ``divisor``."""
 
-    y = written_row()
-    x = read_row()
+    y = destination_row()
+    x = source_row()
     divisor = real()
 
 
 class SumPieces(Rows):
     """Pieces of x, each with an f64 for its sum."""
 
-    sums = written_row()
-    x = read_row()
+    sums = destination_row()
+    x = source_row()
 
 
 class SumUp(Parameters):
     """``count`` f64 to add up."""
 
-    y = written(CONVERTED)
-    sums = read_operand()
+    y = destination(CONVERTED)
+    sums = source()
     count = integer()
 
 
 class Argmax(Rows):
     """Rows of x, each with an element of y."""
 
-    y = written_row()
-    x = read_row()
+    y = destination_row()
+    x = source_row()
 
 
 def scratch_bytes(n: int) -> int:
-    """What these kernels need of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory of these kernels for rows of ``n`` elements."""
     return 2 * ARGUMENTS + 4 * n
 
 
 @kernel
 def sum_rows() -> Body:
-    """Row by row, divided by a number."""
+    """The sum of each row, divided by ``divisor``."""
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
         y, x = places
-        write_y, y_room = SumRows.y.convert(params), scratch(ctx) + ARGUMENTS
-        p = read(ctx, SumRows.x.convert(params), x, SumRows.x.stride(params), n, y_room + ARGUMENTS)
-        r = y if write_y == 0 else y_room
+        write_y, y_scratch = SumRows.y.convert(params), scratch(ctx) + ARGUMENTS
+        p = read(ctx, SumRows.x.convert(params), x, SumRows.x.stride(params), n, y_scratch + ARGUMENTS)
+        r = y if write_y == 0 else y_scratch
         simd.store_f32(r, row_sum(p, n) / SumRows.divisor(params))
         write(ctx, write_y, y, 0, 1, r)
 
@@ -86,8 +85,8 @@ def sum_pieces() -> Body:
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
         total, x = places
-        room = scratch(ctx) + ARGUMENTS
-        p = read(ctx, SumPieces.x.convert(params), x, SumPieces.x.stride(params), n, room)
+        scratch_row = scratch(ctx) + ARGUMENTS
+        p = read(ctx, SumPieces.x.convert(params), x, SumPieces.x.stride(params), n, scratch_row)
         simd.store_f64(total, row_sum(p, n))
 
     return over_rows(SumPieces, visit)
@@ -110,31 +109,33 @@ def sum_up() -> Body:
 
 
 class Cumsum(Rows):
-    """Rows of x, and of the sums up to each of its elements."""
+    """Rows of x, and of their cumulative sums."""
 
-    y = written_row()
-    x = read_row()
+    y = destination_row()
+    x = source_row()
 
 
 class CountPieces(Rows):
-    """Pieces of a and b, i32 both, each with an i64 for how many elements are equal."""
+    """Pieces of a and b (i32), each with an i64 for its number of equal elements."""
 
-    counts = written_row()
-    a = read_row()
-    b = read_row()
+    counts = destination_row()
+    a = source_row()
+    b = source_row()
 
 
 class CountUp(Parameters):
     """``count`` i64 to add up."""
 
-    y = written()
-    counts = read_operand()
+    y = destination()
+    counts = source()
     count = integer()
 
 
 @emitted("void(i64, i64, i64)")
 def _sums_so_far(y: Value, x: Value, n: Value) -> None:
-    """Sums of the ``n`` f32 at ``x``, in f64: within a vector by adding it to itself one, two, four lanes further."""
+    """Cumulative sums of the ``n`` f32 at ``x``, in f64: a vector is added to itself shifted by one, two and four
+    lanes.
+    """
     half = simd.width("f32") // 2
     lanes = vector(F64, half)
 
@@ -154,14 +155,14 @@ def _sums_so_far(y: Value, x: Value, n: Value) -> None:
 
 @kernel
 def cumsum() -> Body:
-    """Row by row."""
+    """The cumulative sums of each row."""
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
         y, x = places
-        write_y, y_room = Cumsum.y.convert(params), scratch(ctx) + ARGUMENTS
-        p = read(ctx, Cumsum.x.convert(params), x, Cumsum.x.stride(params), n, y_room + 4 * n)
-        r = y if write_y == 0 else y_room
+        write_y, y_scratch = Cumsum.y.convert(params), scratch(ctx) + ARGUMENTS
+        p = read(ctx, Cumsum.x.convert(params), x, Cumsum.x.stride(params), n, y_scratch + 4 * n)
+        r = y if write_y == 0 else y_scratch
         _sums_so_far(r, p, n)
         write(ctx, write_y, y, Cumsum.y.stride(params), n, r)
 
@@ -170,7 +171,7 @@ def cumsum() -> Body:
 
 @emitted("i64(i64, i64, i64)")
 def _equal(a: Value, b: Value, n: Value) -> Value:
-    """How many of the ``n`` i32 at ``a`` and ``b`` are equal; at most 2**31."""
+    """The number of equal i32 among the ``n`` at ``a`` and ``b``; at most 2**31."""
     width = simd.width("f32")
     lanes = vector(I32, width)
 
@@ -185,7 +186,7 @@ def _equal(a: Value, b: Value, n: Value) -> Value:
 
 @kernel
 def count_pieces() -> Body:
-    """How many elements of each row are equal."""
+    """The number of equal elements of each row."""
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
@@ -204,7 +205,7 @@ def count_pieces() -> Body:
 
 @kernel
 def count_up() -> Body:
-    """The sum of i64."""
+    """The sum of i64 counts."""
 
     def body(ctx: int, params: int) -> None:
         total = 0
@@ -217,9 +218,9 @@ def count_up() -> Body:
 
 @kernel
 def argmax() -> Body:
-    """Every lane keeps its largest number and where it was; the first of the largest wins.
+    """Every lane keeps its largest number and its position; of equal numbers the first one counts.
 
-    Numbers are compared as integers of the same order, below which NaN has the lowest.
+    Numbers are compared as integers of the same order, in which NaN is the smallest.
     """
     F, I, step = simd.vec("f32"), simd.vec("i32", simd.width("f32")), simd.width("f32")
     load, load_first, lanes = simd.load(F), simd.load_first(F), simd.first_lanes(step)

@@ -1,1 +1,1 @@
-"""Rotary position embedding, alone and into rows of a cache."""
+"""Rotary position embedding, and its stores into rows of a cache."""

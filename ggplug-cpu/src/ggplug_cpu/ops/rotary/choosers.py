@@ -17,7 +17,7 @@ from ggplug.patterns import Names, Pattern, of, pattern, viewed
 from ggplug.tensor import Tensor
 from ggplug.types import F32, RopeMode
 from ggplug_cpu.choosing.chooser import Chooser, GroupChooser
-from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, given, slot_of, source, tasks
+from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, slot_of, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import reading, writer, writing
 from ggplug_cpu.ops.rotary import kernels
 from ggplug_cpu.parameters import Place, Ref
@@ -25,7 +25,7 @@ from ggplug_cpu.tape import Entry
 
 
 def rope(node: Tensor) -> Entries:
-    """y = x, pairs of elements turned."""
+    """y = x with pairs of elements rotated."""
     values = _values(node, [Ref(source(i)) for i in range(3)])
     words = kernels.Rope.words(y=writing(Ref(RESULT), node.type, *node.nb), **values)
     entry = Entry(kernels.rope(_pairing(node)), words, tasks(node.size, 3))
@@ -33,29 +33,29 @@ def rope(node: Tensor) -> Entries:
 
 
 def rope_into_rows(group: Group, names: Names) -> Entries | Decline:
-    """dst[:, rows[i], j] = all heads of position i, turned: rope, and set_rows into a cache."""
-    node, turned, given_rows = group.node, names["rope"], given(group.node, 2)
-    n, heads, positions, batches = turned.ne
-    rows = given(node, 1)
+    """dst[:, rows[i], j] = all heads of position i, rotated: rope, and set_rows into a cache."""
+    node, rotated, indices = group.node, names["rope"], source_tensor(group.node, 2)
+    n, heads, positions, batches = rotated.ne
+    rows = source_tensor(node, 1)
     if sum(group.kept) > 1:
-        return Decline("what is turned has to be written by itself, too")
-    if turned.type is not F32 or n % node.type.block_size:
-        return Decline(f"heads of {n} {turned.type.name} cannot be written one by one into {node.type.name}")
+        return Decline("the result of rope is read by other nodes, too")
+    if rotated.type is not F32 or n % node.type.block_size:
+        return Decline(f"heads of {n} {rotated.type.name} cannot be written one by one into {node.type.name}")
     if rows.ne != (n * heads, positions, batches, 1) or not rows.is_contiguous() or writer(node.type) is None:
         return Decline("rows that are written by index have to be all heads of a position")
-    sources = [None if tensor is None else Ref(slot_of(group, tensor)) for tensor in turned.src]
-    values = _values(turned, sources)
+    sources = [None if tensor is None else Ref(slot_of(group, tensor)) for tensor in rotated.src]
+    values = _values(rotated, sources)
     words = kernels.RopeIntoRows.words(
         y=writing(Ref(RESULT), node.type, node.nb[0], node.type.row_bytes(n), 0, node.nb[2]),
-        rows=Place(Ref(slot_of(group, given_rows)), given_rows.nb),
-        batches_of_rows=given_rows.ne[1],
+        rows=Place(Ref(slot_of(group, indices)), indices.nb),
+        batches_of_rows=indices.ne[1],
         row_bytes=node.nb[1],
         limit=node.ne[1],
         faults=Place(Ref(FAULTS)),
         position=Ref(POSITION, len(group) - 1),
         **values,
     )
-    entry = Entry(kernels.rope(_pairing(turned), given_rows.type.name), words, tasks(turned.size, 4))
+    entry = Entry(kernels.rope(_pairing(rotated), indices.type.name), words, tasks(rotated.size, 4))
     return Entries((entry,), scratch_bytes=kernels.scratch_bytes(n, values["pairs"]))
 
 
@@ -66,7 +66,7 @@ def _pairing(node: Tensor) -> str:
 
 def _values(node: Tensor, sources: Sequence[Ref | None]) -> dict[str, Any]:
     """The values of the kernel's fields, but for its result."""
-    op, x, ids, factors = node.op, given(node, 0), given(node, 1), node.src[2]
+    op, x, ids, factors = node.op, source_tensor(node, 0), source_tensor(node, 1), node.src[2]
     assert isinstance(op, ops.Rotary)
     n, heads, positions, batches = node.ne
     pairs = op.n_dims if op.mode == RopeMode.VISION else op.n_dims // 2
@@ -91,7 +91,7 @@ def _values(node: Tensor, sources: Sequence[Ref | None]) -> dict[str, Any]:
 
 
 def _axes(op: ops.Rotary, pairs: int) -> list[int]:
-    """Which of the four positions (time, height, width, extra) turns each pair."""
+    """For each pair which of the four positions (time, height, width, extra) rotates it."""
     if not op.several_axes:
         return [0] * pairs
     time, height, width, _ = op.sections
@@ -121,7 +121,7 @@ def _constants(op: ops.Rotary, pairs: int) -> tuple[float, list[float]]:
             ramp = min(1.0, max(0.0, (pair - low) / max(0.001, high - low)))
             mix = (1 - ramp) * op.ext_factor
             scale = op.freq_scale * (1 - mix) + mix
-        # turned back by the negative angle
+        # rotated back by the negative angle
         constants.append(-frequency * scale if isinstance(op, ops.RopeBack) else frequency * scale)
     magnitude = op.attn_factor
     if op.ext_factor:

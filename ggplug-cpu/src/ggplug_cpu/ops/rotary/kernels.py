@@ -11,11 +11,10 @@ import functools
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, integers, real, reals, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, integers, real, reals, source
 from ggplug_cpu.parts.faults import fault
 from ggplug_cpu.parts.formulas import sine_and_cosine
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 from ggplug_cpu.simd.values import F32, F64, Value, emitted, load, store, vector
 
@@ -24,12 +23,12 @@ _PADDING = 16
 
 
 class Rope(Parameters):
-    """``pairs`` pairs of a row's ``n`` numbers, from ``offset`` on, are turned."""
+    """``pairs`` pairs of a row's ``n`` numbers, from ``offset`` on, are rotated."""
 
-    y = written(STRIDES, "convert")
-    x = read_operand(STRIDES, "convert")
-    ids = read_operand("nb0")
-    factors = read_operand("nb0")
+    y = destination(STRIDES, "convert")
+    x = source(STRIDES, "convert")
+    ids = source("nb0")
+    factors = source("nb0")
     n = integer()
     heads = integer()
     positions = integer()
@@ -38,53 +37,53 @@ class Rope(Parameters):
     offset = integer()
     magnitude = real()
     angles = reals()
-    """Of every pair, the angle of position 1."""
+    """For each pair the angle of position 1."""
     axes = integers()
-    """Of every pair, which of several positions turns it."""
+    """For each pair the index of the position that rotates it (time, height, width, extra)."""
 
 
 class RopeIntoRows(Rope):
-    """What is turned is written into rows of y by index: row ``rows[position, batch]``, head after head.
+    """The rotated heads of a position are stored one after the other in row ``rows[position, batch]`` of y.
 
-    In ``y`` nb0 and nb1 are those of a head; ``row_bytes`` is the stride of rows, which there are ``limit`` of.
+    In ``y`` nb0 and nb1 are those of a head; ``row_bytes`` is the stride of the ``limit`` rows.
     """
 
-    rows = read_operand("nb0", "nb1")
+    rows = source("nb0", "nb1")
     batches_of_rows = integer()
-    """How far the indices extend along batches, where they repeat."""
+    """The number of batches of indices; they are repeated beyond it."""
     row_bytes = integer()
     limit = integer()
-    faults = written()
+    faults = destination()
     position = integer()
-    """Of the node that writes by index, in its graph."""
+    """The position of the ``set_rows`` node in its graph."""
 
 
 def scratch_bytes(n: int, pairs: int) -> int:
-    """What the kernel needs of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory for rows of ``n`` elements."""
     return ARGUMENTS + 16 * (pairs + _PADDING) + 8 * n
 
 
 @functools.cache
-def turning(step: int) -> Intrinsic:
-    """``turning(step)(angles, cosines, sines, magnitude)``: ``step`` f32 of each from as many f64 angles."""
+def cosines_and_sines(step: int) -> Intrinsic:
+    """``cosines_and_sines(step)(angles, cosines, sines, magnitude)``: computes ``step`` f32 of each from f64 angles."""
 
     @emitted("void(i64, i64, i64, f64)")
-    def turn(angles: Value, cosines: Value, sines: Value, magnitude: Value) -> None:
+    def emit(angles: Value, cosines: Value, sines: Value, magnitude: Value) -> None:
         half = step // 2
         for part in (0, half):
             sine, cosine = sine_and_cosine(load(angles, vector(F64, half), 8 * part))
             for place, value in ((cosines, cosine), (sines, sine)):
                 store(place, (value * magnitude.splat(half)).convert(F32), 4 * part)
 
-    return turn
+    return emit
 
 
 @kernel
 def rope(pairing: str, index_type: str = "") -> Body:
     """Pairs are ``neighbours``, elements 2i and 2i + 1, or ``halves``, elements i and i + pairs.
 
-    ``index_type``: that of the indices, for :class:`RopeIntoRows`.  Rows out of range are left out, and the first one
-    is noted as a fault.
+    ``index_type``: the type of the indices of :class:`RopeIntoRows`.  A row whose index is out of range is not stored;
+    the first such index is recorded as a fault.
     """
     into_rows, load_index = index_type != "", simd.LOADS[index_type or "i64"]
     F, step = simd.vec("f32"), simd.width("f32")
@@ -95,7 +94,7 @@ def rope(pairing: str, index_type: str = "") -> Body:
     woven = [lane // 2 + step * (lane % 2) for lane in range(2 * step)]
     low, high = simd.shuffle(F, tuple(woven[:step])), simd.shuffle(F, tuple(woven[step:]))
 
-    turn = turning(step)
+    convert = cosines_and_sines(step)
 
     def body(ctx: int, params: int) -> None:
         n, heads, positions = Rope.n(params), Rope.heads(params), Rope.positions(params)
@@ -104,15 +103,15 @@ def rope(pairing: str, index_type: str = "") -> Body:
         angles = scratch(ctx) + ARGUMENTS
         cosines = angles + 8 * (pairs + _PADDING)
         sines = cosines + 4 * (pairs + _PADDING)
-        x_room = sines + 4 * (pairs + _PADDING)
-        y_room = x_room + 4 * n
-        turned = -1
-        first, end = share(ctx, heads * positions * Rope.batches(params))
+        x_scratch = sines + 4 * (pairs + _PADDING)
+        y_scratch = x_scratch + 4 * n
+        computed_i2 = -1
+        first, end = thread_range(ctx, heads * positions * Rope.batches(params))
         for row in range(first, end):
             i1, i23 = row % heads, row // heads
             i2, i3 = i23 % positions, i23 // positions
-            if i2 != turned:
-                turned = i2
+            if i2 != computed_i2:
+                computed_i2 = i2
                 for i in range(pairs):
                     where = Rope.ids.address(params) + (Rope.axes(params, i) * positions + i2) * Rope.ids.nb0(params)
                     angle = simd.load_i32(where) * Rope.angles(params, i)
@@ -120,7 +119,7 @@ def rope(pairing: str, index_type: str = "") -> Body:
                         angle /= simd.load_f32(factors + i * Rope.factors.nb0(params))
                     simd.store_f64(angles + 8 * i, angle)
                 for i in range(0, pairs, step):
-                    turn(angles + 8 * i, cosines + 4 * i, sines + 4 * i, magnitude)
+                    convert(angles + 8 * i, cosines + 4 * i, sines + 4 * i, magnitude)
 
             x = Rope.x.address(params) + i1 * Rope.x.nb1(params) + i2 * Rope.x.nb2(params) + i3 * Rope.x.nb3(params)
             y = Rope.y.address(params) + i1 * Rope.y.nb1(params) + i3 * Rope.y.nb3(params)
@@ -134,15 +133,15 @@ def rope(pairing: str, index_type: str = "") -> Body:
                 y += index * RopeIntoRows.row_bytes(params)
             else:
                 y += i2 * Rope.y.nb2(params)
-            p = read(ctx, read_x, x, Rope.x.nb0(params), n, x_room)
-            r = y if write_y == 0 else y_room
+            p = read(ctx, read_x, x, Rope.x.nb0(params), n, x_scratch)
+            r = y if write_y == 0 else y_scratch
             if p != r:
                 simd.copy_bytes(r, p, 4 * offset)
                 behind = 4 * (offset + 2 * pairs)
                 simd.copy_bytes(r + behind, p + behind, 4 * n - behind)
             p += 4 * offset
             to = r + 4 * offset
-            # Whole vectors without masks: a masked store to what no cache holds takes many times as long.
+            # Whole vectors without masks: a masked store that misses the cache takes many times as long.
             whole = pairs - pairs % step
             for i in range(0, whole, step):
                 c, s = load_f32(cosines + 4 * i), load_f32(sines + 4 * i)

@@ -1,1 +1,1 @@
-"""Rows added by index."""
+"""Sums of rows selected by index."""

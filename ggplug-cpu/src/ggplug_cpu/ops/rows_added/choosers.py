@@ -1,11 +1,11 @@
-"""Rows added by index."""
+"""Sums of rows selected by index."""
 
 from __future__ import annotations
 
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import reading, writing
 from ggplug_cpu.ops.rows_added import kernels
 from ggplug_cpu.parameters import Place, Ref
@@ -14,7 +14,7 @@ from ggplug_cpu.tape import Entry
 
 def add_id(node: Tensor) -> Entries:
     """y[:, i, j] = a[:, i, j] + b[:, ids[i, j]]."""
-    a, b, ids = given(node, 0), given(node, 1), given(node, 2)
+    a, b, ids = source_tensor(node, 0), source_tensor(node, 1), source_tensor(node, 2)
     words = kernels.AddId.words(
         y=writing(Ref(RESULT), node.type, *node.nb),
         a=reading(Ref(source(0)), a.type, *a.nb),
@@ -32,7 +32,7 @@ def add_id(node: Tensor) -> Entries:
 
 def get_rows_back(node: Tensor) -> Entries:
     """y[:, r] = the sum of all dy[:, i] with ids[i] = r."""
-    dy, ids = given(node, 0), given(node, 1)
+    dy, ids = source_tensor(node, 0), source_tensor(node, 1)
     words = kernels.GetRowsBack.words(
         y=Place(Ref(RESULT)),
         dy=reading(Ref(source(0)), dy.type, *dy.nb),

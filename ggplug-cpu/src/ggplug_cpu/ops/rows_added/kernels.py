@@ -1,6 +1,7 @@
-"""Rows added by index: to each row of a the one of b that it names, and to rows of a result those of a gradient.
+"""Sums of rows selected by index: ``add_id`` adds rows of b to rows of a, ``get_rows_back`` sums rows of a gradient.
 
-An index that is out of range leaves a row of zeros, or adds nothing; the first one is noted as a fault.
+For an index out of range ``add_id`` stores a row of zeros and ``get_rows_back`` adds nothing; the first such index is
+recorded as a fault.
 """
 
 from __future__ import annotations
@@ -8,22 +9,21 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, integer, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, destination, integer, source
 from ggplug_cpu.parts.faults import fault
-from ggplug_cpu.parts.nest import BLOCK, share
+from ggplug_cpu.parts.nest import BLOCK, thread_range
 from ggplug_cpu.parts.programs import row_program
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, read, write
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, read, write
 
 
 class AddId(Parameters):
     """Rows of ``n`` numbers at ``ni`` by ``nj`` positions; indices are below ``limit``."""
 
-    y = written(STRIDES, CONVERTED)
-    a = read_operand(STRIDES, CONVERTED)
-    b = read_operand(STRIDES, CONVERTED)
-    ids = read_operand("nb0", "nb1")
-    faults = written()
+    y = destination(STRIDES, CONVERTED)
+    a = source(STRIDES, CONVERTED)
+    b = source(STRIDES, CONVERTED)
+    ids = source("nb0", "nb1")
+    faults = destination()
     position = integer()
     n = integer()
     ni = integer()
@@ -32,12 +32,12 @@ class AddId(Parameters):
 
 
 class GetRowsBack(Parameters):
-    """``count`` rows of ``n`` numbers, added to ``limit`` rows of f32 without gaps."""
+    """``count`` rows of ``n`` numbers, added to ``limit`` contiguous rows of f32."""
 
-    y = written()
-    dy = read_operand("nb0", "nb1", "convert")
-    ids = read_operand("nb0")
-    faults = written()
+    y = destination()
+    dy = source("nb0", "nb1", "convert")
+    ids = source("nb0")
+    faults = destination()
     position = integer()
     n = integer()
     count = integer()
@@ -47,8 +47,8 @@ class GetRowsBack(Parameters):
 #: Columns of a result that a thread adds up at a time.
 PIECE = 256
 
-#: What the kernels need of a thread's scratch.
-SCRATCH_BYTES = ARGUMENTS + 3 * ROOM
+#: Bytes of scratch memory of the kernels.
+SCRATCH_BYTES = ARGUMENTS + 3 * ROW_BYTES
 
 
 @kernel
@@ -58,9 +58,9 @@ def add_id() -> Body:
 
     def body(ctx: int, params: int) -> None:
         n, ni = AddId.n(params), AddId.ni(params)
-        room = scratch(ctx) + ARGUMENTS
+        scratch_row = scratch(ctx) + ARGUMENTS
         write_y = AddId.y.convert(params)
-        first, end = share(ctx, ni * AddId.nj(params))
+        first, end = thread_range(ctx, ni * AddId.nj(params))
         for row in range(first, end):
             i, j = row % ni, row // ni
             index = simd.load_i32(AddId.ids.address(params) + i * AddId.ids.nb0(params) + j * AddId.ids.nb1(params))
@@ -73,10 +73,10 @@ def add_id() -> Body:
             b = AddId.b.address(params) + index * AddId.b.nb1(params)
             for start in range(0, n, BLOCK):
                 m = min(BLOCK, n - start)
-                r = y if write_y == 0 else room
+                r = y if write_y == 0 else scratch_row
                 if inside:
-                    p = read(ctx, AddId.a.convert(params), a, AddId.a.nb0(params), m, room + ROOM)
-                    q = read(ctx, AddId.b.convert(params), b, AddId.b.nb0(params), m, room + 2 * ROOM)
+                    p = read(ctx, AddId.a.convert(params), a, AddId.a.nb0(params), m, scratch_row + ROW_BYTES)
+                    q = read(ctx, AddId.b.convert(params), b, AddId.b.nb0(params), m, scratch_row + 2 * ROW_BYTES)
                     add(r, p, q, m)
                 else:
                     fill(r, r, m, 0.0)
@@ -90,13 +90,13 @@ def add_id() -> Body:
 
 @kernel
 def get_rows_back() -> Body:
-    """y's row ``index`` += dy's row, from zero; a thread has columns of its own."""
+    """y's row ``index`` += dy's row, starting with zeros; each thread computes some of the columns."""
     add = row_program("add(x0,x1)")
 
     def body(ctx: int, params: int) -> None:
         n, limit, convert = GetRowsBack.n(params), GetRowsBack.limit(params), GetRowsBack.dy.convert(params)
-        room = scratch(ctx) + ARGUMENTS
-        first, end = share(ctx, (n + PIECE - 1) // PIECE)
+        scratch_row = scratch(ctx) + ARGUMENTS
+        first, end = thread_range(ctx, (n + PIECE - 1) // PIECE)
         for piece in range(first, end):
             start = piece * PIECE
             m = min(PIECE, n - start)
@@ -110,7 +110,7 @@ def get_rows_back() -> Body:
                     fault(GetRowsBack.faults.address(params), GetRowsBack.position(params), i, index)
                     continue
                 row = dy + i * GetRowsBack.dy.nb1(params)
-                p = read(ctx, convert, row, GetRowsBack.dy.nb0(params), m, room)
+                p = read(ctx, convert, row, GetRowsBack.dy.nb0(params), m, scratch_row)
                 to = y + 4 * n * index
                 add(to, to, p, m)
 

@@ -1,1 +1,1 @@
-"""Rows picked and rows written, by index."""
+"""Rows gathered and scattered by index."""

@@ -1,4 +1,4 @@
-"""Rows picked and rows written, by index."""
+"""Rows gathered and scattered by index."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug.types import I32
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import FAULTS, POSITION, RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import reading, writing
 from ggplug_cpu.ops.rows_by_index.kernels import SCRATCH_BYTES, RowsByIndex, rows_by_index
 from ggplug_cpu.parameters import Place, Ref, Words
@@ -14,13 +14,13 @@ from ggplug_cpu.parts.converters import read_plain
 from ggplug_cpu.parts.nest import BLOCK
 from ggplug_cpu.tape import Entry
 
-#: Bytes of a row that are fetched ahead: of longer ones the processor fetches the rest when it sees that they go on.
+#: Most bytes of a row that are prefetched; the hardware prefetcher fetches the rest of longer rows.
 _FETCHED = 2048
 
 
 def get_rows(node: Tensor) -> Entries:
     """y[:, i, j, k] = a[:, ids[i, j, k], j, k]."""
-    a, ids = given(node, 0), given(node, 1)
+    a, ids = source_tensor(node, 0), source_tensor(node, 1)
     words = _words(node, Ref(source(0)), a, Ref(source(1)), ids, node, a.ne[1])
     entry = Entry(rows_by_index("get", ids.type.name), words, tasks(node.size))
     return Entries((entry,), scratch_bytes=SCRATCH_BYTES)
@@ -28,14 +28,14 @@ def get_rows(node: Tensor) -> Entries:
 
 def set_rows(node: Tensor) -> Entries:
     """dst[:, ids[i, j mod J, k mod K], j, k] = rows[:, i, j, k]."""
-    dst, rows, ids = given(node, 0), given(node, 1), given(node, 2)
+    dst, rows, ids = source_tensor(node, 0), source_tensor(node, 1), source_tensor(node, 2)
     words = _words(node, Ref(source(1)), rows, Ref(source(2)), ids, rows, dst.ne[1])
     entry = Entry(rows_by_index("set", ids.type.name), words, tasks(rows.size, 2))
     return Entries((entry,), scratch_bytes=SCRATCH_BYTES)
 
 
 def _words(node: Tensor, x: Ref, rows: Tensor, at: Ref, ids: Tensor, numbered: Tensor, limit: int) -> Words:
-    """The kernel's words: ``rows`` are what is read, at ``x``; ``ids``, at ``at``, belong to rows of ``numbered``."""
+    """The kernel's parameters: ``rows``, at ``x``, are read; ``ids``, at ``at``, select rows of ``numbered``."""
     y_place, x_place, size = _conversion(x, rows, node)
     n, ni, nj, nk = numbered.ne
     return RowsByIndex.words(
@@ -57,10 +57,10 @@ def _words(node: Tensor, x: Ref, rows: Tensor, at: Ref, ids: Tensor, numbered: T
 
 
 def _conversion(x: Ref, rows: Tensor, y: Tensor) -> tuple[Place, Place, int]:
-    """Operands y and x, and the bytes of a row that is copied as it is.  Rows of y are contiguous."""
+    """(place of y, place of x, bytes of a row that is copied without conversion, or 0).  Rows of y are contiguous."""
     if rows.type is y.type and rows.nb[0] == rows.type.block_bytes:
         return Place(Ref(RESULT), y.nb), Place(x, rows.nb), rows.type.row_bytes(rows.ne[0])
-    if rows.type is I32:  # moved like f32, which would not hold all of them
+    if rows.type is I32:  # copied as bits: f32 does not hold all integers
         return (
             Place(Ref(RESULT), y.nb, 0, BLOCK * y.nb[0]),
             Place(x, rows.nb, read_plain("f32"), BLOCK * rows.nb[0]),

@@ -1,7 +1,7 @@
-"""Rows picked and rows written, by index.
+"""Rows gathered and scattered by index.
 
-For all positions (i, j, k) of an index tensor, row ``index`` on one side belongs to row i on the other.  For an index
-out of range a row that would be picked is zeros, one that would be written is left out; the first such index is noted
+For all positions (i, j, k) of an index tensor, row ``index`` of one tensor is copied from or to row i of the other.
+For an index out of range a gathered row is zeros, and a scattered one is not stored; the first such index is recorded
 as a fault.
 """
 
@@ -10,20 +10,19 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, integer, written
-from ggplug_cpu.parameters import read as read_operand
+from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, destination, integer, source
 from ggplug_cpu.parts.faults import fault
-from ggplug_cpu.parts.nest import BLOCK, share
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, read, write
+from ggplug_cpu.parts.nest import BLOCK, thread_range
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, read, write
 
 
 class RowsByIndex(Parameters):
     """Rows of ``n`` numbers at ``ni`` by ``nj`` by ``nk`` positions; indices are below ``limit``."""
 
-    y = written(STRIDES, CONVERTED)
-    x = read_operand(STRIDES, CONVERTED)
-    ids = read_operand(STRIDES)
-    faults = written()
+    y = destination(STRIDES, CONVERTED)
+    x = source(STRIDES, CONVERTED)
+    ids = source(STRIDES)
+    faults = destination()
     position = integer()
     """The node's position in its graph."""
     n = integer()
@@ -31,19 +30,19 @@ class RowsByIndex(Parameters):
     nj = integer()
     nk = integer()
     ids_nj = integer()
-    """How far the indices extend along j and k, where they repeat."""
+    """The extents of the indices along j and k, where they repeat."""
     ids_nk = integer()
     limit = integer()
     size = integer()
-    """Bytes of a row that is copied as it is; 0 where rows are converted."""
+    """Bytes of a row that is copied without conversion; 0 if rows are converted."""
     fetched = integer()
-    """Bytes of a row that are fetched before it is read: rows picked here and there are in no cache."""
+    """Bytes of a row that are prefetched: rows gathered by index are in no cache."""
 
 
-#: How many rows ahead rows are fetched.
+#: Distance of prefetches in rows.
 _AHEAD = 4
-#: What the kernel needs of a thread's scratch.
-SCRATCH_BYTES = ARGUMENTS + ROOM
+#: Bytes of scratch memory of the kernel.
+SCRATCH_BYTES = ARGUMENTS + ROW_BYTES
 
 
 @kernel
@@ -56,8 +55,8 @@ def rows_by_index(direction: str, index_type: str) -> Body:
         limit, size = RowsByIndex.limit(params), RowsByIndex.size(params)
         write_y, y_stride = RowsByIndex.y.convert(params), RowsByIndex.y.nb0(params)
         read_x, x_stride = RowsByIndex.x.convert(params), RowsByIndex.x.nb0(params)
-        room = scratch(ctx) + ARGUMENTS
-        first, end = share(ctx, ni * nj * RowsByIndex.nk(params))
+        scratch_row = scratch(ctx) + ARGUMENTS
+        first, end = thread_range(ctx, ni * nj * RowsByIndex.nk(params))
         for row in range(first, end):
             i, jk = row % ni, row // ni
             j, k = jk % nj, jk // nj
@@ -68,10 +67,10 @@ def rows_by_index(direction: str, index_type: str) -> Body:
             if getting and i + ahead < ni:
                 later = load_index(place + ahead * RowsByIndex.ids.nb0(params))
                 if later >= 0 and later < limit:
-                    beside = RowsByIndex.x.address(params) + RowsByIndex.x.nb1(params) * later
-                    beside += j * RowsByIndex.x.nb2(params) + k * RowsByIndex.x.nb3(params)
+                    later_row = RowsByIndex.x.address(params) + RowsByIndex.x.nb1(params) * later
+                    later_row += j * RowsByIndex.x.nb2(params) + k * RowsByIndex.x.nb3(params)
                     for line in range(0, RowsByIndex.fetched(params), 64):
-                        simd.prefetch(beside + line)
+                        simd.prefetch(later_row + line)
             y = RowsByIndex.y.address(params) + j * RowsByIndex.y.nb2(params) + k * RowsByIndex.y.nb3(params)
             if index < 0 or index >= limit:
                 fault(RowsByIndex.faults.address(params), RowsByIndex.position(params), row, index)
@@ -86,7 +85,7 @@ def rows_by_index(direction: str, index_type: str) -> Body:
                 continue
             for start in range(0, n0, BLOCK):
                 m = min(BLOCK, n0 - start)
-                p = read(ctx, read_x, x, x_stride, m, y if write_y == 0 else room)
+                p = read(ctx, read_x, x, x_stride, m, y if write_y == 0 else scratch_row)
                 write(ctx, write_y, y, y_stride, m, p)
                 x += RowsByIndex.x.block_bytes(params)
                 y += RowsByIndex.y.block_bytes(params)

@@ -6,7 +6,7 @@ from ggplug import ops
 from ggplug.ops import alibi_slopes
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import reading, writing
 from ggplug_cpu.ops.soft_max import kernels
 from ggplug_cpu.parameters import Place, Ref, Words
@@ -15,8 +15,8 @@ from ggplug_cpu.tape import Entry
 
 def soft_max(node: Tensor) -> Entries:
     """y = softmax over ne0 of (scale x + slope mask)."""
-    x, n = given(node, 0), node.ne[0]
-    # Not nb[1]: of a dimension of one element it says nothing about where the next row is.
+    x, n = source_tensor(node, 0), node.ne[0]
+    # Not nb[1]: along a dimension of one element it is not the stride of rows.
     y_place = writing(Ref(RESULT), node.type, node.nb[0], node.type.row_bytes(n))
     x_place = reading(Ref(source(0)), x.type, x.nb[0], x.type.row_bytes(n))
     words = soft_max_words(node, y_place, x_place, Ref(source(1)), Ref(source(2)))
@@ -25,7 +25,9 @@ def soft_max(node: Tensor) -> Entries:
 
 
 def soft_max_words(node: Tensor, y: Place, x: Place, mask_at: Ref | None, sinks_at: Ref | None) -> Words:
-    """The words of a softmax whose result, logits, mask and sinks, as far as it has them, are at these places."""
+    """The parameters of a softmax at the places of its result, its logits, its mask and its sinks (None if it has
+    none).
+    """
     op, mask, sinks = node.op, *node.src[1:]
     assert isinstance(op, ops.SoftMax)
     n, rows, heads, batches = node.ne

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import STRIDES, Parameters, integer, real, reals, written
-from ggplug_cpu.parameters import read as read_operand
-from ggplug_cpu.parts.nest import share
+from ggplug_cpu.parameters import STRIDES, Parameters, destination, integer, real, reals, source
+from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.memory import emit_prefetch
@@ -19,12 +18,12 @@ from ggplug_cpu.simd.values import F32, F64, Value, constant, emitted, vector
 
 
 class SoftMax(Parameters):
-    """``n`` numbers a row, ``rows`` rows a head; the mask has ``mask_heads`` and ``mask_batches`` of its own."""
+    """Rows of ``n`` numbers, ``rows`` rows for each head; ``mask_heads``, ``mask_batches``: extents of the mask."""
 
-    y = written("nb0", "nb1", "convert")
-    x = read_operand("nb0", "nb1", "convert")
-    mask = read_operand(STRIDES, "convert")
-    sinks = read_operand("nb0")
+    y = destination("nb0", "nb1", "convert")
+    x = source("nb0", "nb1", "convert")
+    mask = source(STRIDES, "convert")
+    sinks = source("nb0")
     n = integer()
     rows = integer()
     heads = integer()
@@ -33,11 +32,11 @@ class SoftMax(Parameters):
     mask_batches = integer()
     scale = real()
     slopes = reals()
-    """Of every head, where there is a mask."""
+    """The ALiBi slope of every head, if there is a mask."""
 
 
 def scratch_bytes(n: int) -> int:
-    """What the kernel needs of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory for rows of ``n`` elements."""
     return ARGUMENTS + 12 * n
 
 
@@ -48,14 +47,14 @@ def soft_max() -> Body:
     def body(ctx: int, params: int) -> None:
         n, row_count, heads = SoftMax.n(params), SoftMax.rows(params), SoftMax.heads(params)
         write_y, read_x = SoftMax.y.convert(params), SoftMax.x.convert(params)
-        y_room = scratch(ctx) + ARGUMENTS
-        x_room = y_room + 4 * n
-        row, end = share(ctx, row_count * heads * SoftMax.batches(params))
+        y_scratch = scratch(ctx) + ARGUMENTS
+        x_scratch = y_scratch + 4 * n
+        row, end = thread_range(ctx, row_count * heads * SoftMax.batches(params))
         while row < end:
             y = SoftMax.y.address(params) + row * SoftMax.y.nb1(params)
             x = SoftMax.x.address(params) + row * SoftMax.x.nb1(params)
-            p = read(ctx, read_x, x, SoftMax.x.nb0(params), n, x_room)
-            r = y if write_y == 0 else y_room
+            p = read(ctx, read_x, x, SoftMax.x.nb0(params), n, x_scratch)
+            r = y if write_y == 0 else y_scratch
             above = row // row_count
             soft_max_row(ctx, params, row - above * row_count, above % heads, above // heads, p, r)
             write(ctx, write_y, y, SoftMax.y.nb0(params), n, r)
@@ -66,41 +65,41 @@ def soft_max() -> Body:
 
 @device_function
 def soft_max_row(ctx, params, i, h, b, p, r):  # type: ignore[no-untyped-def]
-    """The softmax of the f32 at ``p``, row ``i`` of head ``h`` of batch ``b``, at ``r``; both may be the same."""
+    """Stores at ``r`` the softmax of the f32 at ``p``, row ``i`` of head ``h`` of batch ``b``; ``r`` may be ``p``."""
     masks, sinks = SoftMax.mask.address(params), SoftMax.sinks.address(params)
     sink = simd.load_f32(sinks + h * SoftMax.sinks.nb0(params)) if sinks != 0 else -math.inf
     if masks == 0:
-        _shares(r, p, SoftMax.n(params), SoftMax.scale(params), sink)
+        _plain_soft_max(r, p, SoftMax.n(params), SoftMax.scale(params), sink)
     else:
         mask = masks + i * SoftMax.mask.nb1(params)
         mask += h % SoftMax.mask_heads(params) * SoftMax.mask.nb2(params)
         mask += b % SoftMax.mask_batches(params) * SoftMax.mask.nb3(params)
-        room = scratch(ctx) + ARGUMENTS + 8 * SoftMax.n(params)
-        q = read(ctx, SoftMax.mask.convert(params), mask, SoftMax.mask.nb0(params), SoftMax.n(params), room)
-        _masked_shares(r, p, q, SoftMax.n(params), SoftMax.scale(params), SoftMax.slopes(params, h), sink)
+        scratch_row = scratch(ctx) + ARGUMENTS + 8 * SoftMax.n(params)
+        q = read(ctx, SoftMax.mask.convert(params), mask, SoftMax.mask.nb0(params), SoftMax.n(params), scratch_row)
+        _masked_soft_max(r, p, q, SoftMax.n(params), SoftMax.scale(params), SoftMax.slopes(params, h), sink)
 
 
 @emitted("void(i64, i64, i64, f32, f32)")
-def _shares(r: Value, p: Value, n: Value, scale: Value, sink: Value) -> None:
+def _plain_soft_max(r: Value, p: Value, n: Value, scale: Value, sink: Value) -> None:
     """The softmax of s x."""
-    _emit_shares(r, n, [p], lambda x: x * scale.splat(x.count), sink)
+    _emit_soft_max(r, n, [p], lambda x: x * scale.splat(x.count), sink)
 
 
 @emitted("void(i64, i64, i64, i64, f32, f32, f32)")
-def _masked_shares(r: Value, p: Value, q: Value, n: Value, scale: Value, slope: Value, sink: Value) -> None:
+def _masked_soft_max(r: Value, p: Value, q: Value, n: Value, scale: Value, slope: Value, sink: Value) -> None:
     """The softmax of s x + slope m."""
-    _emit_shares(r, n, [p, q], lambda x, m: x * scale.splat(x.count) + m * slope.splat(x.count), sink)
+    _emit_soft_max(r, n, [p, q], lambda x, m: x * scale.splat(x.count) + m * slope.splat(x.count), sink)
 
 
 #: Vectors of a block, within which exponentials are added up as f32.
 _VECTORS = 16
 
 
-def _emit_shares(r: Value, n: Value, sources: list[Value], logits_of: Callable[..., Value], sink: Value) -> None:
+def _emit_soft_max(r: Value, n: Value, sources: list[Value], logits_of: Callable[..., Value], sink: Value) -> None:
     """Three passes over a row: logits and their maximum; exponentials and their sum; the quotient.
 
-    The last vector, which may be a part of one, stays in a register: what was written by a mask can be read only after
-    it has reached the cache.
+    The last vector, which may be partial, stays in a register: a load after a masked store waits until the store has
+    reached the cache.
     """
     b, width = n.b, simd.width("f32")
     lanes = vector(F32, width)
@@ -119,7 +118,7 @@ def _emit_shares(r: Value, n: Value, sources: list[Value], logits_of: Callable[.
     highest = sink.maximum(top.max())
 
     def power(i: Value, sums: list[Value]) -> list[Value]:
-        # Only the first pass reads from memory, so what follows is fetched meanwhile: most often that is the next row.
+        # Only the first pass reads from memory, so this one prefetches the memory after the row, mostly the next row.
         ahead = (n << 2) + i * (4 * width)
         emit_prefetch(sources[0] + ahead, locality=2)
         emit_prefetch(r + ahead, locality=2)
@@ -140,16 +139,16 @@ def _emit_shares(r: Value, n: Value, sources: list[Value], logits_of: Callable[.
     of_sink = emit_exp((sink - highest).splat(width), positive=False).lane(0).convert(F64)
     factor = (1.0 / (total.sum() + of_sink)).convert(F32).splat(width)
 
-    def share(i: Value, _: list[Value]) -> list[Value]:
+    def quotient(i: Value, _: list[Value]) -> list[Value]:
         place = r + i * (4 * width)
         values.store(place, values.load(place, lanes) * factor)
         return []
 
-    values.loop(whole, [], share)
+    values.loop(whole, [], quotient)
     values.masked_store(r + behind, last * factor, mask)
 
 
 def _in_f64(sums: Value) -> Value:
-    """Half as many lanes of sums."""
+    """The sums in f64, half as many lanes."""
     half = sums.count // 2
     return sums.part(0, half).convert(F64) + sums.part(half, half).convert(F64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Shape, row_nest, words_of
 from ggplug_cpu.choosing.places import reading
 from ggplug_cpu.ops.sort.kernels import Argsort, scratch_bytes
@@ -15,7 +15,7 @@ from ggplug_cpu.tape import Entry
 
 
 def argsort(node: Tensor) -> Entries:
-    """y = positions of x in sorted order, NaN last; equal elements keep theirs."""
+    """y = positions of x in sorted order, NaN last; equal elements keep their order."""
     op = node.op
     assert isinstance(op, ops.Argsort)
     return _sorted(node, op.order == ops.SortOrder.DESC)
@@ -27,8 +27,8 @@ def top_k(node: Tensor) -> Entries:
 
 
 def _sorted(node: Tensor, descending: bool) -> Entries:
-    """The first positions of the sorted order, as many as rows of the result hold."""
-    x = given(node, 0)
+    """The first positions in sorted order, as many as a row of the result holds."""
+    x = source_tensor(node, 0)
     nest = row_nest(x.ne, Shape.of(node), Shape.of(x))
     places = Place(Ref(RESULT), node.nb), reading(Ref(source(0)), x.type, x.nb[0])
     words = words_of(Argsort, nest, *places, flip=-1 if descending else 0, kept=node.ne[0])

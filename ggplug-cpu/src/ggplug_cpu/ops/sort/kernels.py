@@ -6,7 +6,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import aborted, scratch
 from ggplug_cpu.parameters import integer
-from ggplug_cpu.parts.nest import Rows, over_rows, read_row, written_row
+from ggplug_cpu.parts.nest import Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.rows import ARGUMENTS, read
 
 #: Elements that are sorted by insertion before runs are merged.
@@ -16,20 +16,22 @@ _RUN = 8
 class Argsort(Rows):
     """Rows of x, and of the first ``kept`` positions in it; ``flip`` is -1 where the largest comes first, else 0."""
 
-    y = written_row()
-    x = read_row()
+    y = destination_row()
+    x = source_row()
     flip = integer()
     kept = integer()
 
 
 def scratch_bytes(n: int) -> int:
-    """What the kernel needs of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory for rows of ``n`` elements."""
     return ARGUMENTS + 20 * n
 
 
 @kernel
 def argsort() -> Body:
-    """Merge sort of 64-bit words: above the element, as an integer of the same order, below its position."""
+    """Merge sort of 64-bit words: the element as an integer of the same order in the upper half, its position in the
+    lower.
+    """
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
@@ -42,7 +44,7 @@ def argsort() -> Body:
         p = read(ctx, Argsort.x.convert(params), x, Argsort.x.stride(params), n, others + 8 * n)
         for i in range(n):
             bits = simd.load_i32(p + 4 * i)
-            # of negative floats the larger size is the smaller number
+            # of two negative floats the one of larger magnitude is smaller
             key = bits ^ (bits >> 31 & 0x7FFFFFFF) ^ flip
             if bits & 0x7FFFFFFF > 0x7F800000:  # NaN is last
                 key = 0x7FFFFFFF

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ggplug import ops
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Nest, Shape, element_nest, numbered, row_nest, words_of
 from ggplug_cpu.choosing.places import reading, writing
 from ggplug_cpu.ops.copy.choosers import zero_bytes
@@ -17,7 +17,7 @@ from ggplug_cpu.tape import WORKSPACE, Entry
 
 def cross_entropy_loss(node: Tensor) -> Entries:
     """The loss of each row, and their sum."""
-    logits, labels = given(node, 0), given(node, 1)
+    logits, labels = source_tensor(node, 0), source_tensor(node, 1)
     if not logits.size:
         return Entries((zero_bytes(node),))
     rows = numbered(row_nest(logits.ne, Shape.of(logits), Shape.of(labels)))
@@ -34,7 +34,7 @@ def cross_entropy_loss(node: Tensor) -> Entries:
 
 def cross_entropy_loss_back(node: Tensor) -> Entries:
     """(softmax(logits) - labels) dy / rows."""
-    logits, labels = given(node, 1), given(node, 2)
+    logits, labels = source_tensor(node, 1), source_tensor(node, 2)
     nest = row_nest(node.ne, *map(Shape.of, (node, logits, labels)))
     places = (
         writing(Ref(RESULT), node.type, node.nb[0]),
@@ -49,8 +49,8 @@ def cross_entropy_loss_back(node: Tensor) -> Entries:
 
 
 def opt_step_adamw(node: Tensor) -> Entries:
-    """w, m and v by the gradient."""
-    grad, m, v = (given(node, i) for i in (1, 2, 3))
+    """Updates w, m and v by the gradient."""
+    grad, m, v = (source_tensor(node, i) for i in (1, 2, 3))
     nest = _nest(node, m, v, grad)
     places = [Place(Ref(slot), (4,)) for slot in (RESULT, source(2), source(3), source(1))]
     words = words_of(kernels.Adamw, nest, *places, settings=Place(Ref(source(4))))
@@ -58,15 +58,15 @@ def opt_step_adamw(node: Tensor) -> Entries:
 
 
 def opt_step_sgd(node: Tensor) -> Entries:
-    """w by the gradient."""
-    nest = _nest(node, given(node, 1))
+    """Updates w by the gradient."""
+    nest = _nest(node, source_tensor(node, 1))
     places = [Place(Ref(slot), (4,)) for slot in (RESULT, source(1))]
     words = words_of(kernels.Sgd, nest, *places, settings=Place(Ref(source(2))))
     return Entries((Entry(kernels.sgd(), words, tasks(node.size, 2)),))
 
 
 def _nest(*tensors: Tensor) -> Nest:
-    """Rows without gaps, as long as they can be: of tensors whose rows are contiguous."""
+    """The loop over tensors with contiguous rows: rows as long as possible."""
     shapes = [Shape.of(tensor) for tensor in tensors]
     nest = element_nest(tensors[0].ne, *shapes)
     return nest if set(nest.inner.strides) == {4} else row_nest(tensors[0].ne, *shapes)

@@ -7,9 +7,8 @@ import math
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import integer
-from ggplug_cpu.parameters import read as read_operand
-from ggplug_cpu.parts.nest import Rows, over_rows, read_row, written_row
+from ggplug_cpu.parameters import integer, source
+from ggplug_cpu.parts.nest import Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.programs import row_program
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 from ggplug_cpu.simd.transcendental import emit_exp
@@ -29,50 +28,50 @@ from ggplug_cpu.simd.values import (
 
 
 class CrossEntropy(Rows):
-    """Rows of logits and labels, each with an f64 for its part of the loss of ``count_of_rows`` rows."""
+    """Rows of logits and labels, each with an f64 for its term in the loss of ``count_of_rows`` rows."""
 
-    losses = written_row()
-    logits = read_row()
-    labels = read_row()
+    losses = destination_row()
+    logits = source_row()
+    labels = source_row()
     count_of_rows = integer()
 
 
 class CrossEntropyBack(Rows):
     """Rows of the result, of logits and labels; ``dy``: an f32."""
 
-    y = written_row()
-    logits = read_row()
-    labels = read_row()
-    dy = read_operand()
+    y = destination_row()
+    logits = source_row()
+    labels = source_row()
+    dy = source()
     count_of_rows = integer()
 
 
 class Adamw(Rows):
-    """Rows without gaps; ``settings``: seven f32."""
+    """Contiguous rows; ``settings``: seven f32."""
 
-    w = written_row()
-    m = written_row()
-    v = written_row()
-    grad = read_row()
-    settings = read_operand()
+    w = destination_row()
+    m = destination_row()
+    v = destination_row()
+    grad = source_row()
+    settings = source()
 
 
 class Sgd(Rows):
-    """Rows without gaps; ``settings``: two f32."""
+    """Contiguous rows; ``settings``: two f32."""
 
-    w = written_row()
-    grad = read_row()
-    settings = read_operand()
+    w = destination_row()
+    grad = source_row()
+    settings = source()
 
 
 def scratch_bytes(n: int) -> int:
-    """What the losses need of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory of the losses for rows of ``n`` elements."""
     return ARGUMENTS + 12 * n
 
 
 @emitted("f64(i64, i64)")
 def _highest(x: Value, n: Value) -> Value:
-    """The largest of ``n`` f32; a NaN may be passed over."""
+    """The largest of ``n`` f32; NaN may be ignored."""
     width = simd.width("f32")
     lowest = constant(x.b, vector(F32, width), -math.inf)
 
@@ -109,7 +108,9 @@ def _logarithm(x: Value) -> Value:
 
 @emitted("f64(i64, i64, i64, f64)")
 def _losses(x: Value, labels: Value, n: Value, top: Value) -> Value:
-    """The sum of label (top - x) over ``n`` f32: number by number, as sums of infinite labels have no difference."""
+    """The sum of label (top - x) over ``n`` f32: element by element, as the difference of two infinite sums is
+    undefined.
+    """
     half = simd.width("f32") // 2
     tops, zero = top.splat(half), constant(x.b, vector(F64, half), 0)
 
@@ -129,9 +130,11 @@ def cross_entropy() -> Body:
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
         loss, logits, labels = places
-        room = scratch(ctx) + ARGUMENTS
-        p = read(ctx, CrossEntropy.logits.convert(params), logits, CrossEntropy.logits.stride(params), n, room)
-        q = read(ctx, CrossEntropy.labels.convert(params), labels, CrossEntropy.labels.stride(params), n, room + 4 * n)
+        scratch_row = scratch(ctx) + ARGUMENTS
+        p = read(ctx, CrossEntropy.logits.convert(params), logits, CrossEntropy.logits.stride(params), n, scratch_row)
+        q = read(
+            ctx, CrossEntropy.labels.convert(params), labels, CrossEntropy.labels.stride(params), n, scratch_row + 4 * n
+        )
         highest = _highest(p, n)
         total = highest + _logarithm(_powers(p, n, highest))
         simd.store_f64(loss, _losses(p, q, n, total) / CrossEntropy.count_of_rows(params))
@@ -141,17 +144,17 @@ def cross_entropy() -> Body:
 
 @kernel
 def cross_entropy_back() -> Body:
-    """The softmax of a row of logits less its labels, times dy divided by the number of rows."""
+    """The softmax of a row of logits minus its labels, times dy divided by the number of rows."""
     combine = row_program("loss_back(x0,x1)")
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
         y, logits, labels = places
-        room, write_y = scratch(ctx) + ARGUMENTS, CrossEntropyBack.y.convert(params)
+        scratch_row, write_y = scratch(ctx) + ARGUMENTS, CrossEntropyBack.y.convert(params)
         read_p, read_q = CrossEntropyBack.logits.convert(params), CrossEntropyBack.labels.convert(params)
-        p = read(ctx, read_p, logits, CrossEntropyBack.logits.stride(params), n, room)
-        q = read(ctx, read_q, labels, CrossEntropyBack.labels.stride(params), n, room + 4 * n)
-        r = y if write_y == 0 else room + 8 * n
+        p = read(ctx, read_p, logits, CrossEntropyBack.logits.stride(params), n, scratch_row)
+        q = read(ctx, read_q, labels, CrossEntropyBack.labels.stride(params), n, scratch_row + 4 * n)
+        r = y if write_y == 0 else scratch_row + 8 * n
         highest = _highest(p, n)
         factor = simd.load_f32(CrossEntropyBack.dy.address(params)) / CrossEntropyBack.count_of_rows(params)
         combine(r, p, q, n, highest, 1.0 / _powers(p, n, highest), factor)
@@ -201,7 +204,7 @@ def _sgd_row(w: Value, grad: Value, parameters: Value, n: Value) -> None:
 
 @kernel
 def adamw() -> Body:
-    """Both moments, and the weights."""
+    """Updates both moments, and the weights."""
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
@@ -213,7 +216,7 @@ def adamw() -> Body:
 
 @kernel
 def sgd() -> Body:
-    """The weights."""
+    """Updates the weights."""
 
     @device_function
     def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]

@@ -6,7 +6,7 @@ from ggplug import ops
 from ggplug.ops.triangles import Banded
 from ggplug.tensor import Tensor
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.nest import Shape, row_nest, words_of
 from ggplug_cpu.choosing.places import reading, writing
 from ggplug_cpu.ops.copy.choosers import copy_bytes, zero_bytes
@@ -14,13 +14,13 @@ from ggplug_cpu.ops.triangles import kernels
 from ggplug_cpu.parameters import Place, Ref
 from ggplug_cpu.tape import Entry
 
-#: More columns than a row has: where a band has no limit.
+#: More columns than any row has: the limit of an unlimited band.
 _FAR = 1 << 40
 
 
 def banded(node: Tensor) -> Entries:
-    """y = x in a band along the diagonal, a constant elsewhere."""
-    op, x = node.op, given(node, 0)
+    """y = x in a band along the diagonal, and a constant outside it."""
+    op, x = node.op, source_tensor(node, 0)
     assert isinstance(op, Banded)
     first, last = op.band
     nest = row_nest(node.ne, Shape.of(node), Shape.of(x))
@@ -39,8 +39,8 @@ def banded(node: Tensor) -> Entries:
 
 
 def diag(node: Tensor) -> Entries:
-    """y[i, i] = x[i], zeros elsewhere."""
-    x = given(node, 0)
+    """y[i, i] = x[i], all other elements are 0."""
+    x = source_tensor(node, 0)
     zeros = zero_bytes(node)
     along = Shape(x.ne, (node.nb[0] + node.nb[1], node.nb[1], *node.nb[2:]))
     copied = copy_bytes(node.type, x.ne, along, Shape(x.ne, x.nb), Ref(RESULT), Ref(source(0)))

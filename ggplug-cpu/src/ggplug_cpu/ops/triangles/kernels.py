@@ -5,18 +5,17 @@ from __future__ import annotations
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import aborted, scratch
-from ggplug_cpu.parameters import Parameters, integer, real, written
-from ggplug_cpu.parameters import read as read_operand
-from ggplug_cpu.parts.nest import Rows, over_rows, read_row, share, written_row
+from ggplug_cpu.parameters import Parameters, destination, integer, real, source
+from ggplug_cpu.parts.nest import Rows, destination_row, over_rows, source_row, thread_range
 from ggplug_cpu.parts.programs import row_program
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 
 
 class Banded(Rows):
-    """Rows of matrices of ``height`` rows; of row i, columns i + ``first`` to i + ``behind`` - 1 stay."""
+    """Rows of matrices of ``height`` rows; of row i, columns i + ``first`` to i + ``behind`` - 1 are kept."""
 
-    y = written_row()
-    x = read_row()
+    y = destination_row()
+    x = source_row()
     height = integer()
     first = integer()
     behind = integer()
@@ -26,22 +25,22 @@ class Banded(Rows):
 class SolveTri(Parameters):
     """``batches`` systems of ``n`` equations with ``k`` right-hand sides each, all contiguous."""
 
-    x = written()
-    a = read_operand()
-    b = read_operand()
+    x = destination()
+    a = source()
+    b = source()
     n = integer()
     k = integer()
     batches = integer()
 
 
 def scratch_bytes(n: int) -> int:
-    """What :func:`banded` needs of a thread's scratch for rows of ``n``."""
+    """Bytes of scratch memory of :func:`banded` for rows of ``n`` elements."""
     return ARGUMENTS + 8 * n
 
 
 @kernel
 def banded() -> Body:
-    """Columns that stay, and a number in all others."""
+    """Keeps columns in the band, and stores a constant in all others."""
     fill = row_program("fill(x0)")
 
     @device_function
@@ -50,9 +49,9 @@ def banded() -> Body:
         i, value = row % Banded.height(params), Banded.value(params)
         first = min(max(i + Banded.first(params), 0), n)
         behind = max(min(i + Banded.behind(params), n), first)
-        write_y, y_room = Banded.y.convert(params), scratch(ctx) + ARGUMENTS
-        p = read(ctx, Banded.x.convert(params), x, Banded.x.stride(params), n, y_room + 4 * n)
-        r = y if write_y == 0 else y_room
+        write_y, y_scratch = Banded.y.convert(params), scratch(ctx) + ARGUMENTS
+        p = read(ctx, Banded.x.convert(params), x, Banded.x.stride(params), n, y_scratch + 4 * n)
+        r = y if write_y == 0 else y_scratch
         fill(r, p, first, value)
         if p != r:
             simd.copy_bytes(r + 4 * first, p + 4 * first, 4 * (behind - first))
@@ -71,7 +70,7 @@ def solve_tri() -> Body:
     def body(ctx: int, params: int) -> None:
         n, k = SolveTri.n(params), SolveTri.k(params)
         pieces = (k + step - 1) // step
-        first, end = share(ctx, SolveTri.batches(params) * pieces)
+        first, end = thread_range(ctx, SolveTri.batches(params) * pieces)
         for piece in range(first, end):
             if aborted(ctx):
                 return

@@ -1,1 +1,1 @@
-"""What becomes of windows that slide over planes."""
+"""Ops on sliding windows of planes: pooling, depthwise convolutions, gradients."""

@@ -1,4 +1,4 @@
-"""What slides over planes: pooling, convolutions of single channels, and what adds windows up again."""
+"""Ops on sliding windows of planes: pooling, depthwise convolutions, and ops that sum windows back into planes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ggplug.ops.sliding import Axis
 from ggplug.tensor import Extents, Tensor, contiguous_strides
 from ggplug.types import F32
 from ggplug_cpu.choosing.chooser import Chooser
-from ggplug_cpu.choosing.entries import RESULT, Entries, given, source, tasks
+from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, tasks
 from ggplug_cpu.choosing.places import writing
 from ggplug_cpu.ops.copy.ready import Ready, in_f32
 from ggplug_cpu.ops.windows.kernels import SCRATCH_BYTES, Windows, windows
@@ -19,7 +19,7 @@ from ggplug_cpu.parameters import Place, Ref
 from ggplug_cpu.tape import WORKSPACE, Entry
 
 _ONE = Axis(1)
-#: Distances within a row are int32.
+#: Offsets within a row are int32.
 _FARTHEST = 1 << 31
 
 
@@ -28,7 +28,7 @@ def pool_1d(node: Tensor) -> Entries | Decline:
     op = node.op
     assert isinstance(op, ops.Pool1d)
     axes = Axis(op.k0, op.s0, op.p0), _ONE
-    x = in_f32(given(node, 0), Ref(source(0)))
+    x = in_f32(source_tensor(node, 0), Ref(source(0)))
     return _entries(node, x, _windows("largest" if op.kind == PoolKind.MAX else "mean", node, x, axes, x.ne[:2]))
 
 
@@ -36,7 +36,7 @@ def pool_2d(node: Tensor) -> Entries | Decline:
     """y = the maximum or mean of windows of a plane."""
     op = node.op
     assert isinstance(op, ops.Pool2d)
-    x = in_f32(given(node, 0), Ref(source(0)))
+    x = in_f32(source_tensor(node, 0), Ref(source(0)))
     largest = op.kind == PoolKind.MAX
     entry = _windows(
         "largest" if largest else "sum", node, x, op.axes(), x.ne[:2], divisor=1.0 if largest else op.k0 * op.k1
@@ -45,15 +45,17 @@ def pool_2d(node: Tensor) -> Entries | Decline:
 
 
 def pool_2d_back(node: Tensor) -> Entries | Decline:
-    """Each element gets what the windows that it is in have for it."""
-    op, grad = node.op, given(node, 0)
+    """Each element is the sum of the gradients of windows: of which it is the maximum, or of its part of their
+    means.
+    """
+    op, grad = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Pool2dBack)
     axes = op.axes()
     planes = Ready(Ref(source(0)), grad.ne, grad.nb)
     if op.kind == PoolKind.AVG:
         back = _windows("sum", node, planes, axes, grad.ne[:2], back=True, divisor=op.k0 * op.k1)
         return _entries(node, planes, back)
-    x = in_f32(given(node, 1), Ref(source(1)))
+    x = in_f32(source_tensor(node, 1), Ref(source(1)))
     at = -(-x.workspace_bytes // 64) * 64
     chosen = Place(Ref(WORKSPACE, at), contiguous_strides(F32, grad.ne))
     first = _windows("place", node, x, axes, x.ne[:2], ne=grad.ne, y=chosen)
@@ -67,9 +69,9 @@ def pool_2d_back(node: Tensor) -> Entries | Decline:
 
 def conv_2d_dw(node: Tensor) -> Entries | Decline:
     """The convolution of each channel with its own kernel."""
-    op, weights = node.op, given(node, 0)
+    op, weights = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Conv2dDwDirect)
-    x, taps = given(node, 1), in_f32(weights, Ref(source(0)))
+    x, taps = source_tensor(node, 1), in_f32(weights, Ref(source(0)))
     ready = Ready(Ref(source(1)), x.ne, x.nb, taps.entries, taps.workspace_bytes, taps.scratch_bytes)
     other = Place(taps.place, (taps.nb[0], taps.nb[1], taps.nb[3], 0))
     axes = op.axes(weights.ne[0], weights.ne[1])
@@ -77,8 +79,8 @@ def conv_2d_dw(node: Tensor) -> Entries | Decline:
 
 
 def im2col_back(node: Tensor) -> Entries | Decline:
-    """Each element gets the sum of what was taken from it."""
-    op, grad, kernel = node.op, given(node, 0), given(node, 1)
+    """Each element is the sum of its copies in the windows."""
+    op, grad, kernel = node.op, source_tensor(node, 0), source_tensor(node, 1)
     assert isinstance(op, ops.Im2colBack)
     axes = op.axes(kernel)
     size, taps = grad.nb[0], axes[0].taps * axes[1].taps
@@ -96,8 +98,8 @@ def im2col_back(node: Tensor) -> Entries | Decline:
 
 
 def col2im_1d(node: Tensor) -> Entries | Decline:
-    """Each position gets the sum of what the windows have for it."""
-    op, a = node.op, given(node, 0)
+    """Each position is the sum of the windows' elements there."""
+    op, a = node.op, source_tensor(node, 0)
     assert isinstance(op, ops.Col2im1d)
     taps = a.ne[0] // op.channels
     ready = in_f32(a, Ref(source(0)))
@@ -134,8 +136,8 @@ def _windows(
 ) -> Entry | Decline:
     """The entry of a kernel that gathers windows of ``x``, a plane of which has ``extents``.
 
-    ``back``: x are windows, and each element of the result gathers those that it is in.  ``moved``: see
-    :class:`~ggplug_cpu.ops.windows.kernels.Windows`, ``tap0`` and ``tap1``.
+    ``back``: x has windows, and each element of the result gathers the windows that contain it.  ``moved``: ``tap0``
+    and ``tap1`` of :class:`~ggplug_cpu.ops.windows.kernels.Windows`.
     """
     extents_of_y = ne or node.ne
     reached = max(extents[0], extents_of_y[0] * axes[0].stride + axes[0].padding)

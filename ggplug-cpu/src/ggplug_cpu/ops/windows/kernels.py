@@ -1,6 +1,6 @@
-"""What becomes of windows that slide over planes: sums, weighted sums, means, maxima and where they are.
+"""Sums, weighted sums, means, maxima and positions of maxima of sliding windows.
 
-A vector holds neighbouring windows of a row; it goes through the taps row by row.
+A vector holds neighbouring windows of a row; a loop visits the taps row by row.
 """
 
 from __future__ import annotations
@@ -9,9 +9,19 @@ import functools
 
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import scratch
-from ggplug_cpu.parameters import CONVERTED, STRIDES, Number, Parameters, emitted_number, integer, read, real, written
-from ggplug_cpu.parts.nest import BLOCK, share
-from ggplug_cpu.parts.rows import ARGUMENTS, ROOM, write
+from ggplug_cpu.parameters import (
+    CONVERTED,
+    STRIDES,
+    Number,
+    Parameters,
+    destination,
+    emitted_number,
+    integer,
+    real,
+    source,
+)
+from ggplug_cpu.parts.nest import BLOCK, thread_range
+from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, write
 from ggplug_cpu.parts.sliding import counted, narrow, quotient, scalar_quotient
 from ggplug_cpu.simd import values, width
 from ggplug_cpu.simd.values import F32, Value, constant, emitted, first_lanes, loop, vector
@@ -23,13 +33,14 @@ class Windows(Parameters):
     """``ne0`` to ``ne3`` windows; window (i, j) of a plane of x has ``taps0`` by ``taps1`` elements of it.
 
     x is f32, of ``width`` by ``height``; for strides, paddings, dilations and quotients see
-    :mod:`ggplug_cpu.parts.sliding`.  ``tap0`` and ``tap1`` are bytes that each tap is further on, whatever it reads.
+    :mod:`ggplug_cpu.parts.sliding`.  ``tap0`` and ``tap1``: offsets in bytes between consecutive taps, in addition to
+    their positions.
     """
 
-    y = written(STRIDES, CONVERTED)
-    x = read(STRIDES)
-    other = read(STRIDES)
-    """Weights of taps (for ``weighted``), or in the place of each element of x a number of a tap (for ``chosen``)."""
+    y = destination(STRIDES, CONVERTED)
+    x = source(STRIDES)
+    other = source(STRIDES)
+    """Weights of taps (for ``weighted``), or for each element of x the number of a tap (for ``chosen``)."""
     ne0 = integer()
     ne1 = integer()
     ne2 = integer()
@@ -49,26 +60,26 @@ class Windows(Parameters):
     tap0 = integer()
     tap1 = integer()
     divisor = real()
-    """What sums are divided by."""
+    """The divisor of sums."""
 
 
-#: What the kernel needs of a thread's scratch.
-SCRATCH_BYTES = ARGUMENTS + ROOM
+#: Bytes of scratch memory of the kernel.
+SCRATCH_BYTES = ARGUMENTS + ROW_BYTES
 
 
 @kernel
 def windows(rule: str, reach: str) -> Body:
     """``rule``: one of :data:`RULES`.  ``reach``: how a vector of windows reads a tap of each.
 
-    ``adjacent``: elements of a row of x side by side; ``apart``: with a distance; ``stretched``: with quotients.
+    ``adjacent``: contiguous elements of a row of x; ``apart``: elements at a distance; ``stretched``: with quotients.
     """
     some = _some_windows(rule, reach)
 
     def body(ctx: int, params: int) -> None:
         n0, n1, n2 = Windows.ne0(params), Windows.ne1(params), Windows.ne2(params)
         write_y, y_stride = Windows.y.convert(params), Windows.y.nb0(params)
-        room = scratch(ctx) + ARGUMENTS
-        first, end = share(ctx, n1 * n2 * Windows.ne3(params))
+        scratch_row = scratch(ctx) + ARGUMENTS
+        first, end = thread_range(ctx, n1 * n2 * Windows.ne3(params))
         for row in range(first, end):
             i1, above = row % n1, row // n1
             i2, i3 = above % n2, above // n2
@@ -78,7 +89,7 @@ def windows(rule: str, reach: str) -> Body:
             other = Windows.other.address(params) + i2 * Windows.other.nb2(params) + i3 * Windows.other.nb3(params)
             for start in range(0, n0, BLOCK):
                 m = min(BLOCK, n0 - start)
-                place = y if write_y == 0 else room
+                place = y if write_y == 0 else scratch_row
                 some(params, x, other, i1, start, place, m)
                 write(ctx, write_y, y, y_stride, m, place)
                 y += Windows.y.block_bytes(params)
@@ -86,14 +97,14 @@ def windows(rule: str, reach: str) -> Body:
     return body
 
 
-#: A sum; with a weight for each tap; divided by how many elements were inside; the largest number; the number of the
-#: tap that is the largest; the sum of those of which ``other`` says that they are this tap's.
+#: In order: the sum; the sum with a weight for each tap; the sum divided by the number of elements inside the image;
+#: the maximum; the number of the tap with the maximum; the sum of elements whose number in ``other`` is this tap's.
 RULES = ("sum", "weighted", "mean", "largest", "place", "chosen")
 
 
 @functools.cache
 def _some_windows(rule: str, reach: str) -> Intrinsic:
-    """``(params, x, other, i1, first, place, n)``: ``n`` windows of row ``i1`` from ``first`` on, as f32."""
+    """``(params, x, other, i1, first, place, n)`` stores ``n`` windows of row ``i1`` from ``first`` on, as f32."""
     lanes, stretched, adjacent = width("f32"), reach == "stretched", reach == "adjacent"
     floats = vector(F32, lanes)
 
@@ -121,7 +132,7 @@ def _some_windows(rule: str, reach: str) -> Intrinsic:
                 if stretched:
                     ok = ok & (iy * q1).equal(position)
                 line = x + iy * nb1 + ky * number(Windows.tap1)
-                beside = other + iy * nb1
+                other_row = other + iy * nb1
 
                 def across(kx: Value, carried: list[Value]) -> list[Value]:
                     far = kx * number(Windows.dilation0)
@@ -140,9 +151,9 @@ def _some_windows(rule: str, reach: str) -> Intrinsic:
                     if rule == "weighted":
                         weight = other + kx * number(Windows.other.nb0) + ky * number(Windows.other.nb1)
                         sums = read.fma(values.load(weight, F32).splat(lanes), carried[0])
-                        return [inside.select(sums, carried[0])]  # 0 by an infinite weight is NaN
+                        return [inside.select(sums, carried[0])]  # 0 times an infinite weight would be NaN
                     if rule == "chosen":
-                        mine = values.masked_gather(beside, offsets, floats, inside).equal(tap) & inside
+                        mine = values.masked_gather(other_row, offsets, floats, inside).equal(tap) & inside
                         return [carried[0] + mine.select(read, zero)]
                     if rule in ("largest", "place"):
                         larger = (read > carried[0]) & inside

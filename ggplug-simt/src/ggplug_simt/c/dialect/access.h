@@ -6,15 +6,15 @@
      GROUP, LANE              number of the work-group, and of the work-item in it;  LANES of them are in a group
      IN_ORDER                 before a loop whose float sums are one addition after the other: Intel's compiler for OpenCL
                               vectorises some, and their last bits decide what a block is rounded to
-     CONSTANT                 before a table that all items read;  TABLE(type, NAME) stands for one that is put in
-     BARRIER()                all items of a group come here before one goes on
+     CONSTANT                 before a table that all items read;  TABLE(type, NAME) is replaced by a table of core
+     BARRIER()                all items of a group arrive before any of them continues
      KEEPS_NAN                defined where halves are read that have to keep NaN's sign and payload as float
-     CLAIM(p, value)          puts value where 0 is in global memory; true for the one item that does it
+     CLAIM(p, value)          stores value in a word of global memory that is 0; true for the one item that does it
      RAISE(p)                 makes an int in a group's memory, which is 0, something else.  Between two barriers items write a
-                              word only so, or one item alone does: compilers that compute items in vectors rely on that
-     vec                      VEC floats, with + - * by element;  VEC_GET, VEC_PUT move them from and to float pointers;
+                              word only so, or only one item stores to it: compilers that compute items in vectors rely on that
+     vec                      VEC floats, with + - * by element;  VEC_GET, VEC_PUT load and store them by float pointers;
                               MOVE_WORDS copies VEC words of any type in global memory
-     real, REAL, SELECT       what element-wise expressions compute with, and SIN, COS;  MAP1, MAP2 apply them to vecs
+     real, REAL, SELECT       the types and functions of element-wise expressions, and SIN, COS;  MAP1, MAP2 apply them to vecs
 
    A kernel's PARAMETERS are a pointer name_data for each tensor, and `arguments args` with a `tensor` for each. */
 
@@ -43,10 +43,10 @@ INLINE vec VEC_FIRST(vec v, int n, float beyond)
      fetch_T(row, nb0, i, n, beyond)     elements i to i + VEC - 1 as vec; those from n on are `beyond`.  i is a
                                          multiple of VEC.  nb0 0 repeats element 0
      store_T(row, nb0, i, n, unit)       stores a unit of VEC elements, or of one block, as far as there are n
-     dense_T(row, i, j)                  VEC elements of a row without gaps, all there: of a plain type from i + j on; of a block
+     dense_T(row, i, j)                  VEC elements of a dense row, all within its extent: of a plain type from i + j on; of a block
                                          type, without their scale, from j on in the block that element i is in
      group_scale_T(row, i)               of a block type, the scale of the group that element i is in
-     group_minimum_T(row, i)             and what the number 0 stands for there, if it is not 0 */
+     group_minimum_T(row, i)             the value of the number 0 in that group, if it is not 0 */
 
 #define PLAIN_TYPE(T, SIZE, GET, VGET, PUT, VPUT) \
     INLINE float load_##T(GLOBAL const char *row, int64_t nb0, int i) { return GET(row + i * nb0); } \
@@ -82,7 +82,7 @@ INLINE void put_bf16(float x, GLOBAL char *p)
 }
 PLAIN_TYPE(bf16, 2, get_bf16, VEC_GET_BF16, put_bf16, vec_put_bf16)
 
-/* 32-bit integers as numbers: for conversions only.  What an integer cannot be is the nearest one; NaN is 0. */
+/* 32-bit integers as numbers: for conversions only.  Numbers out of range become the nearest integer, NaN becomes 0. */
 INLINE int32_t integer_of(float x)
 {
     return x >= 2147483648.0f ? 2147483647 : x >= -2147483648.0f ? (int32_t)x : x == x ? -2147483647 - 1 : 0;
@@ -103,11 +103,11 @@ INLINE void store_i32(GLOBAL char *row, int64_t nb0, int i, int n, const vec *un
 
 /* -- blocks ------------------------------------------------------------------------------------------------------- */
 
-/* A family of types (types/<family>.h) defines for each of its types T, of whose blocks BLOCK_T is the elements:
+/* A family of types (types/<family>.h) defines for each of its types T, where BLOCK_T is the number of elements of a block:
      numbers_T(block, j)       VEC numbers of a block from its element j on, a multiple of VEC, without their scale
      scale_T(block, j)         the scale of the group that element j is in, of as many elements as <family>.py declares
-     minimum_T(block, j)       what the number 0 stands for in that group; only of types that have that
-     store_T                   as for all types; only of types that are written
+     minimum_T(block, j)       the value of the number 0 in that group; only of types with minima
+     store_T                   as for all types; only of types that ops store
    and ends with BLOCKS_OF(T), or BLOCKS_WITH_MINIMUM(T). */
 
 #define BLOCKS_FUNCTIONS(T, VALUE) \
@@ -151,16 +151,16 @@ INLINE int has_nonfinite(const vec *unit, int count)
     const float sum = vec_sum(differences);
     return sum != sum;
 }
-/* x / d, or 0 where float32 does not hold that; all numbers are zero then */
+/* x / d, or 0 if float32 cannot represent it; all numbers are zero then */
 INLINE float ratio_of(float x, float d)
 {
     const float ratio = x / d;
     return fabs(ratio) <= 3.402823466e38f ? ratio : 0.0f;
 }
 INLINE float inverse_of(float d) { return ratio_of(1.0f, d); }
-/* Rounded to the nearest, ties away from zero, of numbers that an int holds */
+/* Rounded to the nearest, ties away from zero, for numbers in the range of int */
 INLINE int round_away(float x) { return x < 0.0f ? -(int)(0.49999997f - x) : (int)(x + 0.49999997f); }
-/* Rounded to the nearest, ties to even, as ggml does it */
+/* Rounded to the nearest, ties to even, as in ggml */
 INLINE int nearest_int(float x) { return (BITS_OF(x + 12582912.0f) & 0x7fffff) - 0x400000; }
 INLINE int between(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
 /* VEC single bits from number j on, as numbers */
@@ -170,7 +170,7 @@ INLINE vec flags_of(GLOBAL const uint8_t *bits, int j)
     for (int k = 0; k < VEC; k++) values[k] = (float)(bits[(j + k) / 8] >> (j + k) % 8 & 1);
     return VEC_GET(values);
 }
-/* Of `count` numbers the one of largest magnitude, with its sign; of several the first */
+/* The number of largest magnitude of `count` numbers, with its sign; the first of equal ones */
 INLINE float extreme_of(const float *values, int count)
 {
     float largest = 0.0f, extreme = 0.0f;

@@ -1,6 +1,6 @@
 /* The dialect in CUDA C++ and HIP.  Its words are described in dialect/access.h; dialect/opencl.h has the same ones.
-   A vec is a small array here: the hardware's own vectors are its threads.  Compiled with -fmad=false: products and
-   sums are rounded one by one, as the reference quantisers do it; VEC_FMA says where they are not. */
+   A vec is a small array here: the hardware's vectors are its threads.  Compiled with -fmad=false: each
+   product and sum is rounded, as in the reference quantisers, except in VEC_FMA. */
 
 #ifdef __CUDACC_RTC__
 #pragma nv_diag_suppress 177 /* a program uses few of these functions */
@@ -9,7 +9,7 @@
 #define KERNEL extern "C" __global__
 #define GLOBAL
 #define LOCAL
-#define SHARED __shared__ __attribute__((aligned(16))) /* so that the compiler may read it 16 bytes at a time */
+#define SHARED __shared__ __attribute__((aligned(16))) /* so that the compiler may load 16 bytes at a time */
 #define INLINE static __device__ __forceinline__
 #define IN_ORDER
 #define CONSTANT static __device__ const
@@ -52,7 +52,7 @@ INLINE vec VEC_OF(float x) { vec r; EACH r.v[j_] = x; return r; }
 INLINE vec VEC_GET(const float *p) { vec r; EACH r.v[j_] = p[j_]; return r; }
 INLINE void VEC_PUT(vec v, float *p) { EACH p[j_] = v.v[j_]; }
 
-/* VEC numbers in global memory: moved as one word where they lie at a multiple of its size, as they mostly do. */
+/* VEC numbers in global memory: moved as one word if they are aligned to its size, as they mostly are. */
 template <typename T> struct __attribute__((aligned(VEC * sizeof(T)))) packed { T v[VEC]; };
 template <typename T> INLINE packed<T> get_packed(const char *p)
 {
@@ -144,7 +144,7 @@ PACKED_TYPE(float, VEC_GET_F32, (float), VEC_PUT_F32, (float))
 PACKED_TYPE(uint16_t, VEC_GET_F16, half_to_float, VEC_PUT_F16, float_to_half)
 PACKED_TYPE(uint16_t, VEC_GET_BF16, bf16_to_float, vec_put_bf16, float_to_bf16)
 
-/* Bytes of blocks lie at even addresses, and are read two by two. */
+/* Bytes of blocks are at even addresses, and are read in pairs. */
 #define BYTE(p, j) (((const uint16_t *)(p))[(j) / 2] >> 8 * ((j) % 2))
 INLINE vec VEC_GET_I8(const int8_t *p) { vec r; EACH r.v[j_] = (float)(int8_t)BYTE(p, j_); return r; }
 INLINE void VEC_PUT_I8(vec v, int8_t *p) { EACH p[j_] = (int8_t)v.v[j_]; }

@@ -1,14 +1,14 @@
 /* Indices out of range, for kernels with a tensor `ids` of ID_TYPE and the operand `faults`.
 
-   What such an index stands for is taken to be zero, or is left out, and the stream raises an error when somebody waits
-   for it.  Kernels run one after the other, so the record keeps the first node that met one; of that node's indices
-   the one item that claims the record looks for the first, so that the error is always the same. */
+   For such an index kernels read zeros, or do not store a row, and the stream raises an error when it is synchronised.
+   Kernels run one after the other, so the record keeps the first node with such an index; the work-item that claims the
+   record searches the first of that node's indices, so that the error is always the same. */
 
 typedef struct {
     int32_t plan;  /* number of the plan; 0 while there is no fault */
     int32_t node;  /* position of the node in the plan's graph */
     int64_t id;    /* the index */
-    int64_t number; /* how many of the node's indices come before it */
+    int64_t number; /* how many of the node's indices precede it */
 } fault_record;
 
 #define ID(i, j, k) id_at(ids_data, args.ids, i, j, k)

@@ -1,6 +1,6 @@
 /* Which elements a work-item or a work-group computes, and sums over a group. */
 
-/* One item a unit of dst: UNIT elements (a vec, or a block), at i0 of row (i1, i2, i3) */
+/* One item for each unit of dst: UNIT elements (a vec, or a block), at i0 of row (i1, i2, i3) */
 #define UNIT_OF(name) \
     const uint32_t item = (uint32_t)GROUP * LANES + LANE; \
     const uint32_t units = ((uint32_t)args.name.ne[0] + UNIT - 1) / UNIT; \
@@ -12,7 +12,7 @@
     const int i3 = (int)(rest / (uint32_t)args.name.ne[2]); \
     if (i3 >= args.name.ne[3]) return
 
-/* One group a row: (i1, i2, i3) */
+/* One group for each row: (i1, i2, i3) */
 #define ROW_OF(name) ROW_NUMBER(name, GROUP)
 #define ROW_NUMBER(name, number) \
     uint32_t rest = (uint32_t)(number); \

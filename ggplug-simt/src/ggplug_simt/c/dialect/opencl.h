@@ -1,6 +1,6 @@
 /* The dialect in OpenCL C 1.2.  Its words are described in dialect/access.h; dialect/cuda.h has the same ones. */
 
-/* Products and sums are rounded one by one, as the reference quantisers do it; VEC_FMA says where they are not. */
+/* Each product and sum is rounded, as in the reference quantisers, except in VEC_FMA. */
 #pragma OPENCL FP_CONTRACT OFF
 
 #define KERNEL __kernel
@@ -68,8 +68,8 @@ typedef vec real;
 #define FOLD_16(v, op) op(FOLD_8((v).lo, op), FOLD_8((v).hi, op))
 #define PLUS(a, b) ((a) + (b))
 
-/* Sines and cosines of which those that are far from zero are computed alone: where PoCL 3.0 computes such a one in a vector,
-   the others of the vector are wrong. */
+/* Sines and cosines; those of numbers far from zero are computed one by one: if PoCL 3.0 computes one in a vector, the
+   other elements of the vector are wrong. */
 #define IS_FAR(x) (fabs(x) > 1e5f)
 #define FAR_APART(name, f) \
     INLINE vec name(vec x) \
@@ -88,10 +88,10 @@ FAR_APART(COS, cos)
 INLINE float vec_sum(vec v) { return VEC_FOLD(v, PLUS); }
 INLINE float vec_max(vec v) { return VEC_FOLD(v, fmax); }
 
-/* half and bfloat16: only their bits lie in memory, so no device needs arithmetic on them */
+/* half and bfloat16: only their bits are in memory, so no device needs their arithmetic */
 
 #define HALF_AT(p) vload_half(0, (GLOBAL const half *)(p))
-/* Halves in memory are aligned to 2 bytes, and OpenCL asks for no more; PoCL 3.0 moves vectors of them as if the whole vector
+/* Halves in memory are aligned to 2 bytes, and OpenCL demands no more; PoCL 3.0 moves vectors of them as if the whole vector
    was aligned.  So they are moved as integers, and converted where they are aligned, which costs no instruction. */
 #define HALVES_MOVED(N) \
     INLINE JOIN(float, N) JOIN(halves_get, N)(GLOBAL const void *p) \
@@ -159,7 +159,7 @@ INLINE void vec_put_bf16(vec v, GLOBAL char *p)
 }
 
 /* VEC small integers as floats, and back: signed bytes; halves of bytes, less a zero point; other bits of bytes.  Bytes of
-   blocks lie at even addresses, and are moved two by two: some compilers (PoCL's) move single ones one after the
+   blocks lie at even addresses, and are moved in pairs: some compilers (PoCL's) move single ones one after the
    other. */
 
 #if VEC == 16

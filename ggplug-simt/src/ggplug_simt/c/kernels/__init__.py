@@ -1,8 +1,8 @@
-"""The table of kernels: which function chooses a kernel for which op.
+"""The table of choosers of all families.
 
-A chooser is ``(profile, node) -> Launches | Decline``, a pure function of the node's signature.  Patterns, the
-chains of ops that one kernel computes, have choosers that also get what the pattern's names stand for.
-``supports_op``, ``groups`` and plans all ask :func:`match`.
+A chooser is ``(profile, node) -> Launches | Decline``, a pure function of the node's signature.  Choosers of
+patterns, the chains of ops that one kernel computes, also get the tensors that the pattern names.
+``supports_op``, ``groups`` and plans all call :func:`match`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def match(profile: Profile, group: Group) -> Launches | Decline:
             names = each.names(group)
             if names is not None:
                 return choose(profile, group, names)
-        return Decline("these nodes are computed alone")
+        return Decline("these nodes are computed one by one")
     node = group.node
     assert node.op is not None
     if node.size == 0:

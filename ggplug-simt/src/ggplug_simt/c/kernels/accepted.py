@@ -14,11 +14,11 @@ READABLE = FLOATS | BLOCKS.keys()
 WRITABLE = FLOATS | {kind for kind, blocks in BLOCKS.items() if blocks.is_written}
 
 KEPT = {"KEEPS_NAN": 1}
-"""What programs define that convert and compute nothing: NaN stays the same NaN."""
+"""The defines of programs that only convert: the bits of NaN are kept."""
 
 
 def refuse(node: Tensor, *wanted: Collection[Type]) -> Decline | None:
-    """Why types do not fit, or None; ``wanted`` are those of the result and of the sources, in order."""
+    """Why the types of a node do not fit, or None; ``wanted``: the types of the result and of the sources, in order."""
     for tensor, kinds in zip((node, *node.src), wanted, strict=False):
         if tensor is not None and tensor.type not in kinds:
             assert node.op is not None

@@ -18,11 +18,11 @@ _KEYS = (32, 16)
 """Keys of a block of attention, and queries: as many as local memory holds."""
 _QUERIES = (16, 4, 1)
 _TOGETHER = 4
-"""Queries that an item computes at once."""
+"""Queries that a work-item computes at once."""
 _ROWS_BACK = (4, 1)
 """Queries, or keys, of a block of attention's gradient: as many as local memory holds."""
 _LEAST_PART = 256
-"""Keys that are worth a work-group of their own where there are few queries."""
+"""Least keys of a work-group, if there are few queries."""
 
 
 def soft_max(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -56,7 +56,7 @@ def soft_max(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def _slopes(heads: int, max_bias: float) -> dict[str, float | int]:
-    """What slopes are computed from."""
+    """The arguments from which kernels compute slopes."""
     power = 1 << math.floor(math.log2(max(1, heads)))
     return {
         "max_bias": max_bias,
@@ -67,7 +67,7 @@ def _slopes(heads: int, max_bias: float) -> dict[str, float | int]:
 
 
 class _Attention(NamedTuple):
-    """What the kernels of attention and of its gradients are told alike; ``sunk`` and ``last`` go with sinks."""
+    """The common arguments of the kernels of attention and of its gradients; ``sunk`` and ``last`` are for sinks."""
 
     tensors: dict[str, TensorArgument]
     defines: dict[str, object]
@@ -86,7 +86,7 @@ def _of_attention(
     mask: Tensor | None,
     sinks: Tensor | None,
 ) -> _Attention:
-    """``position``: that of the mask among the sources; the sinks are behind it."""
+    """The common arguments; ``position``: the mask's index among the sources; the sinks follow it."""
     tensors = {"q": argument(0, q), "k": argument(1, k), "v": argument(2, v)}
     defines: dict[str, object] = {
         "VEC": profile.vec,
@@ -100,17 +100,17 @@ def _of_attention(
         defines["MASKED"] = 1
     last = {} if sinks is None else {"sinks": argument(position + 1, sinks)}
     scale, cap = op.capped()
-    values = {"scale": scale, "cap": cap, "share": _share(q, k), **_slopes(q.ne[2], op.max_bias)}
+    values = {"scale": scale, "cap": cap, "head_ratio": _head_ratio(q, k), **_slopes(q.ne[2], op.max_bias)}
     return _Attention(tensors, defines, last, {} if sinks is None else {"SINKS": 1}, values)
 
 
-def _share(q: Tensor, k: Tensor) -> int:
-    """Heads of queries that have a head of keys together."""
+def _head_ratio(q: Tensor, k: Tensor) -> int:
+    """The number of heads of queries that use one head of keys."""
     return q.ne[2] // max(1, k.ne[2])
 
 
 def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
-    """A group has some queries, and all keys or a part of them; parts are merged by a second launch."""
+    """A work-group computes some queries with all keys or a part of them; a second launch merges the parts."""
     refused = refuse(node, {F32}, {F32}, READABLE, READABLE, {F16}, {F32})
     if refused is not None:
         return refused
@@ -119,7 +119,7 @@ def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
     assert q is not None
     assert k is not None
     assert v is not None
-    rows = q.ne[1] * _share(q, k)
+    rows = q.ne[1] * _head_ratio(q, k)
     block = _block(profile, rows, k.ne[0], v.ne[0])
     if isinstance(block, Decline):
         return block
@@ -171,7 +171,7 @@ def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def _block(profile: Profile, rows: int, dk: int, dv: int) -> tuple[int, int] | Decline:
-    """(queries, keys) of a group: as many as there are, and as local memory holds."""
+    """(queries, keys) of a work-group: all of them, or as many as local memory holds."""
     dk, dv = (-(-n // profile.vec) * profile.vec for n in (dk, dv))
     wide = max(dk, dv) + profile.vec
     for keys in _KEYS:
@@ -185,7 +185,9 @@ def _block(profile: Profile, rows: int, dk: int, dv: int) -> tuple[int, int] | D
 
 
 def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
-    """A group has some queries and looks at all keys, then some keys and looks at all queries; then what is left."""
+    """Three launches: gradients of queries, over all keys; of keys and values, over all queries; of sinks, and
+    zeros.
+    """
     refused = refuse(node, {F32}, {F32}, FLOATS, FLOATS, {F32}, {F16}, {F32})
     if refused is not None:
         return refused
@@ -202,22 +204,22 @@ def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
     of_q, of_k, of_v = (argument_of(DST, F32, each.ne, each.nb, each.view_offset) for each in parts[:3])
     queries, heads, batches = q.ne[1:]
     ne = (queries, 4, heads, batches)
-    left = argument_of(SCRATCH, F32, ne, contiguous_strides(F32, ne))
+    saved = argument_of(SCRATCH, F32, ne, contiguous_strides(F32, ne))
     tensors, defines, last, sunk, values = _of_attention(profile, node.op, q, k, v, 4, mask, sinks)
     tensors["d"] = argument(3, d)
     defines |= {"ROWS": rows, "KEYS": _keys_back(profile)}
     values["masked"] = int(node.op.masked)
-    share = _share(q, k)
+    ratio = _head_ratio(q, k)
     matrices, lanes = k.ne[2] * k.ne[3], profile.row_lanes
     made: list[Launch | Decline] = []
-    if queries * share * matrices:
-        written = {"of_q": of_q, "left": left._replace(written=True)}
+    if queries * ratio * matrices:
+        written = {"of_q": of_q, "saved": saved._replace(written=True)}
         made.append(
             launch(
                 "attention",
                 "flash_back_queries",
                 {**written, **tensors, **last},
-                groups=-(-queries * share // rows) * matrices,
+                groups=-(-queries * ratio // rows) * matrices,
                 lanes=lanes,
                 defines={**defines, **sunk},
                 **values,
@@ -228,7 +230,7 @@ def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
             launch(
                 "attention",
                 "flash_back_keys",
-                {"of_k": of_k, "of_v": of_v, "left": left, **tensors},
+                {"of_k": of_k, "of_v": of_v, "saved": saved, **tensors},
                 groups=-(-k.ne[1] // rows) * matrices,
                 lanes=lanes,
                 defines=defines,
@@ -251,7 +253,7 @@ def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
             launch(
                 "attention",
                 "flash_back_rest",
-                {"dst": argument(DST, node), "left": left},
+                {"dst": argument(DST, node), "saved": saved},
                 groups=heads if sinks is not None else 1,
                 lanes=lanes,
                 defines={"VEC": profile.vec, **sunk},
@@ -262,12 +264,12 @@ def flash_attn_back(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def _keys_back(profile: Profile) -> int:
-    """Rows of the other side that a group of the gradient looks at together."""
+    """Rows of the other operand that a work-group of the gradient reads at a time."""
     return max(profile.row_lanes, _KEYS[0])
 
 
 def _rows_back(profile: Profile, dk: int, dv: int) -> int | Decline:
-    """Queries, or keys, of a group of the gradient: as many as local memory holds."""
+    """Queries, or keys, of a work-group of the gradient: as many as local memory holds."""
     wide = sum(max(1, -(-n // profile.vec)) * profile.vec for n in (dk, dv))
     for rows in _ROWS_BACK:
         if 4 * (2 * rows * (wide + _keys_back(profile)) + profile.row_lanes) <= profile.local_bytes:

@@ -1,4 +1,4 @@
-/* Elements moved without looking at them: copies between equal types, repeats, parts of a concatenation. */
+/* Elements moved without conversion: copies between equal types, repeats, parts of a concatenation. */
 
 /* An element is PARTS words; blocks and plain types alike. */
 INLINE void move_element(GLOBAL char *to, GLOBAL const char *from)
@@ -7,7 +7,7 @@ INLINE void move_element(GLOBAL char *to, GLOBAL const char *from)
 }
 
 #ifdef MOVE
-/* dst[i] = x[i mod x's extents], VEC elements of a row an item */
+/* dst[i] = x[i mod x's extents], an item has VEC elements of a row */
 #define UNIT VEC
 KERNEL void move(PARAMETERS)
 {
@@ -27,8 +27,8 @@ KERNEL void move(PARAMETERS)
 #endif
 
 #ifdef SHIFTED
-/* dst[i] = x[i - start], start in each dimension.  What lies outside of x is zero, or with CIRCULAR what lies on the other side;
-   with REFLECTED rows go on as they would in a mirror at their ends. */
+/* dst[i] = x[i - start], start in each dimension.  Elements outside x are zero, or with CIRCULAR those of the opposite side;
+   with REFLECTED rows are reflected at their ends. */
 #define UNIT VEC
 INLINE int around(int i, int n)
 {
@@ -65,7 +65,7 @@ KERNEL void shifted(PARAMETERS)
 #endif
 
 #ifdef RESHAPE
-/* dst = x with other extents: elements match in ggml's order.  With CONVERT between types, else bits as they are. */
+/* dst = x with other extents: elements match in ggml's order.  With CONVERT between types, else without conversion. */
 #ifndef CONVERT
 #define UNIT 1
 #endif

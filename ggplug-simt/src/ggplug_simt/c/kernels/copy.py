@@ -1,4 +1,4 @@
-"""Copies: into other strides, into other types, side by side, several times."""
+"""Copies: other strides, conversions, concatenation and repetition."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _blocks(place: TensorArgument, type: Type) -> TensorArgument:
 
 
 def move(profile: Profile, type: Type, dst: TensorArgument, x: TensorArgument) -> Launch | Decline:
-    """dst = x, bits as they are, x repeated to dst's extents."""
+    """dst = x, without conversion, x repeated to dst's extents."""
     dst, x = _blocks(dst, type), _blocks(x, type)
     if dst.ne == x.ne:
         dst, x = collapsed((dst, x), (1, 1))
@@ -48,7 +48,7 @@ def move(profile: Profile, type: Type, dst: TensorArgument, x: TensorArgument) -
 
 
 def reshape(profile: Profile, dst: TensorArgument, dst_type: Type, x: TensorArgument, x_type: Type) -> Launch | Decline:
-    """dst = x with other extents, element by element; between equal types bits as they are."""
+    """dst = x with other extents, element by element; without conversion between equal types."""
     if math.prod(dst.ne) >= 2 * LIMIT:
         return Decline(f"reshape counts elements in 32 bits, {math.prod(dst.ne)} are too many")
     spelled, parts = word(dst_type)
@@ -78,13 +78,13 @@ def copy(profile: Profile, node: Tensor) -> Launches | Decline:
         return Decline(f"{node.op.name} from {x.type.name} to {node.type.name} has no kernel")
     to, come = argument(DST, node), argument(0, x)
     if node.ne != x.ne:
-        # Whichever side is contiguous takes the other's extents.
+        # The contiguous tensor takes the extents of the other one.
         if node.is_contiguous() and x.ne[0] % node.type.block_size == 0:
             to = argument_of(DST, node.type, x.ne, contiguous_strides(node.type, x.ne))
         elif x.is_contiguous() and node.ne[0] % x.type.block_size == 0:
             come = argument_of(0, x.type, node.ne, contiguous_strides(x.type, node.ne))
         elif x.type is node.type and x.type.is_quantized and x.ne[0] != node.ne[0]:
-            # blocks in order, by way of contiguous memory, which both sides describe
+            # blocks in order, through contiguous memory, which both shapes fit
             between = argument_of(SCRATCH, x.type, x.ne, contiguous_strides(x.type, x.ne))
             again = argument_of(SCRATCH, x.type, node.ne, contiguous_strides(x.type, node.ne))
             return launches_of(
@@ -123,7 +123,7 @@ def concat(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def shifted(profile: Profile, node: Tensor) -> Launches | Decline:
-    """pad, pad_reflect_1d and roll: elements at other positions, and what lies beyond the source."""
+    """pad, pad_reflect_1d and roll: elements at other positions, and elements beyond the source."""
     op, x = node.op, node.src[0]
     assert x is not None
     defines: dict[str, object] = {}

@@ -1,4 +1,4 @@
-/* The indexer of sparse attention, and connections by several streams: one item a unit of the result. */
+/* The lightning indexer of sparse attention, and hyper-connections: one item for each unit of the result. */
 
 #ifdef LIGHTNING_INDEXER
 /* dst[j, t] = the sum over heads h of max(q[:, h, t] . k[:, 0, j], 0) weights[h, t], and mask[j, t].
@@ -38,7 +38,7 @@ KERNEL void lightning_indexer(PARAMETERS)
 #endif
 
 #ifdef COMBINE_STREAMS
-/* A token's matrix of 4 by 4: a softmax along its rows, then columns and rows divided by their sums in turn; an item is a token. */
+/* A token's matrix of 4 by 4: a softmax along its rows, then columns and rows divided by their sums alternately; an item is a token. */
 KERNEL void combine_streams(PARAMETERS)
 {
     const int t = (int)((uint32_t)GROUP * LANES + LANE);
@@ -56,8 +56,8 @@ KERNEL void combine_streams(PARAMETERS)
         for (int d = 0; d < 4; d++) sum += y[4 * s + d] = exp(y[4 * s + d] - largest);
         for (int d = 0; d < 4; d++) y[4 * s + d] = y[4 * s + d] / sum + args.eps;
     }
-    for (int turn = 0; turn < args.n_iter; turn++) {
-        for (int s = 0; s < 4 && turn > 0; s++) {
+    for (int iteration = 0; iteration < args.n_iter; iteration++) {
+        for (int s = 0; s < 4 && iteration > 0; s++) {
             const float sum = args.eps + y[4 * s] + y[4 * s + 1] + y[4 * s + 2] + y[4 * s + 3];
             for (int d = 0; d < 4; d++) y[4 * s + d] /= sum;
         }

@@ -1,4 +1,4 @@
-"""The indexer of sparse attention, and connections by several streams."""
+"""The lightning indexer of sparse attention, and hyper-connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADS = 8
 
 
 def lightning_indexer(profile: Profile, node: Tensor) -> Launches | Decline:
-    """dst[j, t] = sum over heads of max(q . k, 0) weight, and the mask."""
+    """dst[j, t] = sum over heads of max(q . k, 0) weight, plus the mask."""
     k = node.src[1]
     assert k is not None
     refused = refuse(node, {F32}, {F32}, READABLE, {F32}, {F16})
@@ -47,7 +47,7 @@ def combined(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def before(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Streams, added up."""
+    """The weighted sum of streams."""
     refused = refuse(node, {F32}, {F32}, {F32})
     if refused is not None:
         return refused
@@ -55,7 +55,7 @@ def before(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def behind(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Streams mixed, and what a layer adds to each."""
+    """Weighted sums of streams, plus the layer's output times a weight for each."""
     refused = refuse(node, *({F32} for _ in range(5)))
     if refused is not None:
         return refused
@@ -73,7 +73,7 @@ def _tensors(node: Tensor) -> dict[str, TensorArgument]:
 
 
 def _launch(profile: Profile, kernel: str, node: Tensor, defines: dict[str, object]) -> Launches | Decline:
-    """An item for each unit of the result."""
+    """A launch with a work-item for each unit of the result."""
     return launches_of(
         launch(
             "deepseek",

@@ -1,4 +1,4 @@
-/* One number, or two, to one number: arithmetic, activations, gated units, conversions. */
+/* Functions of one number or two: arithmetic, activations, gated units, conversions. */
 
 #ifdef MAP_ONE
 /* dst = F(x) */

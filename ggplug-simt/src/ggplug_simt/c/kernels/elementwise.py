@@ -72,7 +72,7 @@ ONE: dict[type[Operation], Expression] = {
         ("alpha_n", "alpha_p", "beta", "eps"),
     ),
 }
-"""One source."""
+"""Expressions of one source."""
 
 TWO: dict[type[Operation], Expression] = {
     ops.Add: Expression("(x + y)"),
@@ -86,12 +86,12 @@ TWO: dict[type[Operation], Expression] = {
     ops.GegluQuick: Expression(f"({_GELU_QUICK} * y)"),
     ops.Swiglu: Expression(f"({_SILU} * y)"),
     ops.SwigluOai: Expression(
-        # NaN stays what it is, which fmin would not let it
+        # keeps NaN, which fmin would not
         f"({_LIMITED} / (1.0f + exp(-P0 * {_LIMITED})) * (1.0f + SELECT({_AT_LEAST} > P1, REAL(P1), {_AT_LEAST})))",
         ("alpha", "limit"),
     ),
 }
-"""Two sources, or the halves of one."""
+"""Expressions of two sources, or of the halves of one."""
 
 IDENTITY = Expression("(x)")
 

@@ -1,7 +1,7 @@
-"""Runs of elementwise ops on a value that a kernel has just computed, before it is stored.
+"""Epilogues: runs of elementwise ops on a value that a kernel has computed, before it is stored.
 
-The run becomes C text (``EPILOGUE``) that the kernels of several families contain; each tensor that it reads beside the
-value is a tensor of the launch, repeated to the result's extents by strides of 0.
+The run becomes C text (``EPILOGUE``) in the kernels of several families; each other tensor that it reads is a tensor of
+the launch, repeated to the result's extents by strides of 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GroupChooser = Callable[[Profile, Group, Names], Launches | Decline]
 
 @dataclass(frozen=True)
 class Epilogue:
-    """A run: what its launch has beside its own ``defines``, tensors and ``values``."""
+    """A run: the ``defines``, tensors and ``values`` that it adds to a launch."""
 
     defines: dict[str, object]
     tensors: dict[str, TensorArgument]
@@ -37,11 +37,11 @@ class Epilogue:
 
 
 NONE = Epilogue({}, {}, {})
-"""No run."""
+"""The empty run."""
 
 
 def position(group: Group, tensor: Tensor) -> int:
-    """Where a launch's tensor stands among the group's."""
+    """The position of a launch's tensor in the group."""
     return next(n for n, operand in enumerate(group.operands) if operand is tensor) + DST
 
 
@@ -55,7 +55,7 @@ def epilogue(
 ) -> Epilogue | Decline:
     """The run of ops on ``value``, each on the result of the one before.
 
-    ``within``: other results of the group that the run may read: where they lie, or what the kernel calls them.
+    ``within``: other results of the group that the run may read: their tensor arguments, or their names in the kernel.
     """
     texts: list[str] = []
     defines: dict[str, object] = {}
@@ -69,7 +69,7 @@ def epilogue(
         if value.ne != node.ne:
             return Decline(f"{node.op.name if node.op else ''} repeats the value to its extents")
         if len(sources) != 1 + two:
-            return Decline(f"{node.op.name if node.op else ''} of halves of one tensor is computed alone")
+            return Decline(f"{node.op.name if node.op else ''} of halves of one tensor is not part of a run")
         expression: Expression = (TWO if two else ONE)[type(node.op)]  # type: ignore[index]
         defines[f"F{number}({'x, y' if two else 'x'})"] = re.sub(r"\bP(\d)\b", rf"args.s{number}_\1", expression.text)
         for n, name in enumerate(expression.parameters):
@@ -109,7 +109,9 @@ def _repeated(group: Group, source: Tensor, node: Tensor) -> TensorArgument | De
 
 
 def checked(group: Group, value: Tensor | None) -> Decline | None:
-    """Why a group is computed node by node, or None: what is inside is float32, and stays inside, but for ``value``."""
+    """Why a group declines, or None: inner results have to be float32 and read by no other nodes, except for
+    ``value``.
+    """
     for node, kept in zip(group.nodes[:-1], group.kept, strict=False):
         assert node.op is not None
         if kept and node is not value:

@@ -1,4 +1,4 @@
-/* Numbers that follow from their position: ranges, embeddings of time steps. */
+/* Values computed from positions: ranges, embeddings of time steps. */
 #define UNIT VEC
 
 #ifdef ARANGE
@@ -14,7 +14,7 @@ KERNEL void arange(PARAMETERS)
 #endif
 
 #ifdef TIMESTEP_EMBEDDING
-/* cos(x f), and behind these sin(x f), for `half_of` frequencies f */
+/* cos(x f), then sin(x f), for `half_of` frequencies f */
 KERNEL void timestep_embedding(PARAMETERS)
 {
     UNIT_OF(dst);

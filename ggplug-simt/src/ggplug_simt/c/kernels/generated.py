@@ -1,4 +1,4 @@
-"""Numbers that follow from their position: ranges, embeddings of time steps."""
+"""Values computed from positions: ranges, embeddings of time steps."""
 
 from __future__ import annotations
 

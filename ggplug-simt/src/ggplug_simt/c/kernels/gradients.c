@@ -1,7 +1,7 @@
 /* Gradients of normalisation, softmax and repetition. */
 
 #ifdef ROW_GRADIENT
-/* One group a row: dst = (dy - shift) * gain * x, or (OF_NORM) dy * factor + x * shift */
+/* One group for each row: dst = (dy - shift) * gain * x, or (OF_NORM) dy * factor + x * shift */
 KERNEL void row_gradient(PARAMETERS)
 {
     SHARED float scratch[LANES];
@@ -33,7 +33,7 @@ KERNEL void row_gradient(PARAMETERS)
 #endif
 
 #ifdef REPEAT_BACK
-/* dst[i] = the sum of all x[i + k * extents of dst]; what rounding takes from the sum is put back (W. Kahan 1965) */
+/* dst[i] = the sum of all x[i + k * extents of dst]; with compensated summation (W. Kahan 1965) */
 #define UNIT 1
 KERNEL void repeat_back(PARAMETERS)
 {

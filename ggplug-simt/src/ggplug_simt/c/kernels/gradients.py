@@ -12,7 +12,7 @@ from ggplug_simt.library import DST, Launches, argument
 
 
 def row_gradient(profile: Profile, node: Tensor) -> Launches | Decline:
-    """One group a row."""
+    """The gradients of norms and softmax: one work-group for each row."""
     refused = refuse(node, FLOATS, FLOATS, FLOATS)
     if refused is not None:
         return refused
@@ -41,7 +41,7 @@ def row_gradient(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def repeat_back(profile: Profile, node: Tensor) -> Launches | Decline:
-    """One item an element of the result."""
+    """The sum of all repetitions: one work-item for each element of the result."""
     refused = refuse(node, FLOATS, FLOATS)
     if refused is not None:
         return refused

@@ -1,4 +1,4 @@
-/* Images in other sizes, apart in windows, and relative positions: one item a unit of the result. */
+/* Interpolation, partition of images into windows, and relative positions: one item for each unit of the result. */
 
 #ifdef INTERPOLATE
 /* METHOD 0 nearest, 1 two pixels, 2 four pixels, 3 all that the new pixel covers.  Which pixels, and with which weights, follows from

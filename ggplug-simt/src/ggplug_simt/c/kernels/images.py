@@ -1,4 +1,4 @@
-"""Images in other sizes, apart in windows, and relative positions."""
+"""Interpolation, partition of images into windows, and relative positions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ggplug_simt.library import DST, Launch, Launches, TensorArgument, argument
 
 
 def interpolate(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Pixels between pixels."""
+    """Interpolation of images."""
     op, x = node.op, node.src[0]
     assert isinstance(op, ops.Interpolate)
     assert x is not None
@@ -39,7 +39,7 @@ def interpolate(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def win_part(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Windows apart."""
+    """Partition of an image into windows."""
     op, x = node.op, node.src[0]
     assert isinstance(op, ops.WinPart)
     assert x is not None
@@ -52,7 +52,7 @@ def win_part(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def win_unpart(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Windows together again."""
+    """The image of a partition's windows."""
     op, x = node.op, node.src[0]
     assert isinstance(op, ops.WinUnpart)
     assert x is not None
@@ -65,7 +65,7 @@ def win_unpart(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def get_rel_pos(profile: Profile, node: Tensor) -> Launches | Decline:
-    """A row for each distance."""
+    """A row of x for each distance of two positions."""
     x = node.src[0]
     assert x is not None
     refused = refuse(node, {F16}, FLOATS)
@@ -76,7 +76,7 @@ def get_rel_pos(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def add_rel_pos(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Sums with a number for each column, and one for each row."""
+    """Adds relative positions: a number for each column, and one for each row."""
     a, pw, ph = node.src
     assert a is not None
     assert pw is not None
@@ -86,12 +86,12 @@ def add_rel_pos(profile: Profile, node: Tensor) -> Launches | Decline:
         return refused
     size, rows = pw.ne[0], node.ne[1]
     ne, nb = (size, size, rows, node.ne[2]), (4, 4 * size, node.nb[1], node.nb[2])
-    beside, apart = (size, rows, node.ne[2], 1), (4, 4 * size, 4 * size * rows, 0)
+    ne_of_sums, nb_of_sums = (size, rows, node.ne[2], 1), (4, 4 * size, 4 * size * rows, 0)
     tensors = {
         "dst": argument(DST, node)._replace(ne=ne, nb=nb),
         "a": argument(0, a)._replace(ne=ne, nb=nb),
-        "pw": argument(1, pw)._replace(ne=beside, nb=apart),
-        "ph": argument(2, ph)._replace(ne=beside, nb=apart),
+        "pw": argument(1, pw)._replace(ne=ne_of_sums, nb=nb_of_sums),
+        "ph": argument(2, ph)._replace(ne=ne_of_sums, nb=nb_of_sums),
     }
     return launches_of(_launch(profile, "add_positions", tensors, {}, {}))
 

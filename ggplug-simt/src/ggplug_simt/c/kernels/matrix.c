@@ -4,8 +4,8 @@
 
 #if defined(MUL_MAT_ROWS) || defined(MUL_MAT_ID)
 /* The product of a row of a with COLUMNS rows of b, for the lanes of a group; blocks are decoded in registers.
-   A lane takes CHUNK elements at once, in parts of PART: a group that shares a scale, or a vec.  Parts add to CHAINS sums in
-   turn.  BLOCK: elements of a block of a; WITHIN: where a part begins in its block.
+   A lane takes CHUNK elements at once, in parts of PART: a group that shares a scale, or a vec.  Parts accumulate in CHAINS sums
+   cyclically.  BLOCK: elements of a block of a; WITHIN: where a part begins in its block.
    SCALED: numbers of a have a scale; SHIFTED: and 0 stands for a minimum.
    PLAIN_ROWS: rows are dense, and n is a multiple of CHUNK. */
 INLINE void dot_rows(
@@ -88,7 +88,7 @@ KERNEL void mul_mat_rows(PARAMETERS)
 #endif
     for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m++) {
         vec sum[COLUMNS * CHAINS];
-        GLOBAL const char *a = ROW(a, m, i2 / args.share_2, i3 / args.share_3);
+        GLOBAL const char *a = ROW(a, m, i2 / args.ratio_2, i3 / args.ratio_3);
         dot_rows(a, args.a.nb[0], b, args.b.nb[0], args.b.nb[1], args.dst.ne[1], args.a.ne[0], sum);
         for (int c = 0; c < COLUMNS && c < args.dst.ne[1]; c++) {
             vec all = sum[c * CHAINS];
@@ -146,7 +146,7 @@ KERNEL void mul_mat_id(PARAMETERS)
 
 #ifdef ROUTE
 /* Which columns each expert computes: row e of dst has their number, and then in order the columns, u + t U.  One group
-   an expert, and one for a last row with the columns that have none; each lane looks at a part of the ids. */
+   for each expert, and one for a last row with the columns that have none; each lane reads a part of the ids. */
 INLINE int chosen(GLOBAL const char *ids_data, const tensor ids, int column, int experts)
 {
     const int64_t id = id_at(ids_data, ids, column % ids.ne[0], column / ids.ne[0], 0);
@@ -159,8 +159,8 @@ KERNEL void route(PARAMETERS)
     SHARED int counts[LANES];
     GLOBAL int32_t *row = (GLOBAL int32_t *)ROW(dst, GROUP, 0, 0);
     const int all = args.ids.ne[0] * args.ids.ne[1];
-    const int share = (all + LANES - 1) / LANES, first = LANE * share;
-    const int end = first + share < all ? first + share : all;
+    const int per_lane = (all + LANES - 1) / LANES, first = LANE * per_lane;
+    const int end = first + per_lane < all ? first + per_lane : all;
     int count = 0;
     for (int column = first; column < end; column++) count += EXPERT(column) == GROUP;
     if (GROUP == args.experts && count) NOTE_FAULT(args.experts);
@@ -200,7 +200,7 @@ KERNEL void route(PARAMETERS)
 #define ROW_OF_B(n) ROW(b, columns[n] % USED % (uint32_t)args.b.ne[1], columns[n] / USED, 0)
 #define ROW_OF_DST(n) ROW(dst, columns[n] % USED, columns[n] / USED, 0)
 #else
-#define ROW_OF_A(m) ROW(a, m, i2 / args.share_2, i3 / args.share_3)
+#define ROW_OF_A(m) ROW(a, m, i2 / args.ratio_2, i3 / args.ratio_3)
 #define ROW_OF_B(n) ROW(b, n, i2, i3)
 #define ROW_OF_DST(n) ROW(dst, n, i2, i3)
 #endif

@@ -1,4 +1,4 @@
-"""Matrix products: by rows for few columns; for many by the vendor's library, or by tiles through local memory."""
+"""Matrix products: by rows for few columns; for many by the vendor's library, or by tiles in local memory."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ FEW = 8
 """Columns up to which blocks of a are decoded in registers, for all columns at once."""
 
 FILLED = 3
-"""Columns go to their experts by tiles where those of an expert fill, in the mean, more than a third of one."""
+"""Products with experts use tiles if an expert's columns fill, in the mean, more than a third of a tile."""
 
 DECODED = 64 << 20
-"""Bytes of float32 up to which weights are decoded at once for the vendor's library: more would only take memory."""
+"""Bytes of float32 up to which weights are decoded at once for the vendor's library: more only needs more memory."""
 
 BATCHES = 16
-"""Matrices of dimension 3 up to which each gets a call of the vendor's library."""
+"""Most matrices of dimension 3 for which the vendor's library is called one by one."""
 
 
 def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, object]:
     """Sizes of ``dot_rows``.
 
-    Where many lanes share a row, lanes beside each other read vectors beside each other, which memory serves at once.
-    A lane alone takes whole blocks, and adds them to chains of sums that do not wait for each other.
+    If many lanes share a row, neighbouring lanes read neighbouring vectors (coalesced loads).  A single lane reads
+    whole blocks, and accumulates in several independent chains of sums.
     """
     shared = profile.dot_lanes > 1
     chains = 1 if shared or columns > 4 else 2 if columns > 1 else 4
@@ -57,7 +57,7 @@ def _group(profile: Profile, a: Tensor) -> int:
 
 
 def _types(part: int, a: Tensor, b: Tensor) -> dict[str, object]:
-    """Types, and whether rows are as plain as they mostly are: dense, whole parts, b not of blocks."""
+    """The defines of types, and PLAIN_ROWS for the most frequent case: dense rows of whole parts, b of a plain type."""
     found: dict[str, object] = {"TA": a.type.name, "TB": b.type.name, "PART": part, "BLOCK": a.type.block_size}
     dense = all(t.nb[0] == t.type.block_bytes for t in (a, b))
     if dense and a.ne[0] % part == 0 and not b.type.is_quantized:
@@ -90,10 +90,10 @@ def _product(
     """A product by rows, or by tiles where there are many columns; ``places``: of the result, a and b."""
     tensors = dict(zip(("dst", "a", "b"), places, strict=True))
     m, n, batches = node.ne[0], node.ne[1], node.ne[2] * node.ne[3]
-    shares = {"share_2": b.ne[2] // a.ne[2], "share_3": b.ne[3] // a.ne[3]}
+    ratios = {"ratio_2": b.ne[2] // a.ne[2], "ratio_3": b.ne[3] // a.ne[3]}
     if n > FEW:
         tile = profile.tile.fitted(m, n)
-        return _tiles(profile, tile, a, b, tensors, -(-n // tile.n) * batches, run, **shares)
+        return _tiles(profile, tile, a, b, tensors, -(-n // tile.n) * batches, run, **ratios)
     return launch(
         "matrix",
         "mul_mat_rows",
@@ -101,13 +101,13 @@ def _product(
         groups=-(-m // profile.dot_rows) * batches,
         lanes=profile.dot_lanes,
         defines={**_dot(profile, 1 << (n - 1).bit_length(), a, b), **run.defines},
-        **shares,
+        **ratios,
         **run.values,
     )
 
 
 def _read(group: Group, node: Tensor) -> tuple[Tensor, Tensor, TensorArgument, TensorArgument] | Decline:
-    """The factors of a product in a group, and where its launch finds them."""
+    """The operands of a product in a group, and their tensor arguments."""
     a, b = node.src
     assert a is not None
     assert b is not None
@@ -120,7 +120,7 @@ def _read(group: Group, node: Tensor) -> tuple[Tensor, Tensor, TensorArgument, T
 def fused(profile: Profile, group: Group, names: Names) -> Launches | Decline:
     """A product and a run of elementwise ops on it: bias, activation, residual.
 
-    Where the vendor's library multiplies many columns, it is faster by more than the passes that this saves.
+    Declines where the vendor's library multiplies many columns: it is faster by more than the saved passes.
     """
     node = names["mul_mat"]
     declined = checked(group, None)
@@ -161,7 +161,7 @@ def gated(profile: Profile, group: Group, names: Names) -> Launches | Decline:
     return launches_of(*launches, scratch=strides[3] * second.ne[3])
 
 
-LIBRARY_WINS = f"the vendor's library, which takes products of more than {FEW} columns, multiplies alone"
+LIBRARY_WINS = f"the vendor's library, which takes products of more than {FEW} columns, takes no epilogue"
 
 
 def _wins(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> bool:
@@ -177,9 +177,9 @@ def _tiles(
     tensors: dict[str, TensorArgument],
     across: int,
     run: Epilogue = NONE,
-    **shares: int,
+    **ratios: int,
 ) -> Launch | Decline:
-    """All rows of a by ``across`` tiles of columns, which ``routes`` lists if it is among the tensors."""
+    """All rows of a by ``across`` tiles of columns, listed by ``routes``, if that is among the tensors."""
     routed = {"ROUTED": 1} if "routes" in tensors else {}
     part = _group(profile, a)
     if tile.k % part:
@@ -201,15 +201,15 @@ def _tiles(
             **routed,
             **run.defines,
         },
-        **shares,
+        **ratios,
         **run.values,
     )
 
 
 def _by_library(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> Launches | Decline | None:
-    """Weights decoded to float32, piece by piece, and multiplied by the library; None where strides do not suit it.
+    """Decodes weights to float32 in parts and multiplies them by the library; None if it does not take the strides.
 
-    Weights of fewer bits than float32 let tensor cores drop those of b that F16 lacks too, unless the op asks for F32.
+    For weights of fewer bits than float32, tensor cores may round b to the bits of F16, unless the op demands F32.
     """
     if not b.size or b.ne[3] > BATCHES or not (_library_reads(b) and _library_reads(node)):
         return None
@@ -243,22 +243,22 @@ def _by_library(profile: Profile, node: Tensor, a: Tensor, b: Tensor) -> Launche
 
 
 def _library_reads(tensor: Tensor) -> bool:
-    """Whether rows of float32 lie as the library wants them: dense, at whole elements, not into each other."""
+    """Whether the library takes the strides: dense rows of float32, at whole elements, that do not overlap."""
     step = tensor.nb[1]
     dense = tensor.type is F32 and tensor.nb[0] == 4 and all(nb % 4 == 0 for nb in tensor.nb)
     return dense and 4 * tensor.ne[0] <= step < 4 * LIMIT
 
 
 def _columns(node: Tensor, a: Tensor, b: Tensor) -> tuple[int, int, int, int] | None:
-    """Columns of one matrix of the library's, how many matrices, and the strides from one to the next in b and dst.
+    """(columns, matrices, stride of matrices in b, in dst) of the library's call; None if there is none.
 
-    Matrices of b that share one of a are one with more columns, if they follow each other; or the same one of a serves
-    all.
+    Matrices of b that share one of a become one matrix with more columns, if they follow each other; or all of them use
+    the same matrix of a.
     """
-    n, share = b.ne[1], b.ne[2] // a.ne[2]
-    if share > 1 and n * share < LIMIT and b.nb[2] == n * b.nb[1] and node.nb[2] == n * node.nb[1]:
-        return n * share, a.ne[2], share * b.nb[2], share * node.nb[2]
-    if share == 1 or a.ne[2] == 1:
+    n, ratio = b.ne[1], b.ne[2] // a.ne[2]
+    if ratio > 1 and n * ratio < LIMIT and b.nb[2] == n * b.nb[1] and node.nb[2] == n * node.nb[1]:
+        return n * ratio, a.ne[2], ratio * b.nb[2], ratio * node.nb[2]
+    if ratio == 1 or a.ne[2] == 1:
         return n, b.ne[2], b.nb[2], node.nb[2]
     return None
 
@@ -288,7 +288,7 @@ def mul_mat_id(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def _routed(profile: Profile, node: Tensor, a: Tensor, b: Tensor, ids: Tensor) -> Launches | Decline:
-    """A list of each expert's columns, and then tiles for as many experts and columns as there may be.
+    """Lists the columns of each expert, then computes tiles for the largest possible number of experts and columns.
 
     The last list has the columns whose index is out of range.
     """

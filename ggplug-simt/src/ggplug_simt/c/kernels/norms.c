@@ -1,7 +1,7 @@
-/* Normalisation along rows: one group a row.
+/* Normalisation along rows: one group for each row.
 
-   Squares are summed in float32.  Where they, or the sum for the mean, leave its range, the row is read again multiplied by
-   `unit`: the power of two that brings the larger one of its largest number and of eps near 1.  Then nothing that counts is
+   Squares are summed in float32.  If they, or the sum for the mean, leave its range, the row is read again and multiplied by
+   `unit`: the power of two that brings the larger one of its largest number and of eps near 1.  Then no significant digits are
    lost.  Rows with a NaN or an infinity stay as they were. */
 
 /* What is normalised: x, or the sum of x and y, which is stored too where it is needed (KEPT). */
@@ -45,7 +45,7 @@ KERNEL void normalise(PARAMETERS)
 #ifdef EUCLIDEAN
         size = fmax(sqrt(squares), args.eps * unit);
 #else
-        /* of a row that is constant and large something has to remain of eps */
+        /* in a constant row of large numbers eps must not vanish */
         const float least = args.eps > 0.0f ? fmax(args.eps * unit * unit, 1.17549435e-38f) : 0.0f;
         size = sqrt(squares / (float)n + least);
 #endif

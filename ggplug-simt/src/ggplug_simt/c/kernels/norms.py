@@ -21,7 +21,7 @@ _VARIANTS = {ops.Norm: {"CENTRED": 1}, ops.RmsNorm: {}, ops.L2Norm: {"EUCLIDEAN"
 
 
 def normalise(profile: Profile, node: Tensor) -> Launches | Decline:
-    """One group a row."""
+    """One work-group for each row."""
     refused = refuse(node, FLOATS, FLOATS)
     if refused is not None:
         return refused
@@ -65,7 +65,7 @@ def group_norm(profile: Profile, node: Tensor) -> Launches | Decline:
     assert isinstance(op, ops.GroupNorm)
     assert x is not None
     position, kind = 0, x.type
-    nb = node.nb  # not x's: extents of one have any strides in a contiguous tensor
+    nb = node.nb  # not x's: along extents of one a contiguous tensor has any strides
     launches: list[Launch | Decline] = []
     if not x.is_contiguous():
         position = SCRATCH
@@ -95,7 +95,9 @@ def group_norm(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def fused(profile: Profile, group: Group, names: Names) -> Launches | Decline:
-    """A norm of x, or of x + y, and a run of elementwise ops on its rows (scale and shift); x + y may be needed too."""
+    """A norm of x, or of x + y, and a run of elementwise ops on its rows (scale and shift); x + y may be stored,
+    too.
+    """
     norm, total, x = names["norm"], names.get("add"), names["x"]
     declined = checked(group, total)
     if total is None:
@@ -107,7 +109,7 @@ def fused(profile: Profile, group: Group, names: Names) -> Launches | Decline:
     if isinstance(run, Decline):
         return run
     if norm.type is not F32 or x.type not in FLOATS:
-        return Decline(f"a norm of {x.type.name} is computed alone")
+        return Decline(f"a norm of {x.type.name} is computed by itself")
     tensors = {"dst": argument(DST, group.node), "x": argument(position(group, x), x)}
     defines: dict[str, object] = {"TX": x.type.name}
     if total is not None:

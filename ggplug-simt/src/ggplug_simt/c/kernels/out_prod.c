@@ -1,4 +1,4 @@
-/* Products of columns: dst[m, n] = the sum over k of a[m, k] b[n, k]; an item has VEC numbers of a row. */
+/* Outer products summed over columns: dst[m, n] = the sum over k of a[m, k] b[n, k]; an item has VEC numbers of a row. */
 #define UNIT VEC
 
 KERNEL void out_prod(PARAMETERS)

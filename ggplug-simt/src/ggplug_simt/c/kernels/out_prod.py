@@ -1,4 +1,4 @@
-"""Products of columns."""
+"""Outer products summed over columns (``out_prod``)."""
 
 from __future__ import annotations
 

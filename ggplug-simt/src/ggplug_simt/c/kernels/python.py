@@ -1,4 +1,4 @@
-"""Ops that call a Python function, which no GPU does."""
+"""Ops that call a Python function, which GPUs decline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ggplug_simt.c.profile import Profile
 
 
 def python_call(profile: Profile, node: Tensor) -> Decline:
-    """Declines: the function reads and writes host memory while the host computes."""
+    """Declines: the function runs on the host, in host memory."""
     return Decline("Python functions run on host devices, such as the CPU")
 
 

@@ -1,5 +1,5 @@
-/* Layers whose state goes from token to token: one item a row (or column) of a state, from the first token to the last.  States are
-   changed where they end up in the result, behind the answers. */
+/* Recurrent layers: one item for each row (or column) of a state, from the first token to the last.  States are updated in the
+   result, in place, after the outputs. */
 
 #define ITEM ((uint32_t)GROUP * LANES + LANE)
 #define FROM(name) ((GLOBAL const float *)(name##_data + args.name.offset))
@@ -43,8 +43,8 @@ KERNEL void scan(PARAMETERS)
     for (int kept = args.tokens < 1 ? 1 : args.tokens; kept < args.snapshots; kept++)
         for (int i = 0; i < n; i++) row[kept * of_all + i] = 0.0f;
     for (int t = 0; t < args.tokens; t++) {
-        const float given = LOAD(f32)(ROW(dt, t, s, 0), 4, h), u = exp(-fabs(given)), w = 1.0f + u;
-        const float step = fmax(given, 0.0f) + (w == 1.0f ? u : log(w) * (u / (w - 1.0f)));
+        const float raw_step = LOAD(f32)(ROW(dt, t, s, 0), 4, h), u = exp(-fabs(raw_step)), w = 1.0f + u;
+        const float step = fmax(raw_step, 0.0f) + (w == 1.0f ? u : log(w) * (u / (w - 1.0f)));
         const float into = step * LOAD(f32)(ROW(x, h, t, s), 4, d);
         GLOBAL const char *b = ROW(b, group, t, s);
         GLOBAL const char *c = ROW(c, group, t, s);
@@ -124,7 +124,7 @@ KERNEL void gated(PARAMETERS)
 #endif
 
 #ifdef DELTA
-/* A matrix that is corrected by what it has to answer.  An item is (row, head, sequence). */
+/* The gated delta rule: the state is a matrix.  An item is (row, head, sequence). */
 KERNEL void delta(PARAMETERS)
 {
     const uint32_t item = ITEM;

@@ -1,4 +1,4 @@
-"""Layers whose state goes from token to token."""
+"""Recurrent layers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ssm_conv(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def ssm_scan(profile: Profile, node: Tensor) -> Launches | Decline:
-    """A state for each row of each head of each sequence."""
+    """The selective scan: a state for each row of each head of each sequence."""
     s, x, b = node.src[0], node.src[1], node.src[4]
     assert isinstance(node.op, ops.SsmScan)
     assert s is not None
@@ -75,7 +75,7 @@ def matrices(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def gated_delta_net(profile: Profile, node: Tensor) -> Launches | Decline:
-    """The same with corrections."""
+    """The gated delta rule: a matrix for each head of each sequence."""
     v = node.src[2]
     assert isinstance(node.op, ops.GatedDeltaNet)
     assert v is not None
@@ -91,7 +91,7 @@ def gated_delta_net(profile: Profile, node: Tensor) -> Launches | Decline:
 def _launch(
     profile: Profile, kernel: str, node: Tensor, count: int, sizes: Mapping[str, float | int]
 ) -> Launches | Decline:
-    """A launch of ``count`` items, each with a row of a state; tensors are called as the op calls its sources."""
+    """A launch of ``count`` items, each with a row of a state; tensors have the names of the op's sources."""
     assert node.op is not None
     tensors: dict[str, TensorArgument] = {"dst": argument(DST, node)}
     for position, (name, tensor) in enumerate(zip(node.op.sources, node.src, strict=True)):

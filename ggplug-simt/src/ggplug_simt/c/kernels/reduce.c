@@ -1,7 +1,7 @@
-/* Sums, means and positions of maxima: one group a row of x.
+/* Sums, means and positions of maxima: one group for each row of x.
 
-   A sum in float32 may leave its range on the way to a result within it: where it is not finite it is made again of numbers
-   multiplied by NARROWER.  What that loses is nothing beside numbers so large. */
+   A sum in float32 may leave its range on the way to a result within it: if it is not finite it is summed again of numbers
+   multiplied by NARROWER.  What that loses is negligible compared with numbers so large. */
 
 #define NARROWER 5.42101086e-20f /* 2**-64 */
 
@@ -27,7 +27,7 @@ KERNEL void sum_rows(PARAMETERS)
 #endif
 
 #ifdef SUM_ALL
-/* dst = factor * the sum of all elements: one group for all.  Rows are added up apart, so that little is lost by rounding. */
+/* dst = factor * the sum of all elements: one group for all.  Rows are summed separately, to reduce rounding errors. */
 KERNEL void sum_all(PARAMETERS)
 {
     SHARED float scratch[LANES];
@@ -89,7 +89,7 @@ KERNEL void argmax(PARAMETERS)
 #endif
 
 #ifdef CUMSUM
-/* dst[i] = x[0] + ... + x[i]: one group a row, of which each lane has a piece */
+/* dst[i] = x[0] + ... + x[i]: one group for each row, per_lane elements for each lane */
 KERNEL void cumsum(PARAMETERS)
 {
     SHARED float sums[LANES];
@@ -97,8 +97,8 @@ KERNEL void cumsum(PARAMETERS)
     GLOBAL const char *x = ROW(x, i1, i2, i3);
     GLOBAL char *dst = ROW(dst, i1, i2, i3);
     const int n = args.dst.ne[0];
-    const int piece = (n + LANES - 1) / LANES;
-    const int first = LANE * piece, last = first + piece < n ? first + piece : n;
+    const int per_lane = (n + LANES - 1) / LANES;
+    const int first = LANE * per_lane, last = first + per_lane < n ? first + per_lane : n;
     float sum = 0.0f;
     for (int i = first; i < last; i++) sum += LOAD(TX)(x, args.x.nb[0], i);
     sums[LANE] = sum;

@@ -13,7 +13,7 @@ from ggplug_simt.c.launch import collapsed, launch, launches_of
 from ggplug_simt.c.profile import Profile
 from ggplug_simt.library import DST, Launch, Launches, TensorArgument, argument
 
-_CHUNK = 4096  # elements that are added up without a correction
+_CHUNK = 4096  # elements that are added up without compensation
 
 
 def sum_rows(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -66,7 +66,7 @@ def add_up(
 
 
 def cumsum(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Sums up to each element of a row."""
+    """The cumulative sums of each row."""
     refused = refuse(node, FLOATS, FLOATS)
     if refused is not None:
         return refused
@@ -85,7 +85,7 @@ def cumsum(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def count_equal(profile: Profile, node: Tensor) -> Launches | Decline:
-    """How many elements of two tensors are equal."""
+    """The number of equal elements of two tensors."""
     refused = refuse(node, {I64}, {I32}, {I32})
     if refused is not None:
         return refused

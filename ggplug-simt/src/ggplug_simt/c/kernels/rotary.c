@@ -1,18 +1,18 @@
-/* Rotary position embedding: one item a pair of elements, or an element that is only copied, of HEADS heads: rows of one
-   position, whose angles are the same. */
+/* Rotary position embedding: one item for each pair of elements, or element that is only copied, of HEADS heads: rows of one
+   position, whose angles are equal. */
 
 #define UNIT 1
 
-/* Where element i of head i1 goes: into its own place of dst, or (SCATTERED) into the row of dst that an id tells, in which
-   the heads of one position lie side by side. */
+/* The address of element i of head i1 in dst: its own place, or (SCATTERED) the row of dst with the number of an id, in which
+   the heads of one position are contiguous. */
 #ifdef SCATTERED
 #define PLACE_OF(i1, i) (row + ((i1) * args.x.ne[0] + (i)) * to)
 #else
 #define PLACE_OF(i1, i) (ROW(dst, i1, i2, i3) + (i) * to)
 #endif
 
-/* Angles grow to thousands of turns, of which only a part of the last one counts.  So numbers are sums of two floats, high
-   and what its rounding lost, which are good to about 46 bits: T. J. Dekker, A floating-point technique for extending
+/* Angles grow to thousands of periods, of which only the fraction counts.  So numbers are sums of two floats, high and the
+   rounding error of high, which are good to about 46 bits: T. J. Dekker, A floating-point technique for extending
    the available precision (1971).  FMA has to be exact, and nothing else may be contracted. */
 typedef struct { float high, low; } pair;
 
@@ -49,15 +49,15 @@ INLINE pair over(pair x, float y)
 
 INLINE pair minus(pair x) { return pair_of(-x.high, -x.low); }
 
-/* What is left of an angle without whole turns, of 2 pi = 6.2831855 - 1.7484556e-7 - 6.860498e-15 (W. J. Cody and W. Waite,
+/* An angle minus whole periods, of 2 pi = 6.2831855 - 1.7484556e-7 - 6.860498e-15 (W. J. Cody and W. Waite,
    Software manual for the elementary functions, 1980).  With the first part nothing is rounded: the bits that are left
    are as few as a float has. */
-INLINE pair without_turns(pair angle)
+INLINE pair reduced(pair angle)
 {
-    const float turns = rint(angle.high * 0.15915494f);
-    const float small = turns * 1.7484556e-7f;
-    const float lost = FMA(turns, 1.7484556e-7f, -small);
-    return plus(pair_of(FMA(turns, -6.2831855f, angle.high), angle.low), pair_of(small, FMA(turns, 6.860498e-15f, lost)));
+    const float periods = rint(angle.high * 0.15915494f);
+    const float small = periods * 1.7484556e-7f;
+    const float lost = FMA(periods, 1.7484556e-7f, -small);
+    return plus(pair_of(FMA(periods, -6.2831855f, angle.high), angle.low), pair_of(small, FMA(periods, 6.860498e-15f, lost)));
 }
 
 /* freq_base**(-2 power / n_dims): the product of those of the powers of two that power is the sum of, up to STEPS */
@@ -130,8 +130,8 @@ KERNEL void rope(PARAMETERS)
     STEPS
     const float whole = (float)place;
     pair angle = times(result, pair_of(whole, (float)(place - (int64_t)whole)));
-    angle = without_turns(angle);
-    if (fabs(angle.high) > 4.0f) angle = without_turns(angle); /* so many that float could not count them */
+    angle = reduced(angle);
+    if (fabs(angle.high) > 4.0f) angle = reduced(angle); /* more periods than float can count */
 #ifdef BACK
     angle = minus(angle);
 #endif

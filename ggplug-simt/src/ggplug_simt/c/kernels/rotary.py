@@ -28,7 +28,7 @@ _MODES: dict[int, tuple[str, ...]] = {
 
 
 def rope(profile: Profile, node: Tensor) -> Launches | Decline:
-    """One item a pair, or an element that is copied, of a few heads."""
+    """One work-item for each pair, or element that is copied, of a few heads."""
     refused = refuse(node, FLOATS, FLOATS, {I32}, {F32})
     if refused is not None:
         return refused
@@ -37,7 +37,7 @@ def rope(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def stored(profile: Profile, group: Group, names: Names) -> Launches | Decline:
-    """A rotation whose results go straight to rows of a cache, by index."""
+    """A rotation whose results are stored in rows of a cache by index."""
     node, cache, ids = names["rope"], group.node, names["rows"]
     rows = cache.src[1]
     assert rows is not None
@@ -45,7 +45,7 @@ def stored(profile: Profile, group: Group, names: Names) -> Launches | Decline:
         if declined is not None:
             return declined
     if cache.type not in FLOATS:
-        return Decline(f"a rotation is stored as {cache.type.name} in two steps")
+        return Decline(f"a rotation is stored as {cache.type.name} by two launches")
     heads, positions = node.ne[0] * node.ne[1], node.ne[2] * node.ne[3]
     if rows.ne != (heads, positions, 1, 1) or not (rows.is_contiguous() and node.is_contiguous()):
         return Decline("rows of a cache have all heads of one position")
@@ -114,12 +114,12 @@ def _launch(
     )
 
 
-_HEADS = 8  # rows of one position that an item turns by the angle that it computed
-_LARGEST = 1e28  # angle of position 1; those of the last position have to be numbers of float32 too
+_HEADS = 8  # heads of one position that a work-item rotates by one angle
+_LARGEST = 1e28  # angle of position 1; those of the last position have to be in the range of float32 too
 
 
 def _parts(value: float) -> dict[str, float]:
-    """A number as the sum of two of float32."""
+    """A number as the sum of two float32 numbers, high and low."""
     with np.errstate(over="ignore"):
         high = float(np.float32(value))
     return {"high": high, "low": value - high if math.isfinite(high) else 0.0}

@@ -1,5 +1,5 @@
-/* Rows picked and rows written, by index.  Where an index is out of range, the row picked is zero, and none is
-   written. */
+/* Rows gathered and scattered by index.  For an index out of range the gathered row is zero, and no row is
+   scattered. */
 
 #ifdef GET_ROWS
 /* dst[:, i, j, k] = x[:, ids[i, j, k], j, k] */

@@ -1,4 +1,4 @@
-"""Rows picked and rows written, by index."""
+"""Rows gathered and scattered by index."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from ggplug_simt.library import DST, Launches, argument
 
 
 def fused(profile: Profile, group: Group, names: Names) -> Launches | Decline:
-    """One item a vec of the result; the run begins with the first source of its first op."""
+    """One work-item for each vec of the result; the run begins with the first source of its first op."""
     x = group.nodes[0].src[0]
     assert x is not None
     declined = checked(group, None)

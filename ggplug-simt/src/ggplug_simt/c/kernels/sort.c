@@ -1,12 +1,12 @@
 /* Sorting within rows by bitonic networks (Batcher 1968) whose comparators all point upwards: of each pair the smaller
-   word goes to the lower place.  So a row of any length is sorted as if words beyond all others followed it: they are
-   where they belong, and stay there.
+   word goes to the lower place.  So a row of any length is sorted as if larger words followed it, which keep their
+   places.
 
    A network of `size` words merges two sorted halves: it compares word for word the first half with the mirrored second
    one, then words that are size / 4, size / 8, ... 1 apart. */
 
 /* An element as a word in sorted order: its bits as an integer of the same order, NaN last, and below them its position.
-   No two words are equal, so of equal elements the first comes first. */
+   No two words are equal, so equal elements keep their order. */
 INLINE uint64_t word_of(GLOBAL const char *x, int64_t nb0, int i)
 {
     const float value = LOAD(TX)(x, nb0, i);
@@ -29,7 +29,7 @@ INLINE uint64_t word_of(GLOBAL const char *x, int64_t nb0, int i)
 
 #ifdef SORT_BLOCKS
 /* Each group has SIZE elements of a row.  `sorted` 0: sorts them; else dst has the positions from sort_pairs, and the
-   network of which they are a part is gone through from SIZE / 2 on. */
+   rest of their network is computed from SIZE / 2 on. */
 KERNEL void sort_blocks(PARAMETERS)
 {
     SHARED uint64_t words[SIZE];
@@ -59,7 +59,7 @@ KERNEL void sort_blocks(PARAMETERS)
 #endif
 
 #ifdef SORT_PAIRS
-/* One comparator an item, on the positions in dst; its ne[0] counts comparators. */
+/* One comparator for each item, on the positions in dst; its ne[0] counts comparators. */
 #define UNIT 1
 KERNEL void sort_pairs(PARAMETERS)
 {

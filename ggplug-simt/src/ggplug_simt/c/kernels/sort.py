@@ -14,15 +14,15 @@ from ggplug_simt.c.launch import LIMIT, launch, launches_of, units
 from ggplug_simt.c.profile import Profile
 from ggplug_simt.library import DST, SCRATCH, Launch, Launches, TensorArgument, argument, argument_of
 
-_SHORT = (32, 256)  # each size of a block is a program to compile, so there are few
+_SHORT = (32, 256)  # each block size is another program, so there are few
 _WORD = 8  # bytes of an element while it is sorted
 
 
 def argsort(profile: Profile, node: Tensor) -> Launches | Decline:
-    """The positions of each row's elements in sorted order, NaN last; of equal ones the first comes first.
+    """The positions of each row's elements in sorted order, NaN last; equal ones keep their order.
 
-    A row that fits is sorted in local memory.  A longer one is sorted in blocks that do, which are then merged, two by
-    two: comparators that reach beyond a block run in global memory, and the others again in local memory.
+    A row that fits is sorted in local memory.  A longer one is sorted in blocks that fit, which are then merged in
+    pairs: comparators across blocks run in global memory, the others in local memory.
     """
     refused = refuse(node, {I32}, FLOATS)
     if refused is not None:
@@ -94,7 +94,7 @@ def _launches(profile: Profile, x: Tensor, dst: TensorArgument, descending: bool
 
 
 def _power_of_two(n: int) -> int:
-    """The largest one up to n."""
+    """The largest power of two up to n."""
     return 1 << (n.bit_length() - 1)
 
 

@@ -1,6 +1,6 @@
 /* Losses, and steps of optimisers. */
 
-/* The largest logit of a row, and the sum of the powers of all less that one; of every lane */
+/* The largest logit of a row, and the sum of the powers of all less that one; in every lane */
 #if defined(CROSS_ENTROPY) || defined(CROSS_ENTROPY_BACK)
 #define HIGHEST_AND_SUM(highest, sum) \
     float highest = -INFINITY; \
@@ -45,10 +45,10 @@ KERNEL void cross_entropy_back(PARAMETERS)
     GLOBAL const char *labels = ROW(labels, i1, i2, i3);
     const int n = args.dst.ne[0];
     HIGHEST_AND_SUM(highest, sum);
-    const float factor = LOAD(f32)(ROW(dy, 0, 0, 0), 0, 0) / (float)args.rows, share = 1.0f / sum;
+    const float factor = LOAD(f32)(ROW(dy, 0, 0, 0), 0, 0) / (float)args.rows, inverse = 1.0f / sum;
     FOR_ROW(i, n) {
         const vec power = VEC_EXP(FETCH(f32)(logits, args.logits.nb[0], i, n, 0.0f) - VEC_OF(highest));
-        const vec r = (power * VEC_OF(share) - FETCH(f32)(labels, args.labels.nb[0], i, n, 0.0f)) * VEC_OF(factor);
+        const vec r = (power * VEC_OF(inverse) - FETCH(f32)(labels, args.labels.nb[0], i, n, 0.0f)) * VEC_OF(factor);
         STORE(f32)(ROW(dst, i1, i2, i3), args.dst.nb[0], i, n, &r);
     }
 }

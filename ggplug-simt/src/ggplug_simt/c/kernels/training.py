@@ -40,7 +40,7 @@ def cross_entropy_loss(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def cross_entropy_loss_back(profile: Profile, node: Tensor) -> Launches | Decline:
-    """One group a row."""
+    """The gradient of the loss: one work-group for each row."""
     refused = refuse(node, {F32}, {F32}, {F32}, {F32})
     if refused is not None:
         return refused
@@ -62,7 +62,7 @@ def cross_entropy_loss_back(profile: Profile, node: Tensor) -> Launches | Declin
 
 
 def optimiser(profile: Profile, node: Tensor) -> Launches | Decline:
-    """One item an element."""
+    """A step of an optimiser: one work-item for each element."""
     if not node.size:
         return NOTHING
     adam = isinstance(node.op, ops.OptStepAdamw)

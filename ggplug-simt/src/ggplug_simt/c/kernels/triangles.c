@@ -1,7 +1,7 @@
 /* Bands and diagonals of matrices, and triangular systems of equations. */
 
 #ifdef BANDED
-/* dst = x in columns i1 + first to i1 + behind - 1, `value` in all others */
+/* dst = x in columns i1 + first to i1 + behind - 1, and `value` in all others */
 #define UNIT VEC
 KERNEL void banded(PARAMETERS)
 {
@@ -19,7 +19,7 @@ KERNEL void banded(PARAMETERS)
 #endif
 
 #ifdef DIAGONAL
-/* dst[i, i] = x[i], zeros elsewhere */
+/* dst[i, i] = x[i], all other elements are 0 */
 #define UNIT VEC
 KERNEL void diagonal(PARAMETERS)
 {

@@ -13,7 +13,7 @@ from ggplug_simt.library import DST, Launches, argument
 
 
 def banded(profile: Profile, node: Tensor) -> Launches | Decline:
-    """dst = x in a band along the diagonal, a constant elsewhere."""
+    """dst = x in a band along the diagonal, and a constant outside it."""
     op, x = node.op, node.src[0]
     assert isinstance(op, ops.Banded)
     assert x is not None
@@ -37,7 +37,7 @@ def banded(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def diagonal(profile: Profile, node: Tensor) -> Launches | Decline:
-    """dst[i, i] = x[i], zeros elsewhere."""
+    """dst[i, i] = x[i], all other elements are 0."""
     refused = refuse(node, FLOATS, FLOATS)
     if refused is not None:
         return refused

@@ -1,4 +1,4 @@
-/* Windows that slide over images.  Along an axis, tap k of window o reads element (o * stride - padding + k * dilation) / quotient
+/* Sliding windows of images.  Along an axis, tap k of window o reads element (o * stride - padding + k * dilation) / quotient
    of the image if that is a whole number and inside; a quotient above 1 makes a transposed convolution, or a gradient, of it. */
 
 #ifdef STRETCHED
@@ -14,8 +14,8 @@
 #define LOWEST (-3.402823466e38f)
 
 #ifdef WINDOWS
-/* What becomes of windows of planes: RULE 0 sum, 1 weighted sum, 2 mean of what is inside, 3 largest number.  Taps are tap0 and
-   tap1 bytes further on, whatever they read. */
+/* Reductions of windows of planes: RULE 0 sum, 1 weighted sum, 2 mean of what is inside, 3 largest number.  tap0 and tap1:
+   offsets in bytes between consecutive taps, in addition to their positions. */
 KERNEL void windows(PARAMETERS)
 {
     UNIT_OF(dst);
@@ -87,8 +87,8 @@ KERNEL void gradient_of_largest(PARAMETERS)
 #endif
 
 #ifdef CONVOLVE
-/* dst[window, o, n] = sum over channels and taps: DIMS says how many axes windows slide along.  Beyond the image there is 0, which by
-   a weight that is not finite makes NaN.  A TRANSPOSED kernel has its channels behind what comes out, and sums what there is. */
+/* dst[window, o, n] = sum over channels and taps: DIMS says how many axes windows slide along.  Beyond the image elements are 0, which
+   times a weight that is not finite is NaN.  A TRANSPOSED kernel has its channels after those of dst, and sums only elements of x. */
 #if DIMS == 3
 #define IMAGE_ROW(c, z, y) ROW(x, y, z, n * args.channels + (c))
 #define KERNEL_ROW(c, kz, ky) ROW(weights, ky, kz, o * args.channels + (c))

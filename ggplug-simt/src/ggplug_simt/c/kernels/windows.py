@@ -1,4 +1,4 @@
-"""Windows that slide over images: convolutions, pooling, windows side by side, and the way back."""
+"""Sliding windows of images: convolutions, pooling, im2col, and their gradients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def pool_2d(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def pool_2d_back(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Each element gets what the windows that it is in have for it."""
+    """Each element is the sum of the gradients of windows: of which it is the maximum, or of its part of their
+    means.
+    """
     op, grad, x = node.op, node.src[0], node.src[1]
     assert isinstance(op, ops.Pool2dBack)
     assert grad is not None
@@ -83,7 +85,7 @@ def conv_2d_dw(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def im2col_back(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Each element gets the sum of what was taken from it."""
+    """Each element is the sum of its copies in the windows."""
     op, grad, kernel = node.op, node.src[0], node.src[1]
     assert isinstance(op, ops.Im2colBack)
     assert grad is not None
@@ -117,7 +119,7 @@ def im2col_back(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def col2im_1d(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Each position gets the sum of what the windows have for it."""
+    """Each position is the sum of the windows' elements there."""
     op, a = node.op, node.src[0]
     assert isinstance(op, ops.Col2im1d)
     assert a is not None
@@ -149,7 +151,9 @@ def _windows(
     moved: tuple[int, int] = (0, 0),
     divisor: float = 1,
 ) -> Launch | Decline:
-    """Windows of x, a plane of which has ``extents``; ``back``: x are windows, and each element gathers its own."""
+    """Gathers windows of planes of ``extents`` elements; ``back``: x has windows, and each element gathers those it
+    is in.
+    """
     tensors = {"dst": dst or argument(DST, node), "x": place or argument(position, x)}
     defines: dict[str, object] = {"RULE": _RULES[rule], "TX": x.type.name, "TD": node.type.name}
     if weights is not None:
@@ -191,11 +195,11 @@ def _launch(
     )
 
 
-# -- all channels together ---------------------------------------------------------------------------
+# -- windows of all channels ---------------------------------------------------------------------------
 
 
 def conv_2d(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Windows of x by kernels."""
+    """The products of windows of x and kernels."""
     assert isinstance(node.op, ops.Conv2dDirect)
     kernel = node.src[0]
     assert kernel is not None
@@ -203,7 +207,7 @@ def conv_2d(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def conv_3d(profile: Profile, node: Tensor) -> Launches | Decline:
-    """The same in three dimensions."""
+    """The products of windows of volumes and kernels."""
     assert isinstance(node.op, ops.Conv3dDirect)
     kernel = node.src[0]
     assert kernel is not None
@@ -211,7 +215,7 @@ def conv_3d(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def conv_transpose_1d(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Windows of x, with zeros between its elements."""
+    """A convolution of x with zeros between its elements."""
     assert isinstance(node.op, ops.ConvTranspose1d)
     kernel = node.src[0]
     assert kernel is not None
@@ -219,7 +223,7 @@ def conv_transpose_1d(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def conv_transpose_2d(profile: Profile, node: Tensor) -> Launches | Decline:
-    """The same in two dimensions."""
+    """A convolution of images with zeros between their elements."""
     assert isinstance(node.op, ops.ConvTranspose2d)
     kernel = node.src[0]
     assert kernel is not None
@@ -250,7 +254,7 @@ def _convolve(
 
 
 def im2col(profile: Profile, node: Tensor) -> Launches | Decline:
-    """Windows side by side."""
+    """The elements of each window as a row."""
     op, kernel = node.op, node.src[0]
     assert isinstance(op, ops.Im2col)
     assert kernel is not None
@@ -259,7 +263,7 @@ def im2col(profile: Profile, node: Tensor) -> Launches | Decline:
 
 
 def im2col_3d(profile: Profile, node: Tensor) -> Launches | Decline:
-    """The same of volumes."""
+    """The elements of each window of a volume as a row."""
     op, kernel = node.op, node.src[0]
     assert isinstance(op, ops.Im2col3d)
     assert kernel is not None

@@ -1,8 +1,8 @@
 """The block types that programs read and write.
 
-A family of types is two files of one name: ``<family>.py`` declares in ``FAMILY`` what choosers have to know of each
-type, ``<family>.h`` is their C.  The structs and the tables (``TABLE(type, NAME)``, a line of its own) come from core:
-from the type's fields, and from the module ``ggplug.quants.<family>``.
+A family of types is two files of one name: ``<family>.py`` declares in ``FAMILY`` the properties of each type for
+choosers, ``<family>.h`` is their C.  The structs and the tables (``TABLE(type, NAME)``, a line of its own) come from
+core: from the type's fields, and from the module ``ggplug.quants.<family>``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _text(family: str) -> str:
 
 
 def _table(family: str, line: re.Match[str]) -> str:
-    """The definition of a table that core has."""
+    """The C definition of a table of core."""
     kind, name = line.groups()
     values = np.ravel(getattr(importlib.import_module(f"ggplug.quants.{family}"), name)).tolist()
     return f"CONSTANT {kind} {name}[{len(values)}] = {{ {', '.join(map(str, values))} }};"

@@ -1,5 +1,5 @@
 /* Blocks of numbers of one or two bits with one scale: the mean of the magnitudes with signs, or the largest magnitude times
-   -1, 0, 1 or 2.  A block with a NaN or an infinity is NaN throughout. */
+   -1, 0, 1 or 2.  A block with a NaN or an infinity becomes NaN. */
 
 #ifdef USES_q1_0
 INLINE float scale_q1_0(GLOBAL const block_q1_0 *block, int j) { return GET_SCALE(&block->d); }

@@ -1,5 +1,5 @@
 /* Super-blocks of 256 numbers that are rows of a grid, with signs and scales apart.  In the types of two and three bits a row
-   holds magnitudes; in those of one bit -1, 0, 1, and a row is moved by an eighth.  No op writes them. */
+   holds magnitudes; in those of one bit -1, 0, 1, and a row is moved by an eighth.  No op stores them. */
 
 #if defined(USES_iq2_xxs) || defined(USES_iq2_xs) || defined(USES_iq3_xxs)
 /* The sign of one of eight numbers, of which seven are stored: the eighth makes the number of negative ones even. */

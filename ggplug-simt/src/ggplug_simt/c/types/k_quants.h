@@ -1,6 +1,6 @@
-/* Super-blocks of 256 numbers in groups whose scales are themselves quantised.  To store them, the scale of a group is sought
-   that loses least, weighted towards large elements (quantize_row_q*_K_ref, in float32 arithmetic, every sum one addition
-   after the other).  A super-block with a NaN or an infinity is NaN throughout. */
+/* Super-blocks of 256 numbers in groups whose scales are themselves quantised.  The encoder searches the scale of a group with the least
+   error, weighted towards large elements (quantize_row_q*_K_ref, in float32 arithmetic, with sums in the order of
+   elements).  A super-block with a NaN or an infinity becomes NaN. */
 
 #if defined(USES_q2_K) || defined(USES_q4_K) || defined(USES_q5_K)
 /* The scale of a group of `count`, and its negated minimum, for numbers from 0 to `top`: the best of `steps` + 1 scales, by
@@ -71,7 +71,7 @@ INLINE float fit_with_minimum(
 INLINE float largest_scale(const float *scales, int count)
 {
     float largest = 0.0f;
-    for (int g = 0; g < count; g++) largest = scales[g] > largest ? scales[g] : largest; /* fmax may answer -0 to 0 and -0 */
+    for (int g = 0; g < count; g++) largest = scales[g] > largest ? scales[g] : largest; /* fmax may return -0 of 0 and -0 */
     return largest;
 }
 INLINE int number_of_scale(float scale, float largest, int top)
@@ -250,7 +250,7 @@ INLINE vec numbers_q3_K(GLOBAL const block_q3_K *block, int j)
         + VEC_OF(4.0f) * VEC_GET_BITS(block->hmask + j % 32, j / 32, 1) - VEC_OF(4.0f);
 }
 /* The scale of a group, for numbers from 0 to 7 of which 4 is zero: first by the largest element, then one number after the
-   other is changed where that makes the best scale for all lose less */
+   other is changed where that reduces the error of the best scale for all */
 INLINE float fit_q3_K(const float *x, uint8_t *found)
 {
     const float extreme = extreme_of(x, 16), inverse = -4.0f / extreme;

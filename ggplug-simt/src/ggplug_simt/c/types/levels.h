@@ -1,10 +1,10 @@
 /* Blocks of numbers, each the position in a table of sixteen levels, with a scale for 32 of them.  IQ4_NL is stored with the
    scale by which the largest element is the lowest level, then fitted (quantize_row_iq4_nl_ref); IQ4_XS with the best of
-   sixteen, rounded to six bits.  A block with a NaN or an infinity is NaN throughout. */
+   sixteen, rounded to six bits.  A block with a NaN or an infinity becomes NaN. */
 
 #if defined(USES_iq4_nl) || defined(USES_iq4_xs)
 TABLE(int8_t, IQ4_NL_LEVELS)
-/* The number of the nearest level, of two at the same distance the greater */
+/* The number of the nearest level, the greater of two at the same distance */
 INLINE int nearest_level(float x)
 {
     int n = 0;
@@ -41,7 +41,7 @@ INLINE void store_iq4_nl(GLOBAL char *row, int64_t nb0, int i, int n, const vec 
         block->qs[j % 16] |= (uint8_t)(number << j / 16 * 4);
     }
     const float scale = nothing ? 0.0f : sum_qx / sum_q2;
-    /* NaN too where squares left float32: its sign is the processor's */
+    /* NaN, too, if squares exceed float32; its sign depends on the processor */
     if (nonfinite || scale != scale) block->d = HALF_NAN;
     else PUT_F16(scale, &block->d);
 }
@@ -61,14 +61,14 @@ INLINE vec numbers_iq4_xs(GLOBAL const block_iq4_xs *block, int j)
         values[k] = (float)IQ4_NL_LEVELS[block->qs[j / 32 * 16 + j % 16 + k] >> j % 32 / 16 * 4 & 15];
     return VEC_GET(values);
 }
-/* The best of sixteen scales of a group, by what its elements are worth */
+/* The best of sixteen scales of a group, weighted by its elements */
 INLINE float fit_iq4_xs(const float *x)
 {
     const float extreme = extreme_of(x, 32);
     if (fabs(extreme) < 1e-15f) return 0.0f;
     float scale = 0.0f, best = 0.0f;
     for (int step = -8; step < 8; step++) {
-        /* first by the largest element alone */
+        /* first by the largest element */
         const float first = (float)IQ4_NL_LEVELS[0];
         const float inverse = step == -8 ? 1.0f / (-extreme / first) : ((float)step + first) / extreme;
         float sum_qx = 0.0f, sum_q2 = 0.0f;

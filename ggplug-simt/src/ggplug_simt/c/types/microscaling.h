@@ -8,7 +8,7 @@
 
 #if defined(USES_mxfp4) || defined(USES_nvfp4)
 TABLE(int8_t, MXFP4_LEVELS)
-/* The number of the nearest level, of several at the same distance the first */
+/* The number of the nearest level, the first of several at the same distance */
 INLINE int nearest_e2m1(float x, float scale)
 {
     int number = 0;

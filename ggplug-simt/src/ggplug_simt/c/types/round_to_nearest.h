@@ -1,5 +1,5 @@
 /* Blocks of 32 numbers, rounded to the nearest, with one scale, and perhaps a minimum (ggml's reference quantisers, in
-   float32 arithmetic).  A block with a NaN or an infinity is NaN throughout: its scale is NaN if there is one, else an
+   float32 arithmetic).  A block with a NaN or an infinity becomes NaN: its scale is NaN if there is one, else an
    infinity, and its numbers are zero. */
 
 #if defined(USES_q8_0) || defined(USES_q8_1) || defined(USES_q4_0) || defined(USES_q5_0)
@@ -20,7 +20,7 @@ INLINE uint16_t nonfinite_scale(const vec *unit, int negated)
 #endif
 
 #if defined(USES_q8_0) || defined(USES_q8_1)
-/* Stores the numbers of a block and gives its scale, as ggml's kernels for processors do, not as its reference: by 127 over the
+/* Stores the numbers of a block and returns its scale, as ggml's kernels for processors do, not as its reference: by 127 over the
    largest, and ties to even.  total: the sum of what is stored. */
 INLINE float rounded_to_int8(const vec *unit, GLOBAL int8_t *numbers, float *total)
 {

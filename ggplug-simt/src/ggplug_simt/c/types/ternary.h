@@ -1,6 +1,6 @@
 /* Super-blocks of 256 numbers -1, 0, 1 with one scale, the largest magnitude.  TQ1_0 packs five numbers into a byte q, as the
    digits to base three of the fraction q / 256: 32 bytes, then 16, then four of four digits.  TQ2_0 packs four, of two
-   bits.  A super-block with a NaN or an infinity is NaN throughout. */
+   bits.  A super-block with a NaN or an infinity becomes NaN. */
 
 #if defined(USES_tq1_0) || defined(USES_tq2_0)
 /* The scale, and what to multiply numbers with before they are rounded: 0 if not all are numbers */
