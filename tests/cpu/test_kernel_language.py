@@ -398,3 +398,34 @@ def test_a_refused_function_does_not_stay_unfinished() -> None:
 def test_the_first_that_is_wrong_of_several_is_named() -> None:
     with pytest.raises(KernelCompileError, match="kernel prints does not compile"):
         prebuild([made_of(products), made_of(prints), made_of(asserts)])
+
+
+@intrinsic("i64()")
+def of_a_table(builder: Any) -> Any:
+    from ggplug_cpu.simd.lookup import constant_words
+    from ggplug_cpu.simd.values import I64, load
+
+    return load(constant_words(builder, "table of a test", [7, 11]), I64, 8).ir
+
+
+@device_function
+def tabled():  # type: ignore[no-untyped-def]
+    return of_a_table()
+
+
+def test_targets_that_differ_in_name_alone_share_what_is_compiled() -> None:
+    from dataclasses import replace
+
+    from ggplug_cpu import features
+    from ggplug_cpu.language import machine_code
+
+    def first(ctx: int, params: int) -> None:
+        store_word(params, tabled())
+
+    def second(ctx: int, params: int) -> None:
+        store_word(params, tabled() + tabled())
+
+    assert run(first) == [11]
+    same = replace(features.target(), level="another name")
+    code = machine_code.compile_kernel(made_of(second), same)
+    assert code == machine_code.compile_kernel(made_of(second), features.target())

@@ -34,7 +34,7 @@ def inspect_kernel(kernel: Compilable, target: Target, what: str) -> str:
 def _optimised(kernel: Compilable, target: Target) -> llvm.ModuleRef:
     body = kernel.body()
     try:
-        text = _library(target).kernel(body, kernel.fastmath)
+        text = _library(target.key, target.triple).kernel(body, kernel.fastmath)
         module = llvm.parse_assembly(text)
         module.verify()
     except Refusal as refusal:
@@ -51,8 +51,8 @@ def _failed(kernel: Compilable, target: Target, why: str, remedy: str) -> Kernel
 
 
 @functools.cache
-def _library(target: Target) -> Library:
-    return Library(target.key, target.triple)
+def _library(key: str, triple: str) -> Library:
+    return Library(key, triple)
 
 
 @functools.cache
