@@ -1,1 +1,1 @@
-"""Where the machine code of kernels comes from: memory, disk, this process's compiler, or those of other processes."""
+"""Makes kernels ready to run: finds their machine code in memory or on disk, or compiles it in several processes."""

@@ -1,4 +1,4 @@
-"""A kernel that another process compiles, sent as what leads to it there."""
+"""A kernel that another process compiles: the place of its factory, the factory's arguments, and the target."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ class Reference(NamedTuple):
     name: str
     arguments: tuple[str | int | bool | None, ...]
 
-    @property
-    def identity(self) -> tuple[object, ...]:
-        """True == 1, yet they make different kernels."""
-        return *self[:3], repr(self.arguments)
-
 
 class Job(NamedTuple):
     """A kernel and what it is compiled for."""
@@ -38,18 +33,11 @@ class Job(NamedTuple):
         with features.forced(self.target):
             return machine_code.compile_kernel(found(self.reference), self.target)
 
-    def inspected(self, what: str) -> str:
-        """The code as text: ``what`` is ``assembly`` or ``llvm``."""
-        from ggplug_cpu.language import machine_code
-
-        with features.forced(self.target):
-            return machine_code.inspect_kernel(found(self.reference), self.target, what)
-
 
 def reference_of(factory: Any, arguments: tuple[str | int | bool | None, ...]) -> Reference | None:
-    """What leads other processes to a kernel; None where nothing does.
+    """The place of a kernel for other processes; None where they cannot find it.
 
-    That is a factory defined in a function, or in the program that was started: no other process runs that again.
+    They find no factory that a function defines, or the program that was started, because they do not run it.
     """
     name = factory.function.__module__, factory.function.__qualname__
     module = sys.modules.get(name[0])

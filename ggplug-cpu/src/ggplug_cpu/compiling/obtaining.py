@@ -1,4 +1,4 @@
-"""Kernels made ready to run: what is neither in memory nor on disk is compiled, on several processors if it is much."""
+"""Makes kernels ready to run: loads them from disk, or compiles them, several at a time where several are missing."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ log = logging.getLogger("ggplug")
 #: Compiled kernels on disk.
 FILES = KernelFiles("cpu")
 
-#: Called with how many kernels are ready, how many there are, and the name of one that is next.
+#: Called with how many kernels are ready, how many there are, and the name of the one that is next.
 Progress = Callable[[int, int, str], None]
 
 
 class Wanted(Compilable, Protocol):
-    """What is asked of a kernel to make it ready: of :class:`~ggplug_cpu.compiler.Kernel`."""
+    """The attributes of a kernel that make it ready: of :class:`~ggplug_cpu.compiler.Kernel`."""
 
     addresses: dict[str, int]
     """By the key of the target."""
@@ -41,12 +41,12 @@ class Wanted(Compilable, Protocol):
     def cache_key(self) -> str: ...
 
 
-# -- who wants to know ------------------------------------------------------------------------------
+# -- listeners --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class CompileEvent:
-    """What :func:`on_compile`'s callbacks receive.
+    """The argument of :func:`on_compile`'s callbacks.
 
     ``phase`` is ``start``, ``done`` or ``failed``; ``seconds`` is how long it took, 0 at the start.
     """
@@ -86,7 +86,7 @@ def _announced(name: str) -> Iterator[None]:
     _announce(CompileEvent(name, "done", time.perf_counter() - started))
 
 
-# -- obtaining code ---------------------------------------------------------------------------------
+# -- loading and compiling --------------------------------------------------------------------------
 
 # The front end is not re-entrant, and two threads should not compile one kernel twice.
 _lock = threading.RLock()
@@ -158,7 +158,7 @@ class _Work:
         self._keep(kernel, code)
 
     def _accept(self, kernel: Wanted, answer: pool.Answer) -> None:
-        """What another process made of a kernel; where that is nothing, it is compiled here."""
+        """Takes over the answer of another process; a kernel that it did not compile is compiled here."""
         if isinstance(answer, str):
             log.warning("kernel %s is compiled in this process: %s", kernel.name, answer)
             self._compile_here(kernel)

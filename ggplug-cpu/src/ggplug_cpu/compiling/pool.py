@@ -1,8 +1,8 @@
-"""Other processes that compile kernels, for as long as several are missing.
+"""Starts processes that compile kernels, and ends them when no kernel is missing any more.
 
-LLVM is entered by one thread of a process at a time, so threads would gain nothing.  Each process runs ``worker.py``
-and nothing of the program that this one runs.  A process of this machine never starts more than the processors that it
-may use, itself included; ``GGPLUG_COMPILERS`` says how many it starts at most.
+One thread of a process at a time can use LLVM, so threads would gain nothing.  The processes run ``worker.py`` and
+nothing of the program that this one runs.  ``GGPLUG_COMPILERS`` limits how many compile at a time, this one included;
+without it there are as many as the CPU device has threads.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ K = TypeVar("K")
 log = logging.getLogger("ggplug")
 
 _WORKER = Path(__file__).with_name("worker.py")
-#: A process takes as long to start as two kernels take to compile.
-_KERNELS_FOR_A_PROCESS = 3
+#: Starting a process takes as long as compiling this many kernels.
+_KERNELS_FOR_A_PROCESS = 2
 _MOST = 16
-#: Seconds after which Windows sees Ctrl-C; others see it at once.
+#: Seconds after which Ctrl-C ends a wait on Windows; on other systems it does at once.
 _LISTENS_EVERY = 1.0
 
 
@@ -56,8 +56,8 @@ def processes() -> int:
 
 @contextlib.contextmanager
 def started(jobs: Mapping[K, Job]) -> Iterator[Pool[K]]:
-    """As many processes as are worth it for these jobs; they are gone behind the block, however it ends."""
-    count = min(processes() - 1, (len(jobs) - 1) // (_KERNELS_FOR_A_PROCESS - 1))
+    """Starts as many processes as these jobs need; when the block ends, however it does, they have ended."""
+    count = min(processes() - 1, (len(jobs) - 1) // _KERNELS_FOR_A_PROCESS)
     if not sys.executable or getattr(sys, "frozen", False):  # started again, it would not be a Python
         count = 0
     pool = Pool(jobs)
@@ -69,7 +69,7 @@ def started(jobs: Mapping[K, Job]) -> Iterator[Pool[K]]:
 
 
 class Pool(Generic[K]):
-    """Jobs that this process and others take, each from its end."""
+    """Jobs, which this process takes from the front and other processes from the back."""
 
     def __init__(self, jobs: Mapping[K, Job]) -> None:
         self._jobs = jobs
@@ -111,7 +111,7 @@ class Pool(Generic[K]):
                 yield from self._received(self._answers.get(timeout=_LISTENS_EVERY))
 
     def end(self) -> None:
-        """Ends the processes, whatever they are at."""
+        """Ends the processes, also those that are compiling."""
         self._waiting.clear()
         for worker in self._workers:
             worker.end()
@@ -146,8 +146,8 @@ class _Worker:
             [sys.executable, "-P", str(_WORKER)],
             stdin=pipe,
             stdout=pipe,
-            env={**os.environ, ENVIRONMENT_VARIABLE: "1"},
-            start_new_session=True,  # Ctrl-C is for this process, which ends the others
+            env={**os.environ, ENVIRONMENT_VARIABLE: "1"},  # it starts none itself
+            start_new_session=True,  # Ctrl-C reaches this process only, which ends the other one
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
         self.lives = True
@@ -172,7 +172,7 @@ class _Worker:
         return answer
 
     def end(self) -> None:
-        """Ends the process, which has nothing to put away, and leaves no zombie."""
+        """Ends the process and waits for its end, so that no zombie is left."""
         self._process.kill()
         self._process.wait()
 

@@ -1,7 +1,7 @@
-"""What a process runs that compiles kernels for another one: :mod:`ggplug_cpu.compiling.pool` starts it as a program.
+"""A program that compiles kernels for another process: :mod:`ggplug_cpu.compiling.pool` starts it.
 
-It reads the other process's module path and then jobs, each answered by an object file, an error, or why it made
-nothing, until there are no more.  What modules print on their standard output goes to standard error.
+It reads that process's module path and then jobs, until there are no more, and answers each with an object file, an
+error, or the reason why it compiled nothing.  What modules print goes to standard error.
 """
 
 from __future__ import annotations
