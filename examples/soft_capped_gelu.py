@@ -1,4 +1,4 @@
-"""An op of one's own, outside of ggplug: y = cap tanh(gelu(x) / cap), its gradient, and what proves both."""
+"""An op outside of ggplug: y = cap tanh(gelu(x) / cap), its gradient, and their test cases and tolerances."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLOPE = math.sqrt(2 / math.pi)
 
 
 class Capped(Op, abstract=True):
-    """What both ops have in common; it is none itself."""
+    """Base of both ops; it is no op itself."""
 
     _: KW_ONLY
     cap: float = 30.0
@@ -76,10 +76,10 @@ def cases(cls: type[Op]) -> Iterator[Case]:
                 yield Case(cls.name, f"{type.name} {layout} cap={cap}", make)
 
 
-def room(node: Tensor, exact: Array, *sources: Array) -> Array:
-    """What float32 may be off, in units of 2**-24: of tanh, of gelu's polynomial in it, and of two products."""
+def tolerance(node: Tensor, exact: Array, *sources: Array) -> Array:
+    """The tolerance of float32, in units of 2**-24: for tanh, for gelu's polynomial, and for two products."""
     return 32 * np.abs(exact) + 32 * np.abs(sources[-1])
 
 
-RULES[SoftCappedGelu.name] = Rule("one by one", "32 (abs(y) + abs(x))", "tanh twice, a polynomial", room)
-RULES[SoftCappedGeluBack.name] = Rule("one by one", "32 (abs(y) + abs(x))", "tanh twice, two polynomials", room)
+RULES[SoftCappedGelu.name] = Rule("one by one", "32 (abs(y) + abs(x))", "tanh twice, a polynomial", tolerance)
+RULES[SoftCappedGeluBack.name] = Rule("one by one", "32 (abs(y) + abs(x))", "tanh twice, two polynomials", tolerance)

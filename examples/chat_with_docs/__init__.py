@@ -1,1 +1,1 @@
-"""Answers from a folder of text: passages found by an encoder, an answer written from them by a language model."""
+"""Answers questions from a folder of text: an encoder finds passages, a language model answers from them."""

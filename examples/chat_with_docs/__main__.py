@@ -1,12 +1,12 @@
-"""Answers questions from a folder of text, with a language model of your own.
+"""Answers questions from a folder of text, with a language model.
 
 \b
   python -m examples.chat_with_docs --model model.gguf "What is a group?"
   python -m examples.chat_with_docs --model model.gguf --folder ~/notes
 
-The passages that come closest in meaning are found by all-MiniLM-L6-v2, as examples.semantic_search finds them, or by
-another encoder; the model is any GGUF file that ggplug run takes. Without a question it is a chat: Ctrl-C stops an
-answer, Ctrl-D ends it.
+The encoder all-MiniLM-L6-v2, or another one, finds the passages that are most similar to the question, as in
+examples.semantic_search. The model is any GGUF file that ggplug run supports. Without a question, it starts a chat:
+Ctrl-C stops an answer, Ctrl-D ends the chat.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from ggplug_models.sampling import Sampler, Sampling
 
 
 class Answers:
-    """Answers questions from passages, and remembers what was said.
+    """Answers questions from passages, and remembers the questions and answers.
 
-    ``vectors``: of the passages, of length 1.  ``top``: passages that a question comes with.
+    ``vectors``: of the passages, of length 1.  ``top``: number of passages for each question.
     """
 
     def __init__(
@@ -55,26 +55,26 @@ class Answers:
         self.top, self.max_tokens = top, max_tokens
         self.said: list[Message] = []
         self.used: list[Passage] = []
-        """The passages that the last answer was written from."""
-        # Answers repeat their passages, so what followed there is a good guess.
+        """The passages in the last prompt."""
+        # Answers repeat parts of the passages, which makes prompt lookup effective.
         self.draft = None if model.keeps_states else PromptLookup()
 
     def encode(self, chat: list[Message]) -> list[int]:
-        """The tokens of a chat, by the file's template where it has one."""
+        """The tokens of a chat, by the chat template of the file if it has one."""
         if CHAT_TEMPLATE in self.model.metadata:
             return self.model.template.encode(chat)
         return self.model.tokenizer.prompt(as_text(chat))
 
     def find(self, question: str) -> list[Passage]:
-        """The passages that come closest, the best first."""
+        """The passages that are most similar to the question, best first."""
         scores = self.vectors @ self.encoder.embed([question])[0]
         return [self.passages[place] for place in np.argsort(-scores)[: self.top]]
 
     def answer(self, question: str) -> Iterator[str]:
-        """The answer, in pieces; also what a caller stops is remembered.  Raises ValueError for one without room."""
+        """The answer in pieces.  Remembers it, also if the caller stops it.  Raises ValueError for a long question."""
         found = self.find(question)
-        room = self.session.n_ctx - min(self.max_tokens, self.session.n_ctx // 2)
-        prompt, count = fitting(self.encode, self.said, question, found, room)
+        most = self.session.n_ctx - min(self.max_tokens, self.session.n_ctx // 2)
+        prompt, count = fitting(self.encode, self.said, question, found, most)
         self.used = found[:count]
         pieces: list[str] = []
         try:
@@ -87,8 +87,8 @@ class Answers:
             self.said += [{"role": "user", "content": question}, {"role": "assistant", "content": "".join(pieces)}]
 
 
-def tell(answers: Answers, question: str, console: Console, folder: Path) -> None:
-    """Writes the answer as it comes, and where it was taken from."""
+def print_answer(answers: Answers, question: str, console: Console, folder: Path) -> None:
+    """Prints the answer as it comes, and then its passages."""
     out = console.file
     try:
         for piece in answers.answer(question):
@@ -114,7 +114,7 @@ def chat(answers: Answers, console: Console, folder: Path) -> None:
             return
         if question:
             console.print()
-            tell(answers, question, console, folder)
+            print_answer(answers, question, console, folder)
 
 
 @click.command(help=__doc__)
@@ -144,16 +144,20 @@ def chat(answers: Answers, console: Console, folder: Path) -> None:
     "names",
     multiple=True,
     metavar="NAME",
-    help="Device to use; several share the language model's layers.  [default: the best one]",
+    help="Device to use; repeat it to split the language model's layers.  [default: the best one]",
 )
-@click.option("--split", metavar="SHARES", help="How they share them, such as 2,1.  [default: even]")
-@click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="Passages for each question.")
-@click.option("--context", type=click.IntRange(16), metavar="N", help="Tokens that the model remembers.")
+@click.option("--split", metavar="RATIOS", help="Proportions of the split, such as 2,1.  [default: even]")
 @click.option(
-    "-n", "--max-tokens", default=256, show_default=True, type=click.IntRange(1), help="Tokens of an answer at most."
+    "--top", default=3, show_default=True, type=click.IntRange(1), help="Number of passages for each question."
 )
-@click.option("--temperature", default=0.2, show_default=True, type=click.FloatRange(0), help="0: no chance.")
-@click.option("--seed", type=click.IntRange(0), help="Equal seeds, equal answers.")
+@click.option("--context", type=click.IntRange(16), metavar="N", help="Context length of the language model.")
+@click.option(
+    "-n", "--max-tokens", default=256, show_default=True, type=click.IntRange(1), help="Maximum tokens of an answer."
+)
+@click.option(
+    "--temperature", default=0.2, show_default=True, type=click.FloatRange(0), help="Sampling temperature; 0: greedy."
+)
+@click.option("--seed", type=click.IntRange(0), help="Seed of the random numbers.")
 def main(
     question: str | None,
     path: Path,
@@ -179,7 +183,7 @@ def main(
             placement = LayerSplit.parse(split or LayerSplit.EVEN) if len(names) > 1 or split else None
             model = stack.enter_context(ggplug_models.load(path, devices, placement=placement))
             if not isinstance(model, Decoder):
-                raise click.ClickException(f"{path} is a {model.architecture} model, which writes no texts")
+                raise click.ClickException(f"{path} is a {model.architecture} model, which cannot generate text")
             finder = stack.enter_context(ggplug_models.load(encoder or model_file(console, "Q8_0"), devices))
             texts = [f"{passage.heading}. {passage.text}" for passage in passages]
             vectors, seconds = embed(finder, texts, console, notes)
@@ -192,7 +196,7 @@ def main(
             if question is None:
                 chat(answers, console, folder)
             else:
-                tell(answers, question, console, folder)
+                print_answer(answers, question, console, folder)
     except gg.GGPlugError as error:
         raise click.ClickException(str(error)) from error
 

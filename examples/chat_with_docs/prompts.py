@@ -1,4 +1,4 @@
-"""Prompts that give a language model a question together with the passages to answer it from."""
+"""Makes prompts with a question and the passages to answer it from."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Encode = Callable[[Sequence[Message]], list[int]]
 
 
 def messages(said: Sequence[Message], question: str, passages: Sequence[Passage]) -> list[Message]:
-    """A chat that ends with a question behind its passages.  ``said``: earlier questions and answers."""
-    shown = "\n\n".join(f"[{number}] {each.heading}\n{each.text}" for number, each in enumerate(passages, 1))
-    content = f"Passages:\n\n{shown}\n\nQuestion: {question}"
+    """A chat that ends with the passages and the question.  ``said``: earlier questions and answers."""
+    listed = "\n\n".join(f"[{number}] {each.heading}\n{each.text}" for number, each in enumerate(passages, 1))
+    content = f"Passages:\n\n{listed}\n\nQuestion: {question}"
     return [{"role": "system", "content": SYSTEM}, *said, {"role": "user", "content": content}]
 
 
 def as_text(chat: Sequence[Message]) -> str:
-    """The chat as a text to go on with, for models whose files have no chat template."""
+    """The chat as a text to continue, for models without a chat template."""
     names = {"system": "", "user": "", "assistant": "Answer: "}
     return "\n\n".join(f"{names[each['role']]}{each['content']}" for each in chat) + "\n\nAnswer:"
 
@@ -31,10 +31,10 @@ def as_text(chat: Sequence[Message]) -> str:
 def fitting(
     encode: Encode, said: Sequence[Message], question: str, passages: Sequence[Passage], most: int
 ) -> tuple[list[int], int]:
-    """A prompt of at most ``most`` tokens, and how many of the passages are in it.
+    """A prompt of at most ``most`` tokens, and the number of passages in it.
 
-    What was said first is left out first, then the passages that come least close.  Raises ValueError if not even the
-    question has room.
+    The oldest questions and answers are left out first, then the least similar passages.  Raises ValueError if the
+    question alone is too long.
     """
     said, count = list(said), len(passages)
     while True:
@@ -46,4 +46,4 @@ def fitting(
         elif count:
             count -= 1
         else:
-            raise ValueError(f"the question makes a prompt of {len(prompt)} tokens; there is room for {most}")
+            raise ValueError(f"the question makes a prompt of {len(prompt)} tokens; at most {most} are possible")

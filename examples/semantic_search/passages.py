@@ -1,4 +1,4 @@
-"""Cutting text and Markdown files into passages of a size that an encoder takes."""
+"""Splits text and Markdown files into passages that an encoder can read as a whole."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 WORDS = 120
-"""A passage has about this many words: some 160 tokens, well inside what MiniLM reads."""
+"""Number of words of a passage: about 160 tokens, less than the 256 that MiniLM reads."""
 
 SUFFIXES = {".md", ".txt", ".rst"}
 
 
 class Passage(NamedTuple):
-    """A piece of a file: ``heading`` is the one it stands under, ``line`` its first line."""
+    """A passage of a file, with the ``heading`` above it, and the number of its first ``line``."""
 
     path: Path
     line: int
@@ -23,13 +23,13 @@ class Passage(NamedTuple):
 
 
 def read_folder(folder: Path) -> list[Passage]:
-    """All passages of the text files under ``folder``, in order."""
+    """The passages of all text files in ``folder``, in the order of the files."""
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     return [passage for path in files for passage in split(path, path.read_text(encoding="utf-8", errors="replace"))]
 
 
 def split(path: Path, text: str) -> Iterator[Passage]:
-    """Paragraphs, joined until they are long enough; a heading starts a new passage."""
+    """Yields passages: paragraphs that are joined until they are long enough.  A heading starts a new passage."""
     heading, held, first = "", [], 1
     fenced = False
     for number, line in enumerate([*text.splitlines(), ""], 1):
@@ -41,7 +41,7 @@ def split(path: Path, text: str) -> Iterator[Passage]:
             held = []
         if title:
             heading = title.group(1).strip()
-        elif line.strip() and not line.lstrip().startswith("|"):  # rows of tables are no sentences
+        elif line.strip() and not line.lstrip().startswith("|"):  # tables are skipped: they have no sentences
             if not held:
                 first = number
             held.append(line.strip())

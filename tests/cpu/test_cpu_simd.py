@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("ggplug_cpu")
 
-from turns import taking_turns
+from cyclic_pairs import cyclic_pairs
 
 from ggplug import quants, types
 from ggplug_cpu import features, simd
@@ -652,7 +652,7 @@ def rows_to_round(kind: types.Type) -> Array:
     return rows
 
 
-@pytest.mark.parametrize(("type_name", "target"), taking_turns(ENCODED, _TARGETS), indirect=["target"])
+@pytest.mark.parametrize(("type_name", "target"), cyclic_pairs(ENCODED, _TARGETS), indirect=["target"])
 def test_rows_are_quantised_bit_for_bit_as_the_reference_does(target: str, team: Team, type_name: str) -> None:
     kind = types.by_name(type_name)
     x = rows_to_round(kind)

@@ -12,7 +12,7 @@ import pytest
 import ggplug as gg
 import ggplug_models
 from ggplug.backend import Device
-from ggplug_models.weights.placement import in_turn
+from ggplug_models.weights.placement import alternating
 from ggplug_testing import BackendSuite
 from ggplug_testing.vectors import Recording, replay, report
 
@@ -85,7 +85,7 @@ def test_a_model_gives_the_cpus_result_on_one_device_and_with_alternating_layers
     cpu = gg.device("CPU")
     with ggplug_models.load(data / "bert.gguf", [cpu]) as model:
         wanted = model.embed_ids(IDS)
-    for chosen, placement in (([gpus()[0]], None), ([gpus()[0], cpu], in_turn), ([*gpus(), cpu], in_turn)):
+    for chosen, placement in (([gpus()[0]], None), ([gpus()[0], cpu], alternating), ([*gpus(), cpu], alternating)):
         with ggplug_models.load(data / "bert.gguf", chosen, placement=placement) as model:
             first, again = model.embed_ids(IDS), model.embed_ids(IDS)
         # Weights of blocks and halves meet activations of ten bits of mantissa: see ggplug_simt.kernels.matrix.

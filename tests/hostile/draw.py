@@ -20,12 +20,13 @@ from ggplug.ops.rows import SetRows
 from ggplug.ops.sort import Argsort
 from ggplug.ops.unary import Neg
 from ggplug.ops.views import Reshape, Transpose, View
+from ggplug.sketches.layouts import Lay
 from ggplug.tensor import Spec, Tensor, contiguous_strides, strided
 from ggplug.types import F64, FLOATS, by_name
 from ggplug_testing.drawing import values
 from ggplug_testing.drawing.draw import Draw, Drawn
 from ggplug_testing.drawing.drawers import drawer_of
-from ggplug_testing.drawing.layouts import LAYOUTS, Lay, lay, show
+from ggplug_testing.drawing.layouts import LAYOUTS, lay
 
 from . import guard
 
@@ -146,8 +147,8 @@ def _together(case: Case, choices: Draw) -> None:
     rows = max(written.ne[1], case.together + read.ne[1])
     root = (written.ne[0], rows, written.ne[2], written.ne[3])
     nb = contiguous_strides(read.type, root)
-    case.lays[dst] = Lay(root, (("view", (written.ne, nb[1:], 0)),))
-    case.lays[src] = Lay(root, (("view", (read.ne, nb[1:], case.together * nb[1])),))
+    case.lays[dst] = Lay(root, (View(written.ne, nb[1:]),))
+    case.lays[src] = Lay(root, (View(read.ne, nb[1:], case.together * nb[1]),))
     case.made_by[src] = case.made_by[dst] = "leaf"
 
 
@@ -198,7 +199,7 @@ def build(case: Case) -> Built:
             root = apply(Neg(), (leaf,))
         elif case.made_by[number] != "leaf":
             root = apply(Cont(), (leaf,))
-        sources.append(show(root, how.steps))
+        sources.append(how.of(root))
     node = apply(case.cls(**case.drawn.parameters), tuple(sources))
     result = _then(case.then, node)
     return Built(Graph(result), node, result, leafs, sources)
@@ -235,7 +236,7 @@ def content(case: Case, built: Built, leaf: Tensor, garbage: int) -> values.Arra
         if other is not leaf or source is None or how is None:
             continue
         random = np.random.default_rng(case.draw.number(f"{source.name}.content"))
-        shown = show(Tensor(Spec(source.type, how.root, 4)), how.steps)
+        shown = how.of(Tensor(Spec(source.type, how.root, 4)))
         elements = values.raw(source.kind, random, Tensor(Spec(source.type, source.ne, 4)), source.values)
         if elements.size:
             target = strided(raw[shown.view_offset :], shown)
@@ -245,11 +246,11 @@ def content(case: Case, built: Built, leaf: Tensor, garbage: int) -> values.Arra
 
 def describe(case: Case) -> str:
     """The case in words."""
-    lines = [f"case {case.name}", f"  {case.cls.name}({_spell(case.drawn.parameters)})"]
+    lines = [f"case {case.name}", f"  {case.cls.name}({spell(case.drawn.parameters)})"]
     for number, (source, how) in enumerate(zip(case.drawn.sources, case.lays, strict=True)):
         if source is None or how is None:
             continue
-        steps = "".join(f" -> {name}{parameters!r}" for name, parameters in how.steps)
+        steps = "".join(f" -> {step!r}" for step in how.steps)
         made = "" if case.made_by[number] == "leaf" else f", made by {case.made_by[number]}"
         place = f"{'placed' if case.owned[number] else 'from the allocation'}, at the {case.where[number]}"
         lines.append(
@@ -275,5 +276,6 @@ def describe(case: Case) -> str:
     return "\n".join(lines)
 
 
-def _spell(parameters: Mapping[str, Any]) -> str:
+def spell(parameters: Mapping[str, Any]) -> str:
+    """Parameters as arguments of a call."""
     return ", ".join(f"{name}={value!r}" for name, value in parameters.items())

@@ -13,17 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug import ops
+from ggplug.backend import limit_of_ids
 from ggplug.graph import Graph
 from ggplug.nodes.hazards import written_sources
 from ggplug.ops.base import Array
-from ggplug.ops.flash_attention import shares_of
+from ggplug.ops.flash_attention import probabilities_of
 from ggplug.tensor import Tensor
-from ggplug.types import BF16, F16
 from ggplug_testing.description import description_of, selected_by
-from ggplug_testing.judging.comparison import compare, compare_selected
+from ggplug_testing.judging import expected as whole
+from ggplug_testing.judging.comparison import Allowed, compare, compare_selected
 from ggplug_testing.judging.expected import within
 from ggplug_testing.judging.oracle import Store, can_interpret, compute_node, decoded, round_into
-from ggplug_testing.precision import FLUSHED, room
+from ggplug_testing.precision import FLUSHED, tolerance
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -34,7 +35,7 @@ class Expected:
     ``seen``: the bytes that a device left in the roots it computed.  What follows is expected of those, so that one
     node's error is not another one's.  ``values`` has those whose type the reference conversions can read; ``stored``
     the bytes of each node's elements.  ``bad``: for each node that was given indices out of range the mask of them.
-    ``exact`` has what the reference of a node gave before it was rounded, ``rooms`` how far from it results may be.
+    ``exact`` has what the reference of a node gave before it was rounded, ``tolerances`` how far off results may be.
     ``others``: the values that an op of several leaves in those sources that it writes beside the first.
 
     Raises GGPlugError where a reference has no answer (a float that is no integer, as an integer).
@@ -45,8 +46,9 @@ class Expected:
         self.bytes: dict[Tensor, Bytes] = {}
         self.bad: dict[Tensor, Array] = {}
         self.exact: dict[Tensor, Array] = {}
-        self.rooms: dict[Tensor, Array] = {}
+        self.tolerances: dict[Tensor, Array] = {}
         self.others: dict[Tensor, Array] = {}
+        self._graph, self._raw = graph, raw
         self._stores: dict[Tensor, Store] = {}
         for position in dict.fromkeys(graph.roots):
             root = graph.tensors[position]
@@ -61,9 +63,15 @@ class Expected:
                 if node in seen:
                     self._stores[node] = Store(node, seen[node], wide=False)
 
+    def allowed(self, node: Tensor) -> Allowed:
+        """What the elements of a node may be that a device computed from its own results."""
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            return whole.Expected(self._graph, self._raw).allowed(node)
+
     def _note(self, node: Tensor, sources: Sequence[Array | None], result: Array) -> Array:
         if result.dtype.kind == "f":
-            self.exact[node], self.rooms[node] = result.copy(), room(node, result, sources)
+            self.exact[node], self.tolerances[node] = result.copy(), tolerance(node, result, sources)
         return result
 
     def _keep(self, tensor: Tensor) -> None:
@@ -95,7 +103,7 @@ class Expected:
         if node.op.writes:
             self._leave_out(node, target, stored, mask)
             return
-        limit = _limit(node)
+        limit = limit_of_ids(node)
         if not limit:
             target[...] = np.zeros((), target.dtype)
             return
@@ -124,21 +132,7 @@ class Expected:
         ids = node.src[node.op.indexes.ids]
         assert ids is not None
         indices = self._stores[ids.root].read(ids)
-        return (indices < 0) | (indices >= _limit(node))
-
-
-def _limit(node: Tensor) -> int:
-    """How many rows, or matrices, the indices of a node choose from: what is beyond is out of range."""
-    assert node.op is not None
-    assert node.op.indexes is not None
-    of = node.op.indexes.of
-    counted = node if of is None else node.src[of]
-    assert counted is not None
-    return counted.ne[node.op.indexes.dim]
-
-
-CHAINED = 30
-"""How often the errors of a node's own sources may be in a result that several nodes computed at once."""
+        return (indices < 0) | (indices >= limit_of_ids(node))
 
 
 def difference(
@@ -154,7 +148,8 @@ def difference(
     if selects is not None and want.size:
         values = sources[selects.source]
         assert values is not None
-        return _selected(op, got, want, values)
+        with np.errstate(all="ignore"):
+            return compare_selected(got, want, values, ordered=selects.ordered, first=selects.first).reason
     if want.dtype.kind in "iub":
         return compare(got, want, 0).reason
     if isinstance(op, (ops.MulMat, ops.MulMatId)) and any(s is not None and s.type.is_quantized for s in node.src):
@@ -174,8 +169,10 @@ def difference(
         if turned.any():
             return _first("zero with another sign", got, want, turned)
     if not alone:
-        return _chained(node, got, want, sources, expected)
-    around = expected.rooms.get(node)
+        low, high, limit = expected.allowed(node)
+        same = got == want  # as what may be anything was made above
+        return compare(got, want, Allowed(np.where(same, got, low), np.where(same, got, high), limit)).reason
+    around = expected.tolerances.get(node)
     if around is None or node.type.is_quantized or (op.writes and op.moves):
         # Elements of blocks are rounded by the largest of their block; what is moved is among what is left.
         return compare(got, want, 1e-4 if node.type.is_quantized and not op.moves else 0).reason
@@ -185,37 +182,6 @@ def difference(
     around = np.where(np.isfinite(around), around, np.inf)
     with np.errstate(all="ignore"):
         return compare(got, want, within(node.type, exact, around)).reason
-
-
-def _chained(node: Tensor, got: Array, want: Array, sources: list[Array | None], expected: Expected) -> str:
-    """What is wrong with a result that is off by the errors of several nodes."""
-    with np.errstate(all="ignore"):
-        shares = [
-            float(np.sum(around[finite] ** 2) / np.sum(expected.exact[each][finite] ** 2))
-            for each, around in expected.rooms.items()
-            if (finite := np.isfinite(expected.exact[each])).any()
-        ]
-    limit = CHAINED * max([1e-7, *filter(np.isfinite, shares)])
-    overall = compare(got, want, limit)
-    return "" if overall or not _each(node, got, want, sources, limit) else overall.reason
-
-
-def _each(node: Tensor, got: Array, want: Array, sources: list[Array | None], limit: float) -> str:
-    """Whether each element for itself is near enough, measured by what it was computed from."""
-    if (np.isinf(got) != np.isinf(want)).any():
-        overflow = np.isinf(got) != np.isinf(want)
-        largest = _largest(node)
-        near = np.where(np.isinf(want), np.abs(got), np.abs(want)) >= 0.999 * largest
-        if not near[overflow].all():
-            return _first("infinite in one of them", got, want, overflow & ~near)
-    both = np.isfinite(got) & np.isfinite(want)
-    with np.errstate(all="ignore"):
-        distance = np.where(both, np.abs(np.where(both, got, 0) - np.where(both, want, 0)), 0)
-        allowed = 4 * np.sqrt(limit) * np.abs(np.where(both, want, 0)) + _step(node)
-        allowed = allowed + 1e-6 * _magnitude(node, want, sources)
-    wrong = distance > allowed
-    wrong |= (got != want) & np.isinf(got) & np.isinf(want)
-    return _first("", got, want, wrong) if wrong.any() else ""
 
 
 def _vanishes(node: Tensor, sources: list[Array | None]) -> npt.NDArray[np.bool_] | bool:
@@ -236,7 +202,7 @@ def _left_out(op: ops.FlashAttnExt, sources: list[Array | None]) -> npt.NDArray[
     lost = np.repeat(~np.isfinite(v), q.shape[1] // max(1, v.shape[1]), axis=1)
     if not lost.any():
         return np.zeros((), bool)
-    shares = shares_of(op.logits(q, k, mask)[0], sinks)
+    shares = probabilities_of(op.logits(q, k, mask)[0], sinks)
     vanishes = (shares > 0) & (shares < 100 * FLUSHED)
     return np.asarray((vanishes.astype(np.float32) @ lost.astype(np.float32) > 0).swapaxes(1, 2))
 
@@ -264,51 +230,6 @@ def _underflows(node: Tensor, sources: list[Array | None]) -> npt.NDArray[np.boo
         if getattr(node.op, "swapped", False):
             x, gate = gate, x
     return ((x < -3) | (np.abs(x) < 1e-37)) & ~np.isfinite(gate)
-
-
-def _magnitude(node: Tensor, want: Array, sources: list[Array | None]) -> Array:
-    """The size of the terms that an element was computed from: differences of large numbers lose their last digits."""
-    total = np.zeros(want.shape)
-    for values in sources:
-        if values is not None and values.dtype.kind == "f":
-            finite = np.where(np.isfinite(values), np.abs(values), 0)
-            if values.shape == want.shape:
-                total += finite
-            else:
-                total += finite.max(initial=0)
-    op = node.op
-    if isinstance(op, ops.Scale):
-        total = total * abs(op.s) + abs(op.bias)
-    return total
-
-
-def _step(node: Tensor) -> float:
-    """The distance of the smallest numbers of a type; float32's denormals may be flushed."""
-    return 1.2e-7 if node.type is F16 else 1.2e-38
-
-
-def _largest(node: Tensor) -> float:
-    return {F16: 65504.0, BF16: 3.3895e38}.get(node.type, 3.4028e38)
-
-
-def _selected(op: ops.Op, got: Array, want: Array, values: Array) -> str:
-    """Whether indices select the right elements; of rows with a NaN argsort may put it anywhere."""
-    with np.errstate(all="ignore"):
-        lost = np.isnan(values).any(axis=-1)
-        if op.name == "argsort":
-            width = values.shape[-1]
-            if (np.sort(got, axis=-1) != np.arange(width)).any():
-                return "a row holds an index twice, or one out of range"
-            keep = ~lost
-            if not keep.any():
-                return ""
-            got, want, values = got[keep], want[keep], values[keep]
-            selected = np.take_along_axis(values, got.astype(np.int64), -1)
-            expected = np.take_along_axis(values, want.astype(np.int64), -1)
-            return _first("", selected, expected, selected != expected) if (selected != expected).any() else ""
-        if op.name == "argmax":
-            return compare(got, want, 0).reason
-    return compare_selected(got, want, values, 0.0).reason
 
 
 def _first(what: str, got: Array, want: Array, where: Array) -> str:

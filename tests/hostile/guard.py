@@ -55,6 +55,8 @@ class Place:
 
     buffer: Buffer
     offset: int
+    _pattern: int
+    """What fills the bytes around the tensor."""
 
     def at(self) -> tuple[Buffer, int]:
         """Buffer and offset."""
@@ -68,9 +70,18 @@ class Place:
         """Moves the bytes to an odd offset, or back; by how many bytes."""
         raise NotImplementedError
 
+    def around(self) -> tuple[Bytes, Bytes]:
+        """The bytes before the tensor and behind it."""
+        raise NotImplementedError
+
     def stray(self) -> str:
         """What was changed beside the tensor, or an empty string."""
-        raise NotImplementedError
+        before, behind = self.around()
+        for name, part in (("before the beginning", before[::-1]), ("behind the end", behind)):
+            changed = np.flatnonzero(part != self._pattern)
+            if changed.size:
+                return f"{changed.size} bytes {name} were written, the nearest {int(changed[0])} bytes away"
+        return ""
 
     def free(self) -> None:
         """Gives the memory back."""
@@ -119,15 +130,8 @@ class HostPlace(Place):
         self._bytes[:] = content
         return by
 
-    def stray(self) -> str:
-        for name, part in (
-            ("before the beginning", self._pages[: self._start][::-1]),
-            ("behind the end", self._pages[self._start + self._size :]),
-        ):
-            changed = np.flatnonzero(part != self._pattern)
-            if changed.size:
-                return f"{changed.size} bytes {name} were written, the nearest {int(changed[0])} bytes away"
-        return ""
+    def around(self) -> tuple[Bytes, Bytes]:
+        return self._pages[: self._start], self._pages[self._start + self._size :]
 
 
 def _read_only_map(content: Bytes) -> mmap.mmap:
@@ -169,16 +173,9 @@ class DevicePlace(Place):
         self.buffer.set(self.offset, content)
         return by
 
-    def stray(self) -> str:
-        content = self._all()
-        for name, part in (
-            ("before the beginning", content[: self.offset][::-1]),
-            ("behind the end", content[self.offset + self._size :]),
-        ):
-            changed = np.flatnonzero(part != self._pattern)
-            if changed.size and self._size:
-                return f"{changed.size} bytes {name} were written, the nearest {int(changed[0])} bytes away"
-        return ""
+    def around(self) -> tuple[Bytes, Bytes]:
+        content = self._all() if self._size else np.empty(0, np.uint8)
+        return content[: self.offset], content[self.offset + self._size :]
 
 
 class GuardedMemory(HostBufferType):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import zlib
 
-from .draw import Case, build, content
+from .draw import Case, build, content, spell
 from .trial import GARBAGE
 
 
@@ -39,11 +39,11 @@ def script(case: Case, device: str) -> str:
         raws.append(f"{label}_raw")
         if case.made_by[number] != "leaf":
             lines.append(f"{label} = apply(OPS[{case.made_by[number]!r}](), ({label},))")
-        for step, parameters in how.steps:
-            lines.append(f"{label} = apply(OPS[{step!r}](*{parameters!r}), ({label},))")
+        for step in how.steps:
+            values = {name: getattr(step, name) for name in step.parameters}
+            lines.append(f"{label} = apply(OPS[{step.name!r}]({spell(values)}), ({label},))")
         sources.append(label)
-    parameters = ", ".join(f"{k}={v!r}" for k, v in case.drawn.parameters.items())
-    lines.append(f"node = apply(OPS[{case.cls.name!r}]({parameters}), ({', '.join(sources)},))")
+    lines.append(f"node = apply(OPS[{case.cls.name!r}]({spell(case.drawn.parameters)}), ({', '.join(sources)},))")
     lines += [f"# {line}" for line in _after(case)]
     computed = "gg.cont(node)" if case.cls.is_view else "node"
     lines += [

@@ -16,8 +16,9 @@ from ggplug.ops.rows import GetRows
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32, I32
 from ggplug_testing.devices.reference import ReferenceDevice
+from ggplug_testing.drawing.choices import Choices
 from ggplug_testing.drawing.drawers import drawable
-from ggplug_testing.drawing.layouts import LAYOUTS
+from ggplug_testing.drawing.layouts import LAYOUTS, lay
 from tests.mutation import kernels
 
 from . import child
@@ -140,6 +141,13 @@ def test_which_source_holds_ids_is_what_the_op_declares(monkeypatch: pytest.Monk
     expected = Expected(Graph(node), {leaf: each.view(np.uint8) for leaf, each in values.items()}, {})
     assert expected.bad[node].tolist() == [[[[False, True, False]]]]
     assert expected.values[node].tolist() == [[[[2, 3], [0, 0], [0, 1]]]]
+
+
+@pytest.mark.parametrize("layout", [each for each in LAYOUTS if each != "misaligned"])
+def test_a_layout_that_is_drawn_ends_in_the_extents_that_were_asked_for(layout: str) -> None:
+    for number in range(8):
+        made = lay(Choices(str(number)), "x", layout, F32, (4, 3, 2, 5))
+        assert made.of(Tensor(Spec(F32, made.root, 4))).ne == (4, 3, 2, 5)
 
 
 def test_a_case_follows_from_its_name_and_changes_one_choice_at_a_time() -> None:

@@ -19,6 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,10 +175,32 @@ def prepare(folder: Path) -> None:
     (folder / "walker.py").write_text(PLUGIN, encoding="utf-8")
 
 
-# -- actors: each is made in its thread, and then called again and again ------------------------------------
+# -- actors ----------------------------------------------------------------------------------------
 
 
-def compute(world: World, host: bool) -> Callable[[], None]:
+Once = Callable[[], None]
+"""What an actor does again and again."""
+
+ACTORS: dict[str, Callable[[World], Once]] = {}
+"""The actors by name, each made in its own thread."""
+
+
+def actor(name: str) -> Callable[[Callable[[World], Once]], Callable[[World], Once]]:
+    """Lists what makes an actor that remembers something from one time to the next."""
+    return lambda make: ACTORS.setdefault(name, make)
+
+
+def step(name: str) -> Callable[[Callable[[World], None]], Callable[[World], None]]:
+    """Lists an actor that remembers nothing."""
+
+    def listed(once: Callable[[World], None]) -> Callable[[World], None]:
+        ACTORS[name] = lambda world: partial(once, world)
+        return once
+
+    return listed
+
+
+def compute(world: World, *, host: bool) -> Once:
     scheduler = Scheduler(world.devices)
     value = float(1 + (threading.get_ident() >> 12) % 3)
     x = gg.tensor(np.full((ROWS, WIDTH), value, np.float32))
@@ -196,7 +219,12 @@ def compute(world: World, host: bool) -> Callable[[], None]:
     return once
 
 
-def plan(world: World) -> Callable[[], None]:
+ACTORS["compute"] = partial(compute, host=False)
+ACTORS["compute-host"] = partial(compute, host=True)
+
+
+@actor("plan")
+def plan(world: World) -> Once:
     stream = world.device.init()
     allowed = answers(1)
 
@@ -219,7 +247,8 @@ def plan(world: World) -> Callable[[], None]:
     return once
 
 
-def immediate(world: World) -> Callable[[], None]:
+@actor("immediate")
+def immediate(world: World) -> Once:
     allowed = answers(1)
     x = gg.tensor(np.ones((ROWS, WIDTH), np.float32))
 
@@ -233,7 +262,8 @@ def immediate(world: World) -> Callable[[], None]:
     return once
 
 
-def shared(world: World) -> Callable[[], None]:
+@actor("shared")
+def shared(world: World) -> Once:
     allowed = answers(1)
 
     def once() -> None:
@@ -243,8 +273,9 @@ def shared(world: World) -> Callable[[], None]:
     return once
 
 
-def observed(world: World) -> Callable[[], None]:
-    inner = compute(world, False)
+@actor("observed")
+def observed(world: World) -> Once:
+    inner = compute(world, host=False)
     scheduler = Scheduler(world.devices)
     x = gg.tensor(np.ones((ROWS, WIDTH), np.float32))
 
@@ -268,7 +299,8 @@ def observed(world: World) -> Callable[[], None]:
     return once
 
 
-def embed(world: World) -> Callable[[], None]:
+@actor("embed")
+def embed(world: World) -> Once:
     value = float(1 + (threading.get_ident() >> 12) % 5)
     allowed = {sorted(answers(value))[VALUES.index(2.0)]}
 
@@ -280,38 +312,33 @@ def embed(world: World) -> Callable[[], None]:
     return once
 
 
-def free(world: World) -> Callable[[], None]:
-    def once() -> None:
-        world.weights.used.wait(SOON)
-        world.weights.free()  # under whoever computes with it just now
-        world.weights = Weights(world.device)
-
-    return once
+@step("free")
+def free(world: World) -> None:
+    world.weights.used.wait(SOON)
+    world.weights.free()  # under whoever computes with it just now
+    world.weights = Weights(world.device)
 
 
-def drop(world: World) -> Callable[[], None]:
-    def once() -> None:
-        world.weights.used.wait(SOON)
-        for tensor in (world.weights.w, world.weights.h):
-            tensor.place(None)
-        world.weights = Weights(world.device)
-        gc.collect()
-
-    return once
+@step("drop")
+def drop(world: World) -> None:
+    world.weights.used.wait(SOON)
+    for tensor in (world.weights.w, world.weights.h):
+        tensor.place(None)
+    world.weights = Weights(world.device)
+    gc.collect()
 
 
-def clear(world: World) -> Callable[[], None]:
-    def once() -> None:
-        for buffer in world.weights.buffers:
-            buffer.clear()
-        for buffer in world.weights.buffers:
-            row = np.full(WIDTH * ROWS, 3, np.float32).view(np.uint8)
-            buffer.set_2d(0, row, WIDTH * 4, ROWS, WIDTH * 4)
-
-    return once
+@step("clear")
+def clear(world: World) -> None:
+    for buffer in world.weights.buffers:
+        buffer.clear()
+    for buffer in world.weights.buffers:
+        row = np.full(WIDTH * ROWS, 3, np.float32).view(np.uint8)
+        buffer.set_2d(0, row, WIDTH * 4, ROWS, WIDTH * 4)
 
 
-def store(world: World) -> Callable[[], None]:
+@actor("set")
+def store(world: World) -> Once:
     rounds = iter(range(1 << 30))
 
     def once() -> None:
@@ -322,60 +349,52 @@ def store(world: World) -> Callable[[], None]:
     return once
 
 
-def fetch(world: World) -> Callable[[], None]:
-    def once() -> None:
-        check(world.weights.w.numpy(), set(VALUES), "a weight")
-        check(world.weights.h.numpy(), set(VALUES), "a weight in host memory")
-        out = np.empty(WIDTH * ROWS * 4, np.uint8)
+@step("get")
+def fetch(world: World) -> None:
+    check(world.weights.w.numpy(), set(VALUES), "a weight")
+    check(world.weights.h.numpy(), set(VALUES), "a weight in host memory")
+    out = np.empty(WIDTH * ROWS * 4, np.uint8)
+    for buffer in world.weights.buffers:
+        buffer.get_2d(0, out, WIDTH * 4, ROWS, WIDTH * 4)
+        check(out.view(np.float32), set(VALUES), "a weight by rows")
+
+
+@step("copy")
+def copy(world: World) -> None:
+    with HOST.wrap(np.full(WIDTH * ROWS, 3, np.float32)) as staging:
+        size = WIDTH * ROWS * 4
         for buffer in world.weights.buffers:
-            buffer.get_2d(0, out, WIDTH * 4, ROWS, WIDTH * 4)
-            check(out.view(np.float32), set(VALUES), "a weight by rows")
-
-    return once
-
-
-def copy(world: World) -> Callable[[], None]:
-    def once() -> None:
-        with HOST.wrap(np.full(WIDTH * ROWS, 3, np.float32)) as staging:
-            size = WIDTH * ROWS * 4
-            for buffer in world.weights.buffers:
-                staging.copy_from(buffer, 0, 0, size)
-                got = np.empty(size, np.uint8)
-                staging.get(0, got)
-                check(got.view(np.float32), set(VALUES), "a copied weight")
-                buffer.copy_from(staging, 0, 0, size)
-
-    return once
+            staging.copy_from(buffer, 0, 0, size)
+            got = np.empty(size, np.uint8)
+            staging.get(0, got)
+            check(got.view(np.float32), set(VALUES), "a copied weight")
+            buffer.copy_from(staging, 0, 0, size)
 
 
-def stream(world: World) -> Callable[[], None]:
+@step("stream")
+def stream(world: World) -> None:
     """Asynchronous transfers in both directions, on a stream that is freed each time."""
-
-    def once() -> None:
-        data, got = np.full(WIDTH * ROWS, 2, np.float32), np.empty(WIDTH * ROWS * 4, np.uint8)
-        with world.device.init() as own:
-            buffer = world.weights.w.buffer
-            if buffer is not None:
-                own.set_async(buffer, 0, data)
-                own.synchronize()
-                own.get_async(buffer, 0, got)
-                own.synchronize()
-                check(got.view(np.float32), set(VALUES), "a weight by a stream")
-
-    return once
+    data, got = np.full(WIDTH * ROWS, 2, np.float32), np.empty(WIDTH * ROWS * 4, np.uint8)
+    with world.device.init() as own:
+        buffer = world.weights.w.buffer
+        if buffer is not None:
+            own.set_async(buffer, 0, data)
+            own.synchronize()
+            own.get_async(buffer, 0, got)
+            own.synchronize()
+            check(got.view(np.float32), set(VALUES), "a weight by a stream")
 
 
-def share(world: World) -> Callable[[], None]:
-    def once() -> None:
-        array = gg.asarray(world.weights.h)
-        array.sum()
-        del array
-        gg.asarray(world.weights.w)  # not in host memory, on devices with memory of their own
-
-    return once
+@step("share")
+def share(world: World) -> None:
+    array = gg.asarray(world.weights.h)
+    array.sum()
+    del array
+    gg.asarray(world.weights.w)  # not in host memory, on devices with memory of their own
 
 
-def abort(world: World) -> Callable[[], None]:
+@actor("abort")
+def abort(world: World) -> Once:
     team = gg.device("CPU").team  # type: ignore[attr-defined]
     rounds = iter(range(1 << 30))
 
@@ -389,7 +408,8 @@ def abort(world: World) -> Callable[[], None]:
     return once
 
 
-def threads(world: World) -> Callable[[], None]:
+@actor("threads")
+def threads(world: World) -> Once:
     from ggplug_cpu.team import Team
 
     device: Any = gg.device("CPU")
@@ -407,27 +427,24 @@ def threads(world: World) -> Callable[[], None]:
     return once
 
 
-def load(world: World) -> Callable[[], None]:
-    def once() -> None:
-        with world.load() as model:
-            check(model.embed(1.0), answers(1), "a model that was just loaded")
-        context, _ = gguf.load(world.file)
-        check(context["row"].numpy(), {2.0}, "a weight in a map")
-        context.free()
-
-    return once
+@step("load")
+def load(world: World) -> None:
+    with world.load() as model:
+        check(model.embed(1.0), answers(1), "a model that was just loaded")
+    context, _ = gguf.load(world.file)
+    check(context["row"].numpy(), {2.0}, "a weight in a map")
+    context.free()
 
 
-def unload_model(world: World) -> Callable[[], None]:
-    def once() -> None:
-        world.model.used.wait(SOON)
-        world.model.free()
-        world.model = world.load()
-
-    return once
+@step("unload-model")
+def unload_model(world: World) -> None:
+    world.model.used.wait(SOON)
+    world.model.free()
+    world.model = world.load()
 
 
-def plugin(world: World) -> Callable[[], None]:
+@actor("plugin")
+def plugin(world: World) -> Once:
     x = gg.tensor(np.ones((ROWS, WIDTH), np.float32))
 
     def once() -> None:
@@ -442,7 +459,8 @@ def plugin(world: World) -> Callable[[], None]:
     return once
 
 
-def unload(world: World) -> Callable[[], None]:
+@actor("unload")
+def unload(world: World) -> Once:
     prefix = world.device.registration.name  # type: ignore[union-attr]
 
     def once() -> None:
@@ -451,31 +469,6 @@ def unload(world: World) -> Callable[[], None]:
         gg.device(world.device.name).props()
 
     return once
-
-
-ACTORS: dict[str, Callable[[World], Callable[[], None]]] = {
-    "compute": lambda world: compute(world, False),
-    "compute-host": lambda world: compute(world, True),
-    "plan": plan,
-    "immediate": immediate,
-    "shared": shared,
-    "observed": observed,
-    "embed": embed,
-    "free": free,
-    "drop": drop,
-    "clear": clear,
-    "set": store,
-    "get": fetch,
-    "copy": copy,
-    "stream": stream,
-    "share": share,
-    "abort": abort,
-    "threads": threads,
-    "load": load,
-    "unload-model": unload_model,
-    "plugin": plugin,
-    "unload": unload,
-}
 
 
 def act(number: int, name: str, world: World, rounds: int, begin: threading.Barrier, pair: list[Counter[str]]) -> None:

@@ -33,62 +33,33 @@ OPERATORS = (
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-_ANY_ORDER = {
-    "isinstance",
-    "getattr",
-    "zip",
-    "min",
-    "max",
-    "minimum",
-    "maximum",
-    "fmin",
-    "fmax",
-    "logaddexp",
-    "accessing",
-}
+_ANY_ORDER = frozenset(
+    ["isinstance", "getattr", "zip", "min", "max", "minimum", "maximum", "fmin", "fmax", "logaddexp", "accessing"]
+)
 """Calls whose first two arguments make no difference in the other order, or none that is a fault of a device."""
 
-_CLOSE: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE,
-    ast.LtE: ast.Lt,
-    ast.Gt: ast.GtE,
-    ast.GtE: ast.Gt,
-}
-_OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.GtE,
-    ast.GtE: ast.Lt,
-    ast.Gt: ast.LtE,
-    ast.LtE: ast.Gt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
-_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub,
-    ast.Sub: ast.Add,
-    ast.Mult: ast.Add,
-    ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult,
-    ast.Mod: ast.Mult,
-    ast.Pow: ast.Mult,
-    ast.BitAnd: ast.BitOr,
-    ast.BitOr: ast.BitAnd,
-    ast.LShift: ast.RShift,
-    ast.RShift: ast.LShift,
-}
+
+def _pairs(text: str) -> dict[str, str]:
+    """What stands in the place of what."""
+    names = text.split()
+    return dict(zip(names[::2], names[1::2], strict=True))
+
+
+def _nodes(text: str) -> dict[type[ast.AST], Any]:
+    """The same of nodes of a syntax tree."""
+    return {getattr(ast, old): getattr(ast, new) for old, new in _pairs(text).items()}
+
+
+_CLOSE = _nodes("Lt LtE  LtE Lt  Gt GtE  GtE Gt")
+_OPPOSITE = _nodes("Lt GtE  GtE Lt  Gt LtE  LtE Gt  Eq NotEq  NotEq Eq  Is IsNot  IsNot Is  In NotIn  NotIn In")
+_ARITHMETIC = _nodes(
+    "Add Sub  Sub Add  Mult Add  Div Mult  FloorDiv Mult  Mod Mult  Pow Mult"
+    "  BitAnd BitOr  BitOr BitAnd  LShift RShift  RShift LShift"
+)
 _ORDERED = (ast.Sub, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.MatMult)
-_TYPES = {
-    "float64": "float16",
-    "float32": "float16",
-    "uint32": "int32",
-    "uint16": "uint8",
-    "uint8": "int8",
-    "float16": "float32",
-    "int32": "int16",
-}
+_TYPES = _pairs(
+    "float64 float16  float32 float16  uint32 int32  uint16 uint8  uint8 int8  float16 float32  int32 int16"
+)
 
 
 def _expression(operator: str, node: ast.AST) -> ast.AST | None:

@@ -28,7 +28,7 @@ from ggplug.graph import Graph
 from ggplug.memory import allocate_graph
 from ggplug.tensor import new_tensor
 from ggplug.types import DeviceKind
-from ggplug_models.weights.placement import in_turn
+from ggplug_models.weights.placement import alternating
 from ggplug_testing.vectors import Recording, replay, report
 
 pytest.importorskip("ggplug_opencl")
@@ -158,7 +158,7 @@ def test_a_model_gives_the_cpus_result_on_one_device_and_with_alternating_layers
         wanted = model.embed_ids(IDS)
     with ggplug_models.load(data / "bert.gguf", [device]) as model:
         single = model.embed_ids(IDS)
-    with ggplug_models.load(data / "bert.gguf", [device, cpu], placement=in_turn) as model:
+    with ggplug_models.load(data / "bert.gguf", [device, cpu], placement=alternating) as model:
         split = model.embed_ids(IDS)
     np.testing.assert_allclose(single, wanted, rtol=0, atol=1e-4)
     np.testing.assert_allclose(split, wanted, rtol=0, atol=1e-4)

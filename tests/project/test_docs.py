@@ -162,11 +162,11 @@ def test_the_examples_of_threads_run(number: int, tmp_path: Path) -> None:
 def test_what_authors_change_from_version_to_version_is_there() -> None:
     text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
     chapter = re.split(r"\n##+ ", text.split("### From 1 to 2")[1])[0]
-    told = set(re.findall(r"\b(check_\w+|[A-Z]{4,}|\w+_of|id_out_of_range|is_read_only|has_own_layout)\b", chapter))
+    claimed = set(re.findall(r"\b(check_\w+|[A-Z]{4,}|\w+_of|id_out_of_range|is_read_only|has_own_layout)\b", chapter))
     owners = (backend, backend.Buffer, backend.BufferType, Graph)
-    assert "UNGROUPED" in told
-    assert told >= {f"check_{what}" for what in ("read", "write", "fill", "parameters", "target", "structure")}
-    assert not [name for name in told if not any(hasattr(owner, name) for owner in owners)]
+    assert "UNGROUPED" in claimed
+    assert claimed >= {f"check_{what}" for what in ("read", "write", "fill", "parameters", "target", "structure")}
+    assert not [name for name in claimed if not any(hasattr(owner, name) for owner in owners)]
 
 
 def test_every_page_is_reached_from_the_readme() -> None:
@@ -178,7 +178,7 @@ def test_every_page_is_reached_from_the_readme() -> None:
 
 
 def test_the_readme_lists_the_distributions_and_what_they_import_as() -> None:
-    rows = {row[0].strip("`/"): row[1].strip("`") for row in table(README, "## What is where")}
+    rows = {row[0].strip("`/"): row[1].strip("`") for row in table(README, "## Packages")}
     assert rows == {
         path.parts[-3]: path.name for path in (init.parent for init in ROOT.glob("ggplug-*/src/*/__init__.py"))
     }
@@ -193,7 +193,9 @@ def test_the_readme_counts_the_architectures_of_language_models_that_there_are()
     (count,) = re.findall(r"^(\d+) architectures", README, re.M)
     assert int(count) == len(decoders)
     page = text_of(ROOT / "ggplug-models/README.md")
-    families, _, encoders = page.partition("Families, by the names")[2].partition("Mixtral's")[0].partition("encoders:")
+    families, _, encoders = (
+        page.partition("Supported values of `general.architecture`")[2].partition("Mixtral's")[0].partition("encoders:")
+    )
     assert set(re.findall(r"`([\w-]+)`", families)) == decoders
     assert set(re.findall(r"`([\w-]+)`", encoders)) == own.keys() - decoders
 
@@ -208,10 +210,10 @@ def test_the_layers_that_the_readme_gives_devices_are_those_of_the_split() -> No
 
 def test_figures_in_the_readme_are_those_of_the_page_of_measurements() -> None:
     page = text_of(ROOT / "docs/performance.md")
-    told = re.findall(r"at ([\d.]+) to ([\d.]+) (?:\(F32\) )?and ([\d.]+) to ([\d.]+)", README)
+    claimed = re.findall(r"at ([\d.]+) to ([\d.]+) (?:\(F32\) )?and ([\d.]+) to ([\d.]+)", README)
     tables = re.findall(r"^\| weights \| 1 sequence.*OpenVINO.*\n.*\n((?:\|.*\n)+)", page, re.M)
-    assert len(told) == len(tables) == 3
-    for figures, rows in zip(told, tables, strict=True):
+    assert len(claimed) == len(tables) == 3
+    for figures, rows in zip(claimed, tables, strict=True):
         rates = {
             kind: [float(rate) for rate in row.split(" | ")[:3]]
             for kind, row in re.findall(r"^\| (.+?) \| (.*)", rows, re.M)
@@ -230,8 +232,8 @@ def test_figures_in_the_readme_are_those_of_the_page_of_measurements() -> None:
 
 def test_gpus_that_kernels_are_compiled_for_are_those_of_the_tests() -> None:
     tests = text_of(ROOT / "tests/cuda/test_simt_cuda.py")
-    told = " ".join(row[2] for row in table(README, "What was seen to work, on what, and what never ran:"))
-    for name in set(re.findall(r"\b(?:sm_\d+|gfx\w+)", told)):
+    claimed = " ".join(row[2] for row in table(README, "Tested hardware:"))
+    for name in set(re.findall(r"\b(?:sm_\d+|gfx\w+)", claimed)):
         assert name in tests or re.search(rf"\({name[3:-1]}, {name[-1]}\)", tests), name
 
 

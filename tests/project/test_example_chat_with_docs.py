@@ -1,4 +1,4 @@
-"""The example that answers from documents: what the model is told, what it writes, and what is shown below it."""
+"""The example that answers from documents: the prompt, the answer, and what is printed below it."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_prompt_names_its_parts() -> None:
 def test_an_encoder_in_place_of_the_language_model_is_refused(data: Path, folder: Path) -> None:
     done = CliRunner().invoke(main, ["--model", str(data / "bert.gguf"), "--folder", str(folder), "a"])
     assert done.exit_code == 1
-    assert "writes no texts" in done.output
+    assert "cannot generate text" in done.output
 
 
 def test_its_help_fits_eighty_columns() -> None:

@@ -69,8 +69,8 @@ PAGES = ["write-a-backend", "device-memory", "groups", "conformance", "hooks"]
 @pytest.mark.parametrize("text", [*(f"docs/{page}.md" for page in PAGES), "ggplug-core/src/ggplug/backend.py"])
 def test_what_authors_are_told_to_use_is_what_the_versions_of_the_interface_cover(text: str) -> None:
     page = (EXAMPLES.parent / text).read_text(encoding="utf-8")
-    told = page if text.endswith(".md") else ast.get_docstring(ast.parse(page)) or ""
-    for name in re.findall(r"\bggplug\.((?:\w+\.)*\w+)", told):
+    text_of_page = page if text.endswith(".md") else ast.get_docstring(ast.parse(page)) or ""
+    for name in re.findall(r"\bggplug\.((?:\w+\.)*\w+)", text_of_page):
         module, _, member = name.partition(".")
         if name.startswith("backends."):  # a group of entry points
             continue

@@ -10,9 +10,9 @@ import pytest
 
 import ggplug as gg
 from ggplug import ops, types
-from ggplug.cli import overhead
-from ggplug.cli.overhead import by, count_calls
-from ggplug.cli.products import prepared
+from ggplug.bench import overhead
+from ggplug.bench.overhead import by, count_calls
+from ggplug.bench.products import prepared
 from ggplug.errors import ComputeError, DeviceLostError, KernelCompileError, OutOfMemoryError
 from ggplug.graph import Graph
 from ggplug.memory import Allocation, allocate_graph

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ggplug.sharing import WAITING
+from ggplug.sharing import HELD, WAITING
 
 PATIENCE = 60.0
 """Seconds after which a test gives up; nothing that is right takes long."""
@@ -53,6 +53,11 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never comes to that"
         threading.Event().wait(0.001)
+
+
+def holds(thread: Doing) -> bool:
+    """Whether a thread holds something."""
+    return any(each.thread == thread.ident and each.granted for each in [*HELD.values()])
 
 
 class Gate:

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from ggplug.sharing import HELD
-from ggplug.system.stacks import is_inside
+from ggplug.sharing import HELD, Held
 
 DROPPED = ("__del__", "_graph_was_freed", "_remove", "<genexpr>")
 
@@ -38,7 +37,7 @@ def interrupted_at(
     places: list[str] = []
 
     def profile(frame: FrameType, event: str, called: Any) -> None:
-        # What finalizers, weakrefs and generators that end do is not interrupted: Python tells and drops the error.
+        # What finalizers, weakrefs and generators that end do is not interrupted: Python prints and drops the error.
         if event in ("call", "c_return") and where(frame) and not dropped(frame):
             place = frame.f_code.co_qualname
             places.append(place if event == "call" else f"{place}, after {called.__qualname__}")
@@ -68,6 +67,6 @@ def dropped(frame: FrameType | None) -> bool:
     return False
 
 
-def still_held() -> list[Any]:
-    """What threads hold now, without what an interrupt left behind."""
-    return [held[:3] for held in HELD.copy().values() if held[4] is None or is_inside(held[4])]
+def still_held() -> list[Held]:
+    """What threads hold now, without what has ended while an error keeps its frames."""
+    return [held for held in [*HELD.values()] if held.lasts]

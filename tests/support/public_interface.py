@@ -29,7 +29,7 @@ LIST = DATA / "public_interface.txt"
 
 
 def public_names() -> list[str]:
-    """A line for each name, class member and hook; the first one tells the version of the interface.
+    """A line for each name, class member and hook; the first one has the version of the interface.
 
     What a class has unchanged from a base that is public too is listed there.
     """

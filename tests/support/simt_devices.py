@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
-from turns import taking_turns
+from cyclic_pairs import cyclic_pairs
 
 from ggplug import registry
 from ggplug.backend import API_VERSION, Device, Registration
@@ -16,7 +16,7 @@ from ggplug.ops.base import OPS
 from ggplug_testing import BackendSuite
 from ggplug_testing.cases import Case, graph_cases
 from ggplug_testing.cases.chains import group_cases
-from ggplug_testing.cases.large import LARGE
+from ggplug_testing.cases.sketched import LARGE
 from ggplug_testing.running.groups import run_groups
 from ggplug_testing.running.runner import cases_of
 
@@ -79,8 +79,8 @@ everywhere = pytest.mark.parametrize("device", EVERYWHERE, indirect=True)
 
 
 def in_turn(name: str, values: Iterable[Any], devices: Sequence[Callable[[], Device]]) -> pytest.MarkDecorator:
-    """Runs it with each value on one of the devices, alternately; all on all would take long."""
-    return pytest.mark.parametrize((name, "device"), taking_turns(values, devices), indirect=["device"])
+    """Runs it with each value on one of the devices, alternately; with all on all it is long."""
+    return pytest.mark.parametrize((name, "device"), cyclic_pairs(values, devices), indirect=["device"])
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from ggplug_testing.devices.fusing import FusingDevice
 
 
 class Wrong(FusingDevice):
-    """A device whose kernels of some groups make the first element larger; ``wrong`` tells which."""
+    """A device whose kernels of some groups make the first element larger; ``wrong`` selects them."""
 
     def __init__(self, wrong: Callable[[Group], bool], by: float = 0.01, name: str = "wrong", **how: Any) -> None:
         super().__init__(name, **how)

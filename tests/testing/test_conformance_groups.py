@@ -101,7 +101,7 @@ def random_chains(rng: random.Random, seed: int) -> tuple[Graph, Leafs]:
     for _ in range(rng.randrange(2, 5)):
         context = Linked(leafs, computed=rng.random() < 0.5)
         # results stay near one, so that errors do not grow from chain to chain
-        last = CHAINS[rng.choice(names)][0](context)
+        last = CHAINS[rng.choice(names)](context)
         made.append(gg.tanh(last) if rng.random() < 0.7 else last)
     outputs = [*rng.sample(made, min(len(made), 2)), made[-1]]
     return Graph(*(tensor.set_output() for tensor in outputs)), leafs

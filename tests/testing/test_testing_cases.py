@@ -18,7 +18,7 @@ from ggplug.tensor import Spec, like
 from ggplug_testing import FakeDevice, ReferenceDevice, cases_of, generates
 from ggplug_testing.cases import GENERATORS, LAYOUTS, Case, Layout, Leafs, graph_cases, node
 from ggplug_testing.cases.case import ENCODED, QUANTIZED
-from ggplug_testing.cases.ones import ones_cases
+from ggplug_testing.cases.sketched import ones_cases
 from ggplug_testing.judging.oracle import decoded, evaluate
 from ggplug_testing.running.runner import run_case, run_op
 

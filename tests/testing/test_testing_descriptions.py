@@ -8,6 +8,7 @@ import pytest
 
 from ggplug.ops.base import OPS, Array, Op
 from ggplug.ops.unary import Unary
+from ggplug.sketches import sketches
 from ggplug.types import F32
 from ggplug_testing.cases import cases_of
 from ggplug_testing.cases.case import Case
@@ -46,6 +47,11 @@ def test_an_op_inherits_cases_and_draws_of_what_it_derives_from_but_no_rule(halv
     assert whole >= {label for label in floor if label.startswith(("f32", "special:", "many rows"))}
     assert drawer_of(halved) is drawer_of(OPS["floor"])
     assert halved.name not in RULES
+
+
+def test_an_op_has_the_sketches_of_what_it_derives_from(halved: type[Op]) -> None:
+    assert sketches(halved) is sketches(OPS["floor"])
+    assert sketches(Op) == ()
 
 
 def test_what_an_op_is_described_by_is_what_its_testers_take(halved: type[Op]) -> None:

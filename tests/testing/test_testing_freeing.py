@@ -101,7 +101,9 @@ def test_the_cpu_device_lets_a_free_wait_at_every_step_of_native_code() -> None:
     pytest.importorskip("ggplug_cpu")
     device = gg.device("CPU")
     assert run_clause(device, CALLED[COMPUTED]).verdict == "passed"
-    with seeded(Edit("ggplug_cpu.team", "Team.run", "own, buffers, CLOSED", "own, NOTHING, CLOSED")):
+    with seeded(
+        Edit("ggplug_cpu.team", "Team.run", "HELD[claim] = claim", "HELD[claim], claim.shared = claim, NOTHING")
+    ):
         finding = run_clause(device, CALLED[COMPUTED])
     assert finding.verdict == "failed", finding.reason
     assert "compute: another thread frees the buffer under it, and it goes on in what was freed" in finding.reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -66,6 +67,24 @@ def test_the_option_names_the_device(pytester: pytest.Pytester) -> None:
     pytester.runpytest(*arguments).assert_outcomes(skipped=1)
     pytester.runpytest(*arguments, "--ggplug-device", "reference").assert_outcomes(passed=1)
     pytester.runpytest(*arguments, "--ggplug-device", "nonsense").assert_outcomes(errors=1)
+
+
+def test_why_there_is_no_device_is_said_once(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        from ggplug_testing import BackendSuite
+
+        class TestNobody(BackendSuite):
+            device_name = "Nobody0"
+        """
+    )
+    result = pytester.runpytest("-k", "test_op and (relu or sum_rows or norm)", "-rs", *QUIET)
+    assert result.ret == 1
+    outcomes = result.parseoutcomes()
+    assert outcomes["errors"] == 1
+    assert outcomes["skipped"] > 2
+    assert len(re.findall("^there is no device 'Nobody0'; ", str(result.stdout), re.M)) == 1
+    result.stdout.fnmatch_lines(["SKIPPED *there is no device 'Nobody0'; the first test that asked for it says why"])
 
 
 def test_faults_fail_and_are_listed(pytester: pytest.Pytester) -> None:

@@ -74,9 +74,9 @@ def test_products_that_ask_for_float32_do_not_round_activations() -> None:
 
 def test_what_a_sum_may_be_off_follows_its_terms_and_not_what_is_left_of_them() -> None:
     x = np.tile([1e4, -1e4, 0.5, 0.25], 16)
-    made, _, room = allowed(lambda leafs: node(OPS["sum_rows"], leafs.array(F32, x)))
+    made, _, bounds = allowed(lambda leafs: node(OPS["sum_rows"], leafs.array(F32, x)))
     assert made.ne[0] == 1
-    assert 1e4 * UNIT < (room.high - room.low).item() < 1e6 * UNIT * 64
+    assert 1e4 * UNIT < (bounds.high - bounds.low).item() < 1e6 * UNIT * 64
 
 
 @pytest.mark.parametrize("name", ["sum_rows", "mul_mat", "out_prod"])
@@ -84,10 +84,10 @@ def test_equal_terms_may_be_added_one_after_the_other(name: str) -> None:
     n = 2304
     terms = np.full((1, n), np.float32(0.1))
     arrays = {"sum_rows": [terms], "mul_mat": [terms, terms], "out_prod": [terms.T, terms.T]}[name]
-    _, _, room = allowed(lambda leafs: node(OPS[name], *(leafs.array(F32, array) for array in arrays)))
+    _, _, bounds = allowed(lambda leafs: node(OPS[name], *(leafs.array(F32, array) for array in arrays)))
     term = np.float32(0.1) if name == "sum_rows" else np.float32(0.1) * np.float32(0.1)
     one_after_the_other = np.cumsum(np.full(n, term, np.float32), dtype=np.float32)[-1]
-    assert room.low.item() < one_after_the_other < room.high.item()
+    assert bounds.low.item() < one_after_the_other < bounds.high.item()
 
 
 @pytest.mark.parametrize("name", ["sub", "mul", "div", "rms_norm", "get_rows", "silu", "rope", "soft_max", "mul_mat"])
@@ -100,20 +100,20 @@ def test_results_that_went_through_f16_are_not_precise_enough(name: str) -> None
             return node(OPS[name], x, leafs.array(types.I32, np.arange(3)))
         return node(OPS[name], x, w) if "x" not in OPS[name].sources else node(OPS[name], x)
 
-    made, expected, room = allowed(make)
+    made, expected, bounds = allowed(make)
     want = expected[made]
-    assert compare(want, want, room)
-    assert not compare(want.astype(np.float16).astype(np.float64), want, room)
+    assert compare(want, want, bounds)
+    assert not compare(want.astype(np.float16).astype(np.float64), want, bounds)
 
 
 @pytest.mark.parametrize("kind", [F16, BF16])
 def test_coarse_results_are_rounded_to_the_nearest_and_ties_to_even(kind: Type) -> None:
     step = 2.0**-10 if kind is F16 else 2.0**-7
     exact = np.array([1 + 0.4 * step, 1 + 0.6 * step, 1 + 0.5 * step, 1 + 1.5 * step, 1e39])
-    room = within(kind, exact, np.zeros(5))
+    bounds = within(kind, exact, np.zeros(5))
     nearest = np.array([1, 1 + step, 1, 1 + 2 * step, np.inf])
-    np.testing.assert_array_equal(room.low, nearest)
-    np.testing.assert_array_equal(room.high, nearest)
+    np.testing.assert_array_equal(bounds.low, nearest)
+    np.testing.assert_array_equal(bounds.high, nearest)
     near_a_tie = within(kind, exact[2:3], np.full(1, 4 * UNIT))
     assert (near_a_tie.low, near_a_tie.high) == (1, 1 + step)
 
@@ -122,12 +122,12 @@ def test_numbers_below_the_normal_ones_may_be_flushed_where_something_is_compute
     tiny = np.array([2.0**-130, -(2.0**-130), 1.0, 0.0])
     for name, flushes in (("relu", True), ("add", True), ("cont", False)):
         sources = 2 if name == "add" else 1
-        _, expected, room = allowed(
+        _, expected, bounds = allowed(
             lambda leafs, n=name, s=sources: node(OPS[n], *[leafs.array(F32, tiny / s) for _ in range(s)])
         )
         del expected
-        assert (room.low[..., 0].item() <= 0) is flushes, name
-        assert room.low[..., 3].item() == room.high[..., 3].item() == 0
+        assert (bounds.low[..., 0].item() <= 0) is flushes, name
+        assert bounds.low[..., 3].item() == bounds.high[..., 3].item() == 0
 
 
 def test_errors_of_earlier_nodes_are_in_what_a_later_one_may_be() -> None:
@@ -153,8 +153,8 @@ def test_an_op_without_a_rule_is_held_to_float32() -> None:
     assert "test.none" not in RULES
     values = np.linspace(-3, 3, 32)
     made = node(OPS["exp"], Leafs(0).tensor(F32, 32))
-    room = OTHER.room(made, values, values)
-    assert room.max() * UNIT < 1e-5
+    tolerance = OTHER.tolerance(made, values, values)
+    assert tolerance.max() * UNIT < 1e-5
 
 
 def test_the_page_about_precision_has_the_table_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""ggplug: tensor graphs, and so GGUF models, on whatever hardware has a pip-installable backend.
+"""ggplug: tensor graphs, and GGUF models, on all hardware that has a pip-installable backend.
 
 >>> import ggplug as gg
 >>> w = gg.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -6,15 +6,15 @@
 >>> gg.compute(gg.mul_mat(w, x)).numpy()
 array([ 50., 110.], dtype=float32)
 
-What builds graphs is imported here; what runs them (registry, scheduler, files) is imported when it is first used,
-so that ``import ggplug`` stays light.
+Modules that build graphs are imported here; those that run them (registry, scheduler, files) are imported when they are
+first used, so that ``import ggplug`` is fast.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-# "X as X" tells type checkers that the name is meant to be found here.
+# "X as X" marks names for type checkers as public.
 from ggplug import errors as errors
 from ggplug import ops as ops
 from ggplug import types as types

@@ -1,10 +1,10 @@
-"""THE INTERFACE: what a hardware backend provides, and what it may rely on.
+"""The interface of backends: what a backend provides, and what it may rely on.
 
-Five nouns, as in ggml, each an abstract class with few required methods.  What is optional has a working
-default that its docstring states.
+There are five abstract classes, as in ggml, each with few required methods.  Every other method has a default that
+works, and its docstring says what the default does.
 
 ==================  ============================================================  ======================
-:class:`Registration`  what a plugin hands over: a name and its devices              ggml_backend_reg
+:class:`Registration`  what a plugin returns: a name and its devices                 ggml_backend_reg
 :class:`Device`        one piece of hardware: what it is, what it can run            ggml_backend_dev
 :class:`BufferType`    a kind of memory on a device                                  ggml_backend_buft
 :class:`Buffer`        one allocation of that memory                                 ggml_backend_buffer
@@ -18,62 +18,63 @@ The smallest device is a dictionary from op class to function::
 
 The contract
 ------------
-*Order.*  A stream executes what it is given in the order it was given.  Two streams of a device are not
-ordered except through an :class:`Event`.
+*Order.*  A stream executes work in the order in which it was submitted.  Two streams of a device are ordered only
+through an :class:`Event`.
 
 *Asynchrony.*  Methods with ``async`` in their name, and ``Plan.compute``, may return before the work is done.
-A source array handed to ``set_async`` must stay as it is, and the target of ``get_async`` is not readable,
-until the stream was synchronized.  ``Buffer.get``/``set``/``clear``/``copy_from`` are synchronous: they wait for
-everything given before to any stream of their device, and are done when they return.
-Claims (:mod:`ggplug.sharing`) keep them out of each other's way, and out of that of computations: what this module
-provides claims a buffer before it calls ``_set``, ``_get`` or ``_free``.  A subclass that overrides ``memset``,
-``set_2d`` or ``get_2d`` does so by ``with accessing(self):``, and ``copy_from`` by ``with accessing(self, source):``,
-and checks the buffer inside of that; a plan that works in buffers while
-``compute`` runs, or gives work on them to a queue, does so by ``with using(buffers):``.
+Until the stream was synchronized, a source array passed to ``set_async`` must not change, and the target of
+``get_async`` must not be read.  ``Buffer.get``/``set``/``clear``/``copy_from`` are synchronous: they wait for all work
+submitted earlier to any stream of their device, and are done when they return.
+Claims (:mod:`ggplug.sharing`) keep two of these calls, or a call and a computation, from using a buffer at the same
+time: the classes of this module claim a buffer before they call ``_set``, ``_get`` or ``_free``.  A subclass that
+overrides ``memset``, ``set_2d`` or ``get_2d`` claims it by ``with accessing(self):``, in ``copy_from`` by
+``with accessing(self, source):``, and checks the buffer inside of that block.  A plan claims the buffers that it uses
+while ``compute`` runs, or that it submits work on, by ``with using(buffers):``.
 
 *Memory.*  A tensor lies inside of its buffer, at an offset that :meth:`Buffer.check_place` allows, and a view inside of
 its root; kernels may rely on it.  Offsets of views, and addresses of tensors in host memory, are multiples of their
-type's ``alignment`` and of nothing more.  Memory that says :attr:`Buffer.is_read_only` is read like any other and never
-written: whatever fills it or copies into it raises BufferUseError before a byte changes, and so does
-:meth:`Plan.rebind` if one of the plan's nodes would write there.  Buffers and streams check what callers give them
-(offsets, sizes, strides, targets of fetches) before they hand an address to native code.
+type's ``alignment``; a larger alignment is not promised.  A buffer with :attr:`Buffer.is_read_only` is read like any
+other and never written: whatever fills it or copies into it raises BufferUseError before a byte changes, and so does
+:meth:`Plan.rebind` if one of the plan's nodes would write there.  Buffers and streams check the arguments of callers
+(offsets, sizes, strides, targets of fetches) before they pass an address to native code.
 
 *Ownership.*  A buffer is freed by its owner (a context, an allocator, or the caller of ``alloc``), once; ``free``
 waits for the device.  A buffer whose memory is exported (zero-copy views) refuses to be freed.  Plans and events are
 freed by the caller of ``plan`` and ``event``.  Freeing twice is harmless; using a freed buffer raises BufferUseError.
 
 *Threads.*  Registrations, devices, buffer types and buffers may be used by several threads at once.  A stream is
-used by one thread at a time; streams of one device may be used by different threads at once.  What would have to wait
-for itself raises BusyError: an abort callback or a signal handler that computes on the device that it interrupted.
+used by one thread at a time; streams of one device may be used by different threads at once.  A call that would have to
+wait for itself raises BusyError: an abort callback or a signal handler that computes on the device that it interrupted.
 See ``docs/threads-and-lifetimes.md``.
 
-*Groups.*  A plan computes the groups of nodes that it was made for, each at the place of its last node.  What a group
-reads is there until then.  Its kernel writes the last result and the other kept ones; results inside of it that are not
-kept have no bytes, and are rounded to their tensor's type on the way, as single nodes would.  The last result may lie
-on a source that ``groups.inplace`` names.  Every node of a group can be computed alone as well.
+*Groups.*  A plan computes the groups of nodes that it was made for, each at the place of its last node.  The tensors
+that a group reads keep their values until then.  Its kernel writes the last result and the other kept ones.  Results
+that are not kept have no bytes; the kernel rounds them to their tensor's type, as single nodes would.  The last result
+may lie in the bytes of a source that ``groups.inplace`` names.  A device can also compute each node of a group by
+itself.
 
 *Overlaps.*  Where an op writes into a source (cpy, set_rows) and another source of it shares bytes with what it writes,
-the bytes that both have are undefined afterwards, other than where each element is read from and written to the same
-place; nothing else changes.  A kernel need not look for that.  To move rows within a tensor, copy them elsewhere first.
+the bytes that both have are undefined afterwards, except where each element is read from and written to the same
+address; nothing else changes.  A kernel need not detect that.  To move rows within a tensor, copy them to another
+tensor first.
 
-*Copies that overlap.*  Where the bytes that are copied from and those that are copied to overlap (``copy_from``,
-``copy_async``, and an array that shows the buffer's own memory given to ``set``, ``get``, ``set_async`` or
-``get_async``), the target has afterwards what the source had before, as with C's ``memmove``.  ``set_2d`` and
-``get_2d`` go row by row, so where rows overlap in a buffer, the later one stays, and an array that they are given shows
-no bytes of the buffer.
+*Copies that overlap.*  Source and target of a copy may overlap: in ``copy_from`` and ``copy_async``, and where an array
+over the buffer's own memory is passed to ``set``, ``get``, ``set_async`` or ``get_async``.  The target then gets what
+the source held before, as with C's ``memmove``.  ``set_2d`` and ``get_2d`` copy row by row: where rows overlap in a
+buffer, the later one stays, and their array must not lie in the buffer.
 
-*Ids out of range.* A node that is given ids out of range (also negative ones, also of 64 bits) reads and writes nothing
-that is not its own.  The rows of its result that belong to such ids are zeros; where ids say where rows go (set_rows,
-get_rows_back) such rows are left out; the node's other rows are computed as usual.  ``compute`` of a synchronous
-device, or the next ``synchronize``, raises once the ComputeError that :func:`id_out_of_range` makes: it names the node,
-the id, its place and the limit.  Of several faults it is the first node's in the graph's order, and of these the first
-id's in the order of its tensor's elements, for any number of threads.  Ids are not looked at where the node writes
-nothing because its result or its rows are empty.
+*Ids out of range.*  A node whose ids are out of range (also negative, also of 64 bits) reads and writes no memory but
+that of its own tensors.  The rows of its result that belong to such ids are zeros.  Where ids say to which row a source
+row is written (set_rows, get_rows_back), such rows are left out.  The node's other rows are computed as usual.
+``compute`` of a synchronous device, or the next ``synchronize``, raises once the ComputeError that
+:func:`id_out_of_range` makes: it names the node, the id, its position and the limit.  If there are several, it is the
+first in the graph's order, and within a node the first in the order of the ids' elements, for any number of threads.
+Ids are not checked where the node writes nothing because its result or its rows are empty.
 
 *Errors.*  Every failure is a :class:`~ggplug.errors.GGPlugError`.  An asynchronous failure is raised by the next
 ``synchronize`` of the stream.  After a failed computation the results are undefined, and what its nodes wrote into
-persistent tensors (KV caches) stays written: nothing is taken back.  Buffers, other tensors and the stream stay usable,
-unless the error is a DeviceLostError.
+persistent tensors (KV caches) is not undone.  Buffers, other tensors and the stream stay usable, unless the error is a
+DeviceLostError.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ from ggplug.errors import (
     GGPlugError,
     ParameterError,
     UnsupportedOpError,
-    told,
+    in_one_line,
 )
 from ggplug.graph import Graph
 from ggplug.interface.callables import call_python
@@ -159,8 +160,8 @@ __all__ = [
 API_VERSION = 2
 """Version of this interface.
 
-A plugin states the one it was written for as ``Registration.api_version``, and its distribution in the group of its
-entry point, ``ggplug.backends.v2``.  What may change within a version: ``docs/compatibility.md``.
+A plugin states the version that it was written for twice: as ``Registration.api_version``, and in the group of its
+entry point, ``ggplug.backends.v2``.  ``docs/compatibility.md`` says what may change within a version.
 """
 
 API_VERSIONS = range(2, 3)
@@ -168,7 +169,7 @@ API_VERSIONS = range(2, 3)
 
 
 class Memory(NamedTuple):
-    """Bytes of a device's memory; None where the device does not tell."""
+    """Bytes of a device's memory; None where the device does not report them."""
 
     free: int | None
     total: int | None
@@ -179,7 +180,7 @@ class Capabilities:
     """What a device can do beyond the required (ggml_backend_dev_caps)."""
 
     asynchronous: bool = False
-    """Streams run on by themselves."""
+    """Streams are asynchronous: calls return before the work is done."""
     host_buffer: bool = False
     """There is a pinned host buffer type for fast transfers."""
     buffer_from_host: bool = False
@@ -190,7 +191,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class DeviceProps:
-    """A device at a glance (ggml_backend_dev_props)."""
+    """The properties of a device (ggml_backend_dev_props)."""
 
     name: str
     description: str
@@ -202,7 +203,7 @@ class DeviceProps:
 
 
 class Decline(NamedTuple):
-    """A device's "no" with its reason.  False in a condition."""
+    """A device does not compute a group, and why.  False in a condition."""
 
     reason: str
 
@@ -211,7 +212,7 @@ class Decline(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """A device's "yes".  True in a condition."""
+    """A device computes a node.  True in a condition."""
 
     def __bool__(self) -> bool:
         return True
@@ -236,22 +237,22 @@ class Registration(Overridable, ABC):
 
     @abstractmethod
     def devices(self) -> Sequence[Device]:
-        """The devices there are, without taking a context or device memory.  Always the same objects.
+        """The devices of this machine; creates no context and takes no device memory.  Always the same objects.
 
-        Where there is none because there is no hardware or no driver for it, it may raise DeviceNotFoundError with the
-        reason, and with what to install as ``remedy``.  Nothing failed then: other backends are used without a word;
-        asking for this one's devices raises it, and the doctor shows it.
+        Without hardware or driver it may raise DeviceNotFoundError with the reason, and with what to install as
+        ``remedy``.  That counts as no failure: other backends are used without a warning.  Looking up a device of this
+        backend raises the error, and ``ggplug doctor`` shows it.
         """
 
     def get(self, name: str) -> Any:
         """An extra of this backend by name, or None (ggml_backend_reg_get_proc_address; default None).
 
-        ``"cache"``: files with compiled kernels, for ``ggplug cache``.  Two are for the conformance suite, which proves
-        with them what it can otherwise only see behind a long load, if it does.  ``"stall"``: ``stall(stream) ->
-        release``; the stream does nothing of what it is given from now on until ``release()`` is called, by any
-        thread; others go on.  It may answer None for a stream that it cannot hold.
-        ``"failing_node"``: ``failing_node() -> (node, values)``, a node whose computation fails on the device without
-        harm to it, and arrays for its leafs; an id out of range will do, and is what the suite takes by itself.
+        ``"cache"``: files with compiled kernels, for ``ggplug cache``.  The other two are for the conformance suite,
+        which otherwise checks waiting and failing only by long computations.  ``"stall"``: ``stall(stream) ->
+        release``; the stream does none of the work submitted from now on until any thread calls ``release()``; other
+        streams continue.  It returns None for a stream that it cannot stop.  ``"failing_node"``: ``failing_node() ->
+        (node, values)``, a node whose computation fails on the device and leaves it usable, and arrays for its leafs.
+        By default the suite takes a node with an id out of range.
         """
         return None
 
@@ -262,8 +263,8 @@ class Registration(Overridable, ABC):
 class Device(Overridable, ABC):
     """One piece of hardware (ggml_backend_dev).
 
-    Required: ``name``, ``description``, ``kind``, :meth:`memory`, :attr:`buffer_type`, and a way to run ops: either the
-    ``kernels`` table, or :meth:`match` and an own :meth:`init`.
+    Required: ``name``, ``description``, ``kind``, :meth:`memory`, :attr:`buffer_type`, and kernels: either the
+    table ``kernels``, or :meth:`match` and :meth:`init`.
     """
 
     name: str
@@ -275,7 +276,7 @@ class Device(Overridable, ABC):
     capabilities: Capabilities = Capabilities()
 
     kernels: ClassVar[Mapping[type[Op] | Pattern, Callable[..., None]]] = {}
-    """For the smallest devices: op class or pattern -> a function over :class:`Operand`; see :class:`WalkPlan`."""
+    """Op class or pattern -> a Python function over :class:`Operand`, as :class:`WalkPlan` calls it."""
 
     CHOICES: ClassVar[int] = 1 << 14
     """How many answers of :meth:`match` are kept."""
@@ -300,7 +301,7 @@ class Device(Overridable, ABC):
         return ()
 
     def props(self) -> DeviceProps:
-        """Everything about the device at a glance."""
+        """The device's properties in one object."""
         free, total = self.memory()
         return DeviceProps(self.name, self.description, self.kind, free, total, self.device_id, self.capabilities)
 
@@ -313,12 +314,12 @@ class Device(Overridable, ABC):
         return Backend(self)
 
     def match(self, group: Group) -> Any:
-        """What computes a group: a kernel of the device's own kind, or a :class:`Decline` with the reason.
+        """The kernel for a group, of any type that the device's plans understand, or a :class:`Decline` with a reason.
 
-        A pure function of :func:`signature_of` the group, which is one node unless :meth:`groups` formed larger ones,
-        and of :attr:`variant`: it is asked once for each, by :meth:`chosen`, and the kernel serves all groups with that
-        signature.  Default: looks in ``kernels`` for the class of the node's op and its bases (``Op.kinds``), or for
-        the pattern that a group of several nodes is.
+        Depends only on :func:`signature_of` the group and on :attr:`variant`: :meth:`chosen` calls it once for each,
+        and uses the kernel for all groups with that signature.  A group is one node unless :meth:`groups` formed
+        larger ones.  Default: looks up the class of the node's op and its bases (``Op.kinds``) in ``kernels``, or for
+        several nodes the pattern.
         """
         op = group.node.op
         if len(group) == 1:
@@ -334,14 +335,14 @@ class Device(Overridable, ABC):
 
     @property
     def variant(self) -> Any:
-        """What :meth:`match` goes by besides the group, hashable: instructions that are switched off (default None)."""
+        """What :meth:`match` depends on besides the group, hashable, such as disabled instructions (default None)."""
         return None
 
     def chosen(self, group: Group) -> Any:
-        """What :meth:`match` answers for a group, asked once for all that have the same signature.
+        """The answer of :meth:`match` for a group, kept for all groups with the same signature.
 
-        ``supports_op``, ``groups``, plans and schedulers all ask this.  Raises ComputeError if the answer is None or an
-        exception that is no GGPlugError.
+        ``supports_op``, ``groups``, plans and schedulers all call this.  Raises ComputeError if ``match`` returns None
+        or raises an exception that is no GGPlugError.
         """
         known = self.__dict__.get("_chosen")
         if known is None:
@@ -356,14 +357,14 @@ class Device(Overridable, ABC):
 
     @property
     def patterns(self) -> Sequence[Pattern]:
-        """The chains of ops that it may compute together, the preferred ones first; :meth:`match` has the last word.
+        """The chains of ops that the device may compute as a group, the preferred ones first.
 
-        Default: those in ``kernels``.
+        :meth:`match` can still decline a group.  Default: the patterns in ``kernels``.
         """
         return [pattern for pattern in self.kernels if isinstance(pattern, Pattern)]
 
     def groups(self, graph: Graph, leaving: Collection[int] = ()) -> Groups:
-        """Which nodes of a graph, or of a part of one, this device computes together.  Asked before memory is laid out.
+        """The groups of a graph, or of a part of one, that this device forms.  Called before memory is laid out.
 
         ``leaving``: positions of results that are needed outside of the part; they have to be written.  Default: the
         groups that :attr:`patterns` form and :meth:`match` accepts; :mod:`ggplug.interface.grouping` has the rules.
@@ -383,7 +384,7 @@ class Device(Overridable, ABC):
         return found if isinstance(found, Decline) else Accept()
 
     def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]:
-        """Each group of a graph, with what :meth:`match` found for it, at its last node: where a plan begins.
+        """Each group of a graph with its kernel, in the order of the groups' last nodes; plans are made from it.
 
         Views and nodes without elements are left out.  Raises GraphError for nodes that cannot be a group
         (:func:`~ggplug.interface.grouping.check_groups`), UnsupportedOpError for a group that the device declines.
@@ -406,19 +407,19 @@ class Device(Overridable, ABC):
         return buffer_type.device is self
 
     def offload_op(self, node: Tensor) -> bool:
-        """Whether the node is worth copying its weights here for (default no)."""
+        """Whether this device should compute the node even if its weights must be copied to it (default no)."""
         return False
 
     def buffer_from_host(self, memory: Any, *, usage: BufferUsage = BufferUsage.ANY) -> Buffer:
-        """A buffer over memory that the caller keeps (anything with the buffer protocol, such as a memory map).
+        """A buffer over memory that the caller owns (anything with the buffer protocol, such as a memory map).
 
-        Over read-only memory it is read-only, too.  ``capabilities.buffer_from_host`` tells whether a device has this
-        (default: raises BufferUseError).
+        Over read-only memory the buffer is read-only.  ``capabilities.buffer_from_host`` says whether a device
+        provides this (default: raises BufferUseError).
         """
         raise BufferUseError(f"{self.name} cannot use host memory in place", device=self)
 
     def event(self) -> Event:
-        """A new event (default: one that streams honour by synchronizing)."""
+        """A new event (default: waiting for it synchronizes the stream that recorded it)."""
         return Event(self)
 
     def __repr__(self) -> str:
@@ -437,23 +438,23 @@ class Event(Overridable):
         self._stream: Backend | None = None
 
     def record(self, stream: Backend) -> None:
-        """Marks the end of what was given to ``stream`` so far (ggml_backend_event_record)."""
+        """Marks the end of the work submitted to ``stream`` so far (ggml_backend_event_record)."""
         self._stream = stream
 
     def wait(self, stream: Backend) -> None:
-        """Makes ``stream`` wait, without the host where the device can (ggml_backend_event_wait).
+        """Makes ``stream`` wait for the mark, without the host if the device can do that (ggml_backend_event_wait).
 
-        ``stream`` may belong to any device; an event that cannot make that one wait synchronizes instead.
+        ``stream`` may belong to any device; where the event cannot make it wait, the host waits.
         """
         self.synchronize()
 
     def synchronize(self) -> None:
-        """Makes the caller wait (ggml_backend_event_synchronize).  An event never recorded does not wait."""
+        """Waits for the mark (ggml_backend_event_synchronize); returns at once if nothing was recorded."""
         if self._stream is not None:
             self._stream.synchronize()
 
     def free(self) -> None:
-        """Gives the event back.  Streams that were told to wait for it still do."""
+        """Frees the event.  Streams that wait for it still do."""
         self._stream = None
 
 
@@ -463,7 +464,7 @@ class Event(Overridable):
 class Backend(Overridable):
     """A stream of work on a device (ggml_backend).
 
-    The base class computes on the host: transfers are immediate, and plans walk the nodes over ``device.kernels``.
+    The base class computes on the host: transfers are immediate, and plans call ``device.kernels`` node by node.
     A device with a queue of its own overrides the ``async`` methods, :meth:`synchronize` and :meth:`plan`.
     """
 
@@ -474,7 +475,7 @@ class Backend(Overridable):
     """The thread that computes or frees now (:func:`ggplug.sharing.alone`)."""
 
     freed = False
-    """Whether it was freed: then it computes nothing any more."""
+    """Whether the stream was freed; it then refuses to compute."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -500,10 +501,10 @@ class Backend(Overridable):
         size: int,
         source_stream: Backend | None = None,
     ) -> None:
-        """Copies into ``target``, of this stream's device, in the order of this stream.
+        """Copies into ``target``, a buffer of this stream's device, in the order of this stream.
 
-        ``source_stream`` is the stream that writes the source, if there is one: the copy comes after what was given
-        to it.  Source and target may overlap: the target gets what the source had before.
+        ``source_stream`` is the stream that writes the source, if there is one: the copy happens after all work
+        submitted to it.  Source and target may overlap: the target gets what the source held before.
         Default: waits for both streams and copies now.
         """
         if source_stream is not None:
@@ -512,7 +513,7 @@ class Backend(Overridable):
         target.copy_from(source, source_offset, target_offset, size)
 
     def synchronize(self) -> None:
-        """Waits until everything given is done; raises what went wrong (default: nothing is ever pending)."""
+        """Waits until all submitted work is done; raises its first error (default: work is never pending)."""
 
     # Computing
 
@@ -530,9 +531,9 @@ class Backend(Overridable):
 
     @alone
     def compute(self, graph: Graph, allocation: Places) -> None:
-        """Plans once for all equal graphs, binds, and computes.
+        """Computes a graph with a plan that is kept for all equal graphs.
 
-        Raises BusyError if another thread is in it, or if it is called from within itself; FreedError.
+        Raises BusyError if another thread uses the stream, or if it is called from within itself; FreedError.
         """
         if self.freed:
             raise FreedError(f"{self!r} was freed", thing=self, remedy="make a new one with device.init()")
@@ -540,17 +541,19 @@ class Backend(Overridable):
         run = allocation.begin(graph)
         try:
             plan.compute()
+            run.end(self, progress=len(graph.nodes))
         except BaseException as error:
             run.fail(error, self)
             raise
-        run.end(self, progress=len(graph.nodes))
+        finally:
+            run.thread = 0
 
     @alone
     def free(self) -> None:
-        """Waits until everything given is done, and gives plans and stream back; nothing that is pending is cancelled.
+        """Waits until all submitted work is done, then frees the stream and its plans.
 
-        Raises what went wrong in the work, as :meth:`synchronize` does; the stream is freed all the same.  Raises
-        BusyError while another thread computes on the stream, which then is not freed.
+        Raises the error of the work, as :meth:`synchronize` does, after the stream was freed.  Raises BusyError, and
+        frees nothing, while another thread computes on the stream.
         """
         failed: GGPlugError | None = None
         try:
@@ -573,7 +576,7 @@ class Backend(Overridable):
 
 
 def check_parameters(device: Device, params: Collection[str], known: Sequence[str] = ()) -> None:
-    """For ``Device.init``: raises ParameterError if there is a parameter that the device does not know."""
+    """Raises ParameterError if ``params`` has a name that is not in ``known``; for :meth:`Device.init`."""
     unknown = [name for name in params if name not in known]
     if unknown:
         has = f"it has {', '.join(known)}" if known else "it has none"
@@ -586,9 +589,9 @@ def check_parameters(device: Device, params: Collection[str], known: Sequence[st
 
 
 def forms_groups(device: Device) -> bool:
-    """Whether a device may compute several nodes at once; the others need not be asked for groups.
+    """Whether a device may compute several nodes as a group; the scheduler asks only such devices for groups.
 
-    Raises ComputeError if it fails to tell its patterns.
+    Raises ComputeError if reading its patterns fails.
     """
     if type(device).groups is not Device.groups:
         return True
@@ -597,21 +600,24 @@ def forms_groups(device: Device) -> bool:
     except GGPlugError:
         raise
     except Exception as error:
-        raise ComputeError(f"{device.name} failed to tell its patterns: {told(error)}", device=device) from error
+        raise ComputeError(
+            f"{device.name}: reading its patterns failed: {in_one_line(error)}", device=device
+        ) from error
 
 
 def groups_of(device: Device, graph: Graph, leaving: Collection[int] = ()) -> Groups:
-    """What ``device.groups`` says of a graph.
+    """The checked result of ``device.groups`` for a graph.
 
-    Raises ComputeError if it raises anything but a GGPlugError, or returns no :class:`Groups`; GraphError if they break
-    a rule (:func:`~ggplug.interface.grouping.check_groups`).
+    Raises ComputeError if the method raises anything but a GGPlugError, or returns no :class:`Groups`; GraphError if
+    the groups break a rule (:func:`~ggplug.interface.grouping.check_groups`).
     """
     try:
         answer = device.groups(graph, leaving)
     except GGPlugError:
         raise
     except Exception as error:
-        raise ComputeError(f"{device.name} failed to form groups of {graph!r}: {told(error)}", device=device) from error
+        message = f"{device.name} failed to form groups of {graph!r}: {in_one_line(error)}"
+        raise ComputeError(message, device=device) from error
     if not isinstance(answer, Groups):
         raise ComputeError(f"{device.name}: groups() must return Groups, got {answer!r}", device=device, got=answer)
     check_groups(graph, answer, leaving=leaving)

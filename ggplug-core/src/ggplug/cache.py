@@ -1,14 +1,14 @@
-"""Files for the next process: the cache folder, and the kernels in it that backends compiled at run time.
+"""The cache folder: kernels that backends compiled at run time, kept for later processes.
 
 The folder is ``$GGPLUG_CACHE_DIR``, else ``ggplug`` in the platform's cache folder (``~/.cache`` or ``$XDG_CACHE_HOME``
 on Linux, ``~/Library/Caches`` on macOS, ``%LOCALAPPDATA%`` on Windows).  Each backend has a folder of its own there.
 
-A kernel's file is found by everything its code was made from.  One that is damaged or no regular file is as good as
-none; a folder that cannot be written costs compiling again in the next process.  Each is logged once as a warning,
-never an error.  Files are written under another name and renamed, so any number of processes may share the folder.
+The key of a kernel's file covers everything that its code was made from.  A file that is damaged, or no regular file,
+is ignored; if the folder cannot be written, the next process compiles again.  Each is logged once as a warning and
+never raises.  Files are written under another name and renamed, so any number of processes may share the folder.
 
-*Code is run as it is found*, so only the user's own files and the administrator's are used: neither the folder nor
-a file in it may belong to another user or be writable by others, and no symbolic link is followed.
+*The code in these files is executed*, so only files of the user and of the administrator are loaded: neither the folder
+nor a file in it may belong to another user or be writable by others, and no symbolic link is followed.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _PREFIX = struct.Struct("<8sIQ32s")
 """Magic, length of the JSON header, length of the code, SHA-256 of both."""
 _DAY = 24 * 3600.0
 _UNUSED = 30 * _DAY
-"""A kernel that was not used for so long (its source, its driver or the processor is another now) goes in the end."""
+"""Kernels that were not used for this time are deleted: their source, driver or processor has changed."""
 _LARGEST_HEADER, _LARGEST_CODE = 1 << 16, 1 << 28
 """Bytes; a header takes some hundreds, and a kernel's code at most some millions."""
 
 
 def folder(part: str) -> Path:
-    """Where files of one kind are kept; it need not exist yet."""
+    """The folder for files of one kind; it may not exist yet."""
     chosen = os.environ.get(ENVIRONMENT_VARIABLE)
     if chosen:
         return Path(chosen) / part
@@ -70,9 +70,9 @@ def folder(part: str) -> Path:
 class KernelFile:
     """One compiled kernel on disk.
 
-    ``name`` and ``target``: what was compiled, and for which device.  ``bytes``: of the file.  ``used``: when a process
-    last took it into use, in seconds since 1970, to the day.  ``problem``: why it is of no use, if it is not; then the
-    name is that of the file.
+    ``name`` and ``target``: what was compiled, and for which device.  ``bytes``: size of the file.  ``used``: when a
+    process last loaded it, in seconds since 1970, accurate to a day.  ``problem``: why it cannot be used, or empty;
+    with a problem, ``name`` is that of the file.
     """
 
     name: str
@@ -84,23 +84,23 @@ class KernelFile:
 
 
 class KernelFiles:
-    """The compiled kernels of one kind of backend: code in bytes, by a key that stands for all it was made from."""
+    """The compiled kernels of one backend: machine code by a key that covers all that it was made from."""
 
     def __init__(self, part: str) -> None:
         self.part = part
 
     @property
     def folder(self) -> Path:
-        """Where they are kept; it need not exist yet."""
+        """The folder of these files; it may not exist yet."""
         return folder(self.part)
 
     def entries(self) -> list[KernelFile]:
-        """What is there, by name; also what is of no use, with its ``problem``."""
+        """All kernels in the folder, sorted by name; those that cannot be used have a ``problem``."""
         found = [_describe(Path(item.path)) for item in self._items() if item.name.endswith(_SUFFIX)]
         return sorted(filter(None, found), key=lambda entry: (entry.name, entry.target))
 
     def clear(self) -> int:
-        """Deletes all; returns how many there were.  Kernels in use stay in memory; folders stay."""
+        """Deletes all files and returns their number.  Folders, and kernels loaded into memory, stay."""
         count = sum(_delete(item) for item in self._items() if item.name.endswith(_SUFFIX))
         self._remove_unused()
         return count
@@ -134,7 +134,10 @@ class KernelFiles:
         return code
 
     def store(self, name: str, key: str, target: str, code: bytes) -> None:
-        """Keeps ``code``.  Files that were not used for a month go; a folder that cannot be written is a warning."""
+        """Writes ``code`` to a file, and deletes files that were not used for a month.
+
+        A folder that cannot be written is logged as a warning.
+        """
         path = self._path(name, key)
         header = json.dumps({"name": name, "key": key, "target": target}).encode()
         content = _PREFIX.pack(_MAGIC, len(header), len(code), hashlib.sha256(header + code).digest()) + header + code
@@ -155,7 +158,7 @@ class KernelFiles:
         return self.folder / f"{slug}-{key[:40]}{_SUFFIX}"
 
     def _is_trusted(self) -> bool:
-        """Whether the folder is the user's own; one that is not there yet will be."""
+        """Whether the folder belongs to the user, or does not exist yet."""
         try:
             status = os.lstat(self.folder)
         except OSError:
@@ -166,7 +169,7 @@ class KernelFiles:
         return problem is None
 
     def _items(self) -> list[os.DirEntry[str]]:
-        """What is in the folder itself, but not behind a link."""
+        """The files in the folder, symbolic links left out."""
         try:
             if stat.S_ISLNK(os.lstat(self.folder).st_mode):
                 self._is_trusted()
@@ -180,7 +183,7 @@ class KernelFiles:
             return []
 
     def _remove_unused(self) -> None:
-        """Deletes kernels that were not used for a month, and files whose writing was broken off a day ago."""
+        """Deletes kernels that were not used for a month, and files that a process left unfinished a day ago."""
         now = time.time()
         for item in self._items():
             limit = _DAY if is_unfinished(item.name) else _UNUSED if item.name.endswith(_SUFFIX) else None
@@ -190,18 +193,18 @@ class KernelFiles:
 
 
 def distrust(status: os.stat_result) -> str | None:
-    """Why code from a file or folder must not be run, if so: who else could have written it."""
+    """Why code in a file or folder must not be run: another user could have written it.  None if it may be run."""
     if not hasattr(os, "geteuid"):
         return None
     if status.st_uid not in (os.geteuid(), 0):
-        return "another user's"
+        return "owned by another user"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return "writable by others (chmod go-w mends that)"
     return None
 
 
 def _describe(path: Path) -> KernelFile | None:
-    """A file of the cache folder; None if it is gone already."""
+    """What is known of a file in the cache folder; None if it was deleted meanwhile."""
     name, target, problem = path.name, "?", None
     length, used = 0, 0.0
     try:
@@ -222,7 +225,7 @@ def _describe(path: Path) -> KernelFile | None:
 
 
 def _header(file: IO[bytes]) -> dict[str, str] | None:
-    """Reads what the header says; None if it is not one."""
+    """The header of a file; None if it is malformed."""
     try:
         magic, length, _, _ = _PREFIX.unpack(file.read(_PREFIX.size))
         if magic != _MAGIC or length > _LARGEST_HEADER:
@@ -244,7 +247,7 @@ def _decoded(header: bytes) -> dict[str, str] | None:
 
 
 def _verified(file: IO[bytes], size: int, key: str) -> bytes | None:
-    """The code in a file, if all of the file is as it was written under that key."""
+    """The code in a file; None unless the file is complete, undamaged and of that key."""
     try:
         magic, header_length, code_length, digest = _PREFIX.unpack(file.read(_PREFIX.size))
     except struct.error:

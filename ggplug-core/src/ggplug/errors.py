@@ -1,11 +1,10 @@
 """Every exception that ggplug raises.
 
-One base, :class:`GGPlugError`.  Each child also derives from the builtin that a reader would expect
-(``ValueError``, ``MemoryError``, ...), so ordinary ``except`` clauses work, and keeps what it knows as
-attributes: whatever is passed by keyword becomes an attribute and stays machine-readable.
+All derive from :class:`GGPlugError`.  Each class also derives from the builtin that a reader would expect
+(``ValueError``, ``MemoryError``, ...), so ordinary ``except`` clauses work.  Keyword arguments become attributes, so
+programs need not parse messages.
 
-An error never takes anything with it: after any of these the process, every other tensor and every
-other device go on.
+After any of these errors the process, all other tensors and all other devices stay usable.
 """
 
 from __future__ import annotations
@@ -70,10 +69,10 @@ class GGPlugError(Exception):
         return f"{self.message} ({self.remedy})" if self.remedy else self.message
 
 
-def told(error: BaseException) -> str:
-    """An exception of a plugin in one line: its class, what it says, and the line of the plugin that it comes from.
+def in_one_line(error: BaseException) -> str:
+    """An exception of a plugin as one line: its class, its message, and the file and line of the plugin.
 
-    Typed errors say all that themselves, and are told as they are.
+    For a GGPlugError, only its message, which says all that.
     """
     if isinstance(error, GGPlugError):
         return str(error)
@@ -83,6 +82,9 @@ def told(error: BaseException) -> str:
         text = ""
     where = _line_of_plugin(error.__traceback__)
     return f"{type(error).__name__}{f': {text}' if text else ''}{f' ({where})' if where else ''}"
+
+
+told = in_one_line  # the name that backends written for this version of the interface import
 
 
 def _line_of_plugin(traceback: TracebackType | None) -> str:
@@ -97,7 +99,7 @@ def _line_of_plugin(traceback: TracebackType | None) -> str:
 
 
 _NO_PLUGINS = ("ggplug", "ggplug_testing", "importlib", "contextlib", "concurrent", "threading")
-"""Core, its suite, and what stands between it and a plugin's code."""
+"""Packages whose frames are not the plugin's: core, the suite, and what calls the plugin for them."""
 
 
 # -- tensors, ops and graphs -----------------------------------------------------------------------
@@ -120,7 +122,7 @@ class SerializationError(GGPlugError, TypeError):
 
 
 class GraphError(GGPlugError, ValueError):
-    """A graph cannot be built or used as asked (a cycle, a missing name, an undeclared hazard)."""
+    """A graph cannot be built or used in this way (a cycle, a missing name, a write that is not declared)."""
 
 
 class TensorStateError(GGPlugError, RuntimeError):
@@ -138,26 +140,26 @@ class OutOfMemoryError(GGPlugError, MemoryError):
 
 
 class BufferUseError(GGPlugError, BufferError):
-    """A buffer was used wrongly, and nothing happened.
+    """A buffer was used wrongly, and nothing changed.
 
-    Bytes or a tensor's place outside of it; written although it may not be (a read-only memory map, ``bytes``); used
-    after it was freed; freed while a zero-copy view of it exists; computed with by a device that cannot reach it.
+    Bytes, or the place of a tensor, are outside of it; it is read-only (a memory map, ``bytes``); it was freed; it
+    would be freed while a zero-copy view of it exists; or a device that cannot access it would compute with it.
     """
 
 
 class BusyError(GGPlugError, RuntimeError):
-    """Something is in use, and waiting for it is not possible or not meant.
+    """An object is in use, and the call does not wait for it.
 
-    Either another thread is in an object that one thread uses at a time (a scheduler, a stream), or the call was made
-    from within what it would have to wait for: an abort callback, a signal handler or a finalizer that computes with,
-    or frees, what the interrupted computation uses.  Nothing was changed.  Field: ``thing``.
+    Either another thread uses an object that is for one thread at a time (a scheduler, a stream), or the call would
+    wait for itself: an abort callback, a signal handler or a finalizer computes with, or frees, what the interrupted
+    computation uses.  Nothing was changed.  Field: ``thing``.
     """
 
     thing: Any = None
 
 
 class FreedError(GGPlugError, RuntimeError):
-    """A scheduler, stream, allocator or model is used after it was freed.  Nothing was changed.  Field: ``thing``."""
+    """A scheduler, stream, allocator or model was used after it was freed.  Nothing was changed.  Field: ``thing``."""
 
     thing: Any = None
 
@@ -170,14 +172,14 @@ class OverlapError(GGPlugError, AssertionError):
 
 
 class DeviceNotFoundError(GGPlugError, LookupError):
-    """No device has that name.  The message lists the devices there are and the plugins that failed.
+    """No device has that name.  The message lists the available devices and the plugins that failed.
 
-    Raised by a backend's ``devices``: it has none here, and why.
+    A backend's ``devices`` raises it, with the reason, if the machine has none of its devices.
     """
 
 
 class DuplicateNameError(GGPlugError, ValueError):
-    """Two registrations claim one name.  The message names both distributions."""
+    """Two registrations have the same name.  The message names both distributions."""
 
 
 class PluginError(GGPlugError, RuntimeError):
@@ -190,7 +192,7 @@ class PluginError(GGPlugError, RuntimeError):
 
 
 class InterfaceError(GGPlugError, TypeError):
-    """A class overrides a method of the interface by one that cannot be called in the same way.  Field: ``got``."""
+    """A class overrides a method of the interface with one that takes other arguments.  Field: ``got``."""
 
 
 class UnsupportedOpError(GGPlugError, RuntimeError):
@@ -200,7 +202,7 @@ class UnsupportedOpError(GGPlugError, RuntimeError):
 
 
 class PlacementError(GGPlugError, RuntimeError):
-    """The scheduler found no device for a node, or a pin cannot be honoured."""
+    """The scheduler found no device for a node, or the pinned device cannot compute it."""
 
 
 class ComputeError(GGPlugError, RuntimeError):
@@ -212,7 +214,7 @@ class ComputeAborted(GGPlugError, RuntimeError):
 
 
 class DeviceLostError(ComputeError):
-    """The device is gone; its buffers hold nothing.  Other devices go on."""
+    """The device failed for good and the contents of its buffers are lost.  Other devices stay usable."""
 
 
 class KernelCompileError(ComputeError):
@@ -240,8 +242,8 @@ class GGUFError(GGPlugError, ValueError):
 
 
 class ModelError(GGPlugError, ValueError):
-    """A model file or folder lacks something or holds something that its architecture does not allow."""
+    """A model file or folder lacks data, or has data that its architecture does not allow."""
 
 
 class ContextFullError(GGPlugError, ValueError):
-    """A sequence of tokens has no room for as many more: ``got`` tokens, where there is room for ``wanted``."""
+    """A sequence would exceed its context length: ``got`` more tokens, where ``wanted`` fit."""

@@ -1,7 +1,7 @@
-"""Graphs: the order in which nodes are computed, and what makes two graphs equal.
+"""Graphs: the order in which nodes are computed, and the signature by which two graphs are equal.
 
-A graph lists tensors; it never changes them.  So the same tensors can be in several graphs, and one graph
-can be placed, split and pipelined in several ways at once.
+A graph lists tensors and never changes them.  So the same tensors can be in several graphs, and one graph can be
+placed, split and pipelined in several ways at once.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ import numpy.typing as npt
 
 from ggplug.display import pictures
 from ggplug.errors import BufferUseError, GraphError, TensorStateError
-from ggplug.tensor import Computed, Listing, Tensor
+from ggplug.tensor import Tensor
 from ggplug.values.buffers import Buffer, BufferType
 from ggplug.values.revisions import Revision
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ggplug.tensor import Computed, Listing
+
 T = TypeVar("T")
 
 Layouts: TypeAlias = "tuple[tuple[int, BufferType], ...]"
-"""Positions of tensors in memory with a layout of its own, each with that memory's type."""
+"""Positions of the tensors that lie in memory with a layout of its own, each with the type of that memory."""
 
 _listing = threading.RLock()
 """Held while a tensor's list of graphs is replaced: two threads may build graphs over the same tensors."""
@@ -39,7 +41,7 @@ _buffer_type = attrgetter("buffer_type")
 
 
 class RunPlaces(Protocol):
-    """What users of a graph ask of the places of a run: :class:`ggplug.memory.Allocation`."""
+    """The places of a run, as a graph uses them; implemented by :class:`ggplug.memory.Allocation`."""
 
     @property
     def slots(self) -> npt.NDArray[np.int64]: ...
@@ -48,19 +50,21 @@ class RunPlaces(Protocol):
     def place(self, graph: Graph, position: int) -> tuple[Buffer, int]: ...
 
 
-class Run(Computed["Graph"], Protocol):
-    """The record of a computation of a graph, or of what prepares one: :class:`ggplug.memory.Run`."""
+if TYPE_CHECKING:  # only annotations name it
 
-    @property
-    def allocation(self) -> RunPlaces: ...
+    class Run(Computed["Graph"], Protocol):
+        """The record of a computation or allocation of a graph; implemented by :class:`ggplug.memory.Run`."""
+
+        @property
+        def allocation(self) -> RunPlaces: ...
 
 
 class Signature:
     """What must be equal for two graphs to share plans, splits and allocations.
 
-    Per tensor: op with parameters, type, extents, strides, sources by position, view root and offset,
-    flags, and the buffer type that it is persistent in.  Of persistent tensors also how they share bytes: ``shared``
-    has for each that does ``(its position, that of the one that begins first, and how many bytes later it begins)``.
+    Per tensor: op with parameters, type, extents, strides, sources by position, view root and offset, flags, and the
+    buffer type of a persistent tensor.  ``shared`` lists the persistent tensors that share bytes with an earlier one:
+    ``(position, position of the tensor that begins first, bytes between the two beginnings)``.
     Only builtins and identities are compared, so a comparison costs a constant number of Python calls.
     """
 
@@ -94,7 +98,7 @@ class Signature:
 
 
 def _shared(tensors: Sequence[Tensor], buffer_types: tuple[Any, ...]) -> tuple[tuple[int, int, int], ...]:
-    """Which persistent tensors share bytes: their memory is the caller's affair, who may want that."""
+    """Which persistent tensors share bytes: callers place them, and may do that on purpose."""
     places = []
     for position, tensor in compress(enumerate(tensors), buffer_types):
         buffer = tensor.buffer
@@ -132,16 +136,16 @@ class _Held:
 class Graph:
     """Nodes in the order of computation, with the leafs that they read.
 
-    ``Graph(a, b)`` expands forward from the outputs ``a`` and ``b`` (ggml_build_forward_expand): every
-    source comes before its users, sources from left to right.  The order of two expansions is kept, so a
-    write that must come before a read is expanded before it.
+    ``Graph(a, b)`` adds the outputs ``a`` and ``b`` and all that they are computed from (ggml_build_forward_expand):
+    every source comes before its users, sources from left to right.  The nodes of an earlier :meth:`expand` come first,
+    so expand a write before a read that must follow it.
 
     ``tensors``: all tensors in order of discovery; ``nodes``: those with an op; ``leafs``: the others;
-    ``index``: position of a tensor in ``tensors``.  ``outputs``: what was expanded.
+    ``index``: position of a tensor in ``tensors``.  ``outputs``: the tensors that were expanded.
 
-    The same by position, for code that looks at no tensor: ``order`` has the position
-    of each node; ``sources`` for each tensor the positions of its sources (-1 for absent ones); ``roots`` for each
-    tensor the position of the root whose bytes it shares (its own if it is no view).
+    The same as positions in ``tensors``: ``order`` has the position of each node; ``sources`` has for each tensor the
+    positions of its sources (-1 for absent ones); ``roots`` has for each tensor the position of its root (its own if it
+    is no view).
     """
 
     def __init__(self, *outputs: Tensor, name: str = "") -> None:
@@ -155,14 +159,14 @@ class Graph:
         self.sources: list[tuple[int, ...]] = []
         self.roots: list[int] = []
         self.positions: list[int] | None = None
-        """Of a part: where its tensors are in the whole graph's ``tensors``."""
+        """Of a part: positions of its tensors in the whole graph's ``tensors``."""
         self.run: Run | None = None
-        """The record of the last computation, or of what prepares one.  A new one each time, so that threads that
-        compute or read the graph at the same time see one or the other."""
+        """The record of the last computation or allocation.  Each makes a new object, so that threads that compute or
+        read the graph at the same time see either the old or the new one."""
         self.revision = Revision()
-        """Moves when a tensor of the graph is marked or gets another place, or when a buffer of them is freed, as
-        :meth:`watch` has it.  Parts of a whole graph have that one's."""
-        # Tensors that were persistent when they came in, and their roots; both lists at once, for other threads.
+        """Its number increases when a tensor of the graph is marked or gets another place, or when a buffer of them is
+        freed; see :meth:`watch`.  Parts have the revision of the whole graph."""
+        # Tensors that were persistent when they were added, and their roots; replaced together, for other threads.
         self._unlisted: tuple[list[Tensor], list[Tensor]] = [], []
         self._entries: list[tuple[Any, ...]] = []
         self._leaf_order: list[int] | None = None
@@ -176,12 +180,12 @@ class Graph:
     def part(
         cls, nodes: Sequence[Tensor], name: str = "", *, whole: Graph | None = None, apart: Collection[Tensor] = ()
     ) -> Graph:
-        """A graph of just these nodes, in this order; every source that is none of them becomes a leaf.
+        """A graph of these nodes only, in this order; every source that is none of them becomes a leaf.
 
-        The scheduler's splits are such graphs over the tensors of the ``whole`` one.  A part that was told the whole
-        knows its ``positions`` there, can be taken :meth:`over` from an equal graph, and leaves it to the whole to
-        tell where results are.  Tensors ``apart`` are leafs that the part's allocation places at copies, so they
-        share bytes with nothing, even if they are views.
+        The scheduler's splits are such parts of the ``whole`` graph.  With ``whole``, the part has the ``positions`` of
+        its tensors there, :meth:`over` makes the same part of an equal graph, and results are located through the
+        whole graph.  ``apart``: tensors that the part's allocation places at copies; they are leafs and share bytes
+        with no other tensor, even if they are views.
         """
         graph = cls(name=name)
         if whole is not None:
@@ -202,9 +206,9 @@ class Graph:
         return graph
 
     def over(self, whole: Graph) -> Graph:
-        """This part, taken from another graph that is equal to the one it came from.
+        """The same part of another graph, which must be equal to the whole graph of this part.
 
-        Costs no Python call per tensor.  Raises GraphError if this is no part, or ``whole`` has another number of
+        Makes no Python call per tensor.  Raises GraphError if this is no part, or ``whole`` has another number of
         tensors.
         """
         if self.positions is None or (self.positions and max(self.positions) >= len(whole.tensors)):
@@ -224,10 +228,10 @@ class Graph:
         return part
 
     def expand(self, *outputs: Tensor) -> Graph:
-        """Adds what is needed to compute ``outputs`` and is not in the graph yet; returns the graph.
+        """Adds ``outputs`` and the tensors that they are computed from, and returns the graph.
 
-        Raises GraphError for a part of another graph, and for what is no tensor.  Where it raises, and where Ctrl-C
-        interrupts it, the graph stays as it was.
+        Raises GraphError for a part of another graph, and for arguments that are no tensors.  If it raises, the graph
+        stays as it was.
         """
         if self.positions is not None:
             raise GraphError(f"{self!r} is a part of another graph: expand the whole one")
@@ -240,7 +244,7 @@ class Graph:
         return self
 
     def _shrink(self, tensors: int, nodes: int, leafs: int, outputs: int) -> None:
-        """Takes out what was added behind so many tensors, nodes, leafs and outputs."""
+        """Restores earlier numbers of tensors, nodes, leafs and outputs by removing the last ones."""
         del self.tensors[tensors:], self.roots[tensors:], self.sources[tensors:], self._entries[tensors:]
         del self.nodes[nodes:], self.order[nodes:], self.leafs[leafs:], self.outputs[outputs:]
         self.index = {tensor: position for position, tensor in enumerate(self.tensors)}
@@ -281,11 +285,11 @@ class Graph:
     def expand_one_of(self, outputs: Sequence[Tensor], chosen: int) -> Tensor:
         """Adds what is needed to compute ``outputs[chosen]``, and returns that tensor (ggml_build_forward_select).
 
-        The others are left out.  ggml puts them into the graph, uncomputed, so that its memory is laid out once; here
-        schedulers keep a layout for each of the graphs that come of it.  Raises GraphError if there is no such output.
+        The other outputs are left out.  ggml adds them without computing them, to lay out memory only once; here
+        schedulers keep a layout for each of the resulting graphs.  Raises GraphError if there is no such output.
         """
         if not 0 <= chosen < len(outputs):
-            raise GraphError(f"there is no output {chosen} among {len(outputs)}", got=chosen)
+            raise GraphError(f"expand_one_of: there is no output {chosen}, only {len(outputs)} outputs", got=chosen)
         self.expand(outputs[chosen])
         return outputs[chosen]
 
@@ -318,7 +322,7 @@ class Graph:
         self._entries.append((op, tensor.type.id, tensor.ne, tensor.nb, src, root, tensor.view_offset))
         self._signature = self._structure = None
         if self.positions is not None:
-            return  # the whole tells where results are
+            return  # results are located through the whole graph
         owner = tensor.root
         if owner.buffer is None:
             self._list(tensor)
@@ -327,24 +331,24 @@ class Graph:
             self._unlisted[1].append(owner)
 
     def _list(self, tensor: Tensor) -> None:
-        """Lets a tensor without bytes of its own know of the graph."""
+        """Adds the graph to the list that an intermediate keeps of its graphs."""
         with _listing:
             others = tensor._graphs
             if others is None:
                 tensor._graphs = [self._reference]
             elif len(others) & len(others) - 1:
                 others.append(self._reference)
-            else:  # graphs that are gone are looked for at powers of two only: a tensor may be in thousands
+            else:  # freed graphs are removed at powers of two only: a tensor may be in thousands
                 tensor._graphs = [r for r in others if r() is not None] + [self._reference]
 
     # -- staleness ---------------------------------------------------------------------------------
 
     def watch(self) -> int:
-        """The number of the graph's revision, which moves from now on when something changes that it depends on.
+        """The number of the graph's revision, which from now on increases with every change that makes plans stale.
 
-        That is a flag or the place of a tensor, or a buffer that was freed or has another usage.  What is made of the
-        tensors after this call is kept with the number, and is as good as new while ``revision.now`` equals it.
-        Costs no Python call per tensor, and no look at any tensor if nothing changed since the last time.
+        Such changes are: a flag or the place of a tensor, a freed buffer, or the usage of a buffer.  Keep the number
+        with what is made of the tensors after this call: that is valid while ``revision.now`` equals the number.
+        Makes no Python call per tensor, and reads no tensor if nothing changed since the last call.
         """
         revision = self.revision
         while True:
@@ -359,12 +363,12 @@ class Graph:
                 self._list_again()
             # Another thread may have placed a tensor in a buffer that does not know the graph yet.
             if before == list(map(_buffer, self.tensors)):
-                if self.positions is None:  # a part tells the buffers of its own tensors only
+                if self.positions is None:  # a part watches the buffers of its own tensors only
                     revision.watched = now
                 return now
 
     def _list_again(self) -> None:
-        """Persistent tensors that were persistent no more know of the graph again."""
+        """Adds the graph again to tensors that lost their place and are intermediates now."""
         pairs = list(zip(*self._unlisted, strict=True))
         for tensor, root in pairs:
             if root.buffer is None:
@@ -376,29 +380,29 @@ class Graph:
 
     @property
     def structure(self) -> tuple[Any, ...]:
-        """What equal graphs have in common whatever their flags and places: what a :class:`Signature` says per tensor.
+        """What a :class:`Signature` says per tensor, without flags and places.
 
-        The same object as long as the graph is not expanded, also for the parts of equal graphs.
+        The same object until the graph is expanded; parts of equal graphs have the same object too.
         """
         if self._structure is None:
             self._structure = tuple(self._entries)
         return self._structure
 
     def check_structure(self, structure: tuple[Any, ...], what: str) -> tuple[Any, ...]:
-        """Raises GraphError unless the graph has this structure; ``what`` is for a graph that has.
+        """Raises GraphError unless the graph has this structure; ``what``, for the message, was made for it.
 
-        Returns the graph's own: kept in the place of the given one, it makes the next comparison one of identities.
+        Returns the graph's own structure: callers keep it, so that the next comparison is one of identities.
         """
         own = self.structure
         if own is not structure and own != structure:
-            raise GraphError(f"{what} is for another graph than {self!r}: neither for it nor for an equal one")
+            raise GraphError(f"{what} was made for another graph, which is not equal to {self!r}")
         return own
 
     def layouts(self) -> Layouts:
-        """Which tensors lie in memory with a layout of its own now, by position, and in which; views with their root.
+        """Positions of the tensors, views included, that now lie in memory with a layout of its own, with its type.
 
-        Kernels are chosen for it (:func:`~ggplug.nodes.groups.signature_of` has the buffer type of every source's
-        root), so a plan serves the graphs that agree in it.  Takes no Python call per tensor.
+        Kernels depend on it (:func:`~ggplug.nodes.groups.signature_of` has the buffer type of every source's root), so
+        a plan can be bound only to graphs with equal layouts.  Makes no Python call per tensor.
         """
         kinds = list(map(_buffer_type, self.tensors))
         own = {kind for kind in set(kinds) if kind is not None and kind.has_own_layout}
@@ -409,7 +413,7 @@ class Graph:
         return tuple(zip(compress(range(len(kinds)), chosen), compress(kinds, chosen), strict=True))
 
     def check_layouts(self, layouts: Layouts, what: str) -> None:
-        """Raises BufferUseError unless the graph's tensors lie in these layouts; ``what`` is for those that do."""
+        """Raises BufferUseError unless the graph has these :meth:`layouts`; ``what``, for the message, needs them."""
         own = self.layouts()
         if own == layouts:
             return
@@ -429,7 +433,7 @@ class Graph:
         last = self._signature
         if last is not None and last[0] == self.revision.now:
             return last[1]
-        # The number of before, and kept together with what was found: other threads may change or ask for it meanwhile.
+        # The number is read first, and kept together with the result: other threads may change or read it meanwhile.
         now = self.watch()
         flags = tuple(map(_flags, self.tensors))
         buffer_types = tuple(map(_buffer_type, self.tensors))
@@ -440,15 +444,15 @@ class Graph:
         return found
 
     def steadily(self, action: Callable[[], T]) -> T:
-        """``action()``, which looks at the places of the graph's tensors several times and must find them unchanged.
+        """The result of ``action()``, during which no other thread changed the places of the graph's tensors.
 
-        Where another thread changes them meanwhile it is repeated; what goes wrong in it then is not told.  Raises
-        TensorStateError if that happens again and again.
+        If another thread changed them, the action is repeated and its error is dropped.  Raises TensorStateError if
+        that happens many times.
         """
         for _ in range(_TRIES):
             buffers = list(map(_buffer, self.tensors))
             flags = list(map(_flags, self.tensors))
-            self._signature = None  # it may be of before a change that the other thread has not announced yet
+            self._signature = None  # another thread may have changed a place and not increased the revision yet
             try:
                 found = action()
             except Exception:
@@ -457,7 +461,7 @@ class Graph:
             else:
                 if self._as_before(buffers, flags):
                     return found
-        raise TensorStateError(f"another thread keeps placing and marking tensors of {self!r}")
+        raise TensorStateError(f"another thread keeps placing or marking tensors of {self!r} during this call")
 
     def _as_before(self, buffers: list[Any], flags: list[int]) -> bool:
         return flags == list(map(_flags, self.tensors)) and all(map(is_, buffers, map(_buffer, self.tensors)))
@@ -475,9 +479,9 @@ class Graph:
         return run.locate(self, self.index[tensor])
 
     def live_with(self, *tensors: Tensor) -> None:
-        """Makes the graph live as long as these tensors of it do, so that they can be read for all that time.
+        """Keeps the graph alive as long as these tensors of it exist, so that they can be read during that time.
 
-        Without it a graph lives as long as its user, or the scheduler that computed it last, holds it.
+        Otherwise a graph exists as long as its user, or the scheduler that computed it last, refers to it.
         """
         held = _Held(self)
         for tensor in tensors:
@@ -501,7 +505,7 @@ class Graph:
         try:
             return self.nodes[position]
         except IndexError:
-            raise GraphError(f"the graph has {len(self.nodes)} nodes, there is no node {position}") from None
+            raise GraphError(f"{self!r} has no node {position}: it has {len(self.nodes)}") from None
 
     def __getitem__(self, name: str) -> Tensor:
         """The first tensor of that name (ggml_graph_get_tensor).  Raises GraphError."""
@@ -515,7 +519,7 @@ class Graph:
         return next((t for t in self.tensors if t.name == name), None)
 
     def users(self) -> dict[Tensor, list[Tensor]]:
-        """For each tensor the nodes that have it as a source, in order."""
+        """For each tensor, the nodes that have it as a source, in order."""
         users: dict[Tensor, list[Tensor]] = {tensor: [] for tensor in self.tensors}
         for node in self.nodes:
             for source in dict.fromkeys(node.src):
@@ -524,7 +528,7 @@ class Graph:
         return users
 
     def clear(self) -> None:
-        """Forgets all tensors (ggml_graph_clear); they themselves stay as they are."""
+        """Removes all tensors from the graph (ggml_graph_clear), and leaves them unchanged."""
         for tensor in self.tensors:
             with _listing:
                 if tensor._graphs is not None:
@@ -542,16 +546,16 @@ class Graph:
 
     def __str__(self) -> str:
         """A table of nodes and leafs (ggml_graph_print)."""
-        return pictures.table(repr(self), self.tensors)
+        return pictures.table(repr(self), self.tensors, self.nodes)
 
     def dot(self) -> str:
         """The graph in Graphviz's language (ggml_graph_dump_dot)."""
         return pictures.dot(self.tensors, self.nodes)
 
     def dump(self, path: str | Path) -> Path:
-        """Writes a picture: ``.dot``, or ``.svg``, ``.png`` or ``.pdf`` where Graphviz's ``dot`` is installed.
+        """Writes a drawing as ``.dot``, or with Graphviz's program ``dot`` as ``.svg``, ``.png`` or ``.pdf``.
 
-        Raises GraphError for another ending, and when ``dot`` is missing or fails, FileKindError for a path that names
+        Raises GraphError for another suffix, and when ``dot`` is missing or fails, FileKindError for a path that names
         a device, FIFO or folder, and other OSErrors.
         """
         return pictures.dump(self.dot(), path)

@@ -1,7 +1,7 @@
-"""The pluggy hooks: how a plugin hands over a backend, decides placements, and watches what runs.
+"""The pluggy hooks: plugins use them to provide a backend, to decide placements, and to observe computations.
 
-A hook is a function with one of the names below, marked with :data:`hookimpl`, in a plugin: a module or any object.
-It takes the arguments that it needs, by name, and may leave out the others::
+A plugin is a module or any object.  It implements a hook by a function with one of the names below, marked with
+:data:`hookimpl`.  The function takes the arguments that it needs, by name, and may leave out the others::
 
     import ggplug as gg
 
@@ -11,10 +11,10 @@ It takes the arguments that it needs, by name, and may leave out the others::
             ...
 
 A backend's plugin is found through its entry point.  A policy or an observer is registered by
-``ggplug.hookspecs.HOOKS.register(plugin)``, or lies in a backend's plugin beside its registration.
+``ggplug.hookspecs.HOOKS.register(plugin)``, or is in the plugin of a backend together with its registration.
 
-*Hooks without listeners cost nothing.*  What calls a hook asks :meth:`Hooks.listeners` once a computation, which
-is a lookup in an empty dictionary, and takes no time stamps if the answer is None.
+*Hooks without listeners cost nothing.*  The scheduler calls :meth:`Hooks.listeners` once per computation, which is a
+lookup in an empty dictionary, and takes no time stamps if the answer is None.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from ggplug.errors import PlacementError, PluginError, told
+from ggplug.errors import PlacementError, PluginError, in_one_line
 
 if TYPE_CHECKING:
     from ggplug.backend import Device, NodeTime, Registration
@@ -51,7 +51,7 @@ log = logging.getLogger("ggplug")
 
 @hookspec
 def ggplug_backend_registration() -> Registration:  # type: ignore[empty-body]
-    """What a backend's plugin hands over.  Called once, when the plugin is loaded.
+    """Returns the registration of a backend.  Called once, when the plugin is loaded.
 
     Must not touch hardware: that happens when ``Registration.devices`` is called, after the registration's
     ``api_version`` was found to fit.
@@ -60,10 +60,10 @@ def ggplug_backend_registration() -> Registration:  # type: ignore[empty-body]
 
 @hookspec(firstresult=True)
 def ggplug_placement(graph: Graph, node: Tensor, devices: Sequence[Device]) -> Device | None:
-    """Decides where a node runs; the first policy with an answer wins.
+    """Decides which device computes a node; the scheduler takes the first answer that is not None.
 
-    ``devices``: those that support the node and can work on its pinned sources, in priority order.  Returns one of
-    them, or None for no opinion.  Pins of the user come before policies.  Called when a graph with a new structure is
+    ``devices``: those that support the node and can access its pinned sources, in priority order.  Returns one of
+    them, or None.  Pins of the user come before policies.  Called when a graph with a new structure is
     split, not when it runs again; the answer must depend on the structure only.
     """
 
@@ -80,8 +80,8 @@ def ggplug_graph_computed(graph: Graph, devices: Sequence[Device], start: int, e
 def ggplug_split_computed(graph: Graph, split: Graph, device: Device, start: int, end: int) -> None:
     """One split of a graph was computed on a device, and the device was waited for.
 
-    ``graph``: the whole; ``split``: its part.  ``start``, ``end``: ``time.perf_counter_ns``.  While a plugin listens
-    splits do not overlap.
+    ``graph``: the whole graph; ``split``: the part.  ``start``, ``end``: ``time.perf_counter_ns``.  While a plugin
+    listens splits do not overlap.
     """
 
 
@@ -89,9 +89,9 @@ def ggplug_split_computed(graph: Graph, split: Graph, device: Device, start: int
 def ggplug_nodes_timed(graph: Graph, device: Device, times: Sequence[NodeTime], groups: Groups) -> None:
     """The nodes of a split (or of a graph that was computed as one) ran, and when.
 
-    ``times``: position in ``graph.tensors`` (-1 for the whole, from devices that cannot tell), start and end in
-    ``time.perf_counter_ns``.  Nodes that are computed together have one entry, at the last of them: ``groups`` names
-    them.  While a plugin listens plans are computed by ``Plan.compute_traced``.
+    ``times``: position in ``graph.tensors`` (-1 for the whole graph, from devices that do not time nodes), start and
+    end in ``time.perf_counter_ns``.  A group has one entry, with the position of its last node: ``groups`` has its
+    members.  While a plugin listens plans are computed by ``Plan.compute_traced``.
     """
 
 
@@ -105,9 +105,9 @@ SPECS = (
 
 
 class Hooks:
-    """Who listens to which hook.  Safe to use from several threads.
+    """The plugins that listen to each hook.  Safe to use from several threads.
 
-    ``epoch`` counts registrations: a scheduler keeps it with what a policy decided, and asks again when it has moved.
+    ``epoch`` counts registrations: a scheduler keeps it with the decisions of policies, and asks again when it differs.
     """
 
     def __init__(self) -> None:
@@ -118,11 +118,11 @@ class Hooks:
         self._active: dict[str, Any] = {}
 
     def register(self, plugin: object, name: str | None = None) -> str:
-        """Makes a plugin's hooks heard; returns the name it is known by.
+        """Registers a plugin's hooks and returns the name of the registration.
 
-        ``name``: by default the module's or the class's.  Raises PluginError if a hook takes arguments that its
-        specification lacks, if there is no such hook, or if the plugin or the name is registered already; then nothing
-        was registered.
+        ``name``: by default the module's or the class's.  Raises PluginError, and registers nothing, if a hook takes
+        arguments that its specification lacks, if there is no such hook, or if the plugin or the name is registered
+        already.
         """
         with self._lock:
             known = self._manager.get_name(plugin)
@@ -152,14 +152,14 @@ class Hooks:
         return name
 
     def _check_plain(self, plugin: object) -> None:
-        # Observers are called one by one, so that one that fails does not keep the others from being called.
+        # Observers are called one by one, so that the others are called if one fails.
         for caller in self._manager.get_hookcallers(plugin) or ():
             for impl in caller.get_hookimpls():
                 if impl.plugin is plugin and (impl.wrapper or impl.hookwrapper):
-                    raise TypeError(f"{caller.name} is marked as a wrapper, and ggplug's hooks have none")
+                    raise TypeError(f"{caller.name} is marked as a wrapper; ggplug's hooks cannot have wrappers")
 
     def unregister(self, plugin: object) -> None:
-        """Silences a plugin; one that is not registered is no error."""
+        """Removes a plugin's hooks; does nothing if it is not registered."""
         with self._lock:
             if self._manager.is_registered(plugin):
                 self._manager.unregister(plugin)
@@ -171,7 +171,7 @@ class Hooks:
         self.epoch += 1
 
     def listeners(self, hook: str) -> Any:
-        """What calls all who listen to a hook (a pluggy HookCaller), or None if none do."""
+        """A pluggy HookCaller that calls all implementations of a hook, or None if there are none."""
         return self._active.get(hook)
 
     def implementations(self, hook: str, plugin: object) -> list[Any]:
@@ -180,7 +180,7 @@ class Hooks:
         return [] if caller is None else [impl.function for impl in caller.get_hookimpls() if impl.plugin is plugin]
 
     def notify(self, hook: str, **facts: Any) -> None:
-        """Tells all observers; one that fails is logged, and the others are called."""
+        """Calls all observers of a hook; an error of one is logged, and the others are called."""
         caller = self._active.get(hook)
         if caller is None:
             return
@@ -191,9 +191,9 @@ class Hooks:
                 log.exception("the observer %s failed in %s", impl.plugin_name, hook)
 
     def place(self, graph: Graph, node: Tensor, devices: Sequence[Device]) -> tuple[Device, str] | None:
-        """The device that a policy wants for a node and the policy's name, or None if none has an opinion.
+        """The device that a policy chose for a node and the policy's name, or None if no policy chose one.
 
-        Raises PlacementError if a policy fails or names a device that it was not offered.
+        Raises PlacementError if a policy raises, or chooses a device that is not in ``devices``.
         """
         caller = self._active.get("ggplug_placement")
         if caller is None:
@@ -203,13 +203,14 @@ class Hooks:
             try:
                 device = impl.function(*[facts[name] for name in impl.argnames])
             except Exception as error:
-                why = f"the placement policy {impl.plugin_name} failed for {node!r}: {told(error)}"
+                why = f"the placement policy {impl.plugin_name} failed for {node!r}: {in_one_line(error)}"
                 raise PlacementError(why) from error
             if device is not None:
                 if device not in devices:
                     offered = ", ".join(d.name for d in devices) or "none"
                     raise PlacementError(
-                        f"the placement policy {impl.plugin_name} wants {device!r} for {node!r}, not one of {offered}",
+                        f"the placement policy {impl.plugin_name} chose {device!r} for {node!r}; "
+                        f"it must choose one of {offered}",
                         got=device,
                         tensor=node,
                     )

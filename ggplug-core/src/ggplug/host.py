@@ -1,6 +1,6 @@
-"""Host memory as buffers, and values in and out without copying.
+"""Buffers in host memory, and tensors and arrays that share it without copying.
 
-Plain host memory belongs to no device; whichever device says so can work in it.
+Plain host memory belongs to no device; every device whose ``supports_buffer_type`` accepts it can compute in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ggplug.types import BF16, F16, F32, I8, I16, I32, I64, BufferUsage, Type, a
 from ggplug.values.arrays import as_array, as_bytes, strided
 
 ALIGNMENT = 64
-"""Bytes of a cache line and of the widest vector registers there are."""
+"""Bytes of a cache line, and of the widest vector registers."""
 
 _BY_DTYPE: dict[str, Type] = {
     "float64": F32,
@@ -37,8 +37,8 @@ _BY_DTYPE: dict[str, Type] = {
 class HostBuffer(Buffer):
     """Bytes in this process's memory, a contiguous array of uint8; ``owner`` keeps them alive.
 
-    They may not be written if ``memory`` is read-only, or ``owner`` an array that is.  An array that is made read-only
-    later is refused from then on by ``set`` and the like, and by computations when their memory is bound next.  Raises
+    The buffer is read-only if ``memory`` is, or if ``owner`` is a read-only array.  If the array is made read-only
+    later, ``set`` and other writes raise from then on, and computations when their memory is bound next.  Raises
     TypeMismatchError, ParameterError.
     """
 
@@ -96,31 +96,32 @@ class HostBufferType(BufferType):
         return True
 
     def _alloc(self, size: int) -> HostBuffer:
-        if size > _ASSUMED:  # what the system tells of its memory takes longer to read than most buffers to allocate
+        if size > _ASSUMED:  # reading the size of free memory takes longer than allocating most buffers
             free, total = memory()
             if total is not None and size > total:
                 raise OutOfMemoryError(
-                    f"{self.name}: {size} bytes were asked for, the machine has {total}", requested=size, free=free
+                    f"{self.name}: cannot allocate {size} bytes, the machine has {total}", requested=size, free=free
                 )
         try:
             block = np.empty(size + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError):  # ValueError: more than there are addresses
             free = memory().free
             raise OutOfMemoryError(
-                f"{self.name}: no memory for {size} bytes ({free} free)", requested=size, free=free
+                f"{self.name}: cannot allocate {size} bytes ({free} free)", requested=size, free=free
             ) from None
         start = -block.ctypes.data % ALIGNMENT
         return HostBuffer(self, block[start : start + size])
 
     def wrap(self, data: Any, *, usage: BufferUsage = BufferUsage.ANY) -> HostBuffer:
-        """A buffer over memory that the caller provides: an array, memory map or anything with the buffer protocol.
+        """A buffer over memory of the caller: an array, a memory map or anything with the buffer protocol.
 
-        Nothing is copied; the object is kept alive, and while it is used in place NumPy refuses to resize it, and
-        Python to close it (a memory map, shared memory) or to release it.  Only ``array.resize(..., refcheck=False)``
-        takes the memory away nevertheless.  Read-only memory gives a buffer that refuses writes.
+        Nothing is copied, and the buffer keeps the object alive.  While it is used in place, NumPy refuses to resize
+        it, and Python to close it (a memory map, shared memory) or to release it; only
+        ``array.resize(..., refcheck=False)`` frees the memory nevertheless.  Over read-only memory the buffer is
+        read-only.
 
-        Raises ParameterError if the memory has gaps; TypeMismatchError for what has no memory that could be used in
-        place: lists, arrays of Python objects, arrays of another device.
+        Raises ParameterError if the memory is not contiguous; TypeMismatchError for objects whose memory cannot be used
+        in place: lists, arrays of Python objects, arrays of another device.
         """
         array = as_array(_memory_of(data))
         if not array.flags.c_contiguous:
@@ -131,12 +132,12 @@ class HostBufferType(BufferType):
 
 
 def _memory_of(data: Any) -> Any:
-    """What can be made an array without copying.  Raises TypeMismatchError."""
+    """``data``, if an array can be made of it without copying.  Raises TypeMismatchError."""
     if isinstance(data, np.ndarray) or hasattr(data, "__array_interface__") or hasattr(data, "__dlpack__"):
         return data
     try:
         return memoryview(data)
-    except (TypeError, ValueError, BufferError) as error:  # no such object; closed; released
+    except (TypeError, ValueError, BufferError) as error:  # no buffer; closed; released
         raise TypeMismatchError(
             f"a {type(data).__name__} has no memory that can be used in place: {error}",
             got=type(data),
@@ -145,18 +146,18 @@ def _memory_of(data: Any) -> Any:
 
 
 _ASSUMED = 1 << 20
-"""Bytes that every machine has."""
+"""Bytes that every machine is assumed to have."""
 
 HOST = HostBufferType()
 """Host memory that belongs to no device."""
 
 
 def memory() -> Memory:
-    """Free and total bytes of the machine's memory, or None where the system does not tell."""
+    """Free and total bytes of the machine's memory, or None where the system does not report them."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields: dict[str, int] = {}
-            for line in file:  # the two are among the first of fifty
+            for line in file:  # both are among the first of fifty lines
                 name, _, value = line.partition(":")
                 if name in ("MemAvailable", "MemTotal"):
                     fields[name] = int(value.split()[0]) * 1024
@@ -191,13 +192,12 @@ def _windows_memory() -> Memory:
 
 
 def tensor(values: Any, type: Type | str | None = None, *, name: str = "", copy: bool = True) -> Tensor:
-    """A persistent tensor in host memory with the given values.
+    """A persistent tensor in host memory with these values.
 
-    ``values``: as for :meth:`Tensor.set`; its shape becomes the tensor's.  ``type``: by default the array's own,
-    with float64 becoming F32 and Python's integers I32.  ``copy=False`` shares memory with a contiguous array of
-    just that type, so later changes to the array show in the tensor; a read-only array gives a tensor that cannot be
-    written.  Raises ShapeError, TypeMismatchError; BufferUseError if the array's address is no multiple of its
-    elements' size.
+    ``values``: as for :meth:`Tensor.set`; its shape becomes the tensor's.  ``type``: by default the array's own, F32
+    for float64, and I32 for Python's integers.  ``copy=False``: the tensor shares memory with a contiguous array of
+    that very type, so later changes of the array change the tensor; over a read-only array the tensor is read-only.
+    Raises ShapeError, TypeMismatchError; BufferUseError if the array's address is no multiple of its elements' size.
     """
     array = as_array(values)
     kind = _default_type(array, values) if type is None else as_type(type)
@@ -223,16 +223,16 @@ def _default_type(array: npt.NDArray[Any], values: Any) -> Type:
         return I32
     kind = _BY_DTYPE.get(array.dtype.name)
     if kind is None:
-        raise TypeMismatchError(f"no default type for {array.dtype} values: give type=...", got=array.dtype)
+        raise TypeMismatchError(f"no default type for {array.dtype} values: pass type=...", got=array.dtype)
     return kind
 
 
 def asarray(tensor: Tensor) -> npt.NDArray[Any]:
     """A zero-copy array of a tensor in host memory, in ``tensor.shape``, with the tensor's strides.
 
-    While the array lives the buffer refuses to be freed.  It is read-only if the memory is.  BF16 shows its bits, block
-    types their blocks, four-dimensional.  Raises BufferUseError if the bytes are not in host memory, TensorStateError
-    if there are none.
+    The buffer cannot be freed while the array exists.  The array is read-only if the memory is.  BF16 becomes uint16,
+    its bits; block types become a four-dimensional array of blocks.  Raises BufferUseError if the bytes are not in host
+    memory, TensorStateError if the tensor has none.
     """
     raw = tensor.access(lambda buffer, offset: _exported(tensor, buffer, offset))
     array = strided(raw, tensor)
@@ -253,7 +253,7 @@ def _exported(tensor: Tensor, buffer: Buffer, offset: int) -> Bytes:
 
 
 def _owner_of(array: npt.NDArray[Any]) -> Any:
-    """The object at the end of an array's chain of bases: it lives as long as any view."""
+    """The last object in an array's chain of bases, which exists as long as any view of it."""
     base: Any = array
     while getattr(base, "base", None) is not None:
         base = base.base

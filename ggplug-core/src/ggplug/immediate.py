@@ -1,4 +1,4 @@
-"""For people in a hurry: a result at once, on the best devices there are."""
+"""Computes tensors with one call, on the best available devices."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _threads = threading.local()
 def compute(*tensors: Tensor, backends: Sequence[Backend | Device] | None = None) -> Tensor | tuple[Tensor, ...]:
     """Computes tensors and returns them: ``gg.compute(gg.mul_mat(w, x)).numpy()``.
 
-    Builds a graph, marks the tensors as outputs, runs it, and keeps the results in host memory, where they can be
-    read as long as the tensors live.  Everything else that was computed on the way is dropped.
+    Builds a graph, marks the tensors as outputs, computes it, and keeps the results in host memory, where they can be
+    read as long as the tensors exist.  Intermediates are not kept.
 
     ``backends``: streams or devices in order of priority.  By default the best device and the CPU, with one scheduler
-    for each thread, which remembers the structures of graphs; so equal graphs are planned only once.
+    for each thread, which keeps the plans of graphs; so equal graphs are planned only once.
 
     Raises TensorStateError if a leaf has no values (make it with ``gg.tensor``), PlacementError if no device can
     compute a node, and what devices raise.
@@ -54,7 +54,7 @@ def compute(*tensors: Tensor, backends: Sequence[Backend | Device] | None = None
 def default_scheduler() -> Scheduler:
     """This thread's scheduler on the best device and the CPU.  Raises DeviceNotFoundError if there is no device.
 
-    Within a computation, in a Python function of the graph, it is another one.
+    A call from within a computation, by a Python function of the graph, gets another scheduler.
     """
     schedulers: list[Scheduler] = _threads.__dict__.setdefault("schedulers", [])
     for scheduler in schedulers:
@@ -68,7 +68,7 @@ def default_scheduler() -> Scheduler:
 
 
 def _best(node: Tensor, streams: Sequence[Backend]) -> Backend | None:
-    """The best device that can compute a node, even over values from host memory; weights stay where they were put."""
+    """The policy of :func:`compute`: the first device that computes the node; weights are not copied to others."""
     placed = (source.root.buffer for source in node.src if source is not None)
     if not streams or any(buffer is not None and buffer.usage is BufferUsage.WEIGHTS for buffer in placed):
         return None
@@ -82,9 +82,10 @@ def _compute(scheduler: Scheduler, graph: Graph, tensors: Sequence[Tensor]) -> N
 
 
 class _Results(Allocation):
-    """The outputs of a graph in host memory of their own; nothing else of the graph is kept.
+    """Copies of a graph's outputs in host memory; no other tensor of the graph is kept.
 
-    Also those that earlier computations asked for, since these are computed anew and read from the latest graph.
+    Outputs of earlier computations that are in this graph too are copied again, since they are read from the latest
+    graph.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -108,7 +109,7 @@ class _Results(Allocation):
     def not_kept(self, graph: Graph, position: int) -> TensorStateError:
         tensor = graph.tensors[position]
         return TensorStateError(
-            f"{tensor!r} was computed on the way to something else and not kept",
+            f"{tensor!r} is an intermediate result of compute(), which was not kept",
             tensor=tensor,
-            remedy="give it to compute() as well",
+            remedy="pass it to compute() as well",
         )

@@ -1,18 +1,18 @@
-"""Patterns: the chains of ops that a device computes together, each declared once and written like its formula.
+"""Patterns: chains of ops that a device computes as a group, each declared once like a formula.
 
-``of`` gives a class of ops that may be written as a function; the parameters of the formula are *holes*, which any
-tensor fills that the chain does not compute itself::
+``of`` returns a function that stands for ops of some classes in a formula.  The parameters of the formula are *holes*:
+tensors that the group reads and does not compute::
 
     NORM, SCALED, SHIFTED = of(Norm, RmsNorm, name="norm"), of(Mul), of(Add)
     NORM_AFFINE = pattern("norm_affine", lambda x, w, b: SHIFTED(SCALED(NORM(x), w), b), inplace=("x",))
 
 A hole that occurs twice is the same tensor twice; one with the default None may be absent.  The two sources of Add and
-Mul may be in either order.  ``viewed(step)`` stands for a result of a step or any view of it, ``maybe(step, x)`` for a
-step or, where it is not there, for the ``x`` that it would have read.  A run of elementwise ops, perhaps behind a step
-of another kind, is a :func:`chain`.
+Mul may be in either order.  ``viewed(node)`` is the node's result or any view of it.  ``maybe(op, x)`` is ``op(x)`` if
+the graph has that node, else ``x``.  A :func:`chain` is a sequence of elementwise ops, optionally after a formula.
 
-A device lists its patterns, the preferred ones first, and its ``match`` asks each for the ``names`` of a group: a
-pattern's holes and steps by name, or None.  Shapes, types and strides are the kernel's own affair: it declines.
+A device lists its patterns, the preferred ones first.  Its ``match`` calls ``names`` of each for a group, which returns
+the tensors by the names of holes and nodes, or None.  Patterns do not check shapes, types and strides; ``match`` does,
+and declines.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Hole:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """A node of the group: an op of one of these classes over these sources.  Sources left out have to be absent."""
+class PatternNode:
+    """A node of a formula: an op of one of ``kinds`` with these sources.  Further sources of the op must be absent."""
 
     kinds: tuple[type[Operation], ...]
     name: str
@@ -53,48 +53,49 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Viewed:
-    """The result of a step, or any view of it."""
+    """The result of a node of a formula, or any view of it."""
 
-    step: Step
+    node: PatternNode
 
 
 @dataclass(frozen=True, eq=False)
 class Maybe:
-    """A step, or what stands for its source where the step is not there."""
+    """A node of a formula that may be missing; then ``source`` takes its place."""
 
-    step: Step
+    node: PatternNode
     source: Element
 
 
-Element = Hole | Step | Viewed | Maybe
-E = TypeVar("E", Hole, Step, Viewed, Maybe)
+Step = PatternNode  # the name that backends written for this version of the interface import
+Element = Hole | PatternNode | Viewed | Maybe
+E = TypeVar("E", Hole, PatternNode, Viewed, Maybe)
 
 
 class Found(NamedTuple):
-    """Where a pattern was found: its nodes in no particular order, and the tensors that its names stand for."""
+    """A match of a pattern: the nodes, and the tensors by the names of holes and nodes."""
 
     nodes: frozenset[Tensor]
     names: Names
 
 
-def of(*kinds: type[Operation], name: str = "") -> Callable[..., Step]:
-    """An op of these classes, to be written as a function of its sources; ``name`` is by default the first op's."""
+def of(*kinds: type[Operation], name: str = "") -> Callable[..., PatternNode]:
+    """A function from sources to a node with an op of these classes; ``name``: by default the first op's."""
     called = name or kinds[0].name or kinds[0].__name__.lower()
-    return lambda *sources: Step(kinds, called, sources)
+    return lambda *sources: PatternNode(kinds, called, sources)
 
 
-def viewed(step: Step) -> Viewed:
-    """The result of a step, or any view of it."""
-    return Viewed(step)
+def viewed(node: PatternNode) -> Viewed:
+    """The result of a node, or any view of it."""
+    return Viewed(node)
 
 
-def maybe(step: Callable[[E], Step], source: E) -> Maybe:
-    """``step(source)``, which is preferred, or the ``source`` alone."""
-    return Maybe(step(source), source)
+def maybe(op: Callable[[E], PatternNode], source: E) -> Maybe:
+    """``op(source)`` if the graph has that node, else ``source``."""
+    return Maybe(op(source), source)
 
 
 def is_one_of(op: Operation | None, kinds: tuple[type[Operation], ...]) -> bool:
-    """Whether patterns for these classes hold for an op: as ``isinstance``, but for ops of other packages."""
+    """As ``isinstance``, but false for an op of another package that derives from one of these classes."""
     return isinstance(op, kinds) and any(kind in kinds for kind in op.kinds)
 
 
@@ -106,17 +107,16 @@ class Pattern(ABC):
 
     @abstractmethod
     def find(self, last: Tensor, free: Container[Tensor], lone: Callable[[Tensor], bool]) -> Iterator[Found]:
-        """Where the chain is found that ends at ``last``, the preferred places first.
+        """The matches of the pattern that end at ``last``, the preferred ones first.
 
-        ``last``: a node whose op is one of ``kinds``.  ``free``: nodes that may belong to it.  ``lone``: whether
-        nothing but one node needs a result.
+        ``last``: a node whose op is one of ``kinds``.  ``free``: nodes that may belong to a match.  ``lone``: whether
+        one node needs a result and nothing else does.
         """
 
     def names(self, group: Group) -> Names | None:
-        """What the pattern's names stand for in a group; None if the group is something else.
+        """The group's tensors by the names of the pattern's holes and nodes; None if the group is no match.
 
-        Every group that core forms where :meth:`find` found the pattern has names: a result that only one node of its
-        graph needs is one that only one node of the group reads, and that is not kept.
+        Every group that core forms from a match of :meth:`find` has names.
         """
         if not is_one_of(group.node.op, self.kinds):
             return None
@@ -134,18 +134,18 @@ class Pattern(ABC):
 
     @abstractmethod
     def inplace(self, names: Names, group: Group) -> tuple[Tensor, ...]:
-        """The group's sources whose bytes its result may take over, if the allocator finds that possible."""
+        """The group's sources whose bytes its result may take, if the allocator decides so."""
 
     def __repr__(self) -> str:
         return f"<Pattern {self.name}>"
 
 
 class Formula(Pattern):
-    """A chain of fixed shape; see :func:`pattern`."""
+    """A pattern with a fixed number of nodes; see :func:`pattern`."""
 
-    def __init__(self, name: str, formula: Callable[..., Step | Maybe], inplace: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, formula: Callable[..., PatternNode | Maybe], inplace: Sequence[str] = ()) -> None:
         self.name = name
-        self._last, holes = _written(name, formula)
+        self._last, holes = _evaluated(name, formula)
         self.kinds = _kinds_of(self._last)
         unknown = [hole for hole in inplace if hole not in holes]
         if unknown:
@@ -161,22 +161,22 @@ class Formula(Pattern):
 
 
 class Chain(Pattern):
-    """A run of elementwise ops; see :func:`chain`."""
+    """A sequence of elementwise ops; see :func:`chain`."""
 
     def __init__(
         self,
         name: str,
         kinds: tuple[type[Operation], ...],
-        start: Callable[..., Step | Maybe] | None,
+        start: Callable[..., PatternNode | Maybe] | None,
         inplace: bool,
         at_most: int,
     ) -> None:
         self.name = name
         self.kinds = kinds
-        self._start: Step | Maybe | None = None
+        self._start: PatternNode | Maybe | None = None
         self._holes: frozenset[str] = frozenset()
         if start is not None:
-            self._start, self._holes = _written(name, start)
+            self._start, self._holes = _evaluated(name, start)
         self._may_overwrite = inplace
         self._at_most = at_most
 
@@ -205,10 +205,10 @@ class Chain(Pattern):
         return tuple(s for s in group.sources if s not in taken) if self._may_overwrite else ()
 
 
-def pattern(name: str, formula: Callable[..., Step | Maybe], *, inplace: Sequence[str] = ()) -> Formula:
-    """A chain of fixed shape.
+def pattern(name: str, formula: Callable[..., PatternNode | Maybe], *, inplace: Sequence[str] = ()) -> Formula:
+    """The pattern of a formula.
 
-    ``inplace``: names of holes whose bytes the result may take over: the kernel reads there nothing that it has
+    ``inplace``: names of holes whose bytes the result may take, because the kernel never reads an element that it has
     overwritten.  Default none.  Raises ParameterError for a name that is used twice, or is no hole's.
     """
     return Formula(name, formula, inplace)
@@ -217,38 +217,38 @@ def pattern(name: str, formula: Callable[..., Step | Maybe], *, inplace: Sequenc
 def chain(
     name: str,
     *kinds: type[Operation],
-    start: Callable[..., Step | Maybe] | None = None,
+    start: Callable[..., PatternNode | Maybe] | None = None,
     inplace: bool = False,
     at_most: int = 8,
 ) -> Chain:
-    """A run of ops of these classes, each on the result of the one before, which nothing else reads; all of one shape.
+    """A sequence of ops of these classes, of one shape, each on the result of the last, which nothing else reads.
 
-    ``start``: a formula that the first of them has as a source, such as a product.  Without it a run has at least two
-    nodes.  ``inplace``: whether the result may take over the bytes of sources of the run (those of ``start`` never).
-    ``at_most``: nodes of a run, ``start`` not counted.
+    ``start``: a formula, such as a product, whose result the first op reads.  Without it the sequence has at least two
+    nodes.  ``inplace``: whether the result may take the bytes of the sequence's sources (never those of ``start``).
+    ``at_most``: maximal number of nodes, those of ``start`` not counted.
     """
     return Chain(name, kinds, start, inplace, at_most)
 
 
-def _written(name: str, formula: Callable[..., Step | Maybe]) -> tuple[Step | Maybe, frozenset[str]]:
-    """A formula's last step, and the names of its holes."""
+def _evaluated(name: str, formula: Callable[..., PatternNode | Maybe]) -> tuple[PatternNode | Maybe, frozenset[str]]:
+    """The last node of a formula, and the names of its holes."""
     parameters = inspect.signature(formula).parameters.values()
     holes = [Hole(parameter.name, parameter.default is None) for parameter in parameters]
     last = formula(*holes)
-    steps: dict[str, Step] = {}
+    nodes: dict[str, PatternNode] = {}
 
     def visit(element: Element) -> None:
         if isinstance(element, Viewed):
-            visit(element.step)
+            visit(element.node)
         elif isinstance(element, Maybe):
-            visit(element.step)
+            visit(element.node)
             visit(element.source)
-        elif isinstance(element, Step) and steps.get(element.name) is not element:
-            if element.name in steps or any(hole.name == element.name for hole in holes):
+        elif isinstance(element, PatternNode) and nodes.get(element.name) is not element:
+            if element.name in nodes or any(hole.name == element.name for hole in holes):
                 raise ParameterError(
-                    f"pattern {name!r} has the name {element.name!r} twice: give of(..., name=)", got=element.name
+                    f"pattern {name!r} has the name {element.name!r} twice: pass of(..., name=)", got=element.name
                 )
-            steps[element.name] = element
+            nodes[element.name] = element
             for source in element.sources:
                 visit(source)
 
@@ -259,32 +259,32 @@ def _written(name: str, formula: Callable[..., Step | Maybe]) -> tuple[Step | Ma
 def _kinds_of(last: Element) -> tuple[type[Operation], ...]:
     """The classes of op that the last node of a formula may have."""
     if isinstance(last, Maybe):
-        return *last.step.kinds, *_kinds_of(last.source)
-    return last.kinds if isinstance(last, Step) else ()
+        return *last.node.kinds, *_kinds_of(last.source)
+    return last.kinds if isinstance(last, PatternNode) else ()
 
 
 def _places(
-    last: Step | Maybe, tensor: Tensor | None, free: Container[Tensor], holes: frozenset[str]
+    last: PatternNode | Maybe, tensor: Tensor | None, free: Container[Tensor], holes: frozenset[str]
 ) -> Iterator[Found]:
-    """Where a formula is found that ends at ``tensor``."""
+    """The matches of a formula that end at ``tensor``."""
     if tensor is None:
         return
     for names in _bind(last, tensor, {}, free):
-        steps = [found for name, found in names.items() if name not in holes]
-        nodes = frozenset(steps)
+        computed = [found for name, found in names.items() if name not in holes]
+        nodes = frozenset(computed)
         outside = (names[hole] for hole in holes if hole in names)
-        if len(nodes) == len(steps) and all(hole not in nodes and hole.root not in nodes for hole in outside):
+        if len(nodes) == len(computed) and all(hole not in nodes and hole.root not in nodes for hole in outside):
             yield Found(nodes, names)
 
 
 def _bind(element: Element | None, tensor: Tensor | None, names: Names, free: Container[Tensor]) -> Iterator[Names]:
-    """Every way in which an element of a formula, or None for no source, stands for a tensor beside what is found."""
+    """All extensions of ``names`` by which an element of a formula matches a tensor; None matches an absent source."""
     if element is None:
         if tensor is None:
             yield names
         return
     if isinstance(element, Maybe):
-        yield from _bind(element.step, tensor, dict(names), free)
+        yield from _bind(element.node, tensor, dict(names), free)
         yield from _bind(element.source, tensor, names, free)
         return
     if isinstance(element, Hole):
@@ -297,7 +297,7 @@ def _bind(element: Element | None, tensor: Tensor | None, names: Names, free: Co
     if isinstance(element, Viewed):
         while tensor is not None and tensor.op is not None and tensor.op.is_view:
             tensor = tensor.src[0]
-        element = element.step
+        element = element.node
     if tensor is None or not is_one_of(tensor.op, element.kinds) or tensor not in free:
         return
     if names.get(element.name, tensor) is not tensor or len(element.sources) > len(tensor.src):

@@ -1,32 +1,15 @@
-"""Who uses what now: buffers, streams and teams of threads that several Python threads share.
+"""Who uses what now: buffers, streams and thread teams that several threads share.
 
-A *claim* says what a thread needs while it does something: things that it has for itself, and things that it shares
-with others.  Two claims conflict if one has for itself what the other needs.
+A *claim* says what a thread needs inside a ``with`` block: things for itself, and things that it shares with others.
+A computation has the thread team, or the stream, for itself and shares the buffers of its graph; ``set``, ``get``,
+``free`` and the like have buffers for themselves.  Two claims conflict if one has for itself what the other needs.  A
+claim waits for those that conflict with it and came before it.  A thread may claim more inside of a claim; where it
+would wait for itself, directly or by way of other threads, it gets :class:`~ggplug.errors.BusyError`.
 
-=====================================================  ==================  =========================
-what a thread does                                     has for itself      shares
-=====================================================  ==================  =========================
-computes in host memory                                what it computes    the buffers of the graph
-                                                       with (its team)
-gives work to a stream                                 the stream          the buffers of the work
-``set``, ``get``, ``clear``, ... and ``free``          the buffers
-=====================================================  ==================  =========================
-
-So a buffer is neither changed nor freed under a computation, and no computation begins in memory that was freed.
-
-Claims that conflict wait for each other, in the order in which they came; otherwise a thread that computes in a loop
-would keep all others out.  A claim is granted as a whole or not at all.  A thread may claim more while it holds
-something; where it would then wait for itself, directly or because the thread that it waits for waits for it, it gets
-:class:`~ggplug.errors.BusyError` instead.  That is the case of an abort callback, a signal handler or a
-finalizer that computes with, or frees, what the interrupted computation uses.
-
-A claim costs next to nothing as long as no other thread holds or wants one: it is published in :data:`HELD`, and that
-is all.  Two threads that publish at the same moment see each other, because each looks after it has published; this
-relies on Python's lock, which makes such steps take place one after the other.
-
-Python handles signals at the entry of functions, so Ctrl-C can keep a claim's ``__exit__`` from ending it.  A claim
-whose ``with`` block its thread has left counts for nothing (:mod:`ggplug.system.stacks`); that is asked only where a
-claim is in the way of another one, or around one of the same thread.
+How it is done: :data:`HELD` has the claims of all threads in order.  Python looks for an interrupt (Ctrl-C), and lets
+another thread run, when a function begins and when one that is written in C has returned.  So what is written here
+without a call happens at once.  A claim is in force while its lock is locked, and the lock's own ``__exit__``, written
+in C, ends it: no interrupt comes before that, as it can with one that is written in Python.
 """
 
 from __future__ import annotations
@@ -35,15 +18,17 @@ import atexit
 import contextlib
 import functools
 import os
-import sys
 import threading
 import time
+from _thread import LockType, allocate_lock
 from collections.abc import Callable, Collection, Iterable
+from operator import attrgetter
+from queue import Empty, SimpleQueue
 from threading import get_ident
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from weakref import ref
 
 from ggplug.errors import BusyError
-from ggplug.system.stacks import Entered, is_inside
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,99 +39,102 @@ CLOSED, OPEN, FREEING = range(3)
 CLOSED (native code computes): nothing.  OPEN (Python code works with it): to access it.  FREEING: also to free it.
 """
 
-Held: TypeAlias = tuple[Any, Collection[Any], Collection[Any], int, Entered | None]
-"""``(outer, own, shared, kind, entered)``: what a thread holds, and the claim within which it was made, or None.
-
-``entered``: the ``with`` block that it belongs to; None where an interrupt cannot leave it behind.
-"""
-
-HELD: dict[int, Held] = {}
-"""What each thread holds, by :func:`threading.get_ident`.  Only the thread itself changes its entry."""
-
-
-class _Waiting:
-    """A claim that has to wait.
-
-    ``nested``: the thread holds something; then it does not stand in line.  ``woken``: a lock that is released to wake
-    the thread.
-    """
-
-    __slots__ = ("nested", "own", "shared", "thread", "woken")
-
-    def __init__(self, thread: int, own: Collection[Any], shared: Collection[Any], nested: bool) -> None:
-        self.thread = thread
-        self.own = own
-        self.shared = shared
-        self.nested = nested
-        self.woken = threading.Lock()
-        self.woken.acquire()
-
-
-WAITING: list[_Waiting] = []
-"""Claims that wait, in the order in which they came.  While there are any, :func:`settle` has to be asked."""
-
 NOTHING: frozenset[Any] = frozenset()
 
-_LOOK_AGAIN = 0.25
-"""Seconds after which a waiting thread looks again, in case that Ctrl-C kept another one from waking it."""
+_LOOK_AGAIN = 0.05
+"""Seconds after which a thread that waits looks again: nobody wakes it when a claim ends that somebody keeps."""
 _LEAVE_WITHIN = 5.0
 """Seconds that leaving the interpreter waits for other threads that compute: until a queue has run empty, say."""
 
-_deciding = threading.RLock()
-"""Held while a thread that waits finds out whether it may go on.
 
-A lock of Python's own, which ``with`` gives back whatever interrupts its block; a Condition has an ``__exit__`` that an
-interrupt can skip.
+class Held:
+    """A claim of a thread, which is in force, or waits until it is.
+
+    ``thread``: by :func:`threading.get_ident`.  ``own``, ``shared``, ``kind``: what it needs.  ``granted``: it does not
+    wait any more.  ``nested``: the thread holds other things; then it waits for what is in force alone, not for
+    claims that wait, too.  ``lock``: a weak reference to the lock that is locked while the claim lasts; None where it
+    lasts as long as it is in :data:`HELD`.
+    """
+
+    thread: int
+    own: Collection[Any] = ()
+    shared: Collection[Any] = NOTHING
+    kind = OPEN
+    granted = False
+    nested = False
+    lock: Callable[[], LockType | None] | None = None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it has not ended; only for what is in :data:`HELD`."""
+        if self.lock is None:
+            return True
+        lock = self.lock()
+        return lock is not None and lock.locked()
+
+
+HELD: dict[Any, Held] = {}
+"""All claims in the order in which they came; some may have ended.
+
+The keys are weak references to locks, so a claim goes when its block has ended.  Nothing else may refer to a key: one
+that is taken out earlier must not be there any more when its lock goes.
 """
+
+WAITING: dict[Held, SimpleQueue[object]] = {}
+"""The claims that wait, each with a queue; whatever is put into that makes the thread look again."""
+
+_grants = 0
+"""How many claims were granted while there were others."""
 _leaving = 0
 """The thread that leaves the interpreter; 0 while none does."""
 _ending: list[threading.Thread] = []
 """The threads that were ended because of it."""
 
 
+class _Exit(property):
+    """The ``__exit__`` of a claim: that of its lock.  ``contextlib.ExitStack`` calls it by the class."""
+
+    def __call__(self, claim: Claim, *exc: object) -> None:
+        claim._lock.release()
+
+
 class Claim:
     """What a thread needs inside a ``with`` block.  Entering waits; raises BusyError."""
 
-    __slots__ = ("_held", "_ident", "_kind", "_own", "_shared")
-
-    DEPTH = 1
-    """How many calls the ``with`` statement is away from :meth:`__enter__`: more where a subclass calls it."""
+    __slots__ = ("_kind", "_lock", "_own", "_shared")
 
     def __init__(self, own: Collection[Any], shared: Collection[Any] = NOTHING, kind: int = CLOSED) -> None:
         self._own = own
         self._shared = shared
         self._kind = kind
+        self._lock = allocate_lock()
 
     def __enter__(self) -> None:
-        ident = self._ident = get_ident()
-        frame = sys._getframe(self.DEPTH)
-        entered = frame, frame.f_lasti
-        outer = HELD.get(ident)
-        if outer is not None:
-            outer = living(ident, outer, entered)
-        self._held: Held | None = (outer, self._own, self._shared, self._kind, entered)
+        lock = self._lock
+        if lock.locked():
+            raise BusyError("a claim is for one block at a time: make one for each", thing=self)
+        held = Held()
+        held.thread, held.own, held.shared, held.kind = get_ident(), self._own, self._shared, self._kind
+        held.lock = key = ref(lock)
         try:
-            HELD[ident] = held = self._held
-            if outer is not None or WAITING or len(HELD) != 1:
-                settle(ident, held)
+            lock.acquire()
+            HELD[ref(lock, HELD.pop)] = held
+            if [*HELD] == [key]:
+                held.granted = True
+            else:
+                settle(held)
         except BaseException:
-            let_go(ident, outer)
+            HELD.pop(key, None)
+            lock.release()
+            wake()
             raise
 
-    def __exit__(self, *exc: object) -> None:
-        # No call before the claim has ended: an interrupt strikes at calls.
-        ident, held = self._ident, self._held
-        self._held = None  # it holds the frame, which may hold this claim
-        published: Held | None = HELD[ident] if ident in HELD else None  # noqa: SIM401 - get() would be a call
-        while published is not None and published is not held:
-            published = published[0]  # claims within this one that an interrupt left behind
-        if published is not None:
-            if published[0] is None:
-                del HELD[ident]
-            else:
-                HELD[ident] = published[0]
-        if WAITING:
-            wake()
+    if TYPE_CHECKING:
+
+        def __exit__(self, *exc: object) -> None: ...
+
+    else:
+        __exit__ = _Exit(attrgetter("_lock.__exit__"))
 
 
 def accessing(*buffers: Any) -> Claim:
@@ -167,6 +155,15 @@ def using(buffers: Collection[Any]) -> Claim:
     return Claim((), buffers, OPEN)
 
 
+def locked(*things: Any) -> Claim:
+    """What one thread does at a time with anything that is hashable."""
+    return Claim(things)
+
+
+turn = locked
+"""The former name of :func:`locked`."""
+
+
 def present() -> Claim:
     """Being in native code that gives Python's lock away: leaving the interpreter waits until the thread is out of it.
 
@@ -176,9 +173,14 @@ def present() -> Claim:
     return Claim((), NOTHING, OPEN)
 
 
-def turn(*things: Any) -> Claim:
-    """What one thread does at a time with anything that is hashable."""
-    return Claim(things)
+def present_while(thing: object) -> None:
+    """As inside of :func:`present`, as long as an object lives."""
+    if _leaving:
+        end_thread_if_leaving()
+    held = Held()
+    held.thread = get_ident()
+    held.granted = True
+    HELD[ref(thing, HELD.pop)] = held
 
 
 # -- what one thread uses at a time ------------------------------------------------------------------
@@ -225,158 +227,106 @@ def entered(thing: Any, thread: int) -> BusyError:
     )
 
 
-# -- when other threads claim, too --------------------------------------------------------------------
+# -- when there are other claims, too -----------------------------------------------------------------
 
 
-def settle(ident: int, held: Held) -> None:
-    """Makes sure that what the calling thread has published as ``HELD[ident]`` conflicts with nothing; may wait.
+def settle(claim: Held) -> None:
+    """Grants a claim of the calling thread that is in :data:`HELD`, when nothing conflicts with it; may wait.
 
-    To be called after publishing if the claim is a nested one, if any thread waits, or if another one holds anything.
-    If it raises (BusyError, KeyboardInterrupt, SystemExit) the thread holds what it held before.
+    For claims that are not alone there.  Raises BusyError, and SystemExit where another thread leaves the interpreter.
     """
-    outer, own, shared, kind, _ = held
+    global _grants
+    end_thread_if_leaving()
+    claim.nested = _holds_more(claim)
     try:
-        _check_leaving(ident)
-        _check_own(outer, own, shared, kind)
-        if len(HELD) == 1 and (outer is not None or not WAITING):
-            return
-        _wait(ident, held)
-    except BaseException:
-        let_go(ident, outer)
-        raise
-
-
-def living(ident: int, outer: Held | None, entered: Entered | None = None) -> Held | None:
-    """The innermost claim of the calling thread that has not ended, of ``outer`` and those around it.
-
-    ``entered``: the block of a claim that is made now.  One of the same statement in the same frame has ended then.
-    """
-    while outer is not None and outer[4] is not None and (outer[4] == entered or not is_inside(outer[4])):
-        outer = outer[0]
-    return outer
-
-
-def let_go(ident: int, outer: Held | None) -> None:
-    """Ends a claim; what the thread held before, it holds still."""
-    if outer is not None:
-        HELD[ident] = outer
-    elif ident in HELD:
-        del HELD[ident]
-    if WAITING:
-        wake()
+        while True:
+            grants, blockers = _grants, _blockers(claim, [*HELD.values()])
+            if blockers:
+                if claim in WAITING:
+                    _check_cycle(claim)
+                    _wait(WAITING[claim], blockers[0][0])
+                    end_thread_if_leaving()
+                else:
+                    WAITING[claim] = SimpleQueue()  # and look again: what has ended before wakes nobody
+            elif grants == _grants:
+                _grants += 1
+                claim.granted = True
+                return
+    finally:
+        WAITING.pop(claim, None)
 
 
 def wake() -> None:
     """Makes those that wait look again."""
-    for each in WAITING.copy():
-        if each.woken.locked():
-            with contextlib.suppress(RuntimeError):  # another thread was quicker
-                each.woken.release()
+    for queue in WAITING.copy().values():
+        queue.put(None)
 
 
-def _check_own(outer: Held | None, own: Collection[Any], shared: Collection[Any], kind: int) -> None:
-    """Raises BusyError if the thread itself holds what the claim conflicts with."""
-    while outer is not None:
-        above, its_own, its_shared, its_kind, _ = outer
-        may = kind == OPEN if its_kind == OPEN else kind != CLOSED and its_kind == FREEING
-        if not may:
-            thing = _conflict(own, shared, its_own, its_shared)
-            if thing is not None:
-                raise BusyError(
-                    f"{thing!r} is in use by what this call was made from within: a computation, or an access, that "
-                    "an abort callback, a signal handler, an observer or a finalizer interrupted",
-                    thing=thing,
-                    remedy="do it when that has ended",
-                )
-        outer = above
+def _wait(queue: SimpleQueue[object], blocker: Held) -> None:
+    """Waits until a claim has ended, or something is in the queue."""
+    lock = None if blocker.lock is None else blocker.lock()
+    ended = None if lock is None else ref(lock, queue.put)
+    if blocker.lasts:
+        del lock  # it has to go when its block ends
+        with contextlib.suppress(Empty):
+            queue.get(timeout=_LOOK_AGAIN)
+    del ended
 
 
-def _wait(ident: int, held: Held) -> None:
-    """Returns when the claim is published and nothing conflicts with it."""
-    outer, own, shared, _, _ = held
-    place = _Waiting(ident, own, shared, outer is not None)
-    try:
-        with _deciding:
-            if not _blockers(ident, own, shared, () if outer is not None else WAITING.copy()):
-                return
-            let_go(ident, outer)
-            WAITING.append(place)
-        while not _settled(ident, held, place):
-            # Not published while it waits: only threads that make their claims just now look at what is published.
-            place.woken.acquire(True, _LOOK_AGAIN)
-            _check_leaving(ident)
-    finally:
-        if place in WAITING:
-            WAITING.remove(place)
-
-
-def _settled(ident: int, held: Held, place: _Waiting) -> bool:
-    """Whether a claim that waited is published now."""
-    outer, own, shared, _, _ = held
-    with _deciding:
-        while True:
-            line = _line(place)
-            if _blockers(ident, own, shared, line):
-                _check_cycle(place)
-                return False
-            HELD[ident] = held
-            if not _blockers(ident, own, shared, line):
-                return True
-            let_go(ident, outer)
-
-
-def _line(place: _Waiting) -> list[_Waiting]:
-    """Those that ``place`` stands behind."""
-    if place.nested:
-        return []
-    before: list[_Waiting] = []
-    for each in WAITING.copy():
-        if each is place:
-            break
-        before.append(each)
-    return before
-
-
-def _blockers(
-    ident: int, own: Collection[Any], shared: Collection[Any], line: Iterable[_Waiting]
-) -> list[tuple[int, Any]]:
-    """The other threads that a claim has to wait for, each with the thing that it is about."""
-    found = []
-    for thread, held in HELD.copy().items():
-        entry: Held | None = held
-        while entry is not None and thread != ident:
-            thing = _conflict(own, shared, entry[1], entry[2])
-            if thing is not None and (entry[4] is None or is_inside(entry[4])):
-                found.append((thread, thing))
-            entry = entry[0]
-    for each in line:
-        thing = _conflict(own, shared, each.own, each.shared)
-        if thing is not None and each.thread != ident:
-            found.append((each.thread, thing))
+def _holds_more(claim: Held) -> bool:
+    """Whether the thread of a claim holds anything else; raises BusyError if that conflicts with the claim."""
+    found = False
+    for each in [*HELD.values()]:
+        if each is claim or each.thread != claim.thread or not each.granted or not each.lasts:
+            continue
+        found = True
+        may = claim.kind == OPEN if each.kind == OPEN else claim.kind != CLOSED and each.kind == FREEING
+        thing = None if may else _conflict(claim, each)
+        if thing is not None:
+            raise BusyError(
+                f"{thing!r} is in use by what this call was made from within: a computation, or an access, that "
+                "an abort callback, a signal handler, an observer or a finalizer interrupted",
+                thing=thing,
+                remedy="do it when that has ended",
+            )
     return found
 
 
-def _conflict(
-    own: Collection[Any], shared: Collection[Any], its_own: Collection[Any], its_shared: Collection[Any]
-) -> Any:
+def _blockers(claim: Held, claims: Iterable[Held]) -> list[tuple[Held, Any]]:
+    """What a claim has to wait for, of ``claims`` of other threads in order; each with the thing that it is about."""
+    found = []
+    comes_before = not claim.nested
+    for each in claims:
+        if each is claim:
+            comes_before = False
+        elif (each.granted or comes_before) and each.thread != claim.thread:
+            thing = _conflict(claim, each)
+            if thing is not None and each.lasts:
+                found.append((each, thing))
+    return found
+
+
+def _conflict(one: Held, other: Held) -> Any:
     """Something that one of two claims has for itself and the other needs, or None."""
-    for thing in own:
-        if thing in its_own or thing in its_shared:
+    for thing in one.own:
+        if thing in other.own or thing in other.shared:
             return thing
-    for thing in its_own:
-        if thing in shared:
+    for thing in other.own:
+        if thing in one.shared:
             return thing
     return None
 
 
-def _check_cycle(place: _Waiting) -> None:
-    """Raises BusyError if a thread that ``place`` waits for waits, directly or not, for the thread of ``place``."""
+def _check_cycle(claim: Held) -> None:
+    """Raises BusyError if a thread that ``claim`` waits for waits, directly or not, for the thread of ``claim``."""
+    waiting = WAITING.copy()  # first: what these threads hold they still hold afterwards
+    claims = [*HELD.values()]
     seen: set[int] = set()
-    first = _blockers(place.thread, place.own, place.shared, _line(place))
-    unseen = [thread for thread, _ in first]
+    first = _blockers(claim, claims)
+    unseen = [*first]
     while unseen:
-        thread = unseen.pop()
-        if thread == place.thread:
+        thread = unseen.pop()[0].thread
+        if thread == claim.thread:
             thing = first[0][1]
             raise BusyError(
                 f"{thing!r} is in use by a thread that waits for what this one uses: neither could go on",
@@ -385,9 +335,9 @@ def _check_cycle(place: _Waiting) -> None:
             )
         if thread not in seen:
             seen.add(thread)
-            for each in WAITING.copy():
+            for each in waiting:
                 if each.thread == thread:
-                    unseen += [other for other, _ in _blockers(thread, each.own, each.shared, _line(each))]
+                    unseen += _blockers(each, claims)
 
 
 def waits(thread: int) -> bool:
@@ -397,8 +347,9 @@ def waits(thread: int) -> bool:
 
 def held_by_others(thing: Any) -> bool:
     """Whether another thread has something for itself now."""
-    ident = get_ident()
-    return bool(_blockers(ident, (), frozenset((thing,)), ()))
+    claim = Held()
+    claim.thread, claim.shared, claim.nested = get_ident(), (thing,), True
+    return bool(_blockers(claim, [*HELD.values()]))
 
 
 # -- leaving the interpreter -------------------------------------------------------------------------
@@ -411,34 +362,29 @@ def leave(stop: Callable[[], object] | None = None) -> None:
     that were ended have gone; ``stop`` is called every now and then, to make computations end.
     """
     global _leaving
-    place = _Waiting(0, (), (), False)
     if not _leaving:
         _leaving = get_ident()
-        # Never goes away, so that every claim has a look.
-        WAITING.append(place)
+        first = Held()
+        first.thread = _leaving
+        HELD[first] = first  # so that every claim has a look
     deadline = time.monotonic() + _LEAVE_WITHIN
     while _others_hold() and time.monotonic() < deadline:
         if stop is not None:
             stop()
         wake()
-        place.woken.acquire(True, 0.01)
+        time.sleep(0.01)
     wake()
     for thread in _ending:
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _others_hold() -> bool:
-    others = (held for thread, held in HELD.copy().items() if thread != _leaving)
-    return any(held[4] is None or is_inside(held[4]) for held in others)
+    return any(each.granted and each.thread != _leaving and each.lasts for each in [*HELD.values()])
 
 
 def end_thread_if_leaving() -> None:
     """Ends the calling thread, quietly, if another one is leaving the interpreter."""
-    _check_leaving(get_ident())
-
-
-def _check_leaving(ident: int) -> None:
-    if _leaving and ident != _leaving:
+    if _leaving and get_ident() != _leaving:
         _ending.append(threading.current_thread())
         raise SystemExit
 
@@ -448,14 +394,10 @@ atexit.register(leave)
 
 def _after_fork() -> None:
     """In the child: the other threads are gone, whatever they held."""
-    global _deciding
-    ident = get_ident()
-    mine = HELD.get(ident)
-    HELD.clear()
-    if mine is not None:
-        HELD[ident] = mine
+    for key, held in HELD.copy().items():
+        if held.thread != get_ident():
+            del HELD[key]
     WAITING.clear()
-    _deciding = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,10 +1,10 @@
-"""Tensors: what they are called, how they are shaped, and which bytes are theirs.
+"""Tensors: descriptions of values by type, shape, and the op that computes them; and contexts.
 
-A :class:`Tensor` is a description.  It has ggml's four extents ``ne`` (innermost first) and byte strides
-``nb``, a rank, and -- when an op made it -- the op and its sources.  Bytes come in two ways:
+A :class:`Tensor` has ggml's four extents ``ne`` (innermost first) and byte strides ``nb``, a rank, and, if an op
+computes it, the op and its sources.  There are two kinds:
 
 * a *persistent* tensor (weight, input, KV cache) has a place of its own: ``buffer`` and ``offset``;
-* an *intermediate* has none.  Where it lies is known to the allocation of the graph that computed it.
+* an *intermediate* has none.  The allocation of the graph that computed it has its place.
 
 A view shares the bytes of its root ``view_src``, ``view_offset`` bytes into it; a root is never a view.
 """
@@ -33,17 +33,15 @@ from ggplug.values.geometry import extents as extents
 from ggplug.values.revisions import Revision
 
 T = TypeVar("T")
-G_contra = TypeVar("G_contra", contravariant=True)
 
 Array = npt.NDArray[Any]
 
 
 class Spec(NamedTuple):
-    """What an op's shape rule answers: the result's type, extents and rank, or that it is a view.
+    """The result of an op's shape rule: type, extents and rank of the op's result, and whether it is a view.
 
-    ``nb`` is given only where the result is not contiguous.  ``view_of`` names the source whose bytes
-    the result shares, ``view_offset`` bytes after that source's first.  The tensor that is made of it checks all of
-    this.
+    ``nb``: only if the result is not contiguous.  ``view_of``: the number of the source of which the result is a view,
+    ``view_offset`` bytes after that source's first byte.  The constructor of Tensor checks all of this.
     """
 
     type: Type
@@ -73,7 +71,7 @@ class Cost(NamedTuple):
 
 
 class Operation:
-    """What is known of the op of a tensor: the facts that :mod:`ggplug.ops.base` explains, where ops are declared."""
+    """The op of a tensor, as core uses it; :mod:`ggplug.ops.base` explains the attributes."""
 
     name: ClassVar[str] = ""
     sources: ClassVar[tuple[str, ...]] = ()
@@ -85,41 +83,43 @@ class Operation:
     moves: ClassVar[bool] = False
     indexes: ClassVar[Indexes | None] = None
     kinds: ClassVar[tuple[type, ...]] = ()
-    """The classes whose rows in a device's table, and whose patterns, hold for an op: its own, and those of its package
-    that it derives from.  An op of another package computes something else, whatever it derives from."""
+    """The classes whose kernels and patterns a device uses for an op: its own class, and those of the same package that
+    it derives from.  An op of another package computes something else, also if it derives from one of core's."""
 
     key: tuple[Any, ...]
-    """``(name, *parameters)``: builtins only, so that comparing and hashing it never enters Python."""
+    """``(name, *parameters)``: builtins only, so that comparing and hashing it calls no Python code."""
     result: ClassVar[Callable[..., Spec]]
     reference: ClassVar[Callable[..., Array]]
 
     def cost(self, node: Tensor) -> Cost:
-        """Operations and bytes of computing ``node``; by default one operation an element of the result."""
+        """Operations and bytes of computing ``node``; by default one operation per element of the result."""
         moved = node.nbytes + sum(s.nbytes for s in node.src if s is not None)
         return Cost(node.size, moved)
 
 
-class Computed(Protocol[G_contra]):
-    """What a tensor asks of the last computation of a graph: :class:`ggplug.memory.Run`."""
+if TYPE_CHECKING:  # only annotations name them
+    G_contra = TypeVar("G_contra", contravariant=True)
 
-    @property
-    def serial(self) -> int: ...
-    @property
-    def thread(self) -> int: ...
-    @property
-    def current(self) -> bool: ...
-    def locate(self, graph: G_contra, position: int) -> tuple[Buffer, int]: ...
+    class Computed(Protocol[G_contra]):
+        """The last computation of a graph, as tensors use it; implemented by :class:`ggplug.memory.Run`."""
 
+        @property
+        def serial(self) -> int: ...
+        @property
+        def thread(self) -> int: ...
+        @property
+        def current(self) -> bool: ...
+        def locate(self, graph: G_contra, position: int) -> tuple[Buffer, int]: ...
 
-class Listing(Protocol):
-    """What a tensor asks of a graph that it is in: :class:`ggplug.Graph`."""
+    class Listing(Protocol):
+        """A graph, as its tensors use it; implemented by :class:`ggplug.Graph`."""
 
-    @property
-    def index(self) -> Mapping[Tensor, int]: ...
-    @property
-    def run(self) -> Computed[Self] | None: ...
-    @property
-    def revision(self) -> Revision: ...
+        @property
+        def index(self) -> Mapping[Tensor, int]: ...
+        @property
+        def run(self) -> Computed[Self] | None: ...
+        @property
+        def revision(self) -> Revision: ...
 
 
 class Tensor:
@@ -169,7 +169,7 @@ class Tensor:
     name: str
     _graphs: list[weakref.ref[Listing]] | None
 
-    # NumPy must leave ``array + tensor`` to us instead of looping over the tensor.
+    # NumPy must call __radd__ for ``array + tensor`` instead of looping over the tensor.
     __array_ufunc__ = None
 
     def __init__(
@@ -200,7 +200,7 @@ class Tensor:
     def _misplaced_view(self) -> ShapeError:
         kind, root, offset = self.type, self.root, self.view_offset
         if offset % kind.alignment:
-            what = f"begins at byte {offset} of {root!r}; {kind.name} needs a multiple of {kind.alignment}"
+            what = f"begins at byte {offset} of {root!r}; {kind.name} must begin at a multiple of {kind.alignment}"
         else:
             what = f"spans bytes {offset} to {offset + self.nbytes} of {root!r}, which has {root.nbytes}"
         return ShapeError(f"{self!r} {what}", tensor=self, got=offset, wanted=root.nbytes)
@@ -229,9 +229,9 @@ class Tensor:
     def is_contiguous_from(self, dim: int) -> bool:
         """Whether strides above dimension ``dim`` are those of a contiguous tensor (ggml_is_contiguous_0 to _2).
 
-        ``dim`` 0: everything; 1: rows may be spaced; 2: matrices may be spaced.  The stride of an extent of one counts
-        only where ``dim`` lets it differ: what lies above has to follow it.  A tensor without elements is judged by its
-        strides, as any other.
+        ``dim`` 0: all elements are contiguous; 1: there may be gaps between rows; 2: between matrices.  The stride of
+        an extent of one is checked only above ``dim``, where higher strides must follow from it.  For a tensor without
+        elements the strides are checked too.
         """
         ne, nb = self.ne, self.nb
         if self.nb == contiguous_strides(self.type, ne):
@@ -252,12 +252,13 @@ class Tensor:
     def is_transposed(self) -> bool:
         """Whether elements of a row lie further apart than rows (ggml_is_transposed).
 
-        Strides alone decide: a contiguous tensor with ne0 = 0 counts as transposed, for its rows take no bytes.
+        Only strides are compared: a contiguous tensor with ne0 = 0 counts as transposed, because its rows have no
+        bytes.
         """
         return self.nb[0] > self.nb[1]
 
     def is_permuted(self) -> bool:
-        """Whether dimensions are out of stride order (ggml_is_permuted), by strides alone as :meth:`is_transposed`."""
+        """Whether dimensions are out of stride order (ggml_is_permuted), by strides only, as :meth:`is_transposed`."""
         nb = self.nb
         return nb[0] > nb[1] or nb[1] > nb[2] or nb[2] > nb[3]
 
@@ -267,7 +268,7 @@ class Tensor:
 
     @property
     def root(self) -> Tensor:
-        """The tensor whose bytes these are: itself, or what it is a view of."""
+        """The tensor that owns the bytes: itself, or the tensor that it is a view of."""
         return self if self.view_src is None else self.view_src
 
     # -- marks -------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ class Tensor:
     def mark(self, flag: TensorFlag) -> Tensor:
         """Adds a flag and returns the tensor (ggml_set_input, _output, _param, _loss)."""
         flags, buffer = self.flags | int(flag), self.root.buffer
-        self._changed(buffer)  # first, too: as in :meth:`place`
+        self._changed(buffer)  # before the change, too: as in :meth:`place`
         self.flags = flags
         self._changed(buffer)
         return self
@@ -296,11 +297,11 @@ class Tensor:
     # -- place -------------------------------------------------------------------------------------
 
     def place(self, buffer: Buffer | None, offset: int = 0) -> None:
-        """Makes the tensor persistent at ``offset`` bytes into ``buffer``; ``None`` takes the place away.
+        """Makes the tensor persistent at ``offset`` bytes into ``buffer``; ``None`` removes its place.
 
         Only roots have a place; a view follows its root.  Raises ParameterError for a view; BufferUseError if the
         tensor would not lie inside of the buffer (see :meth:`Buffer.check_place`), or the buffer was freed;
-        TypeMismatchError for what is no buffer, or no integer.  Then the tensor keeps the place that it has.
+        TypeMismatchError if ``buffer`` is no buffer, or ``offset`` no integer.  Then the tensor keeps its place.
         """
         if self.view_src is not None:
             raise ParameterError(f"{self!r} is a view: place its root {self.view_src!r}", tensor=self)
@@ -311,13 +312,13 @@ class Tensor:
         else:
             raise TypeMismatchError(f"{self!r} can only be placed in a Buffer, got {buffer!r}", tensor=self, got=buffer)
         before, buffer_type = self.buffer, None if buffer is None else buffer.type
-        # First, too: Ctrl-C may keep the second one from being made.
+        # Before the change, too: an interrupt may prevent the second call.
         self._changed(before)
         self.buffer, self.buffer_type, self.offset = buffer, buffer_type, offset
         self._changed(before)
 
     def _changed(self, buffer: Buffer | None) -> None:
-        """Makes stale what was made of graphs with this tensor; ``buffer``: where its root lay before the change."""
+        """Advances the revisions of graphs with this tensor; ``buffer``: that of its root before the change."""
         if buffer is not None:
             buffer.watchers.advance()
         for reference in self._graphs or ():
@@ -326,33 +327,33 @@ class Tensor:
                 graph.revision.advance()
 
     def locate(self) -> tuple[Buffer, int]:
-        """``(buffer, offset)`` of the bytes that the tensor's value lies in now.
+        """``(buffer, offset)`` of the tensor's value.
 
         Raises TensorStateError if there is none: not placed, not computed yet, or reused since.
         """
         buffer, offset, _ = self._find()
         if buffer.unset:
-            buffer.fill(offset, self.nbytes)  # the caller may write there
+            buffer.fill(offset, self.nbytes)  # the caller may write to this place
         return buffer, offset
 
     def _find(self) -> tuple[Buffer, int, Computed[Listing] | None]:
-        """As :meth:`locate`, and of an intermediate the run whose result it is."""
+        """As :meth:`locate`, and for an intermediate the run that computed it."""
         root = self.root
         buffer = root.buffer
         if buffer is not None:
             return buffer, root.offset + self.view_offset, None
         latest: tuple[Listing, Computed[Listing]] | None = None
-        elsewhere: tuple[Listing, Computed[Listing]] | None = None
+        of_others: tuple[Listing, Computed[Listing]] | None = None
         for reference in self._graphs or ():
             graph = reference()
             run = None if graph is None else graph.run
             if graph is None or run is None:
                 continue
             if run.thread and run.thread != get_ident():
-                elsewhere = graph, run
+                of_others = graph, run
             elif latest is None or run.serial > latest[1].serial:
                 latest = graph, run
-        found = latest or elsewhere  # what another thread is just computing counts when that is done
+        found = latest or of_others  # runs of other threads that are not done are used only if there is no other
         if found is None:
             raise TensorStateError(
                 f"{self!r} has no bytes: no graph with it was allocated or computed, or that graph, its scheduler or "
@@ -364,14 +365,14 @@ class Tensor:
         return *run.locate(graph, graph.index[self]), run
 
     def access(self, action: Callable[[Buffer, int], T]) -> T:
-        """``action(buffer, offset)`` with the tensor's place, while no other thread uses that buffer.
+        """The result of ``action(buffer, offset)`` for the tensor's place, while no other thread uses that buffer.
 
         Waits for computations in it.  Raises as :meth:`locate`.
         """
         while True:
             buffer, offset, run = self._find()
             with accessing(buffer):
-                # While this thread waited, the bytes may have been given to another tensor.
+                # While this thread waited, the bytes may have become those of another tensor.
                 if run is not None:
                     unmoved = run.current
                 else:
@@ -386,10 +387,9 @@ class Tensor:
         """Stores values and returns the tensor.
 
         ``values``: anything with the buffer protocol, ``__array_interface__`` or DLPack, or nested sequences
-        and scalars; its shape must be ``self.shape`` (a scalar fills).  Floats are rounded to the tensor's
-        type, quantised types with their reference quantiser: as ggml's, it takes NaN and infinities, and their block is
-        NaN (see :func:`ggplug.quantize`).  Raises ShapeError, TypeMismatchError,
-        TensorStateError; BufferUseError for memory that may not be written.
+        and scalars; its shape must be ``self.shape`` (a scalar fills the tensor).  Floats are rounded to the tensor's
+        type; for quantised types by :func:`ggplug.quantize`, where blocks with NaN or infinities become NaN.  Raises
+        ShapeError, TypeMismatchError, TensorStateError; BufferUseError for read-only memory.
         """
         array = as_array(values)
         if array.ndim and array.shape != self.shape:
@@ -413,20 +413,20 @@ class Tensor:
     def set_bytes(self, data: Any, offset: int = 0) -> Tensor:
         """Stores raw bytes at ``offset`` bytes into the tensor (ggml_backend_tensor_set).
 
-        A strided tensor takes either its packed bytes, all at once, or a range of its extent.  Raises ShapeError if
-        they do not fit, TypeMismatchError, TensorStateError; BufferUseError for memory that may not be written.
+        For a strided tensor, ``data`` is either all elements without gaps, or a range of its bytes with gaps.  Raises
+        ShapeError if they do not fit, TypeMismatchError, TensorStateError; BufferUseError for read-only memory.
         """
-        given = as_bytes(data)
+        flat = as_bytes(data)
         offset = whole_number(offset, "the offset")
 
         def store(buffer: Buffer, start: int) -> None:
-            raw = given
+            raw = flat
             packed = self.type.row_bytes(self.ne[0]) * self.nrows
             if raw.size == packed and packed != self.nbytes and offset == 0:
                 raw = self._spread(raw, buffer, start)
             if offset < 0 or offset + raw.size > self.nbytes:
                 raise ShapeError(
-                    f"{raw.size} bytes at offset {offset} do not fit into {self!r} of {self.nbytes} bytes",
+                    f"{raw.size} bytes at offset {offset} do not fit into the {self.nbytes} bytes of {self!r}",
                     tensor=self,
                     got=raw.size,
                     wanted=self.nbytes,
@@ -439,18 +439,18 @@ class Tensor:
         return self
 
     def set_zero(self) -> Tensor:
-        """Makes every element zero, and returns the tensor (ggml_set_zero); what lies between strided rows stays.
+        """Sets every element to zero and returns the tensor (ggml_set_zero); bytes between strided rows are kept.
 
         Raises what :meth:`set_bytes` raises.
         """
         return self.set_bytes(np.zeros(self.type.row_bytes(self.ne[0]) * self.nrows, np.uint8))
 
     def tobytes(self) -> bytes:
-        """The raw bytes of the tensor's extent, gaps included (ggml_backend_tensor_get)."""
+        """The raw bytes of the tensor, gaps included (ggml_backend_tensor_get)."""
         return self._fetched().tobytes()
 
     def item(self) -> Any:
-        """The value of a tensor with one element.  Raises ShapeError if it has none, or several; TensorStateError."""
+        """The value of a tensor with one element.  Raises ShapeError for other tensors; TensorStateError."""
         if self.size != 1:
             raise ShapeError(f"{self!r} has {self.size} elements, not one", tensor=self, got=self.size, wanted=1)
         return self.numpy().item()
@@ -461,7 +461,7 @@ class Tensor:
         return raw
 
     def _spread(self, packed: npt.NDArray[np.uint8], buffer: Buffer, start: int) -> npt.NDArray[np.uint8]:
-        """Packed bytes in the layout of a strided tensor; what lies in the gaps is kept."""
+        """Elements without gaps in the layout of a strided tensor, with the bytes that its gaps have now."""
         raw = np.empty(self.nbytes, np.uint8)
         buffer.get_tensor(self, raw, start)
         target = strided(raw, self)
@@ -477,7 +477,7 @@ class Tensor:
         where = f" in {self.root.buffer.type.name}" if self.root.buffer is not None else ""
         return f"<Tensor{label} {self.type.name} [{shape}]{made}{where}>"
 
-    if TYPE_CHECKING:  # ggplug.ops.operators installs them; ``ops`` is above this module
+    if TYPE_CHECKING:  # ggplug.ops.operators defines them; this module cannot import ``ops``
 
         def __add__(self, other: Tensor | float) -> Tensor: ...
         def __radd__(self, other: float) -> Tensor: ...
@@ -500,13 +500,15 @@ class Tensor:
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeMismatchError("iterate over tensor.numpy(); a tensor itself is only a description", tensor=self)
+        raise TypeMismatchError(
+            "a tensor is a description, which cannot be iterated over: use tensor.numpy()", tensor=self
+        )
 
 
 def new_tensor(type: Type | str, ne: int | Iterable[int], name: str = "") -> Tensor:
     """A leaf without bytes: ``ne`` innermost first (ggml_new_tensor).
 
-    Place it with a :class:`Context`, or leave it to the graph's allocation and set it after that.
+    Place it with a :class:`Context`, or let the graph's allocation place it and set it after that.
     Raises ShapeError (more than four extents, a row that is no whole number of blocks), ParameterError.
     """
     full, rank = extents(ne)
@@ -516,9 +518,8 @@ def new_tensor(type: Type | str, ne: int | Iterable[int], name: str = "") -> Ten
 class Context:
     """A named set of persistent tensors that are allocated together, such as a model's weights.
 
-    ``allocate`` (in :mod:`ggplug.memory`) gives all of them bytes; the context then owns the buffers.  As a context
-    manager it
-    frees them at the end.
+    ``ggplug.memory.allocate`` places all of them; the context then owns the buffers.  As a context manager it frees
+    them at the end.
     """
 
     def __init__(self, name: str = "") -> None:
@@ -533,7 +534,7 @@ class Context:
         return self.add(new_tensor(type, ne, name))
 
     def add(self, tensor: Tensor) -> Tensor:
-        """Takes a tensor in.  Raises ParameterError if it is in already, or its name is taken."""
+        """Adds a tensor.  Raises ParameterError if the context has it already, or has another one of that name."""
         if tensor in self._members:
             raise ParameterError(f"context {self.name!r} already has {tensor!r}", tensor=tensor)
         if tensor.name:
@@ -565,14 +566,14 @@ class Context:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors that are no views, without padding."""
+        """Bytes of all tensors except views, without padding."""
         return sum(t.nbytes for t in self.tensors if not t.is_view)
 
     def free(self) -> None:
-        """Takes every tensor's place away and frees the buffers, after waiting for computations that use them.
+        """Removes the places of all tensors and frees the buffers, after waiting for computations that use them.
 
-        Raises BufferUseError while one is exported, and BusyError if it is called from within such a computation; then
-        nothing has changed.
+        Raises BufferUseError while zero-copy views of a buffer exist, and BusyError if it is called from within such a
+        computation; then nothing is changed.
         """
         with freeing(*self.buffers):
             for buffer in self.buffers:

@@ -1,8 +1,8 @@
-"""The public names of the conformance suite, which the distribution ``ggplug-testing`` has.
+"""The public names of the conformance suite, which is in the distribution ``ggplug-testing``.
 
     pip install "ggplug-core[test]"
 
-Importing this module imports nothing else.  Without the distribution its names raise PluginError.
+Importing this module imports nothing else.  Without that distribution, accessing a name raises PluginError.
 """
 
 from __future__ import annotations

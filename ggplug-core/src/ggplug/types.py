@@ -1,11 +1,10 @@
-"""The GGML types, and the enumerations that every storey shares.
+"""The GGML types, and the enumerations that all modules use.
 
-A type is declared once, as the fields of one block in memory order.  Everything else follows from
-that: bytes a block, the NumPy dtype that reads blocks in place, and the C struct that device kernels
-include.  The numbers (ids, block sizes, field order) are ggml's ``enum ggml_type`` and its
-``block_*`` structs, because files and tensors carry them.
+A type is declared once, by the fields of a block in memory order.  From these follow the bytes of a block, the NumPy
+dtype that reads blocks in place, and the C struct for kernels.  The numbers (ids, block sizes, field order) are those
+of ggml's ``enum ggml_type`` and ``block_*`` structs, because files contain them.
 
-Tensors hold types by reference and compare them by identity: ``tensor.type is types.Q4_0``.
+Each type is one object, so types are compared by identity: ``tensor.type is types.Q4_0``.
 """
 
 from __future__ import annotations
@@ -95,15 +94,15 @@ class Type:
     Attributes:
         id: ggml's number, as stored in GGUF files.
         name: ggml's name (``"f32"``, ``"q4_0"``, ``"q2_K"``, ``"iq4_nl"``).
-        block_size: elements a block along ne0; 1 for plain types.
-        block_bytes: bytes a block.
-        is_quantized: whether an element cannot be addressed on its own.
+        block_size: elements of a block, along ne0; 1 for plain types.
+        block_bytes: bytes of a block.
+        is_quantized: whether an element has no address of its own.
         fields: the block's layout in memory order, without padding.
         dtype: for plain types the scalar dtype (BF16 is its bits, ``uint16``); for block types the
             packed structured dtype of one block.  Both in the host's byte order.
-        alignment: the address of every block is a multiple of so many bytes, on the host and on devices; so no
-            kernel reads a block by words wider than this.  The largest power of two, up to 8, that divides
-            ``block_bytes``, so that it holds for all blocks of a row if it holds for the first.
+        alignment: the address of every block is a multiple of this number of bytes, on the host and on devices; kernels
+            read a block by words of at most this size.  It is the largest power of two, up to 8, that divides
+            ``block_bytes``, so that all blocks of a row are aligned if the first is.
     """
 
     id: int
@@ -133,8 +132,8 @@ class Type:
     def c_struct(self) -> str:
         """The C declaration of one block, named ``block_<name>``.
 
-        Uses ``<stdint.h>`` names and ``ggml_half``, which the including source declares as it likes:
-        any 2-byte type.  No field needs padding, so no packing attribute is needed either.
+        Uses names of ``<stdint.h>`` and ``ggml_half``, which the including source declares as any 2-byte type.  No
+        field needs padding, so no packing attribute is needed.
         """
         if not self.is_quantized:
             return f"typedef {_C_NAMES[self.fields[0].dtype]} block_{self.name};\n"
@@ -148,7 +147,7 @@ class Type:
         return f"Type({self.name})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Copies and unpickled objects have to be the one object of that id, or identity would lie.
+        # Copying and unpickling must return the one object of that id, since types are compared by identity.
         return by_id, (self.id,)
 
 
@@ -179,7 +178,7 @@ I64 = _plain(27, "i64", "i8")
 F64 = _plain(28, "f64", "f8")
 BF16 = _plain(30, "bf16", "u2")
 
-# -- round-to-nearest: one scale (and perhaps a minimum) for 32 weights ----------------------------
+# -- round-to-nearest: one scale (in some types also a minimum) for 32 weights ----------------------------
 
 Q4_0 = _block(2, "q4_0", 32, ("d", "f2"), ("qs", "u1", 16))
 Q4_1 = _block(3, "q4_1", 32, ("d", "f2"), ("m", "f2"), ("qs", "u1", 16))
@@ -221,16 +220,16 @@ Q1_0 = _block(41, "q1_0", 128, ("d", "f2"), ("qs", "u1", 16))
 Q2_0 = _block(42, "q2_0", 64, ("d", "f2"), ("qs", "u1", 16))
 
 FLOATS: tuple[Type, ...] = (F32, F16, BF16, F64)
-"""All floating-point types that are no blocks."""
+"""All plain floating-point types."""
 
 KERNEL_FLOATS: tuple[Type, ...] = (F32, F16, BF16)
-"""Those that kernels of devices read and write; F64 is left to the references of ops."""
+"""The plain floating-point types that kernels of devices read and write; F64 is only for references of ops."""
 
 INTEGERS: tuple[Type, ...] = (I8, I16, I32, I64)
 
 TYPES: tuple[Type, ...] = tuple(sorted((t for t in [*globals().values()] if isinstance(t, Type)), key=lambda t: t.id))
 
-# Ids that ggml has given up; they stay reserved because old files carry them.
+# Ids that ggml has removed; they stay reserved because old files contain them.
 REMOVED: dict[int, tuple[str, str]] = {
     4: ("q4_2", "quantise the model again"),
     5: ("q4_3", "quantise the model again"),
@@ -263,7 +262,7 @@ def by_id(id: int) -> Type:
 
 
 def by_name(name: str) -> Type:
-    """The type called ``name``, in any case: ``"q4_0"``, ``"Q4_K"``, ``"F16"``.
+    """The type called ``name``, upper or lower case: ``"q4_0"``, ``"Q4_K"``, ``"F16"``.
 
     Raises:
         ParameterError: ggml has removed that type, or never had it.
@@ -274,30 +273,30 @@ def by_name(name: str) -> Type:
         return found
     if key in _REMOVED_BY_NAME:
         return by_id(_REMOVED_BY_NAME[key])  # raises, and says why
-    raise ParameterError(f"unknown GGML type {name!r}; there are {', '.join(t.name for t in TYPES)}", got=name)
+    raise ParameterError(f"unknown GGML type {name!r}; the types are {', '.join(t.name for t in TYPES)}", got=name)
 
 
 TypeName = Annotated[str, "the name of a GGML type"]
-"""Of an op's field: made from a :class:`Type` or its name in any case, and held as the type's own name."""
+"""The annotation of an op's parameter that takes a :class:`Type` or its name, and holds the type's name."""
 
 
-def as_type(given: Type | str) -> Type:
-    """A type as it is, or by its name: what every function does that takes types.
+def as_type(value: Type | str) -> Type:
+    """A type itself, or the type of a name; for functions that take types.
 
-    Raises ParameterError as :func:`by_name`; TypeMismatchError for what is neither.
+    Raises ParameterError as :func:`by_name`; TypeMismatchError for other objects.
     """
-    if isinstance(given, Type):
-        return given
-    if isinstance(given, str):
-        return by_name(given)
-    raise TypeMismatchError(f"a type is a ggplug.types.Type or its name, got {given!r}", got=given, wanted=Type)
+    if isinstance(value, Type):
+        return value
+    if isinstance(value, str):
+        return by_name(value)
+    raise TypeMismatchError(f"a type must be a ggplug.types.Type or its name, got {value!r}", got=value, wanted=Type)
 
 
 # -- enumerations ----------------------------------------------------------------------------------
 
 
 class TensorFlag(enum.IntFlag):
-    """What a tensor is for (``GGML_TENSOR_FLAG_*``)."""
+    """The uses of a tensor (``GGML_TENSOR_FLAG_*``)."""
 
     INPUT = 1
     OUTPUT = 2
@@ -306,7 +305,7 @@ class TensorFlag(enum.IntFlag):
 
 
 class BufferUsage(enum.Enum):
-    """What a buffer is for (``GGML_BACKEND_BUFFER_USAGE_*``); the scheduler computes where weights lie."""
+    """The use of a buffer (``GGML_BACKEND_BUFFER_USAGE_*``); the scheduler computes nodes where their weights lie."""
 
     ANY = 0
     WEIGHTS = 1
@@ -314,16 +313,16 @@ class BufferUsage(enum.Enum):
 
 
 class DeviceKind(enum.Enum):
-    """What a device is (``GGML_BACKEND_DEVICE_TYPE_*``)."""
+    """The kind of a device (``GGML_BACKEND_DEVICE_TYPE_*``)."""
 
     CPU = "cpu"  #: uses system memory
     GPU = "gpu"  #: has memory of its own
     IGPU = "igpu"  #: integrated, uses host memory
-    ACCEL = "accel"  #: works beside the CPU on its memory (BLAS, AMX)
+    ACCEL = "accel"  #: works together with the CPU, in its memory (BLAS, AMX)
 
 
 class Precision(enum.IntEnum):
-    """The accumulation that an op asks for (``GGML_PREC_*``)."""
+    """The precision in which an op accumulates (``GGML_PREC_*``)."""
 
     DEFAULT = 0
     F32 = 10

@@ -17,7 +17,7 @@ import numpy as np
 from ggplug.backend import UNGROUPED, Backend, Buffer, Group, Groups, NodeTime, Places, Plan, id_out_of_range
 from ggplug.errors import ComputeError, TensorStateError
 from ggplug.graph import Graph
-from ggplug.sharing import NOTHING, turn
+from ggplug.sharing import NOTHING, locked
 from ggplug.values.revisions import Revision
 from ggplug_cpu import interrupted
 from ggplug_cpu.choosing.entries import FAULTS, POSITION, Entries
@@ -132,7 +132,7 @@ class CpuPlan(Plan):
         if self._graph() is graph and self._allocation() is allocation and self.bound_at == graph.revision.now:
             return
         self._structure = graph.check_structure(self._structure, "the plan")
-        with turn(self._bound):
+        with locked(self._bound):
             self._bind(graph, allocation)
 
     def renew(self) -> None:

@@ -32,7 +32,7 @@ from typing import Any, Protocol
 
 from ggplug import sharing
 from ggplug.errors import ComputeAborted, ComputeError, ParameterError
-from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, living, settle, turn, wake
+from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, Held, locked, settle, wake
 from ggplug.values.revisions import Revision
 from ggplug_cpu import context, topology, walker
 from ggplug_cpu.compiler import Kernel
@@ -131,21 +131,21 @@ class Team:
         whatever a signal handler or the abort callback raised.  What an aborted computation wrote is undefined.
         :class:`~ggplug.errors.BusyError` if one of these calls it.
         """
-        # As sharing.Claim does it, but without a call, and safe from Ctrl-C: that strikes after calls.
-        ident = get_ident()
-        outer = HELD[ident] if ident in HELD else None  # noqa: SIM401 - get() would be a call
-        own = (self, tape)
+        # A sharing.Claim, without the calls that making one and entering it take.
+        claim = Held()
+        claim.thread, claim.own, claim.kind = get_ident(), (self, tape), CLOSED
         try:
-            if outer is not None:
-                outer = living(ident, outer)
             while True:
-                buffers = NOTHING if memory is None else memory.buffers
-                HELD[ident] = held = (outer, own, buffers, CLOSED, None)
-                if outer is not None or WAITING or len(HELD) != 1:
-                    settle(ident, held)
+                claim.shared = buffers = NOTHING if memory is None else memory.buffers
+                HELD[claim] = claim
+                if [*HELD] == [claim]:
+                    claim.granted = True
+                else:
+                    settle(claim)
                 if memory is None or (memory.revision.now == memory.bound_at and memory.buffers is buffers):
                     break
                 memory.renew()
+                claim.granted = False
             crew = self._crew
             if (
                 crew is None
@@ -164,14 +164,11 @@ class Team:
             if memory is not None and memory.stop.callback is not None:
                 callback = memory.stop.callback  # kept while it may be asked
             words[_ABORT_CALLBACK] = 0 if callback is None else id(callback)
-            words[_MAY_POLL] = callback is not None or ident == _main_thread
+            words[_MAY_POLL] = callback is not None or claim.thread == _main_thread
             crew.compute(crew.address, tape.address)
             aborted = words[_ABORT] != walker.RUNNING
         finally:
-            if outer is not None:
-                HELD[ident] = outer
-            elif ident in HELD:
-                del HELD[ident]
+            HELD.pop(claim, None)
             if WAITING:
                 wake()
         if aborted:
@@ -184,7 +181,7 @@ class Team:
 
     def reserve(self, workspace_bytes: int, thread_scratch_bytes: int) -> None:
         """Allocate what tapes will need, so that no computation has to; sizes only grow."""
-        with turn(self):
+        with locked(self):
             self._started().reserve(workspace_bytes, thread_scratch_bytes)
 
     # -- stopping
@@ -222,21 +219,21 @@ class Team:
     def set_n_threads(self, n_threads: int) -> None:
         """Compute with ``n_threads`` threads from now on."""
         n_threads = _checked_threads(n_threads)
-        with turn(self):
+        with locked(self):
             if n_threads != self._n_threads:
                 self._dismiss()
                 self._n_threads = n_threads
 
     def pause(self) -> None:
         """Let the threads sleep at once instead of spinning; the next computation, or :meth:`resume`, undoes it."""
-        with turn(self):
+        with locked(self):
             self._paused = True
             if self._crew is not None:
                 self._crew.words[context.SPINS // 8] = 0
 
     def resume(self) -> None:
         """Let the threads spin again between computations."""
-        with turn(self):
+        with locked(self):
             self._resume()
 
     def _resume(self) -> None:
@@ -246,7 +243,7 @@ class Team:
 
     def close(self) -> None:
         """End the threads.  Computing afterwards raises :class:`~ggplug.errors.ComputeError`."""
-        with turn(self):
+        with locked(self):
             self.end()
 
     def end(self) -> None:

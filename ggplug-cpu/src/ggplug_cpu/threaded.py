@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ggplug.backend import Device
 from ggplug.errors import ComputeError
-from ggplug.sharing import turn
+from ggplug.sharing import locked
 from ggplug_cpu import topology
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ThreadedDevice(Device):
                     if self._team is None:
                         self._team = team
                 continue
-            with turn(old):
+            with locked(old):
                 if self._team is old:
                     self._team = team
                     old.end()

@@ -140,7 +140,7 @@ class CudaQueue(StepwiseQueue):
                     for start in launchers:
                         start()
                 finally:
-                    if self._is_capturing():  # whenever Ctrl-C came
+                    if self._is_capturing():  # wherever it was interrupted
                         graph = self.stream.end_capture()
         except (self.cuda.runtime.CUDARuntimeError, self.cuda.driver.CUDADriverError) as error:
             if error.status not in _CAPTURE:

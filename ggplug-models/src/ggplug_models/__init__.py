@@ -1,4 +1,4 @@
-"""Models on ggplug graphs.
+"""Encoders and language models on the graphs of ggplug.
 
 >>> import ggplug_models
 >>> model = ggplug_models.load("minilm.gguf")
@@ -17,7 +17,7 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import ARCHITECTURES, Model
 from ggplug_models.state.session import Session
-from ggplug_models.state.steps import Asked
+from ggplug_models.state.steps import Asked, Outputs
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.long_text import LongText
 from ggplug_models.weights.packing import PackedWeight
@@ -37,6 +37,7 @@ __all__ = [
     "LayerSplit",
     "LongText",
     "Model",
+    "Outputs",
     "PackedWeight",
     "Placement",
     "PromptLookup",

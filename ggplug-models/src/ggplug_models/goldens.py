@@ -1,13 +1,14 @@
 """Replays recorded outputs of tiny models: ``python -m ggplug_models.goldens FOLDER --device CPU --json``.
 
-Beside every ``NAME.gguf`` lies a ``NAME.npz``.  ``tokens_0`` to ``tokens_N`` are ids.  Of language models
-``logits_f32_i``, float32 [n, n_vocab], are the logits of every position in float32 arithmetic, ``logits_i``, for files
-with quantised weights, those of llama.cpp on the file as it is, ``greedy`` the continuation of the last text, and
-``n_ctx`` the context.  Of encoders ``embd_f32_i``, [n, n_embd], and ``pooled_f32_i``, [n_embd], are the vectors, not of
-length 1.
+The outputs of ``NAME.gguf`` are in ``NAME.npz`` in the same folder.  ``tokens_0`` to ``tokens_N`` are token ids.
 
-The distance is NMSE = sum((a - b)**2) / sum(b**2): at most 1e-5, or where weights are quantised at most 1.5 times
-llama.cpp's own, plus 1e-6.  Vectors of encoders have a cosine of at least 0.9999.
+Language models have ``logits_f32_i``, float32 ``(n, n_vocab)``, the logits of every position in float32 arithmetic; for
+quantised weights also ``logits_i``, those that llama.cpp computes from the file; ``greedy``, the greedy continuation
+of the last text; and ``n_ctx``, the context length.  Encoders have the vectors before normalisation: ``embd_f32_i``,
+``(n, n_embd)``, of the tokens, and ``pooled_f32_i``, ``(n_embd,)``, of the text.
+
+Logits and vectors are compared by NMSE = sum((a - b)**2) / sum(b**2).  It must be at most 1e-5, or for quantised
+weights at most 1.5 times that of llama.cpp plus 1e-6.  Vectors must also have a cosine of at least 0.9999.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.sampling import LogitsError
 from ggplug_models.state.session import Session
-from ggplug_models.state.steps import Asked
+from ggplug_models.state.steps import Outputs
 from ggplug_models.weights.placement import LayerSplit
 
 Array = npt.NDArray[Any]
 
 PLAIN_LIMIT = 1e-5
-QUANTIZED_FACTOR, QUANTIZED_ROOM = 1.5, 1e-6
+QUANTIZED_FACTOR, QUANTIZED_TOLERANCE = 1.5, 1e-6
 LEAST_COSINE = 0.9999
 
 MICRO_BATCHES = (512, 16, 1)
-"""Tokens that are computed together: all of a text, some, one after the other."""
+"""The micro-batches that each text is decoded with: the whole text, 16 tokens, one token."""
 
 
 def nmse(found: Array, wanted: Array) -> float:
-    """How far values are from what they should be; infinite where one is not finite."""
+    """The normalised mean square error of ``found``; infinite if a value is not finite."""
     found, wanted = found.astype(np.float64), wanted.astype(np.float64)
     with np.errstate(all="ignore"):
         distance = float(np.sum((found - wanted) ** 2) / np.sum(wanted**2))
@@ -52,7 +53,7 @@ def nmse(found: Array, wanted: Array) -> float:
 
 
 def replay(path: Path, devices: Sequence[Device | str] | None, split: LayerSplit | None = None) -> dict[str, Any]:
-    """One model: ``{"name", "ok", "nmse", "greedy_equal", "error"}``; any error is told, and none raised."""
+    """Replays a model; returns a dict with name, ok, nmse, greedy_equal and error.  Reports errors, raises none."""
     report: dict[str, Any] = {"name": path.stem, "ok": False, "nmse": None, "greedy_equal": None, "error": None}
     try:
         with np.load(path.with_suffix(".npz")) as archive:
@@ -89,12 +90,12 @@ def _language_model(model: Decoder, golden: dict[str, Array], report: dict[str, 
         with Session(model, n_ctx, cache_type="f32", micro_batch=micro_batch) as session:
             for i, tokens in enumerate(texts):
                 session.clear()
-                distance = nmse(session.decode({0: tokens}, Asked.ALL)[0], golden[f"logits_f32_{i}"])
+                distance = nmse(session.decode({0: tokens}, Outputs.ALL)[0], golden[f"logits_f32_{i}"])
                 worst = max(worst, distance)
                 limit = PLAIN_LIMIT
                 if quantized:
                     own = nmse(golden[f"logits_{i}"], golden[f"logits_f32_{i}"])
-                    limit = QUANTIZED_FACTOR * own + QUANTIZED_ROOM
+                    limit = QUANTIZED_FACTOR * own + QUANTIZED_TOLERANCE
                 if not distance <= limit:
                     yield f"text {i}, {micro_batch} tokens at once: NMSE {distance:.2e}, more than {limit:.2e}"
             if micro_batch == MICRO_BATCHES[0] and "greedy" in golden:
@@ -130,20 +131,22 @@ def _encoder(model: Encoder, golden: dict[str, Array], report: dict[str, Any]) -
 
 @click.command(cls=Command)
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--device", "devices", multiple=True, metavar="NAME", help="Device to run on; several, to split layers.")
-@click.option("--split", metavar="SHARES", help="How layers are split between devices: 'even', or numbers as in 2,1.")
+@click.option(
+    "--device", "devices", multiple=True, metavar="NAME", help="Device to run on; repeat it to split the layers."
+)
+@click.option("--split", metavar="RATIOS", help="Split of the layers: 'even', or proportions such as 2,1.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
-@click.option("--only", metavar="TEXT", default="", help="Only models with this in their name.")
+@click.option("--only", metavar="TEXT", default="", help="Replay only models whose name contains TEXT.")
 def main(folder: Path, devices: tuple[str, ...], split: str | None, as_json: bool, only: str) -> None:
-    """Replay every NAME.gguf of FOLDER that has a NAME.npz.  The exit code is 0 if all agree."""
-    names = [name for given in devices for name in given.split(",")]
-    shares = None if split is None else LayerSplit.parse(split)
+    """Replay every NAME.gguf in FOLDER that has a NAME.npz.  The exit code is 0 if all results agree, else 1."""
+    names = [name for option in devices for name in option.split(",")]
+    layer_split = None if split is None else LayerSplit.parse(split)
     paths = [p for p in sorted(folder.glob("*.gguf")) if only in p.stem and p.with_suffix(".npz").exists()]
     if not paths:
-        raise ModelError(f"{folder} has no NAME.gguf with a NAME.npz beside it", got=folder)
+        raise ModelError(f"{folder} has no NAME.gguf with a NAME.npz of the same name", got=folder)
     reports = []
     for path in paths:
-        reports.append(replay(path, names or None, shares))
+        reports.append(replay(path, names or None, layer_split))
         if not as_json:
             each = reports[-1]
             verdict = "ok " if each["ok"] else "BAD"

@@ -1,4 +1,4 @@
-"""From a file to a model: which architecture, which device for each weight, which weights are packed."""
+"""Loads a model from a file: chooses its class, the device of each weight, and which weights are packed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ggplug_models.weights.placement import LayerSplit, Placement, first, over
 from ggplug_models.weights.weights import digest_of_file
 
 GROUP = "ggplug.architectures"
-"""Entry points of this group name the classes of other distributions, by architecture."""
+"""Group of entry points by which other distributions add architectures: the name of one, and its class."""
 
 
 def load(
@@ -39,18 +39,17 @@ def load(
     pack_growth: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
-    """Opens a GGUF model.
+    """Loads a model from a GGUF file.
 
-    ``devices``: in order of preference, by name or object; by default :func:`default_devices`.  A device that is
-    named never falls back to another one.  ``placement``: chooses the device of each weight, and so where it is
-    computed with (default: the first device); :class:`~ggplug_models.LayerSplit` spreads the layers over all of them.
-    ``pack``: whether devices that can keep packed weights do (:mod:`.weights.packing`), so that products with many
-    columns need not pack them each time; ``model.packing`` tells of each weight.  ``pack_growth``: bytes by which that
-    may make the model larger; by default only weights are packed that stay about as large.  ``progress(done, total)``:
-    bytes of weights read.
+    ``devices``: names or objects, in order of preference; by default :func:`default_devices`.  No other device is used.
+    ``placement``: chooses the device that stores each weight and computes with it; by default the first device, or a
+    :class:`~ggplug_models.LayerSplit`, which distributes the layers.  ``pack``: whether weights are packed for products
+    with many columns, on devices that support it (:mod:`.weights.packing`); ``model.packing`` lists the result.
+    ``pack_growth``: extra bytes that packed weights may take; by default only weights are packed that grow little.
+    ``progress(done, total)``: called with the bytes of weights that were read.
 
-    Raises GGUFError, ModelError, ParameterError (a split that does not fit, a placement that returns no device),
-    DeviceNotFoundError, OutOfMemoryError.
+    Raises GGUFError, ModelError, ParameterError (a split or a placement that is not valid), DeviceNotFoundError,
+    OutOfMemoryError.
     """
     check_progress(progress)
     chosen = default_devices() if devices is None else _chosen(devices)
@@ -78,17 +77,18 @@ def load(
 
 
 def _class_of(values: Values) -> type[Model]:
-    """The class for a file's architecture, which another distribution may bring.  Raises ModelError, PluginError."""
+    """The class for the file's architecture, of this or another distribution.  Raises ModelError, PluginError."""
     name = values.text("general.architecture")
     named = () if name in ARCHITECTURES else (each for each in scan(GROUP) if each.name == name)
-    installed = next(iter(named), None)  # of several the first counts
+    installed = next(iter(named), None)  # the first one, if there are several
     if installed is not None and installed.entry_point is not None:
         try:
             within(0, name, installed.entry_point.load)
         except FaultError as error:
             reason = reason_of(error.cause)
             raise PluginError(
-                f"the architecture {name!r} ({installed.value}) of {installed.distribution} does not load: {reason}",
+                f"the class {installed.value} of {installed.distribution} for the architecture {name!r} cannot be "
+                f"loaded: {reason}",
                 entry_point=name,
                 distribution=installed.distribution,
                 version=installed.version,
@@ -105,7 +105,7 @@ def _packing(
     place: Callable[[str], Device],
     packing: Packing,
 ) -> Sequence[PackedWeight]:
-    """What becomes of each weight, by the graph that the model would compute.  Nothing of the weights is read."""
+    """Decides for each weight whether it is packed, from the model's graph.  Does not read the weights."""
     if not any(device.extra_buffer_types for device in devices):
         return ()
     with gguf.GGUFReader(path) as reader, Context(os.fspath(path)) as unplaced:
@@ -117,35 +117,37 @@ def _packing(
 
 
 def _chosen(devices: Sequence[Device | str]) -> list[Device]:
-    """Devices by name or object.  Raises ParameterError for what is no list of them, or an empty one."""
+    """The devices of a list of names or objects; the default ones if it is empty.  Raises ParameterError."""
     if isinstance(devices, (str, Device)) or not isinstance(devices, Iterable):
         raise ParameterError(
-            f"devices are a list of names or Device objects, got {devices!r}",
+            f"devices must be a list of names or Device objects, got {devices!r}",
             got=devices,
             remedy=f"load(path, [{devices!r}])" if isinstance(devices, (str, Device)) else None,
         )
     chosen = [gg.device(each) if isinstance(each, str) else each for each in devices]
     for each in chosen:
         if not isinstance(each, Device):
-            raise ParameterError(f"{each!r} is neither a device nor the name of one", got=each)
+            raise ParameterError(f"devices has {each!r}, which is neither a Device nor the name of one", got=each)
     return chosen or default_devices()
 
 
 def load_language_model(
     path: str | os.PathLike[str], devices: Sequence[Device | str] | None = None, **how: Any
 ) -> Decoder:
-    """As :func:`load`, for a model that writes texts.  Raises ParameterError for another one."""
+    """As :func:`load`, for a language model.  Raises ParameterError for another kind of model."""
     loaded = load(path, devices, **how)
     if isinstance(loaded, Decoder):
         return loaded
     loaded.free()
-    raise ParameterError(f"{path} is a {loaded.architecture} model, which writes no texts", got=loaded.architecture)
+    raise ParameterError(
+        f"{path} is a {loaded.architecture} model, which cannot generate text", got=loaded.architecture
+    )
 
 
 def default_devices() -> list[Device]:
-    """The best device that there is; if its memory is its own, the CPU after it, for what it does not do.
+    """The best device; if it does not use host memory, also a CPU, for operations that the device does not support.
 
-    Raises DeviceNotFoundError if there is none.
+    Raises DeviceNotFoundError if there is no device.
     """
     best = gg.init_best().device
     others = [] if best.buffer_type.is_host else [d for d in gg.devices_by_kind(DeviceKind.CPU) if d is not best]

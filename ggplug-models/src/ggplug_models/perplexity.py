@@ -1,4 +1,4 @@
-"""How surprised a language model is by a text, as llama.cpp's ``llama-perplexity`` measures it."""
+"""The perplexity of a text for a language model, as llama.cpp's ``llama-perplexity`` measures it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ggplug.types import Type
 from ggplug_models.checks.arguments import whole
 from ggplug_models.checks.ids import token_ids
 from ggplug_models.state.session import LARGEST_RESULT, LanguageModel
-from ggplug_models.state.steps import Asked
+from ggplug_models.state.steps import Outputs
 
 CONTEXT = 512
-"""Tokens of a chunk, unless another number is asked for, or the model takes fewer."""
+"""Default number of tokens of a chunk, if the model supports that context length."""
 
 LEAST_CONTEXT = 4
 
 LARGEST = math.log(sys.float_info.max)
-"""The mean from which on the exponential is infinite."""
+"""The largest mean whose exponential is finite."""
 
 ROWS = 16
-"""Rows of logits that are looked at together: copies of more would not stay in a cache."""
+"""Rows of logits that are processed together, so that copies of them stay in the processor's cache."""
 
 
 class Perplexity(NamedTuple):
-    """The exponential of the mean of -log p over ``tokens`` tokens of ``chunks`` chunks, with its standard error."""
+    """A perplexity: exp(mean of -log p) over ``tokens`` tokens of ``chunks`` chunks.  ``error``: its standard error."""
 
     value: float
     error: float
@@ -39,19 +39,19 @@ class Perplexity(NamedTuple):
 
 
 def chunks_of(model: LanguageModel, n_tokens: int, n_ctx: int | None = None) -> tuple[int, int]:
-    """How many chunks a text of ``n_tokens`` tokens has, and the tokens of each.
+    """The number of chunks of a text of ``n_tokens`` tokens, and the number of tokens of a chunk.
 
-    ``n_ctx``: by default :data:`CONTEXT`, or as many as the model takes.  Raises ParameterError for fewer than
-    :data:`LEAST_CONTEXT`, and for a text that is shorter than two chunks.
+    ``n_ctx``: tokens of a chunk; by default :data:`CONTEXT`, or the model's context length if that is smaller.  Raises
+    ParameterError if it is less than :data:`LEAST_CONTEXT`, or if the text is shorter than two chunks.
     """
     n_ctx = min(CONTEXT, model.n_ctx) if n_ctx is None else n_ctx
     n_ctx = whole("n_ctx", n_ctx, LEAST_CONTEXT)
     if n_tokens < 2 * n_ctx:
         raise ParameterError(
-            f"the text has {n_tokens} tokens; two chunks of {n_ctx} are the least that is measured",
+            f"the text has {n_tokens} tokens; at least two chunks of {n_ctx} are needed",
             got=n_tokens,
             wanted=2 * n_ctx,
-            remedy="take a longer text, or a smaller context",
+            remedy="use a longer text, or a smaller context",
         )
     return n_tokens // int(n_ctx), int(n_ctx)
 
@@ -64,13 +64,13 @@ def perplexities(
     chunks: int | None = None,
     cache_type: str | Type = "f16",
 ) -> Iterator[Perplexity]:
-    """The perplexity of a text in chunks of ``n_ctx`` tokens: after each chunk that of all so far.
+    """Yields the perplexity of a text, after each chunk of ``n_ctx`` tokens that of all chunks so far.
 
-    ``tokens``: with the special tokens that the model wants.  Each chunk is read by itself, its first token replaced by
-    BOS where the model wants that; the tokens of the second half are counted, so that each is predicted from at least
-    half a chunk.  Tokens behind the last whole chunk are left out.  ``chunks``: only so many, from the first on.
+    ``tokens``: the text with its special tokens.  Each chunk is decoded separately, with its first token replaced by
+    BOS if the model's texts begin with that.  Only the tokens of its second half are counted, so that each is predicted
+    from at least half a chunk.  Tokens after the last whole chunk are ignored.  ``chunks``: maximum number of chunks.
 
-    Raises as :func:`chunks_of` does; ModelError if logits are not finite; what a session raises.
+    Raises what :func:`chunks_of` and sessions raise; ModelError if logits are not finite.
     """
     count, n_ctx = chunks_of(model, len(tokens), n_ctx)
     if chunks is not None and chunks < 1:
@@ -82,17 +82,17 @@ def perplexities(
         most = max(1, min(session.micro_batch, LARGEST_RESULT // (4 * model.n_vocab)))
         for chunk in range(count if chunks is None else min(count, chunks)):
             wanted = ids[chunk * n_ctx : (chunk + 1) * n_ctx]
-            given = wanted.copy()
+            read = wanted.copy()
             if vocabulary.add_bos and model.tokenizer.bos is not None:
-                given[0] = model.tokenizer.bos
+                read[0] = model.tokenizer.bos
             session.clear()
-            session.decode({0: given[:first].tolist()}, Asked.NONE)
+            session.decode({0: read[:first].tolist()}, Outputs.NONE)
             for start in range(first, n_ctx - 1, most):
                 end = min(start + most, n_ctx - 1)
-                logits = session.decode({0: given[start:end].tolist()}, Asked.ALL)[0]
+                logits = session.decode({0: read[start:end].tolist()}, Outputs.ALL)[0]
                 surprise = surprises(logits, wanted[start + 1 : end + 1])
                 if not np.isfinite(surprise).all():
-                    raise ModelError(f"logits of chunk {chunk} behind its token {start} are not finite", got=chunk)
+                    raise ModelError(f"the logits of chunk {chunk} are not finite after its token {start}", got=chunk)
                 total += float(surprise.sum())
                 squares += float((surprise**2).sum())
                 counted += end - start
@@ -104,7 +104,7 @@ def perplexities(
 
 
 def surprises(logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """-log p of each token, by the logits before it, [n, n_vocab]."""
+    """-log p of each token, from the logits before it, shape ``(n, n_vocab)``."""
     found = np.empty(len(tokens))
     for start in range(0, len(tokens), ROWS):
         rows = logits[start : start + ROWS]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from ggplug.backend import Device
 from ggplug.errors import (
@@ -19,7 +21,7 @@ from ggplug.errors import (
     told,
 )
 from ggplug.ops.base import Op
-from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim
+from ggplug.sharing import present_while
 from ggplug_simt.driver import ANY_THREAD, Driver, Failure
 
 _GUARDS: weakref.WeakSet[Guard] = weakref.WeakSet()
@@ -104,20 +106,16 @@ class Guard:
         return DeviceLostError(message, device=self.device, op=op, kernel=kernel, remedy=remedy)
 
 
-class Call(Claim):
+class Call:
     """While the calling thread is in the vendor's library; :meth:`Guard.guarded` makes one.
 
     ``what``, ``op``, ``kernel``, ``requested``: what is being done, for the error; they may be set later on.
-    ``own``, ``shared``: what the thread needs meanwhile, as :class:`~ggplug.sharing.Claim` takes it; by default it is
-    only present, so that nobody leaves the interpreter.
 
     Entering raises DeviceLostError where the device is lost already.  Each computation enters two of them, so they
     make as few calls as they can.
     """
 
-    __slots__ = ("_current", "_guard", "kernel", "op", "requested", "what")
-
-    DEPTH = 2
+    __slots__ = ("_current", "_end", "_guard", "kernel", "op", "requested", "what")
 
     def __init__(
         self,
@@ -126,41 +124,44 @@ class Call(Claim):
         op: object = None,
         kernel: str | None = None,
         requested: int | None = None,
-        own: Collection[Any] = (),
-        shared: Collection[Any] = NOTHING,
     ) -> None:
         self._guard = guard
         self.what = what
         self.op = op
         self.kernel = kernel
         self.requested = requested
-        self._own = own
-        self._shared = shared
-        self._kind = CLOSED if own else OPEN
+        self._end: Callable[..., None] | None = partial(self._left)
 
     def __enter__(self) -> None:
         guard = self._guard
         if guard.lost:
             guard.check(self.op, self.kernel)
-        Claim.__enter__(self)
+        # From here on the block alone refers to what ends it: it goes with the block, whatever interrupts that.
+        end, self._end = self._end, None
         try:
+            present_while(end)
             self._current: AbstractContextManager[object] = (guard.opened or guard.driver).current()
             if self._current is not ANY_THREAD:
                 self._current.__enter__()
         except BaseException as error:
-            Claim.__exit__(self)
+            end = None
             self._explain(error)
             raise
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:  # type: ignore[override]
+    if TYPE_CHECKING:
+
+        def __exit__(self, *exc: object) -> None: ...
+
+    else:
+        __exit__ = property(attrgetter("_end"))
+
+    def _left(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             if self._current is not ANY_THREAD:
                 self._current.__exit__(None, None, None)
         except BaseException as failed:
-            Claim.__exit__(self)
             self._explain(failed)
             raise
-        Claim.__exit__(self)
         if error is not None:
             self._explain(error)
 

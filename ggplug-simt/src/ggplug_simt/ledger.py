@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections import deque
 from collections.abc import Callable
-from operator import attrgetter, call
+from weakref import ref
 
 from ggplug.errors import OutOfMemoryError
 from ggplug_simt.driver import Handle
@@ -14,50 +13,50 @@ from ggplug_simt.guard import Guard
 from ggplug_simt.order import Order
 
 
+class _Taken:
+    """Bytes that were taken.  ``handle``: the vendor's name for them; None before and after."""
+
+    __slots__ = ("handle", "size")
+
+    def __init__(self, size: int) -> None:
+        self.handle: Handle = None
+        self.size = size
+
+
 class DeviceMemory:
     """A piece of the device's memory.  When the last reference to it goes the ledger gives the memory back.
 
-    ``taken``: its bytes while they are taken, 0 afterwards.  ``freed``: it was given back, or will be, and no launch or
-    transfer may reach it.
+    ``freed``: it was given back, and no launch or transfer may reach it.
     """
 
-    __slots__ = ("__weakref__", "freed", "handle", "ledger", "size", "taken")
+    __slots__ = ("__weakref__", "_taken", "freed", "size")
 
-    def __init__(self, ledger: Ledger, size: int) -> None:
-        self.handle: Handle = None
-        self.ledger = ledger
-        self.size = size
-        self.taken = 0
+    def __init__(self, taken: _Taken) -> None:
+        self._taken = taken
+        self.size = taken.size
         self.freed = False
 
-    def __del__(self) -> None:
-        if getattr(self, "handle", None) is not None:  # Ctrl-C may have come before it had that
-            heir = DeviceMemory(self.ledger, self.size)
-            heir.handle, self.handle = self.handle, None
-            self.ledger.drop(heir)
-
-
-_taken = attrgetter("taken")
+    @property
+    def handle(self) -> Handle:
+        """The vendor's name for it; None after it was given back."""
+        return self._taken.handle
 
 
 class Ledger:
-    """Memory of one device, counted.  Ctrl-C at any moment loses none of it."""
+    """Memory of one device, counted.  Wherever something breaks off, none of it is lost."""
 
     def __init__(self, guard: Guard, order: Order, total: Callable[[], int]) -> None:
         self._guard = guard
         self._order = order
         self._total = total
-        self._memories: set[weakref.ref[DeviceMemory]] = set()
-        self._dropped: deque[DeviceMemory] = deque()
+        self._taken: dict[ref[DeviceMemory], _Taken] = {}
+        self._dropped: deque[ref[DeviceMemory]] = deque()
+        """What died anywhere, even amid a vendor's call, and is given back later."""
 
     @property
     def used(self) -> int:
         """Bytes that this process has taken."""
-        return sum(map(_taken, filter(None, map(call, tuple(self._memories)))))
-
-    def _count(self, memory: DeviceMemory) -> None:
-        memory.taken = memory.size
-        self._memories.add(weakref.ref(memory, self._memories.discard))
+        return sum(taken.size for taken in [*self._taken.values()])
 
     def take(self, size: int) -> DeviceMemory:
         """Takes ``size`` bytes.  Raises OutOfMemoryError."""
@@ -74,39 +73,39 @@ class Ledger:
                     free=free,
                     remedy="free buffers, or place part of the graph on another device",
                 )
-            memory = DeviceMemory(self, size)
-            self._count(memory)
+            taken = _Taken(size)
+            memory = DeviceMemory(taken)
             try:
+                self._taken[ref(memory, self._dropped.append)] = taken
                 with self._guard.guarded("allocating", requested=size):
-                    memory.handle = self._guard.driver.allocate(max(size, 1))
+                    taken.handle = self._guard.driver.allocate(max(size, 1))
             except BaseException:
-                memory.taken = 0  # the error keeps it alive
+                if taken.handle is None:
+                    self._taken.pop(ref(memory), None)  # the error keeps it alive
                 raise
             return memory
 
     def give(self, memory: DeviceMemory) -> None:
         """Gives memory back, after everything pending; twice does nothing."""
-        if not self._guard.lost:
-            self._order.finish()
-        with self._guard.lock:
-            memory.freed = True
-            handle, memory.handle = memory.handle, None
-            if handle is not None:
-                self._guard.driver.free(handle)
-            memory.taken = 0
-
-    def drop(self, memory: DeviceMemory) -> None:
-        """Memory of an object that died: anywhere, even amid a vendor's call, so it is given back later."""
-        if memory.handle is not None:
-            memory.freed = True
-            if not memory.taken:
-                self._count(memory)
-            self._dropped.append(memory)
+        self._give(ref(memory), memory)
 
     def give_dropped(self) -> None:
         """Gives back what was dropped."""
         while self._dropped:
             with contextlib.suppress(IndexError, ValueError):  # another thread was quicker
-                memory = self._dropped[0]
-                self.give(memory)
-                self._dropped.remove(memory)
+                dropped = self._dropped[0]
+                self._give(dropped)
+                self._dropped.remove(dropped)
+
+    def _give(self, reference: ref[DeviceMemory], memory: DeviceMemory | None = None) -> None:
+        if not self._guard.lost:
+            self._order.finish()
+        with self._guard.lock:
+            if memory is not None:
+                memory.freed = True
+            taken = self._taken.get(reference)
+            if taken is not None:
+                handle, taken.handle = taken.handle, None
+                if handle is not None:
+                    self._guard.driver.free(handle)
+                self._taken.pop(reference, None)

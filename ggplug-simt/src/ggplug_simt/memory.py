@@ -96,11 +96,6 @@ class SimtBuffer(Buffer):
     def _free(self) -> None:
         self.runtime.ledger.give(self.memory)
 
-    def __del__(self) -> None:
-        memory: DeviceMemory | None = getattr(self, "memory", None)  # Ctrl-C may have come before it was set
-        if memory is not None:
-            memory.ledger.drop(memory)
-
 
 class SimtHostBufferType(HostBufferType):
     """Pinned host memory: ordinary memory for the host, with fast transfers to the device."""

@@ -43,18 +43,14 @@ class Lane:
             return
         # Another thread may wait for this queue while its own gives it more: only what was given before is done after.
         done, self._kept = self._kept, []
-        finished = False
         try:
             with self.guard.guarded("waiting"):
                 self.queue.finish()
-                finished = True
                 done.clear()  # here, because what the vendor's library remembers of it may wait, too
         except GGPlugError as error:
-            if self.error is None:
-                self.error = error
-        except BaseException:  # an interrupt: the queue may still be at it
-            if not finished:
-                self._kept += done
+            self.error = self.error or error
+        except BaseException:  # broken off: the queue may still be at it
+            self._kept += done
             raise
 
 
@@ -93,8 +89,7 @@ class Order:
     def transfer(self, what: str, action: Callable[[Queue], object]) -> None:
         """A synchronous transfer: ``action(queue)`` comes after everything given before, and is done in the end.
 
-        What it returns is kept until then.  (No context manager: an interrupt can skip the ``__exit__`` of one that is
-        written in Python, and then the lock would stay locked.)
+        What it returns is kept until then.
         """
         self.finish()
         with self._guard.lock, self._guard.guarded(what):
@@ -105,7 +100,7 @@ class Order:
                 self._transfers.finish()
                 del kept  # here, because what the vendor's library remembers of it may wait, too
             except BaseException:
-                # After an interrupt the host's memory may still be read or written.
+                # The host's memory may still be read or written.
                 with contextlib.suppress(Exception):
                     self._transfers.finish()
                 raise

@@ -11,7 +11,7 @@ import numpy as np
 from ggplug.backend import UNGROUPED, Backend, BufferOffsets, Group, Groups, NodeTime, Places, Plan
 from ggplug.errors import BufferUseError, ComputeError, TensorStateError
 from ggplug.graph import Graph
-from ggplug.sharing import Claim, turn
+from ggplug.sharing import Claim, locked
 from ggplug.tensor import Operation
 from ggplug_simt.binding import Arguments, Changed, Indexes
 from ggplug_simt.driver import Dispatch, LaunchSequence
@@ -113,7 +113,7 @@ class SimtPlan(Plan):
     def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
         places = allocation.places(graph, self._groups)
-        with turn(self._stream):
+        with locked(self._stream):
             self._workspace.check_open()
             self._bind(graph, places)
 
@@ -195,8 +195,8 @@ class SimtPlan(Plan):
 
     def compute(self) -> None:
         # From the check of the memory to the last launch no thread frees any of it; freeing waits for the queue, too.
-        call = Call(self._runtime.guard, "launching", own=self._own, shared=self._claimed)
-        with call:
+        call = Call(self._runtime.guard, "launching")
+        with Claim(self._own, self._claimed), call:
             self._check()
             if self._number:
                 with self._workspace.faults.lock:

@@ -9,7 +9,7 @@ import numpy as np
 from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Device, Event, Groups, Plan, check_target
 from ggplug.errors import BufferUseError, GGPlugError
 from ggplug.graph import Graph
-from ggplug.sharing import turn, using
+from ggplug.sharing import locked, using
 from ggplug.values.arrays import as_bytes
 from ggplug_simt.driver import Mark
 from ggplug_simt.memory import SimtBuffer
@@ -118,7 +118,7 @@ class SimtBackend(Backend):
     def free(self) -> None:
         if self.lane.is_free:
             return
-        with turn(self):
+        with locked(self):
             try:
                 super().free()
             finally:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from ggplug_testing.fake import FakeRegistration as FakeRegistration
     from ggplug_testing.judging.comparison import Comparison as Comparison
     from ggplug_testing.judging.comparison import nmse as nmse
-    from ggplug_testing.judging.nodewise import Differences as Differences
-    from ggplug_testing.judging.nodewise import WrongNode as WrongNode
+    from ggplug_testing.judging.differences import Differences as Differences
+    from ggplug_testing.judging.differences import WrongNode as WrongNode
     from ggplug_testing.judging.nodewise import compare as compare
     from ggplug_testing.judging.oracle import Evaluation as Evaluation
     from ggplug_testing.judging.oracle import evaluate as evaluate
@@ -54,7 +54,7 @@ _HOMES = {
     "BackendSuite": "suite",
     "Case": "cases",
     "Comparison": "judging.comparison",
-    "Differences": "judging.nodewise",
+    "Differences": "judging.differences",
     "Evaluation": "judging.oracle",
     "FakeDevice": "fake",
     "FakeRegistration": "fake",
@@ -62,7 +62,7 @@ _HOMES = {
     "Leafs": "cases",
     "ReferenceDevice": "devices.reference",
     "Report": "reporting.report",
-    "WrongNode": "judging.nodewise",
+    "WrongNode": "judging.differences",
     "cases_of": "cases",
     "check": "conformance",
     "compare": "judging.nodewise",

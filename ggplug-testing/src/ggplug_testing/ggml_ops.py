@@ -1,20 +1,19 @@
 """How ggml's nodes are written in our ops: ``(ggml's op, op_params, sources, result) -> our tensor``.
 
-A row of the table takes ggml's sixteen ``int32`` parameters, of which floats are stored by bit pattern, and the sources
-in ggml's order.  An op without a row, or whose class is not defined, has no counterpart yet.
+ggml's parameters are sixteen words of 32 bits.  Mostly they are the fields of our op in the same order, each a number
+of the field's type, but for extents and types, which the result has.  A row of the table says what is different.  An
+op without a row, or whose class is not defined, has no counterpart yet.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ggplug import ops
 from ggplug.ops.base import OPS, Op, apply
-from ggplug.ops.copy import add_cast
-from ggplug.ops.elementwise import add1
-from ggplug.ops.windows import acc, acc_inplace, set_inplace
-from ggplug.ops.windows import set as set_window
 from ggplug.tensor import Extents, Tensor
 from ggplug.types import Type
 
@@ -60,12 +59,12 @@ class Result(NamedTuple):
 
 
 class Params:
-    """ggml's ``op_params``."""
+    """ggml's ``op_params``: whole numbers, or floats by their bits."""
 
     def __init__(self, words: Sequence[int]) -> None:
         self._words = tuple(words)
 
-    def number(self, position: int) -> int:
+    def __getitem__(self, position: int) -> int:
         return self._words[position]
 
     def real(self, position: int) -> float:
@@ -74,6 +73,24 @@ class Params:
 
     def numbers(self, start: int, count: int) -> tuple[int, ...]:
         return self._words[start : start + count]
+
+    def fields(self, op: type[Op], result: Result, at: Sequence[int] = range(16)) -> dict[str, Any]:
+        """The fields of an op of ours: the first is the parameter at ``at[0]``, and so on; others have no parameter."""
+        found: dict[str, Any] = {}
+        places = iter(at)
+        for field in dataclasses.fields(op):
+            if field.name == "ne":
+                found["ne"] = result.ne
+            elif field.type == "TypeName":
+                found[field.name] = result.type.name
+            elif (place := next(places, None)) is None:
+                break
+            elif field.type == "tuple[int, ...]":
+                found[field.name] = self.numbers(place, 4)
+            else:
+                number = self.real(place) if field.type == "float" else self[place]
+                found[field.name] = bool(number) if field.type == "bool" else number
+        return found
 
 
 class Undefined(NamedTuple):
@@ -86,12 +103,21 @@ class Undefined(NamedTuple):
         return f"op {self.name} is not defined"
 
 
-def _op(name: str) -> Callable[..., Op]:
-    return OPS[name]
+Writer = Callable[[Params, Sources, Result], "Op | Tensor"]
+"""Answers our op, or a tensor where ours are several."""
 
 
-Writer = Callable[[Params, Sources, Result], "Op | Tensor | None"]
-"""Answers our op, or a tensor where ours are several; None if it is not defined."""
+class Row(NamedTuple):
+    """One of ggml's ops, as our op ``name``, or as ``write`` makes it.
+
+    ``at``: where the parameters are that our fields have.  ``order``: at which of ggml's positions our sources are
+    (default: in order).
+    """
+
+    name: str = ""
+    at: Sequence[int] = range(16)
+    order: tuple[int, ...] | None = None
+    write: Writer | None = None
 
 
 def rewrite(name: str, params: Sequence[int], sources: Sources, result: Result) -> Tensor | Undefined:
@@ -99,245 +125,102 @@ def rewrite(name: str, params: Sequence[int], sources: Sources, result: Result) 
 
     Raises what the op's shape rule raises: ShapeError, TypeMismatchError, ParameterError.
     """
-    row = TABLE.get(name)
-    if row is None:
+    given = Params(params)
+    row = VARIANTS[name](given[0]) if name in VARIANTS else TABLE.get(name)
+    if row is None or (row.write is None and row.name not in OPS):
         return Undefined(name)
-    op = row.write(Params(params), sources, result)
-    if op is None:
-        return Undefined(name)
+    cls = OPS.get(row.name, Op)
+    op = row.write(given, sources, result) if row.write is not None else cls(**given.fields(cls, result, row.at))
     if isinstance(op, Tensor):
         return op
     order = row.order if row.order is not None else range(len(op.sources))
     return apply(op, tuple(sources[i] if i < len(sources) else None for i in order))
 
 
-class Row(NamedTuple):
-    """One of ggml's ops: how to make our op, and at which of ggml's positions our sources are (default: in order)."""
-
-    write: Writer
-    order: tuple[int, ...] | None = None
+def _variant(names: Sequence[str], at: Sequence[int]) -> Callable[[int], Row | None]:
+    """The op with this number of several that are one op of ggml."""
+    return lambda kind: Row(names[kind], at) if kind < len(names) else None
 
 
-def _named(name: str, *, floats: int = 0, ints: int = 0) -> Row:
-    """An op whose fields are ggml's first parameters: so many floats, or so many integers."""
-
-    def write(params: Params, sources: Sources, result: Result) -> Op | None:
-        return (
-            None if name not in OPS else _op(name)(*(params.real(i) for i in range(floats)), *params.numbers(0, ints))
-        )
-
-    return Row(write)
+VARIANTS = {"UNARY": _variant(UNARY, range(1, 5)), "GLU": _variant(GLU, range(1, 4))}
+"""ggml's ops whose first parameter says which op of ours they are."""
 
 
-def _reordered(name: str, *order: int) -> Row:
-    return Row(_named(name).write, order)
+def _two(sources: Sources) -> tuple[Tensor, Tensor]:
+    a, b = sources[:2]
+    assert a is not None
+    assert b is not None
+    return a, b
 
 
-def _unary(params: Params, sources: Sources, result: Result) -> Op | None:
-    kind = params.number(0)
-    name = UNARY[kind] if kind < len(UNARY) else ""
-    if name not in OPS:
-        return None
-    return _op(name)(*(params.real(i) for i in range(1, 5))) if name == "xielu" else _op(name)()
+def _add(params: Params, sources: Sources, result: Result) -> Op | Tensor:
+    a, b = _two(sources)
+    return ops.Add() if result.type is a.type else ops.add_cast(a, b, result.type)
 
 
-def _glu(params: Params, sources: Sources, result: Result) -> Op | None:
-    kind = params.number(0)
-    name = GLU[kind] if kind < len(GLU) else ""
-    if name not in OPS:
-        return None
-    swapped = bool(params.number(1))
-    if name == "swiglu_oai":
-        return _op(name)(swapped=swapped, alpha=params.real(2), limit=params.real(3))
-    return _op(name)(swapped=swapped)
-
-
-def _rope(name: str) -> Row:
-    return Row(lambda params, sources, result: _turning(name, params))
-
-
-def _turning(name: str, params: Params) -> Op:
-    return _op(name)(
-        n_dims=params.number(1),
-        mode=params.number(2),
-        n_ctx_orig=params.number(4),
-        freq_base=params.real(5),
-        freq_scale=params.real(6),
-        ext_factor=params.real(7),
-        attn_factor=params.real(8),
-        beta_fast=params.real(9),
-        beta_slow=params.real(10),
-        sections=params.numbers(11, 4),
-        n_offs=params.number(15),
-    )
-
-
-def _view(params: Params, sources: Sources, result: Result) -> Op | None:
+def _view(params: Params, sources: Sources, result: Result) -> Op:
     source = sources[0]
     assert source is not None
-    return _op("view")(result.ne, result.nb[1:], result.view_offset - source.view_offset)
+    return ops.View(result.ne, result.nb[1:], result.view_offset - source.view_offset)
 
 
-def _add(params: Params, sources: Sequence[Tensor | None], result: Result) -> Op | Tensor | None:
-    a, b = sources[:2]
-    assert a is not None
-    assert b is not None
-    return _op("add")() if result.type is a.type else add_cast(a, b, result.type)
-
-
-def _add1(params: Params, sources: Sources, result: Result) -> Op | Tensor | None:
-    a, b = sources[:2]
-    assert a is not None
-    assert b is not None
-    return add1(a, b)
-
-
-def _window(name: str) -> Row:
+def _window(new: Callable[..., Tensor], inplace: Callable[..., Tensor]) -> Row:
     """An op on a window, with strides and offset in bytes, and whether it writes into its source itself."""
 
-    def write(params: Params, sources: Sources, result: Result) -> Op | Tensor | None:
-        a, b = sources[:2]
-        assert a is not None
-        assert b is not None
-        *nb, offset, inplace = params.numbers(0, 5)
-        return WINDOWS[name, bool(inplace)](a, b, nb=tuple(nb), offset=offset)
+    def write(params: Params, sources: Sources, result: Result) -> Tensor:
+        *nb, offset = params.numbers(0, 4)
+        return (inplace if params[4] else new)(*_two(sources), nb=tuple(nb), offset=offset)
 
-    return Row(write)
+    return Row(write=write)
 
 
-WINDOWS = {
-    ("acc", False): acc,
-    ("acc", True): acc_inplace,
-    ("set", False): set_window,
-    ("set", True): set_inplace,
-}
-
-
-def _pad(params: Params, sources: Sources, result: Result) -> Op | Tensor | None:
+def _pad(params: Params, sources: Sources, result: Result) -> Op:
     sides = params.numbers(0, 8)
-    return _op("pad")(sides[::2], sides[1::2], bool(params.number(8)))
+    return ops.Pad(sides[::2], sides[1::2], bool(params[8]))
 
 
-def _im2col(params: Params, sources: Sources, result: Result) -> Op | None:
-    return _op("im2col")(*params.numbers(0, 6), bool(params.number(6)), result.type.name)
+def _made(make: Callable[[Params, Result], Op]) -> Row:
+    return Row(write=lambda params, sources, result: make(params, result))
 
 
-def _im2col_back(params: Params, sources: Sources, result: Result) -> Op | None:
-    return _op("im2col_back")(*params.numbers(0, 6), bool(params.number(6)), result.ne)
+_ROPE = (1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 15)
 
+_ALIKE = """
+    SUB MUL DIV SQR SQRT LOG SIN COS SCALE CLAMP LEAKY_RELU FILL ARANGE SILU_BACK
+    NORM RMS_NORM L2_NORM GROUP_NORM RMS_NORM_BACK SUM SUM_ROWS MEAN CUMSUM COUNT_EQUAL ARGMAX ARGSORT
+    SOFT_MAX SOFT_MAX_BACK FLASH_ATTN_EXT MUL_MAT MUL_MAT_ID OUT_PROD SOLVE_TRI TRI DIAG DIAG_MASK_INF DIAG_MASK_ZERO
+    GET_ROWS ADD_ID CPY CONT CONCAT REPEAT REPEAT_BACK RESHAPE PERMUTE TRANSPOSE ROLL PAD_REFLECT_1D
+    IM2COL IM2COL_BACK COL2IM_1D CONV_TRANSPOSE_1D CONV_TRANSPOSE_2D POOL_1D ADD_REL_POS TIMESTEP_EMBEDDING
+    SSM_CONV SSM_SCAN RWKV_WKV6 RWKV_WKV7 GATED_LINEAR_ATTN GATED_DELTA_NET
+    LIGHTNING_INDEXER DSV4_HC_COMB DSV4_HC_PRE DSV4_HC_POST
+    CROSS_ENTROPY_LOSS CROSS_ENTROPY_LOSS_BACK OPT_STEP_ADAMW OPT_STEP_SGD
+"""
+"""ggml's ops that have our op's name and parameters."""
 
-def _im2col_3d(params: Params, sources: Sources, result: Result) -> Op | None:
-    return _op("im2col_3d")(params.number(9), *params.numbers(0, 9), result.type.name)
-
-
-def _conv_3d(params: Params, sources: Sources, result: Result) -> Op | None:
-    return _op("conv_3d_direct")(*params.numbers(9, 3), *params.numbers(0, 9))
-
-
-def _flash_attn_ext(params: Params, sources: Sources, result: Result) -> Op | None:
-    return _op("flash_attn_ext")(*(params.real(i) for i in range(3)), params.number(3))
-
-
-def _to_extents(name: str) -> Row:
-    return Row(lambda params, sources, result: _op(name)(result.ne))
-
-
-TABLE: dict[str, Row] = {
-    "ADD": Row(_add),
-    "SUB": _named("sub"),
-    "MUL": _named("mul"),
-    "DIV": _named("div"),
-    "SQR": _named("sqr"),
-    "SQRT": _named("sqrt"),
-    "LOG": _named("log"),
-    "SIN": _named("sin"),
-    "COS": _named("cos"),
-    "UNARY": Row(_unary),
-    "SCALE": _named("scale", floats=2),
-    "CLAMP": _named("clamp", floats=2),
-    "LEAKY_RELU": _named("leaky_relu", floats=1),
-    "GLU": Row(_glu),
-    "NORM": _named("norm", floats=1),
-    "RMS_NORM": _named("rms_norm", floats=1),
-    "L2_NORM": _named("l2_norm", floats=1),
-    "SUM": _named("sum"),
-    "SUM_ROWS": _named("sum_rows"),
-    "MEAN": _named("mean"),
-    "ARGMAX": _named("argmax"),
-    "ARGSORT": _named("argsort", ints=1),
-    "SOFT_MAX": _named("soft_max", floats=2),
-    "ROPE": _rope("rope"),
-    "MUL_MAT": _named("mul_mat", ints=1),
-    "MUL_MAT_ID": _named("mul_mat_id", ints=1),
-    "GET_ROWS": _named("get_rows"),
-    # ggml's sources are rows, ids, dst.
-    "SET_ROWS": _reordered("set_rows", 2, 0, 1),
-    "CPY": _named("cpy"),
-    "DUP": _named("dup"),
-    "CONT": _to_extents("cont"),
-    "CONCAT": _named("concat", ints=1),
-    "REPEAT": _to_extents("repeat"),
-    "IM2COL": Row(_im2col),
-    "IM2COL_BACK": Row(_im2col_back),
-    "IM2COL_3D": Row(_im2col_3d),
-    "COL2IM_1D": _named("col2im_1d", ints=3),
-    "CONV_2D": _named("conv_2d_direct", ints=6),
-    "CONV_2D_DW": _named("conv_2d_dw_direct", ints=6),
-    "CONV_3D": Row(_conv_3d),
-    "CONV_TRANSPOSE_1D": _named("conv_transpose_1d", ints=1),
-    "CONV_TRANSPOSE_2D": _named("conv_transpose_2d", ints=1),
-    "POOL_1D": _named("pool_1d", ints=4),
-    "POOL_2D": _named("pool_2d", ints=7),
-    "POOL_2D_BACK": _named("pool_2d_back", ints=7),
-    "UPSCALE": Row(lambda params, sources, result: _op("interpolate")(result.ne, params.number(0))),
-    "WIN_PART": Row(lambda params, sources, result: _op("win_part")(params.number(2))),
-    "WIN_UNPART": Row(lambda params, sources, result: _op("win_unpart")(*result.ne[1:3], params.number(0))),
-    "GET_REL_POS": Row(lambda params, sources, result: _op("get_rel_pos")(result.ne[2], result.ne[1])),
-    "ADD_REL_POS": _named("add_rel_pos"),
-    "SSM_CONV": _named("ssm_conv"),
-    "SSM_SCAN": _named("ssm_scan", ints=1),
-    "RWKV_WKV6": _named("rwkv_wkv6"),
-    "RWKV_WKV7": _named("rwkv_wkv7"),
-    "GATED_LINEAR_ATTN": _named("gated_linear_attn", floats=1),
-    "GATED_DELTA_NET": _named("gated_delta_net", ints=1),
-    "LIGHTNING_INDEXER": _named("lightning_indexer"),
-    "DSV4_HC_COMB": Row(lambda params, sources, result: _op("dsv4_hc_comb")(params.real(0), params.number(1))),
-    "DSV4_HC_PRE": _named("dsv4_hc_pre"),
-    "DSV4_HC_POST": _named("dsv4_hc_post"),
-    "RESHAPE": _to_extents("reshape"),
-    "VIEW": Row(_view),
-    "PERMUTE": Row(lambda params, sources, result: _op("permute")(params.numbers(0, 4))),
-    "TRANSPOSE": _named("transpose"),
-    "ACC": _window("acc"),
-    "ADD1": Row(_add1),
-    "ADD_ID": _named("add_id"),
-    "ARANGE": _named("arange", floats=3),
-    "COUNT_EQUAL": _named("count_equal"),
-    "CROSS_ENTROPY_LOSS": _named("cross_entropy_loss"),
-    "CROSS_ENTROPY_LOSS_BACK": _named("cross_entropy_loss_back"),
-    "CUMSUM": _named("cumsum"),
-    "DIAG": _named("diag"),
-    "DIAG_MASK_INF": _named("diag_mask_inf", ints=1),
-    "DIAG_MASK_ZERO": _named("diag_mask_zero", ints=1),
-    "FLASH_ATTN_EXT": Row(_flash_attn_ext),
-    "FILL": _named("fill", floats=1),
-    "GET_ROWS_BACK": Row(lambda params, sources, result: _op("get_rows_back")(result.ne[1])),
-    "GROUP_NORM": Row(lambda params, sources, result: _op("group_norm")(params.number(0), params.real(1))),
-    "OPT_STEP_ADAMW": _named("opt_step_adamw"),
-    "OPT_STEP_SGD": _named("opt_step_sgd"),
-    "OUT_PROD": _named("out_prod"),
-    "PAD": Row(_pad),
-    "PAD_REFLECT_1D": _named("pad_reflect_1d", ints=2),
-    "REPEAT_BACK": _to_extents("repeat_back"),
-    "RMS_NORM_BACK": _named("rms_norm_back", floats=1),
-    "ROLL": Row(lambda params, sources, result: _op("roll")(params.numbers(0, 4))),
-    "ROPE_BACK": _rope("rope_back"),
-    "SET": _window("set"),
-    "SILU_BACK": _named("silu_back"),
-    "SOFT_MAX_BACK": _named("soft_max_back", floats=2),
-    "SOLVE_TRI": _named("solve_tri"),
-    "TIMESTEP_EMBEDDING": _named("timestep_embedding", ints=2),
-    "TOP_K": Row(lambda params, sources, result: _op("top_k")(result.ne[0])),
-    "TRI": _named("tri", ints=1),
+TABLE: dict[str, Row | None] = {
+    **{name: Row(name.lower()) for name in _ALIKE.split()},
+    **dict.fromkeys(VARIANTS),
+    "ADD": Row(write=_add),
+    "ADD1": Row(write=lambda params, sources, result: ops.add1(*_two(sources))),
+    "ROPE": Row("rope", _ROPE),
+    "ROPE_BACK": Row("rope_back", _ROPE),
+    "SET_ROWS": Row("set_rows", order=(2, 0, 1)),  # ggml's sources are rows, ids, dst.
+    "GET_ROWS_BACK": _made(lambda params, result: ops.GetRowsBack(result.ne[1])),
+    "DUP": _made(lambda params, result: ops.Dup()),
+    "TOP_K": _made(lambda params, result: ops.TopK(result.ne[0])),
+    "VIEW": Row(write=_view),
+    "ACC": _window(ops.acc, ops.acc_inplace),
+    "SET": _window(ops.set, ops.set_inplace),
+    "PAD": Row(write=_pad),
+    "IM2COL_3D": Row("im2col_3d", (9, *range(9))),
+    "CONV_2D": Row("conv_2d_direct"),
+    "CONV_2D_DW": Row("conv_2d_dw_direct"),
+    "CONV_3D": Row("conv_3d_direct", (9, 10, 11, *range(9))),
+    "POOL_2D": _made(lambda params, result: ops.Pool2d(*params.numbers(0, 7))),
+    "POOL_2D_BACK": _made(lambda params, result: ops.Pool2dBack(*params.numbers(0, 7))),
+    "UPSCALE": Row("interpolate"),
+    "WIN_PART": Row("win_part", (2,)),
+    "WIN_UNPART": _made(lambda params, result: ops.WinUnpart(*result.ne[1:3], params[0])),
+    "GET_REL_POS": _made(lambda params, result: ops.GetRelPos(result.ne[2], result.ne[1])),
 }
 """ggml's ops that have a counterpart here."""

@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ggplug.backend import Device
+from ggplug.errors import GGPlugError
 from ggplug.ops.base import OPS
 from ggplug_testing.cases import Case, cases_of
 from ggplug_testing.contracts import CLAUSES, run_clauses
@@ -35,6 +36,9 @@ from ggplug_testing.reporting.watching import EVERYTHING, One, Watch
 from ggplug_testing.running.groups import run_groups
 from ggplug_testing.running.runner import run_graphs, run_op
 from ggplug_testing.vectors import find_device
+
+MISSING = pytest.StashKey[set[str]]()
+"""In a configuration: the names of devices that there are not.  Why is said once, not by each of hundreds of tests."""
 
 
 class BackendSuite:
@@ -66,7 +70,15 @@ class BackendSuite:
         name = self.device_name or request.config.getoption("--ggplug-device", default=None)
         if name is None:
             pytest.skip("no device: set device_name in the test class, or give --ggplug-device NAME")
-        return find_device(name)
+        missing = request.config.stash.setdefault(MISSING, set())
+        if name in missing:
+            pytest.skip(f"there is no device {name!r}; the first test that asked for it says why")
+        try:
+            return find_device(name)
+        except GGPlugError as error:
+            missing.add(name)
+            reason = str(error)
+        pytest.fail(reason, pytrace=False)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         if "op_name" in metafunc.fixturenames:

@@ -72,14 +72,14 @@ CONFORMANCE = ("-m", "ggplug_testing.conformance", "reference", "--op", "relu", 
 
 
 def test_the_suite_runs_through_in_the_background_of_a_terminal() -> None:
-    told, drawn = of_job("background", *CONFORMANCE)
-    assert told.endswith("ended with 0\n"), told
+    printed, drawn = of_job("background", *CONFORMANCE)
+    assert printed.endswith("ended with 0\n"), printed
     assert drawn == ""
 
 
 def test_the_suite_shows_in_the_foreground_how_far_it_is() -> None:
-    told, drawn = of_job("foreground", *CONFORMANCE)
-    assert told.endswith("ended with 0\n"), told
+    printed, drawn = of_job("foreground", *CONFORMANCE)
+    assert printed.endswith("ended with 0\n"), printed
     assert "1/1" in drawn
     assert "\x1b[?25l" not in drawn, "a killed process would leave the terminal without a cursor"
 
@@ -110,8 +110,8 @@ _TO_THE_BACKGROUND = """
 def test_a_job_that_goes_to_the_background_draws_when_it_comes_back(to: str, tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(dedent(_TO_THE_BACKGROUND), encoding="utf-8")
-    told, drawn = of_job("foreground", str(script), to)
-    assert told.endswith("ended with 0\n"), told
+    printed, drawn = of_job("foreground", str(script), to)
+    assert printed.endswith("ended with 0\n"), printed
     assert "in front" in drawn
     assert "behind" not in drawn
     assert ("in front again" in drawn) == (to == "back")
@@ -125,7 +125,7 @@ def test_what_others_print_beside_a_bar_arrives(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     for where in ("foreground", "background"):
-        told, drawn = of_job(where, str(script))
-        assert told.endswith("ended with 0\n"), told
+        printed, drawn = of_job(where, str(script))
+        assert printed.endswith("ended with 0\n"), printed
         assert "said" in drawn
         assert ("busy" in drawn) == (where == "foreground")

@@ -111,7 +111,7 @@ def test_doctor_is_readable_for_people(site: Site) -> None:
     site.add_backend("NPU")
     site.add_backend("Bad", "import nobody_has_this")
     done = site.ggplug("doctor", "NPU", "Bad")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (1, "")
     assert_readable(done.stdout)
     parts = ("NPU  fake-npu 1.0  ok", "Bad  fake-bad 1.0  failed", "nobody_has_this", "pip install --upgrade fake-bad")
     for part in parts:
@@ -120,11 +120,12 @@ def test_doctor_is_readable_for_people(site: Site) -> None:
     assert "Traceback (most recent call last)" in site.ggplug("doctor", "Bad", "--traceback").stdout
 
 
-def test_a_strict_doctor_exits_with_1_if_something_is_wrong(site: Site) -> None:
+@pytest.mark.parametrize("option", [(), ("--json",), ("--strict",)], ids=" ".join)
+def test_the_doctor_exits_with_1_if_something_is_wrong(site: Site, option: tuple[str, ...]) -> None:
     site.add_backend("NPU")
     site.add_backend("Bad", "import nobody_has_this")
-    assert site.ggplug("doctor", "--strict", "NPU").returncode == 0
-    assert site.ggplug("doctor", "--strict", "NPU", "Bad").returncode == 1
+    assert site.ggplug("doctor", *option, "NPU").returncode == 0
+    assert site.ggplug("doctor", *option, "NPU", "Bad").returncode == 1
 
 
 def test_a_plugin_that_says_why_it_has_no_device_is_fine_and_quoted(site: Site) -> None:
@@ -133,7 +134,7 @@ def test_a_plugin_that_says_why_it_has_no_device_is_fine_and_quoted(site: Site) 
     nothing = 'raise DeviceNotFoundError("no chip is plugged in", remedy="plug one in")'
     absent = "from ggplug.errors import DeviceNotFoundError\n" + good.replace("return self.given", nothing)
     site.add_backend("Absent", absent)
-    done = site.ggplug("doctor", "NPU", "Absent", "--strict")
+    done = site.ggplug("doctor", "NPU", "Absent")
     assert (done.returncode, done.stderr) == (0, "")
     assert_readable(done.stdout)
     assert "  it found no device: no chip is plugged in\n  -> plug one in" in done.stdout
@@ -284,7 +285,7 @@ def large(path: Path, what: str, count: int) -> Path:
 
 @pytest.mark.parametrize("what", ["keys", "tensors", "an array"])
 def test_the_work_grows_with_the_file_and_no_faster(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted for 2,000 and 20,000; and that nothing costs hundreds of calls each, as 200,000 of them would tell."""
+    """Counted for 2,000 and 20,000; and that nothing costs hundreds of calls each, as 200,000 of them would show."""
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     small, big = (large(tmp_path / f"{count}.gguf", what, count) for count in (2_000, 20_000))
     show = gguf_command.callback

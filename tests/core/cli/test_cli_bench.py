@@ -100,7 +100,7 @@ def host_device() -> Any:
 
 def test_the_number_of_python_calls_does_not_depend_on_the_number_of_nodes(host_device: Any) -> None:
     from ggplug import host
-    from ggplug.cli.overhead import Overhead
+    from ggplug.bench.overhead import Overhead
 
     rows = list(Overhead().calls(host_device, [host.tensor([0.5] * 16), host.tensor([1.0] * 16)]))
     calls = {(row["case"], row["nodes"]): row["calls"] for row in rows}
@@ -113,7 +113,7 @@ def test_the_number_of_python_calls_does_not_depend_on_the_number_of_nodes(host_
 
 
 def test_the_overhead_is_measured_on_one_and_two_threads(host_device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ggplug.cli import overhead
+    from ggplug.bench import overhead
     from ggplug.registry.extras import Options
 
     monkeypatch.setattr(overhead, "RUNS", 3)
@@ -132,22 +132,22 @@ def test_the_overhead_is_measured_on_one_and_two_threads(host_device: Any, monke
 
 
 def test_the_device_that_a_graph_is_shared_with_is_like_one_with_memory_of_its_own(host_device: Any) -> None:
-    from ggplug.cli import overhead
+    from ggplug.bench import overhead
     from ggplug_testing import FakeDevice
 
-    told = []
+    explained = []
     for second in (overhead.SecondDevice(), FakeDevice("second")):
         graph = gg.Graph(overhead.chain(overhead.NODES, overhead.shared((second, host_device))))
         with gg.Scheduler([second, host_device]) as scheduler:
             found = scheduler.explain(graph)
-            told.append(([(row.device, row.reason, row.split) for row in found.rows], found.splits, found.copies))
-    assert told[0] == told[1]
-    assert len(told[0][2]) == 5
+            explained.append(([(row.device, row.reason, row.split) for row in found.rows], found.splits, found.copies))
+    assert explained[0] == explained[1]
+    assert len(explained[0][2]) == 5
 
 
 def test_matrix_products_are_measured_by_weight_type(host_device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from ggplug import types
-    from ggplug.cli import products
+    from ggplug.bench import products
     from ggplug.registry.extras import Options
 
     monkeypatch.setattr(products, "WEIGHTS", (types.F32, types.Q8_0))
@@ -160,27 +160,27 @@ def test_matrix_products_are_measured_by_weight_type(host_device: Any, monkeypat
         rows = list(instrument.run(host_device, Options()))
         assert [row["case"] for row in rows] == ["f32", "q8_0"]
         assert all(row["milliseconds"] > 0 for row in rows)
-    beside = list(products.MatrixVector().run(host_device, Options(beside=host_device)))[1::2]
-    assert [row["case"] for row in beside] == ["f32 4096 x 4096", "q8_0 4096 x 4096"]
-    assert all(row[f"relative_to_{host_device.name}"] > 0 for row in beside)
+    measured = list(products.MatrixVector().run(host_device, Options(beside=host_device)))[1::2]
+    assert [row["case"] for row in measured] == ["f32 4096 x 4096", "q8_0 4096 x 4096"]
+    assert all(row[f"relative_to_{host_device.name}"] > 0 for row in measured)
 
 
 def test_every_type_of_weights_is_measured() -> None:
     from ggplug import quants
-    from ggplug.cli import products
+    from ggplug.bench import products
 
     assert {type.name for type in products.WEIGHTS} == {"f32", "f16", "bf16", *(t.name for t in quants.block_types())}
 
 
 def test_quantising_is_measured_by_type_and_with_files(monkeypatch: pytest.MonkeyPatch) -> None:
     from ggplug import device, types
-    from ggplug.cli.quantizing import Quantizing
+    from ggplug.bench.quantizing import Quantizing
     from ggplug.errors import UnsupportedOpError
     from ggplug.registry.extras import Options
     from ggplug_testing import ReferenceDevice
 
     pytest.importorskip("ggplug_cpu")
-    monkeypatch.setattr("ggplug.cli.quantizing.quants.block_types", lambda: (types.Q4_0, types.IQ4_NL))
+    monkeypatch.setattr("ggplug.bench.quantizing.quants.block_types", lambda: (types.Q4_0, types.IQ4_NL))
     monkeypatch.setattr(Quantizing, "ROWS", 8)
     monkeypatch.setattr(Quantizing, "LAYERS", 1)
     monkeypatch.setattr(Quantizing, "REPEATS", 1)
@@ -195,7 +195,7 @@ def test_quantising_is_measured_by_type_and_with_files(monkeypatch: pytest.Monke
 
 def test_attention_is_measured_of_one_query_and_of_many(host_device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from ggplug import types
-    from ggplug.cli import attention, products
+    from ggplug.bench import attention, products
     from ggplug.registry.extras import Options
 
     monkeypatch.setattr(products.MatrixVector, "size", staticmethod(lambda device: 1 << 17))
@@ -210,7 +210,7 @@ def test_attention_is_measured_of_one_query_and_of_many(host_device: Any, monkey
 
 def test_products_with_packed_weights_are_measured_beside_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     from ggplug import types
-    from ggplug.cli import packed
+    from ggplug.bench import packed
     from ggplug.errors import UnsupportedOpError
     from ggplug.registry.extras import Options
     from ggplug_testing import ReferenceDevice
@@ -230,7 +230,7 @@ def test_products_with_packed_weights_are_measured_beside_plain_ones(monkeypatch
 def test_ops_that_move_memory_are_measured_beside_a_streaming_read(
     host_device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ggplug.cli import moves, products
+    from ggplug.bench import moves, products
     from ggplug.registry.extras import Options
 
     monkeypatch.setattr(products.MatrixVector, "size", staticmethod(lambda device: 1 << 18))
@@ -248,7 +248,7 @@ def test_ops_that_move_memory_are_measured_beside_a_streaming_read(
 def test_a_convolution_is_measured_beside_the_product_of_as_many_operations(
     host_device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ggplug.cli import moves
+    from ggplug.bench import moves
     from ggplug.registry.extras import Options
 
     for name, small in (("SIDE", 8), ("CHANNELS", 16), ("REPEATS", 1)):
@@ -274,7 +274,7 @@ class Known:
 
 
 def test_figures_are_held_against_their_goals() -> None:
-    from ggplug.cli.rates import Rates
+    from ggplug.bench.rates import Rates
     from ggplug.registry.extras import Options
 
     vectors = Known(
@@ -309,16 +309,16 @@ def test_figures_are_held_against_their_goals() -> None:
 
 
 def test_a_ratio_is_the_median_of_those_of_the_turns() -> None:
-    from ggplug.cli.turns import speed_relative
+    from ggplug.bench.turns import speed_relative
 
-    # the third turn met a slower machine, and ours alone was interrupted in the fourth
+    # the third round met a slower machine, and ours alone was interrupted in the fourth
     times = {"ours": [1.0, 1.0, 4.0, 9.0, 1.0], "theirs": [2.0, 2.0, 8.0, 2.0, 2.0]}
     assert speed_relative(times, "ours", "theirs") == 2
     assert speed_relative(times, "theirs", "ours") == 0.5
 
 
 def test_every_goal_is_a_case_of_an_instrument() -> None:
-    from ggplug.cli import products, rates
+    from ggplug.bench import products, rates
 
     types_of_weights = {type.name for type in products.WEIGHTS} - {"q8_K"}
     assert {goal.case for goal in rates.one_column()} == types_of_weights
@@ -327,9 +327,9 @@ def test_every_goal_is_a_case_of_an_instrument() -> None:
 
 
 def test_instruments_that_run_others_run_only_by_their_name() -> None:
+    from ggplug.bench.overhead import Overhead
+    from ggplug.bench.rates import Rates
     from ggplug.cli import bench
-    from ggplug.cli.overhead import Overhead
-    from ggplug.cli.rates import Rates
 
     there: Any = {"matvec": None, "overhead": Overhead(), Rates.name: Rates()}
     assert bench.select(there, (), overhead=False) == ["matvec"]

@@ -190,8 +190,10 @@ def test_kernels_compute_with_the_types_that_their_line_names_and_decline_others
         chosen = "test_op[mul_mat] or test_op[get_rows] or test_op[add]"
         ran = own_tests(tmp_path, memory, chosen, "--ggplug-json", "found.json")
         assert ran.returncode == 0, ran.stdout
-        (told,) = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
-        declined = {(each["subject"], each.get("reason")) for each in told["findings"] if each["verdict"] == "declined"}
+        (report,) = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+        declined = {
+            (each["subject"], each.get("reason")) for each in report["findings"] if each["verdict"] == "declined"
+        }
         words = "the kernel of this op takes no"
         assert ("add", "the kernel of this op gives no f16") in declined
         assert {("mul_mat", f"{words} a of f16"), ("mul_mat", f"{words} b of q8_0")} <= declined

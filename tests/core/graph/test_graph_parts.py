@@ -31,6 +31,17 @@ def test_sources_from_outside_are_leafs_and_roots_come_along() -> None:
     assert [part.tensors[position] for position in part.order] == part.nodes
 
 
+def test_a_part_prints_nodes_of_the_whole_graph_that_it_only_reads_as_leafs() -> None:
+    whole = build()
+    part = gg.Graph.part([whole["b"], whole["c"]])
+    lines = str(part).splitlines()[1:]
+    assert [("leaf" in line, line.split()[-1]) for line in lines] == [
+        (tensor in part.leafs, tensor.name) for tensor in part.tensors
+    ]
+    assert part.dot().count("->") == 3
+    assert part.dot().count("shape=box") == len(part.leafs)
+
+
 def test_a_part_knows_its_positions_in_the_whole() -> None:
     whole = build()
     part = gg.Graph.part([whole["b"]], whole=whole)

@@ -123,7 +123,7 @@ def test_a_pattern_that_has_no_names_for_what_it_finds_forms_no_group() -> None:
     graph = Graph(gg.neg(gg.silu(leaf(8))))
     groups = formed(graph, Nameless("nameless", (ops.Unary,), None, True, 8))
     assert not groups
-    assert "no names" in groups.missed[0].reason
+    assert "names() returned None" in groups.missed[0].reason
 
 
 def test_add_and_mul_are_found_in_either_order_and_others_in_theirs() -> None:
@@ -159,11 +159,11 @@ def test_an_optional_hole_may_be_absent_and_a_source_that_no_formula_names_has_t
     x, pos, rows = leaf(8, 2, 3), gg.new_tensor("i32", 3), gg.new_tensor("i64", 3)
     plain = pattern("plain", lambda cache, x, pos, rows: SET_ROWS(cache, viewed(ROPE(x, pos)), rows))
     for factors in (None, leaf(4)):
-        turned = gg.rope(x, pos, freq_factors=factors, n_dims=8)
-        graph = Graph(gg.set_rows(leaf(16, 5), gg.reshape(turned, 16, 3), rows))
+        rotated = gg.rope(x, pos, freq_factors=factors, n_dims=8)
+        graph = Graph(gg.set_rows(leaf(16, 5), gg.reshape(rotated, 16, 3), rows))
         assert shown(graph, formed(graph, STORED)) == ["rope set_rows*"]
         assert len(formed(graph, plain).members) == (factors is None)
-    names = STORED.names(Group((turned, graph.nodes[-1]), (False, True)))
+    names = STORED.names(Group((rotated, graph.nodes[-1]), (False, True)))
     assert names is not None
     assert names["factors"].ne[0] == 4
 
@@ -343,7 +343,7 @@ def test_a_node_in_between_that_reads_a_result_of_the_group_breaks_it() -> None:
     graph = Graph(last)
     groups = formed(graph, AFFINE)
     assert not groups.members
-    assert "comes in between" in groups.missed[0].reason
+    assert "is computed in between" in groups.missed[0].reason
     assert "read after write" in groups.missed[0].reason
 
 
@@ -387,7 +387,7 @@ def test_a_group_does_not_read_the_bytes_that_it_writes() -> None:
     assert len(formed(stored(leaf(8, 2, 3)), STORED).members) == 1
     groups = formed(stored(gg.reshape(gg.view(cache, 48), 8, 2, 3)), STORED)
     assert not groups.members
-    assert "which the group reads, too" in groups.missed[0].reason
+    assert "which the group also reads" in groups.missed[0].reason
 
 
 def test_a_result_that_lies_where_the_group_reads_breaks_it() -> None:
@@ -418,7 +418,7 @@ def test_groups_of_an_allocation_are_refused_to_a_graph_that_shares_bytes() -> N
     groups = formed(graphs[0], GATED)
     allocation = GraphAllocator(HOST).allocate(graphs[0], groups=groups)
     allocation.check(graphs[0], groups)
-    with pytest.raises(GraphError, match="which the group reads, too"):
+    with pytest.raises(GraphError, match="which the group also reads"):
         allocation.check(graphs[1], groups)
 
 
@@ -461,16 +461,18 @@ def test_groups_that_break_a_rule_are_refused_in_words() -> None:
     at = graph.index
     positions = tuple(at[node] for node in nodes)
     check_groups(graph, Groups([positions], frozenset([positions[1]])))
-    assert "is read by" in refusal(graph, Groups([positions], frozenset(positions[:2])))
+    assert "is also read by" in refusal(graph, Groups([positions], frozenset(positions[:2])))
     assert "is the group's result" in refusal(graph, Groups([positions], frozenset(positions[1:])))
-    assert "is inside of no group" in refusal(graph, Groups([positions[1:]], frozenset([positions[0]])))
+    assert "is marked as inner, but is in no group" in refusal(
+        graph, Groups([positions[1:]], frozenset([positions[0]]))
+    )
     assert "in the order in which they are computed" in refusal(graph, Groups([positions[::-1]]))
-    assert "two nodes or more" in refusal(graph, Groups([positions[:1]]))
+    assert "two or more nodes" in refusal(graph, Groups([positions[:1]]))
     assert "computes nothing" in refusal(graph, Groups([(positions[-1], at[view])]))
-    assert "is none of a node" in refusal(graph, Groups([(at[nodes[0].src[0]], positions[0])]))  # type: ignore[index]
-    assert "is none of a node" in refusal(graph, Groups([(positions[0], 99)]))
-    assert "is in another group, too" in refusal(graph, Groups([positions[:2], positions[1:]]))
-    assert "comes in between" in refusal(graph, Groups([(positions[0], positions[2])]))
+    assert "is not that of a node" in refusal(graph, Groups([(at[nodes[0].src[0]], positions[0])]))  # type: ignore[index]
+    assert "is not that of a node" in refusal(graph, Groups([(positions[0], 99)]))
+    assert "is also in another group" in refusal(graph, Groups([positions[:2], positions[1:]]))
+    assert "is computed in between" in refusal(graph, Groups([(positions[0], positions[2])]))
 
 
 def test_groups_of_other_things_than_positions_are_refused_in_words() -> None:
@@ -486,9 +488,9 @@ def test_groups_of_other_things_than_positions_are_refused_in_words() -> None:
     for sources in (5, [x], (float(x),), ("x",)):
         groups = Groups([pair])
         groups.inplace = {result: sources}  # type: ignore[dict-item]
-        assert "inplace has tuples of positions" in refusal(graph, groups)
+        assert "inplace must map positions to tuples of positions" in refusal(graph, groups)
     for missed in (5, (1, 2), Missed((99,), "", ""), Missed(("a",), "", ""), Missed(5, "", "")):  # type: ignore[arg-type]
-        assert "what was missed" in refusal(graph, Groups([pair], missed=[missed]))  # type: ignore[list-item]
+        assert "missed must hold objects" in refusal(graph, Groups([pair], missed=[missed]))  # type: ignore[list-item]
 
 
 def test_positions_that_stand_for_nothing_are_refused_in_words() -> None:
@@ -498,12 +500,12 @@ def test_positions_that_stand_for_nothing_are_refused_in_words() -> None:
     for members in ((1000, 1001), (-1, -2), (-1, last), (second, 10**9), ()):
         assert "cannot be a group" in refusal(graph, Groups([members]))
     for stray in (first, last, 99, -1):
-        assert "is inside of no group" in refusal(graph, Groups([], frozenset([stray])))
+        assert "is marked as inner, but is in no group" in refusal(graph, Groups([], frozenset([stray])))
     pair = (second, last)
     for end in (first, second, 99, -1):
-        assert "is the result of no group" in refusal(graph, Groups([pair], inplace={end: (first,)}))
+        assert "is not the last node of a group" in refusal(graph, Groups([pair], inplace={end: (first,)}))
     for source in (second, last, 99, -1, graph.index[graph.nodes[-1]]):
-        assert "none of its sources" in refusal(graph, Groups([pair], inplace={last: (source,)}))
+        assert "not one of its sources" in refusal(graph, Groups([pair], inplace={last: (source,)}))
     check_groups(graph, Groups([pair], frozenset([second]), {last: (first,)}))
 
 
@@ -524,7 +526,7 @@ def test_groups_are_checked_again_when_what_they_depend_on_changes() -> None:
     graph = Graph(gg.neg(affine()[-1]))
     check_groups(graph, groups)
     assert "is needed by another part" in refusal(graph, groups, leaving=[graph.index[graph.nodes[0]]])
-    assert "is none of a node" in refusal(Graph(gg.neg(leaf(8))), groups)
+    assert "is not that of a node" in refusal(Graph(gg.neg(leaf(8))), groups)
 
 
 def test_what_is_written_into_a_source_is_never_inside() -> None:
@@ -542,7 +544,7 @@ def test_groups_are_checked_in_the_order_in_which_nodes_are_computed() -> None:
     groups = Groups([tuple(graph.index[node] for node in nodes)], frozenset([graph.index[nodes[1]]]))
     check_groups(graph, groups)
     order = [graph.index[node] for node in (nodes[0], other, *nodes[1:])]
-    assert "comes in between" in refusal(graph, groups, order)
+    assert "is computed in between" in refusal(graph, groups, order)
 
 
 def test_groups_of_random_graphs_satisfy_their_rules() -> None:
@@ -576,7 +578,7 @@ def test_the_bytes_that_a_group_reads_and_writes_must_not_meet_whatever_joins_th
         for graph in (Graph(y), Graph(y, gg.neg(whole))):
             groups = Groups([(graph.index[normed], graph.index[y])])
             if meets:
-                with pytest.raises(GraphError, match=r"writes into bytes of .*, which the group reads, too"):
+                with pytest.raises(GraphError, match=r"writes into bytes of .*, which the group also reads"):
                     check_groups(graph, groups)
             else:
                 check_groups(graph, groups)

@@ -99,14 +99,14 @@ def test_a_signature_tells_the_memory_of_a_view_s_root() -> None:
 def test_a_signature_tells_views_from_tensors_in_memory_with_a_layout_of_its_own() -> None:
     device = PackingDevice()
     (packing,) = device.extra_buffer_types
-    for kind, told in ((packing, True), (HOST, False)):
+    for kind, differs in ((packing, True), (HOST, False)):
         whole, root, x, b = leaf(8, 4), leaf(8, 6), leaf(8, 2), leaf(4)
         for tensor in (whole, root):
             tensor.place(kind.alloc(kind.alloc_size(tensor)))
         products = [gg.mul_mat(w, x) for w in (whole, gg.view(root, 8, 4, offset=root.nb[1]))]
-        assert (signature_of(products[0]) != signature_of(products[1])) is told
+        assert (signature_of(products[0]) != signature_of(products[1])) is differs
         groups = [Group((product, gg.add(product, b)), (False, True)) for product in products]
-        assert (signature_of(groups[0]) != signature_of(groups[1])) is told
+        assert (signature_of(groups[0]) != signature_of(groups[1])) is differs
 
 
 def test_a_signature_tells_which_source_is_which() -> None:
@@ -239,17 +239,17 @@ def test_a_plan_takes_no_groups_that_break_a_rule(name: str) -> None:
     graph = Graph(gg.neg(gg.mul(total, b)).set_output())
     first, second, last = graph.order
     wrong = {
-        "inside of no group": Groups([], frozenset([first])),
-        "none of a node": Groups([(1000, 1001)]),
-        "is none of a node": Groups([(-1, -2)]),
+        "is in no group": Groups([], frozenset([first])),
+        "not that of a node": Groups([(1000, 1001)]),
+        "is not that of a node": Groups([(-1, -2)]),
         "is the group's result": Groups([(first, second)], frozenset([first, second])),
-        "comes in between": Groups([(first, last)]),
-        "none of its sources": Groups([(first, second)], frozenset([first]), {second: (last,)}),
+        "is computed in between": Groups([(first, last)]),
+        "not one of its sources": Groups([(first, second)], frozenset([first]), {second: (last,)}),
         "a tuple of positions": Groups([(float(first), second)]),  # type: ignore[list-item]
     }
     with device.init() as stream:
-        for told, groups in wrong.items():
-            with pytest.raises(GraphError, match=told):
+        for message, groups in wrong.items():
+            with pytest.raises(GraphError, match=message):
                 stream.plan(graph, groups)
 
 

@@ -25,7 +25,7 @@ Steps = Iterator[None]
 
 
 def steps(action: Callable[[], Any]) -> int:
-    """How many lines of Python an action runs through; each turn of a loop or comprehension is one more."""
+    """How many lines of Python an action runs through; each iteration of a loop or comprehension is one more."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

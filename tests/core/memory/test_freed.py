@@ -61,10 +61,10 @@ def test_streams_refuse_parameters_that_they_do_not_have(device: Device, name: s
 
 def test_an_abort_callback_stops_its_own_stream_alone() -> None:
     cpu = gg.device("CPU")
-    asked: list[int] = []
+    calls: list[int] = []
 
     def stop() -> bool:
-        asked.append(1)
+        calls.append(1)
         return True
 
     context = gg.Context()
@@ -84,16 +84,16 @@ def test_an_abort_callback_stops_its_own_stream_alone() -> None:
 
             with pytest.raises(ComputeAborted):
                 compute_until_stopped()
-        assert asked
-        asked.clear()
+        assert calls
+        calls.clear()
         with gg.Scheduler([free]) as scheduler:
             for _ in range(3):
                 scheduler.compute(graph)
-        assert not asked
+        assert not calls
         stopped.set_abort_callback(None)
         with gg.Scheduler([stopped]) as scheduler:
             scheduler.compute(graph)
-    assert not asked
+    assert not calls
 
 
 def test_a_weight_whose_context_was_freed_is_said_to_have_no_place_any_more() -> None:

@@ -14,7 +14,7 @@ from ggplug_testing import FakeDevice, ReferenceDevice
 
 
 class Small(HostBufferType):
-    """Host memory in buffers of at most ``limit`` bytes that notes what it is told."""
+    """Host memory in buffers of at most ``limit`` bytes that records the tensors placed in it."""
 
     def __init__(self, limit: int | None = None, total: int = 1 << 30, pad: int = 0) -> None:
         super().__init__("small")
@@ -38,10 +38,10 @@ class Small(HostBufferType):
 class Noting(HostBuffer):
     def __init__(self, type: BufferType, memory: Bytes) -> None:
         super().__init__(type, memory)
-        self.told: list[gg.Tensor] = []
+        self.initialised: list[gg.Tensor] = []
 
     def init_tensor(self, tensor: Described) -> None:
-        self.told.append(tensor)
+        self.initialised.append(tensor)
 
 
 def context(*sizes: int) -> gg.Context:
@@ -64,7 +64,7 @@ def test_tensors_follow_each_other_at_aligned_offsets() -> None:
 def test_a_full_buffer_says_how_much_was_wanted_and_how_much_is_left() -> None:
     allocator = TensorAllocator(HOST.alloc(128))
     tensor = gg.new_tensor("f32", 40, name="big")
-    with pytest.raises(gg.OutOfMemoryError, match=r"big.*takes 192 bytes, 128 of .* are left") as caught:
+    with pytest.raises(gg.OutOfMemoryError, match=r"big.*takes 192 bytes, .* has 128 bytes left") as caught:
         allocator.place(tensor)
     assert (caught.value.requested, caught.value.free, caught.value.tensor) == (192, 128, tensor)
     assert tensor.buffer is None
@@ -105,7 +105,7 @@ def test_a_view_is_told_to_the_buffer_of_its_root() -> None:
         view_init(view)
     tensor_alloc(root, kind.alloc(64), 0)
     view_init(view)
-    assert kind.made[0].told == [root, view]
+    assert kind.made[0].initialised == [root, view]
     with pytest.raises(gg.ParameterError, match="is no view"):
         view_init(root)
 
@@ -131,7 +131,7 @@ def test_a_device_or_a_stream_stands_for_its_default_memory(where: str) -> None:
 
 
 def test_anything_else_is_no_place() -> None:
-    with pytest.raises(gg.ParameterError, match="neither a buffer type nor a device nor a stream"):
+    with pytest.raises(gg.ParameterError, match="must be a buffer type, a device or a stream"):
         gg.allocate(context(4), "CPU")  # type: ignore[arg-type]
 
 
@@ -161,24 +161,26 @@ def test_a_failure_in_the_middle_leaves_nothing_placed_and_nothing_allocated() -
     assert [t.buffer for t in weights] == [None] * 4
     assert weights.buffers == []
     assert all(b.freed for b in kind.made)
-    gg.allocate(weights, HOST)  # the context can still be placed elsewhere
+    gg.allocate(weights, HOST)  # the context can still be placed in other memory
 
 
 def test_a_tensor_larger_than_the_largest_buffer_is_named() -> None:
-    with pytest.raises(gg.OutOfMemoryError, match=r"w1.* 512 bytes, the largest buffer of small has 256") as caught:
+    with pytest.raises(
+        gg.OutOfMemoryError, match=r"w1.* 512 bytes, more than the largest buffer of small, 256 bytes"
+    ) as caught:
         gg.allocate(context(4, 128), Small(limit=256))
     assert (caught.value.requested, caught.value.free) == (512, 256)
 
 
 def test_tensors_that_have_a_place_keep_it_and_views_need_none() -> None:
     weights = context(4, 4)
-    elsewhere = HOST.alloc(64)
-    weights["w0"].place(elsewhere)
+    other = HOST.alloc(64)
+    weights["w0"].place(other)
     weights.add(gg.reshape(weights["w1"], 2, 2, name="view"))
     kind = Small()
     gg.allocate(weights, kind)
-    assert weights["w0"].buffer is elsewhere
-    assert kind.made[0].told == [weights["w1"], weights["view"]]
+    assert weights["w0"].buffer is other
+    assert kind.made[0].initialised == [weights["w1"], weights["view"]]
 
 
 def test_nothing_to_place_takes_no_buffer() -> None:
@@ -336,7 +338,7 @@ def test_graphs_larger_than_a_buffer_are_spread_over_several() -> None:
 
 def test_a_result_larger_than_any_buffer_is_named() -> None:
     _, graph = chain(1, 1000)
-    with pytest.raises(gg.OutOfMemoryError, match="largest buffer of small has 1024"):
+    with pytest.raises(gg.OutOfMemoryError, match="more than the largest buffer of small, 1024 bytes"):
         GraphAllocator(Small(limit=1024)).lay_out(graph)
 
 
@@ -379,16 +381,16 @@ def test_an_allocator_needs_a_buffer_type() -> None:
 
 
 def test_only_large_buffers_of_host_memory_ask_the_system_how_much_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    calls = []
 
     def memory() -> Memory:
-        asked.append(True)
+        calls.append(True)
         return Memory(1 << 30, 1 << 31)
 
     monkeypatch.setattr("ggplug.host.memory", memory)
     HOST.alloc(4096).free()
-    assert not asked
+    assert not calls
     with pytest.raises(gg.OutOfMemoryError, match="the machine has 2147483648") as caught:
         HOST.alloc((1 << 31) + 1)
     assert caught.value.fields["free"] == 1 << 30
-    assert len(asked) == 1
+    assert len(calls) == 1

@@ -15,13 +15,13 @@ from ggplug.host import HOST, HostBufferType
 from ggplug.memory import (
     Allocation,
     GraphAllocator,
-    Held,
+    NeededBytes,
     allocate_graph,
     check_overlaps,
     compute_poisoned,
     lifetimes,
 )
-from ggplug.memory.packing import Piece, largest_live_set, pack
+from ggplug.memory.packing import Item, largest_live_set, pack
 from ggplug_testing import ReferenceDevice
 
 STREAM = ReferenceDevice().init()
@@ -79,30 +79,30 @@ def test_the_peak_is_at_most_a_tenth_above_the_largest_live_set_in_the_median() 
     assert max(ratios) < 1.5
 
 
-def random_pieces(rng: random.Random, count: int) -> list[Piece]:
-    pieces = []
+def random_items(rng: random.Random, count: int) -> list[Item]:
+    items = []
     for first in range(count):
         life = int(rng.expovariate(1 / 4)) + 1 if rng.random() < 0.9 else rng.randrange(1, count)
         size = 64 * rng.choice((0, 1, 1, 2, 4, 8, 16, rng.randrange(1, 64)))
-        pieces.append(Piece(size, first, min(first + life, count)))
-    return pieces
+        items.append(Item(size, first, min(first + life, count)))
+    return items
 
 
 @pytest.mark.parametrize("count", [1, 2, 10, 50, 300, 1000])
 @pytest.mark.parametrize("limit", [None, 64 * 64])
 def test_pieces_that_live_together_never_overlap(count: int, limit: int | None) -> None:
-    pieces = random_pieces(random.Random(count), count)
-    offsets, peak, bound = pack(pieces, limit)
+    items = random_items(random.Random(count), count)
+    offsets, peak, bound = pack(items, limit)
     assert (
         bound
-        == largest_live_set(pieces)
-        == max(sum(p.size for p in pieces if p.first <= now <= p.last) for now in range(count + 1))
+        == largest_live_set(items)
+        == max(sum(p.size for p in items if p.first <= now <= p.last) for now in range(count + 1))
     )
-    for one, (a, start) in enumerate(zip(pieces, offsets, strict=True)):
+    for one, (a, start) in enumerate(zip(items, offsets, strict=True)):
         assert start >= 0
         assert start + a.size <= peak or not a.size
         assert limit is None or not a.size or start // limit == (start + a.size - 1) // limit
-        for b, other in list(zip(pieces, offsets, strict=True))[:one]:
+        for b, other in list(zip(items, offsets, strict=True))[:one]:
             if a.first <= b.last and b.first <= a.last and a.size and b.size:
                 assert start + a.size <= other or other + b.size <= start
     if limit is None:
@@ -290,8 +290,8 @@ def test_the_overlap_checker_names_both_tensors() -> None:
 
 def test_the_overlap_checker_finds_what_leaves_its_buffer() -> None:
     graph, allocation = overlapping()
-    with pytest.raises(gg.OverlapError, match="the copy at 960 to 1216 leaves its buffer of 1024 bytes"):
-        check_overlaps(graph, allocation, extra=[Held("the copy", 0, 960, 256, 0, 0)])
+    with pytest.raises(gg.OverlapError, match="the copy, bytes 960 to 1216, is not inside of its buffer of 1024 bytes"):
+        check_overlaps(graph, allocation, extra=[NeededBytes("the copy", 0, 960, 256, 0, 0)])
 
 
 def test_the_overlap_checker_knows_further_bytes_in_use() -> None:
@@ -300,7 +300,7 @@ def test_the_overlap_checker_knows_further_bytes_in_use() -> None:
     allocation = allocate_graph(graph, HOST)
     assert check_overlaps(graph, allocation) == 1
     with pytest.raises(gg.OverlapError, match="the copy"):
-        check_overlaps(graph, allocation, extra=[Held("the copy", 0, 0, 64, 0, 0)])
+        check_overlaps(graph, allocation, extra=[NeededBytes("the copy", 0, 0, 64, 0, 0)])
 
 
 @pytest.mark.parametrize("mistake", ["not allowed", "read later"])

@@ -1,4 +1,4 @@
-"""Memory with a layout of its own: what core does about it, shown with the reference device that turns bytes."""
+"""Memory with a layout of its own: what core does about it, tested with a reference device that reverses bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def device() -> PackingDevice:
     return PackingDevice()
 
 
-def turned(device: PackingDevice, values: np.ndarray, name: str = "w") -> gg.Tensor:
+def reversed_weight(device: PackingDevice, values: np.ndarray, name: str = "w") -> gg.Tensor:
     """A tensor in the device's extra memory, with a context's bookkeeping."""
     context = Context(name)
     tensor = context.new_tensor("f32", values.shape[::-1], name)
@@ -60,7 +60,7 @@ def test_a_context_counts_what_its_tensors_take_in_packed_memory(device: Packing
 
 
 def test_a_node_that_reads_packed_bytes_as_plain_ones_is_refused_with_the_reason(device: PackingDevice) -> None:
-    w = turned(device, numbers((4, 8)))
+    w = reversed_weight(device, numbers((4, 8)))
     graph = gg.Graph(gg.get_rows(w, gg.tensor(np.array([1, 2], np.int32))))
     with Scheduler([device]) as scheduler, pytest.raises(PlacementError, match="only as the weights of products"):
         scheduler.compute(graph)
@@ -69,7 +69,7 @@ def test_a_node_that_reads_packed_bytes_as_plain_ones_is_refused_with_the_reason
 
 def test_another_device_gets_a_copy_through_the_tensor_and_the_explanation_says_so(device: PackingDevice) -> None:
     values, x = numbers((4, 8)).astype(np.float32), numbers((3, 8)).astype(np.float32)
-    w, other = turned(device, values), FakeDevice("gpu")
+    w, other = reversed_weight(device, values), FakeDevice("gpu")
     graph = gg.Graph(gg.mul_mat(w, gg.tensor(x)))
     with Scheduler([other, device]) as scheduler:
         scheduler.pin(graph.node(0), scheduler.backends[0])
@@ -85,14 +85,14 @@ def test_another_device_gets_a_copy_through_the_tensor_and_the_explanation_says_
 
 
 def test_a_scheduler_keeps_no_results_in_packed_memory(device: PackingDevice) -> None:
-    with pytest.raises(ParameterError, match="results cannot lie in packing turned"):
+    with pytest.raises(ParameterError, match="packing turned is not for results"):
         Scheduler([device], buffer_types=device.extra_buffer_types)
 
 
 def test_equal_graphs_over_plain_and_packed_weights_have_signatures_of_their_own(device: PackingDevice) -> None:
     values = numbers((4, 8)).astype(np.float32)
     x = gg.tensor(numbers((3, 8)).astype(np.float32))
-    plain, packed = gg.tensor(values), turned(device, values)
+    plain, packed = gg.tensor(values), reversed_weight(device, values)
     graphs = [gg.Graph(gg.mul_mat(w, x)) for w in (plain, packed)]
     views = [gg.mul_mat(gg.view(w, 8, 2), x) for w in (plain, packed)]
     assert graphs[0].structure == graphs[1].structure
@@ -110,7 +110,7 @@ def test_equal_graphs_over_plain_and_packed_weights_have_signatures_of_their_own
 def test_weights_that_move_between_plain_and_packed_memory_are_planned_anew(device: PackingDevice) -> None:
     values = numbers((4, 8)).astype(np.float32)
     x = gg.tensor(numbers((3, 8)).astype(np.float32))
-    w = turned(device, values)
+    w = reversed_weight(device, values)
     packed, plain = w.buffer, gg.tensor(values).buffer
     graph = gg.Graph(gg.mul_mat(w, x))
     with Scheduler([device]) as scheduler:
@@ -121,7 +121,7 @@ def test_weights_that_move_between_plain_and_packed_memory_are_planned_anew(devi
 
 
 def test_a_plan_names_the_tensor_that_lies_in_another_layout(device: PackingDevice) -> None:
-    w = turned(device, numbers((4, 8)))
+    w = reversed_weight(device, numbers((4, 8)))
     graph = gg.Graph(gg.mul_mat(w, gg.tensor(numbers((3, 8)).astype(np.float32))))
     with device.init() as stream:
         plan, allocation = stream.plan(graph), allocate_graph(graph, device.buffer_type)
@@ -134,7 +134,7 @@ def test_a_plan_names_the_tensor_that_lies_in_another_layout(device: PackingDevi
 
 
 def test_an_array_cannot_share_packed_bytes_and_is_told_what_to_do(device: PackingDevice) -> None:
-    w = turned(device, numbers((4, 8)))
+    w = reversed_weight(device, numbers((4, 8)))
     with pytest.raises(BufferUseError, match="in a layout of its own") as caught:
         gg.asarray(w)
     assert "numpy()" in str(caught.value.remedy)

@@ -168,15 +168,15 @@ def test_nor_because_of_one_that_another_thread_computes(counting: tuple[Device,
 
 def test_equal_graphs_in_one_memory_are_bound_once_each(counting: tuple[Device, list[int]]) -> None:
     device, bound = counting
-    x, elsewhere = placed(1, "x"), placed(7)
+    x, other = placed(1, "x"), placed(7)
     graph = gg.Graph(gg.neg(gg.neg(x)))
     allocation = allocate_graph(graph, device.buffer_type)
     with device.init() as stream:
         bound.clear()
         for _ in range(5):
             stream.compute(graph, allocation)
-            elsewhere.set_input()
-            elsewhere.place(HOST.alloc(64))
+            other.set_input()
+            other.place(HOST.alloc(64))
         assert len(bound) == 1
 
 

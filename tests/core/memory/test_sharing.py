@@ -10,6 +10,7 @@ import textwrap
 import threading
 import warnings
 from contextlib import AbstractContextManager
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from held import Doing, Gate, held, until
 
 from ggplug import sharing
 from ggplug.errors import BusyError
-from ggplug.sharing import HELD, WAITING, Claim, accessing, alone, freeing, turn, using
+from ggplug.sharing import HELD, OPEN, WAITING, Claim, accessing, alone, freeing, turn, using
 
 
 class Thing:
@@ -131,13 +132,72 @@ def test_a_claim_is_granted_as_a_whole() -> None:
 
 def test_claims_in_opposite_order_never_hold_what_the_other_waits_for() -> None:
     def cross(*things: Thing) -> None:
-        for _ in range(300):
+        for _ in range(2000):
             with accessing(*things):
                 pass
 
     threads = [Doing(lambda: cross(A, B)), Doing(lambda: cross(B, A)), Doing(lambda: cross(A, C, B))]
     for thread in threads:
         thread.result()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_claims_that_conflict_are_never_in_force_at_once(seed: int) -> None:
+    """Threads that are switched as often as can be, some of them within claims of their own."""
+    things = [Thing(name) for name in "abcd"]
+    users: dict[Thing, dict[tuple[int, bool], bool]] = {thing: {} for thing in things}
+    outcomes: list[str] = []
+
+    def claimed(random: Random, within: bool = False) -> None:
+        own, shared = random.sample(things, random.randrange(3)), random.sample(things, random.randrange(3))
+        try:
+            with Claim(own, frozenset(shared), OPEN):
+                me = threading.get_ident(), within
+                for thing in {*own, *shared}:
+                    users[thing][me] = thing in own
+                for thing in {*own, *shared}:
+                    others = {user: alone for user, alone in users[thing].copy().items() if user[0] != me[0]}
+                    assert not any(others.values()) if thing not in own else not others
+                if not within and random.random() < 0.5:
+                    claimed(random, within=True)
+                for thing in {*own, *shared}:
+                    del users[thing][me]
+        except BusyError:
+            outcomes.append("refused")
+
+    def loop(number: int) -> None:
+        random = Random(f"{seed} {number}")
+        for _ in range(2000):
+            claimed(random)
+        outcomes.append("done")
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in [Doing(lambda number=number: loop(number)) for number in range(4)]:
+            thread.result()
+    finally:
+        sys.setswitchinterval(before)
+    assert outcomes.count("done") == 4
+
+
+def test_a_claim_that_is_granted_while_another_one_looks_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    look, gate, main = sharing._blockers, Gate(), threading.get_ident()
+
+    def slow(claim: Any, claims: Any) -> Any:
+        found = look(claim, claims)
+        if claim.thread != main:
+            gate()
+        return found
+
+    monkeypatch.setattr(sharing, "_blockers", slow)
+    with turn(C):
+        other = entering(accessing(A))
+        until(gate.reached.is_set)
+        with accessing(A):  # within another claim, so it does not stand in line
+            gate.open()
+            assert other.settled()
+    other.result()
 
 
 # -- claims within claims ---------------------------------------------------------------------------------
@@ -223,6 +283,14 @@ def test_threads_that_would_wait_for_each_other_are_told() -> None:
             pass
 
 
+def test_a_claim_is_for_one_block_at_a_time() -> None:
+    claim = using({A})
+    with claim, pytest.raises(BusyError, match="one block at a time"), claim:
+        pass
+    with claim:
+        assert not entering(using({A})).settled()
+
+
 def test_a_claim_that_was_refused_leaves_nothing_behind() -> None:
     gate = Gate()
     with held(lambda: inside(turn(A), gate), gate):
@@ -300,7 +368,7 @@ def test_a_forked_child_waits_for_none_of_its_parents_threads() -> None:
             if child == 0:
                 signal.alarm(20)
                 with accessing(A):
-                    os._exit(0 if len(HELD) == 1 and not WAITING else 1)
+                    os._exit(0 if len(HELD) == 2 and not WAITING else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     waiting.result()
 
@@ -396,4 +464,4 @@ def test_leaving_the_interpreter_does_not_wait_for_ever(monkeypatch: pytest.Monk
                 entering(turn(B)).result()
     finally:
         sharing._leaving = 0
-        WAITING.clear()
+        HELD.clear()

@@ -231,7 +231,7 @@ def test_the_target_of_a_fetched_result_has_its_size() -> None:
         graph = gg.Graph(y)
         scheduler.compute_async(graph)
         for size in (0, 7, 9, 64):
-            with pytest.raises(gg.ShapeError, match="has 8 bytes, the target"):
+            with pytest.raises(gg.ShapeError, match="out must have the 8 bytes of"):
                 scheduler.get_async(y, graph, np.zeros(size, np.uint8))
         with pytest.raises(gg.TypeMismatchError, match="array of uint8"):
             scheduler.get_async(y, graph, np.zeros(2, np.float32))  # type: ignore[arg-type]

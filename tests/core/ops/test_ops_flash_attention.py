@@ -44,7 +44,7 @@ def test_what_does_not_fit_is_said() -> None:
     for wrong in ((16, 5, 2, 2), (32, 6, 2, 2)):
         with pytest.raises(ShapeError, match=r"q must be \[dk, n, h, b\]"):
             gg.flash_attn_ext(q, new_tensor(types.F16, wrong), v)
-    with pytest.raises(ShapeError, match="must be a multiple"):
+    with pytest.raises(ShapeError, match="and q a multiple of it"):
         gg.flash_attn_ext(new_tensor(types.F32, (32, 3, 3, 2)), k, v)
     with pytest.raises(ShapeError, match="the same ne3"):
         gg.flash_attn_ext(new_tensor(types.F32, (32, 3, 4, 1)), k, v)
@@ -88,8 +88,8 @@ def test_its_reference_is_that_of_the_ops_it_consists_of() -> None:
     mask[..., 0] = 0
     logits = ops.MulMat().reference(k, q)
     capped = 2 * ops.Tanh().reference(logits * 0.3 / 2)
-    shares = ops.SoftMax(1.0, 8.0).reference(capped, mask, sinks)
-    mixed = ops.MulMat().reference(np.ascontiguousarray(v.swapaxes(-1, -2)), shares)
+    probabilities = ops.SoftMax(1.0, 8.0).reference(capped, mask, sinks)
+    mixed = ops.MulMat().reference(np.ascontiguousarray(v.swapaxes(-1, -2)), probabilities)
     found = ops.FlashAttnExt(0.3, 8.0, 2.0).reference(q, k, v, mask, sinks)
     np.testing.assert_allclose(found, mixed.swapaxes(1, 2), rtol=1e-12)
 

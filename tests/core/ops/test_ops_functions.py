@@ -92,8 +92,8 @@ def test_acc_adds_to_a_window_of_rows_that_are_apart() -> None:
 @pytest.mark.parametrize(
     ("window", "message"),
     [
-        ({"offset": 80}, "leave a's"),
-        ({"nb": (4,)}, "share bytes"),
+        ({"offset": 80}, "are not inside of a's"),
+        ({"nb": (4,)}, "elements of the window overlap"),
         ({"offset": 2}, "multiples of 4 bytes"),
     ],
 )

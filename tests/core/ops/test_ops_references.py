@@ -83,7 +83,7 @@ def test_soft_max_does_not_overflow() -> None:
 
 
 def rotated(x: Any, angles: Any, neox: bool) -> Any:
-    """A row's pairs as complex numbers, each turned by its angle."""
+    """A row's pairs as complex numbers, each rotated by its angle."""
     half = x.size // 2
     z = x[:half] + 1j * x[half:] if neox else x[0::2] + 1j * x[1::2]
     z = z * np.exp(1j * angles)
@@ -117,7 +117,7 @@ def test_rope_with_equal_positions_on_all_axes_is_rope_with_one(mode: RopeMode) 
     [(RopeMode.MROPE, "ttthhwwwee"), (RopeMode.IMROPE, "thwthwtewe"), (RopeMode.VISION, "ttthhwwwee")],
 )
 def test_rope_sections_say_which_position_turns_a_pair(mode: RopeMode, axes: str) -> None:
-    # The positions are zero but on one axis, so only that axis's pairs turn.
+    # The positions are zero but on one axis, so only the pairs of that axis are rotated.
     n = 20
     n_dims = n // 2 if mode == RopeMode.VISION else n
     x = rng.normal(size=(1, 1, 1, n))
@@ -125,14 +125,14 @@ def test_rope_sections_say_which_position_turns_a_pair(mode: RopeMode, axes: str
         pos = np.zeros((1, 1, 1, 4), np.int32)
         pos[..., axis] = 2
         got = ops.Rope(n_dims, mode=mode, sections=(3, 2, 3, 2)).reference(x, pos)
-        turned = np.abs(got - x)[0, 0, 0, :10] > 1e-12
-        assert "".join(letter if on else "." for on in turned) == "".join(c if c == letter else "." for c in axes)
+        rotated = np.abs(got - x)[0, 0, 0, :10] > 1e-12
+        assert "".join(letter if on else "." for on in rotated) == "".join(c if c == letter else "." for c in axes)
 
 
 def test_yarn_keeps_fast_pairs_and_interpolates_slow_ones() -> None:
     op = ops.Rope(128, freq_scale=0.25, ext_factor=1.0, n_ctx_orig=4096)
     low, high = op.correction_range()
-    # Pairs turn 4096 / (2 pi) * 10000**(-i / 64) times: 32 times for i = 20.9, once for i = 45.03.
+    # Pairs rotate 4096 / (2 pi) * 10000**(-i / 64) times: 32 times for i = 20.9, once for i = 45.03.
     assert (low, high) == (20, 46)
     x, pos = np.zeros((1, 1, 1, 128)), np.full((1, 1, 1, 1), 77, np.int32)
     x[..., 0::2] = 1

@@ -21,7 +21,7 @@ from ggplug.ops import OPS, Op
 from ggplug.tensor import Spec, Tensor, new_tensor
 from ggplug.types import F32, NVFP4, Q4_0, Q8_0, Type
 from ggplug_testing import cases_of, evaluate
-from ggplug_testing.cases.empty import empty_cases
+from ggplug_testing.cases.sketched import empty_cases
 
 NAN, INF = math.nan, math.inf
 
@@ -202,7 +202,7 @@ EMPTY: list[tuple[str, Any, tuple[int, ...]]] = [
     ("masks of no heads", lambda: ops.soft_max(t(4, 3, 0), t(4, 3, 0)), (4, 3, 0)),
     ("rows of no columns", lambda: ops.soft_max(t(0, 3)), (0, 3)),
     ("rows into no batches", lambda: ops.set_rows(t(4, 3, 0), t(4, 2, 0), t(2, 0, type="i64")), (4, 3, 0)),
-    ("nothing beside something", lambda: ops.concat(t(0, 3), t(4, 3), 0), (4, 3)),
+    ("nothing before something", lambda: ops.concat(t(0, 3), t(4, 3), 0), (4, 3)),
     ("reshaped", lambda: ops.reshape(t(0, 6), 0, 2, 3), (0, 2, 3)),
     ("reshaped, an extent inferred", lambda: ops.reshape(t(0, 6), 3, -1), (3, 0)),
     ("made contiguous", lambda: ops.cont(ops.transpose(t(4, 0))), (0, 4)),
@@ -224,7 +224,7 @@ REFUSED: list[tuple[str, Any]] = [
     ("no matrix for three", lambda: ops.mul_mat(t(4, 5, 0), t(4, 5, 3))),
     ("no activations for three slots", lambda: ops.mul_mat_id(t(4, 5, 3), t(4, 0, 7), t(2, 7, type="i32"))),
     ("masks of no heads for three", lambda: ops.soft_max(t(4, 5, 3), t(4, 5, 0))),
-    ("turning nothing", lambda: ops.rope(t(0, 2, 3), t(3, type="i32"), 2)),
+    ("rotating nothing", lambda: ops.rope(t(0, 2, 3), t(3, type="i32"), 2)),
     ("frequencies of nothing", lambda: ops.rope(t(8, 2, 3), t(3, type="i32"), 8, t(4, 1, 0))),
     ("an extent that could be any", lambda: ops.reshape(t(0, 6), 0, -1)),
 ]
@@ -256,7 +256,7 @@ import ggplug as gg
 from ggplug.ops import OPS
 from ggplug.errors import ComputeError
 from ggplug_testing import Leafs, evaluate
-from ggplug_testing.cases.empty import empty_cases
+from ggplug_testing.cases.sketched import empty_cases
 from ggplug_testing.judging.comparison import compare
 
 device = gg.device(sys.argv[1])

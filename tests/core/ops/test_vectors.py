@@ -1,4 +1,4 @@
-"""Recorded cases of ggml are replayed on a device, and the command line tells what became of each."""
+"""Recorded cases of ggml are replayed on a device, and the command line reports the result of each."""
 
 from __future__ import annotations
 

@@ -941,7 +941,7 @@ def test_the_last_policy_with_an_opinion_places_a_node() -> None:
     for answer, name in ((one, "first"), (two, "second"), (None, "third")):
         hooks.register(Policy(answer), name)
     assert hooks.place(graph, node, [one, two]) == (two, "second")
-    with pytest.raises(gg.PlacementError, match="second wants"):
+    with pytest.raises(gg.PlacementError, match="second chose"):
         hooks.place(graph, node, [one])
 
 

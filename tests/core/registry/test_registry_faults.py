@@ -127,7 +127,7 @@ except KeyboardInterrupt:
 def test_the_doctor_names_distribution_and_cause_of_each_fault(broken: Site) -> None:
     names = [*({"NPU", *CAUSES} - {"Twice"}), "fake-twice:Twice", "fake-twice-too:Twice"]
     done = broken.ggplug("doctor", *names, "--json", GGPLUG_LOAD_TIMEOUT="3")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     rows = [row for row in json.loads(done.stdout) if row["distribution"].startswith("fake-")]
     assert len(rows) == 10
     for row in rows:
@@ -160,7 +160,7 @@ def test_a_plugin_that_crashes_the_process_is_a_finding(site: Site) -> None:
     late = GOOD.format(name="Late", version="1")
     site.add_backend("Late", late.replace("return self.given", "import os; os._exit(7)"))
     done = site.ggplug("doctor", "Crash", "Late", "--json")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     rows = of_faults(json.loads(done.stdout))
     crash = "ended the process with exit code" if sys.platform == "win32" else "crashed the process with SIGABRT"
     assert f"failed to load: it {crash}" in rows["Crash"]["error"]
@@ -211,7 +211,7 @@ def test_a_device_that_crashes_or_hangs_while_it_computes_is_found_by_the_doctor
     adding(site, "Hangs", "import threading; threading.Event().wait()")
     adding(site, "Raises", "raise OSError('the chip is gone')")
     done = site.ggplug("doctor", "Crashes", "Hangs", "Raises", "--json", GGPLUG_LOAD_TIMEOUT="3")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     rows = of_faults(json.loads(done.stdout))
     assert {row["stage"] for row in rows.values()} == {"initialised"}
     crash = "ended the process with exit code" if sys.platform == "win32" else "crashed the process with SIGABRT"

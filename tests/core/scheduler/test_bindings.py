@@ -114,7 +114,7 @@ def by_stream(device: Device, graph: gg.Graph) -> Iterator[Compute]:
 
         def compute(graph: gg.Graph) -> None:
             with contextlib.suppress(ComputeError):
-                stream.synchronize()  # work that was interrupted on this thread is told here, once
+                stream.synchronize()  # raises once for work that was interrupted on this thread
             stream.compute(graph, allocation)
             stream.synchronize()
 

@@ -138,7 +138,7 @@ def test_code_of_another_user_is_not_run(
     with caplog.at_level(logging.WARNING, "ggplug"):
         assert files.load("add", KEY) is None
     assert "another user" in caplog.text
-    assert files.entries()[0].problem == "another user's"
+    assert files.entries()[0].problem == "owned by another user"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system has no such permissions")
@@ -292,14 +292,14 @@ def test_what_is_no_regular_file_is_listed_as_such_and_no_kernel(
 def test_a_folder_behind_a_link_is_neither_used_nor_cleared(
     files: KernelFiles, chosen: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    elsewhere = KernelFiles("elsewhere")
-    elsewhere.store("add", KEY, "a device", b"code")
-    files.folder.symlink_to(elsewhere.folder)
+    other = KernelFiles("other")
+    other.store("add", KEY, "a device", b"code")
+    files.folder.symlink_to(other.folder)
     with caplog.at_level(logging.WARNING, "ggplug"):
         assert (files.load("add", KEY), files.entries(), files.clear()) == (None, [], 0)
         files.store("mul", KEY, "a device", b"code")
     assert "it is a symbolic link; set GGPLUG_CACHE_DIR" in caplog.text
-    assert [each.name for each in elsewhere.entries()] == ["add"]
+    assert [each.name for each in other.entries()] == ["add"]
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are UTF-8 there")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from held import Doing, until
+from held import Doing, holds, until
 from interrupts import interrupted_at
 
 import ggplug as gg
@@ -34,7 +34,6 @@ from ggplug.host import HOST
 from ggplug.memory import GraphAllocator
 from ggplug.ops import Add, GetRows, Op, Relu, Sqr
 from ggplug.registry.registry import Registry
-from ggplug.sharing import HELD
 from ggplug.types import F32, DeviceKind
 from ggplug_testing.conformance import check
 from ggplug_testing.contracts import CLAUSES, Clause, run_clause
@@ -260,7 +259,7 @@ def test_a_pending_copy_from_host_memory_waits_for_nobody_who_waits_for_it(way: 
             stream.copy_async(source, 0, target, 0, 4)
             into, out_of = (source, target) if way == "from" else (target, source)
             copying = Doing(lambda: into.copy_from(out_of, 0, 4, 4))
-            until(lambda: copying.ident in HELD)  # both buffers; it waits for the stream
+            until(lambda: holds(copying))  # both buffers; it waits for the stream
         copying.result()
         assert bytes_of(target)[:4] == [0, 1, 2, 3]
         assert (source.bytes(4, 4) if way == "from" else np.array(bytes_of(target)[4:])).tolist() == [0, 1, 2, 3]
@@ -276,7 +275,7 @@ def test_what_another_device_was_given_to_copy_is_neither_freed_nor_changed_befo
         with Held(stream):
             stream.copy_async(source, 0, target, 0, 4)
             doing = Doing(source.free if way == "freed" else lambda: source.set(0, np.zeros(4, np.uint8)))
-            until(lambda: doing.ident in HELD)
+            until(lambda: holds(doing))
             assert not source.freed or doing.is_alive()
             assert bytes_of(source) == [7] * 4
         doing.result()

@@ -210,7 +210,7 @@ def test_a_place_that_another_thread_is_taking_away_is_none(monkeypatch: pytest.
     changed, met = gg.Tensor._changed, []
 
     def meanwhile(tensor: gg.Tensor, before: gg.Buffer | None) -> None:
-        """The place is gone, and no graph was told so yet."""
+        """The place was removed, and no revision was advanced yet."""
         for each in (graph, other):
             try:
                 scheduler.compute(each)

@@ -50,7 +50,7 @@ def test_results_stay_readable_after_later_computations(devices: list[gg.backend
 def test_what_lies_between_is_dropped_and_says_so(devices: list[gg.backend.Device]) -> None:
     between = gg.silu(gg.tensor([1.0]))
     gg.compute(gg.neg(between))
-    with pytest.raises(gg.TensorStateError, match=r"not kept \(give it to compute\(\) as well\)"):
+    with pytest.raises(gg.TensorStateError, match=r"not kept \(pass it to compute\(\) as well\)"):
         between.numpy()
 
 

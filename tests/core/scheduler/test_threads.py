@@ -354,7 +354,7 @@ def test_one_graphs_signature_is_that_of_its_marks_whoever_asks_first() -> None:
 
 @pytest.mark.parametrize("again", [lambda y, graph: y.numpy(), lambda y, graph: graph.locate(y)])
 def test_a_failure_that_another_thread_was_told_of_is_no_result(again: Callable[[gg.Tensor, Graph], Any]) -> None:
-    # Both threads want to read a result whose computation fails late.  One is told why; the other must not get bytes.
+    # Both threads read a result whose computation fails late.  One gets the error; the other must not get bytes.
     device = FakeDevice("fake", execution="late")
     with Context("c") as context, Scheduler([device]) as scheduler:
         x = context.new_tensor("f32", (16,), "x")

@@ -192,5 +192,5 @@ def test_a_malformed_file_is_an_error_before_anything_is_allocated(model: Path) 
 @pytest.mark.parametrize("place", ["CPU", 5, [], ReferenceDevice], ids=str)
 def test_what_is_no_place_is_refused_with_the_tensor_that_should_go_there(model: Path, place: Any) -> None:
     for where in [lambda name: place] if callable(place) else [place, lambda name: place]:
-        with pytest.raises(ParameterError, match="tensor 'matrix' can go to a Device, a BufferType or None, not to "):
+        with pytest.raises(ParameterError, match="a Device, a BufferType or None for tensor 'matrix', got "):
             load(model, where)

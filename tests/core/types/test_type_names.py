@@ -44,7 +44,7 @@ MODULES = (
     "ggplug.types",
     "ggplug_models",
 )
-"""Those whose public names users call; beside them those of ``ggplug`` itself."""
+"""Those whose public names users call; and those of ``ggplug`` itself."""
 
 RECORDS = {
     "ggplug.gguf.TensorInfo": "what a file says of a tensor",
@@ -209,12 +209,12 @@ def test_types_are_taken_by_name(path: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(CALLS))
 def test_what_is_no_type_is_refused_with_those_that_there_are(path: str, tmp_path: Path) -> None:
     _, call = CALLS[path]
-    with pytest.raises(ParameterError, match="unknown GGML type 'q9_9'; there are f32, f16, q4_0"):
+    with pytest.raises(ParameterError, match="unknown GGML type 'q9_9'; the types are f32, f16, q4_0"):
         call("q9_9", tmp_path)
     with pytest.raises(ParameterError, match=r"type 31 \(q4_0_4_4\) was removed from ggml \(use q4_0"):
         call("q4_0_4_4", tmp_path)
     for value in (np.float16, 2, b"q4_0"):
-        with pytest.raises(TypeMismatchError, match=r"a type is a ggplug\.types\.Type or its name, got"):
+        with pytest.raises(TypeMismatchError, match=r"a type must be a ggplug\.types\.Type or its name, got"):
             call(value, tmp_path)
 
 

@@ -161,7 +161,7 @@ def test_a_history_that_is_none_is_refused(history: Any) -> None:
 
 @pytest.mark.parametrize("strings", [None, 5, [None], [b"a"], {"a": 1}], ids=str)
 def test_stop_strings_that_are_none_are_refused(strings: Any) -> None:
-    with pytest.raises(ParameterError, match="stop strings are a list of strings"):
+    with pytest.raises(ParameterError, match="stop strings must be a list of strings"):
         StopStrings(strings)
 
 
@@ -200,14 +200,14 @@ def test_a_session_of_an_odd_size_is_refused_by_name(model: Any, name: str) -> N
             model.session(**{name: value})
 
 
-def test_more_rows_than_ids_can_name_are_refused_before_memory_is_asked_for(model: Any) -> None:
-    with pytest.raises(ParameterError, match="65536 sequences of 32832 cells are more than"):
+def test_more_rows_than_ids_can_name_are_refused_before_memory_is_allocated(model: Any) -> None:
+    with pytest.raises(ParameterError, match="65536 sequences of 32832 cells has more than"):
         model.session(n_ctx=1 << 15, n_seq=1 << 16)
 
 
 @pytest.mark.parametrize("kind", [5, None, b"f16", 1.5, True])
 def test_a_cache_of_no_type_is_refused(model: Any, kind: Any) -> None:
-    with pytest.raises(ParameterError, match=r"cache_type is .*: there are f32"):
+    with pytest.raises(ParameterError, match=r"cache_type must be one of f32"):
         model.session(8, cache_type=kind)
 
 
@@ -215,8 +215,8 @@ CALLS: dict[str, Callable[[Session, Any], Any]] = {
     "length": lambda session, odd: session.rewind(odd),
     "keep": lambda session, odd: session.shift(odd, 1),
     "drop": lambda session, odd: session.shift(1, odd),
-    "there is no sequence": lambda session, odd: session.decode({odd: [1]}),
-    "no sequence": lambda session, odd: session.rewind(0, odd),
+    "seq must be from 0 to": lambda session, odd: session.decode({odd: [1]}),
+    "seq must": lambda session, odd: session.rewind(0, odd),
     "0 to 1": lambda session, odd: session.copy(0, odd),
 }
 
@@ -233,7 +233,7 @@ def test_odd_arguments_change_nothing_of_a_session(model: Any, name: str) -> Non
         for batch in ([1], None, {0: None}, {0: [1.5]}, {0: [10**5000]}, {0: "ab"}):
             with pytest.raises(ParameterError):
                 session.decode(batch)  # type: ignore[arg-type]
-        with pytest.raises(ParameterError, match="an Asked"):
+        with pytest.raises(ParameterError, match="and Outputs"):
             session.decode({0: [1]}, None)  # type: ignore[arg-type]
         with pytest.raises(ParameterError, match="tokens must be a sequence"):
             session.keep_prefix(None)  # type: ignore[arg-type]
@@ -270,7 +270,7 @@ def test_what_is_no_token_is_refused_by_tokenisers(odd: Any, data: Path) -> None
     tokenizer = ggplug_models.load_tokenizer(data / "qwen3.gguf")
     push = tokenizer.stream().push
     for ask in (tokenizer.piece, tokenizer.is_control, push, lambda token: tokenizer.decode([token])):
-        with pytest.raises(ParameterError, match="there is no token"):
+        with pytest.raises(ParameterError, match="token ids are 0 to"):
             ask(odd)
 
 
@@ -341,7 +341,7 @@ def test_a_constraint_that_allows_in_another_way_is_refused(returned: Any) -> No
 def test_a_constraint_without_a_method_is_refused(name: str) -> None:
     lacking = Constrains(np.ones(1000, bool))
     setattr(lacking, name, None)
-    with pytest.raises(ParameterError, match="constraint must forbid tokens"):
+    with pytest.raises(ParameterError, match="constraint must have the methods"):
         Sampler(Sampling(), constraint=lacking)
     with pytest.raises(ParameterError, match="breakers must be a dict"):
         Sampler(Sampling(), breakers=name)  # type: ignore[arg-type]
@@ -372,7 +372,7 @@ NO_TOKENS = {
 
 @pytest.mark.parametrize("guessed", NO_TOKENS.values(), ids=NO_TOKENS)
 def test_a_draft_that_guesses_no_tokens_is_refused(guessed: Any) -> None:
-    with pytest.raises(ParameterError, match="draft guesses must be "):
+    with pytest.raises(ParameterError, match=r"(the result of guess\(\)|a draft token) must be "):
         Guesses(guessed).next([1, 2], 3, 100)
 
 

@@ -28,7 +28,7 @@ def test_free_waits_for_a_whole_call(encoder: Any) -> None:
     encoder.embed_ids(ids, batch=1)  # compiles
     encoder.embed_ids(ids)
     with held(lambda: encoder.embed_ids(ids, batch=1, progress=gate), gate) as embedding:
-        other = Doing(lambda: encoder.embed_ids(ids))  # others have their turns between its batches
+        other = Doing(lambda: encoder.embed_ids(ids))  # other threads compute between its batches
         assert other.result().shape[0] == 3
         freeing = Doing(encoder.free)
         assert freeing.settled()
@@ -74,7 +74,7 @@ def test_ids_that_are_no_tokens_are_refused(encoder: Any, tokens: Any) -> None:
 
 
 def test_a_text_of_too_many_tokens_is_refused_by_hidden_states(encoder: Any) -> None:
-    with pytest.raises(ParameterError, match="the model takes 1 to"):
+    with pytest.raises(ParameterError, match="the context length of the model is"):
         encoder.hidden_states([1] * (encoder.n_ctx + 1))
 
 
@@ -86,7 +86,7 @@ def test_ids_may_be_arrays(encoder: Any) -> None:
 
 @pytest.mark.parametrize("devices", ["CPU", 5, [0]])
 def test_devices_that_are_no_list_of_devices_are_refused(devices: Any) -> None:
-    with pytest.raises(ParameterError, match=r"devices are a list|neither a device"):
+    with pytest.raises(ParameterError, match=r"devices must be a list|neither a Device"):
         ggplug_models.load("no such file", devices)
     with pytest.raises(ParameterError):
         gg.Scheduler(devices)

@@ -1,4 +1,4 @@
-"""What commands are given and cannot use is told in one line that says what to do, with an exit status."""
+"""Options that commands cannot use: one line says what is wrong and what to do, with an exit status."""
 
 from __future__ import annotations
 
@@ -13,19 +13,23 @@ from ggplug.cli.app import run
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["run", "-p", "a", "--raw", "--system", "s"], 2, "Give either --system, which begins a chat, or --raw"),
-        (["run", "-p", "a", "--system", "s"], 1, "has no chat template, so --system has no place"),
-        (["run", "-p", "a", "--cache-type", "q5_1"], 1, "cache_type is 'q5_1': there are f32, f16, bf16, q8_0, q4_0"),
-        (["run", "-p", "a", "--cache-type", "x"], 1, "cache_type is 'x': there are f32, f16, bf16, q8_0, q4_0"),
-        (["run", "-p", "a" * 600], 1, "tokens, and the context 512\n  -> --context N makes room"),
-        (["serve", "--cors", "x y"], 2, "--cors 'x y' is no web site such as https://example.org"),
-        (["serve", "--cors", "https://a.example/page"], 2, "is no web site such as"),
-        (["serve", "--host", "192.0.2.1"], 1, "cannot listen at 192.0.2.1, port 8080: Cannot assign requested address"),
-        (["serve", "--host", "." * 70], 1, "-> --host names an address of this machine"),
+        (["run", "-p", "a", "--raw", "--system", "s"], 2, "--system and --raw cannot be combined"),
+        (["run", "-p", "a", "--system", "s"], 1, "has no chat template, so --system cannot be used"),
+        (
+            ["run", "-p", "a", "--cache-type", "q5_1"],
+            1,
+            "cache_type must be one of f32, f16, bf16, q8_0, q4_0, got 'q5_1'",
+        ),
+        (["run", "-p", "a", "--cache-type", "x"], 1, "cache_type must be one of f32, f16, bf16, q8_0, q4_0, got 'x'"),
+        (["run", "-p", "a" * 600], 1, "tokens; the context length is 512\n  -> use a larger --context"),
+        (["serve", "--cors", "x y"], 2, "--cors must be an origin such as https://example.org, or *, got 'x y'"),
+        (["serve", "--cors", "https://a.example/page"], 2, "--cors must be an origin such as"),
+        (["serve", "--host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1, port 8080: Cannot assign requested address"),
+        (["serve", "--host", "." * 70], 1, "-> use an address of this machine for --host"),
     ],
     ids=lambda each: "" if isinstance(each, list) else None,
 )
-def test_options_that_are_of_no_use_are_told_with_what_to_do(
+def test_options_that_cannot_be_used_are_reported_with_what_to_do(
     data: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], status: int, message: str
 ) -> None:
     if arguments[0] == "serve":
@@ -37,11 +41,11 @@ def test_options_that_are_of_no_use_are_told_with_what_to_do(
     assert message in capfd.readouterr().err
 
 
-def test_a_port_that_is_taken_is_told_with_what_to_do() -> None:
+def test_a_port_that_is_in_use_is_reported_with_what_to_do() -> None:
     server = pytest.importorskip("ggplug_models.serve.server")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1, port {port}: Address already in use .*--port"):
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1, port {port}: Address already in use .*--port"):
             server.listen("127.0.0.1", port)
 
 
@@ -59,6 +63,6 @@ def test_a_bench_of_a_file_that_cannot_be_read_is_refused_before_anything_is_mea
         assert (out, message in err) == ("", True)
 
 
-def test_a_bench_of_an_encoder_says_that_it_writes_no_texts(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_bench_of_an_encoder_says_that_it_cannot_generate_text(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run(["bench", str(data / "bert.gguf"), "--device", "CPU"])
-    assert "is a bert model, which writes no texts" in " ".join(capfd.readouterr().out.split())
+    assert "is a bert model, which cannot generate text" in " ".join(capfd.readouterr().out.split())

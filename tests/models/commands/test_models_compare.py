@@ -44,7 +44,7 @@ def mixed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def compare(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Runs the command with these devices beside those that are installed."""
+    """Runs the command with these devices in addition to those that are installed."""
     devices: dict[str, Device] = {
         "right": ReferenceDevice("right"),
         "wrong": Wrong(reads_q8, by=10.0, patterns=()),
@@ -63,7 +63,7 @@ def test_two_right_devices_agree(compare: Callable[..., Result], mixed: Path, da
     for path in (mixed, data / "bert.gguf"):
         done = compare(path, "--device", "CPU", "--device", "right")
         assert done.exit_code == 0, done.output
-        assert "nodes agree on CPU and right" in done.output
+        assert "CPU and right agree on all " in done.output
 
 
 @pytest.mark.parametrize("options", [(), ("--reference",), ("--no-groups",), ("--no-pack",), ("--ids", "1,2,3")])
@@ -85,7 +85,9 @@ def test_the_matrix_that_is_read_wrongly_is_named(
         assert found["tokens"] == [1, 2, 3]
 
 
-def test_a_wrong_kernel_of_several_nodes_is_told_from_its_nodes(compare: Callable[..., Result], mixed: Path) -> None:
+def test_a_wrong_kernel_of_several_nodes_is_distinguished_from_its_nodes(
+    compare: Callable[..., Result], mixed: Path
+) -> None:
     done = compare(mixed, "--device", "CPU", "--device", "together", "--json")
     found = json.loads(done.output)
     assert found["wrong"]
@@ -97,15 +99,18 @@ def test_a_wrong_kernel_of_several_nodes_is_told_from_its_nodes(compare: Callabl
 
 @pytest.mark.parametrize("columns", [40, 80])
 @pytest.mark.parametrize("device", ["wrong", "together"])
-def test_what_is_shown_fits_the_terminal(
-    device: str, columns: int, compare: Callable[..., Result], mixed: Path
-) -> None:
+def test_the_output_fits_the_terminal(device: str, columns: int, compare: Callable[..., Result], mixed: Path) -> None:
     done = compare(mixed, "--device", "CPU", "--device", device, columns=columns)
     assert done.exit_code == 1
     lines = done.output.splitlines()
     assert max(map(len, lines)) <= columns
     text = " ".join(done.output.split())
-    for words in ("first wrong node", f"wrong_{'mul_mat' if device == 'wrong' else ''}", "follow from it:", device):
+    for words in (
+        "first wrong node",
+        f"wrong_{'mul_mat' if device == 'wrong' else ''}",
+        "wrong because of it:",
+        device,
+    ):
         assert words in text
     assert "\x1b" not in done.output
 
@@ -114,10 +119,15 @@ def test_what_cannot_be_compared_is_refused(compare: Callable[..., Result], mixe
     for arguments in ((), ("--device", "CPU"), ("--device", "CPU", "--device", "right", "--device", "wrong")):
         done = compare(mixed, *arguments)
         assert done.exit_code == 2
-        assert "Name two devices" in done.output
+        assert "Give two devices" in done.output
     done = compare(mixed, "--device", "CPU,right", "--ids", "1", "--prompt", "x")
     assert done.exit_code == 2
-    for ids, why in (("one", "whole numbers with commas"), ("-1", "-1"), ("", "whole numbers"), ("999999999", "9999")):
+    for ids, why in (
+        ("one", "integers separated by commas"),
+        ("-1", "-1"),
+        ("", "integers separated"),
+        ("999999999", "9999"),
+    ):
         refused = compare(mixed, "--device", "CPU,right", "--ids", ids)
         assert isinstance(refused.exception, gg.ParameterError), ids
         assert why in str(refused.exception)

@@ -71,7 +71,9 @@ def test_by_default_the_best_device_computes_all_layers_and_a_second_one_is_name
     shown = beside_a_gpu(folder, "Why does the sun shine?")
     assert "stars.txt:1" in shown
     assert {device: row[0] for device, row in table(shown).items()} == {"Fake0": "0-5"}
-    assert "CPU is there, too; to share the layers: --device Fake0 --device CPU" in " ".join(shown.split())
+    assert "CPU is available, too; to split the layers between both: --device Fake0 --device CPU" in " ".join(
+        shown.split()
+    )
 
 
 def test_devices_that_are_named_share_the_layers(folder: Path) -> None:
@@ -79,7 +81,7 @@ def test_devices_that_are_named_share_the_layers(folder: Path) -> None:
     rows = table(shown)
     assert {device: row[0] for device, row in rows.items()} == {"Fake0": "0-3", "CPU": "4-5"}
     assert all("nothing" not in row for row in rows.values())
-    assert "to share the layers" not in shown
+    assert "to split the layers" not in shown
 
 
 def beside_a_gpu(folder: Path, question: str, *options: str, name: str = "Fake0") -> str:

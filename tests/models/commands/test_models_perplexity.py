@@ -44,8 +44,8 @@ def test_the_second_half_of_each_chunk_counts(n_ctx: int, model: Decoder) -> Non
     for chunk in (tokens[i * n_ctx : (i + 1) * n_ctx] for i in range(3)):
         logits = model.logits(chunk).astype(np.float64)
         for place in range(n_ctx // 2, n_ctx - 1):
-            shares = np.exp(logits[place]) / np.exp(logits[place]).sum()
-            logs.append(-math.log(shares[chunk[place + 1]]))
+            probabilities = np.exp(logits[place]) / np.exp(logits[place]).sum()
+            logs.append(-math.log(probabilities[chunk[place + 1]]))
     one, two, found = perplexities(model, tokens, n_ctx, cache_type="f32")
     assert (one.chunks, two.chunks, found.chunks) == (1, 2, 3)
     assert found.tokens == len(logs)
@@ -62,7 +62,7 @@ def test_improbable_tokens_and_large_logits_have_finite_surprises() -> None:
 
 
 def test_a_text_that_is_too_short_is_refused_with_both_numbers(model: Decoder) -> None:
-    with pytest.raises(ParameterError, match="has 100 tokens; two chunks of 64") as caught:
+    with pytest.raises(ParameterError, match="has 100 tokens; at least two chunks of 64") as caught:
         next(perplexities(model, [5] * 100, 64))
     assert (caught.value.got, caught.value.wanted) == (100, 128)
     for wrong in (3, 8.5, True):
@@ -104,7 +104,7 @@ def test_the_command_prints_the_perplexity_with_its_error(model: Decoder, data: 
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert done.stdout == f"perplexity {wanted.value:.4f} +/- {wanted.error:.4f}\n"
-    assert done.stderr == "93 tokens of 3 chunks of 64\n"
+    assert done.stderr == "measured on 93 tokens in 3 chunks of 64\n"
     done = CliRunner().invoke(app, [*command[:2], "-", *command[3:], "--json"], input=TEXT)
     assert json.loads(done.stdout) == {
         "perplexity": pytest.approx(wanted.value),
@@ -119,4 +119,4 @@ def test_an_encoder_predicts_nothing(data: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     done = CliRunner().invoke(app, ["perplexity", str(data / "bert.gguf"), str(tmp_path / "text.txt")])
     assert done.exit_code != 0
-    assert "writes no texts" in str(done.exception or done.output)
+    assert "cannot generate text" in str(done.exception or done.output)

@@ -17,9 +17,9 @@ from ggplug.cli.app import app
 from ggplug.errors import BusyError, ModelError, ParameterError
 from ggplug_models import Finish, LayerSplit
 from ggplug_models.chat.template import ChatTemplate
-from ggplug_models.commands.run import _say
-from ggplug_models.commands.shares import runs, shares
-from ggplug_models.commands.talk import Talk
+from ggplug_models.commands.chat import Chat
+from ggplug_models.commands.device_use import device_uses, ranges
+from ggplug_models.commands.run import _print_pieces
 from ggplug_models.generation.loop import greedy
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling, breakers_of
@@ -57,7 +57,7 @@ def test_a_seed_gives_the_same_text_again(data: Path) -> None:
 def test_an_encoder_writes_no_texts(data: Path) -> None:
     done = CliRunner().invoke(app, ["run", str(data / "bert.gguf"), "-p", "a"])
     assert done.exit_code != 0
-    assert "writes no texts" in str(done.exception or done.output)
+    assert "cannot generate text" in str(done.exception or done.output)
 
 
 def test_a_stop_string_ends_a_text_and_is_no_part_of_it(model: Decoder) -> None:
@@ -119,9 +119,9 @@ def test_a_text_that_is_closed_while_it_is_computed_ends_with_the_next_token(mod
 def test_a_chat_remembers_what_was_said(model: Decoder) -> None:
     with model.session(256, cache_type="f32") as session:
         template = ChatTemplate(TEMPLATE, model.tokenizer)
-        talk = Talk(model, session, Sampler(GREEDY), system="be short", template=template)
-        first = "".join(talk.answer("hello", 5))
-        again = "".join(talk.answer("and", 5))
+        chat = Chat(model, session, Sampler(GREEDY), system="be short", template=template)
+        first = "".join(chat.answer("hello", 5))
+        again = "".join(chat.answer("and", 5))
         said = [
             {"role": "system", "content": "be short"},
             {"role": "user", "content": "hello"},
@@ -129,20 +129,20 @@ def test_a_chat_remembers_what_was_said(model: Decoder) -> None:
             {"role": "user", "content": "and"},
             {"role": "assistant", "content": again},
         ]
-        assert talk.messages == said
+        assert chat.messages == said
         assert again == "".join(model.texts(template.encode(said[:-1]), 5))
-        assert "5 written" in str(talk.pace)
-        talk.forget()
-        assert talk.messages == said[:1]
+        assert "5 tokens generated" in str(chat.timings)
+        chat.clear()
+        assert chat.messages == said[:1]
 
 
 def test_of_an_answer_that_is_stopped_the_beginning_is_remembered(model: Decoder) -> None:
     with model.session(256, cache_type="f32") as session:
-        talk = Talk(model, session, Sampler(GREEDY), template=ChatTemplate(TEMPLATE, model.tokenizer))
-        answer = talk.answer("hello")
+        chat = Chat(model, session, Sampler(GREEDY), template=ChatTemplate(TEMPLATE, model.tokenizer))
+        answer = chat.answer("hello")
         piece = next(answer)
         del answer
-        assert talk.messages[-1] == {"role": "assistant", "content": piece}
+        assert chat.messages[-1] == {"role": "assistant", "content": piece}
 
 
 def test_an_answer_that_is_stopped_before_it_begins_says_so(model: Decoder) -> None:
@@ -150,10 +150,10 @@ def test_an_answer_that_is_stopped_before_it_begins_says_so(model: Decoder) -> N
         raise KeyboardInterrupt
 
     with model.session(256, cache_type="f32") as session:
-        talk = Talk(model, session, leave)  # type: ignore[arg-type]
+        chat = Chat(model, session, leave)  # type: ignore[arg-type]
         with pytest.raises(KeyboardInterrupt):
-            next(talk.go_on("hello"))
-        assert str(talk.pace) == "stopped before the first token"
+            next(chat.complete("hello"))
+        assert str(chat.timings) == "stopped before the first token"
 
 
 def test_no_notice_stands_in_the_midst_of_a_text(caplog: pytest.LogCaptureFixture) -> None:
@@ -169,7 +169,7 @@ def test_no_notice_stands_in_the_midst_of_a_text(caplog: pytest.LogCaptureFixtur
     log.addHandler(caplog.handler)
     try:
         with caplog.at_level(logging.INFO, "ggplug"):
-            _say(pieces())
+            _print_pieces(pieces())
             log.info("below")
     finally:
         log.removeHandler(caplog.handler)
@@ -181,14 +181,14 @@ def test_a_chat_needs_a_template(model: Decoder) -> None:
         list(model.chat([{"role": "user", "content": "hello"}]))
 
 
-def test_it_is_told_which_layers_run_where(data: Path) -> None:
+def test_verbose_output_lists_the_layers_of_each_device(data: Path) -> None:
     fake, cpu = FakeDevice("Fake0", inner=gg.device("CPU")), gg.device("CPU")
     with ggplug_models.load(data / "qwen3.gguf", [fake, cpu], placement=LayerSplit([1, 3])) as model:
         with model.session(64) as session:
             with pytest.raises(ParameterError, match="nothing to explain"):
                 session.explain()
             session.decode({0: [5, 6]})
-            first, second = shares(model, session.explain())
+            first, second = device_uses(model, session.explain())
             (step,) = session._steps.values()
             computed = sum(not node.op.is_view for node in step.graph.nodes)  # type: ignore[union-attr]
         weights = {weight.name: weight.nbytes for weight in model.weights}
@@ -205,7 +205,7 @@ def test_it_is_told_which_layers_run_where(data: Path) -> None:
     assert first.nodes + second.nodes == computed
     assert 0 < first.nodes < second.nodes
     assert second.copied > 0
-    assert [runs(numbers) for numbers in ((), (3,), (0, 1, 2, 5), (1, 3))] == ["none", "3", "0-2, 5", "1, 3"]
+    assert [ranges(numbers) for numbers in ((), (3,), (0, 1, 2, 5), (1, 3))] == ["none", "3", "0-2, 5", "1, 3"]
 
 
 def test_verbose_ends_with_a_table_of_devices(data: Path) -> None:
@@ -247,19 +247,19 @@ def test_each_answer_of_a_chat_follows_the_grammar_from_its_beginning(model: Dec
     token = model.tokenizer.encode("a")[-1]
     sampler = Sampler(GREEDY, constraint=ThreeTimes(model, token))
     with model.session(256) as session:
-        talk = Talk(model, session, sampler, template=ChatTemplate(TEMPLATE, model.tokenizer))
-        answers = ["".join(talk.answer("hello", 9)) for _ in range(3)]
+        chat = Chat(model, session, sampler, template=ChatTemplate(TEMPLATE, model.tokenizer))
+        answers = ["".join(chat.answer("hello", 9)) for _ in range(3)]
         assert answers == ["aaa"] * 3
-        assert talk.pace.written == 4
-        assert ["".join(talk.go_on("hello", 9)) for _ in range(2)] == answers[:2]
-        left = talk.answer("hello", 9)
+        assert chat.timings.generated == 4
+        assert ["".join(chat.complete("hello", 9)) for _ in range(2)] == answers[:2]
+        left = chat.answer("hello", 9)
         assert next(left) == "a"
-        assert "".join(talk.answer("hello", 9)) == "aaa"
+        assert "".join(chat.answer("hello", 9)) == "aaa"
 
 
 def test_what_ends_a_repetition_is_known_to_a_chat(model: Decoder) -> None:
     settings = Sampling(temperature=0, dry_multiplier=1.0)
     sampler = Sampler(settings)
     with model.session(64) as session:
-        list(Talk(model, session, sampler).go_on("hello", 2))
+        list(Chat(model, session, sampler).complete("hello", 2))
     assert sampler.breakers == breakers_of(model.tokenizer, settings.dry_breakers) != {}

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cyclic_pairs import cyclic_pairs
 from installed import device_or_skip
-from turns import taking_turns
 
 import ggplug as gg
 import ggplug_models
@@ -16,7 +16,7 @@ from ggplug.errors import GGUFError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models.networks.encoder import batches
 from ggplug_models.tokenizers.encoders import HF_JSON
-from ggplug_models.weights.placement import in_turn
+from ggplug_models.weights.placement import alternating
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -28,7 +28,7 @@ LEAST_COSINES = {"F32": 0.99999, "Q4_0": 0.9, "F16": 0.9999, "Q8_0": 0.998}
 
 @pytest.mark.parametrize(
     ("kind", "places"),
-    [*((kind, "CPU") for kind in LEAST_COSINES), *taking_turns(LEAST_COSINES, ["OpenCL0 CPU", "OpenCL0"])],
+    [*((kind, "CPU") for kind in LEAST_COSINES), *cyclic_pairs(LEAST_COSINES, ["OpenCL0 CPU", "OpenCL0"])],
 )
 def test_embeddings_are_those_of_the_reference(
     minilm: Any, minilm_reference: dict[str, Any], kind: str, places: str
@@ -36,7 +36,7 @@ def test_embeddings_are_those_of_the_reference(
     devices = places.split()
     for name in devices:
         device_or_skip(name)
-    with ggplug_models.load(minilm(kind), devices, placement=in_turn) as model:
+    with ggplug_models.load(minilm(kind), devices, placement=alternating) as model:
         found = model.embed(minilm_reference["texts"])
         held = {weight.buffer.type.device.name for weight in model.weights}
     assert held == set(devices)
@@ -74,7 +74,7 @@ def test_hidden_states_of_a_text_are_those_of_the_reference(minilm: Any, minilm_
     assert np.abs(found - minilm_reference["hidden_states"]).max() < 2e-5
 
 
-def test_a_text_embeds_the_same_alone_and_among_others(minilm: Any, minilm_reference: dict[str, Any]) -> None:
+def test_a_text_embeds_the_same_by_itself_and_among_others(minilm: Any, minilm_reference: dict[str, Any]) -> None:
     with ggplug_models.load(minilm("F32"), ["CPU"]) as model:
         together = model.embed(minilm_reference["texts"], batch=5)
         alone = np.concatenate([model.embed([text]) for text in minilm_reference["texts"]])
@@ -102,9 +102,9 @@ def test_wrong_input_is_named(data: Path) -> None:
     with ggplug_models.load(data / "bert.gguf", ["CPU"]) as model:
         with pytest.raises(ParameterError, match="one string"):
             model.embed("a text")
-        with pytest.raises(ParameterError, match="the vocabulary has the tokens 0 to 299"):
+        with pytest.raises(ParameterError, match="the token ids of the vocabulary are 0 to 299"):
             model.embed_ids([[5, 300]])
-        with pytest.raises(ParameterError, match="takes 1 to 512"):
+        with pytest.raises(ParameterError, match="the context length of the model is 512"):
             model.embed_ids([[5] * 513])
         with pytest.raises(ParameterError, match="batch must be an integer of at least 1"):
             model.embed_ids([[5]], batch=0)
@@ -127,7 +127,9 @@ def test_another_architecture_is_refused_with_the_supported_ones(tmp_path: Path)
     path = tmp_path / "other.gguf"
     with GGUFWriter(path, "clip") as writer:
         writer.write()
-    with pytest.raises(ModelError, match=r"architecture is 'clip', an architecture that is not known .*bert.*llama"):
+    with pytest.raises(
+        ModelError, match=r"architecture is 'clip', which is not known as an architecture .*bert.*llama"
+    ):
         ggplug_models.load(path, ["CPU"])
 
 

@@ -124,11 +124,11 @@ def test_mixtures_are_made_by_quantising_and_leave_one_file(tmp_path: Path) -> N
 
 
 def test_a_type_that_does_not_exist_is_answered_with_all_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=r"'Q9' is not one of F32, .*Q4_K_M"):
+    with pytest.raises(ParameterError, match=r"type must be one of F32, .*Q4_K_M.*, got 'Q9'"):
         ggplug_models.convert(tmp_path, tmp_path / "out.gguf", "Q9")
 
 
-# -- what is wrong with a folder is told with its file, and the key in it ---------------------------
+# -- errors of a folder name the file, and the key in it ----------------------------------------
 
 
 def changed(folder: Path, file: str, **values: Any) -> None:
@@ -216,10 +216,10 @@ def test_what_an_index_says_is_checked(tmp_path: Path) -> None:
     index = json.loads((folder / INDEX).read_text("utf-8"))["weight_map"]
     name = next(iter(index))
     for wrong, message in (
-        ({**index, "odd": index[name]}, rf"{index[name]} has no tensor 'odd', which .*{INDEX} promises"),
+        ({**index, "odd": index[name]}, rf"{index[name]} has no tensor 'odd', which .*{INDEX} lists"),
         ({**index, name: "../config.json"}, rf"{INDEX}: weight_map: {name} must be the name of a file"),
         ({**index, name: 7}, rf"{INDEX}: weight_map: {name} must be a string"),
-        ({}, f"{INDEX} names no tensors"),
+        ({}, f"{INDEX} lists no tensors"),
     ):
         changed(folder, INDEX, weight_map=wrong)
         with pytest.raises(ModelError, match=message):
@@ -294,7 +294,7 @@ def test_an_unknown_way_of_splitting_is_refused(tmp_path: Path) -> None:
     folder = made("qwen2", tmp_path)
     for way in ({"type": "Whitespace"}, None):
         changed(folder, "tokenizer.json", pre_tokenizer=way)
-        with pytest.raises(ModelError, match=r"tokenizer\.json: pre_tokenizer must be .* split"):
+        with pytest.raises(ModelError, match=r"tokenizer\.json: pre_tokenizer must be .*pre-tokenizer"):
             ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 

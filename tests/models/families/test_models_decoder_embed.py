@@ -15,7 +15,7 @@ import ggplug_models
 from ggplug.cli.app import app
 from ggplug.errors import FreedError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models import Asked, Decoder, Session
+from ggplug_models import Decoder, Outputs, Session
 from ggplug_models.embedding.reading import TOGETHER, groups
 from ggplug_models.embedding.vectors import normalized
 from ggplug_models.state.cells import GRANULE, Cells
@@ -44,7 +44,7 @@ def test_a_text_has_the_normed_vector_of_its_last_token(model: Decoder) -> None:
     with Session(model, 128, cache_type="f32") as session:
         for text, vector in zip(TEXTS, found, strict=True):
             session.clear()
-            assert near(vector, session.decode({0: text}, Asked.ALL, hidden=True)[0][-1])
+            assert near(vector, session.decode({0: text}, Outputs.ALL, hidden=True)[0][-1])
     together = model.embed(["hello", "hello world"])
     assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
     assert together.shape == (2, 64)
@@ -58,7 +58,7 @@ def test_vectors_have_the_length_1_whatever_length_they_had(size: float) -> None
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "rwkv7-heads", "lfm2", "mamba", "mamba2"])
-def test_texts_in_one_step_have_the_vectors_that_they_have_alone(
+def test_texts_in_one_step_have_the_vectors_that_they_have_by_themselves(
     name: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model:
@@ -91,7 +91,7 @@ def test_vectors_are_pooled_as_the_file_says(pooling: int, wanted: str, data: Pa
     with ggplug_models.load(path, ["CPU"]) as model, Session(model, 128, cache_type="f32") as session:
         for text, vector in zip(TEXTS, model.embed_ids(TEXTS, normalize=False), strict=True):
             session.clear()
-            every = session.decode({0: text}, Asked.ALL, hidden=True)[0]
+            every = session.decode({0: text}, Outputs.ALL, hidden=True)[0]
             assert near(vector, {"mean": every.mean(axis=0), "first": every[0], "last": every[-1]}[wanted])
 
 
@@ -175,7 +175,7 @@ def test_the_command_embeds_lines_with_a_language_model(model: Decoder, data: Pa
 
 
 @pytest.mark.parametrize("name", ["phi3-longrope-long", "phi3-longrope-short"])
-def test_how_a_text_is_rotated_depends_on_its_own_length_alone(name: str, data: Path) -> None:
+def test_how_a_text_is_rotated_depends_only_on_its_own_length(name: str, data: Path) -> None:
     with ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model:
         assert isinstance(model, Decoder)
         limit = {"phi3-longrope-long": 4, "phi3-longrope-short": 256}[name]  # original_context_length in the file
@@ -196,7 +196,7 @@ WITH_NAN = 7
 
 
 @pytest.mark.parametrize("name", ["llama3", "gpt-oss", "gemma2", "lfm2", "mamba2", "rwkv7", "bert", "modern-bert"])
-def test_a_text_beside_one_that_is_no_number_has_the_vector_that_it_has_alone(
+def test_a_text_in_a_batch_with_a_vector_of_nan_has_the_vector_that_it_has_by_itself(
     name: str, data: Path, tmp_path: Path
 ) -> None:
     path = next(each for each in (data / f"{name}.gguf", data / "oracles" / f"{name}.gguf") if each.exists())

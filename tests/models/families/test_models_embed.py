@@ -54,7 +54,7 @@ def test_vectors_that_are_not_finite_are_an_error_and_no_line(model: Path, tmp_p
         writer.write()
     done = embed(path, b"w1 w2\n", "--device", "CPU")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "the vector of line 1 is not finite" in str(done.exception)
+    assert "the embedding of line 1 is not finite" in str(done.exception)
 
 
 def test_each_line_is_answered_in_order(model: Path) -> None:
@@ -69,7 +69,7 @@ def test_lines_before_one_that_is_not_utf_8_are_answered_first(model: Path) -> N
     done = embed(model, b"w1\nw2\n\xff\xfe\nw3\n", "--device", "CPU")
     assert [record["text"] for record in records(done)] == ["w1", "w2"]
     assert isinstance(done.exception, ParameterError)
-    assert "line 3 of standard input is not UTF-8" in str(done.exception)
+    assert "line 3 of standard input is not valid UTF-8" in str(done.exception)
 
 
 def test_a_long_line_is_answered_like_any_other_and_printed_whole(model: Path) -> None:
@@ -111,8 +111,8 @@ def test_a_split_that_makes_no_sense_is_refused_with_what_to_do(model: Path, fak
     both = ("--device", "Fake0", "--device", "CPU")
     alone = embed(model, b"w1\n", "--device", "CPU", "--split", "even")
     assert (alone.exit_code, alone.stdout) == (2, "")
-    assert "name each with --device" in alone.stderr
-    for split, complaint in (("2,x", "is no share"), ("1,2,3", "3 shares"), ("0,0", "without layers")):
+    assert "name each of them with" in alone.stderr
+    for split, complaint in (("2,x", "numbers of at least 0"), ("1,2,3", "3 numbers"), ("0,0", "no layers")):
         done = embed(model, b"w1\n", *both, "--split", split)
         assert isinstance(done.exception, ParameterError)
         assert complaint in str(done.exception)

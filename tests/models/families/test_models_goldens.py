@@ -77,7 +77,7 @@ def test_every_architecture_has_a_recording(data: Path) -> None:
     assert wanted - seen <= ({"phi3", "qwen2"} if not OF_LLAMA_CPP else set())
 
 
-def test_what_is_not_finite_is_told_in_json_that_every_reader_takes(tmp_path: Path) -> None:
+def test_what_is_not_finite_is_reported_in_valid_json(tmp_path: Path) -> None:
     shutil.copy(ORACLES / "gpt2.npz", tmp_path / "gpt2.npz")
     with GGUFReader(ORACLES / "gpt2.gguf") as reader, GGUFWriter(tmp_path / "gpt2.gguf") as writer:
         writer.add_metadata_of(reader)
@@ -103,7 +103,7 @@ def test_a_continuation_without_tokens_is_another_one(monkeypatch: pytest.Monkey
     assert report["error"].startswith("greedy: [], wanted ["), report
 
 
-def test_the_command_prints_a_list_and_tells_by_its_exit_code(tmp_path: Path) -> None:
+def test_the_command_prints_a_list_and_reports_by_its_exit_code(tmp_path: Path) -> None:
     for suffix in (".gguf", ".npz"):
         shutil.copy(ORACLES / f"gpt2{suffix}", tmp_path / f"right{suffix}")
     shutil.copy(ORACLES / "gpt2.gguf", tmp_path / "wrong.gguf")

@@ -145,5 +145,5 @@ def test_the_error_of_a_file_names_the_key(data: Path, tmp_path: Path, key: str,
 
 @pytest.mark.parametrize("value", [["a"] * 3, np.array([math.nan] * 3), np.array([1, 0]), [True, "a", False]], ids=str)
 def test_what_is_no_truth_value_of_a_block_is_refused(value: Any) -> None:
-    with pytest.raises(ModelError, match=r"llama\.attention\.sliding_window_pattern must be an array of 3 truth"):
+    with pytest.raises(ModelError, match=r"llama\.attention\.sliding_window_pattern must be an array of 3 booleans"):
         hyperparameters(**{"attention.sliding_window_pattern": value}).flags("attention.sliding_window_pattern", 3)

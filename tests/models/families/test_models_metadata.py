@@ -133,7 +133,10 @@ def test_a_value_of_the_wrong_type_or_range_is_an_error_that_names_its_key(key: 
         ({"tokenizer.ggml.token_type": np.zeros(299, np.int32)}, "token_type must be an array of 300 integers"),
         ({"tokenizer.ggml.token_type": np.zeros(300, np.float32)}, "token_type must be an array of 300 integers"),
         ({"tokenizer.ggml.cls_token_id": 300}, "cls_token_id must be an integer from 0 to 299, got 300"),
-        ({"tokenizer.ggml.tokens": ["a"] * 300, "tokenizer.ggml.unknown_token_id": None}, "must be a vocabulary with"),
+        (
+            {"tokenizer.ggml.tokens": ["a"] * 300, "tokenizer.ggml.unknown_token_id": None},
+            "must be a vocabulary that contains",
+        ),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(changes: dict[str, Any], key: str) -> None:
@@ -146,9 +149,11 @@ def test_a_vocabulary_may_be_larger_than_the_embeddings_until_such_a_token_is_ne
     larger = {**VOCABULARY, "tokenizer.ggml.tokens": [*WORDS, "[more]"], "tokenizer.ggml.token_type": None}
     tokenizer = from_metadata(larger, 512, 300)
     assert tokenizer.encode(["w7"]) == [[2, 11, 3]]
-    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.tokens has a token 300, and the model knows 300 tokens"):
+    with pytest.raises(
+        ModelError, match=r"tokenizer\.ggml\.tokens has the token id 300, but the model's vocabulary has 300 tokens"
+    ):
         tokenizer.encode(["w7 [more]"])
-    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.tokens has a token 300"):
+    with pytest.raises(ModelError, match=r"tokenizer\.ggml\.tokens has the token id 300"):
         from_metadata({**larger, "tokenizer.ggml.cls_token_id": 300}, 512, 300)
 
 
@@ -173,7 +178,7 @@ BROKEN: dict[str, Callable[[], str]] = {
     "nested deeply": lambda: "[" * 100_000,
     "without its unknown token": lambda: described(model__unk_token="[nope]"),
     "negative ids": lambda: described(model__vocab={"a": -1}),
-    "no room for a token": lambda: described(
+    "too short for a token": lambda: described(
         truncation={"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
     ),
     "ids around texts that the model does not know": lambda: described(

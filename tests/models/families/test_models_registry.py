@@ -24,22 +24,22 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.transformer import Transformer
 
-@architecture("elsewhere")
-class Elsewhere(Transformer, Decoder):
+@architecture("otherlm")
+class OtherLm(Transformer, Decoder):
     '''A block of llama's.'''
 """
 
 
 @pytest.fixture
 def brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module ``elsewhere`` that an installed distribution names for the architecture ``elsewhere``."""
-    point = EntryPoint("elsewhere", "elsewhere_family:Elsewhere", loading.GROUP)
-    installed = Installed(point.name, point.value, "ggplug-elsewhere", "1.0", "", False, point)
+    """A module ``otherlm`` that an installed distribution names for the architecture ``otherlm``."""
+    point = EntryPoint("otherlm", "otherlm_family:OtherLm", loading.GROUP)
+    installed = Installed(point.name, point.value, "ggplug-otherlm", "1.0", "", False, point)
     monkeypatch.setattr(loading, "scan", lambda group: (installed,) if group == loading.GROUP else ())
     monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path / "elsewhere_family.py"
-    ARCHITECTURES.pop("elsewhere", None)
-    sys.modules.pop("elsewhere_family", None)
+    yield tmp_path / "otherlm_family.py"
+    ARCHITECTURES.pop("otherlm", None)
+    sys.modules.pop("otherlm_family", None)
 
 
 def file_of(folder: Path, name: str) -> Path:
@@ -51,19 +51,21 @@ def file_of(folder: Path, name: str) -> Path:
 
 def test_a_family_of_another_distribution_is_found_when_a_file_needs_it(brings: Path) -> None:
     brings.write_text(FAMILY)
-    with pytest.raises(ModelError, match=r"elsewhere\.\w+"):  # the file has no keys: the family looked for them
-        ggplug_models.load(file_of(brings.parent, "elsewhere"), ["CPU"])
-    assert ARCHITECTURES["elsewhere"].__module__ == "elsewhere_family"
+    with pytest.raises(ModelError, match=r"otherlm\.\w+"):  # the file has no keys: the family looked for them
+        ggplug_models.load(file_of(brings.parent, "otherlm"), ["CPU"])
+    assert ARCHITECTURES["otherlm"].__module__ == "otherlm_family"
 
 
-def test_a_family_that_does_not_load_is_told_with_its_error(brings: Path) -> None:
+def test_a_family_that_does_not_load_is_reported_with_its_error(brings: Path) -> None:
     brings.write_text("import nothing_of_that_name")
-    with pytest.raises(PluginError, match=r"'elsewhere' \(elsewhere_family:Elsewhere\).*nothing_of_that_name"):
-        ggplug_models.load(file_of(brings.parent, "elsewhere"), ["CPU"])
+    with pytest.raises(PluginError, match=r"otherlm_family:OtherLm .*'otherlm'.*nothing_of_that_name"):
+        ggplug_models.load(file_of(brings.parent, "otherlm"), ["CPU"])
 
 
 def test_an_architecture_has_one_class() -> None:
-    with pytest.raises(DuplicateNameError, match=r"'llama' has a class: ggplug_models\.architectures\.llama\.Llama"):
+    with pytest.raises(
+        DuplicateNameError, match=r"'llama' already has the class ggplug_models\.architectures\.llama\.Llama"
+    ):
         architecture("llama")(type("Other", (Transformer, Decoder), {}))
     assert ARCHITECTURES["llama"] is Llama
     assert architecture("llama")(Llama) is Llama  # as where a module is loaded again

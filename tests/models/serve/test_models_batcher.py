@@ -82,7 +82,7 @@ def sampler(seed: int) -> Sampler:
 
 
 @pytest.mark.parametrize("piece", [1, 4, 512])
-def test_many_clients_at_once_get_what_each_would_get_alone(piece: int) -> None:
+def test_many_clients_at_once_get_what_each_would_get_by_itself(piece: int) -> None:
     random = np.random.default_rng(piece)
     prompts = [random.integers(0, N_VOCAB, random.integers(1, 25)).tolist() for _ in range(30)]
     found: dict[int, list[int]] = {}
@@ -127,7 +127,7 @@ def test_a_long_prompt_does_not_hold_up_the_others() -> None:
     assert sequences.steps[begin - 1 : begin + 9] == [{0: 1}, {1: LEAST}] * 5
 
 
-def test_each_token_is_computed_with_as_many_as_alone_or_with_enough() -> None:
+def test_each_token_is_computed_with_as_many_as_without_other_requests_or_with_enough() -> None:
     random = np.random.default_rng(1)
     prompts = [random.integers(0, N_VOCAB, random.integers(1, 250)).tolist() for _ in range(30)]
     prompts += [prompts[3] + prompts[4][:n] for n in (1, 20, 50)]
@@ -206,7 +206,7 @@ def test_more_requests_than_may_wait_are_refused() -> None:
             assert list(request.tokens()) == alone(request.prompt, sampler(request.prompt[0]), 1)
 
 
-def test_a_request_that_was_cancelled_while_it_waited_makes_room_at_once() -> None:
+def test_a_request_that_was_cancelled_while_it_waited_frees_its_place_at_once() -> None:
     sequences = Held(n_seq=1)
     sequences.go.clear()
     with Batcher(sequences, waiting=1) as batcher:
@@ -251,7 +251,7 @@ def test_events_come_to_a_listener() -> None:
     assert events == [*alone([1], sampler(1), 3), Finish.LENGTH]
 
 
-def test_sequences_that_cannot_be_prepared_fail_their_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_that_cannot_be_prepared_fail_only_their_request(monkeypatch: pytest.MonkeyPatch) -> None:
     sequences = Held()
     with Batcher(sequences) as batcher:
         with monkeypatch.context() as patched:
@@ -276,10 +276,10 @@ def test_a_text_ends_where_the_context_is_full() -> None:
 def test_a_failed_computation_ends_its_texts_and_no_others() -> None:
     sequences = Held()
     with Batcher(sequences) as batcher:
-        sequences.failure = MemoryError("no room")
+        sequences.failure = MemoryError("no memory")
         request = Request([1], sampler(1), 3)
         batcher.submit(request)
-        with pytest.raises(MemoryError, match="no room"):
+        with pytest.raises(MemoryError, match="no memory"):
             list(request.tokens())
         after = Request([1], sampler(1), 3)
         batcher.submit(after)
@@ -287,7 +287,7 @@ def test_a_failed_computation_ends_its_texts_and_no_others() -> None:
         assert batcher.status.failed == 1
 
 
-def test_a_sampler_that_fails_ends_its_own_text_alone() -> None:
+def test_a_sampler_that_fails_ends_only_its_own_text() -> None:
     def failing(logits: npt.NDArray[np.float32], history: Sequence[int]) -> int:
         raise ParameterError("cannot choose")
 
@@ -322,7 +322,7 @@ def test_closing_ends_what_waits_and_what_is_computed() -> None:
 @pytest.mark.parametrize(
     ("prompt", "most", "message"),
     [
-        ([], None, "the prompt has 0 tokens; there may be 1 to 40"),
+        ([], None, "the prompt has 0 tokens; 1 to 40 are allowed"),
         ([1] * 41, None, "the prompt has 41 tokens"),
         ([1], 0, "max_tokens must be at least 1, got 0"),
     ],
@@ -347,7 +347,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield loaded
 
 
-def test_eight_sequences_go_on_together_bit_by_bit_as_each_alone(model: Decoder) -> None:
+def test_eight_sequences_together_are_bit_by_bit_as_each_by_itself(model: Decoder) -> None:
     random = np.random.default_rng(0)
     prompts = [random.integers(3, 320, LEAST + 7 * n).tolist() for n in range(8)]
     with model.session(256) as one, model.session(256, 8) as many:
@@ -400,5 +400,7 @@ def _logits_of(model: Decoder, prompts: Sequence[list[int]]) -> list[bytes]:
 def test_more_texts_than_ever_have_a_place_are_refused_with_both_numbers() -> None:
     with Batcher(Held(n_seq=2), waiting=3) as batcher:
         batcher.check(5)
-        with pytest.raises(ParameterError, match="a request for 6 texts never has a place: 5 can be written or wait"):
+        with pytest.raises(
+            ParameterError, match="a request for 6 texts exceeds the capacity of 5 active and waiting texts"
+        ):
             batcher.check(6)

@@ -68,12 +68,14 @@ def test_the_model_is_listed(client: Any) -> None:
     (found,) = client.models.list().data
     assert found.id == "tiny"
     assert client.models.retrieve("tiny").id == "tiny"
-    with pytest.raises(openai.NotFoundError, match="there is no model 'large'; this server has 'tiny'"):
+    with pytest.raises(openai.NotFoundError, match="unknown model 'large'; the model of this server is 'tiny'"):
         client.models.retrieve("large")
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 0.9, "seed": 8, "top_p": 0.8}])
-def test_a_completion_is_what_the_model_writes_alone(client: Any, model: Decoder, settings: dict[str, Any]) -> None:
+def test_a_completion_is_what_the_model_generates_without_the_server(
+    client: Any, model: Decoder, settings: dict[str, Any]
+) -> None:
     wanted = text(model, "hello", 12, **settings)
     found = client.completions.create(model="tiny", prompt="hello", max_tokens=12, **settings)
     assert found.choices[0].text == wanted
@@ -114,7 +116,7 @@ def test_an_assistants_messages_may_follow_each_other_before_a_users(client: Any
         assert found.choices[0].message.content == answer(model, messages, 6, temperature=0)
 
 
-def test_many_clients_at_once_get_what_each_gets_alone(client: Any, model: Decoder) -> None:
+def test_many_clients_at_once_get_what_each_gets_by_itself(client: Any, model: Decoder) -> None:
     prompts = [f"{'word ' * (9 * n)}{n}" for n in range(12)]
     wanted = [text(model, prompt, 15, temperature=n % 2, seed=n) for n, prompt in enumerate(prompts)]
     found: dict[int, str] = {}
@@ -259,7 +261,7 @@ def test_answers_follow_a_json_schema(client: Any) -> None:
         assert found.choices[0].finish_reason == "stop"
         assert json.loads(found.choices[0].message.content).keys() == {"kind", "count"}
     bad = {"type": "json_schema", "json_schema": {"name": "thing", "schema": {"type": "nothing"}}}
-    with pytest.raises(openai.BadRequestError, match="the JSON schema is of no use"):
+    with pytest.raises(openai.BadRequestError, match="the JSON schema is not valid"):
         client.chat.completions.create(model="tiny", messages=HELLO, response_format=bad)
 
 
@@ -278,13 +280,13 @@ def test_vectors_of_an_encoder(data: Path) -> None:
         with openai.OpenAI(base_url=live.url, api_key="none", max_retries=0) as client:
             found = client.embeddings.create(model="tiny", input=ids)
             np.testing.assert_allclose([each.embedding for each in found.data], encoder.embed_ids(ids), atol=1e-6)
-            with pytest.raises(openai.BadRequestError, match="bert model, which writes no texts"):
+            with pytest.raises(openai.BadRequestError, match="bert model, which cannot generate text"):
                 client.chat.completions.create(model="tiny", messages=HELLO)
         assert live.ask("GET", "/v1/models")[2]["data"][0]["writes"] is False
         assert live.ask("GET", "/metrics")[0] == 200
 
 
-def test_a_text_that_an_encoder_has_no_room_for_is_refused_and_not_cut(data: Path, tmp_path: Path) -> None:
+def test_a_text_longer_than_the_context_of_an_encoder_is_refused_and_not_truncated(data: Path, tmp_path: Path) -> None:
     with ggplug_models.load(with_words(data / "bert.gguf", tmp_path / "words.gguf"), ["CPU"]) as encoder:
         most = encoder.n_ctx
         with served(encoder) as live:
@@ -294,7 +296,7 @@ def test_a_text_that_an_encoder_has_no_room_for_is_refused_and_not_cut(data: Pat
                 status, _, found = live.ask("POST", "/v1/embeddings", {"input": ["w1", "w2 " * words]})
                 assert status == 400
                 assert found["error"] == {
-                    "message": f"input[1] has {words + 2} tokens; this model takes {most} of a text",
+                    "message": f"input[1] has {words + 2} tokens; this model reads at most {most} tokens of a text",
                     "type": "invalid_request_error",
                     "param": "input",
                     "code": "context_length_exceeded",
@@ -306,13 +308,15 @@ def test_a_text_is_too_long_by_the_tokens_that_it_has(data: Path) -> None:
     with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model:
         tokenizer = VocabularyTokenizer(model.tokenizer, 8, model.n_vocab)
         count = len(model.tokenizer.encode("hello " * 9, add_special=True))
-        with pytest.raises(TextTooLongError, match=rf"texts\[1\] has {count} tokens, and the model takes 8") as caught:
+        with pytest.raises(
+            TextTooLongError, match=rf"texts\[1\] has {count} tokens; the model reads at most 8"
+        ) as caught:
             tokenizer.encode_whole(["a", "hello " * 9])
     assert (caught.value.position, caught.value.got, caught.value.wanted) == (1, count, 8)
 
 
 REFUSED = [
-    ("completions", {"prompt": "a", "model": "large"}, 404, "there is no model 'large'"),
+    ("completions", {"prompt": "a", "model": "large"}, 404, "unknown model 'large'"),
     ("completions", {}, 400, "prompt is missing"),
     ("completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens: Input should be greater than or equal to 1"),
     ("completions", {"prompt": "a", "max_tokens": "9"}, 400, "max_tokens: Input should be a valid integer"),
@@ -321,65 +325,85 @@ REFUSED = [
     ("completions", {"prompt": "a", "top_k": 2**31}, 400, "top_k must be an integer from 0 to 2147483647, got"),
     ("completions", {"prompt": "a", "top_p": 1.5}, 400, "top_p must be a number from 0 to 1"),
     ("completions", {"prompt": "a", "n": 17}, 400, "n: Input should be less than or equal to 16"),
-    ("completions", {"prompt": ["a"] * 9, "n": 2}, 400, "a request may ask for 1 to 16 texts"),
-    ("completions", {"prompt": []}, 400, "a request may ask for 1 to 16 texts"),
+    ("completions", {"prompt": ["a"] * 9, "n": 2}, 400, "1 to 16 texts are allowed"),
+    ("completions", {"prompt": []}, 400, "1 to 16 texts are allowed"),
     ("completions", {"prompt": ""}, 400, "prompt has no tokens"),
-    ("completions", {"prompt": [1, 300]}, 400, "is 300; the vocabulary has the tokens 0 to 299"),
-    ("completions", {"prompt": "a " * 600}, 400, "the context of this server is 512 tokens"),
-    ("completions", {"prompt": "a" * 1_000_000}, 400, "tokens; the context of this server is 512 tokens"),
+    ("completions", {"prompt": [1, 300]}, 400, "is 300; the token ids of the vocabulary are 0 to 299"),
+    ("completions", {"prompt": "a " * 600}, 400, "the context length is 512 tokens"),
+    ("completions", {"prompt": "a" * 1_000_000}, 400, "tokens; the context length is 512 tokens"),
     ("completions", {"prompt": ["a", "a" * 1_000_000]}, 400, "prompt[1] has at least"),
-    ("completions", {"prompt": [1] * 1_000_000}, 400, "prompt has 1000000 tokens; the context of this server is 512"),
-    ("completions", {"prompt": [[1], [None] * 600]}, 400, "prompt[1] has 600 tokens; the context of this server"),
-    ("completions", {"prompt": [[1, True]]}, 400, "prompt has true or false among its token ids"),
-    ("completions", {"prompt": [[1, "a"]]}, 400, "prompt is [1, 'a'], not a sequence of token ids"),
-    ("completions", {"prompt": [True]}, 400, "prompt: Input should be a text, or a list of what"),
-    ("completions", {"prompt": ["a", [1]]}, 400, "prompt: Input should be a text, or a list of what"),
-    ("completions", {"prompt": {}}, 400, "prompt: Input should be a text, or a list of what"),
-    ("completions", {"prompt": [[1]] * 500_000}, 400, "there are 500000, with n = 1; a request may ask for 1 to 16"),
-    ("completions", {"prompt": "a", "stop": ""}, 400, "stop strings are a list of strings that are not empty"),
-    ("completions", {"prompt": "a", "logit_bias": {"300": 1}}, 400, "the token '300'; there are 0 to 299"),
+    ("completions", {"prompt": [1] * 1_000_000}, 400, "prompt has 1000000 tokens; the context length is 512"),
+    ("completions", {"prompt": [[1], [None] * 600]}, 400, "prompt[1] has 600 tokens; the context length is"),
+    ("completions", {"prompt": [[1, True]]}, 400, "prompt has a boolean among its token ids"),
+    ("completions", {"prompt": [[1, "a"]]}, 400, "prompt must be a sequence of token ids, got [1, 'a']"),
+    ("completions", {"prompt": [True]}, 400, "prompt: Input should be a string, a list of"),
+    ("completions", {"prompt": ["a", [1]]}, 400, "prompt: Input should be a string, a list of"),
+    ("completions", {"prompt": {}}, 400, "prompt: Input should be a string, a list of"),
+    ("completions", {"prompt": [[1]] * 500_000}, 400, "500000 prompts times n = 1 texts; 1 to 16"),
+    ("completions", {"prompt": "a", "stop": ""}, 400, "stop strings must be a list of strings that are not empty"),
+    ("completions", {"prompt": "a", "logit_bias": {"300": 1}}, 400, "the token '300'; token ids are 0 to 299"),
     ("completions", {"prompt": "a", "logit_bias": {"²": 1}}, 400, "logit_bias has the token"),
-    ("completions", {"prompt": "a", "stream_options": {}}, 400, "stream_options are for stream: true"),
-    ("completions", {"prompt": "a", "echo": True}, 400, "echo is not known to this server"),
-    ("completions", {"prompt": [None] * 300_000}, 400, "prompt: Input should be a text, or a list of what"),
-    ("completions", {"prompt": [1, "a"]}, 400, "prompt: Input should be a text, or a list of what"),
+    ("completions", {"prompt": "a", "stream_options": {}}, 400, "stream_options require stream: true"),
+    ("completions", {"prompt": "a", "echo": True}, 400, "echo is not supported by this server"),
+    ("completions", {"prompt": [None] * 300_000}, 400, "prompt: Input should be a string, a list of"),
+    ("completions", {"prompt": [1, "a"]}, 400, "prompt: Input should be a string, a list of"),
     ("completions", {"prompt": "a", "stop": [None] * 300_000}, 400, "stop.0: Input should be a valid string"),
     ("completions", {"prompt": "a", "logit_bias": {"9" * 5000: 1}}, 400, "logit_bias has the token"),
-    ("completions", {"prompt": "a", "logit_bias": dict.fromkeys(map(str, range(100_000)))}, 400, "may be 4096"),
-    ("completions", dict.fromkeys(map(str, range(100_000)), 1), 400, "an object has 100000 keys; there may be 256"),
+    (
+        "completions",
+        {"prompt": "a", "logit_bias": dict.fromkeys(map(str, range(100_000)))},
+        400,
+        "at most 4096 are allowed",
+    ),
+    (
+        "completions",
+        dict.fromkeys(map(str, range(100_000)), 1),
+        400,
+        "an object has 100000 keys; at most 256 are allowed",
+    ),
     ("completions", [], 400, "Input should be an object"),
-    ("completions", b"{", 400, "the body is no JSON"),
-    ("completions", b'{"prompt": "\xff"}', 400, "the body is no JSON"),
+    ("completions", b"{", 400, "the body is not valid JSON"),
+    ("completions", b'{"prompt": "\xff"}', 400, "the body is not valid JSON"),
     ("completions", b'{"prompt": "a", "temperature": NaN}', 400, "temperature: Input should be a finite number"),
-    ("completions", b"[" * 100_000, 400, "the body is no JSON: recursion limit exceeded"),
-    ("completions", b"", 400, "the body is no JSON"),
+    ("completions", b"[" * 100_000, 400, "the body is not valid JSON: recursion limit exceeded"),
+    ("completions", b"", 400, "the body is not valid JSON"),
     ("chat/completions", {"messages": []}, 400, "messages: List should have at least 1 item"),
     ("chat/completions", {"messages": [{"role": "cat", "content": "a"}]}, 400, "messages.0.role"),
-    ("chat/completions", {"messages": HELLO, "tools": [{}]}, 400, "tools is not known to this server"),
-    ("chat/completions", {"messages": HELLO, "top_logprobs": 3}, 400, "top_logprobs needs logprobs: true"),
+    ("chat/completions", {"messages": HELLO, "tools": [{}]}, 400, "tools is not supported by this server"),
+    ("chat/completions", {"messages": HELLO, "top_logprobs": 3}, 400, "top_logprobs requires logprobs: true"),
     ("chat/completions", {"messages": [None] * 300_000}, 400, "messages.0: Input should be an object"),
     ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "content.0.type"),
-    ("chat/completions", {"messages": [{"role": "user", "content": 5}]}, 400, "content: Input should be a text, or"),
-    ("chat/completions", {"messages": HELLO, "response_format": {"type": "json_schema"}}, 400, "json_schema belongs"),
+    ("chat/completions", {"messages": [{"role": "user", "content": 5}]}, 400, "content: Input should be a string, or"),
+    ("chat/completions", {"messages": HELLO, "response_format": {"type": "json_schema"}}, 400, "requires json_schema"),
     ("chat/completions", {"messages": [{"role": "user", "content": "a " * 600}]}, 400, "messages has"),
-    ("chat/completions", {"messages": [*HELLO, SAID, SAID]}, 400, "messages: the last two are the assistant's"),
+    (
+        "chat/completions",
+        {"messages": [*HELLO, SAID, SAID]},
+        400,
+        "messages: the last two messages are the assistant's",
+    ),
     ("embeddings", {"input": []}, 400, "input has 0 texts"),
-    ("embeddings", {"input": "a", "dimensions": 3}, 400, "dimensions: this model's vectors have 64"),
-    ("embeddings", {"input": [[1], [300]]}, 400, "is 300; the vocabulary has the tokens 0 to 299"),
+    ("embeddings", {"input": "a", "dimensions": 3}, 400, "dimensions must be 64, the length of this model's vectors"),
+    ("embeddings", {"input": [[1], [300]]}, 400, "is 300; the token ids of the vocabulary are 0 to 299"),
     ("embeddings", {"input": ["a", ""]}, 400, "has no tokens"),
-    ("embeddings", {"input": "a " * 600}, 400, "this model takes 512"),
-    ("embeddings", {"input": "a" * 1_000_000}, 400, "this model takes 512"),
-    ("embeddings", {"input": [[1], [None] * 600]}, 400, "input[1] has 600 tokens; this model takes 512"),
+    ("embeddings", {"input": "a " * 600}, 400, "this model reads at most 512"),
+    ("embeddings", {"input": "a" * 1_000_000}, 400, "this model reads at most 512"),
+    (
+        "embeddings",
+        {"input": [[1], [None] * 600]},
+        400,
+        "input[1] has 600 tokens; the context length of this model is 512",
+    ),
     ("chat/completions", {"messages": [{"role": "user", "content": "a" * 1_000_000}]}, 400, "messages has at least"),
 ]
 
 
 @pytest.mark.parametrize(("path", "body", "status", "message"), REFUSED, ids=[f"{n}" for n in range(len(REFUSED))])
 def test_malformed_requests_are_refused_in_words(live: Live, path: str, body: Any, status: int, message: str) -> None:
-    found, headers, told = live.ask("POST", f"/v1/{path}", body)
+    found, headers, reply = live.ask("POST", f"/v1/{path}", body)
     assert found == status
-    assert told["error"].keys() == {"message", "type", "param", "code"}
-    assert message in told["error"]["message"]
+    assert reply["error"].keys() == {"message", "type", "param", "code"}
+    assert message in reply["error"]["message"]
     assert headers["content-type"] == "application/json"
 
 
@@ -397,24 +421,24 @@ def test_offsets_of_tokens_are_counted_in_each_text_of_a_stream(live: Live) -> N
 
 
 def test_other_paths_methods_and_types_are_refused(live: Live) -> None:
-    assert live.ask("GET", "/v2/else")[::2] == (404, _error("there is nothing at GET /v2/else"))
+    assert live.ask("GET", "/v2/else")[::2] == (404, _error("unknown path: GET /v2/else"))
     status, headers, _ = live.ask("GET", "/v1/completions")
     assert (status, headers["allow"]) == (405, "POST")
-    status, _, told = live.ask("POST", "/v1/completions", b"{}", {"Content-Type": "text/plain"})
-    assert (status, told["error"]["message"]) == (415, "the body has to be application/json, got 'text/plain'")
+    status, _, reply = live.ask("POST", "/v1/completions", b"{}", {"Content-Type": "text/plain"})
+    assert (status, reply["error"]["message"]) == (415, "the Content-Type must be application/json, got 'text/plain'")
 
 
 def _error(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
 
 
-def test_a_template_that_refuses_the_chat_is_told(model: Decoder) -> None:
+def test_a_template_that_refuses_the_chat_is_reported(model: Decoder) -> None:
     template = "{{ raise_exception('only users may speak') }}"
     with served(model, slots=1, template=template) as live:
-        status, _, told = live.ask("POST", "/v1/chat/completions", {"messages": HELLO})
-    assert (status, told["error"]["message"]) == (
+        status, _, reply = live.ask("POST", "/v1/chat/completions", {"messages": HELLO})
+    assert (status, reply["error"]["message"]) == (
         400,
-        "tokenizer.chat_template refuses these messages: only users may speak",
+        "the chat template refuses these messages: only users may speak",
     )
 
 

@@ -29,11 +29,11 @@ pytest.importorskip("prometheus_client")
 
 from served import Live, served
 
+from ggplug_models.serve.access import is_loopback
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import LEAST
 from ggplug_models.serve.connections import Connection
 from ggplug_models.serve.event_stream import event
-from ggplug_models.serve.guard import is_loopback
 from ggplug_models.serve.incoming import LARGE_BODIES, SMALL, Incoming
 
 COMPLETIONS = "/v1/completions"
@@ -99,9 +99,9 @@ def test_without_a_key_nobody_comes_in_where_one_is_set(model: Decoder) -> None:
                 {"Authorization": "Bearer "},
             ):
                 method = "POST" if path == COMPLETIONS else "GET"
-                status, headers, told = live.ask(method, path, body() if method == "POST" else None, given)
+                status, headers, reply = live.ask(method, path, body() if method == "POST" else None, given)
                 assert (status, headers["www-authenticate"]) == (401, "Bearer")
-                assert told["error"]["code"] == "invalid_api_key"
+                assert reply["error"]["code"] == "invalid_api_key"
         for path in ("/", "/health"):
             assert live.ask("GET", path)[0] == 200
         for key in ("first key", "sécond"):
@@ -115,8 +115,8 @@ def test_pages_under_other_names_do_not_reach_a_server_without_keys(model: Decod
     with served(model, Rules(hosts=["model.example"]), slots=1) as live:
         for host in ("localhost:8080", "127.0.0.1", "[::1]:80", "model.example:1"):
             assert live.ask("GET", "/v1/models", None, {"Host": host})[0] == 200, host
-        status, _, told = live.ask("GET", "/v1/models", None, {"Host": "evil.example"})
-        assert (status, told["error"]["code"]) == (403, "host_not_allowed")
+        status, _, reply = live.ask("GET", "/v1/models", None, {"Host": "evil.example"})
+        assert (status, reply["error"]["code"]) == (403, "host_not_allowed")
         assert "access-control-allow-origin" not in live.ask("GET", "/health", None, {"Origin": "https://a.example"})[1]
 
 
@@ -176,8 +176,8 @@ def test_names_of_this_machine(host: str, wanted: bool) -> None:
 
 def test_bodies_that_are_too_long_are_refused(model: Decoder) -> None:
     with served(model, Rules(body_limit=1000), slots=1) as live:
-        status, _, told = live.ask("POST", COMPLETIONS, b"x" * 1001)
-        assert (status, told["error"]["code"]) == (413, "body_too_long")
+        status, _, reply = live.ask("POST", COMPLETIONS, b"x" * 1001)
+        assert (status, reply["error"]["code"]) == (413, "body_too_long")
         connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=PATIENCE)
         headers = {"Content-Type": "application/json"}
         connection.request("POST", COMPLETIONS, iter([b"x" * 600] * 2), headers, encode_chunked=True)
@@ -189,7 +189,7 @@ def test_bodies_that_are_too_long_are_refused(model: Decoder) -> None:
 # -- who has to wait, and who leaves ---------------------------------------------------------------
 
 
-def test_more_than_may_wait_are_told_to_come_again(model: Decoder) -> None:
+def test_more_than_may_wait_are_refused_with_retry_after(model: Decoder) -> None:
     with served(model, slots=1, waiting=1) as live:
         assert live.gate is not None
         live.gate.shut()
@@ -197,17 +197,17 @@ def test_more_than_may_wait_are_told_to_come_again(model: Decoder) -> None:
         live.gate.wait()
         second = Client(live, body())
         until(lambda: _status(live).waiting == 1)
-        status, headers, told = live.ask("POST", COMPLETIONS, body())
-        assert (status, told["error"]["code"]) == (429, "rate_limit_exceeded")
+        status, headers, reply = live.ask("POST", COMPLETIONS, body())
+        assert (status, reply["error"]["code"]) == (429, "rate_limit_exceeded")
         assert int(headers["retry-after"]) > 0
         live.gate.open()
         for client in (first, second):
             assert client.text() == text(model)
         assert live.ask("POST", COMPLETIONS, body())[0] == 200
-        status, _, told = live.ask("POST", COMPLETIONS, body(n=3))  # which this server never has places for
-        assert (status, told["error"]["message"]) == (
+        status, _, reply = live.ask("POST", COMPLETIONS, body(n=3))  # more than the capacity of this server
+        assert (status, reply["error"]["message"]) == (
             400,
-            "a request for 3 texts never has a place: 2 can be written or wait",
+            "a request for 3 texts exceeds the capacity of 2 active and waiting texts",
         )
 
 
@@ -240,7 +240,7 @@ def _cancelled(live: Live, number: int) -> bool:
     return live.service.writer.batcher._slots[number].request.cancelled
 
 
-def test_a_client_that_leaves_while_it_waits_makes_room(model: Decoder) -> None:
+def test_a_client_that_disconnects_while_it_waits_frees_its_place_in_the_queue(model: Decoder) -> None:
     with served(model, slots=1, waiting=1) as live:
         assert live.gate is not None
         live.gate.shut()
@@ -323,8 +323,8 @@ def test_long_bodies_that_do_not_go_on_hold_a_bounded_part_of_memory(model: Deco
             left.enter_context(_unfinished(live, COMPLETIONS, limit - 1, limit))
         until(lambda: incoming[0].held == most * (SMALL - 1))
         long = json.dumps(body()).encode().ljust(limit)
-        status, headers, told = live.ask("POST", COMPLETIONS, long)
-        assert (status, told["error"]["code"], "retry-after" in headers) == (429, "rate_limit_exceeded", True)
+        status, headers, reply = live.ask("POST", COMPLETIONS, long)
+        assert (status, reply["error"]["code"], "retry-after" in headers) == (429, "rate_limit_exceeded", True)
         assert live.ask("POST", COMPLETIONS, body())[0] == 200
         left.close()
         until(lambda: incoming[0].reading == 0)
@@ -339,7 +339,7 @@ def test_a_body_that_pauses_too_long_is_refused(model: Decoder, monkeypatch: pyt
         with client, contextlib.closing(http.client.HTTPResponse(client)) as found:
             found.begin()
             assert found.status == 408
-            assert "it may pause for 0.05 seconds" in json.loads(found.read())["error"]["message"]
+            assert "0.05 seconds without data" in json.loads(found.read())["error"]["message"]
 
 
 # -- connections -----------------------------------------------------------------------------------
@@ -478,22 +478,22 @@ def _gone(progress: Any) -> bool:
 # -- what fails, and the end -----------------------------------------------------------------------
 
 
-def test_a_failed_computation_is_told_and_the_server_goes_on(
+def test_a_failed_computation_is_reported_and_the_server_continues(
     model: Decoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with served(model, slots=1) as live:
         assert live.service.writer is not None
         with monkeypatch.context() as patched:
             patched.setattr(live.service.writer.session, "decode", _out_of_memory)
-            status, _, told = live.ask("POST", COMPLETIONS, body())
-            assert (status, told["error"]["type"]) == (500, "server_error")
-            assert told["error"]["message"] == "the computation failed; the server's log says why"
+            status, _, reply = live.ask("POST", COMPLETIONS, body())
+            assert (status, reply["error"]["type"]) == (500, "server_error")
+            assert reply["error"]["message"] == "the computation failed; see the server's log for the reason"
             found = Client(live, body(stream=True)).events()
             assert [each["error"]["code"] for each in found] == ["computation_failed"]
             patched.setattr(live.service.writer.session, "decode", _without_a_file)
             for failed in (live.ask("POST", COMPLETIONS, body())[2], *Client(live, body(stream=True)).events()):
-                assert failed["error"]["message"] == "the server failed; its log says why"
-        assert "MemoryError: no room" in caplog.text
+                assert failed["error"]["message"] == "internal server error; see the server's log for the reason"
+        assert "MemoryError: no memory" in caplog.text
         assert "/secret/place" in caplog.text
         assert live.ask("POST", COMPLETIONS, body())[2]["choices"][0]["text"] == text(model)
 
@@ -521,9 +521,9 @@ def test_logits_that_are_no_numbers_are_a_fault_of_the_server(model: Decoder, mo
                 sent = body(temperature=temperature, logprobs=2)
                 status, found = Client(live, sent).answer()
                 assert (status, _strict(found)["error"]["code"]) == (500, "computation_failed")
-                assert "NaN or infinite, or all are -inf" in _strict(found)["error"]["message"]
-                (told,) = Client(live, sent | {"stream": True}).events()
-                assert told["error"]["code"] == "computation_failed"
+                assert "NaN or infinity, or all are -inf" in _strict(found)["error"]["message"]
+                (reply,) = Client(live, sent | {"stream": True}).events()
+                assert reply["error"]["code"] == "computation_failed"
 
 
 def test_tokens_that_are_impossible_have_the_least_log_probability(
@@ -556,9 +556,9 @@ def test_vectors_that_are_not_finite_are_a_fault_of_the_server(
     found[1, 3] = np.nan
     with served(model, slots=1) as live:
         monkeypatch.setattr(model, "embed_ids", lambda ids, progress: found)
-        status, _, told = live.ask("POST", "/v1/embeddings", {"input": ["a", "b"], "encoding_format": form})
-        assert (status, told["error"]["code"]) == (500, "computation_failed")
-        assert told["error"]["message"].startswith("the vector of input 1 is not finite: the model's weights are")
+        status, _, reply = live.ask("POST", "/v1/embeddings", {"input": ["a", "b"], "encoding_format": form})
+        assert (status, reply["error"]["code"]) == (500, "computation_failed")
+        assert reply["error"]["message"].startswith("the embedding of input 1 is not finite: the model's weights are")
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
@@ -568,7 +568,7 @@ def test_an_event_is_json_or_an_error(number: float) -> None:
 
 
 def _out_of_memory(batch: Any) -> Any:
-    raise MemoryError("no room")
+    raise MemoryError("no memory")
 
 
 def _without_a_file(batch: Any) -> Any:
@@ -584,15 +584,15 @@ def test_answers_under_way_end_before_the_server_does_and_no_more_are_begun(mode
         live.server.stop()
         until(lambda: not live.service.healthy)
         assert live.ask("GET", "/health")[::2] == (503, {"status": "shutting down"})
-        status, headers, told = live.ask("POST", COMPLETIONS, body())
-        assert (status, told["error"]["code"], "retry-after" in headers) == (503, "shutting_down", True)
+        status, headers, reply = live.ask("POST", COMPLETIONS, body())
+        assert (status, reply["error"]["code"], "retry-after" in headers) == (503, "shutting_down", True)
         live.gate.open()
         found = under_way.events()
         assert "".join(each["choices"][0]["text"] for each in found[:-1]) == text(model)
         assert found[-1] == "[DONE]"
 
 
-def test_an_answer_that_takes_too_long_is_cut_off_and_its_client_is_told(model: Decoder) -> None:
+def test_an_answer_that_takes_too_long_is_cut_off_and_its_client_gets_an_error(model: Decoder) -> None:
     with served(model, slots=1, patience=0) as live:
         assert live.gate is not None
         live.gate.shut()
@@ -604,8 +604,8 @@ def test_an_answer_that_takes_too_long_is_cut_off_and_its_client_is_told(model: 
         until(lambda: live.service.writer.batcher.closed)
         live.gate.open()
         assert streamed.events()[-1]["error"]["code"] == "shutting_down"
-        status, told = whole.answer()
-        assert (status, json.loads(told)["error"]["code"]) == (503, "shutting_down")
+        status, reply = whole.answer()
+        assert (status, json.loads(reply)["error"]["code"]) == (503, "shutting_down")
 
 
 def test_metrics_count_what_was_done(model: Decoder) -> None:

@@ -146,7 +146,7 @@ def test_the_stop_button_frees_the_slot(model: Decoder, window: Browser, said: l
 
 
 @needs_a_browser
-def test_errors_are_shown_and_the_question_can_be_asked_again(
+def test_errors_are_displayed_and_the_question_can_be_sent_again(
     model: Decoder, window: Browser, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(model, slots=1) as live:
@@ -157,7 +157,7 @@ def test_errors_are_shown_and_the_question_can_be_asked_again(
             said += ["never", "Now it works."]
             ask(window, "hello")
             until(lambda: window.count(".error button") == 1)
-            assert "the server failed; its log says why" in window.text(".error")
+            assert "internal server error; see the server's log for the reason" in window.text(".error")
         window.click(".error button")
         answered(window, 1)
         assert window.text(".turn.assistant .text") == "Now it works."
@@ -165,15 +165,15 @@ def test_errors_are_shown_and_the_question_can_be_asked_again(
 
 
 @needs_a_browser
-def test_a_key_is_asked_for_where_the_server_needs_one(model: Decoder, window: Browser, said: list[str]) -> None:
+def test_the_page_requests_a_key_if_the_server_requires_one(model: Decoder, window: Browser, said: list[str]) -> None:
     with served(model, Rules(keys=["right"]), slots=1) as live:
         visit(window, live)
         for given in ("wrong", "right"):
-            until(lambda: window.count("#door[open]") == 1)
-            window.type("#door-key", given)
-            window.click("#door button.main")
+            until(lambda: window.count("#key-dialog[open]") == 1)
+            window.type("#requested-key", given)
+            window.click("#key-dialog button.main")
             if given == "wrong":
-                until(lambda: window.count("#door[open] #door-why:not([hidden])") == 1)
+                until(lambda: window.count("#key-dialog[open] #key-rejected:not([hidden])") == 1)
         until(lambda: window.text("#model") == "tiny")
         said += ["Welcome."]
         ask(window, "hello")

@@ -14,7 +14,7 @@ import ggplug_models
 from ggplug.cli.app import app
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models import Asked, Decoder, Session
+from ggplug_models import Decoder, Outputs, Session
 from ggplug_models.generation.drafts import MOST, DraftModel, Drafts, PromptLookup
 from ggplug_models.generation.loop import generate, greedy
 from ggplug_models.sampling import Chooses, Sampler, Sampling
@@ -78,7 +78,7 @@ def test_a_step_of_a_few_tokens_gives_bit_by_bit_what_single_tokens_give(name: s
         one = np.stack([session.decode({0: [token]})[0] for token in text])
         session.clear()
         halves = text[: MOST + 1], text[MOST + 1 :]
-        assert np.array_equal(np.concatenate([session.decode({0: half}, Asked.ALL)[0] for half in halves]), one)
+        assert np.array_equal(np.concatenate([session.decode({0: half}, Outputs.ALL)[0] for half in halves]), one)
 
 
 def test_the_cpu_computes_products_of_so_few_columns_as_those_of_one() -> None:
@@ -175,9 +175,9 @@ def test_guesses_that_are_no_tokens_are_left_out(model: Decoder) -> None:
 @pytest.mark.parametrize("name", ["rwkv7-heads", "lfm2", "mamba"])
 def test_models_with_states_are_refused_in_words(name: str, model: Decoder, data: Path) -> None:
     with ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as stateful, Session(stateful, 32) as session:
-        with pytest.raises(ModelError, match="keep states, which have no way back"):
+        with pytest.raises(ModelError, match="have a recurrent state, which cannot drop"):
             next(generate(session, [5], draft=PromptLookup()))
-        with pytest.raises(ModelError, match="keep states"):
+        with pytest.raises(ModelError, match="recurrent state"):
             DraftModel(stateful)
         assert session.length() == 0
 
@@ -200,7 +200,7 @@ def test_a_draft_model_with_another_vocabulary_is_refused_with_the_first_differe
         assert (caught.value.got, caught.value.wanted) == ("else", ours)
     done = CliRunner().invoke(app, ["run", str(data / "qwen3.gguf"), "-p", "a", "--draft", str(path)])
     assert done.exit_code != 0
-    assert "another vocabulary" in str(done.exception or done.output)
+    assert "different vocabulary" in str(done.exception or done.output)
 
 
 def test_settings_out_of_range_are_named(model: Decoder) -> None:
@@ -214,22 +214,22 @@ def test_settings_out_of_range_are_named(model: Decoder) -> None:
 
 
 @pytest.mark.parametrize("how", [["--lookup"], ["--draft", "qwen3.gguf"]])
-def test_the_command_writes_the_same_text_and_tells_how_many_guesses_were_right(how: list[str], data: Path) -> None:
+def test_the_command_prints_the_same_text_and_how_many_draft_tokens_were_accepted(how: list[str], data: Path) -> None:
     how = [str(data / each) if each.endswith(".gguf") else each for each in how]
     command = ["run", str(data / "qwen3.gguf"), "-p", "hello hello", "-n", "30", "--temperature", "0", "-v"]
     plain, done = (CliRunner().invoke(app, [*command, "--device", "auto", *more]) for more in ([], how))
     assert plain.exit_code == done.exit_code == 0, done.output
     assert done.stdout == plain.stdout
-    assert "guesses right" in done.stderr
-    assert "guesses" not in plain.stderr
+    assert "draft tokens accepted" in done.stderr
+    assert "draft tokens" not in plain.stderr
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--lookup", "--draft", "qwen3.gguf"], "either --draft or --lookup"),
-        (["--device", "auto,CPU"], "name no other with it"),
-        (["--split", "2,1"], "two or more devices"),
+        (["--lookup", "--draft", "qwen3.gguf"], "--draft and --lookup cannot be combined"),
+        (["--device", "auto,CPU"], "cannot be combined with other devices"),
+        (["--split", "2,1"], "at least two devices"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(options: list[str], message: str, data: Path) -> None:

@@ -22,7 +22,7 @@ import ggplug_models
 from ggplug.backend import Buffer
 from ggplug.errors import ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models.commands.talk import Talk
+from ggplug_models.commands.chat import Chat
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_testing import FakeDevice
@@ -30,7 +30,7 @@ from ggplug_testing import FakeDevice
 MODELS = sorted([*DATA.glob("*.gguf"), *(DATA / "oracles").glob("*.gguf")])
 IDS = [3, 4, 5, 6]
 
-on_linux = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts what /proc tells of the process")
+on_linux = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts what /proc reports of the process")
 
 
 @pytest.fixture(autouse=True)
@@ -54,8 +54,8 @@ def left(model: Any) -> None:
 
 
 def chat(model: Any) -> None:
-    talk = Talk(model, model.session(64), Sampler(Sampling(seed=1)))
-    list(talk.go_on("a b", 2))
+    chat = Chat(model, model.session(64), Sampler(Sampling(seed=1)))
+    list(chat.complete("a b", 2))
 
 
 def with_a_draft(model: Any) -> None:

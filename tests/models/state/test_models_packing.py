@@ -24,7 +24,7 @@ from ggplug.tensor import Context
 from ggplug.types import MXFP4
 from ggplug_models.commands.embed import embed
 from ggplug_models.networks.model import ARCHITECTURES, Model
-from ggplug_models.weights.placement import in_turn
+from ggplug_models.weights.placement import alternating
 from ggplug_testing import FakeDevice
 from ggplug_testing.devices.packing import PADDING, PackingDevice
 
@@ -58,7 +58,7 @@ def test_each_weight_says_what_it_takes_or_why_it_stays_plain(data: Path) -> Non
         assert set(rows) == {t.name for t in model.weights}
         product, table = rows["blk.0.ffn_up.weight"], rows["token_embd.weight"]
         assert product.packed_bytes >= product.nbytes == model.weights[product.name].nbytes
-        assert f"{product.nbytes} bytes, {product.packed_bytes} in CPU packed" in str(product)
+        assert f"{product.nbytes} bytes, packed in CPU packed: {product.packed_bytes} bytes" in str(product)
         assert "get_rows on the CPU reads its source 0 as plain bytes" in str(table)
         explained = {row.name: row for row in model.scheduler.explain(model.build(1, 64).graph).packed}
         assert set(explained) == packed_names(model)
@@ -73,13 +73,13 @@ def test_packing_stops_where_it_would_make_the_model_larger_than_allowed(data: P
         assert len(packed_names(one)) == 1
         assert packed_names(none) == set()
         refused = next(each for each in none.packing if PRODUCTS.fullmatch(each.name))
-        assert refused.reason == f"packed it takes {PADDING} bytes more, of {PADDING - 1} that packing may still add"
+        assert refused.reason == f"packing takes {PADDING} more bytes; pack_growth allows {PADDING - 1} more"
         np.testing.assert_allclose(one.embed_ids(IDS), none.embed_ids(IDS), rtol=0, atol=1e-6)
-    with pytest.raises(ParameterError, match="-1 bytes"):
+    with pytest.raises(ParameterError, match="pack_growth must be at least 0, got -1"):
         ggplug_models.load(data / "bert.gguf", [device], pack_growth=-1)
 
 
-def test_unless_it_is_asked_for_only_weights_are_packed_that_stay_about_as_large(data: Path, tmp_path: Path) -> None:
+def test_by_default_only_weights_are_packed_that_stay_about_as_large(data: Path, tmp_path: Path) -> None:
     path = tmp_path / "mxfp4.gguf"
     quantize_file(data / "qwen3.gguf", path, "F16", overrides=[("attn_q", MXFP4)])
     with ggplug_models.load(path, ["CPU"]) as model:
@@ -88,7 +88,7 @@ def test_unless_it_is_asked_for_only_weights_are_packed_that_stay_about_as_large
         assert any(each.memory is not None for each in model.packing)
         growing = [each for each in model.packing if each.packed_bytes > each.nbytes * 17 / 16]
         assert growing
-        assert all("which pack_growth has to allow" in each.reason for each in growing)
+        assert all("which pack_growth must allow" in each.reason for each in growing)
     with ggplug_models.load(path, ["CPU"], pack_growth=1 << 20) as model:
         assert all({each.name: each for each in model.packing}[each.name].memory is not None for each in growing)
 
@@ -100,14 +100,14 @@ def test_nothing_is_packed_where_memory_is_short(data: Path) -> None:
 
     with ggplug_models.load(data / "bert.gguf", [Full()]) as model:
         assert packed_names(model) == set()
-        assert any("of the 2000 bytes that are free" in each.reason for each in model.packing)
+        assert any("more than half of the 2000 that are free" in each.reason for each in model.packing)
 
 
 def test_a_device_that_declines_the_product_with_packed_weights_keeps_them_plain(data: Path) -> None:
     class Picky(PackingDevice):
         def match(self, group: Group) -> Any:
-            turned = any(s is not None and s.root.buffer_type is self._extra for s in group.node.src)
-            return Decline("not today") if turned else super().match(group)
+            uses_packed = any(s is not None and s.root.buffer_type is self._extra for s in group.node.src)
+            return Decline("not today") if uses_packed else super().match(group)
 
     with ggplug_models.load(data / "bert.gguf", [Picky()]) as model:
         assert packed_names(model) == set()
@@ -118,7 +118,7 @@ def test_weights_on_a_device_without_packed_memory_stay_there(data: Path) -> Non
     cpu, fake = gg.device("CPU"), FakeDevice(inner=gg.device("CPU"))
     with ggplug_models.load(data / "bert.gguf", [cpu]) as whole:
         wanted = whole.embed_ids(IDS)
-    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=in_turn) as split:
+    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=alternating) as split:
         names = packed_names(split)
         assert names
         assert all(int(name.split(".")[1]) % 2 for name in names)  # even layers are on the other device
@@ -163,7 +163,7 @@ def test_a_tied_embedding_and_a_weight_for_one_column_stay_plain(
                 reasons = {each.name: each.reason for each in model.packing}
                 assert "get_rows" in reasons["table"]
                 assert "add on the CPU reads its source 1 as plain bytes" in reasons["seen"]
-                assert reasons["last"] == "no product with many columns reads it"
+                assert reasons["last"] == "no product with many columns reads the weight"
             model.scheduler.allocate(model.graph)
             model.ids.set(np.arange(20, dtype=np.int32))
             model.scheduler.compute(model.graph)

@@ -1,4 +1,4 @@
-"""Sessions: sequences beside each other, rewound, copied, shifted; what is asked for and what is refused."""
+"""Sessions: several sequences, rewinding, copying and shifting; requested outputs, and arguments that are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import ggplug_models
 from ggplug.errors import ContextFullError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.memory import allocate
-from ggplug_models import Asked, Session
+from ggplug_models import Outputs, Session
 from ggplug_models.checks.ids import listed_ids
 from ggplug_models.generation.loop import generate
 from ggplug_models.sampling import Sampler, Sampling
@@ -35,7 +35,7 @@ def near(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() < 1e-4 * np.abs(b).max())
 
 
-def test_sequences_of_different_lengths_give_what_each_gives_alone(model: Any) -> None:
+def test_sequences_of_different_lengths_give_what_each_gives_by_itself(model: Any) -> None:
     with Session(model, 128, n_seq=3, cache_type="f32") as session:
         together = session.decode({0: TEXT[:5], 2: TEXT[10:50]})
         together = {0: together[0], 2: session.decode({0: TEXT[5:7], 2: TEXT[50:53]})[2]}
@@ -65,7 +65,7 @@ def test_a_sequence_is_rewound_as_far_as_windows_allow(model: Any) -> None:
         session.decode({0: TEXT})
         assert session.rewind(3) == 0
         assert session.tokens() == ()
-        with pytest.raises(ParameterError, match="has 0 tokens, not 1"):
+        with pytest.raises(ParameterError, match="cannot rewind to 1 tokens"):
             session.rewind(1)
 
 
@@ -82,10 +82,10 @@ def test_a_prefix_is_kept_and_a_copy_goes_on_by_itself(model: Any) -> None:
         assert near(found[1], alone.decode({0: TEXT[:10] + TEXT[20:23]})[0])
 
 
-def test_a_full_context_is_an_error_before_anything_is_computed_and_a_shift_makes_room(model: Any) -> None:
+def test_a_full_context_is_an_error_before_anything_is_computed_and_a_shift_frees_cells(model: Any) -> None:
     with Session(model, 24, cache_type="f32") as session:
         session.decode({0: TEXT[:20]})
-        with pytest.raises(ContextFullError, match="has 20 of 24 tokens, and no room for 5 more") as caught:
+        with pytest.raises(ContextFullError, match="cannot take 5 more tokens: 20 of the 24") as caught:
             session.decode({0: TEXT[20:25]})
         assert (caught.value.got, caught.value.wanted) == (5, 4)
         assert session.length() == 20
@@ -139,7 +139,7 @@ def test_the_loop_in_the_readme_writes_what_the_model_says_and_goes_on(
         prompt = tokenizer.encode("Once upon a time", add_special=True)
         again = Sampler(Sampling(temperature=0.8, top_p=0.9, seed=1))
         wanted = list(whole.generate_ids(prompt, 60, choose=again, session=session))
-        assert ran["said"] == wanted[:40]
+        assert ran["answer"] == wanted[:40]
         texts = []
         for part in (wanted[:40], wanted[40:]):
             text = tokenizer.stream()
@@ -150,31 +150,31 @@ def test_the_loop_in_the_readme_writes_what_the_model_says_and_goes_on(
     assert len(wanted) > 40
 
 
-def test_results_are_those_that_were_asked_for(model: Any) -> None:
+def test_a_step_returns_the_requested_outputs(model: Any) -> None:
     with Session(model, 64, cache_type="f32") as session:
-        everything = session.decode({0: TEXT[:9]}, Asked.ALL)[0]
+        everything = session.decode({0: TEXT[:9]}, Outputs.ALL)[0]
         assert everything.shape == (9, 300)
         session.clear()
-        assert session.decode({0: TEXT[:5]}, Asked.NONE) == {}
+        assert session.decode({0: TEXT[:5]}, Outputs.NONE) == {}
         assert near(session.decode({0: TEXT[5:9]})[0], everything[-1])
         session.clear()
-        assert session.decode({0: TEXT[:9]}, Asked.ALL, hidden=True)[0].shape == (9, 64)
+        assert session.decode({0: TEXT[:9]}, Outputs.ALL, hidden=True)[0].shape == (9, 64)
 
 
 def test_wrong_input_is_named_and_changes_nothing(model: Any) -> None:
     with Session(model, 64) as session:
         for batch, message in (
-            ({0: [5, 300]}, r"sequence 0\[1\] is 300; the vocabulary has the tokens 0 to 299"),
-            ({1: [5]}, "there is no sequence 1, but 0 to 0"),
+            ({0: [5, 300]}, r"sequence 0\[1\] is 300; the token ids of the vocabulary are 0 to 299"),
+            ({1: [5]}, "seq must be from 0 to 0, got 1"),
             ({0: []}, "sequence 0 has no tokens"),
-            ({0: "text"}, "not a sequence of token ids"),
+            ({0: "text"}, "must be a sequence of token ids"),
         ):
             with pytest.raises(ParameterError, match=message):
                 session.decode(batch)
         assert session.length() == 0
     with pytest.raises(ParameterError, match="n_ctx must be an integer of at least 1"):
         Session(model, 0)
-    with pytest.raises(ParameterError, match="cache_type is 'i32': there are f32, f16"):
+    with pytest.raises(ParameterError, match="cache_type must be one of f32, f16"):
         Session(model, 64, cache_type="i32")
 
 
@@ -194,7 +194,7 @@ def test_a_step_sets_one_input_for_all_whole_numbers_and_a_mask_for_each_window(
 def test_a_line_shows_every_position_up_to_a_token_and_writes_where_positions_are() -> None:
     cells = Cells(n_seq=3, n_ctx=100, n_step=4)
     positions = np.array([[7, 8], [5, -1]])
-    shown = cells.shown(1, positions, np.array([9, 6]), 16)
+    shown = cells.mask(1, positions, np.array([9, 6]), 16)
     assert [[int((row == 0).sum()) for row in sequence[0]] for sequence in shown] == [[8, 9], [6, 0]]
     assert (shown[..., :6] == 0).sum() == 18
     assert cells.rows(1, positions).tolist() == [192 + 7, 192 + 8, 2 * 192 + 5, 2 * 192 + 129]
@@ -218,7 +218,7 @@ def test_what_is_no_id_is_refused_in_a_short_list_too(tokens: Any) -> None:
 def test_masks_show_what_lies_within_the_window() -> None:
     cells = Cells(1, 512, 8, 12)
     cells.advance(0, 70)
-    shown = cells.shown(0, np.array([[68, 69, -1]]), np.array([70]), 64)[0, 0]
+    shown = cells.mask(0, np.array([[68, 69, -1]]), np.array([70]), 64)[0, 0]
     positions = np.array([max(p for p in range(70) if p % 64 == cell) for cell in range(64)])
     for row, position in ((0, 68), (1, 69)):
         wanted = (positions <= position) & (position - positions < 12)
@@ -244,7 +244,7 @@ def test_a_file_that_is_cut_while_it_is_mapped_is_an_error_and_no_crash(data: Pa
         session.decode({0: [5, 6]})
         with path.open("r+b") as file:
             file.truncate(4096)
-        with pytest.raises(ModelError, match=rf"was cut from {size} to 4096 bytes") as caught:
+        with pytest.raises(ModelError, match=rf"was truncated from {size} to 4096 bytes") as caught:
             session.decode({0: [7]})
         assert (caught.value.got, caught.value.wanted) == (4096, size)
         assert session.tokens() == (5, 6)

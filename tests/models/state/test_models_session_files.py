@@ -15,7 +15,7 @@ import ggplug_models
 from ggplug.errors import GGPlugError, GGUFError, ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Session
-from ggplug_models.weights.placement import in_turn
+from ggplug_models.weights.placement import alternating
 from ggplug_models.weights.weights import digest_of
 from ggplug_testing import FakeDevice
 
@@ -167,10 +167,10 @@ LOADED: dict[str, Callable[[], dict[str, Any]]] = {
     "mapped": lambda: {"devices": ["CPU"], "pack": False},
     "packed": lambda: {"devices": ["CPU"]},
     "on a fake": lambda: {"devices": [FakeDevice(inner=gg.device("CPU")), "CPU"]},
-    "on two devices": lambda: {"devices": [FakeDevice(inner=gg.device("CPU")), "CPU"], "placement": in_turn},
+    "on two devices": lambda: {"devices": [FakeDevice(inner=gg.device("CPU")), "CPU"], "placement": alternating},
     "on OpenCL": lambda: {"devices": [device_or_skip("OpenCL0"), "CPU"]},
 }
-"""Ways in which the weights of one file come to lie elsewhere."""
+"""Ways in which the weights of one file are placed differently."""
 
 
 def one_byte_changed(source: Path, path: Path, name: str) -> Path:
@@ -213,13 +213,13 @@ def test_a_changed_byte_of_any_weight_of_a_small_model_is_another_model(data: Pa
 def test_a_file_in_another_order_and_a_model_without_a_file_have_the_digest_of_their_weights(
     data: Path, tmp_path: Path
 ) -> None:
-    turned = tmp_path / "turned.gguf"
-    with GGUFReader(data / "qwen3.gguf") as reader, GGUFWriter(turned) as writer:
+    reversed_file = tmp_path / "reversed.gguf"
+    with GGUFReader(data / "qwen3.gguf") as reader, GGUFWriter(reversed_file) as writer:
         writer.add_metadata_of(reader, without=())
         for name in reversed(reader.tensors):
             writer.add_tensor(name, np.array(reader.data(name)), reader.tensors[name].type, reader.tensors[name].ne)
         writer.write()
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model, ggplug_models.load(turned, ["CPU"]) as other:
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model, ggplug_models.load(reversed_file, ["CPU"]) as other:
         of_its_own = type(model)(model.weights, model.metadata, model.devices)
         assert of_its_own.digest == other.digest == model.digest
         of_its_own.scheduler.free()

@@ -16,7 +16,7 @@ from interrupts import interrupted_everywhere
 
 import ggplug_models
 from ggplug.errors import BusyError, FreedError, ParameterError
-from ggplug_models import Asked, Session
+from ggplug_models import Outputs, Session
 from ggplug_models.generation.drafts import PromptLookup
 from ggplug_models.sampling import Sampler, Sampling
 
@@ -38,7 +38,7 @@ def test_a_context_of_more_tokens_than_there_are_positions_is_refused(data: Path
     with ggplug_models.load(data / "oracles" / "gpt2.gguf", ["CPU"]) as model:
         most = model.n_ctx
         text = [int(x) for x in np.random.default_rng(5).integers(3, model.n_vocab, most + 1)]
-        refused = rf"n_ctx is {most + 1}, and this gpt2 model has {most} positions"
+        refused = rf"n_ctx is {most + 1}, but this gpt2 model has embeddings for {most} positions"
         for ask in (model.logits, lambda ids: model.embed_ids([ids[:3], ids]), lambda ids: model.session(len(ids))):
             with pytest.raises(ParameterError, match=refused) as caught:
                 ask(text)
@@ -51,7 +51,7 @@ def test_a_context_of_more_tokens_than_there_are_positions_is_refused(data: Path
         assert near(found[1], alone[3])
 
 
-def test_two_texts_that_take_turns_in_one_sequence_are_what_each_is_alone(model: Any) -> None:
+def test_two_texts_that_alternate_in_one_sequence_are_what_each_is_by_itself(model: Any) -> None:
     prompts = ([5, 6, 7], [9, 9], [5, 6])
     wanted = [list(model.generate_ids(prompt, 6)) for prompt in prompts]
     with model.session(128) as session:
@@ -152,11 +152,11 @@ def test_an_interrupt_anywhere_leaves_what_was_read_or_nothing(name: str, data: 
 
         def action() -> None:
             session.clear()
-            session.decode(dict(texts), Asked.NONE)
+            session.decode(dict(texts), Outputs.NONE)
             session.copy(0, 1)
             session.rewind(2, 1)
             session.rewind(0, 1)
-            session.decode({1: texts[1]}, Asked.NONE)
+            session.decode({1: texts[1]}, Outputs.NONE)
 
         action()
 
@@ -217,20 +217,22 @@ def test_a_model_writes_nothing_in_a_session_of_another(model: Any, data: Path) 
     with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as other, other.session(64) as session:
         wanted = list(other.generate_ids(TEXT[:9], 4, session=session))
         for ask in (model.generate_ids, lambda ids, n, session: model.texts(ids, n, session=session)):
-            with pytest.raises(ParameterError, match="session must be one of this model, got one of another model"):
+            with pytest.raises(
+                ParameterError, match="session must be a session of this model, got a session of another model"
+            ):
                 ask(TEXT[:9], 4, session=session)
         assert list(other.generate_ids(TEXT[:9], 4, session=session)) == wanted
     for odd in ("x", 128, Session):
-        with pytest.raises(ParameterError, match="session must be one of this model"):
+        with pytest.raises(ParameterError, match="session must be a session of this model"):
             model.generate_ids(TEXT[:9], 4, session=odd)
 
 
 def test_arguments_that_are_of_no_use_are_refused_in_the_call(model: Any) -> None:
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"choose": Sampling()}, "choose must be what is called with logits"),
+        ({"choose": Sampling()}, "choose must be a function of the logits"),
         ({"choose": Sampler}, "choose must be"),
         ({"choose": None}, "choose must be"),
-        ({"draft": True}, "draft must be a draft, such as PromptLookup"),
+        ({"draft": True}, "draft must be a Drafts object, such as PromptLookup"),
         ({"draft": PromptLookup}, "draft must be"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"prompt": [-1]}, "prompt"),
@@ -248,7 +250,7 @@ def test_an_option_that_is_a_sampler_s_is_refused_by_its_name_in_the_call(model:
             ask(temperature=0.5)
 
 
-def test_a_model_makes_a_session_when_the_first_token_is_asked_for_and_frees_it_behind_the_last(
+def test_a_model_makes_a_session_for_the_first_token_and_frees_it_after_the_last(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Session] = []

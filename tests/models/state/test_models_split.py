@@ -13,7 +13,7 @@ import ggplug_models
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug_models import LayerSplit
-from ggplug_models.weights.placement import in_turn
+from ggplug_models.weights.placement import alternating
 from ggplug_testing import FakeDevice
 
 IDS = [[2, 9, 33, 120, 7, 3], [2, 250, 11, 3]]
@@ -27,7 +27,7 @@ def test_layers_alternating_between_a_discrete_device_and_the_cpu_give_the_cpus_
     with ggplug_models.load(data / "bert.gguf", [cpu]) as whole:
         wanted = whole.embed_ids(IDS)
     fake = FakeDevice(execution=execution, inner=cpu)
-    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=in_turn) as split:
+    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=alternating) as split:
         first = split.embed_ids(IDS)
         again = split.embed_ids(IDS)
     np.testing.assert_allclose(first, wanted, rtol=0, atol=1e-6)
@@ -37,7 +37,7 @@ def test_layers_alternating_between_a_discrete_device_and_the_cpu_give_the_cpus_
 def test_explained_copies_and_nodes_are_those_that_the_device_counted(data: Path) -> None:
     cpu = gg.device("CPU")
     fake = FakeDevice(inner=cpu)
-    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=in_turn) as model:
+    with ggplug_models.load(data / "bert.gguf", [fake, cpu], placement=alternating) as model:
         batch = model.build(2, 8)
         model.scheduler.allocate(batch.graph)
         batch.fill([np.ones(8, np.int64)] * 2, model.pooling)
@@ -57,7 +57,7 @@ def test_explained_copies_and_nodes_are_those_that_the_device_counted(data: Path
         assert explanation.bytes_copied == to_fake + from_fake
 
 
-def test_a_discrete_device_without_room_for_the_weights_says_so_and_leaves_nothing(data: Path) -> None:
+def test_a_discrete_device_without_memory_for_the_weights_says_so_and_leaves_nothing(data: Path) -> None:
     small = FakeDevice(memory=100_000)
     with pytest.raises(gg.OutOfMemoryError) as caught:
         ggplug_models.load(data / "bert.gguf", [small, gg.device("CPU")])
@@ -69,7 +69,7 @@ def test_a_discrete_device_without_room_for_the_weights_says_so_and_leaves_nothi
 
 
 @pytest.mark.parametrize(
-    ("n_layer", "shares", "layers"),
+    ("n_layer", "proportions", "layers"),
     [
         (6, (1, 1), [3, 3]),
         (3, (1, 1), [2, 1]),
@@ -84,25 +84,25 @@ def test_a_discrete_device_without_room_for_the_weights_says_so_and_leaves_nothi
         (3, (5e-324, 1), [1, 2]),
     ],
 )
-def test_layers_follow_the_shares_and_every_share_gets_a_layer(
-    n_layer: int, shares: tuple[float, ...], layers: list[int]
+def test_layers_follow_the_proportions_and_every_device_gets_a_layer(
+    n_layer: int, proportions: tuple[float, ...], layers: list[int]
 ) -> None:
-    assert LayerSplit(shares).layers(n_layer, len(shares)) == layers
+    assert LayerSplit(proportions).layers(n_layer, len(proportions)) == layers
 
 
-def test_equal_shares_are_the_default_and_are_called_even() -> None:
+def test_equal_proportions_are_the_default_and_are_called_even() -> None:
     assert LayerSplit().layers(6, 3) == LayerSplit.parse("Even").layers(6, 3) == [2, 2, 2]
-    assert LayerSplit.parse("24, 8").shares == (24, 8)
+    assert LayerSplit.parse("24, 8").proportions == LayerSplit([24, 8]).shares == (24, 8)
     assert [str(LayerSplit()), str(LayerSplit.parse("2,0.5"))] == ["even", "2,0.5"]
 
 
-@pytest.mark.parametrize("shares", [(1, 1), (3, 1, 2), (1, 9), (0.1, 0.1, 0.7, 0.1)])
-def test_every_layer_goes_to_one_device_and_the_devices_keep_their_order(shares: tuple[float, ...]) -> None:
-    for n_layer in range(len(shares), 40):
-        counts = LayerSplit(shares).layers(n_layer, len(shares))
+@pytest.mark.parametrize("proportions", [(1, 1), (3, 1, 2), (1, 9), (0.1, 0.1, 0.7, 0.1)])
+def test_every_layer_goes_to_one_device_and_the_devices_keep_their_order(proportions: tuple[float, ...]) -> None:
+    for n_layer in range(len(proportions), 40):
+        counts = LayerSplit(proportions).layers(n_layer, len(proportions))
         assert sum(counts) == n_layer
         assert min(counts) >= 1
-        ideal = np.array(shares) / sum(shares) * n_layer
+        ideal = np.array(proportions) / sum(proportions) * n_layer
         assert ideal.min() < 1 or np.abs(counts - ideal).max() <= 1
 
 
@@ -135,15 +135,15 @@ def test_embeddings_go_with_the_first_layer_and_the_output_with_the_last() -> No
 
 
 @pytest.mark.parametrize("text", ["", "2,x", "2;1", "1,-1", "nan,1", "inf,1", "1,"])
-def test_a_share_that_is_no_positive_number_is_refused_with_what_to_give(text: str) -> None:
-    with pytest.raises(ParameterError, match=r"is no share.*such as 2,1"):
+def test_a_number_that_is_no_positive_number_is_refused_with_what_to_give(text: str) -> None:
+    with pytest.raises(ParameterError, match=r"numbers of at least 0.*such as 2,1"):
         LayerSplit.parse(text)
 
 
-def test_shares_that_fit_no_model_or_no_device_are_refused_with_what_to_do(data: Path) -> None:
-    with pytest.raises(ParameterError, match=r"0,0 leave every device without layers.*positive"):
+def test_proportions_that_fit_no_model_or_no_device_are_refused_with_what_to_do(data: Path) -> None:
+    with pytest.raises(ParameterError, match=r"0,0 gives no layers to any device.*positive"):
         LayerSplit((0, 0))
-    with pytest.raises(ParameterError, match=r"3 shares of the layers \(1,1,2\) for 2 devices.*one share for each"):
+    with pytest.raises(ParameterError, match=r"1,1,2 has 3 numbers for 2 devices.*one number for each"):
         ggplug_models.load(data / "bert.gguf", [FakeDevice("a"), FakeDevice("b")], placement=LayerSplit((1, 1, 2)))
     fakes = [FakeDevice(f"fake{n}") for n in range(4)]
     with pytest.raises(ParameterError, match=r"3 layers cannot be split between 4 devices.*fewer devices"):
@@ -201,7 +201,7 @@ def test_three_devices_compute_a_layer_each(data: Path) -> None:
     assert [split.device for split in explanation.splits] == ["near", "CPU", "far"]
 
 
-def test_a_device_without_a_share_gets_no_weights(data: Path) -> None:
+def test_a_device_with_the_proportion_0_gets_no_weights(data: Path) -> None:
     fake = FakeDevice(inner=gg.device("CPU"))
     with ggplug_models.load(data / "bert.gguf", [fake, "CPU"], placement=LayerSplit((0, 1))) as model:
         model.embed_ids(IDS)

@@ -111,12 +111,12 @@ def test_logits_beyond_the_vocabulary_are_forbidden(tokenizer: Tokenizer) -> Non
 @pytest.mark.parametrize(
     ("kind", "source", "message"),
     [
-        ("json_schema", "{bad", "the JSON schema is of no use: Expecting property name"),
-        ("json_schema", {"type": "nothing"}, "the JSON schema is of no use: Invalid type: nothing"),
-        ("json_schema", {"type": {1, 2}}, "the JSON schema is of no use: .*not JSON serializable"),
-        ("regex", "([", "the regular expression is of no use"),
-        ("lark", "start: foo", "the grammar is of no use: .*unknown name"),
-        ("gbnf", "root ::= (", "the grammar is of no use"),
+        ("json_schema", "{bad", "the JSON schema is not valid: Expecting property name"),
+        ("json_schema", {"type": "nothing"}, "the JSON schema is not valid: Invalid type: nothing"),
+        ("json_schema", {"type": {1, 2}}, "the JSON schema is not valid: .*not JSON serializable"),
+        ("regex", "([", "the regular expression is not valid"),
+        ("lark", "start: foo", "the grammar is not valid: .*unknown name"),
+        ("gbnf", "root ::= (", "the grammar is not valid"),
     ],
 )
 def test_what_cannot_be_followed_is_refused(grammars: Grammars, kind: str, source: Any, message: str) -> None:
@@ -143,26 +143,30 @@ def nested(depth: int) -> Any:
 
 
 HOSTILE = [
-    ("json_schema", chained(200, "allOf"), "the JSON schema has 60[0-9] levels through its references; there may be"),
-    ("json_schema", chained(200, "properties"), "levels through its references"),
-    ("json_schema", chained(3000, "anyOf"), "the JSON schema has [0-9]+ bytes; there may be 131072"),
+    ("json_schema", chained(200, "allOf"), "the JSON schema has 60[0-9] levels with its references; at most"),
+    ("json_schema", chained(200, "properties"), "levels with its references"),
+    ("json_schema", chained(3000, "anyOf"), "the JSON schema has [0-9]+ bytes; at most 131072 are allowed"),
     ("json_schema", {"$defs": {f"d{n}": {"$anchor": f"a{n}", "$ref": f"#a{n + 1}"} for n in range(99)}}, "an .id or"),
-    ("json_schema", nested(40), "objects and lists within one another; there may be 64"),
+    ("json_schema", nested(40), "nested objects and lists; at most 64 are allowed"),
     ("json_schema", nested(5000), "recursion"),
-    ("json_schema", "[" * 20_000, "objects and lists within one another"),
-    ("json_schema", {"properties": {f"p{n}": {} for n in range(2001)}}, "2001 keys or items in one place"),
-    ("json_schema", {"type": "string", "pattern": "(" * 200 + ")" * 200}, "a pattern of the JSON schema has 200 paren"),
-    ("json_schema", {"patternProperties": {"(a{200}){200}": {}}}, "40000 repetitions; there may be 10000"),
-    ("json_schema", {"const": 1, "x": "a" * 200_000}, "bytes; there may be"),
-    ("regex", "a" * 5000, "the regular expression has 5000 characters; there may be 4096"),
-    ("regex", "(" * 101 + ")" * 101, "101 parentheses within one another"),
+    ("json_schema", "[" * 20_000, "nested objects and lists"),
+    ("json_schema", {"properties": {f"p{n}": {} for n in range(2001)}}, "2001 keys or items in one object"),
+    (
+        "json_schema",
+        {"type": "string", "pattern": "(" * 200 + ")" * 200},
+        "a pattern of the JSON schema has 200 nested paren",
+    ),
+    ("json_schema", {"patternProperties": {"(a{200}){200}": {}}}, "40000 repetitions; at most 10000 are allowed"),
+    ("json_schema", {"const": 1, "x": "a" * 200_000}, "bytes; at most"),
+    ("regex", "a" * 5000, "the regular expression has 5000 characters; at most 4096"),
+    ("regex", "(" * 101 + ")" * 101, "101 nested parentheses"),
     ("regex", "((a{100})?b|c){1,101}", "10100 repetitions"),
     ("regex", "a{" + "9" * 5000 + "}", "characters|repetitions"),
     ("regex", "a{1,9999999999}", "more repetitions"),
     ("lark", "start: R0\n" + "".join(f"R{n}: R{n + 1}\n" for n in range(600)) + 'R600: "a"', "601|602 lines"),
-    ("lark", "start: %json " + json.dumps(chained(200, "allOf")), "levels through its references"),
-    ("lark", "start: " + "a " * 40_000, "the grammar has [0-9]+ characters; there may be 65536"),
-    ("gbnf", "#\n" * 40_000 + 'root ::= "a"', "characters; there may be 65536"),
+    ("lark", "start: %json " + json.dumps(chained(200, "allOf")), "levels with its references"),
+    ("lark", "start: " + "a " * 40_000, "the grammar has [0-9]+ characters; at most 65536"),
+    ("gbnf", "#\n" * 40_000 + 'root ::= "a"', "characters; at most 65536"),
 ]
 
 
@@ -221,7 +225,7 @@ def test_schemas_that_refer_to_themselves_and_large_ones_are_followed(grammars: 
 def test_a_token_that_was_not_allowed_is_refused(tokenizer: Tokenizer, grammars: Grammars) -> None:
     constraint = grammars.regex("[0-9]+")
     wrong = int(np.flatnonzero(~constraint.allowed())[5])
-    with pytest.raises(ParameterError, match="the grammar cannot be followed"):
+    with pytest.raises(ParameterError, match="the grammar cannot be applied"):
         constraint.accept(wrong)
 
 
@@ -230,7 +234,7 @@ def test_a_vocabulary_without_an_end_is_refused() -> None:
         "tokenizer.ggml.model": "rwkv",
         "tokenizer.ggml.tokens": ["a", "b"],
     }
-    with pytest.raises(ModelError, match="no token that ends a text"):
+    with pytest.raises(ModelError, match="no end token"):
         Grammars(load_tokenizer(metadata))
 
 
@@ -260,17 +264,17 @@ def test_grammars_are_made_of_a_tokeniser() -> None:
         Grammars("x")  # type: ignore[arg-type]
 
 
-def test_a_schema_that_is_no_json_is_told_once(tokenizer: Tokenizer) -> None:
+def test_a_schema_that_is_no_json_is_reported_once(tokenizer: Tokenizer) -> None:
     with pytest.raises(ParameterError) as caught:
         Grammars(tokenizer).json_schema("{nothing")
-    assert caught.value.message.count("is of no use") == 1
+    assert caught.value.message.count("is not valid") == 1
 
 
 NAMES_OF_THE_LIBRARY = re.compile(r"[a-z][A-NP-Z]|_|Resource|registry|Unimplemented|option|limit \d|\n|regex|start:")
 
 IN_WORDS: list[tuple[str, Any, str]] = [
     *(
-        ("json_schema", schema, "no text fits it")
+        ("json_schema", schema, "no text matches it")
         for schema in (
             {"$ref": "#"},
             {"anyOf": [{"$ref": "#"}]},
@@ -279,28 +283,28 @@ IN_WORDS: list[tuple[str, Any, str]] = [
         )
     ),
     *(("json_schema", schema, "must be an object, got ") for schema in (True, False, [], 5, "true", "5", '"x"', "[]")),
-    ("json_schema", {"not": {}}, 'it uses what is not supported: "not"'),
-    ("json_schema", {"if": {}, "then": {}}, 'it uses what is not supported: "if", "then"'),
+    ("json_schema", {"not": {}}, 'it uses keys that are not supported: "not"'),
+    ("json_schema", {"if": {}, "then": {}}, 'it uses keys that are not supported: "if", "then"'),
     ("json_schema", {"oneOf": [{"type": "string"}, {"$ref": "#"}]}, "it uses oneOf, which is not supported"),
-    ("json_schema", {"$ref": "http://a/b"}, "it refers to http://a/b, which is not in it"),
-    ("json_schema", {"$ref": "other.json#/a"}, "it refers to other.json, which is not in it"),
-    ("json_schema", {"$ref": "#/definitions/a"}, "it refers to /definitions/a, which is not in it"),
-    ("json_schema", {"type": "string", "pattern": "("}, "is of no use: unclosed group"),
+    ("json_schema", {"$ref": "http://a/b"}, "it refers to http://a/b, which it does not contain"),
+    ("json_schema", {"$ref": "other.json#/a"}, "it refers to other.json, which it does not contain"),
+    ("json_schema", {"$ref": "#/definitions/a"}, "it refers to /definitions/a, which it does not contain"),
+    ("json_schema", {"type": "string", "pattern": "("}, "is not valid: unclosed group"),
     ("json_schema", {"patternProperties": {"(?=a)": {}}}, "look-around.* is not supported"),
     ("json_schema", {"const": float("nan")}, "Out of range float"),
     ("json_schema", "", "Expecting value"),
-    ("regex", "(", "the regular expression is of no use: unclosed group"),
-    ("regex", "[^\\x00-\\x{10FFFF}]", "no text fits it"),
-    ("lark", "start: start", "no text fits it"),
-    ("lark", "start: a\na: b\nb: a", "no text fits it"),
-    ("lark", 'start: %json {"$ref": "#"}', "no text fits it"),
-    ("gbnf", "root ::= root | root", "no text fits it"),
+    ("regex", "(", "the regular expression is not valid: unclosed group"),
+    ("regex", "[^\\x00-\\x{10FFFF}]", "no text matches it"),
+    ("lark", "start: start", "no text matches it"),
+    ("lark", "start: a\na: b\nb: a", "no text matches it"),
+    ("lark", 'start: %json {"$ref": "#"}', "no text matches it"),
+    ("gbnf", "root ::= root | root", "no text matches it"),
     *((kind, value, "must be a string, got ") for kind in ("regex", "lark", "gbnf") for value in (None, 5, b"a")),
 ]
 
 
 @pytest.mark.parametrize(("kind", "source", "message"), IN_WORDS, ids=str)
-def test_what_no_text_can_follow_is_told_in_words_when_it_is_given(
+def test_a_grammar_without_texts_is_reported_in_words_when_it_is_made(
     grammars: Grammars, kind: str, source: Any, message: str
 ) -> None:
     with pytest.raises(ParameterError, match=message) as caught:
@@ -309,7 +313,7 @@ def test_what_no_text_can_follow_is_told_in_words_when_it_is_given(
     assert len(caught.value.message) < 150
 
 
-def test_a_grammar_that_goes_on_for_ever_is_told_in_words(tokenizer: Tokenizer, grammars: Grammars) -> None:
-    with pytest.raises(ParameterError, match="the grammar cannot be followed: ") as caught:
+def test_an_endless_grammar_is_reported_in_words(tokenizer: Tokenizer, grammars: Grammars) -> None:
+    with pytest.raises(ParameterError, match="the grammar cannot be applied to this text: ") as caught:
         written(tokenizer, grammars.lark('start: "a" start'), 1)
     assert not NAMES_OF_THE_LIBRARY.search(caught.value.message)

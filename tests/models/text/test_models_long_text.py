@@ -155,7 +155,7 @@ def test_ids_of_long_texts_are_those_of_the_whole_text(options: dict[str, bool],
 
 
 @pytest.mark.parametrize("by_words", [True, False])
-def test_a_text_that_is_not_to_be_cut_tells_how_long_it_is(by_words: bool, short_pieces: int) -> None:
+def test_a_text_that_must_not_be_truncated_reports_its_length(by_words: bool, short_pieces: int) -> None:
     from tokenizers import pre_tokenizers
 
     generator = random.Random(5)
@@ -203,7 +203,7 @@ def test_a_tokeniser_that_does_not_work_by_words_sees_texts_as_a_whole(short_pie
             assert tokenizer.encode([text, LongText(lambda text=text: [text])]) == [whole(reference, text, 50)] * 2
 
 
-def test_many_texts_are_given_to_the_library_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_texts_go_to_the_library_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """It keeps the tokens of all that it is given, also those that it cuts off."""
     texts = [f"hello {'world ' * (n % 7)}, a" for n in range(200)]
     wanted = TextTokenizer(made(), 64, N_VOCAB, "x").encode(texts)
@@ -241,7 +241,7 @@ for name, text in kinds.items():
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="this system does not tell a process's memory in this way")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system does not report a process's memory in this way")
 def test_millions_of_characters_take_little_more_memory_than_few(tmp_path: Path) -> None:
     """The texts are there before; the library would take sixty bytes for each of their characters."""
     (tmp_path / "tokenizer.json").write_text(made().to_str(), "utf-8")
@@ -283,7 +283,7 @@ def text_of(line: str | LongLine) -> str:
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 @pytest.mark.parametrize("length", range(26, 42))
-def test_long_lines_are_those_that_were_written(monkeypatch: pytest.MonkeyPatch, end: str, length: int) -> None:
+def test_long_lines_are_those_of_the_input(monkeypatch: pytest.MonkeyPatch, end: str, length: int) -> None:
     """Whatever is cut at the border of pieces: a character, or the end of a line."""
     monkeypatch.setattr(lines, "PIECE", 16)
     for filling in ("x", "ü", "漢", "😀", "\r", '"\\'):
@@ -312,9 +312,9 @@ def test_what_is_not_utf_8_is_named_by_line_and_byte(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(lines, "PIECE", 16)
     for bad in (b"\xff", b"\xc3("):
         given = b"x" * position + bad + b"x" * 5
-        with pytest.raises(ParameterError, match=f"^line 2 of standard input is not UTF-8 at byte {position}$"):
+        with pytest.raises(ParameterError, match=f"^line 2 of standard input is not valid UTF-8 at byte {position}$"):
             list(windows(io.BytesIO(b"good\n" + given + b"\n")))
-    with pytest.raises(ParameterError, match=f"^line 1 of standard input is not UTF-8 at byte {position}$"):
+    with pytest.raises(ParameterError, match=f"^line 1 of standard input is not valid UTF-8 at byte {position}$"):
         list(windows(io.BytesIO(b"x" * position + b"\xf0\x9f\x98")))
 
 
@@ -348,7 +348,7 @@ def test_a_line_of_any_length_takes_no_memory() -> None:
     assert peak < 2 << 20
 
 
-def test_what_was_lent_is_given_back() -> None:
+def test_long_lines_are_closed_after_their_window() -> None:
     found: list[LongLine] = []
 
     def read() -> Iterator[None]:

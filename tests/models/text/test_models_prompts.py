@@ -15,7 +15,7 @@ from word_models import with_vocabulary
 import ggplug_models
 from ggplug.errors import ModelError
 from ggplug_models import load_tokenizer
-from ggplug_models.commands.talk import Talk
+from ggplug_models.commands.chat import Chat
 from ggplug_models.commands.tokenize import tokenize
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
@@ -81,7 +81,7 @@ def test_every_way_to_go_on_with_a_text_reads_the_same_tokens(
     monkeypatch.setattr(model, "generate_ids", kept)
     assert "".join(model.generate("<|user|>a" + THREE)) == ""
     with model.session(64) as session:
-        list(Talk(model, session, Sampler(Sampling())).go_on("<|user|>a" + THREE))
+        list(Chat(model, session, Sampler(Sampling())).complete("<|user|>a" + THREE))
     writer = Writer(model, slots=1)
     try:
         (text,) = writer.completion(CompletionBody(prompt="<|user|>a" + THREE))
@@ -101,7 +101,7 @@ def test_a_vocabulary_with_fewer_tokens_than_the_weights_is_refused_for_texts(da
     }
     path = with_vocabulary(data / "qwen3.gguf", tmp_path / "fewer.gguf", VOCABULARY | fewer)
     with ggplug_models.load(path, ["CPU"]) as model:
-        with pytest.raises(ModelError, match="tokens has 263 tokens and the weights have 300"):
+        with pytest.raises(ModelError, match="tokens has 263 tokens, but the weights have 300"):
             model.generate("a")
         assert model.logits([USER]).shape == (1, 300)
 

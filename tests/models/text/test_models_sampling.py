@@ -123,7 +123,7 @@ def words(size: int) -> npt.NDArray[np.int64]:
 
 TEXTS: dict[str, Any] = {
     "one token": lambda size: np.zeros(size, np.int64),
-    "two in turn": lambda size: np.arange(size) % 2,
+    "two alternately": lambda size: np.arange(size) % 2,
     "a line again and again": lambda size: np.arange(size) % 7 % 5,
     "Fibonacci's word": words,
     "one long repetition": lambda size: np.tile(np.random.default_rng(1).integers(0, 3, size // 2), 2),
@@ -214,7 +214,7 @@ def test_a_seed_gives_the_same_tokens_again_and_another_one_gives_others() -> No
     assert first != chosen(Sampling(**settings, seed=6), ROWS[1], 50)
 
 
-def test_a_seed_that_was_left_open_is_told() -> None:
+def test_a_random_seed_is_reported() -> None:
     sampler = Sampler(Sampling(temperature=2.0))
     tokens = [sampler(ROWS[0], []) for _ in range(20)]
     again = Sampler(Sampling(temperature=2.0, seed=sampler.seed))
@@ -247,8 +247,8 @@ def test_the_most_probable_tokens_of_many_are_found_without_sorting_all() -> Non
         row = np.round(random.normal(0, scale, 32_000), 1).astype(np.float32)  # with many equal ones
         order = np.argsort(-row, kind="stable")
         assert Sampler(Sampling(**{**OFF, "top_k": 40})).candidates(row, []).ids.tolist() == order[:40].tolist()
-        share = np.cumsum(np.exp(row[order].astype(np.float64)))
-        count = int(np.searchsorted(share / share[-1], 0.9)) + 1
+        cumulative = np.cumsum(np.exp(row[order].astype(np.float64)))
+        count = int(np.searchsorted(cumulative / cumulative[-1], 0.9)) + 1
         found = Sampler(Sampling(**{**OFF, "top_p": 0.9})).candidates(row, []).ids
         assert abs(len(found) - count) <= 1  # the sum is in single precision
         assert found[: count - 1].tolist() == order[: count - 1].tolist()
@@ -294,13 +294,13 @@ def test_biases_are_added_and_can_forbid() -> None:
         Sampling(temperature=0.0, logit_bias=dict.fromkeys(range(5), -math.inf)),
         Sampling(logit_bias=dict.fromkeys(range(5), -math.inf)),
     ):
-        with pytest.raises(ParameterError, match="every token is forbidden"):
+        with pytest.raises(ParameterError, match="no token can be chosen"):
             Sampler(sampling)(row, [])
-    with pytest.raises(ParameterError, match="logit_bias has the token 7; there are 5"):
+    with pytest.raises(ParameterError, match="logit_bias has the token 7; token ids are 0 to 4"):
         Sampler(Sampling(logit_bias={7: 1.0}))(row, [])
 
 
-def test_penalties_look_back_as_far_as_they_are_told() -> None:
+def test_penalties_look_back_as_far_as_the_settings_say() -> None:
     row = np.array([2.0, 1.9, 1.8, 0.0], np.float32)
     history = [0, 1, 1]
     assert Sampler(Sampling(temperature=0.0, presence_penalty=1.0))(row, history) == 2
@@ -315,8 +315,8 @@ def test_penalties_look_back_as_far_as_they_are_told() -> None:
         (np.zeros(4), r"float32 of shape \(n_vocab,\), got float64 of shape \(4,\)"),
         (np.zeros((1, 4), np.float32), r"got float32 of shape \(1, 4\)"),
         ([0.0, 1.0], "got list"),
-        (np.array([0, np.nan], np.float32), "NaN or infinite"),
-        (np.array([0, np.inf], np.float32), "NaN or infinite"),
+        (np.array([0, np.nan], np.float32), "NaN or infinity"),
+        (np.array([0, np.inf], np.float32), "NaN or infinity"),
         (np.full(2, -np.inf, np.float32), "all are -inf"),
     ],
 )
@@ -328,12 +328,12 @@ def test_logits_that_are_none_are_refused(row: Any, message: str) -> None:
 
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_the_most_likely_of_logits_that_are_no_numbers_is_no_token(number: float) -> None:
-    with pytest.raises(LogitsError, match="the computation before this went wrong"):
+    with pytest.raises(LogitsError, match="the model's computation failed"):
         greedy(np.array([0, number, 1], np.float32), [])
 
 
 def test_a_history_with_tokens_that_there_are_not_is_refused() -> None:
-    with pytest.raises(ParameterError, match=r"history\[1\] is 9; the vocabulary has the tokens 0 to 3"):
+    with pytest.raises(ParameterError, match=r"history\[1\] is 9; the token ids of the vocabulary are 0 to 3"):
         Sampler(Sampling(presence_penalty=1.0))(np.zeros(4, np.float32), [1, 9])
 
 
@@ -415,7 +415,7 @@ def test_only_what_may_begin_a_stop_string_is_held_back() -> None:
 
 @pytest.mark.parametrize("strings", ["</s>", [""], [1]])
 def test_stop_strings_that_are_none_are_refused(strings: Any) -> None:
-    with pytest.raises(ParameterError, match="stop strings are a list of strings"):
+    with pytest.raises(ParameterError, match="stop strings must be a list of strings"):
         StopStrings(strings)
 
 
@@ -438,7 +438,7 @@ def test_a_copy_goes_on_as_the_sampler_itself(copied: Any, given: dict[str, Any]
     first = Sampler(settings)
     found = [first(ROWS[0], [1, 2]) for _ in range(5)]
     second = copied(first)
-    if copied is not copy.copy:  # which shares the random numbers, as copies of one level do
+    if copied is not copy.copy:  # which uses the same random numbers, as copies of one level do
         for _ in range(3):
             first(ROWS[0], [1, 2])
     assert found + [second(ROWS[0], [1, 2]) for _ in range(15)] == wanted
@@ -447,7 +447,7 @@ def test_a_copy_goes_on_as_the_sampler_itself(copied: Any, given: dict[str, Any]
 def test_a_sampler_is_made_of_settings_and_a_constraint() -> None:
     with pytest.raises(ParameterError, match="sampling must be a Sampling"):
         Sampler({"seed": 1})  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="constraint must forbid tokens"):
+    with pytest.raises(ParameterError, match="constraint must have the methods"):
         Sampler(constraint={"type": "object"})  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ggplug_models import load_tokenizer
-from ggplug_models.generation.written import Written
+from ggplug_models.generation.detokenizer import Detokenizer
 from ggplug_models.tokenizers import Tokenizer
 
 WORDS = ["\u2581", "\u2581the", "\u2581a", "st", "op", "\u00e9", "\u65e5\u672c", "x</", "s>y", "."]
@@ -34,14 +34,14 @@ def ids(*words: str | int) -> list[int]:
 
 def written(tokenizer: Tokenizer, tokens: list[int], stop: list[str], *, begins: bool) -> tuple[str, list[Any]]:
     """The text of tokens, and its tokens; what was given so far is never less than what these are."""
-    writer = Written(tokenizer, stop, begins=begins, spells=True)
+    writer = Detokenizer(tokenizer, stop, begins=begins, keep_texts=True)
     text = ""
     for token in tokens:
         text += writer.push(token)
-        assert text.startswith("".join(each.text for each in writer.spelled))
+        assert text.startswith("".join(each.text for each in writer.token_texts))
     text += writer.finish()
-    assert "".join(each.text for each in writer.spelled) == text
-    return text, writer.spelled
+    assert "".join(each.text for each in writer.token_texts) == text
+    return text, writer.token_texts
 
 
 CASES = [
@@ -66,13 +66,13 @@ CASES = [
 def test_tokens_are_parts_of_the_text(
     tokenizer: Tokenizer, words: list[Any], stop: list[str], wanted: list[str]
 ) -> None:
-    text, spelled = written(tokenizer, ids(*words), stop, begins=True)
-    assert [each.text for each in spelled] == wanted
+    text, parts = written(tokenizer, ids(*words), stop, begins=True)
+    assert [each.text for each in parts] == wanted
     if "\ufffd" not in text:
-        assert b"".join(each.data for each in spelled) == text.encode()
+        assert b"".join(each.data for each in parts) == text.encode()
 
 
-def test_whatever_is_written_and_wherever_it_ends(tokenizer: Tokenizer) -> None:
+def test_whatever_the_text_and_wherever_it_ends(tokenizer: Tokenizer) -> None:
     chance = random.Random(5)
     pieces = [ids(0xC3, 0xA9), ids(0xE6, 0x97, 0xA5), ids(0xE6), ids("<|user|>"), *map(ids, WORDS)]
     stops = [[], ["stop"], ["</s>"], ["\u00e9s"], ["a.", " the"], ["\u65e5"]]
@@ -80,12 +80,12 @@ def test_whatever_is_written_and_wherever_it_ends(tokenizer: Tokenizer) -> None:
     for _ in range(3000):
         tokens = [token for _ in range(chance.randrange(1, 9)) for token in chance.choice(pieces)]
         stop, begins = chance.choice(stops), chance.random() < 0.5
-        text, spelled = written(tokenizer, tokens, stop, begins=begins)
+        text, parts = written(tokenizer, tokens, stop, begins=begins)
         whole = tokenizer.decode(tokens, skip_special=True) if begins else None
         if whole is not None:
             cuts = [place for each in stop if (place := whole.find(each)) >= 0]
             assert text == whole[: min(cuts, default=len(whole))]
             ended += bool(cuts)
         if "\ufffd" not in text:
-            assert b"".join(each.data for each in spelled) == text.encode()
+            assert b"".join(each.data for each in parts) == text.encode()
     assert ended > 100

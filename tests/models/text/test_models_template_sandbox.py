@@ -16,7 +16,10 @@ from ggplug_models import ChatTemplate, Tokenizer, load_tokenizer
 pytest.importorskip("jinja2")
 
 HELLO = [{"role": "user", "content": "Hi"}]
-TOO_MUCH = "more than a template may|a template's|templates c|templates know|is undefined|or hold more than"
+TOO_MUCH = (
+    "more than a template is allowed|exceeds the limit|(is|are) allowed|allows in templates|templates c|is undefined|"
+    "or have more than"
+)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +114,9 @@ def test_a_template_makes_no_more_than_a_chat_needs(
     monkeypatch.setattr("ggplug_models.chat.allowance.SMALLEST", 1 << 18)  # the end comes sooner
     monkeypatch.setattr("ggplug_models.chat.allowance.MOST", 1 << 14)
     template = ChatTemplate(GROWING[name], tokenizer)
-    with pytest.raises(ModelError, match=f"fails with these messages.*({TOO_MUCH})|form names an attribute|sum adds"):
+    with pytest.raises(
+        ModelError, match=f"fails with these messages.*({TOO_MUCH})|format string reads an attribute|sum supports"
+    ):
         template.render(HELLO)
 
 
@@ -127,7 +132,7 @@ def test_nothing_is_made_while_a_template_is_compiled(tokenizer: Tokenizer) -> N
 
 def test_time_has_an_end_where_a_template_makes_nothing(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ggplug_models.chat.allowance.SECONDS", 0.0)
-    with pytest.raises(ModelError, match="the template takes longer than 0 seconds"):
+    with pytest.raises(ModelError, match="the template exceeds the time limit of 0 seconds"):
         ChatTemplate("{% for i in range(3) %}{% endfor %}", tokenizer).render(HELLO)
 
 
@@ -171,7 +176,7 @@ def test_what_is_no_chat_is_refused_before_the_template_sees_it(tokenizer: Token
 
 
 def test_a_template_of_many_megabytes_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ModelError, match="has 2000000 characters; a template has 1048576 at the most"):
+    with pytest.raises(ModelError, match="has 2000000 characters; at most 1048576 are allowed"):
         ChatTemplate("a" * 2_000_000, tokenizer)
 
 

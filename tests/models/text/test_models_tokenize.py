@@ -58,11 +58,11 @@ def test_what_is_no_utf_8_is_refused(model: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_bytes(b"ab\xff")
     error = run(model, "--file", str(tmp_path / "text.txt")).exception
     assert isinstance(error, ParameterError)
-    assert "is not UTF-8 at byte 2" in str(error)
+    assert "is not valid UTF-8 at byte 2" in str(error)
 
 
-def test_a_text_is_given_once(model: Path) -> None:
+def test_a_text_comes_either_as_an_argument_or_from_a_file(model: Path) -> None:
     for arguments in ((), ("ab", "--file", "-")):
         result = run(model, *arguments)
         assert result.exit_code == 2
-        assert "Give either TEXT or --file." in result.output
+        assert "Give either TEXT or --file, not both." in result.output

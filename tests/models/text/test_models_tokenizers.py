@@ -70,23 +70,23 @@ def names_of_pre() -> list[str]:
 
 @pytest.mark.parametrize("pre", names_of_pre())
 def test_each_way_of_splitting_gives_the_ids_of_llama_cpp(recorded: Recording, pre: str) -> None:
-    told = recorded.split[pre]
-    tokenizer = load_tokenizer(recorded.metadata(told["vocabulary"], pre=pre, model=told["model"]))
-    for text, ids, which in zip(recorded.texts, recorded.split_ids, told["which"], strict=True):
+    recording = recorded.split[pre]
+    tokenizer = load_tokenizer(recorded.metadata(recording["vocabulary"], pre=pre, model=recording["model"]))
+    for text, ids, which in zip(recorded.texts, recorded.split_ids, recording["which"], strict=True):
         assert tokenizer.encode(text) == ids[which], text
-    assert tokenizer.vocabulary.add_bos == told["add_bos"]
-    assert (-1 if tokenizer.bos is None else tokenizer.bos) == told["bos"]
+    assert tokenizer.vocabulary.add_bos == recording["add_bos"]
+    assert (-1 if tokenizer.bos is None else tokenizer.bos) == recording["bos"]
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_each_kind_of_tokeniser_gives_the_ids_of_llama_cpp(recorded: Recording, name: str) -> None:
-    told = recorded.ids[name]
+    recording = recorded.ids[name]
     tokenizer = load_tokenizer(recorded.metadata(name))
-    texts = [*([] if name == "ties" else recorded.texts), *told["own"]]
-    for text, plain, special in zip(texts, told["plain"], told["special"], strict=True):
+    texts = [*([] if name == "ties" else recorded.texts), *recording["own"]]
+    for text, plain, special in zip(texts, recording["plain"], recording["special"], strict=True):
         assert tokenizer.encode(text) == plain, text
         assert tokenizer.encode(text, add_special=True, parse_special=True) == special, text
-    info = told["info"]
+    info = recording["info"]
     assert sorted(tokenizer.ends) == info["eog"]
     assert [-1 if n is None else n for n in (tokenizer.bos, tokenizer.eos)] == [info["bos"], info["eos"]]
     # Of several tokens that could be it llama.cpp takes any one.
@@ -108,14 +108,14 @@ def test_the_complete_vocabularies_give_the_ids_that_were_recorded(shared: Path 
         assert tokenizer.encode(text) == ids, text
         assert not lossless or tokenizer.decode(ids) == text
     extra = json.loads((path.parent / "extra.json").read_text("utf-8"))
-    told = extra["vocab"][path.name]
-    for text, plain, special in zip(extra["texts"], told["plain"], told["special"], strict=True):
+    recording = extra["vocab"][path.name]
+    for text, plain, special in zip(extra["texts"], recording["plain"], recording["special"], strict=True):
         assert tokenizer.encode(text) == plain, text
         assert tokenizer.encode(text, add_special=True, parse_special=True) == special, text
         assert not lossless or "\u2581" in text or tokenizer.decode(plain) == text
 
 
-def test_a_tokeniser_is_loaded_from_a_file_with_a_vocabulary_alone(recorded: Recording, tmp_path: Path) -> None:
+def test_a_tokenizer_is_loaded_from_a_file_with_only_a_vocabulary(recorded: Recording, tmp_path: Path) -> None:
     with GGUFWriter(tmp_path / "words.gguf") as writer:
         for key, value in recorded.metadata("llama").items():
             writer.add(key, value)
@@ -123,7 +123,7 @@ def test_a_tokeniser_is_loaded_from_a_file_with_a_vocabulary_alone(recorded: Rec
     assert tokenizer.encode(recorded.texts[5]) == recorded.ids["llama"]["plain"][5]
 
 
-def test_white_space_beside_special_tokens_of_phi_3_belongs_to_them(recorded: Recording) -> None:
+def test_white_space_next_to_special_tokens_of_phi_3_belongs_to_them(recorded: Recording) -> None:
     tokenizer = load_tokenizer(recorded.metadata("phi-3"))
     end = tokenizer.encode("<|end|>", parse_special=True)
     assert tokenizer.encode("<|end|> \n", parse_special=True) == end
@@ -183,14 +183,14 @@ def test_what_continues_a_text_gets_no_space_before_it(recorded: Recording) -> N
     assert b"".join(map(tokenizer.piece, ids)) == b"the"
 
 
-def test_control_tokens_are_left_out_if_asked(recorded: Recording) -> None:
+def test_control_tokens_are_omitted_on_request(recorded: Recording) -> None:
     tokenizer = load_tokenizer(recorded.metadata("phi-3"))
     ids = tokenizer.encode("<|user|>Hi<|end|>", add_special=True, parse_special=True)
     assert tokenizer.decode(ids, skip_special=True) == "Hi"
     assert tokenizer.decode(ids) == "<s><|user|> Hi<|end|>"
 
 
-def test_spaces_are_tidied_by_llama_cpps_rules_if_asked(recorded: Recording) -> None:
+def test_spaces_are_removed_by_llama_cpps_rules_on_request(recorded: Recording) -> None:
     tokenizer = load_tokenizer(recorded.metadata("bytes"))
     ids = tokenizer.encode("Hi , it 's we 're ' x ' you 't . ok ?")
     assert tokenizer.decode(ids, clean=True) == "Hi, it's we're'x'you 't. ok?"
@@ -205,24 +205,24 @@ def test_spaces_are_tidied_by_llama_cpps_rules_if_asked(recorded: Recording) -> 
         ("llama", {"tokens": None}, r"tokens is missing; it must be an array of at least 1 strings"),
         ("llama", {"tokens": np.arange(5)}, r"tokens must be an array of at least 1 strings"),
         ("llama", {"tokens": []}, r"tokens must be an array of at least 1 strings"),
-        ("llama", {"tokens": ["a", "b"] * 2000}, r"tokens\[0\] and \[3998\] are both 'a'"),
+        ("llama", {"tokens": ["a", "b"] * 2000}, r"tokens has duplicates: \[0\] and \[3998\] are both 'a'"),
         ("llama", {"token_type": np.ones(3, np.int32)}, r"token_type must be an array of 4000 integers"),
         ("llama", {"token_type": "normal"}, r"token_type must be an array of 4000 integers"),
-        ("llama", {"token_type": np.full(4000, 6, np.int32)}, r"tokens\[0\] is '<unk>', and by its type a byte"),
+        ("llama", {"token_type": np.full(4000, 6, np.int32)}, r"tokens\[0\] has the type byte, .*, got '<unk>'"),
         ("llama", {"scores": np.ones(3, np.float32)}, r"scores must be an array of 4000 finite numbers"),
         ("llama", {"scores": np.full(4000, np.nan, np.float32)}, r"scores must be an array of 4000 finite numbers"),
         ("llama", {"scores": ["high"] * 4000}, r"scores must be an array of 4000 finite numbers"),
         ("llama", {"model": None}, r"model is missing"),
-        ("llama", {"model": "plan9"}, r"model is 'plan9', a kind of tokeniser that is not known"),
+        ("llama", {"model": "plan9"}, r"model is 'plan9', which is not known as a kind of tokenizer"),
         ("llama", {"bos_token_id": "one"}, r"bos_token_id must be an integer"),
-        ("llama", {"add_bos_token": 1.5}, r"add_bos_token must be a truth value"),
+        ("llama", {"add_bos_token": 1.5}, r"add_bos_token must be a boolean"),
         ("rwkv", {"model": "gpt2", "merges": ["a b"], "add_bos_token": True, "pre": "glm4"}, r"merges|no BOS token"),
         ("bytes", {"merges": None}, r"merges is missing"),
         ("bytes", {"merges": [1, 2]}, r"merges must be an array of at least 0 strings"),
-        ("bytes", {"merges": ["t h", "Q7 xx"]}, r"merges\[1\] is 'Q7 xx'; it must be two tokens"),
-        ("bytes", {"merges": ["th"]}, r"merges\[0\] is 'th'"),
-        ("bytes", {"merges": ["Q Z"]}, r"merges\[0\] is 'Q Z'"),
-        ("bytes", {"pre": "my-own"}, r"pre is 'my-own', a way of splitting text into words that is not known"),
+        ("bytes", {"merges": ["t h", "Q7 xx"]}, r"merges\[1\] must be two tokens .*, got 'Q7 xx'"),
+        ("bytes", {"merges": ["th"]}, r"merges\[0\] must be two tokens .*, got 'th'"),
+        ("bytes", {"merges": ["Q Z"]}, r"merges\[0\] must be two tokens .*, got 'Q Z'"),
+        ("bytes", {"pre": "my-own"}, r"pre is 'my-own', which is not known as a pre-tokenizer"),
         ("bytes", {"pre": 7}, r"pre must be a string"),
         ("t5", {"precompiled_charsmap": np.zeros(3, np.uint8)}, r"precompiled_charsmap has 3 bytes"),
         ("t5", {"precompiled_charsmap": np.full(99, 255, np.uint8)}, r"precompiled_charsmap has 99 bytes"),
@@ -243,7 +243,7 @@ def test_a_vocabulary_that_makes_no_sense_is_an_error_that_names_its_key(
 
 
 def test_an_unknown_way_of_splitting_is_answered_with_the_known_ones(recorded: Recording) -> None:
-    with pytest.raises(ModelError, match=r"known: .*llama-bpe.*qwen2") as caught:
+    with pytest.raises(ModelError, match=r"supported are .*llama-bpe.*qwen2") as caught:
         load_tokenizer(recorded.metadata("bytes", pre="my-own"))
     assert caught.value.got == "my-own"
 
@@ -252,7 +252,7 @@ def test_a_table_of_replacements_that_leads_nowhere_is_an_error_when_it_is_used(
     table = recorded.metadata("t5")["tokenizer.ggml.precompiled_charsmap"].copy()
     table[4:8] = 255
     tokenizer = load_tokenizer(recorded.metadata("t5", precompiled_charsmap=table))
-    with pytest.raises(ModelError, match=r"precompiled_charsmap refers to its entry \d+"):
+    with pytest.raises(ModelError, match=r"precompiled_charsmap is damaged: it refers to the entry \d+"):
         tokenizer.encode("a")
 
 
@@ -278,10 +278,10 @@ def test_a_text_that_no_token_stands_for_is_an_error(recorded: Recording) -> Non
 
 def test_what_is_no_text_or_no_token_is_refused(recorded: Recording) -> None:
     tokenizer = load_tokenizer(recorded.metadata("llama"))
-    with pytest.raises(ParameterError, match="the text to encode is bytes"):
+    with pytest.raises(ParameterError, match="the text to encode must be a string, got bytes"):
         tokenizer.encode(b"text")  # type: ignore[arg-type]
     for wrong in (-1, 4000):
-        with pytest.raises(ParameterError, match=f"there is no token {wrong}; the vocabulary has 0 to 3999"):
+        with pytest.raises(ParameterError, match=f"token ids are 0 to 3999, got {wrong}"):
             tokenizer.decode([wrong])
 
 

@@ -76,7 +76,7 @@ def test_of_a_long_text_only_the_beginning_is_read() -> None:
 
 
 def test_an_id_that_the_model_does_not_know_is_an_error() -> None:
-    with pytest.raises(ModelError, match="has a token 261, and the model knows 261 tokens") as caught:
+    with pytest.raises(ModelError, match="has the token id 261, but the model's vocabulary has 261 tokens") as caught:
         made(8, 261).encode(["ab"])
     assert (caught.value.got, caught.value.wanted) == (261, 261)
 

@@ -97,4 +97,4 @@ class OutOfMemoryError(MemoryError):
 
 
 class Fault(AssertionError):
-    """A mistake that CUDA would not have told: it would have computed with whatever there was."""
+    """A mistake that CUDA does not detect: it would have computed with any values."""

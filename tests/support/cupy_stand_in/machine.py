@@ -36,7 +36,7 @@ _DEVICE_SHIFT = 48  # beyond what a process of the host can address
 
 @dataclass
 class Gpu:
-    """What a device tells about itself.  ``memory``: bytes.  ``peers``: devices whose memory it can reach."""
+    """Properties that a device reports.  ``memory``: bytes.  ``peers``: devices whose memory it can reach."""
 
     name: str = "Stand-in GPU"
     memory: int = 1 << 30
@@ -83,18 +83,18 @@ class Allocation:
         return self.whole[GUARD + offset : GUARD + end]
 
     def check(self, what: str) -> None:
-        """Raises Fault if something was written beside the memory."""
+        """Raises Fault if something was written outside of the memory."""
         if self.whole is not None:
-            beside = (self.whole[:GUARD], self.whole[GUARD + self.size :])
-            if not all((part == UNTOUCHED).all() for part in beside):
-                raise Fault(f"{what}: something was written beside {self}")
+            around = (self.whole[:GUARD], self.whole[GUARD + self.size :])
+            if not all((part == UNTOUCHED).all() for part in around):
+                raise Fault(f"{what}: something was written outside of {self}")
 
     def __str__(self) -> str:
         return f"the {self.size} bytes at {self.address:#x}"
 
 
 class Pinned(NamedTuple):
-    """Memory of the host that stays where it is; ``alive`` tells whether it is still there."""
+    """Memory of the host that stays where it is; ``alive`` says whether it is still there."""
 
     address: int
     size: int
@@ -276,7 +276,7 @@ class Machine:
         return stacks.setdefault(self.current, [0])
 
     def abandoned(self, queue: Queue) -> None:
-        """Does the work of a queue that nobody has any more; nobody is told of errors but the log of mistakes."""
+        """Does the work of a queue that nobody has any more; errors go only to the log of mistakes."""
         try:
             queue.run(queue.given)
         except Fault as fault:

@@ -15,7 +15,7 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", help="families, by default all")
     parser.add_argument("--exact", type=Path, help="a folder for the same files with matrices in single precision")
-    parser.add_argument("--check", action="store_true", help="record elsewhere and compare with what is there")
+    parser.add_argument("--check", action="store_true", help="record in a temporary folder, and compare")
     given = parser.parse_intermixed_args()
     folder = given.folder
     if given.check:

@@ -51,10 +51,10 @@ def llama3_factors(config: Any) -> Tensors:
     """What each frequency is divided by: nothing, the whole factor, or a mixture in between."""
     rope, dims = config.rope_parameters, head_dim(config)
     frequencies = rope["rope_theta"] ** -(np.arange(0, dims, 2) / dims)
-    turns = rope["original_max_position_embeddings"] * frequencies / (2 * math.pi)
-    share = (turns - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"])
-    share = np.clip(share, 0, 1)
-    return {"rope_freqs.weight": 1 / ((1 - share) / rope["factor"] + share)}
+    rotations = rope["original_max_position_embeddings"] * frequencies / (2 * math.pi)
+    fraction = (rotations - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"])
+    fraction = np.clip(fraction, 0, 1)
+    return {"rope_freqs.weight": 1 / ((1 - fraction) / rope["factor"] + fraction)}
 
 
 def yarn(config: Any) -> dict[str, Any]:

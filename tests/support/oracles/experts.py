@@ -224,15 +224,15 @@ def deepseek3(seed: int) -> TransformersModel:
 
 def deepseek_keys(config: Any, joint: bool) -> dict[str, Any]:
     """``joint``: as older files have it, every head with keys and values of its own."""
-    nope, turned, latent = config.qk_nope_head_dim, config.qk_rope_head_dim, config.kv_lora_rank
+    nope, rotated, latent = config.qk_nope_head_dim, config.qk_rope_head_dim, config.kv_lora_rank
     widths = (
-        {"attention.key_length": nope + turned, "attention.value_length": config.v_head_dim}
+        {"attention.key_length": nope + rotated, "attention.value_length": config.v_head_dim}
         if joint
         else {
             "attention.head_count_kv": 1,
-            "attention.key_length": latent + turned,
+            "attention.key_length": latent + rotated,
             "attention.value_length": latent,
-            "attention.key_length_mla": nope + turned,
+            "attention.key_length_mla": nope + rotated,
             "attention.value_length_mla": config.v_head_dim,
         }
     )
@@ -242,7 +242,7 @@ def deepseek_keys(config: Any, joint: bool) -> dict[str, Any]:
         | {
             "attention.kv_lora_rank": latent,
             "attention.q_lora_rank": config.q_lora_rank or 0,
-            "rope.dimension_count": turned,
+            "rope.dimension_count": rotated,
             "leading_dense_block_count": 1,
             "expert_shared_count": 1,
             "expert_feed_forward_length": config.moe_intermediate_size,

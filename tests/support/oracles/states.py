@@ -1,4 +1,4 @@
-"""Models with a state instead of attention, or beside it."""
+"""Models with a state instead of attention, or together with it."""
 
 from __future__ import annotations
 

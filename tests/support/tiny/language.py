@@ -10,7 +10,7 @@ struct, and lines that each work-item goes through::
     store x <byte> <- <expression>                       a word; <byte> is a multiple of 4
     if <condition> then store x <byte> <- <expression>
 
-Expressions are Python's, on numbers: ``word(x, byte)`` loads a word, ``real`` and ``bits`` turn a word into a float and
+Expressions are Python's, on numbers: ``word(x, byte)`` loads a word, ``real`` and ``bits`` convert words to floats and
 back.  ``group`` counts the work-groups of a grid row by row, ``lane`` the items of a group.
 """
 

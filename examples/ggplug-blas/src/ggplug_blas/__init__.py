@@ -1,7 +1,7 @@
 """A complete ggplug backend: matrix products by the BLAS that NumPy brings.
 
-It shows the smallest shape that a backend can have: a dictionary of kernels over host memory.  Install it beside
-ggplug and ``ggplug devices`` lists it; the scheduler gives it the large matrix products and leaves the rest to the CPU.
+It is the smallest possible backend: a dictionary of kernels over host memory.  When it is installed with ggplug,
+``ggplug devices`` lists it, and the scheduler gives it large matrix products and leaves the rest to the CPU.
 """
 
 from __future__ import annotations

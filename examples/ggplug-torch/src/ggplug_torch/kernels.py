@@ -23,10 +23,10 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 def cannot(node: Tensor) -> str:
-    """Why none of the kernels computes a node, besides its types; empty if nothing is in the way."""
+    """Why no kernel computes a node, apart from its types; empty if one does."""
     op = node.op
     if isinstance(op, ops.Rope) and (op.ext_factor or op.mode not in (RopeMode.NORMAL, RopeMode.NEOX)):
-        return "rope turns pairs in the modes NORMAL and NEOX, without YaRN"
+        return "rope rotates pairs in the modes NORMAL and NEOX, without YaRN"
     return ""
 
 
@@ -214,7 +214,7 @@ def mul_mat_id(op: Any, dst: T, experts: Any, b: Any, ids: T) -> None:
 
 
 def converted(values: T, dtype: torch.dtype) -> T:
-    """Floats in another type.  A NaN loses its payload in float16; else it keeps what there is room for, made quiet."""
+    """Floats in another type.  A NaN loses its payload in float16; otherwise it keeps the bits that fit, made quiet."""
     found = values.to(dtype)
     if dtype == torch.float16:
         nan = torch.where(values.signbit(), -0x200, 0x7E00).to(torch.int16)

@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -99,6 +99,20 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool)
         ctx.exit()
 
 
+def _set_safe(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        os.environ["GGPLUG_SAFE"] = "1"  # for child processes too
+
+
+safe_option = click.option(
+    "--safe",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_safe,
+    help="Try each plugin in a process of its own before it is loaded (also: GGPLUG_SAFE=1).",
+)
+
+
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
@@ -109,6 +123,7 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool)
     help="Show the versions of all distributions of ggplug.",
 )
 @click.option("--debug", is_flag=True, help="Show tracebacks and debug messages (also: GGPLUG_DEBUG=1).")
+@safe_option
 def app(debug: bool) -> None:
     """Tensor graphs, and so GGUF models, on whatever hardware has a pip-installable backend."""
     if debug:
@@ -117,14 +132,19 @@ def app(debug: bool) -> None:
 
 
 def run(args: Sequence[str] | None = None) -> int:
-    """Runs ``ggplug`` and returns its exit code.
+    """Runs ``ggplug`` and returns its exit code."""
+    width = min(columns(), WIDEST_HELP) - 2
+    return exit_code_of(lambda: app.main(args, prog_name="ggplug", standalone_mode=False, terminal_width=width))
+
+
+def exit_code_of(command: Callable[[], object]) -> int:
+    """Runs a command and returns the exit code.
 
     0 done, 1 a GGPlugError or a file that cannot be read or written, 2 wrong usage, 130 interrupted, 141 the
     reader of the output has gone.  Anything else that goes wrong is a bug and shows its traceback.
     """
     try:
-        width = min(columns(), WIDEST_HELP) - 2
-        code = app.main(args, prog_name="ggplug", standalone_mode=False, terminal_width=width)
+        code = command()
         stdout().flush()
         return code if isinstance(code, int) else 0
     except PastClick as carried:

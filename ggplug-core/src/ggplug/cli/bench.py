@@ -105,13 +105,13 @@ def choose(name: str | None) -> Device:
 
 def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
     """All instruments by name, and why some cannot be used."""
-    from ggplug.cli.attention import Attention
-    from ggplug.cli.moves import Convolution, Moves
-    from ggplug.cli.overhead import Overhead
-    from ggplug.cli.packed import PackedWeights
-    from ggplug.cli.products import INSTRUMENTS
-    from ggplug.cli.quantizing import Quantizing
-    from ggplug.cli.rates import Rates
+    from ggplug.bench.attention import Attention
+    from ggplug.bench.moves import Convolution, Moves
+    from ggplug.bench.overhead import Overhead
+    from ggplug.bench.packed import PackedWeights
+    from ggplug.bench.products import INSTRUMENTS
+    from ggplug.bench.quantizing import Quantizing
+    from ggplug.bench.rates import Rates
 
     own: tuple[Instrument, ...] = (
         *INSTRUMENTS,

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from ggplug.cli.app import warnings_held_back
+from ggplug.cli.app import safe_option, warnings_held_back
 from ggplug.cli.output import Command, advice, byte_count, console, json_option, print_json, print_table, text
+from ggplug.cli.second_try import tried_twice
 from ggplug.registry import REGISTRY
 from ggplug.registry.discover import missing_extras
 from ggplug.registry.registry import Description
@@ -16,12 +17,17 @@ from ggplug.registry.registry import Description
 
 @click.command(cls=Command)
 @json_option
-def devices(as_json: bool) -> None:
+@safe_option
+def devices(as_json: bool) -> int:
     """List the devices there are, in order of priority.
 
     Loads every installed plugin. Those that fail, and those that say why they have no device, are named below the
-    list; `ggplug doctor` tells more.
+    list; `ggplug doctor` tells more. Where a plugin crashes the process, the others are listed all the same.
     """
+    return tried_twice(lambda: _list(as_json))
+
+
+def _list(as_json: bool) -> None:
     with warnings_held_back():
         rows = [as_dict(device) for device in REGISTRY.describe(unique=False)]
     if as_json:

@@ -18,13 +18,19 @@ from ggplug.registry.discover import missing_extras
 @click.argument("plugins", nargs=-1)
 @json_option
 @click.option("--traceback", "tracebacks", is_flag=True, help="Show the tracebacks of what failed.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if something is wrong.")
-def doctor(plugins: tuple[str, ...], as_json: bool, tracebacks: bool, strict: bool) -> int:
+@click.option("--strict", is_flag=True, hidden=True, expose_value=False)  # what it always is now
+@click.option("--retry", multiple=True, metavar="NAME", help="Try a plugin again that is left out because it crashed.")
+def doctor(plugins: tuple[str, ...], as_json: bool, tracebacks: bool, retry: tuple[str, ...]) -> int:
     """Try all PLUGINS (default: every one that is installed), each in a process of its own.
 
     So a plugin that crashes or hangs is a finding like any other. Each is loaded, its devices are listed, a stream is
-    started on each of them, and a tiny graph is computed there, whose values are compared with NumPy's.
+    started on each of them, and a tiny graph is computed there, whose values are compared with NumPy's. One that was
+    left out because it crashed is used again if it passes.
+
+    Exits with 1 if a plugin has a problem, also with --json. A plugin that finds no device, because there is no
+    hardware or no driver for it, has none.
     """
+    plugins += retry
     out = console()
     with warnings_held_back(), busy("trying every plugin ..."):
         findings = REGISTRY.doctor(plugins or None)
@@ -34,7 +40,7 @@ def doctor(plugins: tuple[str, ...], as_json: bool, tracebacks: bool, strict: bo
         for finding in findings:
             _show(out, finding, tracebacks)
         _conclude(out, findings)
-    return int(strict and any(not finding.ok for finding in findings))
+    return int(any(not finding.ok for finding in findings))
 
 
 def _show(out: Console, finding: PluginStatus, tracebacks: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,27 +24,27 @@ from ggplug.backend import (
 from ggplug.discrete.memory import DiscreteBuffer
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
-from ggplug.interface.walking import Matching
 from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import strided
 
+if TYPE_CHECKING:  # what annotations alone name
+    from ggplug.interface.walking import Matching
 
-class PlannedDevice(Matching, Protocol):
-    """A device over discrete memory as plans see it."""
+    class PlannedDevice(Matching, Protocol):
+        """A device over discrete memory as plans see it."""
 
-    def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any: ...
+        def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any: ...
 
+    class PlannedStream(Protocol):
+        """A stream over a queue as its plans see it."""
 
-class PlannedStream(Protocol):
-    """A stream over a queue as its plans see it."""
-
-    @property
-    def device(self) -> PlannedDevice: ...
-    def own(self, buffer: Buffer) -> DiscreteBuffer: ...
-    def give(self, run: Callable[[], None]) -> object: ...
-    def drain(self) -> None: ...
-    def synchronize(self) -> None: ...
+        @property
+        def device(self) -> PlannedDevice: ...
+        def own(self, buffer: Buffer) -> DiscreteBuffer: ...
+        def give(self, run: Callable[[], None]) -> object: ...
+        def drain(self) -> None: ...
+        def synchronize(self) -> None: ...
 
 
 class Call(NamedTuple):

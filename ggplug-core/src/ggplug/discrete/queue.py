@@ -48,8 +48,8 @@ class Batch:
 class Job:
     """A piece of work of a stream, for the queue to call.
 
-    ``stream``: whose it is.  ``done``: whether it was called and has ended, however that was.  Where Ctrl-C keeps a
-    queue from calling a job, that job is not done, and is called again; a job that is done may be, too.
+    ``stream``: whose it is.  ``done``: whether it was called and has ended, however that was.  A queue that breaks off
+    before it calls a job calls it again; it may call one again that is done, too.
     """
 
     __slots__ = ("_after", "_batch", "_ended", "_run", "done", "stream")
@@ -90,7 +90,7 @@ class Job:
             self.stream.failed(ComputeError(f"{self.stream.device.name}: work was interrupted: {interrupt!r}"))
             raise
         finally:
-            # No call before the job is done and those that wait go on: an interrupt strikes at calls.
+            # No call before the job is done and those that wait go on: see ggplug.sharing.
             self.done = True
             self._ended.release()
             self.stream.passed(self)
@@ -150,7 +150,7 @@ class QueuedBackend(Backend, ABC):
         try:
             self.submit(job)
         except BaseException:
-            # An interrupt may come when the queue has the job already.
+            # The queue may have the job already.
             begun, job._run = job._run is _taken, _taken
             if not begun:
                 self.last = before

@@ -1,1 +1,1 @@
-"""What people see: bars of progress, pictures of graphs."""
+"""Output for people: progress bars, tables and drawings of graphs."""

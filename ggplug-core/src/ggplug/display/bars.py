@@ -1,8 +1,8 @@
-"""Progress on a terminal: drawn while the process is in the terminal's foreground, and gone at the end.
+"""Progress bars on a terminal: drawn while the process is in the terminal's foreground, and erased at the end.
 
-A process in the background of a terminal must not write to it: where the terminal is set so (``stty tostop``), the
-kernel stops the process for that, until somebody notices.  The terminal's settings are left as they are: the cursor is
-not hidden, because a process that is killed, or is in the background at its end, could not show it again.
+A process in the background of a terminal must not write to it: with ``stty tostop`` the kernel stops a process that
+does.  The terminal's settings are not changed: the cursor is not hidden, because a process that is killed, or is in the
+background at its end, could not show it again.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from rich.progress import Progress, ProgressColumn, SpinnerColumn, TextColumn
 
 
 def bar(*columns: ProgressColumn, width: int | None = None) -> Progress:
-    """A bar of these columns on standard error; nothing where that is no terminal.
+    """A progress bar with these columns on standard error; draws nothing where that is no terminal.
 
-    ``width``: in characters, if it is not that of the terminal.
+    ``width``: in characters; by default the terminal's.
     """
     return _Bar(*columns, width=width)
 
 
 def busy(words: str, *, width: int | None = None) -> Progress:
-    """These words with something that moves, for what does not tell how far it is; ``width`` as for :func:`bar`."""
-    shown = _Bar(SpinnerColumn(), TextColumn("{task.description}", markup=False), width=width)
-    shown.add_task(words, total=None)
-    return shown
+    """A text with an animation, for work of unknown length; ``width`` as for :func:`bar`."""
+    spinner = _Bar(SpinnerColumn(), TextColumn("{task.description}", markup=False), width=width)
+    spinner.add_task(words, total=None)
+    return spinner
 
 
 def in_foreground(descriptor: int) -> bool:
-    """Whether this process may write to what is open there without being stopped for it.
+    """Whether this process may write to a file descriptor without being stopped.
 
-    It may not if that is the terminal which controls this process, and another group of processes has its foreground.
+    It may not if that is the terminal that controls this process, and another process group is in the foreground.
     """
-    if not hasattr(os, "tcgetpgrp"):  # Windows has no such groups
+    if not hasattr(os, "tcgetpgrp"):  # on Windows a terminal has no process groups
         return True
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
@@ -45,10 +45,10 @@ def in_foreground(descriptor: int) -> bool:
 
 
 class _Stderr:
-    """Standard error for Rich, which also writes empty text: that stops a process in the background like any other."""
+    """Standard error without empty writes: Rich makes them, and even they stop a process in the background."""
 
     def __init__(self) -> None:
-        self._file: TextIO = getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # beside another bar
+        self._file: TextIO = getattr(sys.stderr, "rich_proxied_file", sys.stderr)  # while another bar is drawn
 
     def write(self, text: str) -> int:
         return self._file.write(text) if text else 0
@@ -58,11 +58,11 @@ class _Stderr:
 
 
 class _Console(Console):
-    """Standard error, where bars are drawn, and what others print meanwhile goes above them."""
+    """A Rich console on standard error; what other code prints meanwhile appears above the bars."""
 
     @property
     def draws(self) -> bool:
-        """Whether bars may be drawn now: a job goes to the background and comes back as its user likes."""
+        """Whether bars may be drawn now: the user may move the job to the background and back at any time."""
         try:
             return in_foreground(self.file.fileno())
         except (AttributeError, OSError, ValueError):  # a stream of Python's own, which has no descriptor
@@ -81,7 +81,7 @@ class _Console(Console):
 
 
 class _Live(Live):
-    """Draws only where its console does; what others print is printed in any case."""
+    """Draws only while its console does; what other code prints is printed in any case."""
 
     console: _Console
 

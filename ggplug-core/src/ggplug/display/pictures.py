@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def table(title: str, tensors: Sequence[Tensor]) -> str:
-    """All tensors of a graph, a line each (ggml_graph_print)."""
-    lines = [title]
+def table(title: str, tensors: Sequence[Tensor], nodes: Iterable[Tensor]) -> str:
+    """All tensors of a graph, of which ``nodes`` are computed, one per line (ggml_graph_print)."""
+    lines, computed = [title], set(nodes)
     index = {tensor: position for position, tensor in enumerate(tensors)}
     for position, tensor in enumerate(tensors):
         extents = "x".join(map(str, tensor.ne[: tensor.rank])) or "scalar"
-        what = "leaf" if tensor.op is None else repr(tensor.op)
-        sources = " ".join(str(index[s]) for s in tensor.src if s is not None)
+        what = "leaf" if tensor not in computed else repr(tensor.op)
+        sources = " ".join(str(index[s]) for s in tensor.src if s is not None) if tensor in computed else ""
         flags = TensorFlag(tensor.flags)
         marks = " ".join(flag.name.lower() for flag in TensorFlag if flag in flags and flag.name)
         line = f"{position:5d}  {tensor.type.name:7s} {extents:>20s}  {what:28s} {sources:14s}"
@@ -31,12 +31,13 @@ def table(title: str, tensors: Sequence[Tensor]) -> str:
 def dot(tensors: Sequence[Tensor], nodes: Iterable[Tensor]) -> str:
     """The graph of these tensors, of which ``nodes`` are computed, in Graphviz's language (ggml_graph_dump_dot)."""
     lines = ["digraph ggplug {", "  rankdir=TB; newrank=true;", '  node [fontname="Helvetica", fontsize=10];']
+    computed = dict.fromkeys(nodes)
     index = {tensor: position for position, tensor in enumerate(tensors)}
     for position, tensor in enumerate(tensors):
         extents = "×".join(map(str, tensor.ne[: tensor.rank])) or "scalar"
         title = tensor.name or (tensor.op.name if tensor.op is not None else f"leaf {position}")
         what = f"\n{tensor.op!r}" if tensor.op is not None and tensor.name else ""
-        if tensor.op is None:
+        if tensor.op is None or tensor not in computed:
             style = 'shape=box, style=filled, fillcolor="#d8e8f8"'
         elif tensor.op.is_view:
             style = 'shape=ellipse, style="dashed"'
@@ -46,7 +47,7 @@ def dot(tensors: Sequence[Tensor], nodes: Iterable[Tensor]) -> str:
             style = 'shape=ellipse, style=filled, fillcolor="#ffffff"'
         label = _quote(f"{title}{what}\n{tensor.type.name} {extents}")
         lines.append(f"  t{position} [{style}, label={label}];")
-    for node in nodes:
+    for node in computed:
         assert node.op is not None
         for source, role in zip(node.src, node.op.sources, strict=True):
             if source is not None:
@@ -55,9 +56,9 @@ def dot(tensors: Sequence[Tensor], nodes: Iterable[Tensor]) -> str:
 
 
 def dump(drawing: str, path: str | Path) -> Path:
-    """Writes what :func:`dot` made: ``.dot``, or ``.svg``, ``.png`` or ``.pdf`` where Graphviz's ``dot`` is installed.
+    """Writes a drawing of :func:`dot`: as ``.dot``, or by Graphviz's program ``dot`` as ``.svg``, ``.png``, ``.pdf``.
 
-    Raises GraphError for another ending, and when ``dot`` is missing or fails, FileKindError for a path that names
+    Raises GraphError for another suffix, and when ``dot`` is missing or fails, FileKindError for a path that names
     a device, FIFO or folder, and other OSErrors.
     """
     # Imported here: together they take longer to import than all of core's tensors and graphs.
@@ -74,8 +75,7 @@ def dump(drawing: str, path: str | Path) -> Path:
             file.write(drawing.encode())
         return target
     if kind not in ("svg", "png", "pdf"):
-        ending = target.suffix or "a file without ending"
-        raise GraphError(f"cannot draw a graph as {ending!r}: use .dot, .svg, .png or .pdf")
+        raise GraphError(f"{target}: the suffix of a drawing must be .dot, .gv, .svg, .png or .pdf", got=target.suffix)
     program = shutil.which("dot")
     if program is None:
         raise GraphError(

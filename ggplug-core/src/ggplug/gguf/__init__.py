@@ -1,7 +1,7 @@
 """GGUF model files: read in place, written atomically.
 
-:class:`GGUFReader` maps a file and believes nothing in it that it has not checked; :class:`GGUFWriter` writes one;
-:func:`load` brings a model's tensors into the memory of devices.
+:class:`GGUFReader` maps a file and checks its whole header; :class:`GGUFWriter` writes a file; :func:`load` loads a
+model's tensors into the memory of devices.
 """
 
 from ggplug.gguf.format import Endian, TensorInfo, Value, ValueType

@@ -1,4 +1,4 @@
-"""What ``general.file_type`` says: the numbers of llama.cpp's ``enum llama_ftype``."""
+"""The values of ``general.file_type``: the numbers of llama.cpp's ``enum llama_ftype``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ FILE_TYPE_KEY = "general.file_type"
 QUANTIZATION_VERSION_KEY = "general.quantization_version"
 
 QUANTIZATION_VERSION = 2
-"""Of the layouts of block types (``GGML_QNT_VERSION``)."""
+"""Version of the layouts of block types (``GGML_QNT_VERSION``)."""
 
 FILE_TYPES: dict[str, int] = {
     "F32": 0,
@@ -46,4 +46,4 @@ FILE_TYPES: dict[str, int] = {
     "Q1_0": 40,
     "Q2_0": 41,
 }
-"""By llama.cpp's names; those with a size behind them (``Q4_K_M``) are mixtures, see :mod:`ggplug.quantizing`."""
+"""Numbers by llama.cpp's names; names that end in a size (``Q4_K_M``) are mixtures, see :mod:`ggplug.quantizing`."""

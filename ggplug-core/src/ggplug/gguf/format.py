@@ -1,9 +1,9 @@
-"""What a GGUF file consists of: constants, value types, tensor descriptions, byte order.
+"""The parts of a GGUF file: constants, value types, tensor descriptions, byte order.
 
 A file is, in this order: magic, version, number of tensors, number of metadata pairs; the pairs; the tensor
 descriptions; padding to ``alignment``; the tensors' bytes, each at a multiple of ``alignment`` from there.
-Numbers are in the file's byte order, which the version field gives away; lengths and counts are u64 (u32 in
-version 1, which is history).
+Numbers are in the file's byte order, which the version field shows; lengths and counts are u64 (u32 in version 1, which
+is no longer supported).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SPLIT_TENSORS_KEY = "split.tensors.count"
 
 Endian: TypeAlias = Literal["little", "big"]
 
-#: What a metadata value is in Python.  Arrays of numbers are NumPy arrays, of strings ``list[str]``,
+#: The Python type of a metadata value.  Arrays of numbers are NumPy arrays, of strings ``list[str]``,
 #: of arrays ``list`` of these.
 Value: TypeAlias = bool | int | float | str | npt.NDArray[Any] | list[Any]
 
@@ -97,10 +97,10 @@ class TensorInfo:
     Attributes:
         name: its name.
         type: its GGML type.
-        ne: extents as stored, innermost first; as many as the tensor has axes.
-        offset: where its bytes begin, counted from the beginning of the file it lies in.
-        nbytes: how many there are.
-        shard: which file of a split model it lies in, from 0.
+        ne: extents as stored, innermost first; one for each dimension.
+        offset: position of its first byte in the file that it lies in.
+        nbytes: number of bytes.
+        shard: number of the file of a split model that it lies in, from 0.
     """
 
     name: str
@@ -112,7 +112,7 @@ class TensorInfo:
 
     @property
     def rank(self) -> int:
-        """Number of axes."""
+        """Number of dimensions."""
         return len(self.ne)
 
     @property
@@ -122,7 +122,7 @@ class TensorInfo:
 
     @property
     def n_elements(self) -> int:
-        """Product of the extents; 1 for a tensor without axes."""
+        """Product of the extents; 1 for a scalar."""
         return math.prod(self.ne)
 
 
@@ -132,7 +132,7 @@ def padding(position: int, alignment: int) -> int:
 
 
 def is_foreign(endian: Endian) -> bool:
-    """Whether a file of that byte order has to be swapped on this machine."""
+    """Whether the byte order of a file differs from this machine's."""
     return (endian == "little") != np.little_endian
 
 

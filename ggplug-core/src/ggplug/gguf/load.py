@@ -1,4 +1,4 @@
-"""From a GGUF file to tensors in the memory of devices."""
+"""Loads the tensors of a GGUF file into the memory of devices."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ggplug.memory import allocate
 from ggplug.tensor import Context, Tensor
 from ggplug.types import BufferUsage
 
-#: Where weights go: a device (its memory, or the file's map if it can use that), exactly this type of memory, or
-#: ``None``: host memory that belongs to no device, which is the file's map.
+#: Where weights are stored: a device (its memory, or the file's map if it can use that), a type of memory, or ``None``:
+#: the file's map, which is host memory that belongs to no device.
 Place: TypeAlias = Device | BufferType | None
 
-# What ggml lays tensors out for, and what a device that takes host memory in place has to be content with.
+# ggml aligns tensors to this; a device that uses host memory in place must accept it.
 _IN_PLACE_ALIGNMENT = 32
 
 
@@ -32,14 +32,14 @@ def load(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Context, Mapping[str, Value]]:
-    """Read a model: all of a GGUF file's tensors, placed, and its metadata.
+    """Load a model: place all tensors of a GGUF file, and read its metadata.
 
-    For a device that can use host memory (``capabilities.buffer_from_host``), and where no device is asked for, the
-    tensors lie inside the memory map: nothing is copied, pages are read when they are first used, and the tensors
-    cannot be written to.  Otherwise they are copied into new buffers: for devices with memory of their own, into a
-    named buffer type, from a file in a foreign byte order, or where a tensor's offset is not a multiple of 32
-    (or of the memory's alignment, if that is less, or the host cannot address the memory) or the memory pads it.
-    Pages of the map that were only read to be copied are given back.
+    For a device that can use host memory (``capabilities.buffer_from_host``), and where ``where`` is None, the tensors
+    lie in the memory map: nothing is copied, pages are read when they are first used, and the tensors are read-only.
+    Otherwise they are copied into new buffers: for devices with memory of their own, into a named buffer type, from a
+    file in another byte order, where the memory pads a tensor, or where a tensor's offset is no multiple of 32 (or of
+    the memory's alignment, if that is less, or if the host cannot address the memory).  Pages of the map that were read
+    only to be copied are released.
 
     Args:
         path: the file; of a split model the first one.
@@ -48,13 +48,13 @@ def load(
 
     Returns:
         A context that owns the buffers, marked as weights: free it, or use it as a context manager.  Tensors
-        have the names of the file.  And the metadata, which stays usable whatever happens to the context.
+        have the names of the file.  And the metadata, which stays usable after the context was freed.
 
     Raises:
         GGUFError: the file is malformed.
-        ParameterError: ``where``, or what it returns, is no place.
-        OSError: it is missing or cannot be read.
-        OutOfMemoryError: a device has no room; nothing stays allocated.
+        ParameterError: ``where``, or its result, is no device, buffer type or None.
+        OSError: the file is missing or cannot be read.
+        OutOfMemoryError: a device has too little free memory; nothing stays allocated.
     """
     context = Context(os.fspath(path))
     try:
@@ -83,9 +83,9 @@ class _Loader:
             place = where(info.name)
             if not isinstance(place, Device | BufferType | None):
                 raise ParameterError(
-                    f"tensor {info.name!r} can go to a Device, a BufferType or None, not to {place!r:.100}",
+                    f"where must be a Device, a BufferType or None for tensor {info.name!r}, got {place!r:.100}",
                     got=place,
-                    remedy="ggplug.device(name) is the device of a name" if isinstance(place, str) else None,
+                    remedy="ggplug.device(name) finds a device by its name" if isinstance(place, str) else None,
                 )
             if not self.place_in_map(tensor, info, place):
                 copies.setdefault(place, []).append((tensor, info))
@@ -93,7 +93,7 @@ class _Loader:
             self.copy(place, pairs)
 
     def place_in_map(self, tensor: Tensor, info: TensorInfo, place: Place) -> bool:
-        """Give the tensor the bytes in the file, if the place can use them there."""
+        """Place the tensor in the file's map, if the device can use it there."""
         if self.foreign or not info.nbytes:
             return False
         if isinstance(place, BufferType) or (place is not None and not place.capabilities.buffer_from_host):
@@ -116,7 +116,7 @@ class _Loader:
         opened = self.reader.maps[shard]
         if hasattr(memory_map, "MADV_WILLNEED"):
             opened.madvise(memory_map.MADV_WILLNEED)
-        # An array, not the map itself: as long as it lives, the map cannot be closed under the tensors.
+        # An array, not the map itself: while it exists, the map that holds the tensors cannot be closed.
         memory = np.frombuffer(opened, np.uint8)
         wrap = place.buffer_from_host if isinstance(place, Device) else HOST.wrap
         buffer = wrap(memory, usage=BufferUsage.WEIGHTS)
@@ -135,7 +135,7 @@ class _Loader:
             data = self.reader.data(info)
             if data.size:
                 tensor.set_bytes(swap_byte_order(data, info.type) if self.foreign else data)
-                self.reader.release(info)  # a tensor that lies in the map beside it keeps its pages
+                self.reader.release(info)  # pages that a tensor in the map uses too are kept
             self.advance(info)
 
     def advance(self, info: TensorInfo) -> None:

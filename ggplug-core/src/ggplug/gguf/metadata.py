@@ -1,6 +1,6 @@
-"""The metadata of a file as a read-only mapping that decodes a value when it is asked for.
+"""The metadata of a file as a read-only mapping that decodes a value when it is read.
 
-A vocabulary is hundreds of thousands of strings; most programs that open a model want a few numbers.
+A vocabulary is hundreds of thousands of strings; most programs that open a model read a few numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ggplug.gguf.format import SCALAR_CODES, SCALAR_DTYPES, Value, ValueType
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a value lies.  The parser has made sure that all of it lies inside the file.
+    """Position and types of a value.  The parser has checked that all of it lies inside the file.
 
     ``types`` is (scalar type,), or (ARRAY, item type), or (ARRAY, ARRAY, ...) for nested arrays: then the types
     of the first items, as deep as there are any.
@@ -49,9 +49,9 @@ class Metadata(Mapping[str, Value]):
         return self._decoded[key]
 
     def head(self, key: str, count: int) -> tuple[Value, int]:
-        """A value of which arrays are cut to their first ``count`` items, and how many items there are (else 1).
+        """A value, arrays cut to their first ``count`` items, and the number of all items (1 for no array).
 
-        Costs no more than those items, however long the array is.
+        Decodes no more than these items, however long the array is.
         """
         entry = self._entries[key]
         if entry.types[0] is not ValueType.ARRAY:
@@ -74,7 +74,7 @@ class Metadata(Mapping[str, Value]):
         return f"<metadata of {self._path}: {len(self)} keys>"
 
     def detach(self, header_bytes: int) -> None:
-        """Stop using the file's map: keep a copy of its first ``header_bytes`` for what is not decoded yet."""
+        """Stop using the file's map: keep a copy of its first ``header_bytes`` for values that are not decoded yet."""
         self._buffer = bytes(self._buffer[:header_bytes]) if len(self._decoded) < len(self._entries) else b""
 
     def _value(self, key: str, type: ValueType, position: int) -> tuple[Value, int]:

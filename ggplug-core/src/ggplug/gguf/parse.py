@@ -1,6 +1,6 @@
-"""The header of one GGUF file, checked: nothing in it is believed before the file's size vouches for it.
+"""Parses and checks the header of one GGUF file.  Every length and count is compared with the file's size first.
 
-What is accepted is what ggml's ``gguf.cpp`` and the ``gguf`` Python package agree on, and where they differ:
+The parser accepts what both ggml's ``gguf.cpp`` and the ``gguf`` Python package accept.  Where they differ:
 
 * Nested arrays are read (the package does, ggml does not), up to a depth of 8.
 * Tensors may lie in any order and with gaps (the package); ggml wants them packed in the order of their
@@ -10,7 +10,7 @@ What is accepted is what ggml's ``gguf.cpp`` and the ``gguf`` Python package agr
   of blocks are refused (ggml).
 * A product of extents of 2**60 or more is refused, zeros counted as ones; ggml's limit is 2**63 bytes, and an empty
   tensor may have any extents there.
-* A number or string that the file is too short for is refused (ggml); the package reads some of them as empty.
+* A number or string that reaches beyond the end of the file is refused (ggml); the package reads some as empty.
 * Keys and tensor names have to be UTF-8 (the package).  String values are checked when they are accessed.
 * A boolean is true unless its byte is 0 (both).
 * Types are those of :mod:`ggplug.types`.  The package may know fewer.
@@ -43,8 +43,8 @@ from ggplug.gguf.format import (
 from ggplug.gguf.metadata import Entry, Metadata
 from ggplug.values.geometry import is_possible
 
-# The fewest bytes that a metadata pair (key of one byte, value of one) and a tensor description (no name, no
-# axes) take: what the counts in the header are checked against.
+# The fewest bytes of a metadata pair (key of one byte, value of one) and of a tensor description (no name, no
+# dimensions): the counts in the header times these must fit into the file.
 _SMALLEST_PAIR = 8 + 1 + 4 + 1
 _SMALLEST_TENSOR = 8 + 4 + 4 + 8
 
@@ -66,13 +66,13 @@ def parse_header(buffer: Any, path: str | PathLike[str], shard: int = 0) -> Head
     """Read the header of the file whose bytes are ``buffer``.
 
     Raises:
-        GGUFError: with ``path``, ``position``, ``field``, and ``rule``: the rule that is broken, in one word or two.
+        GGUFError: with ``path``, ``position``, ``field``, and ``rule``: the broken rule, in one or two words.
     """
     return _Parser(buffer, path, shard).header()
 
 
 class _Parser:
-    """A position in the file, and readers that move it."""
+    """A position in the file, and methods that read there and advance it."""
 
     def __init__(self, buffer: Any, path: str | PathLike[str], shard: int) -> None:
         self.buffer = buffer
@@ -187,7 +187,7 @@ class _Parser:
         count = self.u64(field)
         if count > (self.size - self.position) // smallest:
             self.fail(
-                "truncated", f"{field} is {count}, more than the file has room for", field, self.position - 8, got=count
+                "truncated", f"{field} is {count}, more than fit into the file", field, self.position - 8, got=count
             )
         return count
 
@@ -203,7 +203,7 @@ class _Parser:
         entries[key] = Entry((type, *self.skip_value(type, key, 0)), position)
 
     def skip_value(self, type: ValueType, key: str, depth: int) -> tuple[ValueType, ...]:
-        """Step over a value; returns the types of an array's items, of their items, and so on."""
+        """Skip a value; return the types of an array's items, of their items, and so on."""
         if type is ValueType.STRING:
             self.skip_strings(1, key)
             return ()
@@ -258,7 +258,7 @@ class _Parser:
         return value
 
     def tensor(self, index: int, alignment: int, found: dict[str, tuple[TensorInfo, int]]) -> None:
-        """Read one description, whose offset is still relative to the data section, and where that offset stands."""
+        """Read one tensor description and the position of its offset, which is relative to the data section."""
         start = self.position
         name = self.string(f"the name of tensor {index}")
         field = f"tensor {name}"
@@ -266,10 +266,12 @@ class _Parser:
             self.fail("duplicate tensor", f"two tensors are called {name!r}", field, start)
         rank = self.u32(f"the rank of {field}")
         if rank > MAX_RANK:
-            self.fail("rank", f"{field} has {rank} axes; there can be {MAX_RANK}", field, self.position - 4, got=rank)
+            problem = f"{field} has {rank} dimensions, more than {MAX_RANK}"
+            self.fail("rank", problem, field, self.position - 4, got=rank)
         ne = tuple(self.u64(f"the shape of {field}") for _ in range(rank))
         if not is_possible(ne):
-            self.fail("shape", f"{field} has the impossible shape {ne}", field, self.position - 8 * rank, got=ne)
+            problem = f"the shape {ne} of {field} has too many elements"
+            self.fail("shape", problem, field, self.position - 8 * rank, got=ne)
         number = self.u32(f"the type of {field}")
         try:
             type = types.by_id(number)
@@ -292,7 +294,7 @@ class _Parser:
         found[name] = TensorInfo(name, type, ne, offset, nbytes, self.shard), self.position - 8
 
     def place(self, found: dict[str, tuple[TensorInfo, int]], alignment: int) -> dict[str, TensorInfo]:
-        """Count offsets from the beginning of the file, and make sure the tensors lie in it side by side."""
+        """Make offsets relative to the file's beginning; check that tensors lie in the file and do not overlap."""
         start = self.position + padding(self.position, alignment)
         if found and start > self.size:
             self.fail("truncated", f"the file ends before its tensors begin at byte {start}", "tensor data", self.size)

@@ -34,14 +34,14 @@ from ggplug.system.files import naming, open_regular
 class GGUFReader:
     """A GGUF model, mapped into memory read-only (``gguf_init_from_file``).
 
-    Of a split model, open the first file; the others are found beside it and opened too.
+    Of a split model, open the first file; the reader opens the others in the same folder.
 
-    Opening reads the header only, and checks all of it: see :mod:`ggplug.gguf.parse` for what is accepted.  The file
+    Opening reads the header only, and checks all of it: :mod:`ggplug.gguf.parse` says what is accepted.  The file
     must not be changed while it is open.
 
     Args:
         path: the file.
-        follow_splits: ``False`` opens one file of a split model, whichever, on its own.
+        follow_splits: ``False`` opens a single file of a split model, any of them.
 
     Raises:
         GGUFError: a file is malformed, truncated, of version 1, no regular file, or part of a split model that is not
@@ -128,9 +128,9 @@ class GGUFReader:
         return raw.reshape(*info.shape[:-1], info.type.row_bytes(info.ne[0]))
 
     def release(self, tensor: TensorInfo | str) -> None:
-        """Let go of the pages of a tensor that has been read; read again, they come from the file again.
+        """Release the pages of a tensor that was read; reading it again reads the file again.
 
-        Pages that it shares with its neighbours are kept.
+        Pages that also hold bytes of other tensors are kept.
         """
         if not hasattr(memory_map, "MADV_DONTNEED"):
             return
@@ -143,12 +143,12 @@ class GGUFReader:
     # -- life --------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of the files.  A map goes away once no view of it is left."""
+        """Close the files.  The map of a file is freed when no view of it is left."""
         if not self._maps:
             return
         self._header.metadata.detach(self._header.size)
         for opened in self._maps:
-            # Where views of it exist, the map goes away with the last of them.
+            # Where views of the map exist, it is freed with the last of them.
             with contextlib.suppress(BufferError):
                 opened.close()
         self._maps = []
@@ -180,15 +180,15 @@ class GGUFReader:
             raise _split_error(
                 self.path,
                 SPLIT_COUNT_KEY,
-                f"this is one of {count} files, but it is not called NAME-00001-of-{count:05d}.gguf, so the others "
-                "cannot be found",
-                remedy="give the files their original names, or open this one with follow_splits=False",
+                f"the file is one of {count} files of a model; its name is not NAME-00001-of-{count:05d}.gguf, so the "
+                "others cannot be found",
+                remedy="rename the files to their original names, or open this one with follow_splits=False",
             )
         if number != 0:
             raise _split_error(
                 self.path,
                 SPLIT_NO_KEY,
-                f"this is file {number + 1} of {count}",
+                f"the file is number {number + 1} of {count} of a split model",
                 remedy=f"open the first one, {first}, or this one with follow_splits=False",
             )
         paths = [self.path]

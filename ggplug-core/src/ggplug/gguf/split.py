@@ -1,4 +1,4 @@
-"""Models in several files: how the files are called.
+"""Models in several files: the names of the files.
 
 The files of a split model are ``NAME-00001-of-00003.gguf`` and so on (``llama_split_path``).  Each is a GGUF
 file of its own with its own tensors; the first also holds the model's metadata.
@@ -18,7 +18,7 @@ def shard_path(path: Path, index: int, count: int) -> Path:
 
 
 def sibling_path(path: Path, index: int, count: int) -> Path | None:
-    """The name of file ``index`` (from 0) beside the shard ``path``; ``None`` if that is not called like one."""
+    """The path of file ``index`` (from 0) of the model of the file ``path``; ``None`` if it is not named so."""
     match = _SHARD_NAME.fullmatch(path.name)
     if match is None or int(match["count"]) != count:
         return None

@@ -1,4 +1,4 @@
-"""Metadata values as bytes: which GGUF type a Python value gets, and its encoding."""
+"""Encodes metadata values: the GGUF type of a Python value, and its bytes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _OF_DTYPE = {dtype: type for type, dtype in SCALAR_DTYPES.items()}
 
 
 def infer_types(key: str, value: Any) -> Types:
-    """The types of ``value``, as in ``GGUFReader.metadata_types``.
+    """The GGUF types of ``value``, as in ``GGUFReader.metadata_types``.
 
-    NumPy values keep their dtype.  Of Python's own: bool is BOOL, str STRING, float FLOAT32; int is UINT32, or where
-    it does not fit INT32, UINT64, INT64; ``bytes`` an array of UINT8.  A list or tuple is an array of one such type
-    that fits all items, of INT32 for small integers (these are the types that model files use).
+    NumPy values keep their dtype.  Of Python's own: bool is BOOL, str STRING, float FLOAT32; int is the first of
+    UINT32, INT32, UINT64, INT64 that holds it; ``bytes`` is an array of UINT8.  A list or tuple is an array of the type
+    that holds all items, INT32 for small integers.  These are the types that model files use.
 
     Raises:
-        ParameterError: there is no such type, or not one for all items, or no item to tell it.
+        ParameterError: GGUF has no type for the value, or no single one for all items, or the list is empty.
     """
     if isinstance(value, str):
         return (ValueType.STRING,)
@@ -65,7 +65,7 @@ def _of_integers(key: str, low: int, high: int, small: ValueType) -> ValueType:
 
 def _of_items(key: str, items: Sequence[Any]) -> Types:
     if not items:
-        raise ParameterError(f"{key}: an empty list does not tell its item type", remedy="pass type=(ARRAY, item type)")
+        raise ParameterError(f"{key}: the item type of an empty list is unknown", remedy="pass type=(ARRAY, item type)")
     if all(isinstance(item, str) for item in items):
         return (ValueType.STRING,)
     if all(type(item) is int for item in items):
@@ -79,7 +79,7 @@ def _of_items(key: str, items: Sequence[Any]) -> Types:
 
 
 def encode_value(key: str, value: Any, types: Types, order: Order) -> bytes:
-    """A value's bytes after its type: what :class:`~ggplug.gguf.metadata.Metadata` decodes.
+    """The bytes of a value, without its type, which :class:`~ggplug.gguf.metadata.Metadata` decodes.
 
     Raises:
         ParameterError: the value is not of these types, or does not fit in them.
@@ -123,25 +123,25 @@ def _encode_scalar(value: Any, type: ValueType, order: Order) -> bytes:
 
 def _encode_scalars(value: Any, type: ValueType, order: Order) -> bytes:
     dtype = SCALAR_DTYPES[type]
-    given = np.frombuffer(value, np.uint8) if isinstance(value, bytes | bytearray | memoryview) else np.asarray(value)
-    if given.ndim != 1 or given.dtype.kind not in "biuf":
-        if given.size or given.ndim != 1:
+    array = np.frombuffer(value, np.uint8) if isinstance(value, bytes | bytearray | memoryview) else np.asarray(value)
+    if array.ndim != 1 or array.dtype.kind not in "biuf":
+        if array.size or array.ndim != 1:
             raise ParameterError(f"{_short(value)} is no array of {type.name}", got=value, wanted=type)
-        given = given.astype(dtype)
-    if given.size and not _fits(given, dtype):
+        array = array.astype(dtype)
+    if array.size and not _fits(array, dtype):
         raise ParameterError(f"some values of {_short(value)} are no {type.name}", got=value, wanted=type)
     with np.errstate(over="ignore", invalid="ignore"):
-        return given.astype(dtype.newbyteorder(order)).tobytes()
+        return array.astype(dtype.newbyteorder(order)).tobytes()
 
 
-def _fits(given: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
-    kind = str(given.dtype.kind)
+def _fits(value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
+    kind = str(value.dtype.kind)
     if dtype.kind == "f":
         return kind != "b"
     if dtype.kind == "b" or kind not in "iu":
         return kind == str(dtype.kind)
     limits = np.iinfo(dtype)
-    return limits.min <= int(given.min()) and int(given.max()) <= limits.max
+    return limits.min <= int(value.min()) and int(value.max()) <= limits.max
 
 
 def encode_string(text: Any, order: Order) -> bytes:

@@ -40,8 +40,8 @@ from ggplug.system.files import NewFile, naming
 from ggplug.types import Type
 from ggplug.values.geometry import is_possible
 
-#: A tensor's bytes: an array, anything with the buffer protocol, or a function that returns one of these, or an
-#: list or iterator of such pieces, when the tensor is written.
+#: A tensor's bytes: an array, anything with the buffer protocol, or a function that is called when the tensor is
+#: written and returns one of these, or a list or iterator of them.
 TensorData: TypeAlias = Any
 
 _PLAIN = {t.dtype: t for t in types.TYPES if not t.is_quantized and t is not types.BF16}
@@ -64,12 +64,12 @@ class _Shard:
 
 
 class GGUFWriter:
-    """Writes a model to ``path``, all of it or nothing.
+    """Writes a model to ``path``, completely or not at all.
 
-    The files are written under temporary names in the same folder and take their names when they are complete, so a
-    reader never sees half a model, and a failure leaves what was there before; see
-    :class:`ggplug.system.files.NewFile`, also for what becomes of links.  As a context manager it writes at the end of
-    the block, unless the block failed::
+    The files are written under temporary names in the same folder and renamed when they are complete, so a reader never
+    sees half a model, and a failure leaves an existing file as it was; :class:`ggplug.system.files.NewFile` says what
+    happens to symbolic links.  As a context manager the writer writes at the end of the block, unless the block
+    raised::
 
         with GGUFWriter("model.gguf", arch="llama") as writer:
             writer.add("llama.block_count", 12)
@@ -81,8 +81,8 @@ class GGUFWriter:
         endian: byte order of everything in the file.
         alignment: of the tensors, in bytes; a power of two.  Written as ``general.alignment`` unless it is 32.
         version: 2 or 3; they differ in the number only.
-        split_max_tensors: begin another file after so many tensors; 0 for one file.
-        split_max_size: begin another file before the tensors of one exceed so many bytes; 0 for one file.
+        split_max_tensors: maximal number of tensors in a file; 0 means one file for all.
+        split_max_size: maximal number of tensor bytes in a file; 0 means one file for all.
 
     Raises:
         ParameterError: an argument is out of range.
@@ -125,7 +125,7 @@ class GGUFWriter:
     # -- metadata ----------------------------------------------------------------------------------
 
     def add(self, key: str, value: Any, type: ValueType | Sequence[ValueType] | None = None) -> None:
-        """Add a metadata pair; a key that is there already gets the new value.
+        """Add a metadata pair, or replace the value of a key.
 
         Args:
             key: dotted lower-case words by convention.
@@ -140,7 +140,7 @@ class GGUFWriter:
             raise ParameterError("a metadata key cannot be empty", got=key)
         if key in _SPLIT_KEYS:
             remedy = "pass split_max_tensors or split_max_size"
-            raise ParameterError(f"{key} is written by itself", got=key, remedy=remedy)
+            raise ParameterError(f"the writer sets {key} itself", got=key, remedy=remedy)
         chosen = infer_types(key, value) if type is None else (type,) if isinstance(type, ValueType) else tuple(type)
         if key == ALIGNMENT_KEY:
             if value != self.alignment:
@@ -150,7 +150,7 @@ class GGUFWriter:
         self._pairs[key] = self._pair(key, value, chosen)
 
     def add_metadata_of(self, reader: GGUFReader, without: Container[str] = ()) -> None:
-        """Add all pairs of an open file with their types, except those of the file itself (alignment, split)."""
+        """Add all pairs of an open file with their types, except those on the file itself (alignment, split)."""
         for key, value_types in reader.metadata_types.items():
             if key != ALIGNMENT_KEY and key not in _SPLIT_KEYS and key not in without:
                 self.add(key, reader.metadata[key], value_types)
@@ -168,10 +168,10 @@ class GGUFWriter:
 
         Args:
             name: unique, at most 63 bytes of UTF-8.
-            data: the values or the encoded bytes, in the host's byte order.  An array of a plain type needs nothing
-                else.  With ``type`` and ``ne``: its bytes, as an array or anything with the buffer protocol, or a
-                function without arguments that returns such bytes, or a list or iterator of pieces of them; it is
-                called when the tensor is written.  With ``type`` alone: uint8 [..., row bytes].
+            data: the values or the encoded bytes, in the host's byte order.  For an array of a plain type, ``type`` and
+                ``ne`` are not needed.  With ``type`` and ``ne``: the bytes, as an array or anything with the buffer
+                protocol, or a function without arguments, called when the tensor is written, that returns such bytes
+                or a list or iterator of parts of them.  With ``type`` only: uint8 [..., row bytes].
             type: the GGML type.
             ne: extents, innermost first.
 
@@ -183,21 +183,21 @@ class GGUFWriter:
         if len(name.encode()) > MAX_NAME_BYTES:
             raise ParameterError(f"the tensor name {name!r} is longer than {MAX_NAME_BYTES} bytes", got=name)
         if name in self._tensors:
-            raise ParameterError(f"there is a tensor {name!r} already", got=name)
+            raise ParameterError(f"the writer already has a tensor {name!r}", got=name)
         kind = None if type is None else types.as_type(type)
         if ne is None:
             kind, extents = _describe(name, data, kind)
         elif kind is None:
-            raise ParameterError(f"tensor {name}: ne is given, but no type", got=ne)
+            raise ParameterError(f"tensor {name}: ne needs a type", got=ne)
         else:
             extents = tuple(int(extent) for extent in ne)
         if len(extents) > MAX_RANK or any(extent < 0 for extent in extents):
-            raise ParameterError(f"tensor {name}: ne {extents} is not up to {MAX_RANK} extents", got=extents)
+            raise ParameterError(f"tensor {name}: ne must be 0 to {MAX_RANK} extents, got {extents}", got=extents)
         if not is_possible(extents):
-            raise ParameterError(f"tensor {name}: ne {extents} is impossible", got=extents)
+            raise ParameterError(f"tensor {name}: ne {extents} has too many elements", got=extents)
         nbytes = int(np.prod(extents[1:], dtype=object)) * kind.row_bytes(extents[0] if extents else 1)
         if not callable(data) and (got := _bytes(data).size) != nbytes:
-            message = f"tensor {name}: {kind.name} {extents} has {nbytes} bytes, not {got}"
+            message = f"tensor {name}: {kind.name} {extents} has {nbytes} bytes, got {got}"
             raise ShapeError(message, got=got, wanted=nbytes)
         self._tensors[name] = _Tensor(name, kind, extents, nbytes, data)
 
@@ -210,7 +210,7 @@ class GGUFWriter:
             progress: called with (tensor bytes written, all tensor bytes) after each tensor.
 
         Raises:
-            GGUFError: it has been written already, or a function gave the wrong number of bytes.
+            GGUFError: the model was written already, or a function returned the wrong number of bytes.
             FileKindError: the path names a device, a FIFO, a socket or a folder.
             OSError: the folder cannot be written to, or is full.
         """
@@ -295,7 +295,7 @@ class GGUFWriter:
             if is_foreign(self.endian):
                 if raw.size % tensor.type.block_bytes:
                     raise GGUFError(
-                        f"tensor {tensor.name}: a piece of {raw.size} bytes is not a whole number of "
+                        f"tensor {tensor.name}: a part of {raw.size} bytes is not a whole number of "
                         f"{tensor.type.name} blocks, so its byte order cannot be reversed",
                         path=self.path,
                         field=f"tensor {tensor.name}",
@@ -304,7 +304,7 @@ class GGUFWriter:
             self._put(target, raw.data)
         if written != tensor.nbytes:
             raise GGUFError(
-                f"tensor {tensor.name}: its function gave {written} bytes of {tensor.nbytes}",
+                f"tensor {tensor.name}: its function returned {written} bytes, not {tensor.nbytes}",
                 path=self.path,
                 field=f"tensor {tensor.name}",
                 got=written,
@@ -328,9 +328,9 @@ class GGUFWriter:
 
 
 def _describe(name: str, data: TensorData, type: Type | None) -> tuple[Type, tuple[int, ...]]:
-    """Type and extents of a tensor that is given as an array."""
+    """Type and extents of the tensor that an array holds."""
     if callable(data):
-        raise ParameterError(f"tensor {name}: a function needs type and ne beside it", got=data)
+        raise ParameterError(f"tensor {name}: data that is a function needs type and ne", got=data)
     array = np.asarray(data)
     if type is None or array.dtype != np.uint8:
         found = type if type is not None and type.dtype == array.dtype else None
@@ -347,7 +347,7 @@ def _describe(name: str, data: TensorData, type: Type | None) -> tuple[Type, tup
 
 
 def _pieces(data: TensorData) -> Iterator[Any]:
-    """The pieces that make up a tensor's bytes, one at a time."""
+    """The parts of a tensor's bytes, one at a time."""
     if callable(data):
         data = data()
     if isinstance(data, Iterator | list | tuple):
@@ -357,7 +357,7 @@ def _pieces(data: TensorData) -> Iterator[Any]:
 
 
 def _bytes(data: Any) -> npt.NDArray[np.uint8]:
-    """``data`` as one contiguous run of bytes in the host's byte order; a copy only where it is not that yet."""
+    """``data`` as contiguous bytes in the host's byte order; copied only if it is not in that form."""
     if not isinstance(data, np.ndarray):
         try:
             data = np.asarray(memoryview(data))

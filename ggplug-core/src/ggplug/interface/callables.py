@@ -13,40 +13,40 @@ from ggplug.ops.custom import PythonCall
 from ggplug.values.described import Named
 
 
-class _Shown:
-    """Shows an array's memory to a function, which may keep it: the memory lives on when its buffer is freed.
+class _Exported:
+    """Exports an array's memory to a Python function, which may keep it: the memory outlives its buffer.
 
-    ``read_only``: for good; of an array NumPy lets anybody take the flag back.
+    ``read_only``: the exported memory cannot be made writable again, unlike a read-only NumPy array.
     """
 
     def __init__(self, array: npt.NDArray[Any], memory: object, *, read_only: bool) -> None:
-        shown = array.__array_interface__
-        self.__array_interface__ = {**shown, "data": (shown["data"][0], read_only)}
+        own = array.__array_interface__
+        self.__array_interface__ = {**own, "data": (own["data"][0], read_only)}
         self._kept = array, memory
 
 
-def _shown(operand: Operand, *, read_only: bool = True) -> npt.NDArray[Any]:
-    """An operand's memory; a copy of it where nothing keeps that alive behind the buffer."""
+def _exported(operand: Operand, *, read_only: bool = True) -> npt.NDArray[Any]:
+    """An array over an operand's memory, or over a copy of it if the memory does not outlive its buffer."""
     array, memory = operand.array(), operand.buffer.keeper
-    return np.asarray(_Shown(array.copy() if memory is None else array, memory, read_only=read_only))
+    return np.asarray(_Exported(array.copy() if memory is None else array, memory, read_only=read_only))
 
 
 def call_python(
     op: PythonCall, dst: Operand, *src: Operand | None, device: Named | None = None, n_threads: int = 1
 ) -> None:
-    """Calls the function of a node, which reads and writes the tensors' memory: see :mod:`ggplug.ops.custom`.
+    """Calls the Python function of a node with arrays over the tensors' memory: see :mod:`ggplug.ops.custom`.
 
     A device over host memory has it in its dictionary, ``kernels = {PythonCall: call_python}``.  ``n_threads``: of the
-    device, which bounds the number of parts.  The buffers must be claimed so that Python code may access them
-    (:func:`ggplug.sharing.using`).
+    device, the limit of the number of parts.  The caller has claimed the buffers in a way that lets Python code access
+    them (:func:`ggplug.sharing.using`).
 
-    Raises ComputeError (of a MemoryError OutOfMemoryError) that names the node, with what the function raised as its
-    cause; KeyboardInterrupt and SystemExit go through as they are.
+    Raises ComputeError (for a MemoryError OutOfMemoryError) that names the node, with the function's error as its
+    cause; KeyboardInterrupt and SystemExit are not converted.
     """
-    sources = [_shown(operand) for operand in src if operand is not None]
-    result = _shown(dst, read_only=False)
+    sources = [_exported(operand) for operand in src if operand is not None]
+    result = _exported(dst, read_only=False)
     try:
-        # NaN, infinities and what overflows are values like others.
+        # NaN, infinities and overflows are valid results.
         with np.errstate(all="ignore"):
             op.run(result, sources, n_threads)
         if dst.buffer.keeper is None:

@@ -1,4 +1,4 @@
-"""The errors of nodes that could not be computed: failed kernels, devices without an answer, ids out of range."""
+"""The errors of nodes that could not be computed: failed kernels, invalid answers of devices, ids out of range."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.errors import ComputeError, GGPlugError, OutOfMemoryError, told
+from ggplug.errors import ComputeError, GGPlugError, OutOfMemoryError, in_one_line
 from ggplug.nodes.groups import Group
 from ggplug.tensor import Tensor
 from ggplug.values.described import Named
@@ -17,21 +17,21 @@ Asked = TypeVar("Asked", Tensor, Group)
 
 
 def first_out_of_range(node: Tensor, ids: npt.NDArray[Any]) -> tuple[int, int] | None:
-    """Of a node's ids, in NumPy order, the first that is out of range, and its number; None if there is none."""
+    """The first id of a node that is out of range, and its number in NumPy order; None if all are in range."""
     flat = ids.reshape(-1)
     outside = np.flatnonzero((flat < 0) | (flat >= limit_of_ids(node)))
     return (int(flat[outside[0]]), int(outside[0])) if outside.size else None
 
 
 def limit_of_ids(node: Tensor) -> int:
-    """What the ids of a node have to stay below."""
+    """The number that every id of a node must be less than."""
     assert node.op is not None
     assert node.op.indexes is not None
     return _indexed(node).ne[node.op.indexes.dim]
 
 
 def _indexed(node: Tensor) -> Tensor:
-    """What a node's ids choose from: a source, or the result."""
+    """The tensor whose elements a node's ids choose: a source, or the result."""
     assert node.op is not None
     assert node.op.indexes is not None
     of = node.op.indexes.of
@@ -41,22 +41,22 @@ def _indexed(node: Tensor) -> Tensor:
 
 
 def id_out_of_range(device: Named, node: Tensor, got: int, number: int | None = None) -> ComputeError:
-    """The error of a node that was given the id ``got``; its op says what the ids choose from (``Op.indexes``).
+    """The error of a node whose id ``got`` is out of range.
 
     ``number``: how many ids of the node come before it, in NumPy order, if that is known.  Fields of the error:
-    ``tensor`` (the node), ``got``, ``wanted`` (the limit), ``ids`` and ``indexed`` (the tensors), and ``position``: the
-    index of the id in ``ids``, or None.
+    ``tensor`` (the node), ``got``, ``wanted`` (the limit), ``ids`` and ``indexed`` (the tensors of the ids, and of the
+    elements that they choose), and ``position``: the index of the id in ``ids``, or None.
     """
     op = node.op
     assert op is not None
     assert op.indexes is not None
     ids, of, dim = op.indexes
     limit = limit_of_ids(node)
-    given, indexed = node.src[ids], _indexed(node)
-    assert given is not None
+    ids_tensor, indexed = node.src[ids], _indexed(node)
+    assert ids_tensor is not None
     position = None
-    if number is not None and number < given.size:
-        position = tuple(map(int, np.unravel_index(number, given.shape)))
+    if number is not None and number < ids_tensor.size:
+        position = tuple(map(int, np.unravel_index(number, ids_tensor.shape)))
     at = "" if position is None else f" at {list(position)}"
     consequence = "that row was left out" if op.writes or of is None else "its row of the result is zeros"
     chosen = "the result" if of is None else _called(node, of)
@@ -69,14 +69,14 @@ def id_out_of_range(device: Named, node: Tensor, got: int, number: int | None = 
         tensor=node,
         got=got,
         wanted=limit,
-        ids=given,
+        ids=ids_tensor,
         indexed=indexed,
         position=position,
     )
 
 
 def _called(node: Tensor, source: int) -> str:
-    """A source by its name, or by that of the op's parameter."""
+    """The name of a source, or of the op's parameter if it has none."""
     tensor = node.src[source]
     assert tensor is not None
     assert node.op is not None
@@ -84,22 +84,22 @@ def _called(node: Tensor, source: int) -> str:
 
 
 def compute_error(device: Named | None, computed: Tensor | Group, error: BaseException) -> GGPlugError:
-    """The typed error for what a kernel raised: it names the node, or all nodes of a group.
+    """The typed error for an error of a kernel: it names the node, or all nodes of a group.
 
-    ``device``: None if a kernel that serves all devices does not know it.
+    ``device``: None where the kernel does not know its device.
     """
     node = computed.node if isinstance(computed, Group) else computed
     who = "a kernel" if device is None else device.name
     if isinstance(error, MemoryError):
-        what = f"{who} ran out of memory in {computed!r}: {told(error)}"
+        what = f"{who} ran out of memory in {computed!r}: {in_one_line(error)}"
         return OutOfMemoryError(what, device=device, op=node.op, tensor=node)
-    return ComputeError(f"{who} failed in {computed!r}: {told(error)}", device=device, op=node.op, tensor=node)
+    return ComputeError(f"{who} failed in {computed!r}: {in_one_line(error)}", device=device, op=node.op, tensor=node)
 
 
 def answer_of(device: Named, asked: Asked, question: Callable[[Asked], Any]) -> Any:
-    """What ``device.match`` says of a group, or ``device.supports_op`` of a node.
+    """The result of ``question``, which is ``device.match`` for a group or ``device.supports_op`` for a node.
 
-    Raises ComputeError if it raises anything but a GGPlugError, or returns None.
+    Raises ComputeError if the method raises anything but a GGPlugError, or returns None.
     """
     try:
         answer = question(asked)
@@ -110,7 +110,7 @@ def answer_of(device: Named, asked: Asked, question: Callable[[Asked], Any]) -> 
     if answer is None:
         node = asked.node if isinstance(asked, Group) else asked
         raise ComputeError(
-            f"{device.name} says nothing of {asked!r}: match() must return a kernel or a Decline",
+            f"{device.name} returned None for {asked!r}: match() must return a kernel or a Decline",
             device=device,
             op=node.op,
             tensor=node,

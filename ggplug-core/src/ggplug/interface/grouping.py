@@ -1,10 +1,10 @@
-"""Which nodes of a graph may be computed as a group, and why not.
+"""Finds the nodes of a graph that a device may compute as a group, and checks groups.
 
-A group runs at the place of its last node.  Then nothing that comes in between may depend on one of its nodes, or be
-overtaken by one; :mod:`ggplug.nodes.hazards` decides.  A result inside of a group is *inner*, that is, takes no memory
-and is not written, only if nothing else can need it: no node outside reads it or a view of it, it is no output, it does
-not leave its part of a graph, and it has no place of its own.  All other results are kept: the group's kernel writes
-them too.  (An op that writes into a result has a view of it as its own result, which is read or an output.)
+A group runs at the place of its last node.  So no node between its nodes may depend on one of them, or have to follow
+one; :mod:`ggplug.nodes.hazards` decides that.  A result of a group is *inner* (it takes no memory and is not written)
+only if nothing else can need it: no node outside of the group reads it or a view of it, it is no output, no other part
+of the graph needs it, and it is not persistent.  All other results are kept: the group's kernel writes them too.  (An
+op that writes into a result has a view of it as its own result, which is read or an output.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from itertools import pairwise
 from ggplug.errors import GraphError
 from ggplug.graph import Graph
 from ggplug.nodes.groups import UNGROUPED, Group, Groups, Missed
-from ggplug.nodes.hazards import Hazards
 from ggplug.patterns import Pattern, is_one_of
 from ggplug.tensor import Operation, Tensor
 from ggplug.types import TensorFlag
@@ -26,11 +25,11 @@ _OUTPUT = int(TensorFlag.OUTPUT)
 def form_groups(
     graph: Graph, patterns: Sequence[Pattern], declined: Callable[[Group], str | None], leaving: Collection[int] = ()
 ) -> Groups:
-    """The groups of a graph, or of a part of one, by a device's patterns.
+    """The groups of a graph, or of a part of one, that a device's patterns form.
 
-    From the last node to the first, each node ends the first pattern in the list that is found there, may be a group,
-    and is not declined; a node belongs to one group at most.  ``declined``: why the device does not compute a group, or
-    None.  ``leaving``: positions of results that are needed outside of the part.
+    From the last node to the first: of the patterns that end at the node, the first in the list that may be a group and
+    is not declined.  A node belongs to at most one group.  ``declined``: returns why the device does not compute a
+    group, or None.  ``leaving``: positions of results that are needed outside of the part.
     """
     uses = _Uses(graph, leaving=leaving)
     ending: dict[type[Operation], list[Pattern]] = {}
@@ -57,7 +56,7 @@ def form_groups(
                     inner.update(p for p, kept in zip(members, group.kept, strict=True) if not kept)
                     inplace[position] = tuple(graph.index[source] for source in pattern.inplace(names, group))
                     break
-                reason = reason or "the pattern has no names for what it found"
+                reason = reason or "the pattern found these nodes, but its names() returned None for the group"
                 reason = "; ".join([*uses.why_kept_all(members), reason])
             missed.setdefault(position, Missed(members, pattern.name, reason))
     if not taken and not missed:
@@ -66,7 +65,7 @@ def form_groups(
         [taken[position] for position in graph.order if position in taken and taken[position][-1] == position],
         frozenset(inner),
         {position: sources for position, sources in inplace.items() if sources},
-        # Of a shorter group that was found instead the rest is alone, and that is why.
+        # If a shorter group was found, this is the reason why the other nodes are single.
         [each for _, each in sorted(missed.items()) if any(member not in taken for member in each.nodes)],
     )
 
@@ -76,18 +75,18 @@ def check_groups(
 ) -> None:
     """Raises GraphError, which names the rule and the nodes, unless a graph's nodes may be computed in these groups.
 
-    Whatever a device or a caller says of groups is asked this before it is used.  ``order``: positions of the nodes as
-    they will be computed, by default the graph's.  ``leaving``: as for :func:`form_groups`.  Costs nothing that counts
-    where these groups were asked last for a graph with the same signature.
+    Core checks all groups of devices and callers with it before they are used.  ``order``: positions of the nodes as
+    they will be computed, by default the graph's.  ``leaving``: as for :func:`form_groups`.  The check is skipped if
+    these groups were checked last for a graph with the same signature.
     """
     if groups is UNGROUPED:
         return
-    asked = graph.signature(), None if order is None else tuple(order), frozenset(leaving)
-    if groups.checked == asked:
+    checked = graph.signature(), None if order is None else tuple(order), frozenset(leaving)
+    if groups.checked == checked:
         return
     wrong = _misshapen(graph, groups)
     if wrong:
-        raise GraphError(f"these are no groups of {graph!r}: {wrong}", got=groups)
+        raise GraphError(f"invalid groups of {graph!r}: {wrong}", got=groups)
     seen: set[int] = set()
     if groups.members:
         uses = _Uses(graph, order=order, leaving=leaving)
@@ -99,30 +98,31 @@ def check_groups(
             seen.update(members)
     stray = sorted(groups.inner - seen)
     if stray:
-        raise GraphError(f"{_called(graph, stray[0])} is inside of no group", got=stray[0])
+        raise GraphError(f"{_called(graph, stray[0])} is marked as inner, but is in no group", got=stray[0])
     for position in groups.inplace.keys() - {members[-1] for members in groups.members}:
-        raise GraphError(f"{_called(graph, position)} is the result of no group, and lies on no source", got=position)
-    groups.checked = asked
+        node = _called(graph, position)
+        raise GraphError(f"inplace names {node}, which is not the last node of a group", got=position)
+    groups.checked = checked
 
 
 def _misshapen(graph: Graph, groups: Groups) -> str:
-    """What in groups is not of the kind that :class:`Groups` states; empty if all is."""
+    """Which field of groups has a type that :class:`Groups` does not allow; empty if none."""
 
     def whole(numbers: object) -> bool:
         return isinstance(numbers, tuple) and all(type(number) is int for number in numbers)
 
     for members in groups.members:
         if not whole(members):
-            return f"a group is a tuple of positions, got {members!r}"
+            return f"a group must be a tuple of positions, got {members!r}"
     if not isinstance(groups.inner, frozenset) or not whole(tuple(groups.inner)):
-        return f"inner results are a frozenset of positions, got {groups.inner!r}"
+        return f"inner must be a frozenset of positions, got {groups.inner!r}"
     for position, sources in groups.inplace.items():
         if type(position) is not int or not whole(sources):
-            return f"inplace has tuples of positions by position, got {position!r}: {sources!r}"
+            return f"inplace must map positions to tuples of positions, got {position!r}: {sources!r}"
     there = range(len(graph.tensors))
     for missed in groups.missed:
         if not (isinstance(missed, Missed) and whole(missed.nodes) and all(node in there for node in missed.nodes)):
-            return f"what was missed is a Missed with positions of nodes, got {missed!r}"
+            return f"missed must hold objects of class Missed with positions of nodes, got {missed!r}"
     return ""
 
 
@@ -131,7 +131,7 @@ def _called(graph: Graph, position: int) -> str:
 
 
 class _Free:
-    """The nodes that compute something and are in no group yet."""
+    """The nodes that compute something and are in no group so far."""
 
     def __init__(self, graph: Graph, taken: dict[int, tuple[int, ...]]) -> None:
         self._graph = graph
@@ -149,7 +149,7 @@ class _Free:
 def _candidates(
     graph: Graph, last: Tensor, patterns: Iterable[Pattern], free: _Free, uses: _Uses
 ) -> Iterable[tuple[Pattern, tuple[int, ...], Group]]:
-    """What could be a group that ends at a node: the pattern, positions of the nodes in order, and the group."""
+    """Possible groups that end at a node: the pattern, positions of the nodes in order, and the group."""
     for pattern in patterns:
         for found in pattern.find(last, free, uses.is_lone):
             members = tuple(sorted((graph.index[node] for node in found.nodes), key=uses.place.__getitem__))
@@ -160,9 +160,11 @@ def _candidates(
 
 
 class _Uses:
-    """Who needs which result of a graph, by position; ``place`` is that of each node in the order of computation."""
+    """The nodes that need each result of a graph, by position; ``place``: each node's number in the order."""
 
     def __init__(self, graph: Graph, *, order: Sequence[int] | None = None, leaving: Collection[int] = ()) -> None:
+        from ggplug.nodes.hazards import Hazards  # needed where nodes are grouped, and for nothing that imports this
+
         self.graph = graph
         self.order = graph.order if order is None else order
         self.place = {position: number for number, position in enumerate(self.order)}
@@ -178,7 +180,7 @@ class _Uses:
             if not graph.tensors[position].op.is_view:  # type: ignore[union-attr]
                 for root in {roots[source] for source in graph.sources[position] if source >= 0}:
                     self._readers.setdefault(root, []).append(position)
-        # A result that no node reads is there to be read in the end, and so is the root of such a view.
+        # A result that no node reads is for the caller, and so is the root of such a view.
         self._outputs.update(roots[position] for position in self.order if position not in used)
 
     def why_kept(self, position: int, members: Collection[int]) -> str:
@@ -194,36 +196,36 @@ class _Uses:
             return "has a place of its own"
         for reader in self._readers.get(position, ()):
             if reader not in members:
-                return f"is read by {self.graph.tensors[reader]!r}, too"
+                return f"is also read by {self.graph.tensors[reader]!r}"
         return ""
 
     def why_kept_all(self, members: tuple[int, ...]) -> list[str]:
-        """For each node but the last whose result has to be written, why."""
+        """For each node except the last whose result must be written, the reason."""
         found = ((self.graph.tensors[p], self.why_kept(p, members)) for p in members[:-1])
         return [f"{tensor!r} {why}" for tensor, why in found if why]
 
     def is_lone(self, tensor: Tensor) -> bool:
-        """Whether nothing but one node of the graph needs a result."""
+        """Whether one node of the graph needs a result, and nothing else does."""
         readers = self._readers.get(self.graph.index[tensor], ())
         return len(readers) == 1 and not self.why_kept(self.graph.index[tensor], readers)
 
     def misplaced(self, members: tuple[int, ...], seen: Collection[int]) -> str:
-        """Why positions are not those of nodes in order that are in no other group; empty if they are."""
+        """Why positions cannot be a group's: they must be nodes, in order, in no other group.  Empty if they can."""
         for position in members:
             if position not in self.place:
-                return f"position {position} is none of a node"
+                return f"position {position} is not that of a node"
             node = self.graph.tensors[position]
             if node.op.is_view or not node.size:  # type: ignore[union-attr]
                 return f"{node!r} computes nothing"
             if position in seen:
-                return f"{node!r} is in another group, too"
+                return f"{node!r} is also in another group"
         places = [self.place[position] for position in members]
         if len(members) < 2 or any(b <= a for a, b in pairwise(places)):
-            return "a group has two nodes or more, in the order in which they are computed"
+            return "a group must have two or more nodes, in the order in which they are computed"
         return ""
 
     def mistaken(self, members: tuple[int, ...], groups: Groups) -> str:
-        """What is wrong with what is said of the group's results: that they are inner, or may lie on a source."""
+        """What is wrong with the fields ``inner`` and ``inplace`` of the group's results; empty if nothing is."""
         graph = self.graph
         for position in members:
             if position in groups.inner:
@@ -233,7 +235,7 @@ class _Uses:
         read = {source for member in members for source in graph.sources[member] if source >= 0}
         for source in groups.inplace.get(members[-1], ()):
             if source not in read or graph.roots[source] in members:
-                return f"its result would lie on {_called(graph, source)}, which is none of its sources"
+                return f"its result would take the bytes of {_called(graph, source)}, which is not one of its sources"
         return ""
 
     def conflict(self, members: tuple[int, ...]) -> str:
@@ -244,13 +246,13 @@ class _Uses:
             for number, kind in self._hazards.between(self.place[member], end):
                 if self.order[number] not in members:
                     between, before = graph.tensors[self.order[number]], graph.tensors[member]
-                    return f"{between!r} comes in between, and has to follow {before!r}: {kind.value}"
+                    return f"{between!r} is computed in between and must follow {before!r}: {kind.value}"
         return self._overwritten(members)
 
     def _overwritten(self, members: tuple[int, ...]) -> str:
-        """Which bytes a group both reads and writes: its kernel may do that in any order.
+        """Why a group is refused that reads and writes the same bytes, in an order that is not defined; else empty.
 
-        By bytes, which are the same in a graph and in a part of it, where the root that joins others may be missing.
+        Compares byte ranges, which are the same in a graph and in a part of it that lacks a root that others share.
         """
         graph, hazards = self.graph, self._hazards
         for member in members:
@@ -267,9 +269,9 @@ class _Uses:
                     for which, source in enumerate(graph.sources[reader]):
                         if source < 0 or (reader == member and which in op.writes):
                             continue
-                        # A result that the group itself computes is not read from its bytes.
+                        # The kernel does not read results of its own group from memory.
                         computed = target == member and graph.roots[source] == member
                         if not computed and hazards.access(source).overlaps(written):
                             before, after = graph.tensors[graph.roots[source]], graph.tensors[member]
-                            return f"{after!r} writes into bytes of {before!r}, which the group reads, too"
+                            return f"{after!r} writes into bytes of {before!r}, which the group also reads"
         return ""

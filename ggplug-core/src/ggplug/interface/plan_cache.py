@@ -1,4 +1,4 @@
-"""The plans that a stream keeps: one for all equal graphs, bound to the places that the graph computed last has."""
+"""The plans that a stream keeps: one for all equal graphs, bound to the places of the graph that was computed last."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ggplug.nodes.groups import UNGROUPED, Groups
 
 
 class PlanCache:
-    """Plans by the structure of their graphs.  ``limit``: how many; the one used longest ago goes first."""
+    """Plans by the structure of their graphs.  ``limit``: how many; beyond it the least recently used plan is freed."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._plans: OrderedDict[Any, _Planned] = OrderedDict()
 
     def bound(self, graph: Graph, allocation: Places, make: Callable[[Graph, Groups], Plan]) -> Plan:
-        """The plan of a graph, or of an equal one, in the allocation's groups, bound to the graph's places in it.
+        """The plan for a graph and the allocation's groups, bound to the graph's places in the allocation.
 
-        ``make`` plans a graph whose like was not seen before.  Raises what it raises, and what binding raises.
+        ``make`` makes a plan if there is none for an equal graph.  Raises what ``make`` and binding raise.
         """
         groups = allocation.groups
         key: Any = graph.signature() if groups is UNGROUPED else (graph.signature(), groups)
@@ -46,7 +46,7 @@ class PlanCache:
         return len(self._plans)
 
     def free(self) -> None:
-        """Gives all plans back."""
+        """Frees all plans."""
         for planned in self._plans.values():
             planned.plan.free()
         self._plans.clear()

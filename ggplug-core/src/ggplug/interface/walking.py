@@ -1,10 +1,10 @@
-"""The plan of the smallest devices: one kernel call after the other, on host memory."""
+"""A plan for devices with a table of Python kernels: it calls them one after the other, on host memory."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,22 +20,22 @@ from ggplug.values.arrays import strided
 from ggplug.values.buffers import Buffer
 from ggplug.values.described import Named
 
+if TYPE_CHECKING:  # only annotations name them
 
-class Matching(Named, Protocol):
-    """A device as the plans see it that call its kernels: what it has for each group of a graph."""
+    class Matching(Named, Protocol):
+        """A device, as its plans use it: it gives the kernel of each group of a graph."""
 
-    def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]: ...
+        def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]: ...
 
+    class Stream(Protocol):
+        """A stream, as its plans use it."""
 
-class Stream(Protocol):
-    """A stream as its plans see it."""
-
-    @property
-    def device(self) -> Matching: ...
+        @property
+        def device(self) -> Matching: ...
 
 
 class Operand(NamedTuple):
-    """A tensor and its bytes, as :class:`WalkPlan` hands it to a kernel."""
+    """A tensor and its bytes, as :class:`WalkPlan` passes them to a kernel."""
 
     tensor: Tensor
     buffer: Buffer
@@ -57,12 +57,11 @@ class _Call(NamedTuple):
 
 
 class WalkPlan(Plan):
-    """Calls ``kernel(op, dst, *src)`` for node after node; views and empty tensors are skipped.
+    """Calls ``kernel(op, dst, *src)`` for each node; views and empty tensors are skipped.
 
     ``dst`` and ``src`` are :class:`Operand` (None for absent sources).  The kernel of a group of several nodes is
-    called as ``kernel(group, operands)``, with the operand of each tensor in ``group.operands``.  The plan of the
-    smallest backends.  Kernels of ops with ids write zeros (or nothing, where the op writes into a source) for those
-    out of range; the plan raises the error.
+    called as ``kernel(group, operands)``, with the operand of each tensor in ``group.operands``.  For ids out of range,
+    kernels write zeros (or nothing, where the op writes into a source); the plan raises the error.
     """
 
     def __init__(self, stream: Stream, graph: Graph, groups: Groups = UNGROUPED) -> None:
@@ -104,9 +103,9 @@ class WalkPlan(Plan):
         return times
 
     def _run(self, computed: Callable[[int], None]) -> None:
-        """Calls the kernels, and ``computed`` with each node's position; others leave the buffers alone meanwhile."""
+        """Calls the kernels, and ``computed`` with each node's position, while the buffers are claimed."""
         calls, buffers = self._bound
-        # NaN, infinities and what overflows are values like others: kernels that use NumPy need not silence it.
+        # NaN, infinities and overflows are valid results: kernels that use NumPy need not switch its warnings off.
         with using(buffers), np.errstate(all="ignore"):
             for buffer in buffers:
                 buffer.check_there()
@@ -121,7 +120,7 @@ class WalkPlan(Plan):
 def call_kernel(device: Named, kernel: Callable[..., None], group: Group, operands: Sequence[Operand | None]) -> None:
     """Calls a kernel as :class:`WalkPlan` does; then raises ComputeError if an id of a node is out of range.
 
-    ``operands``: those of ``group.operands``.  Raises what the kernel raised, as a typed error.
+    ``operands``: those of ``group.operands``.  Raises an error of the kernel as a typed error.
     """
     by_tensor = {operand.tensor: operand for operand in operands if operand is not None}
     try:

@@ -1,10 +1,10 @@
-"""Memory: who needs which bytes when, where they lie, and who gives them out.
+"""Memory: when bytes are needed, where they lie, and how they are allocated.
 
 =========================  =====================================================================================
 :mod:`.lifetimes`          from when to when bytes are needed; which results may take a source's place
-:mod:`.packing`            pieces with sizes and lifetimes in as little memory as possible
+:mod:`.packing`            items with sizes and lifetimes in as little memory as possible
 :mod:`.layout`             where the tensors of a graph will lie, before anything is allocated
-:mod:`.allocation`         where they lie: the answer that plans are bound to
+:mod:`.allocation`         the same in buffers: the places that plans are bound to
 :mod:`.runs`               one record of each computation: how far it got, what is pending, what failed
 :mod:`.graph_allocator`    memory for graphs, kept from one to the next (ggml_gallocr); poison
 :mod:`.tensor_allocator`   places for persistent tensors, one after another (ggml_tallocr)
@@ -18,7 +18,7 @@ from ggplug.memory.contexts import allocate, allocated_size
 from ggplug.memory.graph_allocator import GraphAllocator, allocate_graph, compute_poisoned
 from ggplug.memory.layout import PERSISTENT, Layout
 from ggplug.memory.lifetimes import Lifetimes, lifetimes
-from ggplug.memory.overlaps import Held, check_overlaps
+from ggplug.memory.overlaps import NeededBytes, check_overlaps
 from ggplug.memory.runs import Arena, Run
 from ggplug.memory.tensor_allocator import TensorAllocator, tensor_alloc, view_init
 from ggplug.nodes.hazards import Access, HazardKind, Hazards
@@ -31,9 +31,9 @@ __all__ = [
     "GraphAllocator",
     "HazardKind",
     "Hazards",
-    "Held",
     "Layout",
     "Lifetimes",
+    "NeededBytes",
     "Run",
     "TensorAllocator",
     "allocate",

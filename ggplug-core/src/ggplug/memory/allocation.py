@@ -1,4 +1,4 @@
-"""Where the tensors of a graph lie: the immutable answer of the graph allocator."""
+"""The places of a graph's tensors in buffers, as the graph allocator decided them."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Allocation:
     """Places of all tensors of a graph, and of every equal graph.
 
     By position in ``graph.tensors``: ``slots`` is an index into ``buffers``, PERSISTENT or NOWHERE; ``offsets`` are
-    bytes into that buffer, for persistent tensors bytes into their root.  ``layout`` knows when bytes are reused.
-    ``arena`` is shared by all allocations in the same memory.  ``groups``: which nodes are computed together here;
+    bytes into that buffer, for persistent tensors bytes into their root.  ``layout`` says when bytes are reused.
+    All allocations in the same memory share one ``arena``.  ``groups``: which nodes are computed together here;
     results inside of them may have the slot NOWHERE.
 
     Raises BufferUseError if a tensor would not lie inside of its buffer (of its root, if that is persistent), or at an
-    address that is no multiple of its type's alignment; ShapeError, TypeMismatchError for lists that are not the
-    graph's.  Two tensors may share bytes: see :mod:`.overlaps`.
+    address that is no multiple of its type's alignment; ShapeError, TypeMismatchError for lists that do not fit the
+    graph.  Two tensors may share bytes; :mod:`.overlaps` checks when.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Allocation:
         self.groups = groups
         self.arena = arena if arena is not None else Arena()
         self._work: Work | None = None
-        """That of the last run in these places."""
+        """The graph of the last run in these places."""
         self.unplaced: list[int] = [] if graph.positions is not None else self._leafs(graph)
-        """Positions of leafs that lie here: the caller sets them before computing (none for parts)."""
+        """Positions of the leafs in these buffers, which the caller sets before computing (none for parts)."""
         self._placed = np.flatnonzero(self.slots >= 0)
         nowhere = np.flatnonzero(self.slots == NOWHERE)
         self._nowhere = frozenset(map(graph.roots.__getitem__, nowhere.tolist()))
@@ -87,14 +87,13 @@ class Allocation:
         self._written_own: list[int] = np.searchsorted(roots, self._written_roots).tolist()
         self._structure = graph.structure
         self._checked: tuple[Callable[[], Graph | None], int] = (lambda: None), 0
-        """The graph that was checked last, and the number of its revision then: one value, which is set when all of the
-        check is done."""
+        """The graph that was checked last and the number of its revision: one value, set at the end of the check."""
         self._inputs: list[tuple[int, Buffer, tuple[int, int]]] = [
             (position, self.buffers[self.slots[position]], (start, start + graph.tensors[position].nbytes))
             for position, start in zip(self.unplaced, self.offsets[self.unplaced].tolist(), strict=True)
             if self.slots[position] >= 0 and graph.tensors[position].nbytes
         ]
-        """The leafs that lie here, each with its buffer and its range there."""
+        """The leafs in these buffers, each with its buffer and its range there."""
         self._of_inputs: dict[Buffer, dict[int, int]] = {}
         for _, buffer, (start, end) in self._inputs:
             self._of_inputs.setdefault(buffer, {})[start] = end
@@ -103,12 +102,13 @@ class Allocation:
         """Raises unless every tensor lies inside of its buffer, or its root, at an address that its type allows."""
         for buffer in self.buffers:
             if not isinstance(buffer, Buffer):
-                raise TypeMismatchError(f"an allocation is made of buffers, got {buffer!r}", got=buffer)
+                raise TypeMismatchError(f"Allocation: buffers must hold Buffer objects, got {buffer!r}", got=buffer)
         unknown = np.flatnonzero((self.slots < NOWHERE) | (self.slots >= len(self.buffers)))
         if unknown.size:
             position = int(unknown[0])
             raise BufferUseError(
-                f"{graph.tensors[position]!r} has slot {self.slots[position]}, there are {len(self.buffers)} buffers",
+                f"the slot {self.slots[position]} of {graph.tensors[position]!r} is not one of the {len(self.buffers)} "
+                "buffers",
                 tensor=graph.tensors[position],
                 got=int(self.slots[position]),
                 wanted=len(self.buffers),
@@ -117,29 +117,29 @@ class Allocation:
             if self.buffers[slot].type.has_own_layout:
                 tensor = graph.tensors[int(np.flatnonzero(self.slots == slot)[0])]
                 raise BufferUseError(
-                    f"{tensor!r} would lie in {self.buffers[slot]!r}, which holds tensors that were placed there only",
+                    f"{tensor!r} would lie in {self.buffers[slot]!r}, whose own layout is for persistent tensors only",
                     tensor=tensor,
                     remedy="lay graphs out in the device's default memory",
                 )
-        bases, room = np.zeros(len(self.slots), np.int64), np.zeros(len(self.slots), np.int64)
+        bases, sizes = np.zeros(len(self.slots), np.int64), np.zeros(len(self.slots), np.int64)
         taken = nbytes.copy()
         if self._placed.size:
             slots = self.slots[self._placed]
             bases[self._placed] = np.array([buffer.address or 0 for buffer in self.buffers], np.int64)[slots]
-            room[self._placed] = np.array([buffer.size for buffer in self.buffers], np.int64)[slots]
+            sizes[self._placed] = np.array([buffer.size for buffer in self.buffers], np.int64)[slots]
             for slot in self._used:
                 kind = self.buffers[slot].type
                 if type(kind).alloc_size is not BufferType.alloc_size:
                     for position in np.flatnonzero(self.slots == slot).tolist():
                         if graph.roots[position] == position:
                             taken[position] = max(taken[position], kind.alloc_size(graph.tensors[position]))
-        room[self._own] = self._own_sizes[self._of_root]
+        sizes[self._own] = self._own_sizes[self._of_root]
         there = self.slots != NOWHERE
         alignments = np.fromiter(map(_alignment, graph.tensors), np.int64, len(graph.tensors))
-        outside = there & ((self.offsets < 0) | (self.offsets > room - taken))
-        # Only the low bits count, so a sum that wraps around is as good as any.
-        crooked = there & (nbytes > 0) & ((bases + self.offsets) & (alignments - 1) != 0)
-        wrong = np.flatnonzero(outside | crooked)
+        outside = there & ((self.offsets < 0) | (self.offsets > sizes - taken))
+        # Only the low bits are used, so overflow of the sum does not matter.
+        misaligned = there & (nbytes > 0) & ((bases + self.offsets) & (alignments - 1) != 0)
+        wrong = np.flatnonzero(outside | misaligned)
         if wrong.size:
             position = int(wrong[0])
             tensor, start, size = graph.tensors[position], int(self.offsets[position]), int(taken[position])
@@ -147,13 +147,14 @@ class Allocation:
             where = graph.tensors[graph.roots[position]] if slot == PERSISTENT else self.buffers[slot]
             if outside[position]:
                 raise BufferUseError(
-                    f"{tensor!r} would lie at bytes {start} to {start + size} of {where!r}, which has {room[position]}",
+                    f"{tensor!r} would lie at bytes {start} to {start + size} of {where!r}, which has "
+                    f"{sizes[position]}",
                     tensor=tensor,
                     got=start,
-                    wanted=int(room[position]) - size,
+                    wanted=int(sizes[position]) - size,
                 )
             raise BufferUseError(
-                f"{tensor!r} would lie at byte {start} of {where!r}; {tensor.type.name} needs a multiple of "
+                f"{tensor!r} would lie at byte {start} of {where!r}; {tensor.type.name} must lie at a multiple of "
                 f"{tensor.type.alignment}",
                 tensor=tensor,
                 got=start,
@@ -162,7 +163,7 @@ class Allocation:
 
     @property
     def lost(self) -> Mapping[int, int]:
-        """For tensors whose bytes are reused, by position, the number of the node that overwrites them."""
+        """For each tensor whose bytes are reused, by position, the number of the node that overwrites them."""
         return self.layout.lost if self.layout is not None else {}
 
     # -- places ------------------------------------------------------------------------------------
@@ -170,15 +171,15 @@ class Allocation:
     def check(self, graph: Graph, groups: Groups = UNGROUPED) -> None:
         """Raises unless a plan may be bound to ``graph`` in these places.
 
-        What is said of places when they are made holds for as long as they are used, so this asks for what may have
-        changed.  ``groups``: those that the plan computes; only results inside of them may be without bytes.  Raises
-        GraphError for a graph that is not equal to the one that this was made for, for nodes that cannot be a group
-        there as its tensors are marked and placed now, and for groups that the places were not chosen for (bytes that a
-        group reads until its end may be another tensor's by then); TensorStateError if a persistent tensor has no
-        place, or a result none that a plan without these groups would write; BufferUseError if a place is outside of
-        its buffer, if a buffer was freed, or if a node would write into memory that may not be written.
+        The constructor checked the places, so this checks only what may have changed since.  ``groups``: those that the
+        plan computes; only results inside of them may have no bytes.  Raises GraphError for a graph that is not equal
+        to the one of the allocation, for nodes that cannot be a group as the graph's tensors are marked and placed now,
+        and for groups that the places were not made for (bytes that a group reads until its end may belong to another
+        tensor by then); TensorStateError if a persistent tensor has no place, or a result that a plan with these groups
+        writes has none; BufferUseError if a place is outside of its buffer, if a buffer was freed, or if a node would
+        write into read-only memory.
 
-        Takes no Python call per tensor, and none that counts if nothing was placed, freed or marked since.
+        Makes no Python call per tensor, and only a few calls if nothing was placed, freed or marked since.
         """
         self._structure = graph.check_structure(self._structure, "the allocation")
         if self._nowhere and not self._nowhere <= groups.inner:
@@ -199,7 +200,7 @@ class Allocation:
             raise _no_bytes(roots[own.index(None)])
         for held in used.union(filter(None, own)):
             if held.freed:
-                raise BufferUseError(f"{held!r} holds tensors of this graph but was freed")
+                raise BufferUseError(f"{held!r}, which holds tensors of {graph!r}, was freed")
         starts = np.fromiter(map(_offset, roots), np.int64, len(roots))
         sizes = np.fromiter(map(_size, own), np.int64, len(roots))
         if ((starts < 0) | (starts > sizes - self._own_sizes)).any():
@@ -214,14 +215,14 @@ class Allocation:
         self._checked = weakref.ref(graph), now
 
     def _check_other(self, graph: Graph, groups: Groups) -> None:
-        """Raises GraphError unless these groups are among those that the places were chosen for."""
+        """Raises GraphError unless these groups are among those that the places were made for."""
         check_groups(graph, groups)
         for members in groups.members:
             inner = groups.inner.intersection(members)
             if members not in self.groups.members or not inner <= self.groups.inner:
                 named = ", ".join(repr(graph.tensors[position]) for position in members)
                 raise GraphError(
-                    f"{named} cannot be computed together in places that were chosen for other groups",
+                    f"{named} cannot be computed together: the allocation was made for other groups",
                     got=members,
                     remedy="allocate with the groups of the plan",
                 )
@@ -229,8 +230,8 @@ class Allocation:
     def check_set(self, graph: Graph) -> None:
         """Raises TensorStateError if a tensor that the graph reads was placed by an allocator and never set.
 
-        Persistent tensors that nodes write into count as set from then on.  Takes no Python call per tensor where all
-        of them were set.
+        Persistent tensors that nodes write into count as set from then on.  Makes no Python call per tensor if all of
+        them were set.
         """
         roots = list(map(graph.tensors.__getitem__, self._own_roots))
         own = list(map(_buffer, roots))
@@ -246,10 +247,10 @@ class Allocation:
             buffer.unset.pop(root.offset, None)
 
     def place(self, graph: Graph, position: int) -> tuple[Buffer, int]:
-        """``(buffer, offset)`` of the tensor at ``position``, which counts as set then: the caller may write there.
+        """``(buffer, offset)`` of the tensor at ``position``.  It counts as set then, since the caller may write there.
 
-        Raises TensorStateError if its root has no place; BufferUseError if a node writes it, and its memory may not be
-        written; GraphError for a graph that is not equal to the one that this was made for.
+        Raises TensorStateError if its root has no place; BufferUseError if a node writes it and its memory is
+        read-only; GraphError for a graph that is not equal to the one of the allocation.
         """
         self._structure = graph.check_structure(self._structure, "the allocation")
         buffer, offset = self.where(graph, position)
@@ -260,7 +261,7 @@ class Allocation:
         return buffer, offset
 
     def where(self, graph: Graph, position: int) -> tuple[Buffer, int]:
-        """As :meth:`place`, for what is read."""
+        """``(buffer, offset)`` of the tensor at ``position``, to read it; raises as :meth:`place`."""
         slot = int(self.slots[position])
         offset = int(self.offsets[position])
         if slot >= 0:
@@ -280,16 +281,16 @@ class Allocation:
             if root in members:
                 nodes = ", ".join(repr(graph.tensors[member]) for member in members)
                 return TensorStateError(
-                    f"{tensor!r} is computed inside of a group, {nodes}; its bytes are not kept",
+                    f"{tensor!r} has no bytes: it is computed inside of a group, {nodes}",
                     tensor=tensor,
                     remedy="mark it with set_output() before computing",
                 )
-        return TensorStateError(f"the bytes of {tensor!r} were not kept", tensor=tensor)
+        return TensorStateError(f"{tensor!r} has no bytes: they were not kept", tensor=tensor)
 
     def places(self, graph: Graph, groups: Groups = UNGROUPED) -> BufferOffsets:
         """All places at once, for plans on devices whose buffers are handles.
 
-        ``groups``: those that the plan computes; results inside of them have the number NOWHERE (-2).  Takes no Python
+        ``groups``: those that the plan computes; results inside of them have the number NOWHERE (-2).  Makes no Python
         call per tensor.  Raises as :meth:`check`.
         """
         self.check(graph, groups)
@@ -306,8 +307,8 @@ class Allocation:
     ) -> npt.NDArray[np.int64]:
         """Host addresses of all tensors, for plans that run on host memory.
 
-        ``held`` gets the buffers that the addresses lie in: the plan has to claim them, and to keep them alive, when it
-        computes.  ``groups``: those that the plan computes; results inside of them have the address 0.  Takes no Python
+        Adds the buffers of the addresses to ``held``: the plan claims them, and keeps them alive, while it computes.
+        ``groups``: those that the plan computes; results inside of them have the address 0.  Makes no Python
         call per tensor.  Raises as :meth:`check`, and BufferUseError if a buffer is not in host memory.
         """
         self.check(graph, groups)
@@ -339,7 +340,7 @@ class Allocation:
                     raise BufferUseError(
                         f"{tensor!r} lies in {buffer!r}, which is not host memory", tensor=tensor
                     ) from None
-            raise TensorStateError(f"another thread gives tensors of {graph!r} other places") from None
+            raise TensorStateError(f"another thread changed places of tensors of {graph!r} during this call") from None
         if held is not None:
             held |= buffers
         return addresses
@@ -349,21 +350,21 @@ class Allocation:
         return [position for position in positions if self.slots[position] != PERSISTENT]
 
     def used_buffers(self) -> set[Buffer]:
-        """Those of ``buffers`` in which tensors of the graph lie."""
+        """The ``buffers`` in which tensors of the graph lie."""
         return {self.buffers[slot] for slot in self._used}
 
     def persistent_buffers(self, graph: Graph) -> set[Buffer]:
-        """The buffers of the graph's persistent tensors.  Takes no Python call per tensor."""
+        """The buffers of the graph's persistent tensors.  Makes no Python call per tensor."""
         return set(map(_buffer, map(graph.tensors.__getitem__, self._own_roots)))
 
     def written_buffers(self, graph: Graph) -> set[Buffer]:
-        """The buffers that the graph's nodes write into.  Takes no Python call per tensor."""
+        """The buffers that the graph's nodes write into.  Makes no Python call per tensor."""
         found = set(map(self.buffers.__getitem__, self._written_slots))
         found.update(map(_buffer, map(graph.tensors.__getitem__, self._written_roots)))
         return found
 
     def _read_only(self, graph: Graph) -> BufferUseError:
-        """Which node writes what it may not."""
+        """The error for a node that would write into read-only memory."""
         for position in graph.order:
             node = graph.tensors[position]
             assert node.op is not None
@@ -375,35 +376,37 @@ class Allocation:
                 buffer, _ = self.where(graph, target)
                 if buffer.is_read_only:
                     return BufferUseError(
-                        f"{node!r} would write into {graph.tensors[target]!r} in {buffer!r}",
+                        f"{node!r} would write into {graph.tensors[target]!r} in {buffer!r}, which is read-only",
                         tensor=graph.tensors[target],
                         op=node.op,
                         remedy=COPY_FIRST,
                     )
-        return BufferUseError(f"{graph!r} would write into memory that may not be written", remedy=COPY_FIRST)
+        return BufferUseError(f"{graph!r} would write into read-only memory", remedy=COPY_FIRST)
 
     # -- computing ---------------------------------------------------------------------------------
 
     def prepare(self, graph: Graph, *, must_be_set: bool = False) -> None:
-        """Takes the memory over for ``graph``: its leafs can be set, what other graphs left here is gone.
+        """Reserves the memory for ``graph``: its leafs can be set, and results of other graphs in it are lost.
 
-        ``must_be_set``: :meth:`begin` refuses leafs that lie here and were not set since, as the scheduler wants it.
+        ``must_be_set``: :meth:`begin` raises if a leaf in these buffers was not set since; the scheduler uses it.
         """
         if self._work is not None:
             self._work.wait(self.arena, of_leafs=True)
         last = graph.run
         if must_be_set and (last is None or last.allocation is not self or not last.current):
-            # Else the inputs keep their values.
+            # Otherwise the inputs keep their values.
             for buffer, places in self._of_inputs.items():
                 buffer.unset.add(places)
         graph.run = run = Run(self)
         self._work = run.work
 
     def begin(self, graph: Graph) -> Run:
-        """Begins a computation of ``graph`` here: from now on results of earlier ones are gone.
+        """Begins a computation of ``graph`` in these places: results of earlier computations are lost.
 
-        What begins one calls its ``end`` or its ``fail``.  Raises BusyError if another thread is computing here, and
-        TensorStateError if a leaf that lies here has to be set and was not, since :meth:`prepare`.
+        The caller must call ``end`` or ``fail`` of the returned run, and then set its ``thread`` to 0.
+
+        Raises BusyError if another thread computes in these places, and TensorStateError if a leaf must be set and was
+        not set since :meth:`prepare`.
         """
         for buffer in self._of_inputs:
             if buffer.unset:
@@ -419,27 +422,32 @@ class Allocation:
                 raise TensorStateError(f"{leaf!r} has no value: set it before computing", tensor=leaf)
 
     def computed(self, graph: Graph, *pending: Pending, progress: int | None = None) -> None:
-        """Notes that ``graph`` was just computed here, by a plan: its results are read from this allocation.
+        """Records that a plan computed ``graph`` in these places: its results are read from this allocation.
 
-        ``pending``: streams that may still be at it.  ``progress``: how many nodes were computed, by default all.
+        ``pending``: streams that may still compute it.  ``progress``: number of computed nodes, by default all.
         """
-        self.begin(graph).end(*pending, progress=len(graph.nodes) if progress is None else progress)
+        run = self.begin(graph)
+        try:
+            run.end(*pending, progress=len(graph.nodes) if progress is None else progress)
+        finally:
+            run.thread = 0
 
 
 def _numbers(graph: Graph, values: Sequence[int] | npt.NDArray[Any], what: str) -> Numbers:
-    """One integer a tensor.  Raises ShapeError, TypeMismatchError."""
+    """An array of one integer for each tensor.  Raises ShapeError, TypeMismatchError."""
     try:
         found = np.asarray(values)
         if found.shape != (len(graph.tensors),):
             raise ShapeError(
-                f"{graph!r} has {len(graph.tensors)} tensors; {what} of shape {found.shape} are not one for each",
+                f"{what} must have one integer for each of the {len(graph.tensors)} tensors of {graph!r}, got shape "
+                f"{found.shape}",
                 got=found.shape,
                 wanted=(len(graph.tensors),),
             )
         if found.size and found.dtype.kind not in "iu":
             raise TypeMismatchError(f"{what} must be integers of 64 bits, got {found.dtype}", got=found.dtype)
         numbers = found.astype(np.int64)
-        numbers.flags.writeable = False  # what is checked here stays so
+        numbers.flags.writeable = False  # a caller cannot change what was checked
         return numbers
     except ValueError as error:
         if isinstance(error, ShapeError):

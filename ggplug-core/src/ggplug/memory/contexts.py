@@ -13,14 +13,14 @@ from ggplug.types import BufferUsage
 def allocate(
     context: Context, where: BufferType | Device | Backend, usage: BufferUsage = BufferUsage.ANY
 ) -> list[Buffer]:
-    """Gives every tensor of a context that has no place one in new buffers (ggml_backend_alloc_ctx_tensors_from_buft).
+    """Places all tensors of a context that have no place in new buffers (ggml_backend_alloc_ctx_tensors_from_buft).
 
-    ``where``: a buffer type, or a device or stream, whose default type is taken.  ``usage``: WEIGHTS makes the
-    scheduler compute where these tensors lie.  Takes several buffers where one would exceed the type's ``max_size``.
-    The context owns the buffers; they are returned, too.  Computing with a tensor before it was set, or a node
-    wrote into it, raises TensorStateError.
+    ``where``: a buffer type, or a device or stream, of which the default type is used.  ``usage``: with WEIGHTS the
+    scheduler computes nodes where these tensors lie.  Allocates several buffers if one would exceed the type's
+    ``max_size``.  The context owns the buffers, which are also returned.  Computing with a tensor that was neither set
+    nor written by a node raises TensorStateError.
 
-    Raises OutOfMemoryError; then no tensor was placed and no buffer is left.
+    Raises OutOfMemoryError; then no tensor was placed and no buffer stays allocated.
     """
     kind = buffer_type_of(where)
     buffers: list[Buffer] = []
@@ -49,23 +49,23 @@ def allocate(
 
 
 def allocated_size(context: Context, where: BufferType | Device | Backend) -> int:
-    """Bytes that :func:`allocate` would take, padding included (ggml_backend_alloc_ctx_tensors_from_buft_size)."""
+    """Bytes that :func:`allocate` would allocate, with padding (ggml_backend_alloc_ctx_tensors_from_buft_size)."""
     return sum(size for _, size in _groups(context, buffer_type_of(where)))
 
 
 def buffer_type_of(where: BufferType | Device | Backend) -> BufferType:
-    """The buffer type that a place stands for: itself, or a device's or stream's default one."""
+    """``where`` itself if it is a buffer type, or the default type of a device or stream."""
     if isinstance(where, BufferType):
         return where
     if isinstance(where, Backend):
         return where.device.buffer_type
     if isinstance(where, Device):
         return where.buffer_type
-    raise ParameterError(f"{where!r} is neither a buffer type nor a device nor a stream", got=type(where))
+    raise ParameterError(f"where must be a buffer type, a device or a stream, got {where!r}", got=type(where))
 
 
 def _groups(context: Context, kind: BufferType) -> list[tuple[list[Tensor], int]]:
-    """The tensors to place, buffer by buffer, with the bytes of each buffer."""
+    """For each buffer, the tensors to place in it and its bytes."""
     limit = kind.max_size
     groups: list[tuple[list[Tensor], int]] = []
     tensors: list[Tensor] = []
@@ -76,7 +76,7 @@ def _groups(context: Context, kind: BufferType) -> list[tuple[list[Tensor], int]
         size = aligned(kind.alloc_size(tensor), kind.alignment)
         if limit is not None and size > limit:
             raise OutOfMemoryError(
-                f"{tensor!r} takes {size} bytes, the largest buffer of {kind.name} has {limit}",
+                f"{tensor!r} takes {size} bytes, more than the largest buffer of {kind.name}, {limit} bytes",
                 device=kind.device,
                 tensor=tensor,
                 requested=size,

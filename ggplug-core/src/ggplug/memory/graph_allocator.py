@@ -1,7 +1,7 @@
 """The graph allocator: memory for a graph's intermediates, kept and reused from graph to graph (ggml_gallocr).
 
-It lays a graph out (:mod:`.layout`), makes sure that there are buffers large enough, and answers with an
-:class:`Allocation`.  Buffers only grow: reserve with the largest graph first, and nothing is allocated later.
+It lays a graph out (:mod:`.layout`), allocates larger buffers if they are needed, and returns an :class:`Allocation`.
+Buffers only grow: after a reservation for the largest graph, smaller ones allocate nothing.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from ggplug.sharing import alone, freeing
 from ggplug.types import BufferUsage
 
 POISON = 0xFF
-"""Fills bytes that no node may read: in floats of every type it is a NaN."""
+"""The byte that poison is filled with: floats of every type made of it are NaN."""
 
 
 class GraphAllocator:
     """Allocates graphs in one or several buffer types (ggml_gallocr_new, ggml_gallocr_new_n).
 
-    ``buffer_types``: what ``assignment`` numbers.  The same type may be given twice; its memory is then shared.
-    ``reuse=False`` gives each tensor bytes of its own, so that all intermediates can be read.  Used by one thread at
-    a time: a second one gets BusyError.
+    ``buffer_types``: ``assignment`` has indices into it.  If a type occurs twice, both share its memory.
+    ``reuse=False`` gives each tensor bytes of its own, so that all intermediates can be read.  For one thread at
+    a time: calls of another thread raise BusyError.
     """
 
     def __init__(self, buffer_types: BufferType | Sequence[BufferType], *, reuse: bool = True) -> None:
-        given = (buffer_types,) if isinstance(buffer_types, BufferType) else tuple(buffer_types)
-        if not given:
+        kinds = (buffer_types,) if isinstance(buffer_types, BufferType) else tuple(buffer_types)
+        if not kinds:
             raise ParameterError("a graph allocator needs at least one buffer type")
-        self.buffer_types = given
+        self.buffer_types = kinds
         self.reuse = reuse
         self.arena = Arena()
         self.generation = 0
-        """Counts changes of buffers: an allocation from an earlier generation has to be made anew with :meth:`bind`."""
-        self._memories = tuple(dict.fromkeys(given))
-        self._memory_of = tuple(self._memories.index(kind) for kind in given)
+        """Counts changes of buffers: an allocation of an earlier generation must be replaced by :meth:`bind`."""
+        self._memories = tuple(dict.fromkeys(kinds))
+        self._memory_of = tuple(self._memories.index(kind) for kind in kinds)
         self._buffers: list[list[Buffer]] = [[] for _ in self._memories]
         self._inside: list[list[Buffer]] = [[] for _ in self._memories]
-        """Memory for results inside of groups, where graphs that have groups are computed node by node."""
+        """Memory for the results inside of groups, for graphs with groups that are computed node by node."""
         self._retired: list[Buffer] = []
         self.freed = False
         self._entered_by = 0
@@ -66,11 +66,11 @@ class GraphAllocator:
     ) -> Layout:
         """Lays a graph out without allocating anything (ggml_gallocr_reserve_n_size).
 
-        :meth:`sizes` of the answer tells the bytes that it takes.
-        ``assignment``: for each root without a place, by position in ``graph.tensors``, a number in ``buffer_types``
-        (default 0).  ``order``: positions of the nodes as they will be computed.  ``extra``: further bytes that are
-        needed in the meantime; ``Request.memory`` is a number in ``buffer_types``, too.  ``groups``: which nodes will
-        be computed together, as ``device.groups(graph)`` says; with ``reuse=False`` none are, so that all intermediates
+        :meth:`sizes` of the layout gives the bytes that it needs.
+        ``assignment``: for each root without a place, by position in ``graph.tensors``, an index into ``buffer_types``
+        (default 0).  ``order``: positions of the nodes as they will be computed.  ``extra``: further bytes, each needed
+        while some nodes compute; ``Request.memory`` is an index into ``buffer_types`` too.  ``groups``: which nodes
+        will be computed together, by ``device.groups(graph)``; ignored with ``reuse=False``, so that all intermediates
         can be read.  Raises GraphError for nodes that cannot be a group, as
         :func:`~ggplug.interface.grouping.check_groups` does.
         """
@@ -93,8 +93,8 @@ class GraphAllocator:
     def sizes(self, layout: Layout | None = None) -> list[int]:
         """Bytes by buffer type (ggml_gallocr_get_buffer_size).
 
-        Those that a layout needs, or, without one, those that are allocated now.  A type that was given twice shows
-        its shared memory twice.
+        Those that a layout needs, or, without one, those that are allocated now.  The memory of a type that occurs
+        twice is counted for both.
         """
         if layout is not None:
             return [layout.size(memory) for memory in self._memory_of]
@@ -106,7 +106,7 @@ class GraphAllocator:
     def reserve(
         self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None, *, groups: Groups = UNGROUPED
     ) -> list[int]:
-        """Allocates what a graph needs, to be ready for all that need no more (ggml_gallocr_reserve).
+        """Allocates memory for a graph, so that graphs that need no more allocate nothing (ggml_gallocr_reserve).
 
         Returns the sizes by buffer type.  Raises OutOfMemoryError, and GraphError for a write that is not declared.
         """
@@ -120,8 +120,8 @@ class GraphAllocator:
     ) -> Allocation:
         """Gives all tensors of a graph a place (ggml_gallocr_alloc_graph); its leafs can be set after that.
 
-        What earlier graphs left in this allocator's memory is gone.  Allocates only if the buffers are too small.
-        ``groups``: which nodes ``compute`` shall compute together; results inside of them get no place.
+        Results of earlier graphs in this allocator's memory are lost.  Allocates only if the buffers are too small.
+        ``groups``: which nodes will be computed together; results inside of them get no place.
         Raises OutOfMemoryError, and GraphError for a write that is not declared, or for impossible groups.
         """
         Hazards(graph)
@@ -131,7 +131,7 @@ class GraphAllocator:
         return allocation
 
     def bind(self, layout: Layout, graph: Graph) -> Allocation:
-        """The allocation of a layout in the buffers as they are, or will have grown to be.  Raises OutOfMemoryError."""
+        """The allocation of a layout in the buffers, which grow if they are too small.  Raises OutOfMemoryError."""
         self.ensure(layout)
         return Allocation(
             graph,
@@ -144,15 +144,18 @@ class GraphAllocator:
         )
 
     def ensure(self, layout: Layout) -> None:
-        """Makes all buffers as large as a layout needs.
+        """Makes all buffers at least as large as a layout needs.
 
-        Raises OutOfMemoryError; then the buffers that were too small are gone.  Raises ParameterError for a layout that
-        another allocator made, with memories that this one does not have.
+        Raises OutOfMemoryError; then the buffers that were too small were freed.  Raises ParameterError for a layout of
+        another allocator that needs memories that this one does not have.
         """
         if self.freed:
             raise FreedError(f"{self!r} was freed", thing=self, remedy="make a new one")
         if any(memory >= len(self._memories) for memory, _ in layout.chunks):
-            raise ParameterError(f"the layout needs more kinds of memory than the {len(self._memories)} there are")
+            count = len(self._memories)
+            raise ParameterError(
+                f"the layout needs more memories than the {count} of {self!r}: lay the graph out with it"
+            )
         counts = [0] * len(self._memories)
         for memory, size in layout.chunks[: layout.inside]:
             number = counts[memory]
@@ -168,7 +171,7 @@ class GraphAllocator:
             self._grow_inside(memory, number, size)
 
     def _grow_inside(self, memory: int, number: int, size: int) -> None:
-        """Memory for results inside of groups.  Growing it moves nothing else, and ends no results."""
+        """Memory for results inside of groups.  Growing it moves no other tensor and loses no result."""
         buffers = self._inside[memory]
         if number < len(buffers) and buffers[number].size >= size and not buffers[number].freed:
             return
@@ -178,13 +181,13 @@ class GraphAllocator:
         buffers[number : number + 1] = [buffer]
 
     def _grow(self, memory: int, number: int, size: int) -> None:
-        # The old buffer goes first: memory for both at once may not be there.  All results in it end.
+        # The old buffer is freed first: there may be no memory for both.  All results in it are lost.
         self.arena.synchronize()
         self.arena.clear()
         self.generation += 1
         buffers = self._buffers[memory]
         if number < len(buffers):
-            # What comes after it in the list would get another number, so a failure leaves a shorter list.
+            # Later buffers in the list would get other numbers, so a failure leaves a shorter list.
             old = buffers[number:]
             del buffers[number:]
             sizes = [max(size, old[0].size), *(buffer.size for buffer in old[1:])]
@@ -201,11 +204,11 @@ class GraphAllocator:
         try:
             buffer.free()
         except BufferUseError:
-            # A zero-copy view exists: the memory stays until it is gone.
+            # A zero-copy view exists: the memory is freed when the view is deleted.
             self._retired.append(buffer)
 
     def chunks(self, layout: Layout) -> list[Buffer]:
-        """The buffer of each of a layout's slots.  The layout must have been ensured."""
+        """The buffer of each slot of a layout, after :meth:`ensure` with that layout."""
         found = []
         pieces = (layout.chunks[: layout.inside], self._buffers), (layout.chunks[layout.inside :], self._inside)
         for chunks, buffers in pieces:
@@ -225,10 +228,10 @@ class GraphAllocator:
 
     @alone
     def free(self) -> None:
-        """Gives all buffers back, after waiting for computations in them.
+        """Frees all buffers, after waiting for computations in them.
 
         Raises BufferUseError while zero-copy views of them exist, and BusyError if it is called from within such a
-        computation; then nothing is freed.  It allocates nothing afterwards: FreedError.
+        computation; then nothing is freed.  Later allocations raise FreedError.
         """
         self.arena.synchronize()
         with freeing(*self._held()):
@@ -250,7 +253,7 @@ class GraphAllocator:
 
 
 def allocate_graph(graph: Graph, buffer_type: BufferType) -> Allocation:
-    """Memory for all tensors of one graph in one buffer type, in an allocator of its own."""
+    """Allocates all tensors of one graph in one buffer type, by an allocator that is used for this graph only."""
     return GraphAllocator(buffer_type).allocate(graph)
 
 
@@ -258,11 +261,11 @@ def allocate_graph(graph: Graph, buffer_type: BufferType) -> Allocation:
 
 
 Poison = Literal["", "nodes", "groups"]
-"""How bytes are filled that no node may read: not at all; node by node; or between the groups that devices form."""
+"""When bytes that no node may read are filled with poison: never, after each node, or after each group."""
 
 
 def poison_mode(wanted: bool | str | None = None) -> Poison:
-    """The mode that a caller wants, or with None the environment: ``GGPLUG_POISON``, ``nodes`` (or 1) or ``groups``.
+    """The mode for ``wanted``, or with None for the variable ``GGPLUG_POISON``: ``nodes`` (or 1) or ``groups``.
 
     Raises ParameterError for anything else.
     """
@@ -277,12 +280,12 @@ def poison_mode(wanted: bool | str | None = None) -> Poison:
         "groups": "groups",
     }
     if named not in modes:
-        raise ParameterError(f"poison is 'nodes' or 'groups', got {named!r}", got=named)
+        raise ParameterError(f"poison must be 'nodes' or 'groups', got {named!r}", got=named)
     return modes[named]
 
 
 def poison_before(layout: Layout, buffers: Sequence[Buffer]) -> None:
-    """Fills all bytes of a layout's buffers, leafs left out: a node that reads what was not computed finds NaNs."""
+    """Fills all bytes of a layout's buffers except leafs with NaN, so that reads of values not computed yet show up."""
     kept: dict[int, list[Range]] = {}
     for leaf in layout.leafs:
         kept.setdefault(leaf.slot, []).append(leaf)
@@ -297,7 +300,7 @@ def poison_before(layout: Layout, buffers: Sequence[Buffer]) -> None:
 
 
 def poison_after(layout: Layout, buffers: Sequence[Buffer], number: int) -> None:
-    """Fills the bytes that no node needs after node ``number``: one that reads them later finds NaNs."""
+    """Fills the bytes that no node needs after node ``number`` with NaN, so that later reads of them show up."""
     for slot, offset, size in layout.dying.get(number, ()):
         buffers[slot].memset(offset, size, POISON)
 
@@ -305,21 +308,23 @@ def poison_after(layout: Layout, buffers: Sequence[Buffer], number: int) -> None
 def compute_poisoned(stream: Backend, graph: Graph, allocation: Allocation) -> None:
     """Computes group by group, and poisons each tensor's bytes as soon as no node needs them.
 
-    The groups are the allocation's: without any, it goes node by node.  Slow; for finding reads of memory that was
-    reused.  Results are those of ``stream.compute`` if all is well.
+    Uses the groups of the allocation; without groups it computes node by node.  Slow; finds reads of memory that was
+    reused.  If there are none, the results are those of ``stream.compute``.
     """
     layout = allocation.layout
     if layout is None:
-        raise ParameterError("only allocations of a graph allocator know which bytes are needed when")
+        raise ParameterError("compute_poisoned needs an allocation of a graph allocator, which has a layout")
     allocation.check(graph, allocation.groups)
     run = allocation.begin(graph)
     try:
         poison_before(layout, allocation.buffers)
         _poisoned(stream, graph, allocation, layout)
+        run.end(stream, progress=len(graph.nodes))
     except BaseException as error:
         run.fail(error, stream)
         raise
-    run.end(stream, progress=len(graph.nodes))
+    finally:
+        run.thread = 0
 
 
 def _poisoned(stream: Backend, graph: Graph, allocation: Allocation, layout: Layout) -> None:
@@ -331,7 +336,7 @@ def _poisoned(stream: Backend, graph: Graph, allocation: Allocation, layout: Lay
 
 
 def piece(graph: Graph, nodes: Collection[int]) -> Graph:
-    """The part of a graph with these nodes, by position; of views those that are read inside of a group come along."""
+    """The part of a graph with these nodes, by position, and with the views that nodes of a group read."""
     computing = {position for position in nodes if not graph.tensors[position].op.is_view}  # type: ignore[union-attr]
     read = {source for position in computing for source in graph.sources[position]}
     first, last = min(nodes, default=0), max(nodes, default=-1)
@@ -344,7 +349,7 @@ def piece(graph: Graph, nodes: Collection[int]) -> Graph:
 
 
 def compute_piece(stream: Backend, part: Graph, allocation: Allocation, groups: Groups) -> None:
-    """Computes a part of a graph in the places of the whole, in those of these groups that are in it, and waits."""
+    """Computes a part of a graph in the places of the whole graph, with the groups that lie in the part, and waits."""
     at, mine = part.positions, groups.within(part)
     here = Allocation(part, allocation.buffers, allocation.slots[at], allocation.offsets[at], groups=mine)
     plan = stream.plan(part, mine)

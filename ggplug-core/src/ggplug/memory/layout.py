@@ -1,6 +1,6 @@
-"""Where each tensor of a graph will lie in its buffers.
+"""Layouts: the slot and the offset of each tensor of a graph.
 
-Decided once for all equal graphs, before any byte is allocated.
+A layout is made once for all equal graphs, before memory is allocated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ggplug.backend import BufferType
 from ggplug.errors import OutOfMemoryError
 from ggplug.graph import Graph
 from ggplug.memory.lifetimes import BEFORE, Lifetimes, in_place, lifetimes
-from ggplug.memory.packing import Piece, pack
+from ggplug.memory.packing import Item, pack
 from ggplug.nodes.groups import UNGROUPED, Groups
 
 _view_offset = attrgetter("view_offset")
@@ -27,13 +27,13 @@ PERSISTENT = -1
 """Slot of a tensor that has, or whose root has, a place of its own."""
 
 NOWHERE = -2
-"""Slot of a tensor without bytes: a result inside of a group, which can be neither read nor computed alone."""
+"""Slot of a tensor without bytes: an inner result of a group, which cannot be read, or computed as a single node."""
 
 
 class Request(NamedTuple):
-    """Bytes beyond those of the tensors: ``size`` bytes in a memory while nodes ``first`` to ``last`` compute.
+    """Bytes that are not a tensor's: ``size`` bytes in a memory while nodes ``first`` to ``last`` compute.
 
-    ``what`` names it in error messages.
+    ``what`` names them in error messages.
     """
 
     memory: int
@@ -44,7 +44,7 @@ class Request(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A buffer that is needed: ``size`` bytes of the memory with this number."""
+    """A buffer that a layout needs: ``size`` bytes of the memory with this number."""
 
     memory: int
     size: int
@@ -59,7 +59,7 @@ class Range(NamedTuple):
 
 
 class Storage(NamedTuple):
-    """A range and the roots that lie in it one after the other, each in the place of the one before."""
+    """A range, and the roots that use it one after the other."""
 
     range: Range
     first: int
@@ -68,15 +68,15 @@ class Storage(NamedTuple):
 
 
 class Layout:
-    """The answer of :func:`lay_out`: slots and offsets by position, and the buffers that they need.
+    """The result of :func:`lay_out`: slots and offsets by position, and the buffers that they need.
 
     ``slots`` is an index into ``chunks``, PERSISTENT, or, inside of ``groups``, NOWHERE; ``offsets`` are bytes into
-    that chunk, for persistent tensors bytes into their root.  ``extra`` are the ranges of the further requests.
-    ``peak`` and ``live`` tell for each memory the bytes that the packing takes and the largest sum of sizes that are
-    needed at once, which is the least possible.
+    that chunk, for persistent tensors bytes into their root.  ``extra`` are the ranges of the requests.
+    ``peak``: for each memory, the bytes that the packing takes.  ``live``: for each memory, the largest sum of sizes
+    that are needed at once, which no packing can be below.
 
-    ``ungrouped``: the same layout for computing node by node.  Results inside of groups have places there, in chunks
-    of their own, from number ``inside`` on; everything else lies where it lies here.
+    ``ungrouped``: the same layout for computing node by node.  There, inner results of groups have places in chunks of
+    their own, from number ``inside`` on; all other tensors have the same places as here.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Layout:
 
     def _lost_roots(self) -> dict[int, int]:
         lost: dict[int, int] = {}
-        # Per buffer, who was last to own which bytes: starts, ends and owners of disjoint ranges in order.
+        # Per buffer, the last owner of each range of bytes: starts, ends and owners of disjoint ranges in order.
         owned: dict[int, tuple[list[int], list[int], list[int]]] = {}
         for storage in sorted((s for s in self.storages if s.range.size), key=lambda s: s.first):
             for member, heir in zip(storage.members, storage.members[1:], strict=False):
@@ -150,12 +150,12 @@ class Layout:
 
     @cached_property
     def leafs(self) -> tuple[Range, ...]:
-        """The ranges of leafs, and of all that is needed before the first node: they keep their values."""
+        """The ranges of leafs and of requests that are needed before the first node; poison leaves them unchanged."""
         return tuple(s.range for s in self.storages if s.first == BEFORE)
 
     @cached_property
     def dying(self) -> Mapping[int, list[Range]]:
-        """By node number the ranges that no node needs after it."""
+        """For each node number, the ranges that no later node needs."""
         dying: dict[int, list[Range]] = {}
         for storage in self.storages:
             if storage.range.size:
@@ -178,9 +178,9 @@ def lay_out(
     reuse: bool = True,
     groups: Groups = UNGROUPED,
 ) -> Layout:
-    """Places all tensors without a place of their own, and further requests, in buffers of the given types.
+    """Lays out all tensors that are not persistent, and the requests ``extra``, in buffers of the types ``memories``.
 
-    ``assignment``: for each root, by position, a number in ``memories`` (default 0).  ``order``: positions of the
+    ``assignment``: for each root, by position, an index into ``memories`` (default 0).  ``order``: positions of the
     nodes as they will be computed (default the graph's).  ``reuse=False`` gives each tensor bytes of its own.
     ``groups``: which nodes will be computed together.  Raises OutOfMemoryError if a tensor is larger than the largest
     buffer of its type.
@@ -201,32 +201,35 @@ def lay_out(
             roots, slots, offsets, packed.chunks, packed.extra, packed.storages, lives, packed.peak, packed.live
         )
 
-    # The results inside of groups, as they live when the nodes run one by one.
-    alone = lifetimes(graph, order)
-    alone = Lifetimes(
-        {root: alone.first[root] for root in alone.first if root in groups.inner},
-        {root: alone.last[root] for root in alone.first if root in groups.inner},
-        alone.end,
+    # The lifetimes of inner results when the nodes are computed one by one.
+    single = lifetimes(graph, order)
+    single = Lifetimes(
+        {root: single.first[root] for root in single.first if root in groups.inner},
+        {root: single.last[root] for root in single.first if root in groups.inner},
+        single.end,
     )
-    sizes = _sizes(graph, alone.first, memories, assignment)
-    beside = _pack(graph, alone, _chains(alone, {}), sizes, memories, ())
+    sizes = _sizes(graph, single.first, memories, assignment)
+    inner_packed = _pack(graph, single, _chains(single, {}), sizes, memories, ())
     count = len(packed.chunks)
     all_slots, all_offsets = slots.copy(), offsets.copy()
     for position, root in enumerate(roots):
         if root in groups.inner:
             slots[position] = NOWHERE
-            all_slots[position] = count + beside.slots[root]
-            all_offsets[position] += beside.offsets[root]
+            all_slots[position] = count + inner_packed.slots[root]
+            all_offsets[position] += inner_packed.offsets[root]
     ungrouped = Layout(
         roots,
         all_slots,
         all_offsets,
-        [*packed.chunks, *beside.chunks],
+        [*packed.chunks, *inner_packed.chunks],
         packed.extra,
-        [*packed.storages, *(s._replace(range=s.range._replace(slot=count + s.range.slot)) for s in beside.storages)],
-        Lifetimes({**lives.first, **alone.first}, {**lives.last, **alone.last}, lives.end),
-        [a + b for a, b in zip(packed.peak, beside.peak, strict=True)],
-        [a + b for a, b in zip(packed.live, beside.live, strict=True)],
+        [
+            *packed.storages,
+            *(s._replace(range=s.range._replace(slot=count + s.range.slot)) for s in inner_packed.storages),
+        ],
+        Lifetimes({**lives.first, **single.first}, {**lives.last, **single.last}, lives.end),
+        [a + b for a, b in zip(packed.peak, inner_packed.peak, strict=True)],
+        [a + b for a, b in zip(packed.live, inner_packed.live, strict=True)],
         inside=count,
     )
     return Layout(
@@ -250,7 +253,7 @@ def _sizes(
     memories: Sequence[BufferType],
     assignment: Mapping[int, int] | Sequence[int] | None,
 ) -> dict[int, tuple[int, int]]:
-    """For each root the memory that it belongs to, and the bytes that it takes there."""
+    """For each root, the index of its memory, and the bytes that it takes there."""
     sizes: dict[int, tuple[int, int]] = {}
     for root in roots:
         memory = 0 if assignment is None else assignment[root]
@@ -260,7 +263,7 @@ def _sizes(
 
 
 class _Packed(NamedTuple):
-    """Where roots and requests lie, by position of the root, and the chunks that they need."""
+    """Places of roots, by position, and of requests, and the chunks that they need."""
 
     slots: dict[int, int]
     offsets: dict[int, int]
@@ -291,30 +294,31 @@ def _pack(
         others = [number for number, request in enumerate(extra) if request.memory == memory]
         if not mine and not others:
             continue
-        pieces = [Piece(sizes[c[0]][1], lives.first[c[0]], lives.last[c[-1]]) for c in mine]
-        pieces += [Piece(aligned(extra[n].size, kind.alignment), extra[n].first, extra[n].last) for n in others]
+        items = [Item(sizes[c[0]][1], lives.first[c[0]], lives.last[c[-1]]) for c in mine]
+        items += [Item(aligned(extra[n].size, kind.alignment), extra[n].first, extra[n].last) for n in others]
         limit = None if kind.max_size is None else kind.max_size // kind.alignment * kind.alignment
         if limit is not None:
-            for number, piece in enumerate(pieces):
-                if piece.size > limit:
+            for number, item in enumerate(items):
+                if item.size > limit:
                     beyond = number - len(mine)
                     what = repr(graph.tensors[mine[number][0]]) if beyond < 0 else extra[others[beyond]].what
                     raise OutOfMemoryError(
-                        f"{what} takes {piece.size} bytes, the largest buffer of {kind.name} has {kind.max_size}",
+                        f"{what} takes {item.size} bytes, more than the largest buffer of {kind.name}, "
+                        f"{kind.max_size} bytes",
                         device=kind.device,
-                        requested=piece.size,
+                        requested=item.size,
                         free=kind.max_size,
                     )
-        packing = pack(pieces, limit)
+        packing = pack(items, limit)
         peak[memory], live[memory] = packing.peak, packing.bound
         base = len(chunks)
         ends: dict[int, int] = {}
-        for number, (piece, offset) in enumerate(zip(pieces, packing.offsets, strict=True)):
+        for number, (item, offset) in enumerate(zip(items, packing.offsets, strict=True)):
             chunk, inside = divmod(offset, limit) if limit else (0, offset)
-            ends[chunk] = max(ends.get(chunk, 0), inside + piece.size)
-            place = Range(base + chunk, inside, piece.size)
+            ends[chunk] = max(ends.get(chunk, 0), inside + item.size)
+            place = Range(base + chunk, inside, item.size)
             members = mine[number] if number < len(mine) else ()
-            storages.append(Storage(place, piece.first, piece.last, members))
+            storages.append(Storage(place, item.first, item.last, members))
             for member in members:
                 slot_of[member], offset_of[member] = place.slot, place.offset
             if number >= len(mine):
@@ -324,7 +328,7 @@ def _pack(
 
 
 def _chains(lives: Lifetimes, taken: Mapping[int, int]) -> list[tuple[int, ...]]:
-    """Roots that lie in one place one after the other, in order of time."""
+    """Lists of roots that use one place one after the other, in order of time."""
     chain_of: dict[int, list[int]] = {}
     chains: list[list[int]] = []
     for root in lives.first:

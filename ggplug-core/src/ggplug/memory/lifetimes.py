@@ -1,12 +1,12 @@
-"""From which node to which the bytes of each tensor are needed, and which results may take a source's bytes over.
+"""Lifetimes: from which node to which node a tensor's bytes are needed, and which results may take a source's bytes.
 
-Time is counted in nodes, in order of computation.  Only roots have bytes: a view extends the life of its root.  An
-intermediate lives from the node that computes it to the last node that reads or writes any of its bytes.  To the end
-live: what is marked as output; results that no node reads; and leafs without a place of their own, which live from
-before the first node too, so that a graph can be computed again without setting its inputs anew.
+Time is counted in nodes, in order of computation.  Only roots have bytes: a view extends the lifetime of its root.  An
+intermediate is needed from the node that computes it to the last node that reads or writes any of its bytes.  Until the
+end are needed: outputs; results that no node reads; and leafs that are not persistent.  Such leafs are also needed from
+before the first node, so that a graph can be computed again without setting its inputs again.
 
-A group runs at the place of its last node: what any of its nodes reads is needed until then.  Results inside of groups
-take no bytes.  The others live at least as long as without groups, so that the same places are right for both.
+A group runs at the place of its last node: what any of its nodes reads is needed until then.  Inner results take no
+bytes.  All others are needed at least as long as without groups, so the same places can be used node by node.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.types import TensorFlag
 
 BEFORE = -1
-"""First node number of a leaf: it is there before the first node."""
+"""The number from which a leaf is needed: before the first node."""
 
 _OUTPUT = int(TensorFlag.OUTPUT)
 
@@ -28,7 +28,7 @@ _OUTPUT = int(TensorFlag.OUTPUT)
 class Lifetimes:
     """By position of the root: numbers of the first and the last node that need its bytes, both inclusive.
 
-    Roots with a place of their own are not listed.  ``end`` is the number of nodes: who lives until then is never
+    Persistent roots are left out.  ``end`` is the number of nodes: the bytes of a root with this last number are never
     reused.
     """
 
@@ -38,7 +38,7 @@ class Lifetimes:
 
 
 def lifetimes(graph: Graph, order: Sequence[int] | None = None, groups: Groups = UNGROUPED) -> Lifetimes:
-    """The lifetimes of all roots without a place of their own, results inside of groups left out.
+    """The lifetimes of all roots that are neither persistent nor inner results of groups.
 
     ``order``: positions of the nodes in the order in which they will be computed, by default the graph's.
     """
@@ -93,13 +93,12 @@ def in_place(
     order: Sequence[int] | None = None,
     groups: Groups = UNGROUPED,
 ) -> dict[int, int]:
-    """Which results may lie where a source lies.
+    """The results that may take the bytes of a source: position of the result -> position of the source's root.
 
-    Answers position of the result -> position of the root whose bytes it takes over.
-    An op says which sources it may overwrite (``inplace``), and ``groups.inplace`` says it for groups of several nodes.
-    The source has to have just the result's layout and cover its root, no node may need the root afterwards, and the
-    node, or the group, must read it only once.  ``sizes``: for each root in ``lives`` which memory it belongs to, and
-    how many bytes it takes there; both have to agree.
+    ``Op.inplace`` says which sources an op may overwrite, and ``groups.inplace`` says it for groups of several nodes.
+    The source must have the same layout as the result and cover its root, no later node may need the root, and the
+    node, or the group, must read it only once.  ``sizes``: for each root in ``lives`` its memory, and the bytes that it
+    takes there; both must be equal for source and result.
     """
     tensors, sources, roots = graph.tensors, graph.sources, graph.roots
     taken: dict[int, int] = {}
@@ -114,7 +113,7 @@ def in_place(
         mine = sources[position]
         allowed = [mine[which] for which in node.op.inplace if which < len(mine)]
         if members:
-            # Right also where the nodes run one by one: the last one then reads the source only if its op allows it.
+            # This also holds node by node: the last node then overwrites the source only if its op allows it.
             allowed = [source for source in groups.inplace.get(position, ()) if source in allowed or source not in mine]
         for source in allowed:
             if source < 0:

@@ -1,6 +1,6 @@
-"""A proof, for one graph in one allocation, that no two tensors share bytes while both are needed.
+"""Checks, for a graph and its allocation, that no two tensors share bytes while both are needed.
 
-Written independently of the allocator: it looks at the graph, the ops' declarations and the final places only.
+Independent of the allocator's code: it uses only the graph, the ops' declarations and the final places.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ggplug.tensor import Tensor
 from ggplug.types import TensorFlag
 
 
-class Held(NamedTuple):
+class NeededBytes(NamedTuple):
     """Bytes that are needed while nodes ``first`` to ``last`` compute, both inclusive."""
 
     what: str
@@ -30,24 +30,26 @@ class Held(NamedTuple):
 
 
 def check_overlaps(
-    graph: Graph, allocation: Allocation, *, order: Sequence[int] | None = None, extra: Iterable[Held] = ()
+    graph: Graph, allocation: Allocation, *, order: Sequence[int] | None = None, extra: Iterable[NeededBytes] = ()
 ) -> int:
     """Raises OverlapError, which names both, if two tensors share bytes while both are needed.
 
-    Returns how many pairs were compared.
-    ``order``: positions of the nodes as they are computed, by default the graph's.  ``extra``: further bytes in use,
-    such as copies of split inputs.  A result in the place of a source is in order only where the op allows it and the
-    source is not needed any more.
+    Returns the number of compared pairs.
+    ``order``: positions of the nodes as they are computed, by default the graph's.  ``extra``: other bytes in use,
+    such as copies of split inputs.  A result may lie in the place of a source only if the op allows it and the source
+    is not needed any more.
     """
     numbers = graph.order if order is None else order
     held = [*_needs(graph, allocation, numbers), *extra]
     compared = 0
-    alive: list[Held] = []
+    alive: list[NeededBytes] = []
     for entry in sorted((h for h in held if h.size), key=lambda h: h.first):
         end = allocation.buffers[entry.slot].size
         stop = entry.start + entry.size
         if entry.start < 0 or stop > end:
-            raise OverlapError(f"{entry.what} at {entry.start} to {stop} leaves its buffer of {end} bytes")
+            raise OverlapError(
+                f"{entry.what}, bytes {entry.start} to {stop}, is not inside of its buffer of {end} bytes"
+            )
         alive = [other for other in alive if other.last >= entry.first]
         for other in alive:
             compared += 1
@@ -63,8 +65,8 @@ def check_overlaps(
     return compared
 
 
-def _needs(graph: Graph, allocation: Allocation, order: Sequence[int]) -> list[Held]:
-    """From when to when each root is needed, straight from the nodes' sources."""
+def _needs(graph: Graph, allocation: Allocation, order: Sequence[int]) -> list[NeededBytes]:
+    """From which node to which each root is needed, by the nodes' sources."""
     first: dict[Tensor, int] = {leaf.root: -1 for leaf in graph.leafs}
     last: dict[Tensor, int] = {}
     read: set[Tensor] = set()
@@ -79,7 +81,7 @@ def _needs(graph: Graph, allocation: Allocation, order: Sequence[int]) -> list[H
         for source in node.src:
             if source is not None:
                 read.add(source)
-                # A view computes nothing, so making one needs no bytes.
+                # A view computes nothing, so it needs no bytes of its source.
                 if node.op is not None and not node.op.is_view:
                     last[source.root] = max(last.get(source.root, -1), number)
     for tensor in graph.tensors:
@@ -92,13 +94,14 @@ def _needs(graph: Graph, allocation: Allocation, order: Sequence[int]) -> list[H
         if slot == PERSISTENT or (slot == NOWHERE and position in allocation.groups.inner):
             continue
         if slot == NOWHERE:
-            raise OverlapError(f"{root!r} has no bytes, and is inside of no group", tensor=root)
+            raise OverlapError(f"{root!r} has no bytes, but is no inner result of a group", tensor=root)
         size = allocation.buffers[slot].type.alloc_size(root)
-        found.append(Held(repr(root), slot, int(allocation.offsets[position]), size, begin, last[root], position))
+        offset = int(allocation.offsets[position])
+        found.append(NeededBytes(repr(root), slot, offset, size, begin, last[root], position))
     return found
 
 
-def _takes_over(graph: Graph, groups: Groups, entry: Held, other: Held) -> bool:
+def _takes_over(graph: Graph, groups: Groups, entry: NeededBytes, other: NeededBytes) -> bool:
     """Whether the result ``entry`` may lie where ``other``, a source of its node or group, lies."""
     if entry.root < 0 or other.root < 0 or other.last != entry.first or entry.first < 0:
         return False

@@ -1,11 +1,10 @@
-"""Packing pieces with known sizes and lifetimes into as little memory as possible.
+"""Packs items with known sizes and lifetimes into as little memory as possible.
 
-Two pieces that live at the same time must not overlap.  Finding the least memory is NP-hard, but good orders are
-known: the allocators of deep learning runtimes place the largest piece first, each at the lowest offset that is free
-during its whole life (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).  We
-first walk through time as an ordinary heap would, with best fit, because that is fast and often perfect; a lower
-bound (the largest sum of sizes alive at once) tells when nothing better is possible.  Otherwise several greedy orders
-compete.
+Two items whose lifetimes overlap must not share bytes.  Finding the least memory is NP-hard.  The allocators of deep
+learning runtimes place the largest item first, each at the lowest offset that is free during its whole lifetime
+(Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020).  :func:`pack` first tries best
+fit in order of time, as a heap does, because that is fast and often optimal: no packing can be below the largest sum of
+sizes alive at once.  If best fit does not reach that bound, the best of several greedy orders is taken.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from typing import NamedTuple
 import numpy as np
 
 GOOD_ENOUGH = 1.01
-"""Relative to the lower bound: below this no further order is tried."""
+"""Ratio of a packing to the lower bound at which no further order is tried."""
 
 PATIENCE = 3000
-"""Pieces up to which all orders are tried; beyond, the second is only tried when the first was bad."""
+"""Number of items up to which all orders are tried; with more, the second is tried only if the first was bad."""
 
 _SPAN = 32
-"""Nodes in a bucket of time: a piece is compared only with those that share a bucket."""
+"""Number of nodes in a bucket of time: an item is compared only with items of the same buckets."""
 
 _CROWD = 50
-"""Pieces alive at once, on average, from which arrays are faster than loops."""
+"""Average number of items alive at once from which NumPy is faster than loops."""
 
 
-class Piece(NamedTuple):
+class Item(NamedTuple):
     """``size`` bytes that are needed from node number ``first`` to ``last``, both inclusive."""
 
     size: int
@@ -39,72 +38,72 @@ class Piece(NamedTuple):
 
 
 class Packing(NamedTuple):
-    """Offsets of all pieces, the end of the highest one, and the largest live set: the least that is possible."""
+    """Offsets of all items, the end of the last byte, and the lower bound: the largest sum of sizes alive at once."""
 
     offsets: list[int]
     peak: int
     bound: int = 0
 
 
-def largest_live_set(pieces: Sequence[Piece]) -> int:
+def largest_live_set(items: Sequence[Item]) -> int:
     """The largest sum of sizes alive at once: no packing takes less."""
-    if not pieces:
+    if not items:
         return 0
-    begin = min(piece.first for piece in pieces)
-    change = [0] * (max(piece.last for piece in pieces) - begin + 2)
-    for size, first, last in pieces:
+    begin = min(item.first for item in items)
+    change = [0] * (max(item.last for item in items) - begin + 2)
+    for size, first, last in items:
         change[first - begin] += size
         change[last - begin + 1] -= size
     return max(accumulate(change))
 
 
-def pack(pieces: Sequence[Piece], limit: int | None = None) -> Packing:
-    """Offsets for all pieces.  Sizes have to be multiples of the alignment; then offsets are, too.
+def pack(items: Sequence[Item], limit: int | None = None) -> Packing:
+    """Offsets for all items.  Sizes must be multiples of the alignment; then offsets are too.
 
-    ``limit``: bytes of the largest buffer, a multiple of the alignment.  No piece lies across a multiple of it, so the
-    answer can be cut into buffers there.  Every piece has to fit into one.
+    ``limit``: bytes of the largest buffer, a multiple of the alignment.  No item lies across a multiple of it, so the
+    memory can be cut into buffers there.  No item may be larger.
     """
-    bound = largest_live_set(pieces)
+    bound = largest_live_set(items)
     best: Packing | None = None
     if limit is None or bound <= limit:
-        best = _walk(pieces)
+        best = _walk(items)
         if best.peak <= bound * GOOD_ENOUGH:
             return best._replace(bound=bound)
         if limit is not None and best.peak > limit:
             best = None
-    for order in _orders(pieces):
-        found = _greedy(pieces, order, limit)
+    for order in _orders(items):
+        found = _greedy(items, order, limit)
         if best is None or found.peak < best.peak:
             best = found
-        if best.peak <= bound * GOOD_ENOUGH or (len(pieces) > PATIENCE and best.peak <= bound * 1.1):
+        if best.peak <= bound * GOOD_ENOUGH or (len(items) > PATIENCE and best.peak <= bound * 1.1):
             break
     assert best is not None
     return best._replace(bound=bound)
 
 
-def _orders(pieces: Sequence[Piece]) -> Iterable[list[int]]:
-    """Orders in which to place pieces: largest first, largest product of size and life first, longest life first."""
-    numbers = range(len(pieces))
-    yield sorted(numbers, key=lambda i: (-pieces[i].size, pieces[i].first))
-    yield sorted(numbers, key=lambda i: (pieces[i].size * (pieces[i].first - pieces[i].last - 1), pieces[i].first))
-    yield sorted(numbers, key=lambda i: (pieces[i].first - pieces[i].last, -pieces[i].size))
+def _orders(items: Sequence[Item]) -> Iterable[list[int]]:
+    """Orders in which to place items: largest first, largest product of size and life first, longest life first."""
+    numbers = range(len(items))
+    yield sorted(numbers, key=lambda i: (-items[i].size, items[i].first))
+    yield sorted(numbers, key=lambda i: (items[i].size * (items[i].first - items[i].last - 1), items[i].first))
+    yield sorted(numbers, key=lambda i: (items[i].first - items[i].last, -items[i].size))
 
 
-def _walk(pieces: Sequence[Piece]) -> Packing:
-    """Through time, as a heap does: each piece takes the smallest free block that holds it."""
+def _walk(items: Sequence[Item]) -> Packing:
+    """Packs in order of time, as a heap does: each item takes the smallest free block that holds it."""
     starts: dict[int, list[int]] = {}
     ends: dict[int, list[int]] = {}
-    for number, piece in enumerate(pieces):
-        starts.setdefault(piece.first, []).append(number)
-        ends.setdefault(piece.last + 1, []).append(number)
-    offsets = [0] * len(pieces)
+    for number, item in enumerate(items):
+        starts.setdefault(item.first, []).append(number)
+        ends.setdefault(item.last + 1, []).append(number)
+    offsets = [0] * len(items)
     blocks: list[tuple[int, int]] = []  # free (size, offset), sorted
     by_start: dict[int, int] = {}  # free offset -> size
     by_end: dict[int, int] = {}  # end of a free block -> offset
     top = peak = 0
     for now in sorted({*starts, *ends}):
         for number in ends.get(now, ()):
-            start, size = offsets[number], pieces[number].size
+            start, size = offsets[number], items[number].size
             if not size:
                 continue
             end = start + size
@@ -124,24 +123,24 @@ def _walk(pieces: Sequence[Piece]) -> Packing:
                 by_start[start] = end - start
                 by_end[end] = start
                 insort(blocks, (end - start, start))
-        # Of those that begin together the largest choose first.
-        for number in sorted(starts.get(now, ()), key=lambda i: -pieces[i].size):
-            size = pieces[number].size
+        # Of items that begin at the same node the largest is placed first.
+        for number in sorted(starts.get(now, ()), key=lambda i: -items[i].size):
+            size = items[number].size
             if not size:
                 continue
             found = bisect_left(blocks, (size, -1))
             if found < len(blocks):
-                room, start = blocks.pop(found)
+                free, start = blocks.pop(found)
                 del by_start[start]
-                if room > size:
-                    by_start[start + size] = room - size
-                    by_end[start + room] = start + size
-                    insort(blocks, (room - size, start + size))
+                if free > size:
+                    by_start[start + size] = free - size
+                    by_end[start + free] = start + size
+                    insort(blocks, (free - size, start + size))
                 else:
-                    del by_end[start + room]
+                    del by_end[start + free]
             else:
                 start = top
-                if top in by_end:  # grow out of the free block at the top
+                if top in by_end:  # extend the free block at the top
                     start = by_end.pop(top)
                     del blocks[bisect_left(blocks, (by_start.pop(start), start))]
                 top = start + size
@@ -150,21 +149,21 @@ def _walk(pieces: Sequence[Piece]) -> Packing:
     return Packing(offsets, peak)
 
 
-def _greedy(pieces: Sequence[Piece], order: Sequence[int], limit: int | None) -> Packing:
-    """Each piece, in the given order, at the lowest offset that is free during its whole life."""
-    span = max(p.last for p in pieces) - min(p.first for p in pieces) + 1 if pieces else 1
-    alive = sum(p.last - p.first + 1 for p in pieces) / span
-    return (_greedy_dense if alive > _CROWD else _greedy_sparse)(pieces, order, limit)
+def _greedy(items: Sequence[Item], order: Sequence[int], limit: int | None) -> Packing:
+    """Each item, in the given order, at the lowest offset that is free during its whole life."""
+    span = max(p.last for p in items) - min(p.first for p in items) + 1 if items else 1
+    alive = sum(p.last - p.first + 1 for p in items) / span
+    return (_greedy_dense if alive > _CROWD else _greedy_sparse)(items, order, limit)
 
 
-def _greedy_sparse(pieces: Sequence[Piece], order: Sequence[int], limit: int | None) -> Packing:
-    """Where few live together: compares a piece with those that share a bucket of time with it."""
+def _greedy_sparse(items: Sequence[Item], order: Sequence[int], limit: int | None) -> Packing:
+    """The greedy packing for few items alive at once: compares an item with those in the same buckets of time."""
     buckets: dict[int, list[tuple[int, int, int, int]]] = {}
     long_lived: list[tuple[int, int, int, int]] = []
-    offsets = [0] * len(pieces)
+    offsets = [0] * len(items)
     peak = 0
     for number in order:
-        size, first, last = pieces[number]
+        size, first, last = items[number]
         if not size:
             continue
         low, high = first // _SPAN, last // _SPAN
@@ -192,13 +191,13 @@ def _greedy_sparse(pieces: Sequence[Piece], order: Sequence[int], limit: int | N
     return Packing(offsets, peak)
 
 
-def _greedy_dense(pieces: Sequence[Piece], order: Sequence[int], limit: int | None) -> Packing:
-    """Where many live together: the same with arrays."""
-    offsets = [0] * len(pieces)
-    starts, ends, firsts, lasts = np.zeros((4, len(pieces)), np.int64)
+def _greedy_dense(items: Sequence[Item], order: Sequence[int], limit: int | None) -> Packing:
+    """The greedy packing for many items alive at once, with arrays."""
+    offsets = [0] * len(items)
+    starts, ends, firsts, lasts = np.zeros((4, len(items)), np.int64)
     count = peak = 0
     for number in order:
-        size, first, last = pieces[number]
+        size, first, last = items[number]
         if not size:
             continue
         met = np.flatnonzero((firsts[:count] <= last) & (lasts[:count] >= first))

@@ -7,18 +7,16 @@ memory end each other: the results of one are there until the next one begins.
 from __future__ import annotations
 
 import itertools
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import get_ident
-from types import FrameType
 from typing import Protocol
+from weakref import ref
 
 from ggplug.errors import GGPlugError, TensorStateError
 from ggplug.graph import Graph, RunPlaces
 from ggplug.interface.plans import Pending
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
-from ggplug.sharing import entered, turn
-from ggplug.system.stacks import is_running
+from ggplug.sharing import entered, locked
 from ggplug.tensor import Tensor
 from ggplug.values.buffers import Buffer
 
@@ -53,8 +51,8 @@ class Work:
         """Waits until the work is done, or leafs can be set again; raises what went wrong, and then it has failed."""
         if not (self.readers if of_leafs else self.pending):
             return
-        # In turn: that one thread is waiting must not make another one believe that there is nothing to wait for.
-        with turn(arena):
+        # Locked: that one thread is waiting must not make another one believe that there is nothing to wait for.
+        with locked(arena):
             waited = self.readers if of_leafs else self.pending
             failure: BaseException | None = None
             try:
@@ -79,16 +77,14 @@ class Arena:
     """The memory that an allocator hands out again and again.
 
     ``serial``: number of the last run in it; results of earlier ones are gone.  ``work``: what it gave to streams.
-    ``thread``: the one that gives a run in it to a stream now; 0 if none does.  ``giving``: the frame that does; where
-    an interrupt keeps the run from being ended, it is gone.
+    ``begun``: a weak reference to the last run that was given to streams.
     """
 
-    __slots__ = ("__weakref__", "giving", "serial", "thread", "work")
+    __slots__ = ("__weakref__", "begun", "serial", "work")
 
     def __init__(self) -> None:
         self.serial = 0
-        self.thread = 0
-        self.giving: FrameType | None = None
+        self.begun: Callable[[], Run | None] = _none
         self.work = Work()
 
     def synchronize(self) -> None:
@@ -124,14 +120,14 @@ class Run:
     wrong.
     """
 
-    __slots__ = ("allocation", "progress", "serial", "thread", "work")
+    __slots__ = ("__weakref__", "allocation", "progress", "serial", "thread", "work")
 
-    def __init__(self, allocation: Located, thread: int = 0) -> None:
+    def __init__(self, allocation: Located) -> None:
         arena = allocation.arena
         self.allocation = allocation
         # What was given to streams before may still be at work here.
         self.work = Work(arena.work.pending)
-        self.thread = thread
+        self.thread = 0
         self.progress = 0
         self.serial = next(_serials)
         arena.serial, arena.work = self.serial, self.work
@@ -155,9 +151,7 @@ class Run:
         self.work.pending = pending
         self.work.readers = readers or pending
         self.progress = progress
-        arena = self.allocation.arena
-        self.thread = arena.thread = 0
-        arena.giving = None
+        self.thread = 0
 
     def fail(self, error: BaseException, *pending: Pending) -> None:
         """The run failed: its results are undefined; its leafs are as they were.
@@ -208,8 +202,7 @@ class Run:
                 tensor=tensor,
                 remedy="read results before computing the next graph, or copy them",
             )
-        giving = self.allocation.arena.giving
-        if not leaf and self.thread not in (0, get_ident()) and giving and is_running(self.thread, giving):
+        if not leaf and self.thread not in (0, get_ident()):
             raise TensorStateError(
                 f"{tensor!r} is being computed by another thread",
                 tensor=tensor,
@@ -241,13 +234,20 @@ class Run:
 
 
 def begun(allocation: Located) -> Run:
-    """A run that this thread gives to streams, for ``Allocation.begin``; what calls that one ends the run.
+    """A run that this thread gives to streams, for ``Allocation.begin``; who calls that sets ``thread`` to 0 at last.
 
     Raises BusyError if another thread gives one in the same memory.
     """
     thread = get_ident()
     arena = allocation.arena
-    if arena.thread and arena.thread != thread and arena.giving and is_running(arena.thread, arena.giving):
-        raise entered(arena, arena.thread)
-    arena.thread, arena.giving = thread, sys._getframe(2)
-    return Run(allocation, thread)
+    last = arena.begun()
+    if last is not None and last.thread not in (0, thread):
+        raise entered(arena, last.thread)
+    run = Run(allocation)
+    arena.begun = ref(run)
+    run.thread = thread  # last, and without a call, so that whoever began a run ends it
+    return run
+
+
+def _none() -> None:
+    """The run that was given in memory in which none was yet."""

@@ -1,4 +1,4 @@
-"""Giving persistent tensors their places in a buffer: one after another, or one by one."""
+"""Places persistent tensors in a buffer: one after another, or at a given offset."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TensorAllocator:
         return self.buffer.size - self.used
 
     def place(self, tensor: Tensor) -> int:
-        """Places a tensor behind the last one and returns its offset in bytes (ggml_tallocr_alloc).
+        """Places a tensor after the last one and returns its offset in bytes (ggml_tallocr_alloc).
 
         Raises OutOfMemoryError if it does not fit, TensorStateError if it has a place already.
         """
@@ -34,7 +34,7 @@ class TensorAllocator:
         size = aligned(kind.alloc_size(tensor), kind.alignment)
         if size > self.free:
             raise OutOfMemoryError(
-                f"{tensor!r} takes {size} bytes, {self.free} of {self.buffer!r} are left",
+                f"{tensor!r} takes {size} bytes, {self.buffer!r} has {self.free} bytes left",
                 device=kind.device,
                 tensor=tensor,
                 requested=size,
@@ -47,13 +47,15 @@ class TensorAllocator:
 
 
 def tensor_alloc(tensor: Tensor, buffer: Buffer, offset: int) -> None:
-    """Places one tensor at ``offset`` bytes into a buffer, and tells the buffer (ggml_backend_tensor_alloc).
+    """Places one tensor at ``offset`` bytes into a buffer, and initialises it there (ggml_backend_tensor_alloc).
 
     ``offset``: a multiple of the alignment of the buffer's type.  Raises TensorStateError if the tensor has a place
     already, BufferUseError for another offset, and as :meth:`Tensor.place`.
     """
     if tensor.buffer is not None:
-        raise TensorStateError(f"{tensor!r} has a place already", tensor=tensor, remedy="take it away with place(None)")
+        raise TensorStateError(
+            f"{tensor!r} has a place already", tensor=tensor, remedy="remove it with tensor.place(None)"
+        )
     tensor.place(buffer, offset)
     try:
         if tensor.offset % buffer.type.alignment:
@@ -70,9 +72,9 @@ def tensor_alloc(tensor: Tensor, buffer: Buffer, offset: int) -> None:
 
 
 def view_init(view: Tensor) -> None:
-    """Tells the buffer of a view's root about the view (ggml_backend_view_init).
+    """Calls ``init_tensor`` of the buffer in which the view's root lies (ggml_backend_view_init).
 
-    A view needs no place, and most buffers nothing to be told.  Raises ParameterError if it is no view,
+    Needed only for the few types of buffers that override it.  Raises ParameterError if the tensor is no view,
     TensorStateError if its root has no place.
     """
     root = view.view_src

@@ -1,1 +1,1 @@
-"""The nodes of a graph: which must keep their order, and which one kernel computes."""
+"""The nodes of a graph: which of them must keep their order, and which of them one kernel computes together."""

@@ -1,7 +1,7 @@
-"""Groups: the nodes that one kernel choice computes, and how equal ones are recognised.
+"""Groups: the nodes that one kernel computes, and the signature by which equal groups are recognised.
 
 Most groups are one node.  A device that computes several nodes at once (a product with its bias and activation, a norm
-with its scale and shift) answers with :class:`Groups` before memory is laid out, because a group changes lifetimes:
+with its scale and shift) returns :class:`Groups` before memory is laid out, because a group changes lifetimes:
 what it reads is needed until its last node, and a result that only its own nodes read takes no memory.
 """
 
@@ -57,12 +57,12 @@ class Group:
 
 
 def signature_of(asked: Group | Tensor) -> tuple[Any, ...]:
-    """What a device may choose the kernel of a group, or of a node alone, by; equal signatures get the same kernel.
+    """The signature of a group, or of a single node: groups with equal signatures get the same kernel.
 
-    Ops with their parameters, types, extents and strides of results and sources, the buffer type of the root of every
-    source, and whether a source is a view of memory with a layout of its own; of several nodes also which results are
-    kept, which source is which node's result, and how sources share bytes.  Builtins and identities only, so comparing
-    and hashing it never enters Python.
+    It has the ops with their parameters; types, extents and strides of results and sources; the buffer type of the root
+    of every source; and whether a source is a view of memory with a layout of its own.  For several nodes it also has
+    which results are kept, which source is the result of which node, and how sources share bytes.  It consists of
+    builtins and identities, so comparing and hashing it calls no Python code.
     """
     node: Any = asked
     if asked.__class__ is not Tensor:
@@ -86,7 +86,7 @@ def signature_of(asked: Group | Tensor) -> tuple[Any, ...]:
 
 
 def _memory_of_view(view: Tensor) -> Any:
-    """Of a view's root: its buffer type, and that it is a view if bytes do not lie there as strides say."""
+    """The buffer type of a view's root, marked as a view if that memory has a layout of its own."""
     kind = view.root.buffer_type
     return kind if kind is None or not kind.has_own_layout else (kind, "view")
 
@@ -116,7 +116,7 @@ def _signature_of_several(group: Group) -> tuple[Any, ...]:
 
 
 class Missed(NamedTuple):
-    """A chain that looked like a group and is none: positions of its nodes, which pattern, and why not."""
+    """A chain that matched a pattern but is no group: positions of its nodes, the pattern, and the reason."""
 
     nodes: tuple[int, ...]
     pattern: str
@@ -124,12 +124,12 @@ class Missed(NamedTuple):
 
 
 class Groups:
-    """Which nodes of a graph are computed together; all others are alone.  Equal by value, and holds no tensor.
+    """Which nodes of a graph are computed together; all other nodes are single.  Compared by value; holds no tensor.
 
     Positions are those in ``graph.tensors``.  ``members``: for each group of several nodes their positions, in the
     graph's order.  ``inner``: results that only their own group reads: they take no memory and are not written.
-    ``inplace``: by position of a group's last node, the positions of the sources whose bytes its result may take over.
-    ``missed``: what looked like a group and is none, for explanations; it does not count for equality.
+    ``inplace``: by position of a group's last node, the positions of the sources whose bytes its result may take.
+    ``missed``: chains that matched a pattern but are no group, for explanations; not compared.
     """
 
     __slots__ = ("_hash", "_key", "checked", "inner", "inplace", "members", "missed")
@@ -146,7 +146,7 @@ class Groups:
         self.inplace = dict(inplace or {})
         self.missed = tuple(missed)
         self.checked: object = None
-        """What :func:`~ggplug.interface.grouping.check_groups` found them right for last."""
+        """The graph's signature and the arguments of the last successful ``check_groups``."""
         self._key = self.members, inner, tuple(sorted(self.inplace.items()))
         self._hash = hash(self._key)
 
@@ -167,9 +167,9 @@ class Groups:
                 yield Group(nodes, tuple([p not in self.inner for p in members]))
 
     def by_place(self, order: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """For each node in order the positions of what is computed at its place.
+        """For each node in order, the positions of the nodes that are computed at its place.
 
-        That is itself; its group, if it is the last of one; or nothing, if it is another one.
+        That is the node itself, its whole group if it is the last node of one, or none if it is another node of one.
         """
         together = {position: members for members in self.members for position in members}
         for position in order:
@@ -210,4 +210,4 @@ class Groups:
 
 
 UNGROUPED = Groups()
-"""Every node alone."""
+"""Every node is a group of its own."""

@@ -1,12 +1,12 @@
-"""Who reads and writes which bytes, and what must therefore keep its order.
+"""Hazards: which nodes read and write which bytes, and which nodes must therefore keep their order.
 
-Mutation is declared: an op that writes into a source says so in ``writes``, and its result is a view of that source.
-Views make several tensors share bytes, and so do callers who place persistent tensors themselves.  So a graph's
-sources alone do not tell what depends on what; the accesses to the bytes of *roots* do, and of several roots that share
-bytes those to the bytes of the first.  The order of the graph is the meaning of the program: of two accesses to the
-same bytes, at least one of them a write, the one that comes first in the graph has to come first.
+Writes are declared: an op that writes into a source says so in ``writes``, and its result is a view of that source.
+Several tensors can share bytes: views, and persistent tensors that callers place so.  So dependencies do not follow
+from the sources of nodes; they follow from the accesses to the bytes of *roots*.  If several roots share bytes, the
+accesses count as accesses to the root that begins first.  Of two accesses to the same bytes, at least one of them a
+write, the one that is first in the graph must be executed first.
 
-Everything that reorders, overlaps, drops a barrier, reuses memory or splits a graph asks here.
+All code that reorders, overlaps or splits the nodes of a graph, or reuses its memory, uses this module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ggplug.tensor import Tensor
 
 
 class HazardKind(enum.Enum):
-    """Why two nodes are ordered."""
+    """Why two nodes must keep their order."""
 
     RAW = "read after write"
     WAR = "write after read"
@@ -32,9 +32,9 @@ class HazardKind(enum.Enum):
 
 
 class Access(NamedTuple):
-    """Bytes ``start`` to ``stop`` of the root at a position in the graph.  Strided tensors count with their gaps.
+    """Bytes ``start`` to ``stop`` of the root at a position in the graph, the gaps of strided tensors included.
 
-    Of roots that share bytes ``root`` is the one that begins first, for all of them.
+    If several roots share bytes, ``root`` is the one that begins first.
     """
 
     root: int
@@ -57,11 +57,11 @@ class Hazards:
         self.graph = graph
         self.order = graph.order if order is None else order
         self.written: dict[int, list[int]] = {}
-        """Roots into which ops write, by position, and the positions of these nodes, in order."""
+        """For each root into which ops write, by position, the positions of these ops' nodes in order."""
         self.shared = {position: (first, later) for position, first, later in graph.signature().shared}
-        """Roots that share bytes with others, by position: the first of these, and how many bytes later this begins."""
+        """For each root that shares bytes with others, by position: the root that begins first, and the distance."""
         self.rewritten: set[int] = set()
-        """The roots of accesses to bytes that more than one node writes, or one that is not the root's own."""
+        """Roots with bytes that several nodes write, or that a node writes which does not compute the root."""
         roots, sources = graph.roots, graph.sources
         for position in self.order:
             op = graph.tensors[position].op
@@ -80,16 +80,16 @@ class Hazards:
                     self.rewritten.add(self.memory(target))
             elif roots[position] != position and not op.is_view:
                 raise GraphError(
-                    f"{op.name} computes {graph.tensors[position]!r} into the bytes of its source without declaring it",
+                    f"{op.name} writes {graph.tensors[position]!r} into the bytes of a source, but does not declare it",
                     op=op,
                     tensor=graph.tensors[position],
-                    remedy="state writes = (...) in the op",
+                    remedy="declare writes = (...) in the class of the op",
                 )
             elif position in self.shared:
                 self.rewritten.add(self.memory(position))
 
     def memory(self, position: int) -> int:
-        """The root of accesses to the tensor at a position."""
+        """The root to whose bytes accesses to the tensor at a position are counted."""
         root = self.graph.roots[position]
         return self.shared.get(root, (root, 0))[0]
 
@@ -120,7 +120,7 @@ class Hazards:
         return [self.access(position)]
 
     def between(self, before: int, stop: int) -> Iterator[tuple[int, HazardKind]]:
-        """The nodes after ``before``, up to ``stop`` exclusive, that have to follow it, in order, and why."""
+        """The nodes between ``before`` and ``stop`` that must follow ``before``, in order, and why."""
         readers, writers = self._by_memory
         written = [access.root for access in self.writes(before)]
         read = [access.root for access in self.reads(before)]
@@ -135,7 +135,7 @@ class Hazards:
 
     @cached_property
     def _by_memory(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-        """By the root of accesses the nodes that read there, and those that write, each in order."""
+        """For each root, the nodes that read its bytes, and those that write them, each in order."""
         readers: dict[int, list[int]] = {}
         writers: dict[int, list[int]] = {}
         graph = self.graph
@@ -152,7 +152,7 @@ class Hazards:
         return readers, writers
 
     def conflict(self, before: int, after: int) -> HazardKind | None:
-        """Why a node has to follow an earlier one because of bytes that both touch; None if it has not."""
+        """Why a node must follow an earlier one, because of bytes that both access; None if it need not."""
         earlier, later = self.writes(before), self.writes(after)
         if _meet(earlier, later):
             return HazardKind.WAW
@@ -161,15 +161,13 @@ class Hazards:
         return HazardKind.WAR if _meet(self.reads(before), later) else None
 
     def check_order(self, order: Sequence[int]) -> None:
-        """Raises GraphError unless the nodes, computed in this order of positions, mean the same.
+        """Raises GraphError unless the nodes have the same results if they are computed in this order of positions.
 
-        ``order`` has to hold every node of the graph once.
+        ``order`` must hold every node of the graph once.
         """
         graph = self.graph
         if sorted(order) != sorted(graph.order):
-            raise GraphError(
-                "an order of a graph has to hold each of its nodes once", got=len(order), wanted=len(graph.order)
-            )
+            raise GraphError("an order must hold each node of the graph once", got=len(order), wanted=len(graph.order))
         place = {position: number for number, position in enumerate(order)}
         number_of = {position: number for number, position in enumerate(self.order)}
         reads, writes = Latest(self), Latest(self)
@@ -177,12 +175,12 @@ class Hazards:
             number = number_of[position]
             reading, writing = self.reads(number), self.writes(number)
             sources = [source for source in graph.sources[position] if source >= 0]
-            if reading:  # of a result a view may be a leaf
+            if reading:  # a view of a result may be a leaf
                 sources += [graph.roots[source] for source in sources]
             for source in sources:
                 if source in place and place[source] > place[position]:
                     raise GraphError(f"{graph.tensors[position]!r} comes before its source {graph.tensors[source]!r}")
-            # What was computed already has to come first in the graph, too.
+            # Nodes that were computed already must also be first in the graph, if they access the same bytes.
             pairs = [(writes, access) for access in (*reading, *writing)] + [(reads, access) for access in writing]
             for latest, access in pairs:
                 after = latest.of(access)
@@ -199,10 +197,9 @@ class Hazards:
 
 
 class Latest:
-    """Of the nodes that touched some bytes, the one with the largest number.
+    """Finds the largest number of the nodes that accessed some bytes, of the roots in :attr:`Hazards.rewritten`.
 
-    Only for bytes in :attr:`Hazards.rewritten`; of others it knows nothing.  By trees over the bytes: an access takes
-    as many steps as the number of accesses has digits.
+    Uses segment trees over the bytes, so an access takes logarithmic time.
     """
 
     def __init__(self, hazards: Hazards) -> None:
@@ -211,7 +208,7 @@ class Latest:
 
     @cached_property
     def _ends(self) -> dict[int, list[int]]:
-        """By root the bytes at which accesses begin and end."""
+        """For each root, the bytes at which accesses begin and end."""
         hazards = self._hazards
         found: dict[int, set[int]] = {root: set() for root in hazards.rewritten}
         for position in hazards.order if found else ():
@@ -222,22 +219,26 @@ class Latest:
         return {root: sorted(ends) for root, ends in found.items()}
 
     def note(self, access: Access, number: int) -> None:
-        """A node touched bytes: such as one of the graph reads or writes."""
+        """Records that the node ``number`` accesses these bytes."""
         whole, below, left, right = self._place(access)
-        for piece in _cover(left, right):
-            whole[piece], below[piece] = max(whole[piece], number), max(below[piece], number)
-        for piece in chain(_above(left), _above(right - 1)):
-            below[piece] = max(below[piece], number)
+        for vertex in _cover(left, right):
+            whole[vertex], below[vertex] = max(whole[vertex], number), max(below[vertex], number)
+        for vertex in chain(_above(left), _above(right - 1)):
+            below[vertex] = max(below[vertex], number)
 
     def of(self, access: Access) -> int:
-        """The largest number of the nodes that touched one of these bytes; -1 if none did."""
+        """The largest number of a node that accessed one of these bytes; -1 if none did."""
         whole, below, left, right = self._place(access)
-        within = (below[piece] for piece in _cover(left, right))
-        around = (whole[piece] for piece in chain(_above(left), _above(right - 1)))
+        within = (below[vertex] for vertex in _cover(left, right))
+        around = (whole[vertex] for vertex in chain(_above(left), _above(right - 1)))
         return max(chain(within, around), default=-1)
 
     def _place(self, access: Access) -> tuple[list[int], list[int], int, int]:
-        """What was noted for all bytes of each piece of a root, and for any; and from where to where the access is."""
+        """The two trees of the access's root, and the range of their leafs that the access covers.
+
+        Each vertex stands for a range of bytes.  The first tree has the largest number of accesses to the whole
+        range, the second that of accesses to any of its bytes.
+        """
         ends = self._ends.get(access.root)
         if ends is None or access.start >= access.stop:
             return [], [], 0, 0
@@ -249,7 +250,7 @@ class Latest:
 
 
 def _cover(left: int, right: int) -> Iterator[int]:
-    """The pieces of a tree that make up some of its leafs: piece ``i`` consists of ``2 * i`` and ``2 * i + 1``."""
+    """The vertices of a segment tree that cover a range of its leafs; below ``i`` are ``2 * i`` and ``2 * i + 1``."""
     while left < right:
         if left & 1:
             yield left
@@ -261,11 +262,11 @@ def _cover(left: int, right: int) -> Iterator[int]:
         right >>= 1
 
 
-def _above(piece: int) -> Iterator[int]:
-    """The pieces that contain a piece."""
-    while piece > 1:
-        piece >>= 1
-        yield piece
+def _above(vertex: int) -> Iterator[int]:
+    """The vertices of a segment tree that are above a vertex."""
+    while vertex > 1:
+        vertex >>= 1
+        yield vertex
 
 
 def _meet(some: Iterable[Access], others: Iterable[Access]) -> bool:
@@ -275,7 +276,7 @@ def _meet(some: Iterable[Access], others: Iterable[Access]) -> bool:
 def written_positions(graph: Graph) -> list[int]:
     """Positions of the tensors whose bytes the graph's nodes write: results, and sources that ops write into.
 
-    With repetitions.
+    A position may occur several times.
     """
     found = []
     for position in graph.order:

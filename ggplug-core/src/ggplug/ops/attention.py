@@ -22,10 +22,11 @@ class SoftMax(Op):
 
     x: [n, r, H, B], contiguous.
     mask: F32 or F16 [n, r' >= r, M2, M3], contiguous, H a multiple of M2 and B of M3; added to the logits.
-    sinks: F32 [H], one more logit a head that takes its share and is not part of the result.
+    sinks: F32 [H], one more logit per head: its exponential is added to the sum, and it has no element in the result.
     ``max_bias`` > 0: head h multiplies the mask with an ALiBi slope (:func:`alibi_slopes`), else the slope is 1.
-    A row is NaN as a whole where one of its logits is NaN or +inf, where all of them are -inf, or where its sink is NaN
-    or +inf.  Logits that are all -inf beside a finite sink give zeros.  One beyond the range of float32 is infinite.
+    All elements of a row are NaN if one of its logits is NaN or +inf, if all of them are -inf, or if its sink is NaN
+    or +inf.  If all logits are -inf and the sink is finite, they are zeros.  Logits beyond the range of float32 count
+    as infinite.
     """
 
     inplace = (0,)
@@ -68,8 +69,8 @@ class SoftMax(Op):
         logits = x * self.scale
         with np.errstate(invalid="ignore"):
             if mask is not None:
-                shown = tile(mask[:, :, : x.shape[2]], x.shape)
-                logits = logits + alibi_slopes(heads, self.max_bias)[:, np.newaxis, np.newaxis] * shown
+                bias = tile(mask[:, :, : x.shape[2]], x.shape)
+                logits = logits + alibi_slopes(heads, self.max_bias)[:, np.newaxis, np.newaxis] * bias
             logits = np.where(np.abs(logits) > _LARGEST, np.copysign(np.inf, logits), logits)
             highest = logits.max(axis=-1, keepdims=True, initial=-np.inf)
             if sinks is not None:
@@ -86,10 +87,10 @@ class SoftMax(Op):
 
 
 def alibi_slopes(heads: int, max_bias: float) -> Array:
-    """The slope of each of ``heads`` heads; all ones if ``max_bias`` is 0 (arXiv:2108.12409).
+    """The ALiBi slope of each of ``heads`` heads; all ones if ``max_bias`` is 0 (arXiv:2108.12409).
 
-    Where the number of heads is no power of two, the remaining heads get the slopes halfway between, as in ggml.
-    None is less than the smallest normal float32, because 0 would make NaN of the -inf of a mask.
+    If the number of heads is no power of two, the remaining heads get the slopes halfway between, as in ggml.
+    No slope is less than the smallest normal float32, because 0 times the -inf of a mask would be NaN.
     """
     if max_bias == 0:
         return np.ones(heads)

@@ -1,7 +1,7 @@
-"""Convolutions, and transposed ones.  Kernels are not turned around (a cross-correlation), as in all of this field.
+"""Convolutions, and transposed ones.  Kernels are not flipped (cross-correlation), as in all deep learning libraries.
 
-Images are [W, H, C, N] and kernels [KW, KH, C, OC].  Beyond the ends of an image there is 0; so where a window reaches
-there, a weight that is infinite or NaN makes NaN of it, as in ggml.
+Images are [W, H, C, N] and kernels [KW, KH, C, OC].  Images are padded with zeros; so a weight that is infinite or NaN
+gives NaN where a window reaches into the padding, as in ggml.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class _Planar(Op, abstract=True):
         check_sliding(self)
 
     def axes(self, width: int, height: int) -> list[Axis]:
-        """How windows slide along ne0 and ne1, for a kernel of these extents."""
+        """The steps of windows along ne0 and ne1, for a kernel of these extents."""
         return [Axis(width, self.s0, self.p0, self.d0), Axis(height, self.s1, self.p1, self.d1)]
 
     def extents(self, kernel: Tensor, x: Tensor) -> tuple[int, int]:
-        """Windows along ne0 and ne1."""
+        """Numbers of windows along ne0 and ne1."""
         across, down = self.axes(*kernel.ne[:2])
         return windows(self, across, x.ne[0], kernel, x), windows(self, down, x.ne[1], kernel, x)
 
@@ -83,9 +83,9 @@ class Conv2dDwDirect(_Planar):
     """y[:, :, c, n] = x[:, :, c, n] convolved with kernel[:, :, 0, c]  (ggml_conv_2d_dw_direct).
 
     kernel: F32, F16 or BF16 [KW, KH, 1, C].  x: F32 [W, H, C, N], any strides.
-    Result: F32 [OW, OH, C, N], OW = (W + 2 p0 - d0 (KW - 1) - 1) // s0 + 1, OH likewise.  Where neighbouring
-    channels of x lie side by side (``nb2 < nb0``), they do so in the result too.  Taps beyond the ends of x are left
-    out of the sums: an infinite weight makes no NaN of them.
+    Result: F32 [OW, OH, C, N], OW = (W + 2 p0 - d0 (KW - 1) - 1) // s0 + 1, OH likewise.  If channels are the innermost
+    dimension of x in memory (``nb2 < nb0``), they are in the result too.  Taps in the padding are left out of the sums,
+    so infinite weights do not give NaN there.
     """
 
     name = "conv_2d_dw_direct"
@@ -113,7 +113,7 @@ class Conv3dDirect(Op):
     """y[..., (n, o)] = the sum over c of x[..., (n, c)] convolved with kernel[..., (o, c)]  (ggml_conv_3d_direct).
 
     kernel: F32, F16 or BF16 [KW, KH, KD, C OC].  x: F32 [W, H, D, C N].  C, N and OC are ``channels``, ``images`` and
-    ``out_channels``; of a pair the last counts fastest.
+    ``out_channels``; of a pair such as (n, o), the last index is the fastest.
     Result: F32 [OW, OH, OD, OC N], OW = (W + 2 p0 - d0 (KW - 1) - 1) // s0 + 1, OH and OD likewise.
     """
 
@@ -137,7 +137,7 @@ class Conv3dDirect(Op):
             raise ParameterError(f"{self.name}: channels, images and out_channels must not be negative", op=self)
 
     def axes(self, kernel: tuple[int, ...]) -> list[Axis]:
-        """How windows slide along ne0, ne1 and ne2, for a kernel of these extents."""
+        """The steps of windows along ne0, ne1 and ne2, for a kernel of these extents."""
         strides, paddings = (self.s0, self.s1, self.s2), (self.p0, self.p1, self.p2)
         return [Axis(*each) for each in zip(kernel, strides, paddings, (self.d0, self.d1, self.d2), strict=False)]
 
@@ -228,7 +228,7 @@ def _channels_side_by_side(x: Tensor) -> bool:
 
 
 def _taps(node: Tensor, dims: int) -> int:
-    """Elements of the first ``dims`` dimensions of the kernel."""
+    """Number of elements of the kernel's first ``dims`` dimensions."""
     kernel = node.src[0]
     return 0 if kernel is None else int(np.prod(kernel.ne[:dims]))
 

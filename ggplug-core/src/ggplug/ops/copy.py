@@ -1,4 +1,4 @@
-"""Copies: into another tensor, into contiguous memory, into another type, side by side, several times."""
+"""Copies: into another tensor, into contiguous memory, to another type, concatenated, repeated."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Cont(Op):
 class Dup(Op):
     """A contiguous copy, in another type if one is named  (ggml_dup, ggml_cast).
 
-    ``type``: the name of the result's type; empty keeps x's, and then every bit.
+    ``type``: the name of the result's type; empty keeps x's type, and then every bit.
 
     Conversions round to nearest, ties to even, keep subnormal numbers, and overflow to infinity.  A NaN stays a NaN;
-    with which sign and payload is left to the device.  A block of a quantised type that is given a NaN or an infinity
-    is NaN as a whole (of MXFP4, which has no NaN, infinite).  Blocks are those of :func:`ggplug.quants.quantize` with
-    ``stored``; types that ggml encodes with an importance matrix only cannot be written.
-    Integers become F16, BF16 and blocks by way of F32.  To integers: floats are cut towards zero; what lies beyond the
-    integers' range becomes the nearest of them, also from wider integers, NaN becomes 0.
+    its sign and payload depend on the device.  If one value of a quantised block is NaN or infinite, all are NaN (in
+    MXFP4, which has no NaN, infinite).  Blocks are encoded as by :func:`ggplug.quants.quantize` with ``stored``; types
+    that ggml encodes only with an importance matrix cannot be written.
+    Integers are converted to F32 first, then to F16, BF16 or blocks.  To integers, floats are truncated towards zero;
+    values out of range, also of wider integers, become the nearest integer of the type, and NaN becomes 0.
     """
 
     moves = True
@@ -81,7 +81,7 @@ class Dup(Op):
 
 
 class Concat(Op):
-    """a, and after it b, along dimension ``dim``  (ggml_concat).
+    """a followed by b along dimension ``dim``  (ggml_concat).
 
     a and b: any strides, the same type, and the same extents in all other dimensions.
     """
@@ -99,7 +99,7 @@ class Concat(Op):
         ne = list(a.ne)
         ne[self.dim] = b.ne[self.dim]
         if tuple(ne) != b.ne:
-            misfit(self, f"a and b must have the same extents but in dimension {self.dim}", a, b)
+            misfit(self, f"a and b must have the same extents except in dimension {self.dim}", a, b)
         ne[self.dim] += a.ne[self.dim]
         return Spec(a.type, (ne[0], ne[1], ne[2], ne[3]), max(a.rank, b.rank, self.dim + 1))
 
@@ -108,7 +108,7 @@ class Concat(Op):
 
 
 class Repeat(Op):
-    """x, repeated in each dimension until it has the extents ``ne``  (ggml_repeat, ggml_repeat_4d).
+    """x repeated in each dimension to the extents ``ne``  (ggml_repeat, ggml_repeat_4d).
 
     Each extent must be a multiple of x's.  Any strides.
     """
@@ -119,7 +119,7 @@ class Repeat(Op):
     def result(self, x: Tensor) -> Spec:
         ne, rank = extents(self.ne)
         if not all(map(is_multiple, ne, x.ne)):
-            misfit(self, f"the extents {self.ne} are no multiples of x's", x)
+            misfit(self, f"the extents {self.ne} must be multiples of x's", x)
         return Spec(x.type, ne, max(rank, x.rank))
 
     def reference(self, x: Array) -> Array:
@@ -135,7 +135,7 @@ _repeat = builder(Repeat)
 
 @explained_by(Cont)
 def cont(x: Tensor, *ne: int, name: str = "") -> Tensor:
-    """``cont(x)`` or ``cont(x, ne0, ne1, ...)``: a contiguous copy, perhaps with other extents."""
+    """``cont(x)`` or ``cont(x, ne0, ne1, ...)``: a contiguous copy, optionally with other extents."""
     return _cont(x, ne[0] if len(ne) == 1 and isinstance(ne[0], (tuple, list)) else ne, name=name)
 
 
@@ -147,9 +147,9 @@ def cast(x: Tensor, type: Type | str, *, name: str = "") -> Tensor:
 
 @explained_by(Dup)
 def add_cast(a: Tensor, b: Tensor, type: Type | str, *, name: str = "") -> Tensor:
-    """y = a + b in another type than a's, rounded once (ggml_add_cast); b is repeated to a's shape.
+    """y = a + b, rounded once to ``type`` (ggml_add_cast); b is repeated to a's shape.
 
-    a: of any float or quantised type; b: as :func:`~ggplug.ops.add` takes it.  Result: contiguous, of a's shape.
+    a: any float or quantised type; b: as for :func:`~ggplug.ops.add`.  Result: contiguous, of a's shape.
     """
     wide, wanted = a if a.type is F32 else cast(a, F32), as_type(type)
     return add(wide, b, name=name) if wanted is F32 else cast(add(wide, b), wanted, name=name)

@@ -1,7 +1,7 @@
-"""Python functions as ops: what a callable does with NumPy arrays, in the middle of a graph.
+"""Python functions as ops: a node calls a function with NumPy arrays while its graph is computed.
 
-Devices that compute in host memory call the function while they compute; others decline, and the scheduler gives such
-nodes to a host device.  The function is called as ``fun(dst, *sources, ith, nth, userdata)``::
+Devices that compute in host memory call the function; others decline such nodes, and the scheduler assigns them to a
+host device.  The function is called as ``fun(dst, *sources, ith, nth, userdata)``::
 
     def double(dst, a, ith, nth, userdata):
         rows = slice(ith, None, nth)
@@ -9,16 +9,16 @@ nodes to a host device.  The function is called as ``fun(dst, *sources, ith, nth
 
     y = gg.map_custom1(x, double, n_tasks=2)
 
-Arrays are four-dimensional, in NumPy's order (``ne`` reversed), and views of the tensors' memory: ``dst`` is to be
-written, sources are read-only.  BF16 shows its bits as uint16, block types their blocks, as :func:`ggplug.asarray` has
-them.  What ``dst`` holds before is undefined.  The function returns None, or ``dst``.
+Arrays are four-dimensional, in NumPy's order (``ne`` reversed), and views of the tensors' memory: the function writes
+``dst``; sources are read-only.  BF16 tensors are passed as uint16, their bits, and block types as blocks, as
+:func:`ggplug.asarray` does.  The initial values of ``dst`` are undefined.  The function returns None, or ``dst``.
 
-``n_tasks`` says into how many parts the function divides its work: it is called with ``ith`` 0, 1, ... ``nth - 1``, one
-call after the other on the thread that computes; ``nth`` is the smaller one of ``n_tasks`` and the device's number of
-threads.  -1 (``GGML_N_TASKS_MAX``) is that number.  The arrays may be kept, but what they show is undefined when the
-call has ended.
+``n_tasks`` is the number of parts into which the function divides its work.  It is called with ``ith`` 0, 1, ...
+``nth - 1``, one call after the other on the computing thread; ``nth`` is the smaller one of ``n_tasks`` and the
+device's number of threads.  -1 (``GGML_N_TASKS_MAX``) is that number.  The function may keep the arrays, but their
+contents are undefined after the call.
 
-A node holds its function, and its ``userdata``, by identity: ops are equal if both are the same objects.
+Functions and ``userdata`` are compared by identity: ops are equal if both are the same objects.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from ggplug.errors import ParameterError, SerializationError, TypeMismatchError
-from ggplug.ops.base import Array, Held, Op, apply, explained_by
+from ggplug.ops.base import Array, ByIdentity, Op, apply, explained_by
 from ggplug.ops.copy import cpy
 from ggplug.tensor import Spec, Tensor, extents
 from ggplug.types import F64, Type, TypeName, as_type, by_name
@@ -54,11 +54,11 @@ __all__ = [
 ]
 
 MOST_SOURCES = 9
-"""How many tensors :func:`custom_4d` takes: one less than GGML_MAX_SRC, as in ggml."""
+"""The maximal number of tensors that :func:`custom_4d` takes: one less than GGML_MAX_SRC, as in ggml."""
 
 
-class Callback(Held):
-    """A function and what it is given besides arrays.  ``number`` is its own as long as any op holds it."""
+class Callback(ByIdentity):
+    """A function and its userdata.  Its ``number`` is unique as long as any op refers to it."""
 
     __slots__ = ("__weakref__", "fun", "number", "userdata")
 
@@ -69,10 +69,10 @@ class Callback(Held):
 
     @property
     def name(self) -> str:
-        """What the function is called."""
+        """The name of the function."""
         try:
             return str(self.fun.__qualname__)
-        except Exception:  # whatever an object of the user's raises when it is asked
+        except Exception:  # attributes of a user's object may raise anything
             return type(self.fun).__qualname__
 
     def __repr__(self) -> str:
@@ -86,22 +86,21 @@ class Callback(Held):
 
     def __reduce__(self) -> Any:
         raise SerializationError(
-            f"the Python function {self.name} is held by identity: a node that calls it can neither be written to a "
-            "file nor be sent to another process",
+            f"a node that calls the Python function {self.name} cannot be written to a file or sent to another process",
             got=self.fun,
-            remedy="build the graph anew where it is to be computed",
+            remedy="build the graph again in the other process",
         )
 
 
 _numbers = itertools.count(1)
 _callbacks: weakref.WeakValueDictionary[tuple[int, ...], Callback] = weakref.WeakValueDictionary()
-"""By the identities of function and userdata, which a callback keeps alive."""
+"""Callbacks by the identities of function and userdata, which a callback keeps alive."""
 
 
 def callback(fun: Callable[..., Any], userdata: Any = None) -> Callback:
     """The callback of a function and its userdata: the same one as long as an op holds it.
 
-    A bound method is that of its object.  Raises TypeMismatchError for what cannot be called.
+    Bound methods of one object are the same function.  Raises TypeMismatchError for objects that cannot be called.
     """
     if not callable(fun):
         raise TypeMismatchError(f"fun must be callable, got {fun!r}", got=type(fun))
@@ -118,7 +117,7 @@ def callback(fun: Callable[..., Any], userdata: Any = None) -> Callback:
 class PythonCall(Op, abstract=True):
     """Base of the ops that call a Python function; see the module's docstring.
 
-    ``prefilled``: dst holds what the first source holds before the function is called.
+    ``prefilled``: dst has the values of the first source when the function is called.
     """
 
     callback: Callback
@@ -147,8 +146,8 @@ class PythonCall(Op, abstract=True):
             if answer is not None and answer is not dst:
                 shape = f" of shape {answer.shape}" if isinstance(answer, np.ndarray) else ""
                 raise TypeMismatchError(
-                    f"{self.callback.name} returned {type(answer).__name__}{shape}: it has to write its result into "
-                    f"dst, of shape {dst.shape}, and to return None",
+                    f"{self.callback.name} returned {type(answer).__name__}{shape}: it must write its result into "
+                    f"dst, of shape {dst.shape}, and return None",
                     op=self,
                     got=type(answer),
                 )
@@ -227,8 +226,8 @@ class Custom4d(PythonCall):
     def reference(self, *sources: Array | None) -> Array:
         kind = by_name(self.type)
         dtype = F64.dtype if kind.is_quantized or kind.dtype.kind != "i" else kind.dtype
-        given = [each for each in sources if each is not None]
-        return self._in_float64(np.zeros(extents(self.ne)[0][::-1], dtype), given)
+        present = [each for each in sources if each is not None]
+        return self._in_float64(np.zeros(extents(self.ne)[0][::-1], dtype), present)
 
 
 @explained_by(__doc__)
@@ -289,7 +288,7 @@ def custom_4d(
 def map_custom1_inplace(
     a: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
 ) -> Tensor:
-    """:func:`map_custom1`, written into a; dst holds what a holds first.  The result is a view of a."""
+    """:func:`map_custom1` with its result written into a; dst has a's values first.  The result is a view of a."""
     return cpy(apply(MapCustom1(callback(fun, userdata), n_tasks, True), (a,)), a, name=name)
 
 
@@ -297,7 +296,7 @@ def map_custom1_inplace(
 def map_custom2_inplace(
     a: Tensor, b: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
 ) -> Tensor:
-    """:func:`map_custom2`, written into a; dst holds what a holds first.  The result is a view of a."""
+    """:func:`map_custom2` with its result written into a; dst has a's values first.  The result is a view of a."""
     return cpy(apply(MapCustom2(callback(fun, userdata), n_tasks, True), (a, b)), a, name=name)
 
 
@@ -305,7 +304,7 @@ def map_custom2_inplace(
 def map_custom3_inplace(
     a: Tensor, b: Tensor, c: Tensor, fun: Callable[..., Any], n_tasks: int = 1, userdata: Any = None, *, name: str = ""
 ) -> Tensor:
-    """:func:`map_custom3`, written into a; dst holds what a holds first.  The result is a view of a."""
+    """:func:`map_custom3` with its result written into a; dst has a's values first.  The result is a view of a."""
     return cpy(apply(MapCustom3(callback(fun, userdata), n_tasks, True), (a, b, c)), a, name=name)
 
 
@@ -319,7 +318,7 @@ def custom_inplace(
     *,
     name: str = "",
 ) -> Tensor:
-    """``fun(dst, a, *args, ith, nth, userdata)``, written into a; dst holds what a holds first  (ggml_custom_inplace).
+    """``fun(dst, a, *args, ith, nth, userdata)``, written into a; dst has a's values first  (ggml_custom_inplace).
 
     ``args``: up to eight tensors.  The result is a view of a.
     """
@@ -327,14 +326,14 @@ def custom_inplace(
     return cpy(apply(op, _sources((a, *args))), a, name=name)
 
 
-def _sources(given: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-    if not isinstance(given, Sequence):
-        raise TypeMismatchError(f"custom_4d: its sources must be a sequence of tensors, got {given!r}", got=given)
-    if len(given) > MOST_SOURCES:
+def _sources(args: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    if not isinstance(args, Sequence):
+        raise TypeMismatchError(f"custom_4d: args must be a sequence of tensors, got {args!r}", got=args)
+    if len(args) > MOST_SOURCES:
         raise ParameterError(
-            f"custom_4d: takes at most {MOST_SOURCES} tensors, got {len(given)}", got=len(given), wanted=MOST_SOURCES
+            f"custom_4d: takes at most {MOST_SOURCES} tensors, got {len(args)}", got=len(args), wanted=MOST_SOURCES
         )
-    for each in given:
+    for each in args:
         if not isinstance(each, Tensor):
-            raise TypeMismatchError(f"custom_4d: its sources must be tensors, got {each!r}", got=each)
-    return (*given, *(None for _ in range(MOST_SOURCES - len(given))))
+            raise TypeMismatchError(f"custom_4d: args must be tensors, got {each!r}", got=each)
+    return (*args, *(None for _ in range(MOST_SOURCES - len(args))))

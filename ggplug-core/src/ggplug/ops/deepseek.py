@@ -1,4 +1,4 @@
-"""Layers of DeepSeek's models: the indexer of sparse attention, and connections by several streams."""
+"""Ops of DeepSeek's models: the indexer of sparse attention, and hyper-connections of several residual streams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 STREAMS = 4
-"""How many streams :class:`Dsv4HcComb` mixes, as in ggml."""
+"""The number of residual streams that :class:`Dsv4HcComb` mixes, as in ggml."""
 
 
 class LightningIndexer(Op):
@@ -29,22 +29,22 @@ class LightningIndexer(Op):
 
     How much each query attends to each key (DeepSeek-AI, *DeepSeek-V3.2*, 2025: "lightning indexer").  q: F32
     [n, heads, T, S].  k: any float or block type [n, 1, K, S].  weights: F32 [heads, T, 1, S].  mask: F16 [K, T, 1, s],
-    of which sequence i has number i % s.  Any strides.  Result: F32 [K, T, 1, S].  A NaN product counts as 0.
+    of which sequence i uses number i % s.  Any strides.  Result: F32 [K, T, 1, S].  A NaN product counts as 0.
     """
 
     def result(self, q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Spec:
-        given = (q, k, weights, mask)
+        sources = (q, k, weights, mask)
         if q.type is not F32 or weights.type is not F32 or mask.type is not F16:
-            mismatch(self, "q and weights must be f32, mask f16", *given)
+            mismatch(self, "q and weights must be f32, mask f16", *sources)
         if k.type.dtype.kind == "i" and not k.type.is_quantized:
-            mismatch(self, "k must be of a float or block type", *given)
+            mismatch(self, "k must be of a float or block type", *sources)
         n, heads, tokens, sequences = q.ne
         keys = k.ne[2]
-        require(k.ne == (n, 1, keys, sequences), self, f"k must be [{n}, 1, keys, {sequences}]", *given)
+        require(k.ne == (n, 1, keys, sequences), self, f"k must be [{n}, 1, keys, {sequences}]", *sources)
         wanted = (heads, tokens, 1, sequences)
-        require(weights.ne == wanted, self, f"weights must have the extents {wanted}", *given)
+        require(weights.ne == wanted, self, f"weights must have the extents {wanted}", *sources)
         fits = mask.ne[:3] == (keys, tokens, 1) and is_multiple(sequences, mask.ne[3])
-        require(fits, self, f"mask must be [{keys}, {tokens}, 1, a divisor of {sequences}]", *given)
+        require(fits, self, f"mask must be [{keys}, {tokens}, 1, a divisor of {sequences}]", *sources)
         return Spec(F32, (keys, tokens, 1, sequences), 4 if sequences > 1 else 2)
 
     def reference(self, q: Array, k: Array, weights: Array, mask: Array) -> Array:
@@ -54,11 +54,11 @@ class LightningIndexer(Op):
 
 
 MOST_ITERATIONS = 1 << 16
-"""Of the alternating normalisation, which converges within some tens."""
+"""The largest number of iterations of the alternating normalisation, which converges within some tens."""
 
 
 class Dsv4HcComb(Op):
-    """y[:, :, t]: a matrix of positive numbers whose rows and columns sum to about 1  (ggml_dsv4_hc_comb).
+    """y[:, :, t] = a matrix of positive numbers whose rows and columns sum to about 1  (ggml_dsv4_hc_comb).
 
     With logits l[d, s, t] = scale[2] mixes[8 + d + 4 s, t] + base[8 + d + 4 s] for each of 4 streams d and s: y is the
     softmax of l over d, plus eps; divided by eps and its sums over s; and n_iter - 1 times by eps and its sums over d,
@@ -75,13 +75,13 @@ class Dsv4HcComb(Op):
             raise ParameterError(f"{self.name}: n_iter must be {wanted}, got {self.n_iter}", op=self, got=self.n_iter)
 
     def result(self, mixes: Tensor, scale: Tensor, base: Tensor) -> Spec:
-        given = (mixes, scale, base)
-        if any(each.type is not F32 for each in given):
-            mismatch(self, "takes f32", *given)
+        sources = (mixes, scale, base)
+        if any(each.type is not F32 for each in sources):
+            mismatch(self, "takes f32", *sources)
         count = (2 + STREAMS) * STREAMS
-        require(mixes.ne[0] == count and mixes.ne[2:] == (1, 1), self, f"mixes must be [{count}, T]", *given)
-        require(scale.ne[0] >= 3 and scale.ne[1:] == (1, 1, 1), self, "scale must be 3 numbers or more", *given)
-        require(base.ne == (count, 1, 1, 1), self, f"base must be {count} numbers", *given)
+        require(mixes.ne[0] == count and mixes.ne[2:] == (1, 1), self, f"mixes must be [{count}, T]", *sources)
+        require(scale.ne[0] >= 3 and scale.ne[1:] == (1, 1, 1), self, "scale must be 3 numbers or more", *sources)
+        require(base.ne == (count, 1, 1, 1), self, f"base must be {count} numbers", *sources)
         return Spec(F32, (STREAMS, STREAMS, mixes.ne[1], 1), 3)
 
     def reference(self, mixes: Array, scale: Array, base: Array) -> Array:
@@ -122,22 +122,22 @@ class Dsv4HcPost(Op):
     """
 
     def result(self, x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Spec:
-        given = (x, residual, post, comb)
-        if any(each.type is not F32 for each in given):
-            mismatch(self, "takes f32", *given)
+        sources = (x, residual, post, comb)
+        if any(each.type is not F32 for each in sources):
+            mismatch(self, "takes f32", *sources)
         n, tokens, streams = x.ne[0], x.ne[1], residual.ne[1]
-        require(x.ne[2:] == (1, 1) and streams > 0, self, "x must be [n, T], of 1 stream or more", *given)
+        require(x.ne[2:] == (1, 1) and streams > 0, self, "x must be [n, T], of 1 stream or more", *sources)
         for tensor, name, wanted in (
             (residual, "residual", (n, streams, tokens, 1)),
             (post, "post", (streams, tokens, 1, 1)),
             (comb, "comb", (streams, streams, tokens, 1)),
         ):
-            require(tensor.ne == wanted, self, f"{name} must have the extents {wanted}", *given)
+            require(tensor.ne == wanted, self, f"{name} must have the extents {wanted}", *sources)
         return Spec(F32, residual.ne, 3)
 
     def reference(self, x: Array, residual: Array, post: Array, comb: Array) -> Array:
-        given = x[0, 0][:, np.newaxis] * post[0, 0][..., np.newaxis]
-        return (given + np.einsum("tsi,tsd->tdi", residual[0], comb[0]))[np.newaxis]
+        added = x[0, 0][:, np.newaxis] * post[0, 0][..., np.newaxis]
+        return (added + np.einsum("tsi,tsd->tdi", residual[0], comb[0]))[np.newaxis]
 
 
 lightning_indexer = builder(LightningIndexer)

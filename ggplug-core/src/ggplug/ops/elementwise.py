@@ -1,8 +1,8 @@
 """Arithmetic of two tensors; the second is repeated to the shape of the first.
 
-``b`` broadcasts into ``a``: every extent of ``a`` must be a multiple of ``b``'s (ggml_can_repeat), so a
-row, a column, a scalar and also a half of ``a`` fit.  Any strides.  The result has ``a``'s type and shape and
-is contiguous.  Elements are combined in float, also where ``a`` is F16, BF16 or quantised; integers stay out.
+``b`` is repeated to the shape of ``a``: every extent of ``a`` must be a multiple of ``b``'s (ggml_can_repeat), so a
+row, a column, a scalar and also a half of ``a`` fit.  Any strides.  The result has ``a``'s type and shape and is
+contiguous. The arithmetic is in float also where ``a`` is F16, BF16 or quantised; integers are not supported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Binary(Op, abstract=True):
             else:
                 misfits = not all(map(is_multiple, ne, b.ne))
             if misfits:
-                misfit(self, "b does not repeat to a's shape (each extent of a must be a multiple of b's)", a, b)
+                misfit(self, "b cannot be repeated to a's shape (each extent of a must be a multiple of b's)", a, b)
         if b.type is not a.type and (a.type.dtype.kind == "i" or b.type.dtype.kind == "i" or b.type.is_quantized):
             mismatch(self, "a and b must both be floats, or a quantised and b float (use gg.cast)", a, b)
         if a.type.dtype.kind == "i":

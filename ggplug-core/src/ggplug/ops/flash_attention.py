@@ -1,4 +1,4 @@
-"""Attention as one op: products with keys, their softmax, and the values mixed by it, and its gradient."""
+"""Attention as one op (products with keys, their softmax, and the weighted sum of values), and its gradient."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Attending(Op, abstract=True):
-    """What attention and its gradient have in common: the logits, and the rules for queries, keys and values."""
+    """Base of attention and its gradient: the logits, and the rules for queries, keys and values."""
 
     scale: float = 1.0
     max_bias: float = 0.0
@@ -45,10 +45,10 @@ class Attending(Op, abstract=True):
                 )
 
     def capped(self) -> tuple[float, float]:
-        """``(scale, cap)``: a logit is cap times the tanh of ``scale * product``, or that product for a cap of 0.
+        """``(scale, cap)``: a logit is cap times the tanh of ``scale * product``, or ``scale * product`` if cap is 0.
 
-        Both are in the range of float32, so that a kernel multiplies no product of 0 with infinity.  A cap below
-        float32's smallest normal number is that number: so or so no logit differs from 0 in a sum of powers.
+        Both are in the range of float32, so that a kernel does not multiply a product of 0 by infinity.  A cap below
+        float32's smallest normal number is replaced by it: the exponential of such a logit is 1 in both cases.
         """
         if not self.logit_softcap:
             return self.scale, 0.0
@@ -59,37 +59,37 @@ class Attending(Op, abstract=True):
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None, *others: Tensor
     ) -> None:
         """Raises ShapeError, TypeMismatchError or ParameterError unless the sources fit each other."""
-        given = (q, k, v, *others, mask, sinks)
+        sources = (q, k, v, *others, mask, sinks)
         if q.type is not F32:
-            mismatch(self, "q must be f32 (use gg.cast)", *given)
+            mismatch(self, "q must be f32 (use gg.cast)", *sources)
         if k.ne[0] != q.ne[0] or v.ne[1] != k.ne[1]:
-            misfit(self, "q must be [dk, n, h, b], k [dk, m, g, b] and v [dv, m, g, b]", *given)
+            misfit(self, "q must be [dk, n, h, b], k [dk, m, g, b] and v [dv, m, g, b]", *sources)
         if k.ne[2] != v.ne[2] or not is_multiple(q.ne[2], k.ne[2]):
-            misfit(self, "k and v must have as many heads, ne2, and those of q must be a multiple", *given)
+            misfit(self, "k and v must have the same number of heads, ne2, and q a multiple of it", *sources)
         if not q.ne[3] == k.ne[3] == v.ne[3]:
-            misfit(self, "q, k and v must have the same ne3", *given)
+            misfit(self, "q, k and v must have the same ne3", *sources)
         for name, source in zip(self.sources, (q, k, v), strict=False):
             if source.ne[0] > 1 and source.nb[0] != source.type.block_bytes:
-                misfit(self, f"rows of {name} must be contiguous (use gg.cont first)", *given)
+                misfit(self, f"rows of {name} must be contiguous (use gg.cont first)", *sources)
         if mask is not None:
             if mask.type is not F16:
-                mismatch(self, "the mask must be f16 (use gg.cast)", *given)
+                mismatch(self, "the mask must be f16 (use gg.cast)", *sources)
             if mask.ne[0] != k.ne[1] or mask.ne[1] < q.ne[1]:
-                misfit(self, "the mask's ne0 must be k's ne1, and its ne1 at least q's", *given)
+                misfit(self, "the mask's ne0 must be k's ne1, and its ne1 at least q's", *sources)
             if not (is_multiple(q.ne[2], mask.ne[2]) and is_multiple(q.ne[3], mask.ne[3])):
-                misfit(self, "ne2 and ne3 of q must be multiples of the mask's", *given)
+                misfit(self, "ne2 and ne3 of q must be multiples of the mask's", *sources)
             if not mask.is_contiguous():
-                misfit(self, "the mask must be contiguous (use gg.cont first)", *given)
+                misfit(self, "the mask must be contiguous (use gg.cont first)", *sources)
         elif self.max_bias > 0:
             raise ParameterError(f"{self.name}: max_bias scales the mask, so it needs one", op=self)
         if sinks is not None:
             if sinks.type is not F32:
-                mismatch(self, "the sinks must be f32", *given)
+                mismatch(self, "the sinks must be f32", *sources)
             if sinks.ne != (q.ne[2], 1, 1, 1):
-                misfit(self, "there must be one sink for each head (ne0 of sinks is ne2 of q)", *given)
+                misfit(self, "there must be one sink for each head (ne0 of sinks is ne2 of q)", *sources)
 
     def logits(self, q: Array, k: Array, mask: Array | None) -> tuple[Array, Array]:
-        """What the softmax is of, [b, h, n, m], and which of them the mask hides."""
+        """The logits of the softmax, [b, h, n, m], and which of them the mask hides."""
         k = np.repeat(k, q.shape[1] // max(1, k.shape[1]), axis=1)
         logits = _in_range(_in_range(q @ k.swapaxes(-1, -2)) * self.scale)
         if cap := self.capped()[1]:
@@ -97,27 +97,27 @@ class Attending(Op, abstract=True):
         if mask is None:
             return logits, np.zeros(logits.shape, bool)
         slopes = alibi_slopes(q.shape[1], self.max_bias)[:, np.newaxis, np.newaxis]
-        shown = slopes * tile(mask[:, :, : q.shape[2]], logits.shape)
-        hidden = shown == -np.inf
-        return np.where(hidden, -np.inf, _in_range(logits + shown)), hidden
+        bias = slopes * tile(mask[:, :, : q.shape[2]], logits.shape)
+        hidden = bias == -np.inf
+        return np.where(hidden, -np.inf, _in_range(logits + bias)), hidden
 
 
 def _in_range(x: Array) -> Array:
     return np.where(np.abs(x) > _LARGEST, np.copysign(np.inf, x), x)
 
 
-def _mixed(shares: Array, rows: Array, hidden: Array) -> Array:
-    """``shares @ rows``, in which what is ``hidden`` has no part, whatever its row holds."""
+def _weighted_sum(probabilities: Array, rows: Array, hidden: Array) -> Array:
+    """``probabilities @ rows``, without the ``hidden`` rows, which may hold NaN."""
     finite = np.isfinite(rows)
-    mixed = shares @ np.where(finite, rows, 0)
+    mixed = probabilities @ np.where(finite, rows, 0)
     for j in np.flatnonzero(~finite.all(axis=(0, 1, 3))):
         wild = np.where(finite[:, :, j], 0, rows[:, :, j])[:, :, np.newaxis]
-        mixed = mixed + np.where(hidden[..., j, np.newaxis], 0, shares[..., j, np.newaxis] * wild)
+        mixed = mixed + np.where(hidden[..., j, np.newaxis], 0, probabilities[..., j, np.newaxis] * wild)
     return mixed
 
 
-def shares_of(logits: Array, sinks: Array | None) -> Array:
-    """The softmax of rows with a sink in the sum; zeros where all logits are -inf."""
+def probabilities_of(logits: Array, sinks: Array | None) -> Array:
+    """The softmax of rows, with the exponential of a sink in the sum; zeros where all logits are -inf."""
     highest = logits.max(axis=-1, keepdims=True, initial=-np.inf)
     if sinks is not None:
         sink = sinks.reshape(1, -1, 1, 1)
@@ -136,18 +136,20 @@ class FlashAttnExt(Attending):
     q: F32 [dk, n, h, b].  k: [dk, m, g, b], v: [dv, m, g, b], each F32, F16, BF16 or a quantised type; h a multiple of
     g: a head of k and v serves h/g consecutive ones of q.  Rows of these are contiguous, the other strides are free.
     mask: F16 [m, n' >= n, M2, M3], contiguous, h a multiple of M2 and b of M3; added to the logits.
-    sinks: F32 [h], one more logit a head that takes its share and mixes no value.
-    Result: F32 [dv, h, n, b], so heads lie beside each other.
+    sinks: F32 [h], one more logit per head: its exponential is added to the sum, and it has no value.
+    Result: F32 [dv, h, n, b]: the heads of a query are contiguous.
 
     ``logit_softcap`` c > 0: c tanh(logit / c) takes the place of a logit before the mask is added.  ``max_bias`` > 0:
     head h multiplies the mask with an ALiBi slope (:func:`alibi_slopes`), else the slope is 1.  ``precision``: a
-    :class:`~ggplug.types.Precision`; where k or v is BF16 and it is not F32, queries and shares may be rounded to BF16.
+    :class:`~ggplug.types.Precision`; if k or v is BF16 and it is not F32, queries and probabilities may be rounded to
+    BF16.
 
-    A key that the mask hides with -inf has no part in a row, whatever k and v hold of it.  Rows for which all logits
-    are -inf are zeros, unlike those of :class:`SoftMax`.  A row is NaN as a whole where one of its other logits is NaN
-    or +inf, or where its sink is.  Products and logits beyond the range of float32 are infinite.
+    A key that the mask hides with -inf does not contribute, also if k and v hold NaN for it.  Rows for which all logits
+    are -inf are zeros, unlike those of :class:`SoftMax`.  All elements of a row are NaN if one of its other logits, or
+    its sink, is NaN or +inf.  Products and logits beyond the range of float32 count as infinite.
 
-    Devices need no memory of n by m numbers: the softmax is computed as keys come along (M. Milakov, N. Gimelshein,
+    Devices need no memory of n by m numbers: they compute the softmax while they go over the keys (M. Milakov, N.
+    Gimelshein,
     *Online normalizer calculation for softmax*, arXiv:1805.02867; T. Dao et al., *FlashAttention*, arXiv:2205.14135).
     """
 
@@ -167,9 +169,9 @@ class FlashAttnExt(Attending):
     def reference(self, q: Array, k: Array, v: Array, mask: Array | None = None, sinks: Array | None = None) -> Array:
         with np.errstate(all="ignore"):
             logits, hidden = self.logits(q, k, mask)
-            shares = shares_of(logits, sinks)
+            probabilities = probabilities_of(logits, sinks)
             v = np.repeat(v, q.shape[1] // max(1, v.shape[1]), axis=1)
-            return _mixed(shares, v, hidden).swapaxes(1, 2)
+            return _weighted_sum(probabilities, v, hidden).swapaxes(1, 2)
 
     def cost(self, node: Tensor) -> Cost:
         k, v = node.src[1], node.src[2]
@@ -203,7 +205,7 @@ def flash_attn_ext(
 
 
 def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None, *, name: str = "") -> Tensor:
-    """The attention ``a`` with ``sinks``, F32 [heads], or with None for none: another node; ``a`` stays as it is.
+    """A new node of the attention ``a`` with other ``sinks``, F32 [heads], or None; ``a`` is not changed.
 
     Raises TypeMismatchError if ``a`` is no result of :func:`flash_attn_ext`, and what that raises.
     """
@@ -223,7 +225,7 @@ def flash_attn_ext_add_sinks(a: Tensor, sinks: Tensor | None, *, name: str = "")
 
 
 def flash_attn_ext_set_prec(a: Tensor, precision: int, *, name: str = "") -> Tensor:
-    """The attention ``a`` with another ``precision``: another node; ``a`` stays as it is.
+    """A new node of the attention ``a`` with another ``precision``; ``a`` is not changed.
 
     Raises TypeMismatchError if ``a`` is no result of :func:`flash_attn_ext`, and what that raises.
     """
@@ -242,15 +244,15 @@ def _attention(a: Tensor, function: str) -> tuple[FlashAttnExt, tuple[Any, ...]]
 class FlashAttnBack(Attending):
     """The gradients of q, k, v and sinks, from d, that of the result of flash_attn_ext  (ggml_flash_attn_back).
 
-    q, k, v, mask, sinks and the parameters: as :class:`FlashAttnExt` has them, but k and v are F32, F16 or BF16.
-    d: F32 [dv, h, n, b], rows contiguous.  ``masked``: query i sees no key behind i + m - n, whatever the mask says.
+    q, k, v, mask, sinks and the parameters: as of :class:`FlashAttnExt`, but k and v are F32, F16 or BF16.
+    d: F32 [dv, h, n, b], rows contiguous.  ``masked``: keys after i + m - n are hidden from query i, also without mask.
     Result: F32, one dimension: the gradients of q, k, v and sinks, each contiguous in the extents of its source and
-    padded with zeros to 16 bytes; :func:`flash_attn_back_parts` has them as tensors.
+    padded with zeros to 16 bytes; :func:`flash_attn_back_parts` returns views of them.
 
-    A row for which all logits are -inf adds nothing, and a key whose share of a row is 0 neither gives that row's
-    gradients anything nor gets anything from them, whatever the sources hold there.  (ggml declares the function for
-    values that are transposed and for queries of one size, and aborts when it is computed; the order of the parts is
-    its.)
+    A row for which all logits are -inf contributes nothing.  A key with probability 0 in a row contributes nothing to
+    the gradients of that row and gets nothing from it, also if the sources hold NaN there.  (ggml declares the function
+    for transposed values and for queries of one size, and aborts when it is computed; the order of the parts is the
+    same.)
     """
 
     masked: bool = False
@@ -271,7 +273,7 @@ class FlashAttnBack(Attending):
         return Spec(F32, (sum(_padded(each.size) for each in (q, k, v, sinks) if each is not None), 1, 1, 1), 1)
 
     def logits(self, q: Array, k: Array, mask: Array | None) -> tuple[Array, Array]:
-        """As for attention; of ``masked`` ones those that come later are hidden too."""
+        """The logits as for attention; with ``masked``, later keys are hidden too."""
         logits, hidden = super().logits(q, k, mask)
         if self.masked:
             n, m = logits.shape[-2:]
@@ -283,26 +285,27 @@ class FlashAttnBack(Attending):
         self, q: Array, k: Array, v: Array, d: Array, mask: Array | None = None, sinks: Array | None = None
     ) -> Array:
         batches, groups = k.shape[:2]
-        share = q.shape[1] // max(1, groups)
+        per_head = q.shape[1] // max(1, groups)
         with np.errstate(all="ignore"):
-            dots = _in_range(_in_range(q @ np.repeat(k, share, axis=1).swapaxes(-1, -2)) * self.scale)
+            dots = _in_range(_in_range(q @ np.repeat(k, per_head, axis=1).swapaxes(-1, -2)) * self.scale)
             _, cap = self.capped()
-            bend = 1 - np.tanh(dots / cap) ** 2 if cap else np.ones(dots.shape)
+            slope = 1 - np.tanh(dots / cap) ** 2 if cap else np.ones(dots.shape)
             logits, _ = self.logits(q, k, mask)
-            shares, of_rows = shares_of(logits, sinks), d.swapaxes(1, 2)
-            wanted = np.where(shares == 0, 0, of_rows @ np.repeat(v, share, axis=1).swapaxes(-1, -2))
-            mean = (shares * wanted).sum(axis=-1, keepdims=True)
-            moved = np.where(shares == 0, 0, shares * (wanted - mean) * bend * self.scale)
+            probabilities, of_rows = probabilities_of(logits, sinks), d.swapaxes(1, 2)
+            wanted = np.where(probabilities == 0, 0, of_rows @ np.repeat(v, per_head, axis=1).swapaxes(-1, -2))
+            mean = (probabilities * wanted).sum(axis=-1, keepdims=True)
+            moved = np.where(probabilities == 0, 0, probabilities * (wanted - mean) * slope * self.scale)
 
-            def mixed(weights: Array, rows: Array) -> Array:
-                return _mixed(weights, rows, weights == 0)
+            def weighted_sum(weights: Array, rows: Array) -> Array:
+                return _weighted_sum(weights, rows, weights == 0)
 
             def folded(x: Array) -> Array:
-                """The sum over heads that share one of k and v."""
-                return x.reshape(batches, groups, share, *x.shape[2:]).sum(axis=2)
+                """The sum over the heads of q that use the same head of k and v."""
+                return x.reshape(batches, groups, per_head, *x.shape[2:]).sum(axis=2)
 
-            parts = [mixed(moved, np.repeat(k, share, axis=1))]
-            parts += [folded(mixed(moved.swapaxes(-1, -2), q)), folded(mixed(shares.swapaxes(-1, -2), of_rows))]
+            parts = [weighted_sum(moved, np.repeat(k, per_head, axis=1))]
+            parts.append(folded(weighted_sum(moved.swapaxes(-1, -2), q)))
+            parts.append(folded(weighted_sum(probabilities.swapaxes(-1, -2), of_rows)))
             if sinks is not None:
                 highest = np.maximum(logits.max(axis=-1, keepdims=True, initial=-np.inf), sinks.reshape(1, -1, 1, 1))
                 highest = np.where(highest == -np.inf, 0, highest)
@@ -319,7 +322,7 @@ class FlashAttnBack(Attending):
 
 
 def _padded(count: int) -> int:
-    """Numbers of a part: so many float32 that the next begins at a multiple of 16 bytes."""
+    """``count`` rounded up so that the next float32 after them begins at a multiple of 16 bytes."""
     return -(-count // 4) * 4
 
 
@@ -341,7 +344,7 @@ def flash_attn_back(
     logit_softcap: float = 0.0,
     name: str = "",
 ) -> Tensor:
-    """The gradients of attention's sources, one behind the other.
+    """The gradients of attention's sources, one after the other.
 
     ``scale`` None: 1 / sqrt(dk), as in ggml.  Raises ShapeError, TypeMismatchError, ParameterError.
     """

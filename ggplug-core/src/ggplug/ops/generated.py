@@ -1,4 +1,4 @@
-"""Numbers that follow from their position: ranges, embeddings of time steps."""
+"""Values computed from positions: ranges, embeddings of time steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ggplug.types import F32
 __all__ = ["Arange", "TimestepEmbedding", "arange", "timestep_embedding"]
 
 _MOST = 1 << 40
-"""More numbers than a range is allowed to have: it would be a mistake."""
+"""A range must have fewer numbers than this."""
 
 
 class Arange(Op):
@@ -39,7 +39,7 @@ class Arange(Op):
 
     @property
     def count(self) -> float:
-        """How many numbers there are."""
+        """The number of elements."""
         with np.errstate(all="ignore"):
             count = np.ceil((np.float32(self.stop) - np.float32(self.start)) / np.float32(self.step))
         return float(count)
@@ -83,7 +83,7 @@ class TimestepEmbedding(Op):
 
     @property
     def frequencies(self) -> Array:
-        """By what each of the first h elements multiplies the time step."""
+        """The factor of the time step for each of the first h elements."""
         half = self.dim // 2
         return np.exp(-math.log(self.max_period) * np.arange(half) / max(1, half))
 

@@ -71,12 +71,12 @@ class Glu(Op, abstract=True):
             return self.compute(x, gate)
 
     def compute(self, x: Array, gate: Array) -> Array:
-        """The formula on x and the gate, parameters included."""
+        """f(x) g, with the op's parameters."""
         return self.activation.formula(x) * gate
 
 
 class Reglu(Glu):
-    """y = x g where x > 0, else 0  (ggml_reglu).  So it is 0 where x is NaN, whatever the gate, and where x <= 0."""
+    """y = x g where x > 0, else 0  (ggml_reglu).  Where x is NaN it is 0 too, for any gate."""
 
     def compute(self, x: Array, gate: Array) -> Array:
         return np.where(x > 0, x * gate, 0.0)
@@ -109,7 +109,7 @@ class Swiglu(Glu):
 class SwigluOai(Glu):
     """y = u / (1 + e**(-alpha u)) (1 + clip(g, -limit, limit)), u = min(x, limit)  (ggml_swiglu_oai, of gpt-oss).
 
-    A NaN in x or in the gate stays one.
+    A NaN in x or in the gate gives NaN.
     """
 
     alpha: float = 1.702

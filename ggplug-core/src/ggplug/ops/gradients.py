@@ -1,4 +1,4 @@
-"""Gradients of single ops: what a gradient of the result says of the source.  Named after the ops, as in ggml."""
+"""Gradients of single ops: from the gradient of the result to that of the source.  Named after the ops, as in ggml."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SiluBack(Binary):
 
 
 class RepeatBack(Op):
-    """y[i] = the sum of all elements of x that :class:`~ggplug.ops.Repeat` makes of y[i]  (ggml_repeat_back).
+    """y[i] = the sum of all elements of x to which :class:`~ggplug.ops.Repeat` copies y[i]  (ggml_repeat_back).
 
     x: floats of any strides, each extent a multiple of that in ``ne``, the extents of the result.
     """
@@ -83,11 +83,11 @@ class RepeatBack(Op):
 
 
 class RowGradient(Op, abstract=True):
-    """A row of the result comes from the rows of both sources, which have the result's shape and type.  Any strides."""
+    """Base of gradients whose rows depend on a row of both sources, of the result's shape and type.  Any strides."""
 
     inplace = (0, 1)
     takes: ClassVar[str]
-    """What the two sources are called in messages."""
+    """The names of the two sources in messages."""
 
     def check(self, first: Tensor, second: Tensor) -> Spec:
         """The result's shape and type, if the sources fit."""
@@ -103,7 +103,7 @@ class RowGradient(Op, abstract=True):
 
 
 class RmsNormBack(RowGradient):
-    """dx = r (dy - r**2 mean(x dy) x), r = 1 / sqrt(mean(x**2) + eps): that of rms_norm  (ggml_rms_norm_back)."""
+    """dx = r (dy - r**2 mean(x dy) x), r = 1 / sqrt(mean(x**2) + eps): gradient of rms_norm  (ggml_rms_norm_back)."""
 
     takes = "dy and x"
 
@@ -136,7 +136,7 @@ class SoftMaxBack(RowGradient):
     def validate(self) -> None:
         if self.max_bias != 0:
             raise ParameterError(
-                f"soft_max_back: there is no gradient with max_bias {self.max_bias}; it must be 0",
+                f"soft_max_back: max_bias must be 0, got {self.max_bias}",
                 op=self,
                 got=self.max_bias,
             )
@@ -153,7 +153,7 @@ class GetRowsBack(Op):
     """y[:, r] = the sum of all dy[:, i] with ids[i] = r: the gradient of get_rows  (ggml_get_rows_back).
 
     dy: F32 or F16 [n, >= k].  ids: I32 [k], each less than ``rows``.  Result: F32 [n, rows].  An id that is out of
-    range adds nothing, and raises a ComputeError.
+    range contributes nothing, and raises a ComputeError.
     """
 
     indexes = Indexes(ids=1, of=None, dim=1)
@@ -196,7 +196,7 @@ _get_rows_back = builder(GetRowsBack)
 
 @explained_by(RepeatBack)
 def repeat_back(x: Tensor, *ne: int | Tensor, name: str = "") -> Tensor:
-    """``repeat_back(x, ne0, ne1, ...)`` or ``repeat_back(x, like)``: sums of repetitions."""
+    """``repeat_back(x, ne0, ne1, ...)`` or ``repeat_back(x, like)``: the sum of all repetitions."""
     if len(ne) == 1 and isinstance(ne[0], Tensor):
         return _repeat_back(x, ne[0].ne[: max(ne[0].rank, 1)], name=name)
     return _repeat_back(x, ne[0] if len(ne) == 1 and isinstance(ne[0], (tuple, list)) else ne, name=name)

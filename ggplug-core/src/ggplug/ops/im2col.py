@@ -1,7 +1,7 @@
-"""Windows of an image side by side, as rows for a matrix product, and back.
+"""Windows of an image as rows for a matrix product (im2col), and back.
 
-Extents of images are [W, H, C, N], of kernels [KW, KH, C, OC].  A row holds the C KH KW numbers of a window, those of a
-channel together; beyond the ends of the image there is 0.
+Images are [W, H, C, N] and kernels [KW, KH, C, OC].  A row holds the C KH KW elements of a window, channel by channel;
+images are padded with zeros.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class _Im2col(Op, abstract=True):
             raise ParameterError(f"{self.name}: s0 and d0 must be 1 or more, p0 must not be negative", op=self)
 
     def axes(self, kernel: Tensor) -> tuple[Axis, Axis]:
-        """How windows slide along ne0 and ne1; along ne1 there is one row if the image has one dimension."""
+        """The steps of windows along ne0 and ne1; with ``is_2d=False`` there is one row along ne1."""
         down = Axis(kernel.ne[1], self.s1, self.p1, self.d1) if self.is_2d else Axis(1)
         return Axis(kernel.ne[0], self.s0, self.p0, self.d0), down
 
 
 class Im2col(_Im2col):
-    """y[:, i, j, n] = the window of x at (i, j), all channels of it  (ggml_im2col).
+    """y[:, i, j, n] = the window of x at (i, j), with all channels  (ggml_im2col).
 
-    kernel: [KW, KH, C, OC], of which only the extents matter.  x: F32, F16 or BF16 [W, H, C, N].
+    kernel: [KW, KH, C, OC], of which only the extents are used.  x: F32, F16 or BF16 [W, H, C, N].
     Result: [C KH KW, OW, OH, N] of ``type``, OW = (W + 2 p0 - d0 (KW - 1) - 1) // s0 + 1, OH likewise.
-    ``is_2d=False``: kernel [K, C, OC], x [W, C, N], result [C K, OW, N]; then s1, p1 and d1 say nothing.
+    ``is_2d=False``: kernel [K, C, OC], x [W, C, N], result [C K, OW, N]; then s1, p1 and d1 are not used.
     """
 
     type: TypeName = "f32"
@@ -79,10 +79,10 @@ class Im2col(_Im2col):
 
 
 class Im2colBack(_Im2col):
-    """x[i, j, c, n] = the sum of all elements of ``grad`` that :class:`Im2col` takes from there  (ggml_im2col_back).
+    """x[i, j, c, n] = the sum of all elements of ``grad`` to which :class:`Im2col` copies it  (ggml_im2col_back).
 
-    grad: F32 [C KH KW, OW, OH, N].  kernel: [KW, KH, C, OC], of which only the extents matter.  ``ne``: the extents of
-    the result, F32 [W, H, C, N].  ``is_2d=False``: grad [C K, OW, N], kernel [K, C, OC], result [W, C, N].
+    grad: F32 [C KH KW, OW, OH, N].  kernel: [KW, KH, C, OC], of which only the extents are used.  ``ne``: the extents
+    of the result, F32 [W, H, C, N].  ``is_2d=False``: grad [C K, OW, N], kernel [K, C, OC], result [W, C, N].
     """
 
     ne: tuple[int, ...] = ()
@@ -91,7 +91,9 @@ class Im2colBack(_Im2col):
         if grad.type is not F32:
             mismatch(self, "grad must be f32", grad, kernel)
         require_float(self, kernel)
-        require(0 < len(self.ne) <= 4 and min(self.ne) >= 0, self, f"ne must be extents, not {self.ne}", grad, kernel)
+        require(
+            0 < len(self.ne) <= 4 and min(self.ne) >= 0, self, f"ne must be four extents, got {self.ne}", grad, kernel
+        )
         ne = (*self.ne, *(1,) * (4 - len(self.ne)))
         across, down = self.axes(kernel)
         if self.is_2d:
@@ -122,11 +124,11 @@ class Im2colBack(_Im2col):
 
 
 class Im2col3d(Op):
-    """y[:, i, j, (n, l)] = the window of x at (i, j, l), all channels of it  (ggml_im2col_3d).
+    """y[:, i, j, (n, l)] = the window of x at (i, j, l), with all channels  (ggml_im2col_3d).
 
-    kernel: [KW, KH, KD, C OC], of which only the extents matter.  x: F32, F16 or BF16 [W, H, D, C N], C being
+    kernel: [KW, KH, KD, C OC], of which only the extents are used.  x: F32, F16 or BF16 [W, H, D, C N], C being
     ``channels``.  Result: [C KD KH KW, OW, OH, OD N] of ``type``, OW = (W + 2 p0 - d0 (KW - 1) - 1) // s0 + 1, OH
-    and OD likewise.  Planes of x that are left over behind N times C are not read.
+    and OD likewise.  Volumes of x after the first N times C are not read.
     """
 
     name = "im2col_3d"
@@ -151,7 +153,7 @@ class Im2col3d(Op):
             )
 
     def axes(self, kernel: tuple[int, ...]) -> list[Axis]:
-        """How windows slide along ne0, ne1 and ne2, for a kernel of these extents."""
+        """The steps of windows along ne0, ne1 and ne2, for a kernel of these extents."""
         strides, paddings = (self.s0, self.s1, self.s2), (self.p0, self.p1, self.p2)
         return [Axis(*each) for each in zip(kernel, strides, paddings, (self.d0, self.d1, self.d2), strict=False)]
 
@@ -173,8 +175,8 @@ class Im2col3d(Op):
 class Col2im1d(Op):
     """y[t, c] = the sum of a[c K + k, i] over all k and i with i s0 + k - p0 = t  (ggml_col2im_1d).
 
-    a: F32, F16 or BF16 [K OC, L], contiguous; OC is ``channels``.  Result: [(L - 1) s0 + K - 2 p0, OC] of a's type:
-    what a transposed convolution makes of the products of its kernel with L positions.
+    a: F32, F16 or BF16 [K OC, L], contiguous; OC is ``channels``.  Result: [(L - 1) s0 + K - 2 p0, OC] of a's type.
+    A transposed convolution applies it to the products of its kernel with L positions.
     """
 
     name = "col2im_1d"
@@ -192,7 +194,7 @@ class Col2im1d(Op):
         require(a.ne[2] == 1 == a.ne[3] and a.is_contiguous(), self, "a must be a contiguous matrix", a)
         require(a.ne[0] % self.channels == 0 < a.ne[0], self, f"ne0 must be a multiple of {self.channels} channels", a)
         length = (a.ne[1] - 1) * self.s0 + a.ne[0] // self.channels - 2 * self.p0
-        require(length > 0, self, f"nothing is left of the result: its length is {length}", a)
+        require(length > 0, self, f"the result would have the length {length}, which must be positive", a)
         return Spec(a.type, (length, self.channels, 1, 1), 2)
 
     def reference(self, a: Array) -> Array:

@@ -1,7 +1,7 @@
 """The ``_inplace`` forms: the result overwrites the first source, and is a view of it.
 
-The allocator reuses the bytes of intermediate results by itself, so no graph needs these forms to save memory.  They
-are for tensors that have a place of their own, weights say, which are to hold the result afterwards.
+The allocator reuses the bytes of intermediates automatically, so graphs do not need these forms to save memory.  They
+are for persistent tensors, such as weights, that shall hold the result.
 """
 
 from __future__ import annotations
@@ -51,20 +51,22 @@ from ggplug.tensor import Tensor
 
 
 def inplace(build: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The in-place form of an op's builder: its result is written into the first source (a copy behind the op)."""
+    """The in-place form of a builder: it adds a copy of the op's result into the first source."""
 
-    def written(*given: Any, name: str = "", **parameters: Any) -> Tensor:
-        node = build(*given, **parameters)
+    def build_inplace(*args: Any, name: str = "", **parameters: Any) -> Tensor:
+        node = build(*args, **parameters)
         first = node.src[0]
         assert first is not None
         return cpy(node, first, name=name)
 
-    written.__name__ = written.__qualname__ = f"{build.__name__}_inplace"
-    written.__doc__ = f":func:`{build.__name__}`, written into the first source; the result is a view of it."
-    explained_by(build)(written)
-    written.__wrapped__ = build  # type: ignore[attr-defined]  # its signature is this one's
-    written.op = build.op  # type: ignore[attr-defined]
-    return written
+    build_inplace.__name__ = build_inplace.__qualname__ = f"{build.__name__}_inplace"
+    build_inplace.__doc__ = (
+        f":func:`{build.__name__}` with its result written into the first source, of which the result is a view."
+    )
+    explained_by(build)(build_inplace)
+    build_inplace.__wrapped__ = build  # type: ignore[attr-defined]  # its signature is this one's
+    build_inplace.op = build.op  # type: ignore[attr-defined]
+    return build_inplace
 
 
 abs_inplace = inplace(abs)

@@ -1,4 +1,4 @@
-"""Images in other sizes."""
+"""Resizes images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Interpolate", "ScaleMode", "interpolate", "upscale"]
 
 
 class ScaleMode(enum.IntFlag):
-    """How pixels between pixels are found (GGML_SCALE_MODE_*), and what may be added to that (GGML_SCALE_FLAG_*)."""
+    """The interpolation between pixels (GGML_SCALE_MODE_*), and flags that may be added (GGML_SCALE_FLAG_*)."""
 
     NEAREST = 0
     BILINEAR = 1
@@ -28,14 +28,14 @@ _METHOD = 255
 
 
 class Interpolate(Op):
-    """y = x with the extents ``ne``  (ggml_interpolate, ggml_upscale).
+    """y = x resized to the extents ``ne``  (ggml_interpolate, ggml_upscale).
 
     x: F32, any strides.  Result: F32 with the extents ``ne``.
-    ``mode``: a :class:`ScaleMode`.  Pixel i of n new ones lies at (i + 1/2) m / n - 1/2 of m old ones; with
-    ALIGN_CORNERS at i (m - 1) / (n - 1), so that first and last stay in place.  NEAREST takes the pixel at i m / n,
-    rounded down.  BILINEAR takes two pixels of each axis, BICUBIC four (with -0.75, as PyTorch does); beyond the ends
-    the last pixel goes on.  With ANTIALIAS, which is for BILINEAR, all pixels are averaged that a new one covers.
-    Along ne2 and ne3 all modes are as NEAREST.
+    ``mode``: a :class:`ScaleMode`.  Along an axis of m old and n new pixels, new pixel i lies at (i + 1/2) m / n - 1/2;
+    with ALIGN_CORNERS at i (m - 1) / (n - 1), so that the first and last pixels keep their place.  NEAREST takes the
+    pixel at i m / n, rounded down.  BILINEAR uses two pixels per axis, BICUBIC four (with a = -0.75, as in PyTorch);
+    beyond the ends the last pixel is repeated.  ANTIALIAS, only for BILINEAR, averages all pixels that a new one
+    covers. Along ne2 and ne3 all modes are NEAREST.
     """
 
     ne: tuple[int, ...]
@@ -47,21 +47,21 @@ class Interpolate(Op):
         if method > ScaleMode.BICUBIC or flags & ~known or self.mode < 0:
             raise ParameterError(f"{self.name}: no mode {self.mode}; see ScaleMode", op=self, got=self.mode)
         if flags & ScaleMode.ANTIALIAS and method != ScaleMode.BILINEAR:
-            raise ParameterError(f"{self.name}: ANTIALIAS is for BILINEAR alone", op=self, got=self.mode)
+            raise ParameterError(f"{self.name}: ANTIALIAS is only for BILINEAR", op=self, got=self.mode)
 
     def result(self, x: Tensor) -> Spec:
         if x.type is not F32:
             mismatch(self, "x must be f32", x)
-        require(0 < len(self.ne) <= 4 and min(self.ne) >= 0, self, f"ne must be extents, not {self.ne}", x)
+        require(0 < len(self.ne) <= 4 and min(self.ne) >= 0, self, f"ne must be four extents, got {self.ne}", x)
         ne = (*self.ne, *(1,) * (4 - len(self.ne)))
         require(all(old or not new for new, old in zip(ne, x.ne, strict=True)), self, "x has no pixels", x)
         return Spec(F32, ne, len(self.ne))  # type: ignore[arg-type]
 
     def taps(self, dim: int, extent: int) -> tuple[Array, Array]:
-        """What each new pixel along ``dim`` (ne order) is made of, x having ``extent`` pixels there.
+        """The old pixels of each new one along ``dim`` (ne order), where x has ``extent`` pixels.
 
-        Positions and weights, both [new pixels, taps].  Coordinates are float32, as ggml's are: which pixel is the
-        nearest may depend on it.
+        Returns positions and weights, both [new pixels, taps].  Coordinates are float32, as in ggml, because the
+        rounding can decide which pixel is the nearest.
         """
         new = self.ne[dim] if dim < len(self.ne) else 1
         if not new:

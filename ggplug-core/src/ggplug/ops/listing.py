@@ -1,8 +1,8 @@
-"""What the declarations say, as text: a page of documentation and a type stub.
+"""Makes two texts from the declarations of ops: a page of documentation and a type stub.
 
-Builders are made at run time, so a type checker cannot see their signatures; the stub ``ops/__init__.pyi`` tells it.
-``python -m ggplug.ops.listing stub`` prints it; the page, with what devices compute behind it, is printed by
-``ggplug ops --markdown``.
+Builders are made at run time, so type checkers need the stub ``ops/__init__.pyi`` for their signatures.
+``python -m ggplug.ops.listing stub`` prints the stub; ``ggplug ops --markdown`` prints the page, followed by the ops
+that devices compute.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ _WIDTH = 120
 _PAGE = """# Ops
 
 Every op is one class and one builder: `gg.rms_norm(x, eps=1e-6)` makes a tensor whose `op` is
-`ops.RmsNorm(eps=1e-6)`, and `ops.RmsNorm` is what a backend's table of kernels has. This page is made from the
-declarations, and from what devices answer, by `ggplug ops --markdown --device CPU --device OpenCL0`. Extents are in
+`ops.RmsNorm(eps=1e-6)`, and `ops.RmsNorm` is the key in a backend's table of kernels. This page is generated from the
+declarations, and from the answers of devices, by `ggplug ops --markdown --device CPU --device OpenCL0`. Extents are in
 `ne` order, innermost first; NumPy's last axis is dimension 0. The docstrings (`help(gg.rope)`) give shapes, types and
-errors in full. Behind each table stand the formulas, `reference` of each class, in float64, and what these call,
-where it is first called; an op without one has that of its family. What a formula makes infinite beyond `_LARGEST`
-is what overflows in float32: a kernel that computes in float32 need not look for it, nor for sums and squares that
-overflow on the way in sums and norms. How near a result has to be, and where float32 is not enough, is the subject of
-[precision](precision.md).
+errors in full. Each table is followed by the formulas: `reference` of each class, in float64, and the functions that
+it calls, each printed where it is first used; an op without a formula has that of its family. Where a formula makes
+values beyond `_LARGEST` infinite, these overflow in float32: a kernel that computes in float32 need not check for
+them, nor for sums and squares that overflow within sums and norms. [Precision](precision.md) says how accurate a
+result must be, and where float32 is not enough.
 
-Sources in brackets are optional. "In place" names sources whose bytes the allocator may hand to the result. An op
+Sources in brackets are optional. "In place" names sources whose bytes the allocator may use for the result. An op
 that "writes" changes the bytes of that source, and its result is a view of it. A view op computes nothing: its result
-is other extents and strides over its source's bytes.
+has other extents and strides over its source's bytes.
 
 Operators work on tensors too: `a + b`, `a - b`, `a * b`, `a / b` and `abs(a)` with tensors, which broadcast as in
-NumPy, and with numbers. `a == b` stays identity, so that tensors can be keys of a dictionary. There is no `@`: ggml's
-product `gg.mul_mat(w, x)` takes the weights first and reads them by rows.
+NumPy, and with numbers. `a == b` compares identity, so that tensors can be keys of a dictionary. There is no `@`:
+ggml's product `gg.mul_mat(w, x)` takes the weights first and reads them by rows.
 """
 
 
 def markdown(names: Iterable[str] | None = None) -> str:
-    """A table of ops in Markdown: by default all that ggplug itself declares, by module."""
+    """Tables of ops in Markdown, one per module; by default all ops that ggplug itself declares."""
     chosen = [n for n, cls in OPS.items() if cls.__module__.startswith("ggplug.ops.")] if names is None else list(names)
     modules: dict[str, list[type[Op]]] = {}
     for name in chosen:
@@ -84,11 +84,11 @@ def _row(cls: type[Op]) -> str:
 
 
 def _formulas(classes: Iterable[type[Op]], seen: set[object]) -> str:
-    """The references of ops as they stand in their classes, and what these call and use of this package; each once.
+    """The source code of the ops' references, and of the functions and constants of this package that they use, once.
 
-    ``seen``: what stands further up on the page already; what is added here is added to it.
+    ``seen``: what is on the page already; this function adds to it.
     """
-    shown: list[str] = []
+    texts: list[str] = []
     for cls in classes:
         wanted: list[Any] = ["reference"]
         visited: set[object] = {None}
@@ -103,15 +103,15 @@ def _formulas(classes: Iterable[type[Op]], seen: set[object]) -> str:
             text = _definition(*each) if isinstance(each, tuple) else textwrap.dedent(inspect.getsource(each)).rstrip()
             if each not in seen:
                 seen.add(each)
-                shown.append(text if owner is None else f"# {getattr(owner, 'name', '') or owner.__name__}\n{text}")
+                texts.append(text if owner is None else f"# {getattr(owner, 'name', '') or owner.__name__}\n{text}")
             if inspect.isfunction(each):
                 wanted += re.findall(r"\bself\.(\w+)", text) if owner is not None else ()
                 wanted += _used(each)
-    return "\n\n".join(filter(None, shown))
+    return "\n\n".join(filter(None, texts))
 
 
 def _method(cls: type[Op], name: str) -> tuple[Any, Any]:
-    """A method or property of an op, as a function, and its class; None for fields, and for what all ops have."""
+    """A method or property of an op, as a function, and its class; None for fields, and for members of :class:`Op`."""
     owner = next((base for base in cls.__mro__ if name in vars(base)), Op)
     found = inspect.getattr_static(owner, name, None)
     function = getattr(found, "fget", None) or getattr(found, "__func__", None) or getattr(found, "func", None) or found
@@ -134,7 +134,7 @@ def _used(function: Any) -> Iterable[object]:
 
 
 def _definition(name: str, module: str) -> str:
-    """The line that gives a constant its value, in the module that uses it or another one; empty if it is no line."""
+    """The line of code that defines a constant, in the module that uses it or another one; empty if there is none."""
     homes = [module, *(each for each in sorted(sys.modules) if each.startswith("ggplug.ops."))]
     found = (re.search(rf"^{name}(?:: [^=\n]+)? = .*$", inspect.getsource(sys.modules[home]), re.M) for home in homes)
     return next((each[0] for each in found if each), "")
@@ -145,7 +145,7 @@ def _field(field: dataclasses.Field[Any]) -> str:
 
 
 def stub() -> str:
-    """The type stub of :mod:`ggplug.ops`: builders with their types, everything else from where it is defined."""
+    """The type stub of :mod:`ggplug.ops`: signatures of builders, and imports of everything else."""
     imported: dict[str, list[str]] = {}
     functions = []
     for name in ops.__all__:
@@ -158,9 +158,9 @@ def stub() -> str:
     lines = ['"""Made from the declarations by ``python -m ggplug.ops.listing stub``; a test compares."""', ""]
     imported |= {"ggplug.tensor": ["Tensor"], "ggplug.types": ["Type"]}
     for module, names in sorted(imported.items()):
-        shown = sorted(names, key=lambda n: (not n.isupper(), n[0].islower(), n))
-        line = f"from {module} import {', '.join(shown)}"
-        lines.append(line if len(line) <= _WIDTH else _exploded(f"from {module} import (", shown, ")"))
+        ordered = sorted(names, key=lambda n: (not n.isupper(), n[0].islower(), n))
+        line = f"from {module} import {', '.join(ordered)}"
+        lines.append(line if len(line) <= _WIDTH else _exploded(f"from {module} import (", ordered, ")"))
     lines += ["", _exploded("__all__ = [", [f'"{name}"' for name in ops.__all__], "]"), "", *functions]
     return "\n".join(lines) + "\n"
 
@@ -193,7 +193,7 @@ def _signature(name: str, function: Callable[..., Any], op: type[Op]) -> str:
 
 
 def _exploded(head: str, items: Iterable[str], tail: str) -> str:
-    """The formatter's layout of what is too long for a line."""
+    """A list that is too long for one line, formatted as ruff does."""
     return "\n".join([head, *(f"    {item}," for item in items), tail])
 
 
@@ -205,8 +205,8 @@ def _spell(kind: Any) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints the stub."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given != ["stub"]:
+    options = sys.argv[1:] if arguments is None else arguments
+    if options != ["stub"]:
         print("usage: python -m ggplug.ops.listing stub (the page: ggplug ops --markdown)", file=sys.stderr)
         return 2
     print(stub(), end="")

@@ -1,4 +1,4 @@
-"""Matrix products.  Weights come first and are read by rows: every result is a product of two rows."""
+"""Matrix products.  Weights are the first source and are read by rows: an element is the dot product of two rows."""
 
 from __future__ import annotations
 
@@ -18,18 +18,28 @@ def check_precision(op: Op, precision: int) -> None:
         raise ParameterError(f"{op.name}: precision {precision} is none of {known}", op=op, got=precision)
 
 
+def check_rows(op: Op, name: str, weights: Tensor, *others: Tensor) -> None:
+    """Raises ShapeError if the weights, called ``name`` in the message, are transposed or repeat one row."""
+    if weights.nb[0] <= weights.nb[1] or 0 in weights.ne:
+        return
+    if weights.nb[1] < weights.type.block_bytes:
+        wrong = f"rows of {name} must not overlap, but are {weights.nb[1]} bytes apart"
+    else:
+        wrong = f"{name} must not be transposed"
+    misfit(op, f"{wrong} (use gg.cont first)", weights, *others)
+
+
 class MulMat(Op):
     """y[m, n] = sum over k of a[k, m] b[k, n], for each matrix of b  (ggml_mul_mat).
 
     a: [K, M, A2, A3], of any float or quantised type, not transposed.
-    b: [K, N, B2, B3], B2 a multiple of A2 and B3 of A3: a matrix of a serves B2/A2 consecutive ones of b.
+    b: [K, N, B2, B3], B2 a multiple of A2 and B3 of A3: a matrix of a is used for B2/A2 consecutive ones of b.
     Result: F32 [M, N, B2, B3]; a vector b gives a vector.  In NumPy's terms, ``b @ a.T``.
     ``precision``: a :class:`~ggplug.types.Precision`; F32 asks to accumulate in float32.
 
-    With K = 0 the result is zeros.  Where a is quantised, devices may round activations to eight bits: a NaN or an
-    infinity in a row of b, or in the scale of a block of a, then makes the results that it enters not finite, either of
-    them.  Devices may multiply BF16 with instructions that take subnormal numbers as zero, which makes infinity times
-    one of them NaN.
+    With K = 0 the result is zeros.  If a is quantised, devices may round b to eight bits: a NaN or an infinity in a row
+    of b, or in the scale of a block of a, then gives either NaN or infinity in the results that depend on it.  Devices
+    may multiply BF16 with instructions that treat subnormal numbers as zero, so that infinity times one of them is NaN.
     """
 
     precision: int = 0
@@ -43,8 +53,7 @@ class MulMat(Op):
             misfit(self, "a and b must have the same ne0", a, b)
         if not (is_multiple(nb[2], na[2]) and is_multiple(nb[3], na[3])):
             misfit(self, "ne2 and ne3 of b must be multiples of a's", a, b)
-        if a.nb[0] > a.nb[1] and 0 not in na:
-            misfit(self, "a must not be transposed (use gg.cont first)", a, b)
+        check_rows(self, "a", a, b)
         if a.type.dtype.kind == "i" or b.type.dtype.kind == "i":
             mismatch(self, "takes no integers", a, b)
         return Spec(F32, (na[1], nb[1], nb[2], nb[3]), b.rank if a.rank <= 2 else max(a.rank, b.rank))
@@ -64,7 +73,7 @@ class MulMatId(Op):
 
     as_: [K, M, E], of any float or quantised type, not transposed.  ids: I32 [U, T], each in 0..E-1.
     b: [K, R, T] float, U a multiple of R: a token has a row for each of its U experts (R = U), one for all of them
-    (R = 1), or R rows that its experts take in turns.
+    (R = 1), or R rows that are used cyclically.
     Result: F32 [M, U, T].  An id that is out of range gives a row of zeros and raises a ComputeError; for the rest see
     :class:`MulMat`.
     """
@@ -90,8 +99,7 @@ class MulMatId(Op):
             misfit(self, "ne1 of ids and ne2 of b must be the same number of tokens", as_, b, ids)
         if not is_multiple(ni[0], nb[1]):
             misfit(self, "ne0 of ids must be a multiple of b's ne1", as_, b, ids)
-        if as_.nb[0] > as_.nb[1] and 0 not in na:
-            misfit(self, "as_ must not be transposed (use gg.cont first)", as_, b, ids)
+        check_rows(self, "as_", as_, b, ids)
         return Spec(F32, (na[1], ni[0], nb[2], 1), 3)
 
     def reference(self, as_: Array, b: Array, ids: Array) -> Array:
@@ -115,8 +123,8 @@ class OutProd(Op):
     """y[m, n] = sum over k of a[m, k] b[n, k], for each matrix of b  (ggml_out_prod).
 
     a: [M, K, A2, A3], of any float or quantised type, not transposed.
-    b: a float [N, K, B2, B3], any strides, B2 a multiple of A2 and B3 of A3: a matrix of a serves B2/A2 consecutive
-    ones of b.  Result: F32 [M, N, B2, B3].  In NumPy's terms, ``b.T @ a``.
+    b: a float [N, K, B2, B3], any strides, B2 a multiple of A2 and B3 of A3: a matrix of a is used for B2/A2
+    consecutive ones of b.  Result: F32 [M, N, B2, B3].  In NumPy's terms, ``b.T @ a``.
     """
 
     def result(self, a: Tensor, b: Tensor) -> Spec:
@@ -125,8 +133,7 @@ class OutProd(Op):
             misfit(self, "a and b must have the same ne1", a, b)
         if not (is_multiple(nb[2], na[2]) and is_multiple(nb[3], na[3])):
             misfit(self, "ne2 and ne3 of b must be multiples of a's", a, b)
-        if a.nb[0] > a.nb[1] and 0 not in na:
-            misfit(self, "a must not be transposed (use gg.cont first)", a, b)
+        check_rows(self, "a", a, b)
         if a.type.dtype.kind == "i" or b.type not in FLOATS:
             mismatch(self, "a must be a float or quantised, b a float", a, b)
         return Spec(F32, (na[0], nb[0], nb[2], nb[3]), max(2, a.rank, b.rank))

@@ -1,7 +1,7 @@
 """Normalisation of rows, and of groups of channels.  Any strides; the result has the source's type and shape.
 
-A NaN makes its row NaN, but for :class:`L2Norm`.  What becomes of a row whose sum or squares float32 does not hold
-depends on the device: one that adds up in float32 loses it.
+A NaN in a row makes the whole row NaN, except in :class:`L2Norm`.  If a sum or a square overflows float32, the result
+depends on the device: one that accumulates in float32 does not compute the row correctly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["GroupNorm", "L2Norm", "Norm", "RmsNorm", "RowNorm", "group_norm", "l
 
 
 class RowNorm(Op, abstract=True):
-    """Each row scaled by one number that is computed from it."""
+    """Base of norms that scale each row by a number computed from it."""
 
     eps: float = 1e-6
 
@@ -47,7 +47,7 @@ class Norm(RowNorm):
 class RmsNorm(RowNorm):
     """y = x / sqrt(mean(x**2) + eps), over ne0  (ggml_rms_norm; arXiv:1910.07467).
 
-    An infinity becomes NaN, and the finite numbers beside it 0.
+    In a row with an infinity, infinities become NaN and finite numbers 0.
     """
 
     inplace = (0,)
@@ -81,7 +81,7 @@ class GroupNorm(Op):
         return Spec(x.type, x.ne, x.rank)
 
     def channels(self, x: Tensor) -> int:
-        """How many channels a group has."""
+        """The number of channels of a group."""
         return -(-x.ne[2] // self.n_groups)
 
     def reference(self, x: Array) -> Array:
@@ -103,8 +103,8 @@ class GroupNorm(Op):
 class L2Norm(RowNorm):
     """y = x / max(sqrt(sum(x**2)), eps), over ne0  (ggml_l2_norm).
 
-    In a row with a NaN the maximum is eps, so the NaN stays and the other numbers are divided by eps.  An infinity
-    becomes NaN, and the finite numbers beside it 0.
+    In a row with a NaN the maximum is eps, so the NaN stays and the other numbers are divided by eps.  In a row with an
+    infinity, infinities become NaN and finite numbers 0.
     """
 
     name = "l2_norm"

@@ -1,11 +1,11 @@
-"""What ``+``, ``-``, ``*``, ``/`` and ``abs`` mean on tensors.  Importing this installs them on Tensor.
+"""The operators ``+``, ``-``, ``*``, ``/`` and ``abs`` of tensors.  Importing this module adds them to Tensor.
 
 With a number they are :class:`~ggplug.ops.unary.Scale`.  With a tensor, extents broadcast as in NumPy: they are equal
-or one of them is 1 (``gg.add`` itself also tiles).  The result has the type of the left tensor; if only the right one
-of a sum or a product has the full shape, its type.
+or one of them is 1 (``gg.add`` also repeats).  The result has the type of the left tensor; if only the right tensor of
+a sum or a product has the full shape, the result has its type.
 
-Comparisons stay identity, so that tensors can be keys of dictionaries.  ``@`` is left out: ggml's product
-:func:`~ggplug.ops.mul_mat` takes the weights first and by rows, which differs from NumPy's.
+``==`` compares identity, so that tensors can be keys of dictionaries.  There is no ``@``: ggml's product
+:func:`~ggplug.ops.mul_mat` takes the weights first and by rows, unlike NumPy's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _combine(op: Callable[..., Tensor], a: Tensor, b: Tensor, commutes: bool) ->
     for m, n in zip(a.ne, b.ne, strict=True):
         if m != n and m != 1 and n != 1:
             raise ShapeError(
-                f"cannot broadcast {describe((a, b))}: extents must be equal or 1 (gg.{op.__name__} also tiles)",
+                f"cannot broadcast {describe((a, b))}: extents must be equal or 1 (gg.{op.__name__} also repeats)",
                 tensor=(a, b),
             )
     if ne == a.ne:
@@ -76,7 +76,7 @@ def _div(a: Tensor, b: Any) -> Tensor:
 
 
 def _rdiv(b: Tensor, a: Any) -> Tensor:
-    # A tensor full of a: clamping to [a, a] answers a also where b is infinite, which 0 * b + a does not.
+    # A tensor filled with a: clamping to [a, a] gives a also where b is infinite, unlike 0 * b + a.
     return div(clamp(b, a, a), b) if _is_number(a) else NotImplemented
 
 

@@ -17,10 +17,10 @@ def _require_plain(op: Op, x: Tensor) -> None:
 
 
 class Pad(Op):
-    """x with ``before[d]`` elements before and ``after[d]`` behind it in each dimension d  (ggml_pad, ggml_pad_ext).
+    """x with ``before[d]`` elements before and ``after[d]`` after it in each dimension d  (ggml_pad, ggml_pad_ext).
 
-    x: of any plain type.  The elements that are added are 0; with ``circular`` they are those of the other side, as on
-    a torus  (ggml_pad_circular, ggml_pad_ext_circular).
+    x: of any plain type.  The added elements are 0; with ``circular`` they are those of the opposite side, as on a
+    torus (ggml_pad_circular, ggml_pad_ext_circular).
     """
 
     before: tuple[int, ...]
@@ -30,13 +30,15 @@ class Pad(Op):
     def validate(self) -> None:
         for side in (self.before, self.after):
             if len(side) != 4 or min(side) < 0:
-                raise ParameterError(f"pad: padding must be four counts >= 0 a side, got {side}", op=self, got=side)
+                raise ParameterError(
+                    f"pad: before and after must be four numbers >= 0 each, got {side}", op=self, got=side
+                )
 
     def result(self, x: Tensor) -> Spec:
         _require_plain(self, x)
         n0, n1, n2, n3 = (b + n + a for b, n, a in zip(self.before, x.ne, self.after, strict=True))
         if self.circular and not x.size and n0 * n1 * n2 * n3:
-            misfit(self, "nothing can be repeated around a tensor without elements", x)
+            misfit(self, "circular padding needs a tensor with elements", x)
         rank = max((i + 1 for i, n in enumerate((n0, n1, n2, n3)) if n != 1), default=0)
         return Spec(x.type, (n0, n1, n2, n3), max(x.rank, rank))
 
@@ -48,7 +50,7 @@ class Pad(Op):
 
 
 class PadReflect1d(Op):
-    """Rows with ``p0`` elements before and ``p1`` behind, reflected at the first and last  (ggml_pad_reflect_1d).
+    """Rows with ``p0`` elements before and ``p1`` after, reflected at the first and last  (ggml_pad_reflect_1d).
 
     x: of any plain type; a row a, b, c, d padded by 1 and 2 is b, a, b, c, d, c, b.  p0 and p1 are less than ne0.
     """
@@ -76,7 +78,7 @@ class PadReflect1d(Op):
 
 
 class Roll(Op):
-    """y[i] = x[i - shift] in each dimension; what leaves on one side comes in on the other  (ggml_roll).
+    """y[i] = x[(i - shift) mod extent] in each dimension  (ggml_roll).
 
     x: of any plain type.  ``shifts``: four, in ``ne`` order, of either sign.
     """
@@ -104,13 +106,13 @@ pad_reflect_1d = builder(PadReflect1d)
 
 @explained_by(Pad)
 def pad(x: Tensor, p0: int = 0, p1: int = 0, p2: int = 0, p3: int = 0, *, name: str = "") -> Tensor:
-    """``pad(x, p0, p1, p2, p3)``: so many zeros behind x in each dimension (ggml_pad)."""
+    """``pad(x, p0, p1, p2, p3)``: x followed by that number of zeros in each dimension (ggml_pad)."""
     return _pad(x, (0, 0, 0, 0), (p0, p1, p2, p3), name=name)
 
 
 @explained_by(pad)
 def pad_circular(x: Tensor, p0: int = 0, p1: int = 0, p2: int = 0, p3: int = 0, *, name: str = "") -> Tensor:
-    """:func:`pad` with what lies on the other side instead of zeros (ggml_pad_circular)."""
+    """:func:`pad` with the elements of the opposite side instead of zeros (ggml_pad_circular)."""
     return _pad(x, (0, 0, 0, 0), (p0, p1, p2, p3), True, name=name)
 
 
@@ -129,7 +131,7 @@ def pad_ext(
     circular: bool = False,
     name: str = "",
 ) -> Tensor:
-    """``lp`` elements before and ``rp`` behind x in each dimension.
+    """``lp`` elements before and ``rp`` after x in each dimension.
 
     (ggml_pad_ext, and with ``circular`` ggml_pad_ext_circular.)
     """
@@ -138,5 +140,5 @@ def pad_ext(
 
 @explained_by(Roll)
 def roll(x: Tensor, shift0: int = 0, shift1: int = 0, shift2: int = 0, shift3: int = 0, *, name: str = "") -> Tensor:
-    """``roll(x, shift0, ...)``: elements moved around in each dimension."""
+    """``roll(x, shift0, ...)``: elements moved cyclically in each dimension."""
     return _roll(x, (shift0, shift1, shift2, shift3), name=name)

@@ -1,4 +1,4 @@
-"""What attention over windows of an image needs: windows apart and together again, relative positions."""
+"""Ops of attention over windows of an image: partition into windows and its inverse, relative positions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _check_window(op: Op, w: int) -> None:
 class WinPart(Op):
     """y[:, i, j, (q, p)] = x[:, p w + i, q w + j], 0 beyond the ends of x  (ggml_win_part).
 
-    x: F32 [C, W, H], any strides.  Result: F32 [C, w, w, P Q] with P and Q windows along ne1 and ne2; P counts fastest.
+    x: F32 [C, W, H], any strides.  Result: F32 [C, w, w, P Q] with P and Q windows along ne1 and ne2; p is the fastest.
     """
 
     w: int
@@ -44,7 +44,7 @@ class WinPart(Op):
 
 
 class WinUnpart(Op):
-    """y[:, p w + i, q w + j] = x[:, i, j, (q, p)], what :class:`WinPart` took apart  (ggml_win_unpart).
+    """y[:, p w + i, q w + j] = x[:, i, j, (q, p)], the inverse of :class:`WinPart`  (ggml_win_unpart).
 
     x: F32 [C, w, w, P Q], any strides.  Result: F32 [C, w0, h0].
     """

@@ -18,7 +18,7 @@ _LOWEST = -float(np.finfo(np.float32).max)
 
 
 class PoolKind(enum.IntEnum):
-    """What becomes of a window (GGML_OP_POOL_*)."""
+    """The function of the elements of a window (GGML_OP_POOL_*)."""
 
     MAX = 0
     AVG = 1
@@ -30,7 +30,7 @@ def _check_kind(op: Op, kind: int) -> None:
 
 
 def _taps(x: Array, axis: Axis, count: int, at: int, beyond: float) -> Array:
-    """Windows along an axis of x: [..., count, taps, ...]; beyond the ends of x there is ``beyond``."""
+    """Windows along an axis of x: [..., count, taps, ...], where x is padded with ``beyond``."""
     index = np.arange(count)[:, np.newaxis] * axis.stride - axis.padding + np.arange(axis.taps)
     inside = (index >= 0) & (index < x.shape[at])
     shape = inside.shape + (1,) * (x.ndim - at - 1)
@@ -38,7 +38,7 @@ def _taps(x: Array, axis: Axis, count: int, at: int, beyond: float) -> Array:
 
 
 def _largest(w: Array, axis: tuple[int, ...]) -> Array:
-    """The largest numbers; NaN is none of them, and without any number the result is the lowest of float32."""
+    """The largest numbers without NaN; the lowest number of float32 if there are none."""
     return np.where(np.isnan(w), _LOWEST, np.maximum(w, _LOWEST)).max(axis=axis)
 
 
@@ -46,8 +46,8 @@ class Pool1d(Op):
     """y = the maximum or the mean of each window of k0 elements of a row  (ggml_pool_1d).
 
     x: F32, F16 or BF16, any strides.  Result: F32 [(ne0 + 2 p0 - k0) // s0 + 1, ne1, ne2, ne3].
-    ``kind``: a :class:`PoolKind`.  Elements beyond the row's ends do not count, neither in maxima nor in means.  A NaN
-    is no maximum; a maximum of nothing is the lowest number of float32, a mean of nothing 0.
+    ``kind``: a :class:`PoolKind`.  Padding is left out of maxima and means.  Maxima ignore NaN; the maximum of no
+    number is the lowest number of float32, the mean of none is 0.
     """
 
     name = "pool_1d"
@@ -93,11 +93,11 @@ class _Pool2d(Op, abstract=True):
         check_sliding(self)
 
     def axes(self) -> tuple[Axis, Axis]:
-        """How windows slide along ne0 and ne1: what is padded at the beginning is a whole number."""
+        """The steps of windows along ne0 and ne1; the padding at the beginning is rounded down."""
         return Axis(self.k0, self.s0, int(self.p0)), Axis(self.k1, self.s1, int(self.p1))
 
     def extents(self, x: Tensor, *tensors: Tensor) -> tuple[int, int]:
-        """Windows along ne0 and ne1 of x.  Raises ShapeError; ``tensors`` are all sources."""
+        """Numbers of windows along ne0 and ne1 of x.  Raises ShapeError; ``tensors``: all sources, for the message."""
         width = int((x.ne[0] + 2 * self.p0 - self.k0) / self.s0 + 1)
         height = int((x.ne[1] + 2 * self.p1 - self.k1) / self.s1 + 1)
         require(width > 0 < height, self, f"no window of {self.k0} by {self.k1} elements fits", *tensors)
@@ -108,9 +108,9 @@ class Pool2d(_Pool2d):
     """y = the maximum or the mean of each window of k0 by k1 elements of a plane  (ggml_pool_2d).
 
     x: F32, F16 or BF16, any strides.  Result: F32 [(ne0 + 2 p0 - k0) // s0 + 1, (ne1 + 2 p1 - k1) // s1 + 1, ne2, ne3].
-    ``kind``: a :class:`PoolKind`.  A mean is the sum of what lies in the plane, divided by k0 k1.  A NaN is no maximum;
-    a maximum of nothing is the lowest number of float32.  Paddings may be halves: then there is one element more at the
-    end than at the beginning.
+    ``kind``: a :class:`PoolKind`.  A mean is the sum of the elements without padding, divided by k0 k1.  Maxima ignore
+    NaN; the maximum of no number is the lowest number of float32.  Paddings may end in .5: then the end is padded by
+    one element more than the beginning.
     """
 
     name = "pool_2d"
@@ -135,11 +135,11 @@ class Pool2d(_Pool2d):
 
 
 class Pool2dBack(_Pool2d):
-    """The gradient of x, of that of :class:`Pool2d`'s result  (ggml_pool_2d_back).
+    """The gradient of x, from the gradient of :class:`Pool2d`'s result  (ggml_pool_2d_back).
 
     grad: F32 [OW, OH, ne2, ne3], contiguous.  x: F32, F16 or BF16 [ne0, ne1, ne2, ne3].  Result: F32 of x's extents.
-    Of a mean each element of the window gets an equal share, also of windows that reach beyond the plane; of a maximum
-    the first of the largest elements gets all (row by row), if it is above the lowest number of float32.
+    For means, each element of a window gets the gradient divided by k0 k1, also in windows that reach into the padding.
+    For maxima, the first of the largest elements (row by row) gets all, if it is above the lowest number of float32.
     """
 
     name = "pool_2d_back"
@@ -157,8 +157,8 @@ class Pool2dBack(_Pool2d):
         across, down = self.axes()
         height, width = grad.shape[2:]
         if self.kind == PoolKind.AVG:
-            shares = np.ones((self.k1, 1, self.k0)) / (self.k0 * self.k1)
-            w = grad[:, :, :, np.newaxis, :, np.newaxis] * shares
+            mean_weights = np.ones((self.k1, 1, self.k0)) / (self.k0 * self.k1)
+            w = grad[:, :, :, np.newaxis, :, np.newaxis] * mean_weights
         else:
             w = _taps(_taps(x, down, height, 2, np.nan), across, width, 4, np.nan)
             rows = np.where(w > _LOWEST, w, -np.inf).transpose(0, 1, 2, 4, 3, 5)  # [..., OH, OW, KH, KW]

@@ -1,6 +1,6 @@
-"""Layers whose state goes from token to token: state space models, linear attention.
+"""Recurrent layers, whose state is passed from token to token: state space models, linear attention.
 
-Results hold, one behind the other, what the layer answers for each token and the states that it ends with.
+Results hold the layer's output for each token, followed by the final states.
 """
 
 from __future__ import annotations
@@ -65,13 +65,12 @@ class SsmConv(Op):
 class SsmScan(Op):
     """h[:, d, t] = e**(dt A) h[:, d, t-1] + dt B x[d, t], y[d, t] = C . h[:, d, t], dt = softplus(dt)  (ggml_ssm_scan).
 
-    s: F32 [n, D, H, R], states before the first token, contiguous.  ids: I32 [S], which of them each sequence begins
-    with.  x: F32 [D, H, T, S].  dt: F32 [H, T, S], contiguous.  a: F32 [1, H] or [n, H], contiguous.  b and c: F32
-    [n, G, T, S], H a multiple of G: consecutive heads share a group.  Rows of x, b and c are contiguous, and heads or
-    groups follow each other without a gap.
-    Result: F32, a vector: y [D, H, T, S], and behind it states [n, D, H, S, ``snapshots``], of each sequence the last
-    one first.  States before the first token are 0.  With several snapshots ``a`` is [1, H].
-    An id that is out of range begins with a state of 0 and raises a ComputeError.
+    s: F32 [n, D, H, R], initial states, contiguous.  ids: I32 [S], the number of each sequence's initial state.  x: F32
+    [D, H, T, S].  dt: F32 [H, T, S], contiguous.  a: F32 [1, H] or [n, H], contiguous.  b and c: F32 [n, G, T, S], H a
+    multiple of G: consecutive heads share a group.  Rows of x, b and c are contiguous, and so are the heads or groups
+    of a token. Result: F32, a vector: y [D, H, T, S], followed by states [n, D, H, S, ``snapshots``], those after the
+    last token first.  Snapshots before the first token are 0.  With several snapshots ``a`` is [1, H].
+    A sequence whose id is out of range begins with a state of 0, and a ComputeError is raised.
     """
 
     indexes = Indexes(ids=6, of=0, dim=3)
@@ -81,21 +80,21 @@ class SsmScan(Op):
         _check_snapshots(self, self.snapshots)
 
     def result(self, s: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, ids: Tensor) -> Spec:
-        given = (s, x, dt, a, b, c, ids)
-        if any(tensor.type is not F32 for tensor in given[:6]) or ids.type is not I32:
-            mismatch(self, "takes f32, and ids of i32", *given)
+        sources = (s, x, dt, a, b, c, ids)
+        if any(tensor.type is not F32 for tensor in sources[:6]) or ids.type is not I32:
+            mismatch(self, "takes f32, and ids of i32", *sources)
         size, dim, heads = s.ne[:3]
         tokens, sequences = x.ne[2:]
         if x.ne[:2] != (dim, heads) or dt.ne != (heads, tokens, sequences, 1) or ids.ne != (sequences, 1, 1, 1):
-            misfit(self, "for s [n, D, H, R] x must be [D, H, T, S], dt [H, T, S] and ids [S]", *given)
+            misfit(self, "for s [n, D, H, R] x must be [D, H, T, S], dt [H, T, S] and ids [S]", *sources)
         if a.ne not in ((1, heads, 1, 1), (size, heads, 1, 1)) or (self.snapshots > 1 and a.ne[0] != 1):
-            misfit(self, "a must be [1, H], or [n, H] with one snapshot", *given)
+            misfit(self, "a must be [1, H], or [n, H] with one snapshot", *sources)
         if b.ne != c.ne or b.ne != (size, b.ne[1], tokens, sequences) or not b.ne[1] or heads % b.ne[1]:
-            misfit(self, "b and c must be [n, G, T, S] with H a multiple of G", *given)
+            misfit(self, "b and c must be [n, G, T, S] with H a multiple of G", *sources)
         if not all(t.is_contiguous() for t in (s, dt, a)) or ids.nb[0] != 4:
-            misfit(self, "s, dt, a and ids must be contiguous", *given)
+            misfit(self, "s, dt, a and ids must be contiguous", *sources)
         if any(t.nb[0] != 4 or (t.ne[1] > 1 and t.nb[1] != 4 * t.ne[0]) for t in (x, b, c)):
-            misfit(self, "in x, b and c the heads of a token must be contiguous", *given)
+            misfit(self, "in x, b and c the heads of a token must be contiguous", *sources)
         return Spec(F32, (x.size + self.snapshots * size * dim * heads * sequences, 1, 1, 1), 1)
 
     def reference(self, s: Array, x: Array, dt: Array, a: Array, b: Array, c: Array, ids: Array) -> Array:
@@ -123,25 +122,25 @@ class SsmScan(Op):
 
 
 class _Matrices(Op, abstract=True):
-    """The state of a head is a matrix of S by S numbers.
+    """Base of ops in which the state of a head is a matrix of S by S numbers.
 
-    Sources are F32 and contiguous: [S, H, T] but for the state, which is S S H numbers for each of its ne1 sequences;
-    sequences have equally many tokens.  Result: F32 [S H, T + S N]: answers, and behind them the states.
+    Sources are F32 and contiguous: [S, H, T] except the state, [S S H, N] for N sequences with equal numbers of tokens.
+    Result: F32 [S H, T + S N]: the outputs, followed by the states.
     """
 
     def _result(self, like: Tensor, state: Tensor, *others: Tensor, per_head: Tensor | None = None) -> Spec:
-        given = tuple(t for t in (like, *others, per_head, state) if t is not None)
-        _require_f32(self, *given)
-        if not all(t.is_contiguous() for t in given):
-            misfit(self, "all sources must be contiguous", *given)
+        sources = tuple(t for t in (like, *others, per_head, state) if t is not None)
+        _require_f32(self, *sources)
+        if not all(t.is_contiguous() for t in sources):
+            misfit(self, "all sources must be contiguous", *sources)
         size, heads, tokens = like.ne[:3]
         if like.ne[3] != 1 or any(t.ne != like.ne for t in others):
-            misfit(self, "all sources but the state must have the same extents, [S, H, T]", *given)
+            misfit(self, "all sources but the state must have the same extents, [S, H, T]", *sources)
         if per_head is not None and per_head.size != size * heads:
-            misfit(self, f"{self.sources[3]} must hold S H = {size * heads} numbers", *given)
+            misfit(self, f"{self.sources[3]} must hold S H = {size * heads} numbers", *sources)
         sequences = state.ne[1]
         if not sequences or tokens % sequences or state.size != size * size * heads * sequences:
-            misfit(self, "the state must be [S S H, N], and T a multiple of N", *given)
+            misfit(self, "the state must be [S S H, N], and T a multiple of N", *sources)
         return Spec(F32, (size * heads, tokens + size * sequences, 1, 1), 2)
 
     def cost(self, node: Tensor) -> Cost:
@@ -165,8 +164,8 @@ def _joined(answers: list[Array], state: Array) -> Array:
 class RwkvWkv6(_Matrices):
     """y_j = r_i (s_ij + tf_i k_i v_j), then s_ij = td_i s_ij + k_i v_j, for each token; sums over i  (ggml_rwkv_wkv6).
 
-    k, v, r, td: F32 [S, H, T], contiguous.  tf: F32 [S, H].  state: F32 [S S H, N], T a multiple of N; j counts
-    fastest.  Result: F32 [S H, T + S N]: y, and behind it the states.
+    k, v, r, td: F32 [S, H, T], contiguous.  tf: F32 [S, H].  state: F32 [S S H, N], T a multiple of N; j is the
+    fastest index.  Result: F32 [S H, T + S N]: y, followed by the states.
     """
 
     name = "rwkv_wkv6"
@@ -188,8 +187,8 @@ class RwkvWkv6(_Matrices):
 class RwkvWkv7(_Matrices):
     """s_ij = w_j s_ij + v_i k_j + b_j sum_l(a_l s_il), then y_i = sum_j(r_j s_ij), for each token  (ggml_rwkv_wkv7).
 
-    r, w, k, v, a, b: F32 [S, H, T], contiguous.  state: F32 [S S H, N], T a multiple of N; j counts fastest.
-    Result: F32 [S H, T + S N]: y, and behind it the states.
+    r, w, k, v, a, b: F32 [S, H, T], contiguous.  state: F32 [S S H, N], T a multiple of N; j is the fastest index.
+    Result: F32 [S H, T + S N]: y, followed by the states.
     """
 
     name = "rwkv_wkv7"
@@ -211,8 +210,8 @@ class RwkvWkv7(_Matrices):
 class GatedLinearAttn(_Matrices):
     """s_ij = g_i s_ij + k_i v_j, then y_j = scale sum_i(q_i s_ij), for each token  (ggml_gated_linear_attn).
 
-    k, v, q, g: F32 [S, H, T], contiguous.  state: F32 [S S H, N], T a multiple of N; j counts fastest.
-    Result: F32 [S H, T + S N]: y, and behind it the states.
+    k, v, q, g: F32 [S, H, T], contiguous.  state: F32 [S S H, N], T a multiple of N; j is the fastest index.
+    Result: F32 [S H, T + S N]: y, followed by the states.
     """
 
     scale: float
@@ -232,11 +231,11 @@ class GatedLinearAttn(_Matrices):
 class GatedDeltaNet(Op):
     """s = e**g s, s_ij += beta k_j (v_i - sum_l(s_il k_l)), y_i = sum_j(s_ij q_j) / sqrt(S)  (ggml_gated_delta_net).
 
-    q and k: F32 [S, H', T, N'], H a multiple of H' and N of N': heads take turns, and each sequence of q and k serves
-    N / N' consecutive ones.  v: F32 [S, H, T, N].  Rows of these are contiguous.  g: F32 [1, H, T, N] or [S, H, T, N],
-    beta: F32 [1, H, T, N], state: F32 [S, S, H, N], all three contiguous; j counts fastest.
-    Result: F32 [S H, T N + S N ``snapshots``]: y [S, H, T, N], and behind it states [S, S, H, N, ``snapshots``], the
-    last one first.  States before the first token are 0.
+    q and k: F32 [S, H', T, N'], H a multiple of H' and N of N': head h uses head h mod H' of q and k, and each sequence
+    of q and k is used for N / N' consecutive ones.  v: F32 [S, H, T, N].  Rows of these are contiguous.  g: F32 [1, H,
+    T, N] or [S, H, T, N], beta: F32 [1, H, T, N], state: F32 [S, S, H, N], all three contiguous; j is the fastest
+    index. Result: F32 [S H, T N + S N ``snapshots``]: y [S, H, T, N], followed by states [S, S, H, N, ``snapshots``],
+    those after the last token first.  Snapshots before the first token are 0.
     """
 
     snapshots: int = 1
@@ -245,20 +244,20 @@ class GatedDeltaNet(Op):
         _check_snapshots(self, self.snapshots)
 
     def result(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> Spec:
-        given = (q, k, v, g, beta, state)
-        _require_f32(self, *given)
+        sources = (q, k, v, g, beta, state)
+        _require_f32(self, *sources)
         size, heads, tokens, sequences = v.ne
         for each in (q, k):
             if each.ne[0] != size or each.ne[2] != tokens or not each.ne[1] or not each.ne[3]:
-                misfit(self, "q and k must be [S, H', T, N'] for v [S, H, T, N]", *given)
+                misfit(self, "q and k must be [S, H', T, N'] for v [S, H, T, N]", *sources)
             if heads % each.ne[1] or sequences % each.ne[3]:
-                misfit(self, "H and N of v must be multiples of those of q and k", *given)
+                misfit(self, "H and N of v must be multiples of those of q and k", *sources)
         if beta.ne != (1, *v.ne[1:]) or g.ne[0] not in (1, size) or g.ne[1:] != v.ne[1:]:
-            misfit(self, "beta must be [1, H, T, N], g [1, H, T, N] or [S, H, T, N]", *given)
+            misfit(self, "beta must be [1, H, T, N], g [1, H, T, N] or [S, H, T, N]", *sources)
         if state.ne != (size, size, heads, sequences):
-            misfit(self, "the state must be [S, S, H, N]", *given)
+            misfit(self, "the state must be [S, S, H, N]", *sources)
         if any(t.nb[0] != 4 for t in (q, k, v)) or not all(t.is_contiguous() for t in (g, beta, state)):
-            misfit(self, "rows of q, k and v must be contiguous, and g, beta and state as a whole", *given)
+            misfit(self, "rows of q, k and v must be contiguous, and all of g, beta and state", *sources)
         rows = tokens * sequences + self.snapshots * size * sequences
         return Spec(F32, (size * heads, rows, 1, 1), 2)
 

@@ -69,8 +69,8 @@ class Sum(Op):
 class Argmax(Op):
     """y = the position of the largest element of each row of a matrix: I32 [ne1]  (ggml_argmax).
 
-    Of several equal ones the first.  NaN is smaller than every number: it is chosen, at 0, where a row holds nothing
-    else.  (ggml's loop starts anew behind each NaN.)  A row must have at least one element.
+    If several are equal, the first.  NaN is smaller than every number: a row of only NaN gives 0.  (ggml's loop
+    restarts after each NaN.)  A row must have at least one element.
     """
 
     def result(self, x: Tensor) -> Spec:
@@ -99,7 +99,7 @@ class Cumsum(Op):
 
 
 class CountEqual(Op):
-    """y = how many elements of a and b are equal: an I64 scalar  (ggml_count_equal).
+    """y = the number of equal elements of a and b: an I64 scalar  (ggml_count_equal).
 
     a, b: I32, of the same shape.
     """

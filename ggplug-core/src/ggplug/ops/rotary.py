@@ -19,9 +19,9 @@ _MODES = frozenset(int(mode) for mode in RopeMode)
 
 
 class Rotary(Op, abstract=True):
-    """An op that turns pairs of elements: what :class:`Rope` and :class:`RopeBack` have in common.
+    """Base of :class:`Rope` and :class:`RopeBack`, which rotate pairs of elements.
 
-    Both have the same sources and parameters, which Rope describes.
+    Both have the same sources and parameters, which the docstring of Rope explains.
     """
 
     inplace = (0,)
@@ -40,7 +40,7 @@ class Rotary(Op, abstract=True):
 
     @property
     def pairs(self) -> int:
-        """How many pairs of a row turn."""
+        """The number of rotated pairs of a row."""
         return self.n_dims if self.mode == RopeMode.VISION else self.n_dims // 2
 
     @property
@@ -87,7 +87,7 @@ class Rotary(Op, abstract=True):
             mismatch(self, "pos must be i32", x, pos, freq_factors)
         wanted = x.ne[2] * 4 if self.several_axes else x.ne[2]
         if pos.ne != (wanted, 1, 1, 1):
-            misfit(self, f"pos must be a vector of {wanted} entries for ne2 of x", x, pos, freq_factors)
+            misfit(self, f"pos must be a vector of {wanted} entries, by ne2 of x", x, pos, freq_factors)
         if self.mode == RopeMode.VISION:
             if self.n_dims * 2 != x.ne[0]:
                 misfit(self, f"n_dims {self.n_dims} must be half of ne0 in mode VISION", x, pos, freq_factors)
@@ -102,7 +102,7 @@ class Rotary(Op, abstract=True):
 
     @property
     def magnitude(self) -> float:
-        """What rotated elements are multiplied with."""
+        """The factor of rotated elements."""
         return self.attn_factor * (1 + 0.1 * math.log(1 / self.freq_scale) if self.ext_factor else 1)
 
     def reference(self, x: Array, pos: Array, freq_factors: Array | None = None) -> Array:
@@ -148,13 +148,13 @@ class Rotary(Op, abstract=True):
         return scaled * (1 - mix) + angles * mix
 
     def correction_range(self) -> tuple[float, float]:
-        """The pairs between which YaRN goes from unscaled to interpolated (ggml_rope_yarn_corr_dims)."""
+        """First and last pair of YaRN's transition from unscaled to interpolated angles (ggml_rope_yarn_corr_dims)."""
 
         def pair_of(rotations: float) -> float:
             if not self.n_ctx_orig:
                 return -math.inf
-            turns = self.n_ctx_orig / (rotations * 2 * math.pi)
-            return self.n_dims * math.log(turns) / (2 * math.log(self.freq_base))
+            wavelength = self.n_ctx_orig / (rotations * 2 * math.pi)
+            return self.n_dims * math.log(wavelength) / (2 * math.log(self.freq_base))
 
         low, high = pair_of(self.beta_fast), pair_of(self.beta_slow)
         low = math.floor(low) if math.isfinite(low) else low
@@ -171,23 +171,24 @@ class Rope(Rotary):
     x: [n, H, T, B].  pos: I32 [T]; in the modes with several axes I32 [4 T]: all times, then heights, widths, extras.
     freq_factors: F32 [>= the number of pairs], divide the angles.  Result: like x.
 
-    Pair i turns by ``freq_scale * pos * freq_base**(-2i / n_dims)``.  YaRN (``ext_factor`` 1) leaves the scale out for
-    pairs that turn more than ``beta_fast`` times over ``n_ctx_orig`` positions, keeps it for those that turn less than
-    ``beta_slow`` times, and goes linearly between.  ``attn_factor`` scales the rotated elements.
+    Pair i is rotated by the angle ``freq_scale * pos * freq_base**(-2i / n_dims)``.  YaRN (``ext_factor`` 1) omits
+    ``freq_scale`` for pairs with more than ``beta_fast`` rotations in ``n_ctx_orig`` positions, keeps it for those with
+    fewer than ``beta_slow``, and interpolates linearly between.  ``attn_factor`` scales the rotated elements.
 
-    ``mode``, a :class:`~ggplug.types.RopeMode`, says what is a pair: NORMAL (2i, 2i+1); VISION (i, i + n_dims), with
-    n_dims = n/2; all others (i, i + n_dims/2).  ``sections`` are the numbers of pairs that turn with time, height,
-    width and extra: MROPE puts them one after the other, IMROPE interleaves the first three, VISION restarts the
-    exponent in each.
+    ``mode``, a :class:`~ggplug.types.RopeMode`, says which elements are a pair: NORMAL (2i, 2i+1); VISION
+    (i, i + n_dims), with n_dims = n/2; all others (i, i + n_dims/2).  ``sections`` are the numbers of pairs that are
+    rotated by time, height, width and extra: MROPE puts them one after the other, IMROPE interleaves the first three,
+    VISION restarts the exponent in each.
 
     Elements before ``n_offs`` and from n_offs + n_dims on are copied.
     """
 
 
 class RopeBack(Rotary):
-    """Turns pairs back: the gradient of :class:`Rope` with the same parameters  (ggml_rope_ext_back, _multi_back).
+    """Rotates by the negative angles: the gradient of :class:`Rope`  (ggml_rope_ext_back, _multi_back).
 
-    Magnitudes are multiplied, not divided, so this is rope's transpose and its inverse only with ``attn_factor`` 1.
+    It has the same parameters.  It multiplies by the magnitude, as the transpose does; so it is the inverse only if
+    ``attn_factor`` is 1.
     """
 
     def angles(self, pos: Array, freq_factors: Array | None = None) -> Array:
@@ -231,7 +232,7 @@ def rope_multi_back(
 
 
 def rope_set_offset(node: Tensor, n_offs: int, *, name: str = "") -> Tensor:
-    """A node like ``node``, of rope or rope_back, that turns elements from ``n_offs`` on (ggml_rope_set_offset).
+    """A new node like ``node``, of rope or rope_back, that rotates from element ``n_offs`` on (ggml_rope_set_offset).
 
     Raises TypeMismatchError for a tensor of another op.
     """

@@ -1,4 +1,4 @@
-"""Rows picked and rows written, by index.
+"""Rows read, added or written by ids.
 
 An id that is out of range raises a ComputeError; see the contract in :mod:`ggplug.backend`.
 """
@@ -49,7 +49,7 @@ class GetRows(Op):
 
 
 class AddId(Op):
-    """y[:, u, t] = a[:, u, t] + b[:, ids[u, t]]: to each expert's result its bias  (ggml_add_id).
+    """y[:, u, t] = a[:, u, t] + b[:, ids[u, t]]: adds the bias of each expert  (ggml_add_id).
 
     a: [n, U, T] of a float type, any strides.  b: a float [n, E].  ids: I32 [U, T], each in 0..E-1.  Result: like a.
     An id that is out of range gives a row of zeros, and raises a ComputeError.
@@ -108,7 +108,9 @@ class SetRows(Op):
         return Spec(dst.type, nd, dst.rank, dst.nb, dst)
 
     def reference(self, dst: Array, rows: Array, ids: Array) -> Array:
-        out = dst.astype(np.result_type(dst, rows))  # what does not fit into integers is cut where it is stored
+        out = dst.astype(
+            np.result_type(dst, rows)
+        )  # values out of the range of integers are converted when the result is stored
         for k in range(rows.shape[0]):
             for j in range(rows.shape[1]):
                 chosen = ids[0, k % ids.shape[1], j % ids.shape[2]]

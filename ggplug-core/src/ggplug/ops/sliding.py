@@ -1,7 +1,7 @@
-"""Windows that slide over an image: their number along an axis, and what they hold.
+"""Windows that slide over an image: their number along an axis, and their elements.
 
-Along an axis, position o of a window and tap k of it read element ``o stride - padding + k dilation`` of the image;
-beyond the image's ends there is 0.
+Along an axis, tap k of window o reads element ``o stride - padding + k dilation`` of the image, which is padded with
+zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LARGEST = 1 << 30
 
 
 class Axis(NamedTuple):
-    """How windows slide along one axis: taps of a window, and elements between windows and between taps."""
+    """Windows along one axis: number of taps, and the distances between windows and between taps."""
 
     taps: int
     stride: int = 1
@@ -27,12 +27,12 @@ class Axis(NamedTuple):
     dilation: int = 1
 
     def count(self, extent: int) -> int:
-        """Windows along an axis of ``extent`` elements; 0 or fewer if it is too short for one.
+        """The number of windows along an axis of ``extent`` elements; 0 or less if it is too short for one.
 
-        As in ggml the quotient is rounded towards 0, so one that lacks less than a stride of fitting is counted.
+        As in ggml the quotient is rounded towards 0, so a window that is too long by less than a stride is counted.
         """
-        room = extent + 2 * self.padding - self.dilation * (self.taps - 1) - 1
-        return (room // self.stride if room >= 0 else -(-room // self.stride)) + 1
+        last = extent + 2 * self.padding - self.dilation * (self.taps - 1) - 1
+        return (last // self.stride if last >= 0 else -(-last // self.stride)) + 1
 
 
 def check_sliding(op: Op) -> None:
@@ -46,14 +46,16 @@ def check_sliding(op: Op) -> None:
 
 
 def windows(op: Op, axis: Axis, extent: int, *tensors: Tensor | None) -> int:
-    """How many windows there are along an axis.  Raises ShapeError if there is none; ``tensors`` are all sources."""
+    """The number of windows along an axis.  Raises ShapeError if there is none; ``tensors``: all sources."""
     found = axis.count(extent)
-    require(axis.taps > 0 and found > 0, op, f"no window of {axis.taps} taps ({axis}) fits {extent} elements", *tensors)
+    require(
+        axis.taps > 0 and found > 0, op, f"no window of {axis.taps} taps ({axis}) fits into {extent} elements", *tensors
+    )
     return found
 
 
 def unfold(x: Array, axes: Sequence[Axis]) -> Array:
-    """The windows over the last axes of x, ``axes`` being those of these from the innermost out.
+    """The windows over the last axes of x; ``axes`` describes these, the innermost first.
 
     From [..., H, W] to [..., OH, KH, OW, KW].
     """
@@ -70,9 +72,9 @@ def unfold(x: Array, axes: Sequence[Axis]) -> Array:
 
 
 def fold(windows: Array, axes: Sequence[Axis], extents: Sequence[int]) -> Array:
-    """The sum of all windows where each of their elements came from: the transpose of :func:`unfold`.
+    """Adds each element of the windows to the position that :func:`unfold` read it from: its transpose.
 
-    From [..., OH, KH, OW, KW] to [..., H, W]; ``extents`` from the innermost out, as ``axes``.
+    From [..., OH, KH, OW, KW] to [..., H, W]; ``axes`` and ``extents`` have the innermost axis first.
     """
     at = windows.ndim - 2 * len(axes)
     for axis, extent in zip(reversed(axes), reversed(extents), strict=True):

@@ -25,8 +25,7 @@ class SortOrder(enum.IntEnum):
 class Argsort(Op):
     """y = for each row the positions of its elements in sorted order: I32 [ne0, ne1, ne2, ne3]  (ggml_argsort).
 
-    ``order``: a :class:`SortOrder`.  NaN comes last in both orders.  Which of two equal elements comes first is up to
-    the device.
+    ``order``: a :class:`SortOrder`.  NaN comes last in both orders.  The order of equal elements depends on the device.
     """
 
     order: int = 0
@@ -50,7 +49,7 @@ class Argsort(Op):
 class TopK(Op):
     """y = for each row the positions of its ``k`` largest elements, in any order: I32 [k, ne1, ne2, ne3]  (ggml_top_k).
 
-    NaN is smaller than every number.  Which of equal elements are chosen is up to the device.
+    NaN is smaller than every number.  Which of several equal elements are chosen depends on the device.
     """
 
     k: int
@@ -81,7 +80,7 @@ top_k = builder(TopK)
 def argsort_top_k(x: Tensor, k: int, *, name: str = "") -> Tensor:
     """For each row the positions of its ``k`` largest elements, the largest first: I32 (ggml_argsort_top_k).
 
-    A view of :class:`Argsort`'s result; :func:`top_k` does less where the order is of no matter.
+    A view of :class:`Argsort`'s result.  If the order does not matter, :func:`top_k` is faster.
     """
     if not 0 <= k <= x.ne[0]:
         raise ShapeError(f"argsort_top_k: k must be 0 to ne0, got {k} for {describe((x,))}", tensor=x, got=k)

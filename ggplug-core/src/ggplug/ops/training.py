@@ -1,4 +1,4 @@
-"""Losses, and steps of optimisers."""
+"""Loss functions, and steps of optimisers."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _log_soft_max(x: Array) -> Array:
 class CrossEntropyLoss(Op):
     """y = -sum(labels log(softmax(logits))) / rows, a scalar  (ggml_cross_entropy_loss).
 
-    logits, labels: F32 [n, ...], of the same shape, any strides; the softmax is over ne0, and the loss the mean of all
-    rows, 0 of none.  labels are probabilities.
+    logits, labels: F32 [n, ...], of the same shape, any strides; labels are probabilities.  The softmax is over ne0,
+    and the loss is the mean over all rows, or 0 without rows.
     """
 
     def result(self, logits: Tensor, labels: Tensor) -> Spec:
@@ -79,7 +79,7 @@ class CrossEntropyLossBack(Op):
 
 
 def _check_step(op: Op, count: int, params: Tensor, w: Tensor, *others: Tensor) -> Spec:
-    """What a step of an optimiser answers: a view of w."""
+    """The result of an optimiser's step, a view of w."""
     tensors = (w, *others)
     _check_alike(op, *tensors)
     if any(tensor.nb[0] != 4 and tensor.ne[0] != 1 for tensor in tensors):
@@ -90,12 +90,12 @@ def _check_step(op: Op, count: int, params: Tensor, w: Tensor, *others: Tensor) 
 
 
 class OptStepAdamw(Op):
-    """A step of AdamW: w, and its moments m and v, by the gradient  (ggml_opt_step_adamw; arXiv:1711.05101).
+    """A step of AdamW: updates w and its moments m and v  (ggml_opt_step_adamw; arXiv:1711.05101).
 
     m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g**2;
     w = (1 - alpha wd) w - alpha (m beta1h) / (sqrt(v beta2h) + eps).
-    w, grad, m, v: F32, of the same shape, rows contiguous.  params: F32 [7]: alpha, beta1, beta2, eps, wd,
-    and beta1h and beta2h, which are 1 / (1 - beta**t) of step t.  Writes w, m and v; the result is a view of w.
+    w, grad (g), m, v: F32, of the same shape, rows contiguous.  params: F32 [7]: alpha, beta1, beta2, eps, wd,
+    and beta1h and beta2h, which are 1 / (1 - beta**t) in step t.  Writes w, m and v; the result is a view of w.
     """
 
     writes = (0, 2, 3)
@@ -103,7 +103,7 @@ class OptStepAdamw(Op):
     def result(self, w: Tensor, grad: Tensor, m: Tensor, v: Tensor, params: Tensor) -> Spec:
         return _check_step(self, 7, params, w, grad, m, v)
 
-    def reference(  # type: ignore[override]  # all that it writes
+    def reference(  # type: ignore[override]  # returns all tensors that it writes
         self, w: Array, grad: Array, m: Array, v: Array, params: Array
     ) -> tuple[Array, Array, Array]:
         alpha, beta1, beta2, eps, wd, beta1h, beta2h = params.reshape(-1)

@@ -29,7 +29,7 @@ __all__ = [
 
 
 class TriType(enum.IntEnum):
-    """Which elements of a matrix stay (GGML_TRI_TYPE_*)."""
+    """Which elements of a matrix are kept (GGML_TRI_TYPE_*)."""
 
     UPPER_DIAG = 0
     UPPER = 1
@@ -44,12 +44,12 @@ class Banded(Op, abstract=True):
 
     @property
     def band(self) -> tuple[int | None, int | None]:
-        """First and last column that stay, counted from the diagonal; None where there is no limit."""
+        """First and last kept column, relative to the diagonal; None for no limit."""
         raise AssertionError
 
     @property
     def outside(self) -> float:
-        """What all other elements become."""
+        """The value of all other elements."""
         return 0.0
 
     def result(self, x: Tensor) -> Spec:
@@ -69,7 +69,7 @@ class Banded(Op, abstract=True):
 
 
 class Tri(Banded):
-    """y = x in a triangle, 0 elsewhere  (ggml_tri).  x: square matrices, any strides.
+    """y = x in a triangle, else 0  (ggml_tri).  x: square matrices, any strides.
 
     ``type``: a :class:`TriType`; the two with DIAG keep the diagonal.
     """
@@ -126,7 +126,7 @@ class DiagMaskZero(DiagMask):
 
 
 class Diag(Op):
-    """y[i, i] = x[i], and 0 beside the diagonal: [n, n, B, C] of x [n, 1, B, C]  (ggml_diag).  Any strides."""
+    """y[i, i] = x[i], and 0 off the diagonal: [n, n, B, C] from x [n, 1, B, C]  (ggml_diag).  Any strides."""
 
     def result(self, x: Tensor) -> Spec:
         if x.type not in FLOATS:
@@ -140,17 +140,18 @@ class Diag(Op):
 
 
 class SolveTri(Op):
-    """The x with a x = b, a being lower triangular  (ggml_solve_tri with left and lower, without uni).
+    """The solution x of a x = b, where a is lower triangular  (ggml_solve_tri with left and lower, without uni).
 
-    a: F32 [n, n, B, C], contiguous; what lies above the diagonal is not looked at.  b: F32 [k, n, B, C], contiguous:
-    n rows of k right-hand sides.  Result: F32 like b.  A zero on the diagonal gives infinities or NaN, as divisions do.
+    a: F32 [n, n, B, C], contiguous; elements above the diagonal are not read.  b: F32 [k, n, B, C], contiguous:
+    n rows of k right-hand sides.  Result: F32 like b.  A zero on the diagonal gives infinities or NaN, as division
+    does.
     """
 
     def result(self, a: Tensor, b: Tensor) -> Spec:
         if a.type is not F32 or b.type is not F32:
             mismatch(self, "a and b must be f32", a, b)
         if a.ne[0] != a.ne[1] or a.ne[1:] != b.ne[1:]:
-            misfit(self, "a must be square matrices, with as many rows as b and of the same number", a, b)
+            misfit(self, "a must be square matrices with as many rows as b, one for each matrix of b", a, b)
         if not (a.is_contiguous() and b.is_contiguous()):
             misfit(self, "a and b must be contiguous (use gg.cont first)", a, b)
         return Spec(F32, b.ne, b.rank)

@@ -1,11 +1,11 @@
 """Functions of one number, applied to every element.
 
-One line is one op.  Each line makes the class (``Relu``) and its builder (``relu``); formulas are given in
-float64.  ggml declares them as GGML_UNARY_OP_* and, for a few, as ops of their own; here there is no
-difference.  The source's rows must be contiguous, its type F32, F16, BF16 or F64; the result is contiguous,
-of the same type and shape.
+Each line declares an op: its class (``Relu``), its builder (``relu``) and its formula in float64.  ggml has
+GGML_UNARY_OP_* for most of them and ops of their own for a few; here there is no difference.  The source's rows must be
+contiguous, its type F32, F16, BF16 or F64; the result is contiguous, of the same type and shape.
 
-Where nothing else is said NaN stays NaN, and an infinity goes through the formula: ``x f(x)`` of -inf is -inf * 0, NaN.
+Unless the docstring says otherwise, NaN gives NaN, and infinities follow from the formula: ``x f(x)`` of -inf can be
+-inf * 0, which is NaN.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Unary(Op, abstract=True):
             return self.compute(x)
 
     def compute(self, x: Array) -> Array:
-        """The formula, parameters included; NumPy's warnings are off."""
+        """f(x), with the op's parameters; NumPy's warnings are off."""
         return type(self).formula(x)
 
 
@@ -241,7 +241,7 @@ class LeakyRelu(Unary):
 
 
 class Fill(Unary):
-    """y = ``value``  (ggml_fill).  Of x only type and shape matter."""
+    """y = ``value``  (ggml_fill).  Only type and shape of x are used."""
 
     value: float
 
@@ -252,8 +252,8 @@ class Fill(Unary):
 class Xielu(Unary):
     """y = ap x**2 + beta x where x > 0, else an (e**min(x, eps) - 1 - x) + beta x  (ggml_xielu; arXiv:2411.13010).
 
-    The op's ``alpha_n`` and ``alpha_p`` are an and ap themselves.  The builder takes the raw ones that a model stores
-    and applies the softplus that keeps them positive: an = beta + softplus(alpha_n), ap = softplus(alpha_p).
+    The op's parameters ``alpha_n`` and ``alpha_p`` are an and ap.  The builder takes the values that a model stores and
+    applies a softplus, which makes them positive: an = beta + softplus(alpha_n), ap = softplus(alpha_p).
     """
 
     alpha_n: float
@@ -275,7 +275,7 @@ fill = builder(Fill)
 
 @explained_by(Xielu)
 def xielu(x: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float, *, name: str = "") -> Tensor:
-    """xIELU with the raw, unconstrained slopes that a model stores (ggml_xielu)."""
+    """xIELU with the slopes that a model stores, before the softplus (ggml_xielu)."""
     return apply(Xielu(beta + _softplus(alpha_n), _softplus(alpha_p), beta, eps), (x,), name)
 
 

@@ -1,7 +1,7 @@
-"""Convolutions by way of a matrix product, as ggml writes them: windows side by side, then a product.
+"""Convolutions as im2col and a matrix product, as in ggml.
 
-Windows are rounded to F16 (of a kernel of BF16 they stay F32), as in ggml.  The ops of
-:mod:`ggplug.ops.convolution` keep them as they are and need no memory for them.
+Windows are rounded to F16 (with a kernel of BF16 they stay F32), as in ggml.  The ops of :mod:`ggplug.ops.convolution`
+do not round them and need no memory for them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _windows_type(kernel: Tensor) -> str:
 def conv_1d(kernel: Tensor, x: Tensor, s0: int = 1, p0: int = 0, d0: int = 1) -> Tensor:
     """The convolution of x [L, C, N] with kernel [K, C, OC]: F32 [OL, OC, N]  (ggml_conv_1d).
 
-    OL = (L + 2 p0 - d0 (K - 1) - 1) // s0 + 1.  Of several images the results stay apart (ggml mixes them).
+    OL = (L + 2 p0 - d0 (K - 1) - 1) // s0 + 1.  Several images are convolved separately (ggml mixes them).
     """
     rows = im2col(kernel, x, s0, 0, p0, 0, d0, 0, False, _windows_type(kernel))
     flat = reshape(kernel, kernel.ne[0] * kernel.ne[1], kernel.ne[2])
@@ -126,5 +126,5 @@ def conv_3d(
     flat = reshape(kernel, kernel.ne[0] * kernel.ne[1] * kernel.ne[2] * channels, out)
     y = mul_mat(reshape(rows, rows.ne[0], rows.ne[1] * rows.ne[2] * rows.ne[3]), flat)
     depth = rows.ne[3] // images
-    turned = cont(permute(reshape(y, rows.ne[1] * rows.ne[2], depth, images, out), 0, 1, 3, 2))
-    return reshape(turned, rows.ne[1], rows.ne[2], depth, out * images)
+    permuted = cont(permute(reshape(y, rows.ne[1] * rows.ne[2], depth, images, out), 0, 1, 3, 2))
+    return reshape(permuted, rows.ne[1], rows.ne[2], depth, out * images)

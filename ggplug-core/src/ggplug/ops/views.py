@@ -1,7 +1,7 @@
 """View ops: other extents and strides over the bytes of their source.  They compute nothing.
 
-What a view reads is a matter of bytes and not of values, so :class:`View` has no reference: what evaluates a graph
-reads a view's root with the view's strides.
+:class:`View` has no reference, because its elements depend on the strides of its source: code that evaluates a graph
+reads the root with the view's strides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Permute", "Reshape", "Transpose", "View", "permute", "reshape", "tra
 
 
 class Reshape(Op):
-    """Other extents over the same elements in the same order  (ggml_reshape).  The source must be contiguous.
+    """y = the elements of x in the same order, with other extents  (ggml_reshape).  x must be contiguous.
 
     ``ne``: the new extents, innermost first; one of them may be -1.
     """
@@ -27,7 +27,7 @@ class Reshape(Op):
 
     @cached_property
     def _extents(self) -> tuple[Extents, int, int]:
-        """Extents, rank, and the product of all extents but one that is to be inferred."""
+        """Extents, rank, and the product of all extents except the inferred one."""
         ne, rank = extents(1 if n == -1 else n for n in self.ne)
         return ne, rank, math.prod(ne)
 
@@ -60,8 +60,8 @@ class View(Op):
     """A window into the source's bytes  (ggml_view_1d to _4d).
 
     ``ne``: extents; ``nb``: byte strides of dimensions 1, 2 and 3 (missing ones follow contiguously);
-    ``offset``: bytes from the source's first byte.  Raises ShapeError if the window leaves the source's root, or if
-    strides or offset are no multiples of an element's bytes (of a quantised type, of a block's).
+    ``offset``: bytes from the source's first byte.  Raises ShapeError if the window is not inside of the source's root,
+    or if strides or offset are no multiples of the bytes of an element (of a quantised type, of a block).
     """
 
     is_view = True
@@ -84,10 +84,10 @@ class View(Op):
         ne, rank = self._extents
         kind = x.type
         row = kind.row_bytes(ne[0])
-        given = self.nb
-        nb1 = given[0] if given else row
-        nb2 = given[1] if len(given) > 1 else nb1 * ne[1]
-        nb3 = given[2] if len(given) > 2 else nb2 * ne[2]
+        nb = self.nb
+        nb1 = nb[0] if nb else row
+        nb2 = nb[1] if len(nb) > 1 else nb1 * ne[1]
+        nb3 = nb[2] if len(nb) > 2 else nb2 * ne[2]
         window = row + (ne[1] - 1) * nb1 + (ne[2] - 1) * nb2 + (ne[3] - 1) * nb3 if 0 not in ne else 0
         if self.offset % kind.block_bytes or nb1 % kind.block_bytes or nb2 % kind.block_bytes or nb3 % kind.block_bytes:
             strides = f"strides {nb1}, {nb2} and {nb3}"
@@ -96,16 +96,17 @@ class View(Op):
         if self.offset + window > root.nbytes - x.view_offset:
             misfit(
                 self,
-                f"bytes {self.offset} to {self.offset + window} leave the source's {root.nbytes - x.view_offset} bytes",
+                f"bytes {self.offset} to {self.offset + window} are not inside of the source's "
+                f"{root.nbytes - x.view_offset} bytes",
                 x,
             )
         return Spec(kind, ne, rank, (kind.block_bytes, nb1, nb2, nb3), x, self.offset)
 
 
 class Permute(Op):
-    """Reorders dimensions: dimension ``i`` of the source becomes dimension ``axes[i]``  (ggml_permute).
+    """Permutes dimensions: dimension ``i`` of the source becomes dimension ``axes[i]``  (ggml_permute).
 
-    Dimension 0 of a quantised type stays where it is: its blocks lie side by side.
+    Dimension 0 of a quantised type must stay dimension 0, because blocks are contiguous.
     """
 
     is_view = True
@@ -125,8 +126,8 @@ class Permute(Op):
         i, j, k, l = self._order
         ne, nb = x.ne, x.nb
         if i and x.type.is_quantized:
-            misfit(self, f"blocks of {x.type.name} lie side by side, so dimension 0 must stay where it is", x)
-        # A dimension keeps existing where it goes, even if its extent is one.
+            misfit(self, f"blocks of {x.type.name} are contiguous, so dimension 0 must stay dimension 0", x)
+        # The rank includes the new place of each dimension, even if its extent is one.
         rank = 1 + max(self.axes[: x.rank], default=-1)
         return Spec(x.type, (ne[i], ne[j], ne[k], ne[l]), rank, (nb[i], nb[j], nb[k], nb[l]), x)
 
@@ -135,14 +136,14 @@ class Permute(Op):
 
 
 class Transpose(Op):
-    """Swaps the first two dimensions  (ggml_transpose).  Not those of a quantised type: its blocks lie side by side."""
+    """Exchanges dimensions 0 and 1  (ggml_transpose); not for quantised types, whose blocks are contiguous."""
 
     is_view = True
 
     def result(self, x: Tensor) -> Spec:
         ne, nb = x.ne, x.nb
         if x.type.is_quantized:
-            misfit(self, f"blocks of {x.type.name} lie side by side, so dimension 0 must stay where it is", x)
+            misfit(self, f"blocks of {x.type.name} are contiguous, so dimension 0 must stay dimension 0", x)
         return Spec(x.type, (ne[1], ne[0], ne[2], ne[3]), max(x.rank, 2), (nb[1], nb[0], nb[2], nb[3]), x)
 
     def reference(self, x: Array) -> Array:
@@ -171,17 +172,17 @@ def view(x: Tensor, *ne: int, nb: tuple[int, ...] = (), offset: int = 0, name: s
 def permute(x: Tensor, *axes: int, name: str = "") -> Tensor:
     """``permute(x, 0, 2, 1, 3)``: dimension i of x becomes dimension axes[i].
 
-    Axes that are not given stay where they are.
+    Axes that are left out stay where they are.
     """
-    given = _flat(axes)
-    if len(given) < 4:
-        given += tuple(range(len(given), 4))
-    return _permute(x, given, name=name)
+    order = _flat(axes)
+    if len(order) < 4:
+        order += tuple(range(len(order), 4))
+    return _permute(x, order, name=name)
 
 
 def _flat(values: tuple[int, ...]) -> tuple[int, ...]:
     if len(values) == 1 and isinstance(values[0], (tuple, list)):
         return tuple(values[0])
     if not values:
-        raise ShapeError("no extents were given")
+        raise ShapeError("the extents are missing: pass them as integers or a tuple")
     return values

@@ -1,8 +1,8 @@
-"""Writes into a window of a tensor: set, or added to.
+"""Ops that set, or add to, a window of a tensor.
 
-A window is given by strides and an offset, as :class:`~ggplug.ops.View` is.  The functions count both in bytes, as in
-ggml; strides that are left out are those of the tensor that it is a part of.  The forms without ``_inplace`` copy that
-tensor first and leave it as it is.
+A window is defined by strides and an offset, as :class:`~ggplug.ops.View` is.  The functions take both in bytes, as in
+ggml; strides that are left out are those of the whole tensor.  The forms without ``_inplace`` copy the tensor first and
+do not change it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = [
 
 
 class Window(Op, abstract=True):
-    """A window of a, with b's extents, changes; the result is a view of all of a.
+    """Base of ops that change a window of a, with b's extents; the result is a view of all of a.
 
-    a: contiguous.  b: of a's type, any strides.  ``strides``: those of the window's dimensions 1, 2 and 3, and
-    ``offset``: that of its first element, both in elements of a.  Raises ShapeError where the window leaves a, where
-    two of its elements are one of a, or where a stride or the offset is no whole number of a's blocks.
+    a: contiguous.  b: of a's type, any strides.  ``strides`` of the window's dimensions 1, 2 and 3, and ``offset`` of
+    its first element, are in elements of a.  Raises ShapeError if the window is not inside of a, if two of its elements
+    are the same of a, or if a stride or the offset is no whole number of a's blocks.
     """
 
     writes = (0,)
@@ -64,14 +64,14 @@ class Window(Op, abstract=True):
             span = b.ne[0]
             for stride, extent in sorted(zip(self.strides, b.ne[1:], strict=True)):
                 if extent > 1 and stride < span:
-                    misfit(self, f"elements of a window with the strides {self.strides} share bytes", a, b)
+                    misfit(self, f"elements of the window overlap, with strides {self.strides}", a, b)
                 span += (extent - 1) * stride
             if self.offset + span > a.size:
-                misfit(self, f"elements {self.offset} to {self.offset + span} leave a's {a.size}", a, b)
+                misfit(self, f"elements {self.offset} to {self.offset + span} are not inside of a's {a.size}", a, b)
         return Spec(a.type, a.ne, a.rank, a.nb, a)
 
     def positions(self, ne: tuple[int, ...]) -> Array:
-        """Where in a, flattened, the elements of a window with these extents are, in the order of b's."""
+        """Positions in a, flattened, of the elements of a window with these extents, in the order of b's elements."""
         found = np.full(ne[::-1], self.offset)
         for dim, stride in enumerate((1, *self.strides)):
             found += (np.arange(ne[dim]) * stride).reshape([-1 if dim == 3 - axis else 1 for axis in range(4)])
@@ -83,7 +83,7 @@ class Window(Op, abstract=True):
 
 
 class Set(Window):
-    """The window of a = b  (ggml_set, ggml_set_1d, ggml_set_2d).
+    """window of a = b  (ggml_set, ggml_set_1d, ggml_set_2d).
 
     a: contiguous.  b: of a's type, any strides.  Writes a; the result is a view of all of a.  ``strides`` (of
     dimensions 1, 2 and 3) and ``offset`` of the window are in elements of a; :func:`~ggplug.ops.set` takes bytes.
@@ -98,7 +98,7 @@ class Set(Window):
 
 
 class Acc(Window):
-    """The window of a += b  (ggml_acc).
+    """window of a += b  (ggml_acc).
 
     a: F32, F16 or BF16, contiguous.  b: of a's type, any strides.  Writes a; the result is a view of all of a.
     ``strides`` and ``offset`` of the window are as those of :class:`Set`; :func:`~ggplug.ops.acc` takes bytes.
@@ -134,7 +134,7 @@ def _write(into: Callable[..., Tensor], a: Tensor, b: Tensor, nb: tuple[int, ...
 
 @explained_by(Set)
 def set(a: Tensor, b: Tensor, *, nb: tuple[int, ...] = (), offset: int = 0, name: str = "") -> Tensor:
-    """A copy of a in which a window is b (ggml_set); ``nb`` (of dimensions 1, 2, 3) and ``offset`` in bytes."""
+    """A copy of a with b in a window (ggml_set); ``nb`` (of dimensions 1, 2, 3) and ``offset`` in bytes."""
     return _write(_set, dup(a), b, nb, offset, name)
 
 

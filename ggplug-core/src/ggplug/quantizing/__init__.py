@@ -1,6 +1,6 @@
-"""Quantising models: which tensor becomes which type, by what importance, and the new file.
+"""Quantises models: chooses the types of tensors, reads importance matrices, and writes the new file.
 
-:func:`quantize_file` does it all; ``ggplug quantize`` is that function.  For arrays there is :func:`ggplug.quantize`.
+:func:`quantize_file` does all of this; ``ggplug quantize`` calls it.  For arrays there is :func:`ggplug.quantize`.
 """
 
 from ggplug.quantizing.choice import Override

@@ -1,4 +1,4 @@
-"""Which tensors of a model are quantised, and to which type: decided for all of them before anything is written."""
+"""Chooses the tensors of a model that are quantised, and their types, before anything is written."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from ggplug import types
 from ggplug.errors import ParameterError, TypeMismatchError
 from ggplug.gguf.format import TensorInfo
-from ggplug.quantizing.mixtures import MIXTURES, TOKEN_EMBEDDINGS, Kind, Mixture, Model, Spot, kind_of
+from ggplug.quantizing.mixtures import MIXTURES, TOKEN_EMBEDDINGS, Kind, Mixture, Model, TensorOfKind, kind_of
 from ggplug.quants import can_dequantize, can_quantize
 from ggplug.types import Type, as_type
 
 _LEFT_ALONE = ("position_embd.weight", "token_types.weight")
 
 _LEFT_ALONE_WITH = (
-    # norms, and what chooses experts
+    # norms, and the matrix that chooses experts
     "_norm.weight",
     "ffn_gate_inp.weight",
     "ffn_gate_tid2eid.weight",
@@ -48,7 +48,7 @@ _LEFT_ALONE_WITH = (
             "lerp_fused",
         )
     ),
-    # positions, and what images and sound enter by
+    # embeddings of positions, and input layers of images and sound
     "attn_rel_b.weight",
     ".position_embd",
     "sam.pos_embd",
@@ -70,7 +70,7 @@ _WITHOUT_IMPORTANCE_REFUSED = (
     types.IQ1_M,
     types.IQ1_S,
 )
-"""Types of matrices that are of no use when they were made without an importance matrix."""
+"""Types with which matrices are unusable if they are quantised without an importance matrix."""
 
 _FALLBACKS = {
     **dict.fromkeys(
@@ -91,54 +91,54 @@ _FALLBACKS = {
     types.Q5_K: types.Q5_1,
     types.Q6_K: types.Q8_0,
 }
-"""Types of smaller blocks, for rows that are no whole number of blocks."""
+"""Types with smaller blocks, for rows that are no whole number of blocks."""
 
 _OF_WEIGHTS = frozenset(each.base for each in MIXTURES.values())
 
 
 @dataclass(frozen=True)
 class Override:
-    """Tensors in whose names a regular expression is found get this type, whatever else holds for them."""
+    """A regular expression and a type: tensors whose names contain a match get the type, before all other rules."""
 
     pattern: str
     type: Type
 
     def __init__(self, pattern: str, type: Type | str) -> None:
-        """Raises ParameterError for what is no regular expression, and for types that weights do not have in files.
+        """Raises ParameterError for a malformed regular expression, and for types that are not for weights in files.
 
-        TypeMismatchError for what is no type.
+        Raises TypeMismatchError if ``type`` is no type.
         """
         object.__setattr__(self, "pattern", pattern)
         object.__setattr__(self, "type", as_type(type))
         if self.type not in _OF_WEIGHTS:
             names = ", ".join(sorted(type.name for type in _OF_WEIGHTS))
-            raise ParameterError(f"{self.type.name} is no type of weights", got=type, remedy=f"there are {names}")
+            raise ParameterError(f"{self.type.name} is not a type for weights", got=type, remedy=f"use one of {names}")
         try:
             re.compile(self.pattern)
         except (re.error, TypeError) as error:
-            raise ParameterError(f"{self.pattern!r} is no regular expression: {error}", got=self.pattern) from None
+            raise ParameterError(f"{self.pattern!r} is not a regular expression: {error}", got=self.pattern) from None
 
     @classmethod
-    def of(cls, given: Override | tuple[str, Type | str]) -> Override:
-        """Itself, or one of a pattern and a type.  Raises ParameterError for what is neither."""
-        if isinstance(given, Override):
-            return given
-        if not isinstance(given, tuple) or len(given) != 2:
-            raise ParameterError(f"{given!r} is neither an Override nor a pattern and a type", got=given)
-        return cls(*given)
+    def of(cls, value: Override | tuple[str, Type | str]) -> Override:
+        """An Override as it is, or one made of a pattern and a type.  Raises ParameterError for anything else."""
+        if isinstance(value, Override):
+            return value
+        if not isinstance(value, tuple) or len(value) != 2:
+            raise ParameterError(f"an override must be an Override or (pattern, type), got {value!r}", got=value)
+        return cls(*value)
 
     @classmethod
     def parse(cls, text: str) -> Override:
-        """``PATTERN=TYPE``.  Raises ParameterError."""
+        """Parses ``PATTERN=TYPE``.  Raises ParameterError."""
         pattern, equals, name = text.rpartition("=")
         if not pattern or not equals:
-            raise ParameterError(f"{text!r} is not PATTERN=TYPE", got=text, remedy="such as 'ffn_down=q6_K'")
+            raise ParameterError(f"{text!r} is not PATTERN=TYPE", got=text, remedy="write it as in 'ffn_down=q6_K'")
         return cls(pattern, name)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What becomes of a tensor.  ``wanted``: the type that its rows are no whole number of blocks of, if so."""
+    """The new type of a tensor.  ``wanted``: the type by the rules, if rows are no whole number of its blocks."""
 
     info: TensorInfo
     type: Type
@@ -150,14 +150,14 @@ class Choice:
 
     @property
     def nbytes(self) -> int:
-        """Of the tensor as it will be."""
+        """Bytes of the tensor in its new type."""
         ne = self.info.ne
         rows = self.info.n_elements // ne[0] if ne and ne[0] else 0
         return self.info.nbytes if not self.changes else rows * self.type.row_bytes(ne[0])
 
 
 def may_change(info: TensorInfo) -> bool:
-    """Whether a tensor is a matrix of weights, and none of those that stay what they are."""
+    """Whether a tensor is a matrix of weights that may be quantised."""
     name = info.name
     axes = next((i for i in range(len(info.ne), 0, -1) if info.ne[i - 1] != 1), 1)
     if axes < 2 or not name.endswith("weight") or name in _LEFT_ALONE:
@@ -166,7 +166,7 @@ def may_change(info: TensorInfo) -> bool:
 
 
 def in_order(infos: Iterable[TensorInfo]) -> list[TensorInfo]:
-    """As llama.cpp goes over them, and writes them: by layer, then by name; rules count tensors in this order."""
+    """Tensors in llama.cpp's order, by layer, then by name: rules count them and the file has them in this order."""
 
     def key(info: TensorInfo) -> tuple[int, str]:
         found = re.match(r"blk\.(\d+)\.", info.name)
@@ -185,8 +185,8 @@ def choose(
 ) -> list[Choice]:
     """A choice for each of ``infos``, in their order.  ``mixture``: None leaves all tensors as they are.
 
-    Raises ParameterError if an override is for no tensor that may change, and ModelError if the metadata lacks what
-    the rules look at.
+    Raises ParameterError if an override matches no tensor that may be quantised, and ModelError if the metadata lacks
+    values that the rules need.
     """
     kinds = [kind_of(info.name) for info in infos]
     seen = dict.fromkeys(Kind, 0)
@@ -206,7 +206,7 @@ def choose(
         elif not mixture.base.is_quantized:
             wanted = mixture.base
         else:
-            at = Spot(info.name, model, seen[kind], kinds.count(kind), importance)
+            at = TensorOfKind(info.name, model, seen[kind], kinds.count(kind), importance)
             wanted = mixture.type_of(kind, info.ne, at, tied=Kind.OUTPUT not in kinds)
             seen[kind] += 1
         found = _fitting(info, wanted)
@@ -214,7 +214,7 @@ def choose(
     if unused:
         pattern = next(iter(unused))
         raise ParameterError(
-            f"no tensor that may be quantised has a name with {pattern!r}",
+            f"the override {pattern!r} matches no tensor that may be quantised",
             got=pattern,
             remedy="`ggplug gguf FILE` lists the names; norms, biases and vectors are never quantised",
         )
@@ -222,7 +222,7 @@ def choose(
 
 
 def _fitting(info: TensorInfo, wanted: Type) -> Type:
-    """The type, or one of smaller blocks where rows are no whole number of its blocks; at the last F16."""
+    """The type ``wanted``; if rows are no whole number of its blocks a type with smaller blocks, or else F16."""
     if info.ne[0] % wanted.block_size == 0:
         return wanted
     smaller = _FALLBACKS.get(wanted)
@@ -230,35 +230,35 @@ def _fitting(info: TensorInfo, wanted: Type) -> Type:
 
 
 def needs_importance(choice: Choice, name: str) -> bool:
-    """Whether that type would be of no use without an importance matrix, in a file of that name."""
+    """Whether the chosen type needs an importance matrix, in a file quantised as ``name``."""
     if not choice.changes or choice.info.name in (*TOKEN_EMBEDDINGS, "output.weight"):
         return not can_quantize(choice.type)
     return choice.type in _WITHOUT_IMPORTANCE_REFUSED or (choice.type is types.Q2_K and name == "Q2_K_S")
 
 
 def check(choices: Iterable[Choice], *, allow_requantize: bool) -> None:
-    """Raises TypeMismatchError for a tensor that cannot become what was chosen, or only by losing twice."""
+    """Raises TypeMismatchError for a tensor that cannot get the chosen type, or that would be quantised twice."""
     for choice in choices:
         info = choice.info
         if not choice.changes:
             continue
         if info.type.is_quantized and not allow_requantize:
             raise TypeMismatchError(
-                f"tensor {info.name} is {info.type.name} already; quantised to {choice.type.name} it would lose more "
-                f"than a tensor of F16 or F32",
+                f"tensor {info.name} is already {info.type.name}; quantising it again to {choice.type.name} would lose "
+                f"more precision than quantising F16 or F32",
                 tensor=info.name,
                 got=info.type,
                 wanted=choice.type,
-                remedy="begin with the F16 file, or allow it (--allow-requantize, allow_requantize=True)",
+                remedy="quantise the F16 file, or allow it (--allow-requantize, allow_requantize=True)",
             )
         if info.type not in types.KERNEL_FLOATS and not (info.type.is_quantized and can_dequantize(info.type)):
             raise TypeMismatchError(
-                f"tensor {info.name} is {info.type.name}, which is not quantised",
+                f"tensor {info.name} is {info.type.name}, a type that cannot be quantised",
                 tensor=info.name,
                 got=info.type,
                 wanted=choice.type,
             )
         if not can_quantize(choice.type, imatrix=True):
             raise TypeMismatchError(
-                f"tensor {info.name}: nothing is quantised to {choice.type.name}", tensor=info.name, got=choice.type
+                f"tensor {info.name}: there is no encoder for {choice.type.name}", tensor=info.name, got=choice.type
             )

@@ -1,7 +1,7 @@
-"""Importance matrices: how much the error of each column of a matrix counts, found by running a model over text.
+"""Importance matrices: how much the error of each column of a matrix counts, measured by running a model over text.
 
-llama.cpp writes them as GGUF files, with sums of squares of what entered a matrix and how many there were, or in an
-older format (``.dat``) of its own.  Both become mean squares, by the names of the weights.
+llama.cpp writes them as GGUF files, with the sums of squares of the inputs of a matrix and their number, or in an
+older format of its own (``.dat``).  Both are converted to mean squares, by the names of the weights.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _DATASETS, _CHUNKS = "imatrix.datasets", "imatrix.chunk_count"
 
 @dataclass(frozen=True)
 class Importance:
-    """What an importance file holds.
+    """The contents of an importance file.
 
-    ``entries``: by the name of a tensor float32, [ne0] or, for a tensor of several matrices, one after the other.
-    ``datasets``: what the text was called; ``chunks``: how many pieces of it were read, 0 if that is not known.
+    ``entries``: float32 by the name of a tensor, [ne0], or for a tensor of several matrices [ne0] for each, one after
+    the other.  ``datasets``: names of the texts; ``chunks``: how many chunks of them were read, 0 if unknown.
     """
 
     path: Path
@@ -39,10 +39,10 @@ class Importance:
 
 
 def read_importance(path: str | os.PathLike[str]) -> Importance:
-    """Reads either format.
+    """Reads an importance file of either format.
 
-    Raises GGUFError for a GGUF file that is malformed or no importance matrix, ModelError for another file that is
-    none, FileKindError for what is no regular file, and other OSErrors.
+    Raises GGUFError for a GGUF file that is malformed or no importance matrix, ModelError for any other file that is
+    no importance matrix, FileKindError for a path that names no regular file, and other OSErrors.
     """
     source = Path(path)
     with open_regular(source) as file, naming(source):
@@ -75,13 +75,13 @@ def _read_gguf(path: Path, reader: GGUFReader) -> Importance:
         sums, counts = _numbers(path, reader, name), _numbers(path, reader, weight + _COUNTS).reshape(-1, 1)
         if not counts.size or sums.size % counts.size:
             raise GGUFError(
-                f"{path}: {name} has {sums.size} numbers, which are not shared by {counts.size} counts",
+                f"{path}: {name} has {sums.size} numbers, which is no multiple of its {counts.size} counts",
                 path=path,
                 field=f"tensor {name}",
                 got=info.ne,
             )
         means = sums.reshape(counts.size, -1) / np.where(counts > 0, counts, 1)
-        # nothing entered: all columns count the same
+        # no inputs: all columns count the same
         entries[weight] = np.where(counts > 0, means, np.float32(1)).astype(np.float32).reshape(-1)
     if not entries:
         raise GGUFError(
@@ -93,9 +93,9 @@ def _read_gguf(path: Path, reader: GGUFReader) -> Importance:
     datasets = reader.metadata.get(_DATASETS, [])
     chunks = reader.metadata.get(_CHUNKS, 0)
     if not isinstance(datasets, list) or not all(isinstance(each, str) for each in datasets):
-        raise GGUFError(f"{path}: {_DATASETS} is no list of texts", path=path, field=_DATASETS)
+        raise GGUFError(f"{path}: {_DATASETS} must be a list of strings", path=path, field=_DATASETS)
     if not isinstance(chunks, int) or isinstance(chunks, bool):
-        raise GGUFError(f"{path}: {_CHUNKS} is no integer", path=path, field=_CHUNKS)
+        raise GGUFError(f"{path}: {_CHUNKS} must be an integer", path=path, field=_CHUNKS)
     return Importance(path, entries, tuple(map(str, datasets)), chunks)
 
 
@@ -120,8 +120,8 @@ class _Cursor:
     def take(self, size: int, what: str) -> bytes:
         if size < 0 or size > len(self.data) - self.at:
             raise ModelError(
-                f"{self.path} is no importance matrix, or was cut off: {what} at byte {self.at} would have {size} "
-                f"bytes, {len(self.data) - self.at} are left",
+                f"{self.path} is no importance matrix, or is truncated: {what} at byte {self.at} would take {size} "
+                f"bytes, and {len(self.data) - self.at} are left",
                 remedy="llama-imatrix writes such files",
             )
         start, self.at = self.at, self.at + size
@@ -136,7 +136,11 @@ class _Cursor:
 
 
 def _read_old(path: Path, data: bytes) -> Importance:
-    """How many; for each: length and text of the name, calls, how many numbers, these; then chunks and dataset."""
+    """Parses the older format.
+
+    It has the number of entries; for each the length and text of the name, calls, number of values, values; then chunks
+    and the dataset.
+    """
     cursor = _Cursor(path, data)
     entries = {}
     count = cursor.integer("the number of entries")

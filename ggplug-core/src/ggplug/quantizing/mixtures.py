@@ -1,7 +1,7 @@
-"""The names that people ask for: each stands for a type for most matrices, and rules for the others.
+"""Mixtures of types, by name: each has a type for most matrices, and rules for the others.
 
-The rules are llama.cpp's (``llama_tensor_get_type``), so that a file asked for by one name is the same file.  What a
-rule may look at is a :class:`Spot`: which tensor of its kind this is, of how many, and a few numbers of the model.
+The rules are llama.cpp's (``llama_tensor_get_type``), so that both write the same file for a name.  The argument of a
+rule is a :class:`TensorOfKind`: the tensor's number among those of its kind, and some numbers of the model.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ggplug.gguf.file_types import FILE_TYPES
 from ggplug.types import Type
 
 COPY = "COPY"
-"""Not a type: all tensors stay what they are."""
+"""The name that changes no tensor's type."""
 
 ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
 
 class Kind(Enum):
-    """What a tensor is for, as far as rules tell tensors apart."""
+    """The purpose of a tensor, as far as rules depend on it."""
 
     OUTPUT = "output"
     TOKEN_EMBEDDING = "token embedding"
     VALUE = "attention values"
-    """Also queries, keys and values in one matrix, and the second matrix of a low-rank key and value."""
+    """Values; also queries, keys and values in one matrix, and the second matrix of low-rank keys and values."""
     KEY = "attention keys"
     QUERY = "attention queries"
     ATTENTION_OUTPUT = "attention output"
@@ -55,7 +55,7 @@ _PARTS = (
 
 
 def kind_of(name: str) -> Kind:
-    """By the first part of a name that tells."""
+    """The kind of a tensor, by the first part of its name that determines it."""
     if name == "output.weight":
         return Kind.OUTPUT
     if name in TOKEN_EMBEDDINGS:
@@ -63,12 +63,12 @@ def kind_of(name: str) -> Kind:
     return next((kind for part, kind in _PARTS if part in name), Kind.OTHER)
 
 
-# -- what rules look at --------------------------------------------------------------------------------
+# -- arguments of rules --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Model:
-    """Numbers of a model, as its metadata has them."""
+    """Numbers of a model, from its metadata."""
 
     architecture: str
     experts: int
@@ -78,10 +78,10 @@ class Model:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Model:
-        """Raises ModelError for numbers that are none."""
+        """Reads the numbers.  Raises ModelError for values of other types."""
         architecture = metadata.get("general.architecture", "")
         if not isinstance(architecture, str):
-            raise ModelError("general.architecture is no text", got=architecture)
+            raise ModelError(f"general.architecture must be a string, got {architecture!r}", got=architecture)
 
         def number(key: str, otherwise: int) -> int:
             value = metadata.get(f"{architecture}.{key}", otherwise)
@@ -89,9 +89,9 @@ class Model:
             try:
                 found = int(first)
             except (TypeError, ValueError):
-                raise ModelError(f"{architecture}.{key} is no number", got=value) from None
+                raise ModelError(f"{architecture}.{key} must be a number, got {value!r}", got=value) from None
             if found < 0:
-                raise ModelError(f"{architecture}.{key} is {found}", got=found)
+                raise ModelError(f"{architecture}.{key} must not be negative, got {found}", got=found)
             return found
 
         heads = number("attention.head_count", 0)
@@ -101,41 +101,41 @@ class Model:
 
     @property
     def layers(self) -> int:
-        """Raises ModelError if the metadata does not say."""
+        """The number of layers.  Raises ModelError if the metadata lacks it."""
         if self.n_layers is None:
             key = f"{self.architecture}.block_count"
             raise ModelError(
-                f"the file has no {key}, by which types are chosen", remedy="ask for a name without rules for layers"
+                f"the file has no {key}, which the rules for layers need", remedy="choose a type instead of a mixture"
             )
         return self.n_layers
 
     @property
     def is_70b(self) -> bool:
-        """Of llama.cpp's ``LLM_TYPE_70B``."""
+        """Whether llama.cpp would call the model ``LLM_TYPE_70B``."""
         if self.architecture == "llama":
             return self.n_layers == 80 and self.sharing != 1
         return self.n_layers == {"qwen2": 80, "qwen2vl": 80, "deci": 80, "jais2": 68}.get(self.architecture, -1)
 
 
 @dataclass(frozen=True)
-class Spot:
-    """A tensor among those of its kind.  ``before``: how many of these came before it; ``count``: of how many."""
+class TensorOfKind:
+    """A tensor among those of its kind.  ``before``: how many of these come before it; ``count``: their number."""
 
     name: str
     model: Model
     before: int
     count: int
     importance: bool
-    """Whether there is an importance matrix at all."""
+    """Whether an importance matrix is used."""
 
     @property
     def layer(self) -> int:
-        """Its layer: by its name where the model has experts, else those before it are counted.  Raises ModelError."""
+        """The number of its layer: from its name if the model has experts, else ``before``.  Raises ModelError."""
         if self.model.experts <= 1:
             return self.before
         found = re.match(r"blk\.(\d+)\.", self.name)
         if found is None or int(found[1]) >= self.model.layers:
-            raise ModelError(f"tensor {self.name} is in none of the {self.model.layers} layers")
+            raise ModelError(f"the name of tensor {self.name} has no layer number below {self.model.layers}")
         return int(found[1])
 
     def early(self, part: int = 8) -> bool:
@@ -143,7 +143,7 @@ class Spot:
         return self.layer < self.model.layers // part
 
     def is_worth_more(self, number: int, count: int) -> bool:
-        """First and last eighth, and every third between (``use_more_bits``)."""
+        """Whether ``number`` is in the first or last eighth of ``count``, or third in between (``use_more_bits``)."""
         return number < count // 8 or number >= 7 * count // 8 or (number - count // 8) % 3 == 2
 
     @property
@@ -152,7 +152,7 @@ class Spot:
 
     @property
     def shared(self) -> bool:
-        """Whether four or more heads of queries share what this tensor makes, so that it is small."""
+        """Whether four or more heads of queries use the same keys and values, so that this tensor is small."""
         return self.model.sharing >= 4
 
     @property
@@ -160,8 +160,8 @@ class Spot:
         return self.model.architecture == "falcon"
 
 
-Rule = Callable[[Spot], Type | None]
-"""A type, or None for that of most matrices."""
+Rule = Callable[[TensorOfKind], Type | None]
+"""Returns a type, or None for that of most matrices."""
 
 
 def _always(type: Type) -> Rule:
@@ -171,7 +171,7 @@ def _always(type: Type) -> Rule:
 # -- the rules -----------------------------------------------------------------------------------------
 
 _FEW_BITS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M")
-"""Names whose rules are others than everybody else's."""
+"""Mixtures with rules of their own."""
 
 _A_LITTLE_MORE = ("IQ2_S", "IQ2_M")
 
@@ -180,7 +180,7 @@ _OUTPUT: dict[str, Type] = {
     "MXFP4_MOE": types.Q8_0,
     "Q8_0": types.Q8_0,
 }
-"""What is not here is Q6_K."""
+"""Types of the output matrix; in other mixtures it is Q6_K."""
 
 _TOKENS: dict[str, Type] = {
     **dict.fromkeys(("IQ2_XXS", "IQ2_XS", "IQ1_S", "IQ1_M"), types.Q2_K),
@@ -203,23 +203,23 @@ _VALUE: dict[str, Rule] = {
 _KEY_AND_QUERY: dict[str, Type] = {"IQ3_XS": types.IQ3_XXS, "IQ3_XXS": types.IQ2_S}
 
 
-def _down_iq3_xxs(at: Spot) -> Type | None:
+def _down_iq3_xxs(at: TensorOfKind) -> Type | None:
     if at.importance:
         return None
     return types.Q4_K if at.early() else types.Q3_K
 
 
-def _down_q3_k_m(at: Spot) -> Type | None:
+def _down_q3_k_m(at: TensorOfKind) -> Type | None:
     if at.early(16):
         return types.Q5_K
     return types.Q4_K if not at.falcon or at.layer_is_worth_more else types.Q3_K
 
 
-def _down_iq3_m(at: Spot) -> Type | None:
+def _down_iq3_m(at: TensorOfKind) -> Type | None:
     return types.Q4_K if at.early() or (at.model.experts == 8 and at.layer_is_worth_more) else None
 
 
-def _down_q4_k_m(at: Spot) -> Type | None:
+def _down_q4_k_m(at: TensorOfKind) -> Type | None:
     if not at.falcon:
         return types.Q6_K if at.layer_is_worth_more else None
     return types.Q6_K if at.early(16) else types.Q5_K if at.layer_is_worth_more else types.Q4_K
@@ -235,7 +235,7 @@ _DOWN: dict[str, Rule] = {
     "Q4_K_M": _down_q4_k_m,
     "Q5_K_M": lambda at: types.Q6_K if at.layer_is_worth_more else None,
     "Q4_K_S": lambda at: types.Q5_K if not at.falcon and at.early() else None,
-    # some first layers go astray with an importance matrix
+    # some first layers become inaccurate with an importance matrix
     "Q4_0": lambda at: types.Q4_1 if at.importance and at.early() else None,
     "Q5_0": lambda at: types.Q5_1 if at.importance and at.early() else None,
     **dict.fromkeys(("IQ4_NL", "IQ4_XS"), lambda at: types.Q5_K if not at.importance and at.early() else None),
@@ -262,10 +262,10 @@ _OF_EIGHT_EXPERTS = (
     "IQ3_M",
     "IQ4_XS",
 )
-"""Names by which the attention output of a model with eight experts is Q5_K: it is small beside them."""
+"""Mixtures in which the attention output of a model with eight experts is Q5_K: it is small, compared with these."""
 
 
-def _of_few_bits(name: str, kind: Kind, at: Spot) -> Type | None:
+def _of_few_bits(name: str, kind: Kind, at: TensorOfKind) -> Type | None:
     some_more = name in _A_LITTLE_MORE
     if kind is Kind.VALUE:
         if at.shared or at.model.experts >= 4:
@@ -282,14 +282,14 @@ def _of_few_bits(name: str, kind: Kind, at: Spot) -> Type | None:
     return None
 
 
-def _value(name: str, at: Spot, base: Type) -> Type | None:
+def _value(name: str, at: TensorOfKind, base: Type) -> Type | None:
     found = _VALUE[name](at) if name in _VALUE else None
     if at.model.is_70b and (found or base) in (types.Q3_K, types.Q4_K):
-        found = types.Q5_K  # an eighth of the size of the queries' there
+        found = types.Q5_K  # in these models an eighth of the queries' size
     return types.Q8_0 if at.model.experts == 8 else found
 
 
-def _attention_output(name: str, at: Spot) -> Type | None:
+def _attention_output(name: str, at: TensorOfKind) -> Type | None:
     if at.falcon:
         return types.Q4_K if name == "Q3_K_L" else None
     if at.model.experts == 8:
@@ -305,10 +305,10 @@ class Mixture:
     file_type: int
     base: Type
 
-    def type_of(self, kind: Kind, ne: tuple[int, ...], at: Spot, *, tied: bool) -> Type:
-        """The type of a tensor, whatever its rows are.
+    def type_of(self, kind: Kind, ne: tuple[int, ...], at: TensorOfKind, *, tied: bool) -> Type:
+        """The type that the rules give a tensor, for any length of its rows.
 
-        ``tied``: whether there is no ``output.weight``, so that the token embeddings are the output too.
+        ``tied``: the model has no ``output.weight`` and uses the token embeddings instead.
         """
         if kind is Kind.OUTPUT or (tied and kind is Kind.TOKEN_EMBEDDING):
             if at.falcon or ne[0] % self.base.block_size:
@@ -316,7 +316,7 @@ class Mixture:
             return _OUTPUT.get(self.name, types.Q6_K)
         return self._rule(kind, ne, at) or self.base
 
-    def _rule(self, kind: Kind, ne: tuple[int, ...], at: Spot) -> Type | None:
+    def _rule(self, kind: Kind, ne: tuple[int, ...], at: TensorOfKind) -> Type | None:
         name = self.name
         if name == "MXFP4_MOE":
             feeds = kind in (Kind.UP, Kind.GATE, Kind.DOWN)
@@ -349,7 +349,7 @@ _BASES = {
     "IQ3_M": types.IQ3_S,
     "MXFP4_MOE": types.MXFP4,
 }
-"""Of names that do not begin with their type's."""
+"""The types of mixtures whose names do not begin with them."""
 
 
 def _base_of(name: str) -> Type:
@@ -360,9 +360,10 @@ MIXTURES = {name: Mixture(name, number, _base_of(name)) for name, number in FILE
 
 
 def mixture(name: str) -> Mixture:
-    """By llama.cpp's name, in any case.  Raises ParameterError."""
+    """The mixture of a name of llama.cpp's, upper or lower case.  Raises ParameterError."""
     wanted = name.upper()
     found = MIXTURES.get(ALIASES.get(wanted, wanted))
     if found is None:
-        raise ParameterError(f"there is no {name!r}", got=name, remedy=f"there are {', '.join([*MIXTURES, COPY])}")
+        names = ", ".join([*MIXTURES, COPY])
+        raise ParameterError(f"there is no mixture {name!r}", got=name, remedy=f"use one of {names}")
     return found

@@ -1,4 +1,4 @@
-"""A model's file written again with other types, a part of a tensor in memory at a time."""
+"""Writes a model's file with other types, with only a part of one tensor in memory at a time."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from ggplug.system.files import check_target
 from ggplug.types import Type
 
 _PIECE = 1 << 22
-"""Elements that are encoded at a time: 16 MiB as F32, and time enough for all threads."""
+"""Elements that are encoded at a time: 16 MiB as F32, and enough work for all threads."""
 
 _LONGEST_TEXT = 127
-"""Bytes that llama.cpp keeps of the texts that say what an importance matrix was."""
+"""The number of bytes to which llama.cpp shortens the names of an importance matrix and its texts."""
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """What became of a tensor.
+    """The result for one tensor.
 
-    ``before``, ``after``: its types.  ``wanted``: the type it should have had, were its rows whole blocks of it, else
-    None.  ``weighted``: whether an importance matrix was used.
+    ``before``, ``after``: its types.  ``wanted``: the type that the rules chose, if its rows are no whole number of
+    blocks of it, else None.  ``weighted``: whether an importance matrix was used.
     """
 
     name: str
@@ -58,32 +58,32 @@ def quantize_file(
     compiled: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Quantized]:
-    """Write the GGUF model ``source`` as ``out``, with matrices quantised as ``name`` says (``llama_model_quantize``).
+    """Quantise the GGUF model ``source`` to the file ``out`` (``llama_model_quantize``).
 
-    Types are chosen as llama.cpp chooses them, also for the mixtures (``Q4_K_M``); norms, biases and small matrices
-    stay what they are; rows that are no whole number of blocks get a type of smaller blocks, at the last F16.  The
-    bytes are those of :func:`ggplug.quantize`.  In memory are a few MiB of one tensor at a time.  Between F32, F16 and
-    BF16, NaN and infinities stay what they are.
+    Types are chosen as in llama.cpp, also for mixtures (``Q4_K_M``).  Norms, biases and small matrices keep their
+    types; if rows are no whole number of blocks, they get a type with smaller blocks or else F16.  The bytes are those
+    of :func:`ggplug.quantize`.  Only a few MiB of one tensor are in memory at a time.  Conversions between F32, F16 and
+    BF16 keep NaN and infinities.
 
     Args:
-        source: of a split model the first file.  It becomes one file.
-        out: see :class:`ggplug.gguf.GGUFWriter`: there as a whole, or not at all.
-        name: one of ``ggplug.quantizing.MIXTURES``, in any case, or ``COPY``, which changes no tensor.
-        imatrix: a file of importance, see :func:`ggplug.quantizing.read_importance`.
-        overrides: regular expressions and types; a tensor gets the type of the first that is found in its name.
-        allow_requantize: quantise again what is quantised already.
-        n_threads: None takes as many as the backend that encodes.
-        compiled: False encodes with NumPy, whatever backends there are.
+        source: of a split model the first file.  ``out`` is one file in any case.
+        out: written completely or not at all; see :class:`ggplug.gguf.GGUFWriter`.
+        name: one of ``ggplug.quantizing.MIXTURES``, upper or lower case, or ``COPY``, which changes no tensor.
+        imatrix: an importance matrix, see :func:`ggplug.quantizing.read_importance`.
+        overrides: regular expressions and types; a tensor gets the type of the first that matches its name.
+        allow_requantize: also quantise tensors that are quantised already.
+        n_threads: number of threads; None leaves it to the backend that encodes.
+        compiled: False encodes with NumPy, without backends.
         progress: called with (bytes read, all bytes), several times for a large tensor.
 
     Returns:
-        What became of each tensor, in the order of the new file.
+        The result for each tensor, in the order of the new file.
 
     Raises:
-        ParameterError: there is no such name; an override is for no tensor; ``out`` is a file of ``source``.
-        TypeMismatchError: a tensor is quantised already, or is of a type that is not quantised.
-        ModelError: the metadata, or the importance matrix, lacks something that is needed, or does not fit; a number in
-            a tensor that would be quantised is NaN or infinite, or the type of a tensor has no finite number for it.
+        ParameterError: there is no mixture ``name``; an override matches no tensor; ``out`` is a file of ``source``.
+        TypeMismatchError: a tensor is quantised already, or is of a type that cannot be quantised.
+        ModelError: the metadata, or the importance matrix, is incomplete or does not fit; a number in a tensor to be
+            quantised is NaN or infinite, or is out of range of the tensor's new type.
         GGUFError: a file is malformed.
         OSError: a file cannot be read or written, or the disk is full.
     """
@@ -100,7 +100,7 @@ def quantize_file(
         writer = GGUFWriter(out, endian=reader.endian, alignment=reader.alignment, version=reader.version)
         _add_metadata(writer, reader, chosen, importance)
         with Encoder(n_threads, compiled=compiled) as encoder:
-            work = _Work(reader, encoder, progress, sum(info.nbytes for info in infos))
+            work = _TensorEncoder(reader, encoder, progress, sum(info.nbytes for info in infos))
             for choice, weight in zip(choices, weights, strict=True):
                 writer.add_tensor(choice.info.name, work.of(choice, weight), choice.type, choice.info.ne)
             writer.write()
@@ -120,18 +120,20 @@ def quantize_file(
 
 
 def _check_target(reader: GGUFReader, out: str | os.PathLike[str]) -> None:
-    """Refuses a file that cannot be written before work begins, and one that is read."""
+    """Raises, before work begins, if the file cannot be written or is a file of the source."""
     if check_target(out) is None:
         return
     for path in reader.paths:
         if os.path.samefile(path, out):
             raise ParameterError(
-                f"{os.fspath(out)} is the model that is read", got=out, remedy="give another name for the new file"
+                f"{os.fspath(out)} is a file of the source model",
+                got=out,
+                remedy="choose another name for the new file",
             )
 
 
 def _importance_of(choice: Choice, importance: Importance | None, name: str) -> npt.NDArray[np.float32] | None:
-    """What an importance matrix says of a tensor that is quantised, [matrices, ne0]."""
+    """The importance of the columns of a tensor that is quantised, [matrices, ne0], or None."""
     found = None if importance is None or not choice.type.is_quantized else importance.entries.get(choice.info.name)
     info = choice.info
     if choice.changes and found is not None:
@@ -139,21 +141,21 @@ def _importance_of(choice: Choice, importance: Importance | None, name: str) -> 
         matrices = int(np.prod(info.ne[2:], dtype=np.int64))
         if found.size == info.ne[0] * matrices:
             return found.reshape(matrices, info.ne[0])
-        if info.name not in TOKEN_EMBEDDINGS:  # those are looked up, not multiplied
+        if info.name not in TOKEN_EMBEDDINGS:  # embeddings are looked up, not multiplied
             raise ModelError(
                 f"{importance.path}: the importance of {info.name} has {found.size} numbers, not "
                 f"{info.ne[0]} for each of {matrices} matrices",
                 got=found.size,
                 wanted=info.ne[0] * matrices,
-                remedy="take the importance matrix of this very model",
+                remedy="use an importance matrix that was made with this model",
             )
     if choice.changes and needs_importance(choice, name):
-        where = "" if importance is None else f", and {importance.path} has nothing on it"
+        where = "" if importance is None else f", and {importance.path} has no entry for it"
         raise ModelError(
-            f"tensor {info.name} would be {choice.type.name}, which is of use with an importance matrix only{where}",
+            f"tensor {info.name} would be {choice.type.name}, which needs an importance matrix{where}",
             tensor=info.name,
             wanted=choice.type,
-            remedy="give one of this model (--imatrix, imatrix=)",
+            remedy="pass one that was made with this model (--imatrix, imatrix=)",
         )
     return None
 
@@ -178,8 +180,8 @@ def _short(text: str) -> str:
     return text.encode("utf-8", "replace")[:_LONGEST_TEXT].decode("utf-8", "ignore")
 
 
-class _Work:
-    """Makes the bytes of tensors when the writer asks for them."""
+class _TensorEncoder:
+    """Encodes the tensors of a model when the writer calls the functions that it returns."""
 
     def __init__(
         self, reader: GGUFReader, encoder: Encoder, progress: Callable[[int, int], None] | None, total: int
@@ -190,7 +192,7 @@ class _Work:
     def of(
         self, choice: Choice, weights: npt.NDArray[np.float32] | None
     ) -> Callable[[], Iterator[npt.NDArray[np.uint8]]]:
-        """A function that makes the pieces of a tensor."""
+        """A function that yields the encoded parts of a tensor."""
         return lambda: self._pieces(choice, weights)
 
     def _pieces(self, choice: Choice, weights: npt.NDArray[np.float32] | None) -> Iterator[npt.NDArray[np.uint8]]:
@@ -216,7 +218,7 @@ class _Work:
         importance: npt.NDArray[np.float32] | None,
         before: int,
     ) -> None:
-        """Raises ModelError for a number that spoils the rows; ``before``: elements of the tensor that precede them."""
+        """Raises ModelError for a number that the type cannot hold; ``before``: number of elements before the rows."""
         info = choice.info
         found = self.encoder.misfit(rows, info.type, encoded, choice.type, importance)
         if found is None:
@@ -225,13 +227,15 @@ class _Work:
         path = self.reader.paths[info.shard]
         wanted = f"numbers that {choice.type.name} holds" if found.finite else "finite numbers"
         raise ModelError(
-            f"{path}: tensor {info.name} has {found.value:g} at {list(index)}, {choice.type.name} needs {wanted}",
+            f"{path}: tensor {info.name} has {found.value:g} at {list(index)}; {choice.type.name} needs {wanted}",
             tensor=info.name,
             index=index,
             got=found.value,
             wanted=wanted,
             path=path,
-            remedy="take BF16 or F32, which hold it" if found.finite else "the file is damaged, or its training failed",
+            remedy="use BF16 or F32, which can hold it"
+            if found.finite
+            else "the file is damaged, or its training failed",
         )
 
     def _rows(

@@ -1,4 +1,4 @@
-"""Rows of weights encoded: by a backend that has compiled kernels for it, else by the references in NumPy."""
+"""Encodes rows of weights: by a backend that has compiled kernels for it, else by the references in NumPy."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ _MAGNITUDES = {
     F16: (np.uint16, 0x7FFF, 0x6800),
     BF16: (np.uint16, 0x7FFF, 0x4500),
 }
-"""Of floats the bits without the sign, which grow with the magnitude, and those of 2^11: below, no type loses any."""
+"""By type: dtype and mask of the bits without the sign, which grow with the magnitude, and the bits of 2^11.
+
+Smaller numbers fit all types.
+"""
 _EXPONENT = 8
-"""Rows with elements up to 2^8 are encoded as well as they can be: scales are normal numbers of each type."""
+"""Rows with elements up to 2^8 are encoded without overflow: their scales are normal numbers in each type."""
 _NEIGHBOURS = 16
-"""Elements that share a scale in every type: where it fails, it fails for all of them."""
+"""Elements with a common scale in every type: if it is out of range, all of them are wrong."""
 
 
 class Misfit(NamedTuple):
-    """A number that spoils rows: its place among their elements, its value, and whether that is finite."""
+    """A number that a type cannot hold: its index among the rows' elements, its value, and whether it is finite."""
 
     place: int
     value: float
@@ -39,22 +42,22 @@ class Misfit(NamedTuple):
 
 
 class Encoder:
-    """Encodes rows with the first backend that offers it, on ``n_threads`` threads (None: as many as it takes).
+    """Encodes rows with the first backend that has an encoder, on ``n_threads`` threads (None: the backend's default).
 
-    ``compiled``: False takes the references in any case.  The bytes are the same.  Raises ParameterError for too few
-    threads.
+    ``compiled``: False uses the references, which give the same bytes.  Raises ParameterError if ``n_threads`` is less
+    than 1.
     """
 
     def __init__(self, n_threads: int | None = None, *, compiled: bool = True) -> None:
         if n_threads is not None and (not isinstance(n_threads, int) or n_threads < 1):
-            raise ParameterError(f"{n_threads!r} threads cannot compute", got=n_threads)
+            raise ParameterError(f"n_threads must be 1 or more, got {n_threads!r}", got=n_threads)
         self._n_threads = n_threads
         self._sought = not compiled
         self._found: Quantizer | None = None
 
     @property
     def _quantizer(self) -> Quantizer | None:
-        """Backends are loaded when there is something to encode."""
+        """The backend's encoder, or None; backends are loaded when the first rows are encoded."""
         if not self._sought:
             self._sought, self._found = True, _offered(self._n_threads)
         return self._found
@@ -90,12 +93,11 @@ class Encoder:
         *,
         into_blocks: bool = False,
     ) -> Misfit | None:
-        """A number in rows of ``source`` that spoils what they are as ``type``, ``encoded``.
+        """A number in rows of ``source`` that ``type`` cannot hold, whose rows were ``encoded``; None if there is none.
 
-        That is one that is NaN or infinite, where it takes a block of others with it (``ggml_validate_row_data``); and,
-        of those that the type is too small for, the largest.  ``into_blocks``: whether the rows will be quantised later
-        on, so that ``type`` takes no such block yet.  None if there is none, as nearly always, which takes a look at
-        the largest only.
+        It is the first NaN or infinity, if ``type`` has blocks or ``into_blocks`` says that the rows will be quantised
+        later: all numbers of its block would be lost (``ggml_validate_row_data``).  Else it is the largest number that
+        is out of range.  If the largest magnitude is small, as nearly always, no other number is checked.
         """
         if source in _MAGNITUDES:
             word, mask, large = _MAGNITUDES[source]
@@ -122,11 +124,11 @@ class Encoder:
         type: Type,
         importance: npt.NDArray[np.float32] | None,
     ) -> npt.NDArray[np.bool_]:
-        """Which of the largest elements of rows are not what they are where the rows are smaller by a power of two.
+        """Which of the largest elements differ by more than a factor of two from rows scaled down by a power of two.
 
-        So a type may be as coarse as it is: what it makes of neighbours does not depend on their scale, unless a sum of
-        their squares, or a scale, is none of its numbers any more.  Single elements may differ where such a sum only
-        makes a search choose other numbers, which are about as near.
+        Encoding does not depend on the magnitude of a row, unless a scale, or a sum of squares, is out of range.  So a
+        difference shows overflow, not the precision of the type.  Single elements may differ if the search for a scale
+        chose another one of about the same error.
         """
         far = np.zeros(values.shape, np.bool_)
         exponents = np.frexp(np.abs(values).max(axis=-1, keepdims=True, initial=0))[1] - _EXPONENT
@@ -140,7 +142,7 @@ class Encoder:
         return far
 
     def close(self) -> None:
-        """Ends the backend's threads; encoding goes on with NumPy."""
+        """Ends the backend's threads; later calls encode with NumPy."""
         if self._found is not None:
             self._found.close()
         self._sought, self._found = True, None
@@ -155,7 +157,7 @@ class Encoder:
 
 
 def _norms(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """For each element that of its neighbours together."""
+    """For each element, the norm of the elements with the same scale."""
     squares = np.square(rows.reshape(*rows.shape[:-1], -1, _NEIGHBOURS)).sum(axis=-1)
     return np.repeat(np.sqrt(squares), _NEIGHBOURS, axis=-1)
 
@@ -167,5 +169,5 @@ def _offered(n_threads: int | None) -> Quantizer | None:
             found = make(n_threads)
             if isinstance(found, Quantizer):
                 return found
-            log.warning("the quantizer of %s is none, but %s", registration.name, type(found).__name__)
+            log.warning("ignoring the quantizer of %s, which is of class %s", registration.name, type(found).__name__)
     return None

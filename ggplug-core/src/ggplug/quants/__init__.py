@@ -1,8 +1,8 @@
 """Reference quantisation and dequantisation in NumPy.
 
-The bytes are the ones that ggml's reference functions write and the floats the ones that they read, bit for
-bit.  Every module beside ``codec`` is a family of types and registers a :class:`~ggplug.quants.codec.Codec`
-for each of them; a new family is one new file here, which is found by itself.
+The bytes are the same as those of ggml's reference functions, and so are the decoded floats, bit for bit.  Every module
+except ``codec`` is a family of types and registers a :class:`~ggplug.quants.codec.Codec` for each of them.  A new
+family is one new file here, which is found automatically.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def quantize(
 
     Args:
         array: [..., ne0], converted to float32 first (for F64 to float64; integer types take the values as they
-            are).  A block of a quantised type with a NaN or an infinity reads as NaN (of MXFP4, which has none, as
+            are).  A block of a quantised type with a NaN or an infinity decodes as NaN (in MXFP4, which has no NaN, as
             infinity).
         type: any type that has a reference encoder.
-        imatrix: [ne0], how much the error of each column counts, for all rows; from a run of the model over text.
-            Types whose numbers follow from the values alone take no notice of it.
-        stored: encode as ops do that store a result of this type (``from_float`` in ggml's type traits): IQ4_NL with
+        imatrix: [ne0], how much the error of each column counts, for all rows; measured by running the model over text.
+            Types whose encoders do not search for a scale ignore it.
+        stored: encode as ops that store results of this type (``from_float`` in ggml's type traits): IQ4_NL with
             the first scale instead of the best of sixteen, Q8_0 and Q8_1 with ties to even.
-        searches: what finds rows of grids, with the same answers as the references (None); no other type asks it.
+        searches: finds rows of grids, with the same results as the references (None); only types with grids use it.
 
     Returns:
         uint8 [..., ``type.row_bytes(ne0)``]
@@ -96,16 +96,18 @@ def quantize(
 
 
 def _importance(imatrix: npt.ArrayLike, ne0: int, stored: bool) -> npt.NDArray[np.float32]:
-    """A checked importance matrix."""
+    """``imatrix`` as float32 [ne0], checked."""
     if stored:
-        raise ParameterError("ops store results without an importance matrix", got=imatrix)
+        raise ParameterError("quantize: stored=True takes no importance matrix", got=imatrix)
     importance = np.ascontiguousarray(imatrix, np.float32)
     if importance.shape != (ne0,):
         raise ShapeError(
-            f"an importance matrix for rows of {ne0} elements is [{ne0}]", got=importance.shape, wanted=ne0
+            f"an importance matrix for rows of {ne0} elements must be [{ne0}], got {list(importance.shape)}",
+            got=importance.shape,
+            wanted=ne0,
         )
     if not (np.isfinite(importance) & (importance >= 0)).all():
-        raise ParameterError("an importance matrix has finite numbers that are not negative", got=imatrix)
+        raise ParameterError("an importance matrix must hold finite numbers that are not negative", got=imatrix)
     return importance
 
 
@@ -131,7 +133,7 @@ def dequantize(data: Any, type: Type | str, ne0: int | None = None) -> npt.NDArr
 
     Args:
         data: uint8 [..., row bytes], or anything with the buffer protocol, taken as one row.
-        ne0: elements a row, if the caller wants that checked.
+        ne0: number of elements of a row, which is then checked.
 
     Returns:
         float32 [..., ne0]; for I32, I64 and F64 the nearest float32.
@@ -169,19 +171,19 @@ def dequantize(data: Any, type: Type | str, ne0: int | None = None) -> npt.NDArr
 
 
 def _quiet() -> np.errstate:
-    """Without warnings: infinities and NaNs, and scales too large or small, are values like others.
+    """Switches NumPy's warnings off: infinities, NaNs and scales out of range are valid here.
 
-    Which of them NumPy warns about depends on the processor: AArch64's conversions tell of signalling NaNs.
+    Some warnings depend on the processor: conversions on AArch64 warn about signalling NaNs.
     """
     return np.errstate(all="ignore")
 
 
 def put_scales(data: npt.NDArray[np.uint8], type: Type | str, scales: npt.ArrayLike) -> None:
-    """Write scales, one for each block of ``type``, into blocks of any bits: for tests.
+    """Set the scales of encoded blocks of ``type``: for tests.
 
     Args:
-        data: contiguous uint8; all fields of floats that its blocks have become the scale.
-        scales: one number, or as many as there are blocks.
+        data: contiguous uint8; all float fields of its blocks are set.
+        scales: one number, or one for each block.
     """
     type = as_type(type)
     blocks = data.reshape(-1).view(type.dtype)

@@ -1,4 +1,4 @@
-"""How one type encodes and decodes: what a family module registers for each of its types."""
+"""Codecs: the functions that encode and decode a type, which a family module registers for each of its types."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ Blocks = npt.NDArray[Any]
 class Codec:
     """The reference conversions of one type.
 
-    The functions work on n blocks at a time and write into what they are given:
+    The functions convert n blocks at a time and write into their last array:
 
-    * ``encode(values, blocks)``: ``values`` is C-contiguous ``values_dtype`` [n, block_size] (``None``: whatever
-      the caller had), perhaps the caller's own and so not to be written to; ``blocks`` is ``type.dtype`` [n], to
-      be filled completely.
-    * ``decode(blocks, values)``: ``blocks`` is ``type.dtype`` [n] as it lies in the file or buffer, perhaps
-      read-only; ``values`` is C-contiguous float32 [n, block_size], to be filled completely.
-    * ``weighted(values, blocks, importance)``: as ``encode``, of whole rows and with an importance matrix: ``values``
+    * ``encode(values, blocks)``: ``values`` is C-contiguous ``values_dtype`` [n, block_size] (``None``: the caller's
+      dtype), and must not be written, because it may be the caller's own; the function fills ``blocks``, ``type.dtype``
+      [n], completely.
+    * ``decode(blocks, values)``: ``blocks`` is ``type.dtype`` [n] as it lies in the file or buffer, possibly
+      read-only; the function fills ``values``, C-contiguous float32 [n, block_size], completely.
+    * ``weighted(values, blocks, importance)``: as ``encode``, for whole rows and with an importance matrix: ``values``
       is float32 [rows, ne0], ``blocks`` [rows, ne0 / block_size], ``importance`` float32 [ne0], not negative.
-      ``None``: the type takes no notice of an importance matrix.
-    * ``store``: as ``encode``, where ggml's ops encode a result in another way than files (``from_float`` in
-      its type traits, beside ``ggml_quantize_chunk``); ``None`` where both are the same.
+      ``None``: the type ignores importance matrices.
+    * ``store``: as ``encode``, for types that ggml's ops encode differently (``from_float`` in its type traits) from
+      files (``ggml_quantize_chunk``); ``None`` where both are the same.
 
-    * ``search(values, blocks, importance, searches)``: as ``weighted``, or as ``encode`` where ``importance`` is
+    * ``search(values, blocks, importance, searches)``: as ``weighted``, or as ``encode`` if ``importance`` is
       ``None``, with other searches for rows of grids (``grid_search.Searches``); ``None`` for types without grids.
-    * ``put_scale(blocks, scales)``: writes a scale, float32 [n], into blocks, where it lies in no field of its own.
+    * ``put_scale(blocks, scales)``: sets the scales of blocks, float32 [n], where they are no float field.
 
     ``is_stored``: whether ops encode results of this type at all.
 
-    NumPy gives no floating-point warnings while they run.  A function that ggml has no reference for is ``None``, and
+    NumPy's floating-point warnings are off while they run.  If ggml has no reference for a function it is ``None``, and
     ``missing`` says why.
     """
 
@@ -58,7 +58,7 @@ _CODECS: dict[Type, Codec] = {}
 
 
 def register(*codecs: Codec) -> None:
-    """Make ``codecs`` known; a family module calls this once, when it is imported."""
+    """Registers ``codecs``; a family module calls this once, when it is imported."""
     for codec in codecs:
         if codec.type in _CODECS:
             raise RuntimeError(f"two families register a codec for {codec.type.name}")
@@ -66,5 +66,5 @@ def register(*codecs: Codec) -> None:
 
 
 def find(type: Type) -> Codec | None:
-    """The codec registered for ``type`` so far."""
+    """The codec registered for ``type``, or None."""
     return _CODECS.get(type)

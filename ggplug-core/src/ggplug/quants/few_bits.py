@@ -1,7 +1,7 @@
-"""Types of one or two bits a number, with one F16 scale a block: Q1_0, Q2_0 (``quantize_row_q1_0_ref``).
+"""Types of one or two bits per number, with one F16 scale per block: Q1_0, Q2_0 (``quantize_row_q1_0_ref``).
 
-Q1_0: signs, and for the scale the mean of the magnitudes.  Q2_0: -1, 0, 1, 2 times the largest magnitude.  A block with
-a NaN or an infinity reads as NaN as a whole: its scale is NaN and everything else is zero.
+Q1_0: signs; the scale is the mean of the magnitudes.  Q2_0: -1, 0, 1 or 2 times the largest magnitude.  All numbers of
+a block with a NaN or an infinity decode as NaN: its scale is NaN and everything else is zero.
 """
 
 from __future__ import annotations

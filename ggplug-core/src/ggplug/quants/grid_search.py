@@ -1,6 +1,6 @@
-"""The searches of encoders whose numbers are rows of a grid: the scales, and the rows next to what is wanted.
+"""The searches of encoders for types with grids: for scales, and for the nearest rows of the grid.
 
-The arithmetic is float32 in ggml's order, so the bytes are ggml's.  As in ``search`` everything is transposed, with
+The arithmetic is float32 in ggml's order, so the bytes are the same.  As in ``search`` all arrays are transposed, with
 groups of numbers along the last axis.
 """
 
@@ -24,9 +24,10 @@ _POINTS = 4096
 
 
 class Lattice:
-    """The rows of a grid as digits, and for what lies between them the rows nearby.
+    """The rows of a grid as digits, and for other points the rows nearby.
 
-    ``digits``: [rows, width], small whole numbers.  ``shells``: of the distances to rows that many shortest are taken.
+    ``digits``: [rows, width], small whole numbers.  ``shells``: the rows nearby are those at this number of smallest
+    distances.
     """
 
     def __init__(self, digits: npt.NDArray[np.int64], shells: int) -> None:
@@ -40,13 +41,13 @@ class Lattice:
         self._near = np.empty((0, 0), np.int32)
 
     def code(self, digits: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-        """Digits [width, ...] as one number each."""
+        """Digits [width, ...], each point encoded as one number."""
         shifts = self.bits * np.arange(self.width).reshape(-1, *[1] * (digits.ndim - 1))
         codes: npt.NDArray[np.int64] = np.bitwise_or.reduce(digits.astype(np.int64) << shifts, axis=0)
         return codes
 
     def near(self, codes: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """For each code the rows nearby, the nearest first, then by number; behind them -1."""
+        """For each code the rows nearby, the nearest first, then by number; padded with -1."""
         new = np.unique(codes[self._known[codes] < 0])
         for start in range(0, len(new), 256):
             self._learn(new[start : start + 256])
@@ -71,7 +72,7 @@ class Lattice:
     def rows(
         self, digits: Whole, x: Floats, weights: Floats, scale: Floats, levels: Floats
     ) -> tuple[npt.NDArray[np.int32], Mask]:
-        """The rows for points, and which points are rows: else of those nearby the one that loses least.
+        """The row for each point: itself if it is one, else the row nearby with the least error; and which are rows.
 
         ``digits``, ``x``, ``weights``: [width, n].  A digit d of point j stands for ``scale[j] * levels[d]``, or
         ``levels[d, j]``.
@@ -95,13 +96,13 @@ class Lattice:
 
 
 class Magnitudes(NamedTuple):
-    """How a type of two or three bits searches.
+    """Parameters of the search for a type of two or three bits.
 
-    ``size``: numbers that share a scale.  ``tries``, ``step``: how many scales around the first one are tried on either
-    side, and how far they are apart.  ``least``: groups with no element as large have the scale 0.  ``even``: of eight
-    signs the number of negative ones is even, by the loss of one of them.  ``from_all``: the first scale fits all
-    numbers, not the largest.  ``again``: which rows are sought again by the best scale: ``"all"``, all ``"if any"`` was
-    no row, ``"others"``, those that were none.
+    ``size``: numbers with one scale.  ``tries``, ``step``: how many scales are tried on either side of the first one,
+    and the distance between them.  ``least``: groups whose elements are all smaller have the scale 0.  ``even``: of
+    eight signs an even number is negative; one sign is changed if necessary.  ``from_all``: the first scale is fitted
+    to all numbers, not to the largest.  ``again``: which rows are searched again with the best scale: ``"all"``;
+    ``"if any"``, all if one point was no row; ``"others"``, the points that were no rows.
     """
 
     lattice: Lattice
@@ -115,7 +116,7 @@ class Magnitudes(NamedTuple):
 
 
 class Searches(Protocol):
-    """What finds scales and rows: the functions of this module, or others with the same answers."""
+    """Functions that find scales and rows: those of this module, or others with the same results."""
 
     def magnitudes(self, x: Floats, weights: Floats, how: Magnitudes) -> tuple[Floats, npt.NDArray[np.int32], Bytes]:
         """See :func:`search_magnitudes`."""
@@ -200,7 +201,7 @@ def search_magnitudes(x: Floats, weights: Floats, how: Magnitudes) -> tuple[Floa
 
 
 def _make_even(size: Floats, negative: Mask, worth: Floats) -> None:
-    """Where of eight signs an odd number is negative, the element that is worth least changes its own."""
+    """If an odd number of eight signs is negative, changes the sign of the element whose error counts least."""
     n = size.shape[1]
     least = worth.reshape(-1, 8, n).argmin(axis=1)[:, None]
     is_odd = np.logical_xor.reduce(negative.reshape(-1, 8, n), axis=1)[:, None]
@@ -211,10 +212,10 @@ def _make_even(size: Floats, negative: Mask, worth: Floats) -> None:
 
 
 class Sorted(NamedTuple):
-    """Groups sorted by size, [size, n], to be cut into three runs, one of each level, in one of several ways.
+    """Groups sorted by value, [size, n], to be cut into three intervals, one for each level, in one of several ways.
 
-    ``levels``: [2, 3], moved upwards and downwards.  ``downwards``: [ways, parts of a group], 1 where a way moves a
-    part downwards; ``part``: which part a number belongs to.
+    ``levels``: [2, 3], moved upwards and downwards.  ``downwards``: [ways, parts of a group], 1 if a way moves the
+    part downwards; ``part``: the part that a number belongs to.
     """
 
     x: Floats
@@ -229,12 +230,13 @@ class Sorted(NamedTuple):
         return bool(self.downwards.shape[1] > 1)
 
 
-#: Of sorted groups, and first scales [n], the best scales, borders [2, n] between the runs, and ways [n]; -1 for none.
+#: From sorted groups and first scales [n] to the best scales, borders [2, n] between the intervals, and ways [n], or
+# -1.
 Borders = Callable[[Sorted, Floats], tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]]
 
 
 def best_borders(groups: Sorted, scale: Floats) -> tuple[Floats, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Tries all borders."""
+    """Finds the best borders by trying all."""
     size, n = groups.x.shape
     splits = _Splits(groups)
     scale = scale.copy()
@@ -261,9 +263,9 @@ def search_signs(
 ) -> tuple[Floats, npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     """Scales [n], rows [size / 8, n] and directions [n] for groups ``x`` [size, n] of the types of one bit.
 
-    Numbers are -1, 0, 1, moved by an ``eighth`` upwards or downwards, each of ``halves`` parts of a group by its own:
-    direction k has bit ``halves - 1 - i`` set where part i is moved downwards.  Sorted by size, a group falls into
-    three runs, and all of their borders are tried.
+    Numbers are -1, 0, 1, moved by an ``eighth`` upwards or downwards, for each of ``halves`` parts of a group:
+    direction k has bit ``halves - 1 - i`` set if part i is moved downwards.  The sorted group is cut into three
+    intervals, and all borders are tried.
     """
     size, n = x.shape
     order = np.argsort(x, axis=0, kind="stable")
@@ -307,7 +309,7 @@ def search_signs(
 
 
 class _Splits:
-    """Sums of q x and q q for every way to cut sorted groups into three runs, one of each level."""
+    """Sums of q x and q q for every way to cut sorted groups into three intervals, one for each level."""
 
     def __init__(self, groups: Sorted) -> None:
         self.levels, self.size = groups.levels, len(groups.x)
@@ -316,7 +318,7 @@ class _Splits:
         self.up_to_w: Floats | None = None
         if groups.is_apart:
             self.qx, self.q2 = terms_apart(groups)
-        else:  # one direction a group: sums up to each place are enough
+        else:  # one direction per group: prefix sums are enough
             self.up_to_x, self.up_to_w = sums_up_to(groups)
 
     def sums(self, low: int, high: int) -> list[tuple[Floats, Floats]]:
@@ -339,7 +341,7 @@ class _Splits:
 
 
 def sums_up_to(groups: Sorted) -> tuple[Floats, Floats]:
-    """Sums of w x and of w before each place, [size + 1, n]."""
+    """Prefix sums of w x and of w, [size + 1, n]."""
     start = np.zeros((1, groups.x.shape[1]), _F)
     of_x = np.add.accumulate(np.concatenate([start, groups.weights * groups.x]), axis=0)
     of_w = np.add.accumulate(np.concatenate([start, groups.weights]), axis=0)
@@ -347,7 +349,7 @@ def sums_up_to(groups: Sorted) -> tuple[Floats, Floats]:
 
 
 def terms_apart(groups: Sorted) -> tuple[Floats, Floats]:
-    """w q x and w q q for every number if it had a level, [level, place, way, n]."""
+    """w q x and w q q of every number for each level q, [level, place, way, n]."""
     q = groups.levels[groups.downwards.T[groups.part]].transpose(3, 0, 2, 1)
     of_x: Floats = groups.weights[:, None] * q * groups.x[:, None]
     of_q: Floats = groups.weights[:, None] * q * q

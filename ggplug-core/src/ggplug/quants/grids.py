@@ -1,8 +1,8 @@
-"""Types whose numbers are rows of a grid, with signs and scales apart: IQ1_S to IQ3_S (``dequantize_row_iq*``).
+"""Types whose numbers are rows of a grid, with separate signs and scales: IQ1_S to IQ3_S (``dequantize_row_iq*``).
 
 Super-blocks of 256 numbers.  In the types of two and three bits a row of the grid holds magnitudes; in those of one bit
-it holds -1, 0, 1, and all eight numbers of a row are moved by an eighth.  Some store seven signs of eight: the number
-of ones is even.
+it holds -1, 0, 1, and all eight numbers of a row are moved by an eighth.  Some types store seven signs of eight: the
+number of negative signs is even.
 
 The grids are data, kept in ``data/`` with their source and licence.
 """
@@ -29,7 +29,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def _grid(name: str, magnitudes: tuple[int, ...], width: int) -> npt.NDArray[np.int8]:
-    """The grid in a file of ``data/``, [rows, ``width``]: two or four bits a number, which choose a magnitude."""
+    """The grid in a file of ``data/``, [rows, ``width``]: two or four bits per number, which select a magnitude."""
     lines = (files("ggplug.quants") / "data" / f"{name}.txt").read_text("ascii").splitlines()
     packed = np.frombuffer(bytes.fromhex("".join(line for line in lines if not line.startswith("#"))), np.uint8)
     bits = 2 if len(magnitudes) <= 4 else 4
@@ -58,14 +58,14 @@ _FOUR_SEVENS = np.array([0, 7, 14, 21], np.uint32)
 
 
 def _signed(magnitudes: npt.NDArray[np.int8], negative: npt.NDArray[np.uint8]) -> npt.NDArray[np.int8]:
-    """Rows of a grid, as [n, eights, 8], with the signs [n, eights] of bits."""
+    """Rows of a grid, as [n, eights, 8], with signs by the bits of ``negative``, [n, eights]."""
     bits = negative[..., None] >> np.arange(8, dtype=np.uint8) & 1
     found: npt.NDArray[np.int8] = magnitudes.reshape(bits.shape) * (1 - 2 * bits.view(np.int8))
     return found
 
 
 def _multiply(numbers: npt.NDArray[np.int8], scale: npt.NDArray[np.float32], values: Values) -> None:
-    """Numbers times a scale [n, groups] for equal parts of them."""
+    """Multiplies equal parts of the numbers by a scale each, [n, groups]."""
     shape = (*scale.shape, -1)
     np.multiply(numbers.reshape(shape), scale[..., None], out=values.reshape(shape))
 
@@ -143,7 +143,7 @@ def _decode_iq1_s(blocks: Blocks, values: Values) -> None:
 
 def _decode_iq1_m(blocks: Blocks, values: Values) -> None:
     words = np.ascontiguousarray(blocks["scales"]).view("<u2")
-    # the scale of all lies in the upper four bits of four words
+    # the common scale lies in the upper four bits of four words
     d = np.bitwise_or.reduce(words >> 12 << np.array([0, 4, 8, 12], np.uint16), axis=1).view(np.float16)
     scales = (words[:, :, None] >> np.array([0, 3, 6, 9], np.uint16) & 7).reshape(-1, 16)
     high = _nibbles(blocks["qh"])
@@ -161,7 +161,7 @@ def _put_scale_iq1_m(blocks: Blocks, scales: Values) -> None:
 
 
 def _lattice(grid: npt.NDArray[np.int8], shells: int) -> Callable[[], Lattice]:
-    """Made when it is first needed."""
+    """The lattice of a grid, made when it is first needed."""
     return functools.cache(lambda: Lattice(np.searchsorted(np.unique(grid), grid), shells))
 
 
@@ -171,7 +171,7 @@ _IQ1 = _lattice(IQ1_GRID, 3)
 
 
 def _weights_of(values: Values, importance: Values | None, factor: float, size: int, mean: float = 0) -> Floats:
-    """How much errors count: [``size``, n groups]; without importance by the square, and a part of the mean one."""
+    """Weights of errors, [``size``, n groups]: by importance, else by the square and a part of the mean square."""
     if importance is not None:
         return spread_weights(values, importance, factor, size)
     squares = np.square(values)
@@ -181,7 +181,7 @@ def _weights_of(values: Values, importance: Values | None, factor: float, size: 
 
 
 def _blocks_of(values: Values, blocks: Blocks, importance: Values | None) -> tuple[Values, Blocks, Values | None, Mask]:
-    """Super-blocks one after the other, with what is no number as zero, and which hold such."""
+    """Values by super-block, with NaN and infinities replaced by zero, and which super-blocks had them."""
     if importance is not None:
         importance = np.broadcast_to(importance, values.shape).reshape(-1, 256)
     values = values.reshape(-1, 256)
@@ -196,7 +196,7 @@ def _poison(blocks: Blocks, bad: Mask) -> None:
 
 
 def _scales_of(scale: Floats, n: int, top: int, most: int) -> tuple[Floats, Whole]:
-    """A scale for each super-block, and its groups' as odd numbers of it, halved: from 0 to ``most``."""
+    """The scale d of each super-block, and for its groups numbers i from 0 to ``most``, with the scales d (2 i + 1)."""
     scale = scale.reshape(n, -1)
     largest = scale.max(axis=1)
     d = largest / _F(top)
@@ -222,7 +222,7 @@ def _pairs(scales: Whole) -> Whole:
 
 
 def _with_signs(blocks: Blocks, scales: Whole, signs: Whole) -> Whole:
-    """Four times seven signs, and a scale of four bits above them, [n, 8]."""
+    """Words of four times seven signs, with a scale of four bits above them, [n, 8]."""
     packed = signs.reshape(len(blocks), 8, 4).astype(np.uint32) << _FOUR_SEVENS
     joined: Whole = np.bitwise_or.reduce(packed, axis=2) | scales.astype(np.uint32) << 28
     return joined
@@ -317,7 +317,7 @@ def _weigh_iq1_m(values: Values, blocks: Blocks, importance: Values | None, sear
     scale, rows, down = searches.signs(x, weights, _IQ1(), 1e-7, 0.125, 2)
     d, scales = _scales_of(scale, n, 15, 7)
     first, second = down >> 1, down & 1
-    # the scale of all once more, now that those of the groups are known
+    # the common scale again, now that those of the groups are known
     moved = np.repeat(np.where(np.stack([first, second]), _F(-0.125), _F(0.125)), 8, axis=0)
     digits = _IQ1().digits[rows].swapaxes(1, 2).reshape(16, -1)
     q = ((digits - 1).astype(_F) + moved) * (2 * scales.reshape(-1).astype(_F) + 1)
@@ -340,7 +340,7 @@ def _weigh_iq1_m(values: Values, blocks: Blocks, importance: Values | None, sear
     _put_scale_iq1_m(blocks, d * _F(1.1125))
 
 
-_NEEDS = "ggml quantises it with an importance matrix only"
+_NEEDS = "ggml quantises it only with an importance matrix"
 
 
 def _codec(

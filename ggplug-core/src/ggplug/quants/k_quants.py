@@ -1,10 +1,10 @@
 """K-quants: super-blocks of 256 elements, in groups whose scales are themselves quantised (``quantize_row_q*_K_ref``).
 
-The encoders search for the scale of a group that loses least (``search``), weighted towards large elements, or by an
-importance matrix.  The arithmetic is float32 in ggml's order, so the bytes are ggml's.  A super-block with a NaN or an
-infinity reads as NaN as a whole: its scale is NaN and everything else is zero.
+The encoders search for the scale of a group with the least error (``search``), weighted towards large elements, or by
+an importance matrix.  The arithmetic is float32 in ggml's order, so the bytes are the same.  All numbers of a
+super-block with a NaN or an infinity decode as NaN: its scale is NaN and everything else is zero.
 
-Q8_K is what activations are rounded to before they meet the others: one float32 scale, and sums of sixteen numbers.
+Activations are rounded to Q8_K before products with the other types: one float32 scale, and sums of sixteen numbers.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from ggplug.quants.search import (
     with_minimum,
 )
 
-#: Bytes, whatever arithmetic made of them.
+#: Arrays that hold bytes, of any dtype.
 Bytes = npt.NDArray[Any]
-#: Finds of groups [size, n] their scales, negated minima, and numbers.
+#: A function from groups [size, n] to their scales, negated minima, and numbers.
 Fit = Callable[[Floats], tuple[Floats, Floats, Whole]]
 
 _F = np.float32
@@ -44,7 +44,7 @@ def _in_groups(values: Values, size: int) -> Floats:
 
 
 def _bits(packed: Bytes, each: int) -> Bytes:
-    """Of bytes [..., n] the numbers of ``each`` bits, [..., 8 / ``each``, n]: first the lowest bits of all bytes."""
+    """The numbers of ``each`` bits in bytes [..., n], [..., 8 / ``each``, n]: first the lowest bits of all bytes."""
     shifts = np.arange(0, 8, each, dtype=np.uint8)[:, None]
     return packed[..., None, :] >> shifts & np.uint8((1 << each) - 1)
 
@@ -57,7 +57,7 @@ def _packed(numbers: Bytes, each: int) -> Bytes:
 
 
 def _poison(values: Values, blocks: Blocks) -> None:
-    """Blocks of values that are not all finite become one NaN each."""
+    """Makes all numbers of blocks NaN whose values are not all finite."""
     bad = ~np.isfinite(values).all(axis=-1)
     if bad.any():
         blocks[bad] = np.zeros((), blocks.dtype)
@@ -65,7 +65,7 @@ def _poison(values: Values, blocks: Blocks) -> None:
 
 
 def _requantised(x: Floats, numbers: Whole, d: Floats, low: int, high: int) -> Whole:
-    """The numbers again, by the scales that are stored, where these are not zero."""
+    """The numbers for the scales as they are stored, where these are not zero."""
     again = np.clip(nearest(x / d), low, high) - min(low, 0)
     return np.where(d == 0, numbers, again)
 
@@ -79,8 +79,8 @@ def _unweighted(x: Floats, top: int, first: float, steps: int) -> tuple[Floats, 
 
 
 def _factors(each: Floats, top: int) -> tuple[Floats, Bytes]:
-    """A scale for n rows of scales, and these as numbers from 0 to ``top``."""
-    largest = np.fmax.reduce(each, axis=1, initial=_F(0)) + _F(0)  # of zeros the positive one
+    """Quantises n rows of scales: a common scale for each row, and numbers from 0 to ``top``."""
+    largest = np.fmax.reduce(each, axis=1, initial=_F(0)) + _F(0)  # +0 rather than -0
     inverse = np.where(largest > 0, _F(top) / largest, _F(0))
     return largest / _F(top), np.minimum(nearest(inverse[:, None] * each).astype(np.uint8), top)
 
@@ -101,7 +101,7 @@ def _encode_with_minimum(
 def _weigh_with_minimum(
     values: Values, blocks: Blocks, importance: Values, type: types.Type, top: int, factor: float
 ) -> None:
-    """By an importance matrix (``quantize_row_q*_K_impl``)."""
+    """Encodes with an importance matrix (``quantize_row_q*_K_impl``)."""
     n = values.size // 256
     size = 16 if type is types.Q2_K else 32
     of_blocks = np.broadcast_to(importance, values.shape).reshape(n, 256)
@@ -215,7 +215,7 @@ def _encode_q3_k(values: Values, blocks: Blocks) -> None:
     scale = scale.reshape(n, 16)
     largest = largest_of(np.ascontiguousarray(np.where(np.isnan(scale), _F(0), scale).T))
     inverse = np.where(largest != 0, _F(-32) / largest, _F(0))
-    # the whole number becomes an int8 before it is bounded
+    # as in ggml the number is converted to int8 before it is clamped
     scales = np.clip(nearest(inverse[:, None] * scale).astype(np.int8), -32, 31).astype(np.int32) + 32
     scales[largest == 0] = 0
     blocks["d"] = np.where(largest != 0, _F(1) / inverse, _F(0))
@@ -274,7 +274,7 @@ def _weigh_q6_k(values: Values, blocks: Blocks, importance: Values) -> None:
 def _write_q6_k(values: Values, blocks: Blocks, x: Floats, scale: Floats, numbers: Whole) -> None:
     n = len(values)
     scale = scale.reshape(n, 16)
-    size = np.where(np.isnan(scale), _F(0), np.abs(scale))  # of numbers whose squares are too large
+    size = np.where(np.isnan(scale), _F(0), np.abs(scale))  # the scale is NaN where squares overflow
     largest = np.take_along_axis(scale, size.argmax(axis=1)[:, None], axis=1)
     inverse = _F(-128) / largest
     nothing = size.max(axis=1) < ALL_ZERO

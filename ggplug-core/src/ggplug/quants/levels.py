@@ -1,7 +1,7 @@
-"""Types whose numbers are positions in a table of sixteen levels: IQ4_NL, IQ4_XS (``quantize_row_iq4_nl_impl``).
+"""Types whose numbers are indices into a table of sixteen levels: IQ4_NL, IQ4_XS (``quantize_row_iq4_nl_impl``).
 
-The arithmetic is float32 in ggml's order, every sum one addition after the other, so the bytes are ggml's.  A block
-with a NaN or an infinity reads as NaN as a whole: its scale is NaN and everything else is zero.
+The arithmetic is float32 in ggml's order, every sum one addition after the other, so the bytes are the same.  All
+numbers of a block with a NaN or an infinity decode as NaN: its scale is NaN and everything else is zero.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ggplug.quants.codec import Blocks, Codec, Values, register
 from ggplug.quants.rounding import Floats, nearest
 from ggplug.quants.search import ALL_ZERO, largest_of, spread_weights, total
 
-#: ``kvalues_iq4nl``: what each number from 0 to 15 stands for, times the scale.
+#: ``kvalues_iq4nl``: the value of each number from 0 to 15, to be multiplied by the scale.
 IQ4_NL_LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
 
 _F = np.float32
@@ -22,7 +22,7 @@ _LEVELS = IQ4_NL_LEVELS.astype(_F)
 
 
 def _nearest_level(values: Floats) -> npt.NDArray[np.intp]:
-    """The number of the nearest level, of two at the same distance the greater (``best_index_int8``)."""
+    """The index of the nearest level; of two at the same distance, the greater (``best_index_int8``)."""
     above = np.clip(np.searchsorted(_LEVELS, values, side="right"), 1, 15)
     below = above - 1
     nearer = values - _LEVELS[below] < _LEVELS[above] - values
@@ -84,7 +84,7 @@ def _weigh_iq4_nl(values: Values, blocks: Blocks, importance: Values) -> None:
 
 
 def _store_iq4_nl(values: Values, blocks: Blocks) -> None:
-    """One scale, by which the largest element is the lowest level (``quantize_row_iq4_nl_ref``)."""
+    """Encodes with the scale by which the largest element is the lowest level (``quantize_row_iq4_nl_ref``)."""
     x: Floats = np.ascontiguousarray(values.T)
     largest = largest_of(x)
     sum_qx, sum_q2, numbers = _fit(x, x * x, _F(1) / (largest / _LEVELS[0]))
@@ -96,7 +96,7 @@ def _store_iq4_nl(values: Values, blocks: Blocks) -> None:
 
 
 def _write_iq4_nl(values: Values, blocks: Blocks, scale: Floats, numbers: npt.NDArray[np.intp]) -> None:
-    scale[np.isnan(scale)] = np.nan  # of numbers whose squares are too large; which NaN depends on the processor
+    scale[np.isnan(scale)] = np.nan  # NaN where squares overflow; its bits would depend on the processor
     blocks["d"] = scale
     packed = numbers.astype(np.uint8)
     blocks["qs"] = (packed[:16] | packed[16:] << 4).T
@@ -129,7 +129,7 @@ def _write_iq4_xs(values: Values, blocks: Blocks, x: Floats, scale: Floats) -> N
     n = len(blocks)
     scale = scale.reshape(n, 8)
     largest = largest_of(np.ascontiguousarray(np.where(np.isnan(scale), _F(0), scale).T))
-    d = -(largest + _F(0)) / _F(32)  # of zeros always the negative one
+    d = -(largest + _F(0)) / _F(32)  # -0 rather than +0
     blocks["d"] = d
     scales = np.clip(nearest(_inverse(d)[:, None] * scale), -32, 31)
     of_groups = _inverse((d[:, None] * scales.astype(_F)).reshape(-1))

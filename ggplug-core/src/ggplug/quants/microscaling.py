@@ -1,14 +1,14 @@
-"""Microscaling types: numbers that are levels of E2M1, doubled so that they are whole: MXFP4, NVFP4.
+"""Microscaling types, whose numbers are levels of E2M1, doubled so that they are integers: MXFP4, NVFP4.
 
 MXFP4 (OCP Microscaling Formats 1.0; ``quantize_row_mxfp4_ref``): the scale of 32 numbers is ``2 ** (e - 128)``.  The
 encoder takes it from the exponent of the largest element; C's ``log2f``, by which ggml finds it, is sometimes one more
 for an element a few units in the last place below a power of two.  The format has no NaN: a block with a NaN or an
-infinity gets the scale 255 (which the specification calls NaN) and the largest level throughout, so it reads as
-infinity as a whole.
+infinity gets the scale 255 (which the specification calls NaN) and the largest level for all numbers, so they decode as
+infinity.
 
-NVFP4 (``quantize_row_nvfp4_ref``): the scale of 16 numbers is half of a number of E4M3 without sign, by which the
-largest element is the largest level; four of them make a block.  The format has neither NaN nor infinity, and E4M3's
-NaN reads as 0: sixteen numbers with a NaN or an infinity among them read as the largest number throughout.
+NVFP4 (``quantize_row_nvfp4_ref``): the scale of 16 numbers is half of an E4M3 number without sign, by which the
+largest element is the largest level; a block has four scales.  The format has neither NaN nor infinity, and E4M3's
+NaN decodes as 0: if one of sixteen numbers is NaN or infinite, all decode as the largest number of the format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ggplug import types
 from ggplug.quants.codec import Blocks, Codec, Values, register
 
-#: ``kvalues_mxfp4``: what each number from 0 to 15 stands for, times the scale, in both types.
+#: ``kvalues_mxfp4``: the value of each number from 0 to 15 in both types, to be multiplied by the scale.
 MXFP4_LEVELS = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 
 _F = np.float32
@@ -43,7 +43,7 @@ def _encode_mxfp4(values: Values, blocks: Blocks) -> None:
 
 
 def _write(qs: Values, values: Values, scale: npt.NDArray[np.float32], bad: npt.NDArray[np.bool_]) -> None:
-    """The nearest levels of groups [n, size], the low nibbles first; where ``bad``, the largest throughout."""
+    """Writes the nearest levels of groups [n, size], the low nibbles first; where ``bad``, always the largest."""
     numbers = np.zeros(values.shape, np.uint8)
     scale = scale[:, None]
     least = np.abs(_LEVELS[0] * scale - values)
@@ -65,7 +65,7 @@ def _decode_mxfp4(blocks: Blocks, values: Values) -> None:
 
 
 def _e4m3_table() -> npt.NDArray[np.float32]:
-    """Half of what each byte stands for (``ggml_ue4m3_to_fp32``): the sign is ignored, 127 reads as 0."""
+    """Half of the E4M3 value of each byte (``ggml_ue4m3_to_fp32``): the sign is ignored, 127 decodes as 0."""
     bytes_ = np.arange(256)
     exponent, fraction = bytes_ >> 3 & 15, (bytes_ & 7).astype(_F)
     found = np.where(exponent == 0, np.ldexp(fraction, -9), np.ldexp(_F(1) + fraction / _F(8), exponent - 7)) * _F(0.5)
@@ -74,14 +74,14 @@ def _e4m3_table() -> npt.NDArray[np.float32]:
     return halves
 
 
-#: What the byte of a scale stands for.
+#: The scale of each byte.
 NVFP4_SCALES = _e4m3_table()
 
 
 def _e4m3(x: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-    """The nearest number of E4M3, of two at the same distance the greater, at most 448 (``ggml_fp32_to_ue4m3``).
+    """The nearest E4M3 number, at most 448; of two at the same distance, the greater (``ggml_fp32_to_ue4m3``).
 
-    Just below 2 ** -6 it is rounded down, to the greatest subnormal one.
+    Values just below 2 ** -6 are rounded down, to the greatest subnormal number.
     """
     bits = x.view(np.int32)
     rounded = (bits + (1 << 19) >> 20) - (120 << 3)  # exponent and three bits of the fraction

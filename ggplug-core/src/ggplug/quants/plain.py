@@ -1,8 +1,8 @@
-"""Plain types: one element a block.
+"""Plain types: one element per block.
 
-The float conversions are ggml's, bit for bit (``ggml_compute_fp32_to_fp16``, ``ggml_compute_fp32_to_bf16``
-and their inverses).  They round to nearest, ties to even, keep subnormals, and differ from NumPy in NaNs
-only: to F16 every NaN becomes ``sign | 0x7E00``; to BF16 a NaN keeps its upper payload and becomes quiet;
+The float conversions are the same as in ggml, bit for bit (``ggml_compute_fp32_to_fp16``, ``ggml_compute_fp32_to_bf16``
+and their inverses).  They round to nearest, ties to even, keep subnormals, and differ from NumPy only for NaN:
+to F16 every NaN becomes ``sign | 0x7E00``; to BF16 a NaN keeps its upper payload and becomes quiet;
 from F16 a NaN keeps its payload and becomes quiet.
 """
 
@@ -43,7 +43,7 @@ def _decode_f16(blocks: Blocks, values: Values) -> None:
 
 def _encode_bf16(values: Values, blocks: Blocks) -> None:
     bits = values[:, 0].view(np.uint32)
-    # Adding just under half of the last kept place, and one more if that place is odd, rounds ties to even.
+    # Adding just under half of the last kept bit, and one more if that bit is set, rounds ties to even.
     rounded = bits >> 16
     rounded &= 1
     rounded += 0x7FFF
@@ -60,12 +60,12 @@ def _decode_bf16(blocks: Blocks, values: Values) -> None:
 
 
 def _encode_integer(type: types.Type, values: Values, blocks: Blocks) -> None:
-    """Cut towards zero as a C cast does, where C defines it; out of range is an error, not a surprise."""
+    """Truncates towards zero, as C does; raises ParameterError for values out of range, which C leaves undefined."""
     column = values[:, 0]
     limits = np.iinfo(type.dtype)
     if column.size:
         low, high = column.min(), column.max()
-        # In Python's integers, since int64's limits have no exact float.
+        # Python's integers, since the limits of int64 are no exact floats.
         if not (np.isfinite(low) and np.isfinite(high)) or int(low) < limits.min or int(high) > limits.max:
             raise ParameterError(
                 f"values from {low} to {high} do not fit in {type.name} ({limits.min} to {limits.max})",

@@ -1,16 +1,16 @@
-"""Round-to-nearest types: blocks of 32 elements with one F16 scale, and perhaps a minimum (``quantize_row_*_ref``).
+"""Round-to-nearest types: blocks of 32 elements with an F16 scale, some with a minimum (``quantize_row_*_ref``).
 
-The arithmetic is float32 in ggml's order, so the bytes are ggml's.  A block whose scale is so small that
-its reciprocal overflows encodes as zeros: in C the result is undefined there.  So it is of a NaN or an infinity,
-which make their whole block NaN: its scale is not finite (NaN as 0x7E00) and its numbers are zeros.  With an
-importance matrix (``quantize_row_*_impl``) the scale is searched for (``search``).
+The arithmetic is float32 in ggml's order, so the bytes are the same.  In two cases the result of the C code is
+undefined: a block whose scale is so small that its reciprocal overflows is encoded as zeros; and all numbers of a block
+with a NaN or an infinity decode as NaN: its scale is not finite (NaN as 0x7E00) and its numbers are zeros.  With an
+importance matrix (``quantize_row_*_impl``) the encoders search for the scale (``search``).
 
-Q8_0 and Q8_1 are what activations are rounded to, and ggml's kernels for processors do that in another way than its
-reference: with 127 divided by the largest element, and ties to even.  Ops store them so.  ggml has no decoder of Q8_1;
-here its numbers are those of Q8_0, and the sum of a block (``s``, for ggml's products) is not read.
+Activations are rounded to Q8_0 and Q8_1, for which ggml's kernels use another formula than its reference: 127 divided
+by the largest element, and ties to even.  Ops store results of these types so.  ggml has no decoder of Q8_1; here its
+numbers are those of Q8_0, and the sum of a block (``s``, for ggml's products) is not read.
 
 The encoders transpose first: with blocks along the last axis every step is one long vector operation, and
-32-element reductions become 31 of them.
+a reduction of 32 elements becomes 31 of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def _poison(columns: Floats, scale: Floats) -> None:
-    """Of blocks whose scale is not finite: no numbers, and one NaN for all."""
+    """Sets the numbers of blocks whose scale is not finite to zero, and their scale to one kind of NaN."""
     bad = ~np.isfinite(scale)
     if bad.any():
         columns[:, bad] = 0
@@ -44,12 +44,12 @@ def _first_extreme(columns: Floats) -> Floats:
     if tie.size:
         first = np.abs(columns[:, tie]).argmax(axis=0)
         extreme[tie] = columns[first, tie]
-    extreme += 0  # of zeros always the positive one
+    extreme += 0  # +0 rather than -0
     return extreme
 
 
 def _write(blocks: Blocks, quants: Bytes) -> None:
-    """Numbers [32, n]: four bits in ``qs``, and the fifth in ``qh`` if there is one."""
+    """Writes numbers [32, n]: four bits in ``qs``, and the fifth in ``qh`` if the type has one."""
     blocks["qs"] = ((quants[:16] & 15) | quants[16:] << 4).T
     if "qh" in (blocks.dtype.names or ()):
         blocks["qh"] = np.packbits(quants.T >> 4, axis=1, bitorder="little")
@@ -69,7 +69,7 @@ def _read(blocks: Blocks) -> Bytes:
 
 def _encode_around_zero(half: int, values: Values, blocks: Blocks) -> None:
     """Numbers from 0 to ``2 * half - 1``, of which ``half`` is zero."""
-    columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
+    columns: Floats = np.array(values.T, order="C")  # always a copy, because it is changed below
     scale = _first_extreme(columns) / np.float32(-half)
     _poison(columns, scale)
     blocks["d"] = scale
@@ -100,10 +100,10 @@ def _decode_around_zero(half: int, blocks: Blocks, values: Values) -> None:
 
 def _encode_from_minimum(top: int, values: Values, blocks: Blocks) -> None:
     """Numbers from 0 to ``top``."""
-    columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
-    # the first of the smallest, so that of two zeros it is the first one's sign
+    columns: Floats = np.array(values.T, order="C")  # always a copy, because it is changed below
+    # the first of the smallest, so that the sign of zero is that of the first one
     low = np.take_along_axis(columns, columns.argmin(axis=0)[None], axis=0)[0]
-    scale = (columns.max(axis=0) - low) / np.float32(top) + np.float32(0)  # of zeros with both signs it is +0
+    scale = (columns.max(axis=0) - low) / np.float32(top) + np.float32(0)  # +0 if there are zeros of both signs
     inverse = reciprocal(scale)
     bad = ~np.isfinite(columns).all(axis=0)
     columns[:, bad] = low[bad] = inverse[bad] = 0
@@ -138,8 +138,8 @@ def _decode_from_minimum(blocks: Blocks, values: Values) -> None:
 
 
 def _largest_and_columns(values: Values) -> tuple[Floats, Floats]:
-    columns: Floats = np.array(values.T, order="C")  # a copy even of a single block, which is changed below
-    # abs, because a block of zeros has the scale +0.
+    columns: Floats = np.array(values.T, order="C")  # always a copy, because it is changed below
+    # abs: the scale of a block of zeros is +0
     return np.abs(np.maximum(columns.max(axis=0), -columns.min(axis=0))), columns
 
 
@@ -163,7 +163,7 @@ def _write_eight_bits(blocks: Blocks, scale: Floats, columns: Floats) -> None:
     blocks["d"] = scale
     blocks["qs"] = columns.astype(np.int8).T
     if "s" in (blocks.dtype.names or ()):
-        sums = scale * columns.sum(axis=0)  # of whole numbers, which are exact
+        sums = scale * columns.sum(axis=0)  # a sum of integers, which is exact
         sums[np.isnan(sums)] = np.nan
         blocks["s"] = sums
 

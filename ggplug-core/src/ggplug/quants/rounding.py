@@ -1,4 +1,4 @@
-"""Rounding and reciprocals as ggml's encoders have them, in float32."""
+"""Rounding and reciprocals in float32, as in ggml's encoders."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
 
 def nearest(values: Floats) -> Whole:
-    """Rounded to the nearest, ties to even, exactly as ggml does it: also for what is too large, and 0 for NaN."""
+    """Rounds to nearest, ties to even, exactly as in ggml, also where numbers are out of range; NaN becomes 0."""
     whole: Whole = ((values + _MAGIC).view(np.int32) & 0x7FFFFF) - 0x400000
     return whole
 
 
 def half_away(values: Floats) -> Floats:
-    """Rounded to the nearest, ties away from zero (``roundf``)."""
+    """Rounds to nearest, ties away from zero (``roundf``)."""
     rounded: Floats = np.trunc(values + np.copysign(_BELOW_HALF, values))
     return rounded
 
 
 def reciprocal(scale: Floats, of: float = 1) -> Floats:
-    """``of / scale``; 0 where that is not finite, so that blocks of zeros, or of numbers too small, become zeros."""
+    """``of / scale``; 0 where that is not finite, so that blocks of zeros, or of tiny numbers, become zeros."""
     inverse: Floats = np.float32(of) / scale
     inverse[~np.isfinite(inverse)] = 0
     return inverse

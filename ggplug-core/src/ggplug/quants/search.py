@@ -1,7 +1,7 @@
-"""The searches for scales that encoders share: of several scales, the one that loses least.
+"""Searches of the encoders for the scale with the least error.
 
-The arithmetic is float32 in ggml's order, every sum one addition after the other, so the bytes are ggml's.  Everything
-is transposed: ``x`` is [size of a group, n groups], so that one long vector operation handles all groups at once.
+The arithmetic is float32 in ggml's order, every sum one addition after the other, so the bytes are the same.  Arrays
+are transposed: ``x`` is [size of a group, n groups], so that one long vector operation handles all groups at once.
 ``weights`` has the same shape and says how much the error of each element counts.
 """
 
@@ -15,14 +15,14 @@ import numpy.typing as npt
 from ggplug.quants.rounding import Floats, Whole, nearest
 
 _F = np.float32
-#: Groups with no element as large as this have the scale 0 (``GROUP_MAX_EPS``).
+#: Groups whose elements are all smaller have the scale 0 (``GROUP_MAX_EPS``).
 ALL_ZERO = _F(1e-15)
 #: How often :func:`positive` and :func:`refined` go over a group (``itry``).
 _ROUNDS = 5
 
 
 def total(terms: Floats) -> Floats:
-    """Sums over the first axis, one term after the other."""
+    """The sum over the first axis, one addition after the other."""
     found: Floats = _F(0) + terms[0]
     for each in terms[1:]:
         found += each
@@ -30,18 +30,18 @@ def total(terms: Floats) -> Floats:
 
 
 def largest_of(x: Floats) -> Floats:
-    """Of each column the first of the elements that are largest in magnitude."""
+    """For each column, the first of the elements that are largest in magnitude."""
     found: Floats = np.take_along_axis(x, np.abs(x).argmax(axis=0)[None], axis=0)[0]
     return found
 
 
 def spread_weights(values: Floats, importance: Floats, factor: float, size: int) -> Floats:
-    """How much errors count: importance times the root of what a row's element and all elements are worth.
+    """Weights of errors, as in ggml: importance * sqrt(``factor`` * mean square + square of the element).
 
-    ``values`` is [n, elements whose squares are averaged], ``importance`` the same or one row; the answer is [``size``,
-    n groups], as the searches take it.
+    ``values``: [n, elements whose squares are averaged]; ``importance``: the same shape or one row.  Result:
+    [``size``, n groups], as the searches take it.
     """
-    known = np.where(np.isfinite(values), values, _F(0))  # one NaN would make weights of a whole row NaN
+    known = np.where(np.isfinite(values), values, _F(0))  # a NaN would make the weights of a whole row NaN
     mean = total(np.square(known.T)) * _F(factor) / _F(values.shape[1])
     weights = importance * np.sqrt(mean[:, None] + np.square(values))
     return np.ascontiguousarray(weights.reshape(-1, size).T)
@@ -52,8 +52,8 @@ def with_minimum(
 ) -> tuple[Floats, Floats, Whole]:
     """Scales, negated minima, and numbers from 0 to ``top`` (``make_qkx2_quants``, ``make_qkx3_quants``).
 
-    Tries ``steps`` + 1 scales, by which the range of a group has ``top + first + i * step`` steps.  ``by_magnitude``:
-    an error counts by its magnitude, not by its square.
+    Tries ``steps`` + 1 scales, which divide the range of a group into ``top + first + i * step`` steps.
+    ``by_magnitude``: the error is the sum of magnitudes, not of squares.
     """
 
     def lost(scale: npt.NDArray[Any], numbers: Floats, low: npt.NDArray[Any]) -> Floats:
@@ -118,7 +118,7 @@ def signed(x: Floats, weights: Floats, top: int) -> tuple[Floats, Whole]:
 
 
 def refined(x: Floats, top: int) -> tuple[Floats, Whole]:
-    """As :func:`signed`, with x * x for weights: one scale, then one number after the other (``make_q3_quants``)."""
+    """As :func:`signed`, with weights x * x: finds a scale, then improves one number at a time (``make_q3_quants``)."""
     largest = largest_of(x)
     nothing = np.abs(largest) < ALL_ZERO
     numbers = np.clip(nearest(_F(-top) / largest * x), -top, top - 1).astype(_F)
@@ -132,8 +132,7 @@ def refined(x: Floats, top: int) -> tuple[Floats, Whole]:
 def positive(x: Floats, weights: Floats, top: int) -> tuple[Floats, Whole]:
     """Scales, and numbers from 0 to ``top``, of numbers that are not negative (``make_qp_quants``).
 
-    ggml keeps the numbers in bytes, so a negative one, for an element that is, counts as 256 more where it is read
-    again.
+    ggml keeps the numbers in unsigned bytes, so a negative one, of a negative element, is read as 256 more.
     """
     high = np.fmax.reduce(x, axis=0, initial=_F(0))
     nothing = high < ALL_ZERO
@@ -159,7 +158,7 @@ def positive(x: Floats, weights: Floats, top: int) -> tuple[Floats, Whole]:
 
 
 def _improve(numbers: Floats, x: Floats, weights: Floats, low: int | None, high: int) -> Floats:
-    """Changes one number after the other where that makes the best scale for all lose less; gives that scale."""
+    """Changes one number at a time if that reduces the error of the best scale; returns that scale."""
     weighted = weights * x
     sum_xl, sum_l2 = total(weighted * numbers), total(weights * numbers * numbers)
     if low is None:
@@ -172,7 +171,8 @@ def _improve(numbers: Floats, x: Floats, weights: Floats, low: int | None, high:
             trial = (new if low is None else np.maximum(new, low)).astype(_F)
             new_xl, new_l2 = rest_xl + weighted[i] * trial, rest_l2 + weights[i] * trial * trial
             better = (rest_xl > 0) & (trial != old) & (new_xl * new_xl * sum_l2 > sum_xl * sum_xl * new_l2)
-            # ggml asks for a positive sum before the change where numbers have no sign, after it where they have one
+            # ggml requires a positive sum before the change for numbers without sign, and after it for numbers with
+            # sign
             better &= (rest_l2 if low is None else new_l2) > 0
             if better.any():
                 changed = True

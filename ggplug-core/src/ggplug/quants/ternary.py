@@ -1,8 +1,8 @@
 """Ternary types: super-blocks of 256 numbers -1, 0, 1 with one F16 scale, the largest magnitude: TQ1_0, TQ2_0.
 
-TQ1_0 packs five numbers into a byte, as the digits to base three of a fraction: a byte q stands for q / 256, and times
-three it is the first digit before the point (``quantize_row_tq1_0_ref``).  TQ2_0 packs four, of two bits.  A block with
-a NaN or an infinity reads as NaN as a whole: its scale is NaN and everything else is zero.
+TQ1_0 packs five numbers into a byte q, as base-3 digits of the fraction q / 256: the integer part of three times the
+fraction is the first digit (``quantize_row_tq1_0_ref``).  TQ2_0 packs four numbers of two bits.  All numbers of a block
+with a NaN or an infinity decode as NaN: its scale is NaN and everything else is zero.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ggplug.quants.rounding import half_away, reciprocal
 
 Bytes = npt.NDArray[np.uint8]
 
-#: How TQ1_0 lays out its numbers: bytes of a field, and how many numbers lie in each of them.
+#: The layout of TQ1_0: for each field its bytes, and how many numbers each byte holds.
 _PIECES = (("qs", 0, 32, 5), ("qs", 32, 48, 5), ("qh", 0, 4, 4))
 
 

@@ -79,7 +79,9 @@ class Catalog:
         naming.mark_duplicates([p for p in found if p.failure is None and not p.file_name], listed)
         for item in naming.unknown_names(found, settings):
             plugin = Plugin(item, "GGPLUG_BACKENDS", None)
-            plugin.failure = Failure(Stage.INSTALLED, "no plugin of this name is installed", "correct GGPLUG_BACKENDS")
+            plugin.failure = Failure(
+                Stage.INSTALLED.action, "no plugin of this name is installed", "correct GGPLUG_BACKENDS"
+            )
             found.append(plugin)
         return found
 
@@ -184,17 +186,19 @@ def _of_entry_point(installed: Installed) -> Plugin:
         version=installed.version,
         requires=installed.requires,
         api=installed.api,
+        location=installed.location,
         top_level=installed.value.partition(":")[0].partition(".")[0].strip(),
     )
     if installed.damage is not None:
         remedy = install_again(installed.distribution, repair=True)
-        plugin.failure = Failure(Stage.INSTALLED, installed.damage, remedy)
+        plugin.failure = Failure(Stage.INSTALLED.action, installed.damage, remedy)
     return plugin
 
 
 def _of_path(path: Path) -> Plugin:
     module = PathModule(path.resolve())
-    return Plugin(path.stem, str(module.path), module.find, forget=module.forget, file_name=path.stem)
+    where = str(module.path)
+    return Plugin(path.stem, where, module.find, forget=module.forget, file_name=path.stem, location=where)
 
 
 def _of_setting(path: Path) -> list[Plugin]:
@@ -206,5 +210,5 @@ def _of_setting(path: Path) -> list[Plugin]:
     except OSError as error:
         plugin = Plugin(path.stem, str(path), None)
         reason = f"GGPLUG_BACKEND_PATH: {error.strerror or error}"
-        plugin.failure = Failure(Stage.INSTALLED, reason, "correct GGPLUG_BACKEND_PATH", error)
+        plugin.failure = Failure(Stage.INSTALLED.action, reason, "correct GGPLUG_BACKEND_PATH", error)
         return [plugin]

@@ -45,6 +45,7 @@ class Installed:
     ``requires``: the distribution's own restriction on ggplug-core's version, such as ``>=0.1,<0.3``; empty if there
     is none.  ``listed``: one of ggplug-core's extras installs the distribution.  ``api``: the version of the interface
     that a backend was written for; None if its metadata does not tell.  ``damage``: why its metadata cannot be read.
+    ``location``: the folder that the distribution is installed in.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Installed:
     entry_point: EntryPoint | None = None
     damage: str | None = None
     api: int | None = None
+    location: str = ""
 
 
 _scans: dict[str, tuple[Installed, ...]] = {}
@@ -131,7 +133,8 @@ def _scan(group: str, *, versions: bool = False) -> Iterator[Installed]:
             api, damage = version_of(point.group) if versions else None, None
             if versions and api is None:
                 damage = f"the group of its entry point, {point.group}, is not {GROUP}.v{API_VERSIONS[-1]}"
-            yield Installed(point.name, point.value, name, version, requires, name in listed, point, damage, api)
+            where = str(distribution.locate_file(""))
+            yield Installed(point.name, point.value, name, version, requires, name in listed, point, damage, api, where)
 
 
 def _identity(distribution: Distribution) -> tuple[str, str | None, str]:
@@ -300,12 +303,14 @@ class Settings:
     ``GGPLUG_BACKEND_PATH``: plugin files, packages or folders of them, with the separator of PATH.
     ``GGPLUG_LOAD_TIMEOUT``: seconds that a plugin may take to load, and again to list its devices (default 30; 0 is
     no limit); the doctor allows as much again for starting a stream and for a tiny computation on each device.
+    ``GGPLUG_SAFE``: 1 has every plugin tried in a child process before this process loads it.
     """
 
     allowed: tuple[str, ...] | None = None
     disabled: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     timeout: float = 30.0
+    safe: bool = False
 
     @classmethod
     def from_environment(cls) -> Settings:
@@ -316,6 +321,7 @@ class Settings:
             _names(os.environ.get("GGPLUG_DISABLE", "")),
             tuple(path for path in paths if path),
             _seconds(os.environ.get("GGPLUG_LOAD_TIMEOUT", ""), cls.timeout),
+            os.environ.get("GGPLUG_SAFE", "") not in ("", "0"),
         )
 
 

@@ -1,16 +1,17 @@
-"""Trying every plugin in a process of its own, so that even a crash is only a finding."""
+"""Trying plugins in processes of their own, so that even a crash is only a finding."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from ggplug.registry.records import Plugin, PluginStatus, Stage
 
@@ -27,59 +28,82 @@ main(job)
 """
 
 
-def examine_all(plugins: Sequence[Plugin], limit: float) -> list[PluginStatus]:
-    """Takes each plugin through all stages in a child process; ``limit``: seconds for each stage."""
+class Trial(NamedTuple):
+    """What became of a plugin in a child process.
+
+    ``status``: what the child said of it last.  ``doing``: what failed, or else what was tried last; empty if nothing
+    was.  ``crash``: how the child ended, if the plugin ended it, with what it printed in ``details``.  ``slow``: what
+    took longer than the limit.
+    """
+
+    status: PluginStatus
+    doing: str = ""
+    crash: str | None = None
+    details: str = ""
+    slow: str | None = None
+
+
+def try_all(plugins: Sequence[Plugin], limit: float, until: Stage = Stage.COMPUTED) -> list[Trial]:
+    """Takes each plugin through the stages, up to one, in a child process; ``limit``: seconds for each stage."""
     with ThreadPoolExecutor(CHILDREN, thread_name_prefix="ggplug-doctor") as pool:
-        return list(pool.map(lambda plugin: examine(plugin, limit), plugins))
+        return list(pool.map(lambda plugin: _try(plugin, limit, until), plugins))
 
 
-def examine(plugin: Plugin, limit: float) -> PluginStatus:
-    """One plugin's finding; ``limit``: seconds for each stage."""
+def _try(plugin: Plugin, limit: float, until: Stage) -> Trial:
     known = plugin.status()
     if plugin.find is None or plugin.disabled is not None:
-        return known
+        return Trial(known)
     job = {
         "path": sys.path,
         "distribution": plugin.distribution,
         "entry_point": plugin.name,
         "file": plugin.source if plugin.file_name else None,
         "timeout": limit,
+        "until": until.value,
     }
     try:
-        found, ending = _run(job, limit)
+        found, crash = _run(job, limit)
     except OSError as error:
-        return dataclasses.replace(
-            known, ok=False, error=f"cannot start a process to try it in: {error}", remedy="free memory or processes"
-        )
-    return _conclude(plugin, known, found, ending)
+        reason, remedy = f"cannot start a process to try it in: {error}", "free memory or processes"
+        return Trial(dataclasses.replace(known, ok=False, error=reason, remedy=remedy))
+    taken = {name: found[name] for name in _TAKEN if name in found}
+    taken["devices"] = tuple(found.get("devices", ()))
+    if taken.get("error") is None and plugin.duplicate is not None:  # a name that others have too
+        taken["error"], taken["remedy"] = plugin.duplicate.message, plugin.duplicate.remedy
+    status = dataclasses.replace(known, **taken, ok=taken.get("error") is None)
+    if crash is None:
+        return Trial(status, found["doing"], slow=found["slow"])
+    summary, _, details = crash.partition("\n")
+    if not found:
+        reason = f"the process to try it in {summary} before it began"
+        return Trial(dataclasses.replace(known, ok=False, error=reason, traceback=details))
+    return Trial(status, found["doing"], f"it {summary}", details)
+
+
+_TAKEN = ("stage", "version", "error", "remedy", "traceback", "no_device", "milliseconds", "stages")
 
 
 def _run(job: dict[str, Any], limit: float) -> tuple[dict[str, Any], str | None]:
     """What the child said last, and how it ended if that was not by itself."""
+    if not sys.executable or getattr(sys, "frozen", False):
+        raise OSError("this program brings its own Python")
     command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD]
     patience = (len(Stage) - 1) * limit + 15
     # Files, not pipes: a grandchild that a plugin leaves behind would keep a pipe open for ever.
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=errors)
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        given.write(json.dumps(job).encode())
+        given.seek(0)
+        process = subprocess.Popen(command, stdin=given, stdout=output, stderr=errors)
         try:
-            assert process.stdin is not None
-            try:
-                process.stdin.write(json.dumps(job).encode())
-                process.stdin.close()
-            except BrokenPipeError:
-                pass  # it died before it could listen; its exit code tells
             # Each stage has its own limit; beyond that the child cannot even run its timers.
             code = process.wait(patience)
         except subprocess.TimeoutExpired:
             return _last_line(output), f"hangs and holds the interpreter: killed after {patience:g} seconds"
         finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
         found = _last_line(output)
-        if found.get("finished"):
-            return found, None
-        return found, f"{_exit(code)}{_tail(errors)}"
+        return found, None if found.get("finished") else f"{_exit(code)}\n{_tail(errors)}"
 
 
 def _last_line(output: IO[bytes]) -> dict[str, Any]:
@@ -96,33 +120,11 @@ def _last_line(output: IO[bytes]) -> dict[str, Any]:
 
 def _tail(errors: IO[bytes]) -> str:
     errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4000))  # it may have printed until its time was over
-    text = errors.read().decode(errors="replace").strip()
-    return f"\n{text}" if text else ""
+    return errors.read().decode(errors="replace").strip()
 
 
 def _exit(code: int) -> str:
     if code >= 0:
         return f"ended the process with exit code {code}"
-    import signal
-
-    try:
-        return f"crashed the process with {signal.Signals(-code).name}"
-    except ValueError:
-        return f"crashed the process with signal {-code}"
-
-
-def _conclude(plugin: Plugin, known: PluginStatus, found: dict[str, Any], ending: str | None) -> PluginStatus:
-    taken = ("stage", "version", "error", "remedy", "traceback", "no_device", "milliseconds", "stages")
-    fields: dict[str, Any] = {name: found[name] for name in taken if name in found}
-    fields["devices"] = tuple(found.get("devices", ()))
-    if ending is not None:
-        summary, _, details = ending.partition("\n")
-        reached = [stage.value for stage in Stage].index(fields.get("stage", Stage.INSTALLED.value))
-        action = list(Stage)[min(reached + 1, len(Stage) - 1)].action
-        fields["error"] = f"{action}: it {summary}"
-        fields["traceback"] = details or None
-        fields["remedy"] = f"a fault of the plugin or its driver; GGPLUG_DISABLE={plugin.qualified} leaves it out"
-    if fields.get("error") is None and known.error is not None:  # a name that others have too
-        fields["error"], fields["remedy"] = known.error, known.remedy
-    fields["ok"] = fields.get("error") is None
-    return dataclasses.replace(known, **fields)
+    known = -code in set(signal.Signals)
+    return f"crashed the process with {signal.Signals(-code).name if known else f'signal {-code}'}"

@@ -81,7 +81,7 @@ class _Call(Generic[T]):
     def result(self, until: float, limit: float) -> T:
         """What the code returned, if it does so ``until`` then; ``limit``: the seconds that it was given."""
         if not self._done.wait(min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)):
-            raise HangError(f"no answer within {limit:g} seconds")
+            raise HangError(f"no answer within {limit:.3g} seconds")
         if self._errors:
             if isinstance(self._errors[0], KeyboardInterrupt):
                 raise self._errors[0]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ggplug.backend import Device, Registration
 from ggplug.errors import DeviceNotFoundError, PluginError
 from ggplug.hookspecs import Hooks
 from ggplug.registry.catalog import LOADING, Catalog
-from ggplug.registry.discover import core_version, edited_in, fits, install_again
+from ggplug.registry.crashes import Crashes
+from ggplug.registry.discover import Settings, core_version, edited_in, fits, install_again
+from ggplug.registry.doctor import Trial, try_all
 from ggplug.registry.facts import RefusalError, RegistrationFacts, check_api_version, check_devices, check_registration
 from ggplug.registry.isolation import FaultError, within
 from ggplug.registry.loading import importing, registration_hook
-from ggplug.registry.records import Plugin, Stage
+from ggplug.registry.records import ASKING, Failure, Plugin, Stage
 from ggplug.registry.remedies import failure_of
 
 log = logging.getLogger("ggplug")
@@ -26,9 +28,49 @@ class Lifecycle:
     def __init__(self, catalog: Catalog, hooks: Hooks) -> None:
         self.catalog = catalog
         self.hooks = hooks
+        self.crashes = Crashes()
+        self.wary = False
+        """Whether every plugin is tried in a child process first, whatever the settings say."""
+
+    def consult(self, plugins: Iterable[Plugin], *, again: bool = False) -> None:
+        """Before plugins are loaded: those that crash a process are left out, as failed.
+
+        What a process ended with is tried in child processes first; everything is, if the settings say so, and
+        (``again``) what was left out before.
+        """
+        settings, doubted = self.catalog.settings, []
+        for plugin in plugins if self.crashes.active else ():
+            if plugin.location and plugin.stage is Stage.INSTALLED and not (plugin.failure or plugin.tried):
+                verdict = None if again else self.crashes.verdict(plugin, settings.timeout)
+                if verdict is not None:
+                    self._leave_out(plugin, verdict)
+                elif settings.safe or self.wary or self.crashes.suspects(plugin):
+                    doubted.append(plugin)
+        trials = try_all(doubted, settings.timeout or Settings.timeout, Stage.INITIALISED) if doubted else []
+        for plugin, trial in zip(doubted, trials, strict=True):
+            failure = self.judge(plugin, trial)
+            if trial.slow is not None and trial.doing != ASKING:  # it would hang here as well
+                failure = self.crashes.judge(plugin, trial.doing, trial.slow, settings.timeout)
+            if failure is not None:
+                self._leave_out(plugin, failure)
+            plugin.tried = True
+
+    def judge(self, plugin: Plugin, trial: Trial) -> Failure | None:
+        """Why to leave a plugin out after a trial: that it crashed its process.  Records that, or that it did not."""
+        if not plugin.location or not trial.doing:
+            return None
+        computed = trial.doing == Stage.COMPUTED.action  # nothing that happens before that crashes
+        return self.crashes.judge(plugin, trial.doing, None if computed else trial.crash)
+
+    def _leave_out(self, plugin: Plugin, failure: Failure) -> None:
+        with plugin.lock:
+            if plugin.failure is None and plugin.stage is Stage.INSTALLED:
+                plugin.failure = failure
+                log.warning("%s", plugin.error())
 
     def load(self, plugin: Plugin) -> Registration:
         """Takes a plugin to the stage *loaded*.  Raises PluginError with the cause, old or new."""
+        self.consult([plugin])
         self._take_to(Stage.LOADED, plugin, self._load, lambda: plugin.registration is None)
         registration = plugin.registration
         if registration is None:  # unloaded by another thread in this very moment
@@ -47,6 +89,7 @@ class Lifecycle:
         plugin.failure = None
         plugin.stage = Stage.INSTALLED if plugin.find is not None else Stage.LOADED
         plugin.stages.clear()
+        plugin.tried = False
 
     def _take_to(
         self, stage: Stage, plugin: Plugin, step: Callable[[Plugin], None], needed: Callable[[], bool]
@@ -62,10 +105,11 @@ class Lifecycle:
                 token = LOADING.set((*chain, plugin))
                 start = time.perf_counter()
                 try:
-                    step(plugin)
+                    with self.crashes.during(stage, plugin):
+                        step(plugin)
                     plugin.stage = stage
                 except Exception as error:
-                    plugin.failure = failure_of(plugin, stage, error)
+                    plugin.failure = failure_of(plugin, stage.action, error)
                     self._roll_back(plugin)
                     log.warning("%s", plugin.error())
                 except BaseException:  # Ctrl-C is the user's: nothing failed, and nothing half done stays

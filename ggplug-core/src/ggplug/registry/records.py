@@ -36,6 +36,8 @@ _ACTIONS = {
     Stage.INITIALISED: "failed to start a stream",
     Stage.COMPUTED: "failed to compute",
 }
+ASKING = "failed to say what its devices are"
+"""What was tried between listing devices and starting streams on them."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,16 @@ class PluginStatus:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a plugin did not get to a stage.  Kept, so that each request for it can raise the cause anew."""
+    """What a plugin failed to do, and why.  Kept, so that each request for it can raise the cause anew.
 
-    stage: Stage
+    ``slow``: it took longer than the time limit.
+    """
+
+    doing: str
     reason: str
     remedy: str
     cause: BaseException | None = None
+    slow: bool = False
 
     @property
     def traceback(self) -> str | None:
@@ -98,6 +104,8 @@ class Plugin:
     find: Callable[[], object] | None
     distribution: str | None = None
     version: str | None = None
+    location: str = ""
+    """Where it is installed, which tells it from the same plugin in another environment; empty if nobody knows."""
     top_level: str | None = None
     """The package whose import this is, so as not to wait for an import that the caller is in the middle of."""
     forget: Callable[[], None] = lambda: None
@@ -126,6 +134,8 @@ class Plugin:
     no_device: DeviceNotFoundError | None = None
     """Why it found no device."""
     disabled: str | None = None
+    tried: bool = False
+    """A child process found that it does not crash."""
     lock: Any = field(default_factory=threading.RLock)
 
     @property
@@ -154,21 +164,19 @@ class Plugin:
 
     def error(self) -> PluginError:
         """What went wrong, to be raised from ``failure.cause``."""
-        failure = self.failure
-        assert failure is not None
-        return PluginError(
-            f"the plugin {self.described} {failure.stage.action}: {failure.reason}",
-            entry_point=self.name,
-            distribution=self.distribution,
-            version=self.version,
-            stage=self.stage.value,
-            remedy=failure.remedy,
-        )
+        assert self.failure is not None
+        message = f"the plugin {self.described} {self.failure.doing}: {self.failure.reason}"
+        return self.problem(message, self.failure.remedy)
+
+    def problem(self, message: str, remedy: str, **more: Any) -> PluginError:
+        """An error whose fields name this plugin."""
+        told = {"distribution": self.distribution, "version": self.version, "stage": self.stage.value}
+        return PluginError(message, entry_point=self.name, **told, remedy=remedy, **more)
 
     def status(self) -> PluginStatus:
         error, remedy = None, None
         if self.failure is not None:
-            error, remedy = f"{self.failure.stage.action}: {self.failure.reason}", self.failure.remedy
+            error, remedy = f"{self.failure.doing}: {self.failure.reason}", self.failure.remedy
         elif self.duplicate is not None:
             error, remedy = self.duplicate.message, self.duplicate.remedy
         elif self.no_device is not None:

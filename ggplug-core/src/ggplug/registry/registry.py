@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +17,7 @@ from ggplug.hookspecs import Hooks
 from ggplug.registry import naming
 from ggplug.registry.catalog import LOADING, Catalog
 from ggplug.registry.discover import Installed, Settings
-from ggplug.registry.doctor import examine_all
+from ggplug.registry.doctor import Trial, try_all
 from ggplug.registry.facts import DeviceFacts, ask, check_device, check_registration, silent
 from ggplug.registry.isolation import FaultError, HangError, all_within, within
 from ggplug.registry.lifecycle import Lifecycle
@@ -79,9 +81,7 @@ class Registry:
         Those that fail are logged and kept in :meth:`failures`; nothing is raised.  Returns what is loaded, in
         priority order.
         """
-        for plugin in self.catalog.usable():
-            if plugin.failure is None:
-                _quietly(self.lifecycle.load, plugin)
+        self._take(self.catalog.usable(), self.lifecycle.load)
         return [p.registration for p in self.catalog.usable() if p.registration is not None]
 
     def registrations(self) -> list[Registration]:
@@ -151,7 +151,9 @@ class Registry:
         the ``error``.
         """
         listed = self._listed(unique=unique)
-        answers = all_within(self.settings.timeout, {n: partial(ask, each) for n, each in enumerate(listed)})
+        owners = filter(None, {self.catalog.owner(each.device) for each in listed})
+        with self.lifecycle.crashes.during(Stage.PROBED, *owners):
+            answers = all_within(self.settings.timeout, {n: partial(ask, each) for n, each in enumerate(listed)})
         return [self._describe(each, answers[n]) for n, each in enumerate(listed)]
 
     def _describe(self, facts: DeviceFacts, answer: DeviceProps | HangError | FaultError) -> Description:
@@ -180,9 +182,7 @@ class Registry:
         return None if first is device else first
 
     def _listed(self, *, unique: bool = True) -> list[DeviceFacts]:
-        for plugin in self.catalog.usable():
-            if plugin.failure is None:
-                _quietly(self.lifecycle.probe, plugin)
+        self._take(self.catalog.usable(), self.lifecycle.probe)
         found = naming.in_order(self.catalog.usable(), self.settings)
         if not unique:
             return found
@@ -258,16 +258,11 @@ class Registry:
                 if plugin.disabled == "unload":
                     plugin.disabled = None
                 if plugin.disabled is not None:
-                    raise PluginError(
-                        f"the plugin {plugin.described} is left out by {plugin.disabled}",
-                        entry_point=plugin.name,
-                        distribution=plugin.distribution,
-                        version=plugin.version,
-                        stage=plugin.stage.value,
-                        remedy=f"change {plugin.disabled} to use it",
-                    )
+                    message = f"the plugin {plugin.described} is left out by {plugin.disabled}"
+                    raise plugin.problem(message, f"change {plugin.disabled} to use it")
                 if plugin.failure is not None and plugin.find is not None:
                     self.lifecycle.reset(plugin)
+                    self.lifecycle.consult([plugin], again=True)
                 return self.lifecycle.load(plugin)
 
     def load_all_from_path(self, folder: str | os.PathLike[str]) -> list[Registration]:
@@ -279,8 +274,9 @@ class Registry:
             paths = plugins_in(Path(folder))
         except OSError as error:
             raise PluginError(f"cannot read the plugins in {folder}: {error.strerror or error}") from error
-        found = [_quietly(self.lifecycle.load, self.catalog.at(path)) for path in paths]
-        return [registration for registration in found if registration is not None]
+        found = [self.catalog.at(path) for path in paths]
+        self._take(found, self.lifecycle.load)
+        return [plugin.registration for plugin in found if plugin.registration is not None]
 
     def unload(self, name: str) -> None:
         """Forgets a plugin and its devices, or its failure, until it is loaded by name again (ggml_backend_unload).
@@ -332,38 +328,51 @@ class Registry:
             chosen = self.catalog.plugins()
         else:
             chosen = [self.catalog.require(name, left_out=True) for name in names]
-        return examine_all(chosen, self.settings.timeout or Settings.timeout)
+        trials = try_all(chosen, self.settings.timeout or Settings.timeout)
+        return [self._finding(plugin, trial) for plugin, trial in zip(chosen, trials, strict=True)]
+
+    def _finding(self, plugin: Plugin, trial: Trial) -> PluginStatus:
+        failure = self.lifecycle.judge(plugin, trial)
+        if trial.crash is None:
+            return trial.status
+        remedy = f"a fault of the plugin or its driver; GGPLUG_DISABLE={plugin.qualified} leaves it out"
+        return dataclasses.replace(
+            trial.status,
+            ok=False,
+            error=f"{trial.doing}: {trial.crash}",
+            remedy=failure.remedy if failure else remedy,
+            traceback=trial.details or None,
+        )
 
     # -- inside ------------------------------------------------------------------------------------
 
     def _of_paths(self) -> list[Plugin]:
         """The plugins of GGPLUG_BACKEND_PATH, loaded, because only then their names are known."""
         found = [plugin for plugin in self.catalog.usable() if plugin.file_name and not plugin.explicit]
-        for plugin in found:
-            if plugin.failure is None:
-                _quietly(self.lifecycle.load, plugin)
+        self._take(found, self.lifecycle.load)
         return found
+
+    def _take(self, plugins: Sequence[Plugin], step: Callable[[Plugin], object]) -> None:
+        """Takes plugins through a step; a failure is logged and kept in the plugin."""
+        self.lifecycle.consult(plugins)
+        for plugin in plugins:
+            if plugin.failure is None:
+                with contextlib.suppress(PluginError):
+                    step(plugin)
 
     def _init(self, device: Device, params: dict[str, Any]) -> Backend:
         plugin = self.catalog.owner(device)
         start = time.perf_counter()
         try:
-            stream = device.init(**params)
+            with self.lifecycle.crashes.during(Stage.INITIALISED, *filter(None, [plugin])):
+                stream = device.init(**params)
         except GGPlugError:
             raise
         except Exception as error:
             message = f"{device.name} failed to start a stream: {told(error)}"
             if plugin is None:
                 raise PluginError(message, device=device) from error
-            raise PluginError(
-                message,
-                device=device,
-                entry_point=plugin.name,
-                distribution=plugin.distribution,
-                version=plugin.version,
-                stage=plugin.stage.value,
-                remedy="`ggplug doctor` tells more",
-            ) from error
+            raise plugin.problem(message, "`ggplug doctor` tells more", device=device) from error
         if plugin is not None:
             plugin.stage = Stage.INITIALISED
             plugin.stages.setdefault(Stage.INITIALISED.value, (time.perf_counter() - start) * 1e3)
@@ -381,14 +390,6 @@ class _SingleDevice(Registration):
 
     def devices(self) -> Sequence[Device]:
         return (self._device,)
-
-
-def _quietly(step: Callable[[Plugin], T], plugin: Plugin) -> T | None:
-    """A step whose failure is logged already and kept in the plugin."""
-    try:
-        return step(plugin)
-    except PluginError:
-        return None
 
 
 def _accepted(what: str, check: Callable[[], T]) -> T:

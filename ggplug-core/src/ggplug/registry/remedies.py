@@ -6,22 +6,22 @@ from ggplug.errors import GGPlugError, KernelCompileError
 from ggplug.registry.discover import edited_in, install_again
 from ggplug.registry.facts import RefusalError
 from ggplug.registry.isolation import FaultError, HangError
-from ggplug.registry.records import Failure, Plugin, Stage, reason_of
+from ggplug.registry.records import Failure, Plugin, reason_of
 
 
-def failure_of(plugin: Plugin, stage: Stage, error: Exception) -> Failure:
-    """The record of why a plugin did not get to a stage."""
+def failure_of(plugin: Plugin, doing: str, error: Exception) -> Failure:
+    """The record of why a plugin failed to do something."""
     without = f"GGPLUG_DISABLE={plugin.qualified} leaves it out"
     folder = edited_in(plugin.distribution)
     fault = f"this is a fault of the plugin: {f'mend it in {folder}' if folder else 'upgrade it'}; {without}"
     if isinstance(error, HangError):
-        return Failure(stage, str(error), f"raise GGPLUG_LOAD_TIMEOUT if it is only slow; {without}")
+        return Failure(doing, str(error), f"raise GGPLUG_LOAD_TIMEOUT if it is only slow; {without}", slow=True)
     if isinstance(error, RefusalError):
-        return Failure(stage, str(error), error.remedy or fault)
+        return Failure(doing, str(error), error.remedy or fault)
     cause = error.cause if isinstance(error, FaultError) else error
     if isinstance(cause, RefusalError):  # found inside of the plugin's own time limit
-        return Failure(stage, str(cause), cause.remedy or fault)
-    return Failure(stage, reason_of(cause), _remedy(plugin, cause, without) or fault, cause)
+        return Failure(doing, str(cause), cause.remedy or fault)
+    return Failure(doing, reason_of(cause), _remedy(plugin, cause, without) or fault, cause)
 
 
 def _remedy(plugin: Plugin, cause: BaseException, without: str) -> str | None:

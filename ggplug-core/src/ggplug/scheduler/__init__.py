@@ -3,11 +3,11 @@
 =================  ===============================================================================================
 :mod:`.support`    what the streams can do
 :mod:`.assign`     which stream computes which node, and why
-:mod:`.split`      runs of nodes on one stream, and what each needs copied from elsewhere
-:mod:`.schedule`   all that follows from a graph's structure, groups included; equal graphs share it
-:mod:`.ordering`   keeping streams that run on by themselves in order
+:mod:`.split`      sequences of nodes on one stream, and the tensors that are copied to it for them
+:mod:`.schedule`   all decisions that depend on a graph's structure only; equal graphs share it
+:mod:`.ordering`   keeps the order of accesses by asynchronous streams
 :mod:`.execution`  a schedule bound to tensors and memory, and how it is run
-:mod:`.explain`    all of this in words and tables
+:mod:`.explain`    the decisions as text and tables
 :mod:`.scheduler`  :class:`Scheduler`
 =================  ===============================================================================================
 """

@@ -1,13 +1,13 @@
 """Which stream computes which node, and why: ggml's passes over the graph (ggml_backend_sched_split_graph).
 
-1. Nodes with a reason of their own.  Pins and policies decide first; a node that writes runs where the written bytes
-   are; a node that reads weights runs where these are, unless its device finds them worth copying to a faster one;
-   inputs lie with the last stream.
-2. Their neighbours, forwards and backwards, streams of higher priority first; the last stream (in most cases the CPU)
-   only takes nodes that no other can compute.
-3. Nodes move up to a stream of higher priority that works in the same memory; a node that is left runs where most of
+1. Nodes that pins, policies or memory decide.  Pins and policies come first; a node that writes into a source runs
+   where these bytes are; a node that reads weights runs where these are, unless a faster device asks for a copy of
+   them (``Device.offload_op``); inputs are assigned to the last stream.
+2. Their neighbours, forwards and backwards, streams of higher priority first; the last stream (usually the CPU) only
+   gets nodes that no other stream can compute.
+3. Nodes move to a stream of higher priority that can access the same memory; each remaining node runs where most of
    its sources are.
-4. The rest: a leaf lies where it is read first, and a view where its root lies.
+4. All others: a leaf is assigned to the stream that reads it first, and a view to that of its root.
 
 Cutting the graph into splits, ggml's fifth pass, is in :mod:`.split`.
 """
@@ -28,26 +28,26 @@ from ggplug.tensor import Operation, Tensor
 from ggplug.types import BufferUsage, TensorFlag
 
 Policy = Callable[[Tensor, Sequence[Backend]], Backend | None]
-"""``policy(node, streams)``: one of the streams that can compute a node, or None for no opinion.
+"""``policy(node, streams)`` returns one of these streams, which can compute the node, or None to leave the decision.
 
-Asked when a graph with a new structure is split; the answer must depend on the structure only.
+Called when a graph with a new structure is split; the result must depend on the structure only.
 """
 
 _INPUT = int(TensorFlag.INPUT)
 
 
 class Reason(enum.Enum):
-    """Why a tensor is where it is.  ``{}`` stands for the tensor that was decisive."""
+    """Why a tensor is assigned to its stream; ``{}`` is replaced by the decisive tensor."""
 
     PINNED = "pinned"
-    POLICY = "a placement policy wants it"
-    WRITES = "it writes into {}, which lives there"
-    PLACED = "its own bytes live there"
-    INPUT = "inputs lie with the last stream"
-    WEIGHT = "its weight {} lives there"
-    OFFLOADED = "worth copying its weight {} over"
+    POLICY = "a placement policy chose it"
+    WRITES = "it writes into {}, which lies there"
+    PLACED = "it is persistent and lies there"
+    INPUT = "inputs are assigned to the last stream"
+    WEIGHT = "its weight {} lies there"
+    OFFLOADED = "the device asks for a copy of its weight {}"
     FOLLOWS = "its neighbour {} runs there"
-    UPGRADED = "of higher priority, and works in the memory of its sources"
+    UPGRADED = "it has a higher priority, and can access the memory of its sources"
     SOURCES = "most of its sources are there"
     READ = "{} reads it there"
     VIEW = "a view of {}"
@@ -58,7 +58,7 @@ class Reason(enum.Enum):
 class Assignment:
     """By position in ``graph.tensors``: number of the stream, the reason, and the position of the decisive tensor.
 
-    A persistent leaf belongs to the first stream that can work where it lies, or to none: -1.
+    A persistent leaf is assigned to the first stream that can access its memory, or to none: -1.
     """
 
     streams: list[int]
@@ -77,8 +77,8 @@ def assign(
 ) -> Assignment:
     """Assigns every tensor of a graph to a stream.
 
-    ``pins``: position -> stream number.  Raises PlacementError, with each device's reason, if there is no stream for
-    a node or a pin cannot be honoured.
+    ``pins``: position -> stream number.  Raises PlacementError, with each device's reason, if no stream can compute
+    a node, or the stream of a pin cannot.
     """
     passes = _Passes(graph, streams, hazards or Hazards(graph), pins or {}, policy, op_offload)
     passes.place_by_reason()
@@ -108,16 +108,16 @@ class _Passes:
         self.offload = offload
         self.last = len(streams) - 1
         self.kinds = kinds(graph)
-        # Per stream and kind of node; these questions are asked thousands of times.
+        # By stream and kind of node: the answers are needed thousands of times.
         self.able: list[dict[int, bool]] = [{} for _ in range(len(streams))]
         self.nodes = list(self.kinds)
         count = len(self.tensors)
         self.at = [-1] * count
         self.reasons: list[Reason | None] = [None] * count
         self.subjects = [-1] * count
-        # Roots without a place that are written into: where they may lie so that their writers can run.
+        # For roots without a place that are written into: the streams in whose memory their writers can run.
         self.homes: dict[int, set[int]] = {}
-        # Nodes that wait for their root's place.
+        # Nodes that are assigned when their root is.
         self.writers: set[int] = set()
         for root in hazards.written:
             if self.tensors[root].buffer_type is None:
@@ -133,13 +133,13 @@ class _Passes:
         return known
 
     def can(self, stream: int, position: int) -> bool:
-        """Whether the stream may take a node that writes into nothing."""
+        """Whether the stream can compute a node that does not write into a source."""
         if position in self.homes and stream not in self.homes[position]:
             return False
         return self.supports(stream, position)
 
     def memory(self, position: int) -> BufferType | None:
-        """Where a tensor lies, as far as that is decided."""
+        """The memory of a tensor, or None if it is not decided yet."""
         root = self.graph.roots[position]
         placed = self.tensors[root].buffer_type
         if placed is not None:
@@ -147,7 +147,7 @@ class _Passes:
         return None if self.at[root] < 0 else self.streams.buffer_types[self.at[root]]
 
     def reaches(self, stream: int, position: int) -> bool:
-        """Whether the stream can work where a tensor lies; no if that is not decided."""
+        """Whether the stream can access the memory of a tensor; false if that is not decided yet."""
         memory = self.memory(position)
         return memory is not None and self.streams.works_in(stream, memory)
 
@@ -165,7 +165,7 @@ class _Passes:
         return [self.graph.roots[sources[i]] for i in op.writes if sources[i] >= 0]
 
     def _homes(self, root: int, writers: list[int]) -> set[int]:
-        """Streams in whose memory a root may lie so that each of its writers has a stream that can work there."""
+        """Streams in whose memory a root may lie: for each of its writers there is a stream that can access it."""
         homes = set()
         for stream, memory in enumerate(self.streams.buffer_types):
             if self.tensors[root].op is not None and not self.supports(stream, root):
@@ -181,7 +181,7 @@ class _Passes:
                 homes.add(stream)
         if not homes:
             raise PlacementError(
-                f"there is no memory in which {self.tensors[root]!r} could be made and then written into by "
+                f"there is no memory in which devices can compute {self.tensors[root]!r} and then write into it by "
                 f"{self.tensors[writers[0]]!r}: {self._why(writers[0])}",
                 tensor=self.tensors[root],
                 op=self.tensors[writers[0]].op,
@@ -210,7 +210,7 @@ class _Passes:
         tensor, name = self.tensors[position], self.streams[stream].name
         if tensor.is_view and position not in self.kinds:
             raise PlacementError(
-                f"{tensor!r} is a view and lies where its root lies: pin {tensor.root!r}, or the node that reads it",
+                f"{tensor!r} is a view and cannot be pinned: pin its root {tensor.root!r}, or the node that reads it",
                 tensor=tensor,
             )
         if tensor.op is not None and not self.supports(stream, position):
@@ -229,10 +229,12 @@ class _Passes:
             )
         placed = tensor.buffer_type
         if placed is not None and not self.streams.works_in(stream, placed):
-            raise PlacementError(f"{tensor!r} is pinned to {name}, but has a place in {placed.name}", tensor=tensor)
+            raise PlacementError(
+                f"{tensor!r} is pinned to {name}, but already has a place in {placed.name}", tensor=tensor
+            )
         if self.written(position) and not all(self._may_write(stream, root) for root in self.written(position)):
             raise PlacementError(
-                f"{tensor!r} is pinned to {name}, which cannot work where the bytes that it writes live: "
+                f"{tensor!r} is pinned to {name}, which cannot access the bytes that the node writes: "
                 f"{self._places(position)}",
                 tensor=tensor,
                 op=tensor.op,
@@ -247,7 +249,7 @@ class _Passes:
         return any(self.streams.works_in(stream, self.streams.buffer_types[home]) for home in self.homes[root])
 
     def _ask(self, position: int) -> bool:
-        """Asks the policies about a node."""
+        """Assigns a node as the policies decide."""
         able = [s for s in range(len(self.streams)) if self._allowed(s, position)]
         node = self.tensors[position]
         if self.policy is not None:
@@ -256,7 +258,8 @@ class _Passes:
             if wanted is not None:
                 if wanted not in backends:
                     raise PlacementError(
-                        f"the policy wants {wanted!r} for {node!r}, not one of {', '.join(b.name for b in backends)}",
+                        f"the policy chose {wanted!r} for {node!r}; it must choose one of "
+                        f"{', '.join(b.name for b in backends)}",
                         tensor=node,
                         got=wanted,
                     )
@@ -269,7 +272,7 @@ class _Passes:
         return True
 
     def _settle(self, position: int, stream: int) -> None:
-        """Takes a policy's answer over; what the node writes into has to lie where it can."""
+        """Assigns a node to the stream that a policy chose, and what it writes into to memory of that stream."""
         self.put(position, stream, Reason.POLICY)
         for root in self.written(position):
             if root in self.homes:
@@ -285,7 +288,7 @@ class _Passes:
         return all(self._may_write(stream, root) for root in self.written(position))
 
     def _by_bytes(self, position: int) -> None:
-        """Assigns a node to where its own bytes, those that it writes, or its weights live."""
+        """Assigns a node to the memory of its result, of the bytes that it writes, or of its weights."""
         tensor = self.tensors[position]
         assert tensor.op is not None
         if tensor.op.writes:
@@ -300,7 +303,7 @@ class _Passes:
                     self.put(position, stream, Reason.PLACED)
                     return
             raise PlacementError(
-                f"{tensor!r} has a place in {tensor.buffer_type.name}, where no device can compute it: "
+                f"{tensor!r} has a place in {tensor.buffer_type.name}, and no device can compute it there: "
                 f"{self._why(position, tensor.buffer_type)}",
                 tensor=tensor,
                 op=tensor.op,
@@ -342,7 +345,7 @@ class _Passes:
                 self._grow(direction, skipped)
 
     def _grow(self, nodes: Sequence[int], skipped: int) -> None:
-        """Carries streams on from node to node; the ``skipped`` one is not carried, and stops the others."""
+        """Assigns nodes to the stream of the node before; the stream ``skipped`` is not passed on and ends others."""
         current, neighbour = -1, -1
         for position in nodes:
             stream = self.at[position]
@@ -403,8 +406,8 @@ class _Passes:
                 self._to_first(position)
             elif self.tensors[position].op.writes and not self._reaches_written(position):  # type: ignore[union-attr]
                 raise PlacementError(
-                    f"{self.tensors[position]!r} shall run on {self.streams[self.at[position]].name}, which "
-                    f"cannot work where the bytes that it writes live: {self._places(position)}",
+                    f"{self.tensors[position]!r} is assigned to {self.streams[self.at[position]].name}, which "
+                    f"cannot access the bytes that the node writes: {self._places(position)}",
                     tensor=self.tensors[position],
                     op=self.tensors[position].op,
                 )
@@ -421,7 +424,7 @@ class _Passes:
                 self.put(position, stream, Reason.VIEW, root)
 
     def _reaches_written(self, position: int) -> bool:
-        """Whether a node that was pinned, or decided by a policy, can work where the bytes are that it writes."""
+        """Whether the stream of a pinned node, or of a policy's choice, can access the bytes that the node writes."""
         stream = self.at[position]
         for root in self.written(position):
             if self.memory(root) is None:
@@ -442,7 +445,7 @@ class _Passes:
             self.put(root, stream, Reason.READ, reader)
 
     def _place_writer(self, position: int) -> None:
-        """A node whose written bytes have no place of their own runs where the scheduler puts them."""
+        """Assigns a node that writes into intermediates to a stream that can access their memory."""
         targets = self.written(position)
         for root in targets:
             if self.at[root] < 0 and self.tensors[root].buffer_type is None:
@@ -459,8 +462,8 @@ class _Passes:
         tensor = self.tensors[position]
         memories = [memory for memory in map(self.memory, roots) if memory is not None]
         raise PlacementError(
-            f"{tensor!r} writes into {self._places(position)}, and no device can do that there (a copy is never "
-            f"written instead): {self._why(position, *memories)}",
+            f"{tensor!r} writes into {self._places(position)}, and no device can do that there (the scheduler does not "
+            f"write into copies): {self._why(position, *memories)}",
             tensor=tensor,
             op=tensor.op,
             reasons=self._reasons(position, *memories),
@@ -479,21 +482,21 @@ class _Passes:
             reasons=self._reasons(position),
         )
 
-    # -- what to say -------------------------------------------------------------------------------
+    # -- error messages -------------------------------------------------------------------------------
 
     def _reasons(self, position: int, *memories: BufferType) -> dict[str, str]:
-        """Per stream why it cannot compute a node, or cannot do so in these memories."""
+        """For each stream, why it cannot compute a node, or not in these memories."""
         reasons = {}
         for stream, backend in enumerate(self.streams):
             reason = self.streams.reason(stream, self.tensors[position])
             if not reason:
                 out = [memory.name for memory in memories if not self.streams.works_in(stream, memory)]
                 if out:
-                    reason = f"cannot work in {', '.join(out)} memory"
+                    reason = f"cannot access {', '.join(out)} memory"
                 elif position in self.homes and stream not in self.homes[position]:
-                    reason = "its result could not be written into there"
+                    reason = "the nodes that write into its result cannot run there"
                 else:
-                    reason = "its own memory is out of reach of those that write there"
+                    reason = "the nodes that write into its result cannot access its memory"
             reasons[backend.name] = reason
         return reasons
 
@@ -510,7 +513,7 @@ class _Passes:
 
 
 def _decisive(op: Operation) -> tuple[int, ...]:
-    """The sources whose place decides about an op: optional ones (masks, frequency factors) are too small to count."""
+    """The sources whose memory decides where an op runs; optional ones (masks, frequency factors) are too small."""
     found = _DECISIVE.get(type(op))
     if found is None:
         found = _DECISIVE[type(op)] = tuple(i for i, name in enumerate(op.sources) if name not in op.optional)

@@ -3,7 +3,7 @@
 Everything per node happens when a schedule is first executed.  For an equal graph, or after tensors were placed anew,
 the parts are taken over and the plans rebound: a few calls for each split.
 
-A binding is made as a whole.  While it is made there is none, so an error or Ctrl-C leaves nothing that mixes two
+A binding is made as a whole.  While it is made there is none, so where that breaks off nothing is left that mixes two
 graphs: whoever computes next binds all plans anew.
 """
 

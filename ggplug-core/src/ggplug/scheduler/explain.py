@@ -1,4 +1,4 @@
-"""Why each node runs where it does, and what is copied where: for people and for programs."""
+"""Explanations: why each node runs on its device, and which tensors are copied, as text and as data."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ggplug.tensor import Tensor
 class Row:
     """One node: ``number`` in the order of computation, and why it runs on ``device``.
 
-    ``reason``: the name of the :class:`~ggplug.scheduler.assign.Reason`; ``text`` spells it out.  ``ne`` innermost
-    first. Views compute nothing; their device is that of their root, and they belong to no split (-1) and no group
-    (-1).  ``inner``: whether the result is inside of its group, and takes no memory.
+    ``reason``: the name of the :class:`~ggplug.scheduler.assign.Reason`; ``text``: the reason in words.  ``ne``:
+    innermost first.  Views compute nothing; their device is that of their root, and they belong to no split (-1) and no
+    group (-1).  ``inner``: whether the result is an inner one of its group, and takes no memory.
     """
 
     number: int
@@ -40,7 +40,7 @@ class Row:
 class GroupRow:
     """Nodes that one kernel of ``device`` computes: their numbers in the order of computation, mostly one.
 
-    ``kernel``: what the device calls it.
+    ``kernel``: its name, by the device.
     """
 
     number: int
@@ -51,7 +51,7 @@ class GroupRow:
 
 @dataclass(frozen=True)
 class MissedRow:
-    """Nodes that looked like the group ``pattern`` and are none: their numbers, and why not."""
+    """Nodes that matched ``pattern`` but are no group: their numbers, and the reason."""
 
     nodes: tuple[int, ...]
     pattern: str
@@ -62,8 +62,8 @@ class MissedRow:
 class CopyRow:
     """A tensor that is copied before a split begins.
 
-    ``source``: the memory that it lies in; ``target``: the stream that needs it.  ``unpacked``: whether it lies in a
-    layout of the memory's own, so that the host puts its bytes back in order for each computation.
+    ``source``: its memory; ``target``: the stream that needs it.  ``unpacked``: whether its memory has a layout of its
+    own, so that the host converts its bytes for each computation.
     """
 
     split: int
@@ -76,7 +76,7 @@ class CopyRow:
 
 @dataclass(frozen=True)
 class PackedRow:
-    """A tensor that lies in a layout of its ``memory``'s own: bytes of the tensor, and those that it takes there."""
+    """A tensor in ``memory`` with a layout of its own: bytes of the tensor, and those that it takes there."""
 
     name: str
     type: str
@@ -100,11 +100,11 @@ class SplitRow:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the scheduler does with a graph: ``rows`` for nodes, ``splits``, ``copies``.  Printing it gives tables.
+    """The scheduler's decisions about a graph: ``rows`` for nodes, ``splits``, ``copies``.  Printing it gives tables.
 
-    ``groups``: what is computed together, each at the place of its last node; ``missed``: what looked like a group.
-    ``packed``: the tensors that lie in a layout of their memory's own, such as packed weights.
-    ``memory``: bytes for intermediates by stream; streams with the same memory show it each.
+    ``groups``: nodes that are computed together, at the place of the last; ``missed``: matches that are no group.
+    ``packed``: the tensors in memory with a layout of its own, such as packed weights.
+    ``memory``: bytes for intermediates by stream; memory of several streams is listed for each.
     """
 
     rows: tuple[Row, ...]
@@ -192,7 +192,7 @@ def _numbers(nodes: tuple[int, ...]) -> str:
 
 
 def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict[str, int]) -> Explanation:
-    """Puts a schedule into words."""
+    """The explanation of a schedule."""
     assignment, cut = schedule.assignment, schedule.cut
     split_of = {position: split.number for split in cut.splits for position in split.nodes}
     groups = _group_rows(graph, streams, schedule)
@@ -261,7 +261,7 @@ def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict
 
 
 def _group_rows(graph: Graph, streams: Streams, schedule: Schedule) -> tuple[GroupRow, ...]:
-    """What is computed together, in order; views and nodes without elements are in no group."""
+    """The groups in order; views and nodes without elements are in no group."""
     found: list[GroupRow] = []
     inner, order = schedule.groups.inner, schedule.cut.order
     number_of = {position: number for number, position in enumerate(order)}
@@ -276,7 +276,7 @@ def _group_rows(graph: Graph, streams: Streams, schedule: Schedule) -> tuple[Gro
 
 
 def kernel_name(kernel: object) -> str:
-    """What a device calls a kernel: its ``name``, or that of its function or class."""
+    """The name of a kernel: its attribute ``name``, or the name of its function or class."""
     return str(getattr(kernel, "name", None) or getattr(kernel, "__name__", type(kernel).__name__))
 
 

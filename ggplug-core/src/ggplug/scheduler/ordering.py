@@ -1,8 +1,8 @@
-"""Keeping streams that run on by themselves in order.
+"""Keeps the order of accesses by asynchronous streams.
 
-Each stream does its work in the order in which it was given.  What several streams touch is ordered here, buffer by
-buffer: a stream that reads waits for the writers, one that writes for readers and writers.  A stream that has done its
-work when it returns leaves no mark, so with such streams only nothing is ever waited for.
+Each stream does its work in the order of submission.  This module orders accesses of several streams to one buffer: a
+stream that reads waits for the streams that write, and one that writes waits for all others.  A stream whose work is
+done when its call returns records no event, so synchronous streams never wait.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from ggplug.backend import Backend, Event
 
 
 class Ordering:
-    """Marks of the work that may still be under way, by what it touches (buffers, or any other objects).
+    """Events after the work that may still be under way, by the objects (buffers or others) that it accesses.
 
-    Newer marks of a stream replace its older ones: a stream's work is done in order.
+    A newer event of a stream replaces its older one, because a stream's work is done in order.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Ordering:
         self._readers: dict[Any, dict[Backend, Event]] = {}
 
     def wait(self, stream: Backend, reads: Collection[Any], writes: Collection[Any]) -> None:
-        """Makes a stream wait for all others whose work conflicts with what it is going to do."""
+        """Makes a stream wait for the work of others that conflicts with these reads and writes."""
         events: dict[Event, None] = {}
         for touched in reads:
             self._collect(self._writers, touched, stream, events)
@@ -46,19 +46,19 @@ class Ordering:
                 events[event] = None
 
     def writers(self, touched: Any) -> list[Backend]:
-        """Streams that may still be writing there."""
+        """Streams that may still write these objects."""
         return list(self._writers.get(touched, ()))
 
     def note(self, stream: Backend, event: Event | None, reads: Collection[Any], writes: Collection[Any]) -> None:
-        """Remembers what a stream was given to do.
+        """Records work that was submitted to a stream, after :meth:`wait` for it.
 
-        ``event``: recorded after it; None if the work is done already.  The stream has to have waited for the others.
+        ``event``: recorded after the work; None if the work is done already.
         """
         for touched in reads:
             if event is not None:
                 self._readers.setdefault(touched, {})[stream] = event
         for touched in writes:
-            # What waits for this write waits for all before it.
+            # A stream that waits for this write also waits for all earlier accesses.
             self._readers.pop(touched, None)
             if event is None:
                 self._writers.pop(touched, None)
@@ -66,7 +66,7 @@ class Ordering:
                 self._writers[touched] = {stream: event}
 
     def clear(self) -> None:
-        """Forgets everything: all streams were waited for."""
+        """Removes all events, after all streams were waited for."""
         self._writers.clear()
         self._readers.clear()
 

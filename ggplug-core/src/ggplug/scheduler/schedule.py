@@ -1,6 +1,6 @@
-"""A schedule: everything that can be decided about a graph from its structure alone.
+"""Schedules: all decisions about a graph that depend on its structure only.
 
-Equal graphs share it.  It holds no tensor and no byte; :mod:`.execution` binds it to both.
+Equal graphs share a schedule.  It holds no tensors and no memory; :mod:`.execution` binds it to both.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ggplug.types import TensorFlag
 
 @dataclass(frozen=True)
 class Version:
-    """Places by position in the whole graph, and those of the copies, for one of several computations under way.
+    """Places by position in the whole graph, and those of the copies, for one of several pipelined computations.
 
-    Versions differ in the places of leafs and copies; intermediates are the same bytes, which streams use in order.
+    Versions have different places for leafs and copies; their intermediates use the same bytes, in order.
     """
 
     slots: npt.NDArray[np.int64]
@@ -61,9 +61,9 @@ def make_schedule(
     op_offload: bool = True,
     groups: bool = True,
 ) -> Schedule:
-    """Assigns, cuts, groups and lays a graph out.  ``pins``: position -> stream number.
+    """Assigns a graph's nodes, cuts splits, forms groups, and lays out memory.  ``pins``: position -> stream number.
 
-    ``groups``: whether devices are asked for groups of nodes.  Raises PlacementError, OutOfMemoryError (a tensor is
+    ``groups``: whether devices may form groups of nodes.  Raises PlacementError, OutOfMemoryError (a tensor is
     larger than its memory's largest buffer), and GraphError for groups that break a rule.
     """
     hazards = Hazards(graph)
@@ -78,15 +78,15 @@ def make_schedule(
 
 def _groups(graph: Graph, streams: Streams, found: Cut) -> Groups:
     """The groups that the devices form of their splits."""
-    asked = [split for split in found.splits if forms_groups(streams[split.stream].device)]
-    if not asked:
+    splits = [split for split in found.splits if forms_groups(streams[split.stream].device)]
+    if not splits:
         return UNGROUPED
     leaving = _leaving(graph, found)
     members: list[tuple[int, ...]] = []
     inner: set[int] = set()
     inplace: dict[int, tuple[int, ...]] = {}
     missed: list[Missed] = []
-    for split in asked:
+    for split in splits:
         part = split.part(graph)
         whole = part.positions
         assert whole is not None
@@ -100,7 +100,7 @@ def _groups(graph: Graph, streams: Streams, found: Cut) -> Groups:
 
 
 def _leaving(graph: Graph, found: Cut) -> set[int]:
-    """Positions of the roots whose bytes are needed outside of the split that computes them, or in the end."""
+    """Positions of the roots that other splits, or the caller, need."""
     roots, sources = graph.roots, graph.sources
     leaving = {roots[p] for p, tensor in enumerate(graph.tensors) if tensor.flags & int(TensorFlag.OUTPUT)}
     leaving.update(roots[copy.position] for copy in found.copies)
@@ -118,9 +118,9 @@ def _leaving(graph: Graph, found: Cut) -> set[int]:
 def _requests(
     graph: Graph, streams: Streams, assignment: Assignment, found: Cut, groups: Groups, n_copies: int
 ) -> tuple[list[Request], list[int]]:
-    """Bytes beyond those of the tensors: copies first, one version after the other, then further versions of leafs.
+    """Requests for bytes that are not a tensor's: copies, version by version, then further versions of leafs.
 
-    Also answers the positions of these leafs.
+    Also returns the positions of these leafs.
     """
     end = len(found.order)
     read_until = _read_until(graph, found, groups)
@@ -144,7 +144,7 @@ def _requests(
 
 
 def _read_until(graph: Graph, found: Cut, groups: Groups) -> list[int]:
-    """For each copy the number of the last node that reads it; a group reads until its last node."""
+    """For each copy, the number of the last node that reads it; a group reads until its last node."""
     until = [copy.last for copy in found.copies]
     if groups:
         number_of = {position: number for number, position in enumerate(found.order)}

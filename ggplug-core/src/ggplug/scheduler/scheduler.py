@@ -30,26 +30,26 @@ _usage = attrgetter("buffer._usage._value_")
 
 
 class Scheduler:
-    """Computes graphs on several streams: decides where each node runs, copies between streams, and manages memory.
+    """Computes graphs on several streams: assigns nodes to streams, copies between streams, and manages memory.
 
-    ``backends``: streams in order of priority; the last one gets inputs and what no other can compute, so it should
-    be able to compute everything.  A device in their place gets a stream that the scheduler frees in the end; other
-    streams belong to the caller.
+    ``backends``: streams in order of priority.  The last one gets inputs and nodes that no other can compute, so it
+    should support every op.  For a device, the scheduler makes a stream and frees it in the end; streams belong to the
+    caller.
 
     ``buffer_types``: for each stream the memory for its results, by default its device's.  ``n_copies``: how many
     computations may be under way at the same time (pipeline parallelism, ggml's GGML_SCHED_MAX_COPIES).
-    ``op_offload``: whether an op is computed by a stream of higher priority, over a copy of its weights, if that
-    device asks for it.  ``policy``: decides where nodes run, before the scheduler does.  ``cache_size``: structures of
-    graphs that are remembered.  ``reuse=False`` gives each intermediate bytes of its own, so that all can be read.
-    ``poison``: fills what must not be read with NaNs, with ``"nodes"`` or True between nodes, which are then computed
-    one by one, with ``"groups"`` between the groups that devices form (default: what ``GGPLUG_POISON`` says).
-    ``groups=False``: devices compute node by node, and form no groups.
+    ``op_offload``: whether a stream of higher priority computes an op with a copy of its weights, if its device asks
+    for it.  ``policy``: decides where nodes run, before the scheduler does.  ``cache_size``: number of graph structures
+    whose schedules are kept.  ``reuse=False`` gives each intermediate bytes of its own, so that all can be read.
+    ``poison``: fills bytes that must not be read with NaN, for ``"nodes"`` or True after each node, for ``"groups"``
+    after each group (default: the variable ``GGPLUG_POISON``).
+    ``groups=False``: devices form no groups and compute node by node.
 
-    Graphs are not changed, and equal graphs share everything: a graph that was seen before, or an equal new one,
-    costs a few calls for each split.
+    Graphs are not changed.  Equal graphs share a schedule: computing a graph again, or an equal new one, costs a few
+    calls for each split.
 
-    Used by one thread at a time: while a thread is in one of the methods, another thread gets BusyError, and so does a
-    call from within, by an eval callback or an observer of splits.
+    For one thread at a time: while a thread is in one of the methods, calls of another thread raise BusyError, and so
+    do calls from within, by an eval callback or an observer of splits.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class Scheduler:
     ) -> None:
         if isinstance(backends, (str, Device, Backend)) or not isinstance(backends, Sequence):
             raise ParameterError(
-                f"a scheduler takes a list of devices and streams, got {backends!r}",
+                f"backends must be a list of devices and streams, got {backends!r}",
                 got=backends,
-                remedy="put it into a list; gg.device(name) finds a device",
+                remedy="pass a list; gg.device(name) finds a device by its name",
             )
         if not backends:
             raise ParameterError("a scheduler needs at least one stream")
@@ -80,18 +80,20 @@ class Scheduler:
         self._owned: list[Backend] = []
         self.backends: tuple[Backend, ...] = tuple(self._stream(each) for each in backends)
         if len(set(self.backends)) != len(self.backends):
-            raise ParameterError("a stream was given twice")
+            raise ParameterError("backends has the same stream twice", got=backends)
         self.buffer_types: tuple[BufferType, ...] = tuple(
             buffer_types if buffer_types is not None else (b.device.buffer_type for b in self.backends)
         )
         for backend, kind in zip(self.backends, self.buffer_types, strict=True):
             if not backend.device.supports_buffer_type(kind):
                 raise ParameterError(
-                    f"{backend.name} cannot work in {kind.name} memory", device=backend.device, got=kind
+                    f"{backend.name} cannot access {kind.name} memory", device=backend.device, got=kind
                 )
             if kind.has_own_layout:
                 raise ParameterError(
-                    f"results cannot lie in {kind.name}, which has a layout of its own", device=backend.device, got=kind
+                    f"{kind.name} is not for results, because it has a layout of its own",
+                    device=backend.device,
+                    got=kind,
                 )
         self.n_copies = n_copies
         self.op_offload = op_offload
@@ -102,7 +104,7 @@ class Scheduler:
         self._asynchronous = tuple(filter(is_asynchronous, self.backends))
         self._streams = Streams(self.backends, self.buffer_types)
         self._movers = tuple(self._mover(backend) for backend in self.backends)
-        # A stream that was made from a device is owned, and one of ``backends`` as well.
+        # A stream that the scheduler made for a device is owned, and in ``backends`` as well.
         self._all_streams = tuple(dict.fromkeys((*self.backends, *self._owned)))
         self._allocator = GraphAllocator(self.buffer_types, reuse=reuse)
         self._ordering = Ordering()
@@ -114,24 +116,24 @@ class Scheduler:
         self._found: tuple[Graph, int, int, Execution] | None = None
         self._entered_by = 0
         self._unsettled = False
-        """Whether a computation, or waiting for it, broke off, and not all streams were waited for since."""
+        """Whether a computation, or waiting for it, was interrupted, and not all streams were waited for since."""
         self.freed = False
 
     def _check_open(self) -> None:
         if self.freed:
             raise FreedError(f"{self!r} was freed", thing=self, remedy="make a new one")
 
-    def _stream(self, given: Backend | Device) -> Backend:
-        if isinstance(given, Backend):
-            return given
-        if not isinstance(given, Device):
-            remedy = f"gg.device({given!r})" if isinstance(given, str) else None
-            raise ParameterError(f"{given!r} is neither a stream nor a device", got=type(given), remedy=remedy)
-        self._owned.append(given.init())
+    def _stream(self, backend: Backend | Device) -> Backend:
+        if isinstance(backend, Backend):
+            return backend
+        if not isinstance(backend, Device):
+            remedy = f"gg.device({backend!r})" if isinstance(backend, str) else None
+            raise ParameterError(f"{backend!r} is neither a stream nor a device", got=type(backend), remedy=remedy)
+        self._owned.append(backend.init())
         return self._owned[-1]
 
     def _mover(self, backend: Backend) -> Backend:
-        """The stream that copies to a stream's memory: with several versions one of its own, so that copies for the
+        """The stream that copies to a stream's memory: with several versions a separate one, so that copies for the
         next computation can be made while this one runs."""
         able = backend.device.capabilities
         if self.n_copies == 1 or not (able.asynchronous and able.events):
@@ -143,10 +145,10 @@ class Scheduler:
 
     @alone
     def pin(self, tensor: Tensor, backend: Backend | None) -> None:
-        """Decides where a node is computed, or an input lies (ggml_backend_sched_set_tensor_backend).
+        """Pins a node, or an input, to a stream (ggml_backend_sched_set_tensor_backend).
 
-        ``None`` takes the decision back; :meth:`reset` takes all back.  Whether it can be honoured is found out when
-        the graph is split.  Raises ParameterError if the stream is none of this scheduler's.
+        ``None`` removes the pin; :meth:`reset` removes all.  If the stream cannot compute the node, splitting the
+        graph raises PlacementError.  Raises ParameterError if the stream is none of this scheduler's.
         """
         if backend is None:
             self._pins.pop(tensor, None)
@@ -156,9 +158,9 @@ class Scheduler:
 
     @alone
     def reset(self) -> None:
-        """Takes all pins back and lets the last graph go (ggml_backend_sched_reset).
+        """Removes all pins and the reference to the last graph (ggml_backend_sched_reset).
 
-        What is known about the structures of graphs is kept: it does not depend on either.
+        The schedules of graphs are kept, which depend on neither.
         """
         self._synchronize()
         self._pins.clear()
@@ -175,7 +177,7 @@ class Scheduler:
 
     @alone
     def explain(self, graph: Graph) -> Explanation:
-        """Per node the device and the reason, and all splits and copies, exactly as they will be executed.
+        """The device and the reason for each node, and all splits and copies, exactly as they will be executed.
 
         Needs no memory on any device.  Raises PlacementError.
         """
@@ -189,9 +191,9 @@ class Scheduler:
 
     @alone
     def backend_of(self, tensor: Tensor, graph: Graph) -> Backend | None:
-        """The stream that computes a node of a graph, or keeps a leaf (ggml_backend_sched_get_tensor_backend).
+        """The stream that computes a node of a graph, or stores a leaf (ggml_backend_sched_get_tensor_backend).
 
-        None for a persistent leaf that no stream can work on in its place.
+        None for a persistent leaf in memory that no stream can access.
         """
         return self._backend_of(tensor, graph)
 
@@ -210,10 +212,10 @@ class Scheduler:
         try:
             return self.backends.index(backend)
         except ValueError:
-            raise ParameterError(f"{backend!r} is no stream of this scheduler", got=backend) from None
+            raise ParameterError(f"{backend!r} is not a stream of {self!r}", got=backend) from None
 
     def _find(self, graph: Graph) -> Execution:
-        """The execution of a graph's structure; makes it when it is seen for the first time.  Raises FreedError."""
+        """The execution for a graph's structure, made when the structure is new.  Raises FreedError."""
         if self._found is not None:
             known, found_at, hooks, execution = self._found
             if known is graph and found_at == graph.revision.now and hooks == HOOKS.epoch:
@@ -235,7 +237,7 @@ class Scheduler:
         return found
 
     def _look_up(self, graph: Graph) -> tuple[Any, Execution | None]:
-        """What a graph's schedule is kept by, and the execution that is known."""
+        """The key of a graph's schedule, and its execution or None."""
         signature = graph.signature()
         pins: tuple[tuple[int, int], ...] = ()
         if self._pins:
@@ -275,16 +277,16 @@ class Scheduler:
 
     @alone
     def reserve(self, graph: Graph) -> None:
-        """Allocates what a graph needs (ggml_backend_sched_reserve); smaller ones then allocate nothing.
+        """Allocates memory for a graph (ggml_backend_sched_reserve); smaller graphs then allocate nothing.
 
-        Results of earlier graphs are gone if memory has to grow.  Raises OutOfMemoryError.
+        Results of earlier graphs are lost if memory must grow.  Raises OutOfMemoryError.
         """
         self._synchronize()
         self._allocator.ensure(self._find(graph).schedule.layout)
 
     @alone
     def reserve_size(self, graph: Graph) -> list[int]:
-        """By stream the bytes that :meth:`reserve` would make sure of (ggml_backend_sched_reserve_size)."""
+        """The bytes, by stream, that :meth:`reserve` would allocate in all (ggml_backend_sched_reserve_size)."""
         return self._allocator.sizes(self._find(graph).schedule.layout)
 
     def buffer_size(self, backend: Backend) -> int:
@@ -308,7 +310,7 @@ class Scheduler:
         if self._unsettled:
             self._settle()
         if execution is not self._current:
-            # Another structure uses the same bytes in another way.
+            # Graphs of other structures use the same bytes.
             self._synchronize()
             self._current = execution
         return execution
@@ -318,7 +320,7 @@ class Scheduler:
     def compute(self, graph: Graph) -> None:
         """Computes a graph and waits for it (ggml_backend_sched_graph_compute).
 
-        Raises as :meth:`compute_async`, and whatever went wrong on a device.
+        Raises as :meth:`compute_async`, and errors of devices.
         """
         start = time.perf_counter_ns()
         devices = self._compute(graph)
@@ -327,7 +329,7 @@ class Scheduler:
 
     @alone
     def _compute(self, graph: Graph) -> list[Device] | None:
-        """Computes and waits.  Returns the devices that took part, if a hook wants to know."""
+        """Computes and waits.  Returns the devices that took part, if a hook listens."""
         self._compute_async(graph)
         self._synchronize()
         if HOOKS.listeners("ggplug_graph_computed") is None:
@@ -336,14 +338,13 @@ class Scheduler:
 
     @alone
     def compute_async(self, graph: Graph) -> None:
-        """Gives a graph to the streams (ggml_backend_sched_graph_compute_async).
+        """Submits a graph to the streams (ggml_backend_sched_graph_compute_async).
 
-        Until :meth:`synchronize` persistent tensors that the graph reads must stay as they are; inputs that the
-        scheduler placed may be set again at any time: setting them waits for those that still read them.  Reading a
-        result waits, too.
+        Until :meth:`synchronize`, persistent tensors that the graph reads must not be changed.  Inputs that the
+        scheduler placed may be set at any time: setting them waits until they were read.  Reading a result waits too.
 
         Raises PlacementError, OutOfMemoryError, and TensorStateError if an input has no value: it lies in the
-        scheduler's memory and was not set since the graph was allocated or another one was computed.
+        scheduler's memory and was not set since the graph was allocated or another graph was computed.
         """
         self._compute_async(graph)
 
@@ -367,7 +368,7 @@ class Scheduler:
                     execution.run(bound, self._ordering)
                 readers: tuple[Event, ...] = ()
                 if self.n_copies > 1 and self._asynchronous:
-                    # The next version's inputs can be set while this one is under way.
+                    # The inputs of the next version can be set while this one is computed.
                     done = (split.planned.done for split in bound.splits)
                     readers = tuple(event for event in done if event is not None)
                 run.end(*self._asynchronous, progress=len(graph.nodes), readers=readers)
@@ -378,9 +379,11 @@ class Scheduler:
             finally:
                 run.fail(error)
             raise
+        finally:
+            run.thread = 0
 
     def _version(self, execution: Execution, graph: Graph) -> int:
-        """Which version computes: the one that the graph was allocated in, or the next if it has no inputs there."""
+        """The version to compute in: that in which the graph was allocated, or the next if it has no inputs there."""
         last = graph.run
         if last is not None:
             version, inputs = execution.version_of(last.allocation), last.allocation.unplaced
@@ -391,12 +394,12 @@ class Scheduler:
         if allocation.unplaced:
             position = allocation.unplaced[0]
             leaf = graph.tensors[position]
-            remedy = "call scheduler.allocate(graph) and set it before computing, or give it a place"
+            remedy = "call scheduler.allocate(graph) and set the tensor before computing, or make it persistent"
             if last is None:
                 what = "has no value"
             elif last.allocation.slots[position] == PERSISTENT:
-                what = "has no place any more: its context was freed, or the place taken away"
-                remedy = "allocate its context anew and set it"
+                what = "has no place any more: its context was freed, or its place was removed"
+                remedy = "allocate its context again and set it"
             else:
                 what = "lost its value to another computation"
             raise TensorStateError(f"{leaf!r} {what}", tensor=leaf, remedy=remedy)
@@ -408,7 +411,7 @@ class Scheduler:
         return execution.bind(graph, 0 if version is None else version)
 
     def _run_traced(self, graph: Graph, execution: Execution, bound: Bound) -> None:
-        """One split after the other, each waited for, telling the observers."""
+        """Computes one split after the other, waits for each, and calls the observers."""
         for split in bound.splits:
             execution.copy(split, self._ordering)
             self._synchronize()
@@ -429,9 +432,9 @@ class Scheduler:
 
     @alone
     def synchronize(self) -> None:
-        """Waits for all streams (ggml_backend_sched_synchronize); raises the first thing that went wrong on one.
+        """Waits for all streams (ggml_backend_sched_synchronize), then raises the first error of one.
 
-        All others are waited for nevertheless.  After an error the results of the last graph are undefined.
+        After an error the results of the last graph are undefined.
         """
         self._synchronize()
 
@@ -455,7 +458,7 @@ class Scheduler:
             raise failure
 
     def _settle(self) -> None:
-        """Waits for all streams after a failure, whose error is already on its way."""
+        """Waits for all streams after a failure, whose error is being raised."""
         for stream in self._all_streams:
             try:
                 stream.synchronize()
@@ -473,9 +476,9 @@ class Scheduler:
     def set_eval_callback(self, callback: EvalCallback | None) -> None:
         """Observes nodes while graphs are computed (ggml_backend_sched_set_eval_callback).
 
-        ``callback(tensor, True)`` tells whether it wants to see a node; ``callback(tensor, False)`` comes when the
-        node is computed and can be read, and tells whether to go on.  Only pieces between observed nodes are computed
-        at once.  None ends it.
+        ``callback(tensor, True)`` returns whether to observe a node.  ``callback(tensor, False)`` is called when an
+        observed node was computed and can be read, and returns whether to continue.  The nodes between two observed
+        ones are computed at once.  None removes the callback.
         """
         self._callback = callback
 
@@ -483,9 +486,9 @@ class Scheduler:
     def get_async(self, tensor: Tensor, graph: Graph, out: Bytes) -> Backend:
         """Fetches a result in the order of the stream that computes it, and returns that stream.
 
-        ``out``: a contiguous uint8 array of ``tensor.nbytes``; it can be read after ``synchronize()``, of the
-        scheduler or the stream.  Call it right after :meth:`compute_async`; other graphs may be given to the
-        scheduler before it is done.
+        ``out``: a contiguous uint8 array of ``tensor.nbytes``; it can be read after ``synchronize()`` of the
+        scheduler or the stream.  Call this right after :meth:`compute_async`; other graphs may be submitted
+        before it is done.
 
         Raises ShapeError, TypeMismatchError or BufferUseError if ``out`` is no such array; TensorStateError if this
         scheduler did not compute the tensor.
@@ -493,7 +496,7 @@ class Scheduler:
         check_target(out)
         if out.size != tensor.nbytes:
             raise ShapeError(
-                f"{tensor!r} has {tensor.nbytes} bytes, the target {out.size}",
+                f"out must have the {tensor.nbytes} bytes of {tensor!r}, got {out.size}",
                 tensor=tensor,
                 got=out.size,
                 wanted=tensor.nbytes,
@@ -519,9 +522,9 @@ class Scheduler:
 
     @alone
     def free(self) -> None:
-        """Waits, and gives plans, memory and the scheduler's own streams back.  Results cannot be read any more.
+        """Waits, and frees plans, memory and the scheduler's own streams.  Results cannot be read any more.
 
-        What is asked of it afterwards raises FreedError; freeing twice does nothing.
+        Later calls raise FreedError; freeing twice does nothing.
 
         Raises BufferUseError while zero-copy views of results exist; then nothing is freed.
         """

@@ -1,8 +1,8 @@
-"""Cutting an assigned graph into splits, and what each of them needs copied from elsewhere.
+"""Cuts an assigned graph into splits, and finds the tensors that are copied for each of them.
 
-A split is a run of nodes on one stream.  A source that lies where the stream cannot work is copied to it before the
-split begins: once for all its readers there, and for those of later splits as long as no node writes into the original
-in the meantime.  What is copied is the tensor that is read, so of a large cache only the bytes of the view.
+A split is a sequence of nodes on one stream.  A source in memory that the stream cannot access is copied to it before
+the split begins: once for all nodes that read it there, in later splits too, until a node writes into the original.
+Only the tensor that is read is copied: for a view of a large cache, the bytes of the view.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ggplug.types import BufferUsage
 class Copy:
     """A tensor that is copied to a stream's memory before split ``split`` begins.
 
-    ``position``: of the tensor.  ``nbytes``: what is copied, gaps included.  ``last``: number of the last node that
+    ``position``: that of the tensor.  ``nbytes``: copied bytes, gaps included.  ``last``: number of the last node that
     reads the copy.
     """
 
@@ -39,8 +39,7 @@ class Split:
     """Nodes ``first`` to ``end`` (exclusive) in the order of computation, on one stream.
 
     ``nodes``: positions of those that compute something, and of the views that they read.  ``copies``: numbers of the
-    copies that are made before it begins.  ``reads``: position of a source -> number of the copy that is read in its
-    stead.
+    copies that are made before it begins.  ``reads``: position of a source -> number of the copy that is read instead.
     """
 
     number: int
@@ -52,7 +51,7 @@ class Split:
     reads: dict[int, int] = field(default_factory=dict)
 
     def part(self, graph: Graph, nodes: Sequence[int] | None = None) -> Graph:
-        """The split as a graph over the tensors of the whole one, or these nodes of it."""
+        """The split, or some nodes of it, as a part of the whole graph."""
         tensors = graph.tensors
         chosen = [tensors[position] for position in (self.nodes if nodes is None else nodes)]
         apart = {tensors[position] for position in self.reads}
@@ -137,15 +136,15 @@ def _splits(graph: Graph, streams: Streams, assignment: Assignment, hazards: Haz
             for access in hazards.writes(number):
                 written.note(access, number)
     if splits:
-        # Views at the very beginning and end compute nothing; they only have to belong somewhere.
+        # Views at the beginning and end compute nothing, but must belong to a split.
         splits[0].first, splits[-1].end = 0, len(graph.order)
     return splits, copies
 
 
 def _begins_anew(graph: Graph, current: Split, away: Sequence[int]) -> bool:
-    """Whether a node that reads distant weights begins a split of its own.
+    """Whether a node whose weights must be copied begins a new split.
 
-    So the memory of weights that were copied for earlier nodes can be used again.
+    Then the memory of weights that were copied for earlier nodes can be reused.
     """
     if not current.copies:
         return False
@@ -157,12 +156,12 @@ def _begins_anew(graph: Graph, current: Split, away: Sequence[int]) -> bool:
 
 
 def _optimized(graph: Graph, streams: Streams, splits: Sequence[Split], optimizing: Sequence[bool]) -> list[int]:
-    """The order of all nodes after each stream has arranged those of its splits as it likes best."""
+    """The order of all nodes after each stream has optimized the order in its splits."""
     order: list[int] = []
     done: set[int] = set()
 
     def add(position: int) -> None:
-        # A view comes just before the first node that needs it.
+        # A view comes directly before the first node that needs it.
         for source in graph.sources[position]:
             if source >= 0 and source not in done and source in nodes and graph.tensors[source].op.is_view:  # type: ignore[union-attr]
                 add(source)
@@ -178,7 +177,7 @@ def _optimized(graph: Graph, streams: Streams, splits: Sequence[Split], optimizi
             arranged = [graph.index.get(node, -1) for node in answer.nodes]
             if sorted(arranged) != sorted(split.nodes):
                 name = streams[split.stream].name
-                raise GraphError(f"{name} optimized a part of a graph into one with other nodes", got=len(arranged))
+                raise GraphError(f"{name}: optimize() must return the same nodes in another order", got=len(arranged))
         for position in arranged:
             add(position)
         for position in graph.order[split.first : split.end]:

@@ -1,4 +1,4 @@
-"""What the streams of a scheduler can do: which ops, in which memory."""
+"""The ops and memories that the streams of a scheduler support."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Streams:
         return iter(self._streams)
 
     def index(self, stream: Backend) -> int:
-        """A stream's number.  Raises ValueError if it is none of these."""
+        """A stream's number.  Raises ValueError if it is not in the list."""
         return self._streams.index(stream)
 
     def names(self) -> list[str]:
-        """Their names; further streams of one device are numbered."""
+        """The names of the streams; the second and later streams of a device are numbered."""
         names: list[str] = []
         for backend in self._streams:
             known = sum(other.name == backend.name for other in self._streams[: len(names)])
@@ -41,7 +41,7 @@ class Streams:
         return names
 
     def works_in(self, stream: int, buffer_type: BufferType) -> bool:
-        """Whether the stream's kernels can work in that memory."""
+        """Whether the stream's kernels can access that memory."""
         known = self._works_in[stream]
         answer = known.get(buffer_type)
         if answer is None:
@@ -49,7 +49,7 @@ class Streams:
         return answer
 
     def supports(self, stream: int, node: Tensor) -> Support:
-        """Whether the stream computes a node, or why not."""
+        """Whether the stream supports a node, or why not."""
         device = self._streams[stream].device
         answer: Support = answer_of(device, node, device.supports_op)
         return answer
@@ -61,7 +61,7 @@ class Streams:
 
 
 def kinds(graph: Graph) -> dict[int, int]:
-    """By position of every node that computes something a number; nodes with equal signatures have the same one."""
+    """A number for every node that computes something, by position; nodes with equal signatures have the same one."""
     numbers: dict[Any, int] = {}
     tensors = graph.tensors
     return {

@@ -14,8 +14,8 @@ from ggplug.backend import Decline, Device
 from ggplug.errors import GGPlugError
 from ggplug.ops.base import Op
 from ggplug.sketches.layouts import Outlines
-from ggplug.sketches.sketch import EXTENTS, Sketch, maker, sketches
-from ggplug.sketches.trials import parameters_of
+from ggplug.sketches.sketch import EXTENTS, Sketch, maker
+from ggplug.sketches.table import sketches
 from ggplug.tensor import Tensor
 from ggplug.types import F32, I32, I64, TYPES, Type
 
@@ -62,7 +62,7 @@ def _alike(op: type[Op]) -> Iterator[Sketch]:
     counts = {len(op.sources), sum(name not in op.optional for name in op.sources)}
     for count in () if op.is_view else sorted(counts, reverse=True):
         for source in ("n r b c", "n r", "n", "n n"):
-            yield Sketch((source,) * count, parameters=lambda sizes: parameters_of(op)[0])
+            yield Sketch((source,) * count)
 
 
 def _exchanged(sketch: Sketch) -> Iterator[tuple[Type | None, tuple[Type, ...]]]:
@@ -70,7 +70,7 @@ def _exchanged(sketch: Sketch) -> Iterator[tuple[Type | None, tuple[Type, ...]]]
 
     One of the others is exchanged where it is special already: of a type that is neither F32 nor that of ids.
     """
-    types = tuple(sketch.type_of(position) for position in range(len(sketch.sources)))
+    types = sketch.kinds()
     if not types:
         yield None, ()
         return

@@ -1,1 +1,1 @@
-"""What core asks of Python and the operating system: files, signals, frames, imports."""
+"""Functions over Python and the operating system: files, signals, frames, imports."""

@@ -1,7 +1,7 @@
-"""Files on disk: only regular ones are read, and new ones appear whole or not at all.
+"""Opens regular files only, and writes new files completely or not at all.
 
-A path may name anything: a FIFO without a writer, a device without an end, a folder, a link.  What reads a file
-opens it by :func:`open_regular`; what writes one writes it by :class:`NewFile` or :func:`replacing`.
+A path may name a FIFO without a writer, an endless device, a folder or a link.  All code that reads a file
+opens it by :func:`open_regular`, and all code that writes one uses :class:`NewFile` or :func:`replacing`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ggplug.errors import FileKindError
 PathLike = str | os.PathLike[str]
 
 UNFINISHED_PREFIX, UNFINISHED_SUFFIX = ".ggplug-", ".part"
-"""What a file is called while it is being written; a process that is killed leaves it behind."""
+"""Suffix of a file that is being written; a process that is killed leaves such a file behind."""
 
 
 def open_regular(path: PathLike, *, follow: bool = True) -> IO[bytes]:
-    """Opens a regular file for reading, at once: a FIFO is not waited for, and a device is not touched.
+    """Opens a regular file for reading; does not wait for a FIFO, and does not open a device.
 
-    ``follow``: whether the path may be a symbolic link to one.  Raises FileKindError for anything else than a regular
+    ``follow``: whether the path may be a symbolic link to one.  Raises FileKindError if it is no regular
     file, and OSError with its ``filename``.
     """
     _require_regular(path, os.stat(path, follow_symlinks=follow))
@@ -48,7 +48,7 @@ def _require_regular(path: PathLike, status: os.stat_result) -> None:
 
 
 def kind_of(status: os.stat_result) -> str:
-    """What a path names, with its article."""
+    """The kind of file that a path names, with an article."""
     for test, name in _KINDS:
         if test(status.st_mode):
             return name
@@ -67,14 +67,14 @@ _KINDS = (
 
 
 def is_unfinished(path: str) -> bool:
-    """Whether that is the name of a file which is being written, or whose writing was broken off."""
+    """Whether a name is that of a file that is being written, or whose writing was interrupted."""
     name = os.path.basename(path)
     return name.startswith(UNFINISHED_PREFIX) and name.endswith(UNFINISHED_SUFFIX)
 
 
 @contextlib.contextmanager
 def naming(path: PathLike) -> Iterator[None]:
-    """Around work on a file: an OSError that names no file, or the unfinished one, names this one."""
+    """Makes OSErrors of the block name ``path`` if they name no file, or the unfinished one."""
     try:
         yield
     except OSError as error:
@@ -85,10 +85,10 @@ def naming(path: PathLike) -> Iterator[None]:
 
 
 def check_target(path: PathLike) -> os.stat_result | None:
-    """What a new file at ``path`` would replace; None if there is nothing yet.
+    """The status of the file that a new one at ``path`` would replace; None if there is none.
 
-    Raises FileKindError for anything else than a regular file, PermissionError for one that may not be written, and
-    other OSErrors, such as that there is no such folder.
+    Raises FileKindError if it is no regular file, PermissionError if it may not be written, and other OSErrors, such as
+    for a missing folder.
     """
     try:
         status = os.stat(path)
@@ -102,13 +102,14 @@ def check_target(path: PathLike) -> os.stat_result | None:
 
 
 class NewFile:
-    """A file that is written under another name beside ``path``, and takes its name when it is complete.
+    """A file that is written under another name in the folder of ``path``, and renamed when it is complete.
 
-    So a reader never sees half of it, a failure leaves what was there before, and a process that has mapped the old
-    file keeps it.  Through a symbolic link the file that it points to is replaced, or made; the link stays.
+    So a reader never sees half of it, a failure leaves an existing file as it was, and a process that has mapped the
+    old file keeps that.  If the path is a symbolic link, the file that it points to is replaced or created; the link
+    stays.
 
-    ``file``: what to write to, until :meth:`close`.  ``mode``: the permissions of a file that was not there before; one
-    that was keeps its own.  ``follow``: if not, the path itself is replaced, be it a link or whatever but a folder.
+    ``file``: the open file, until :meth:`close`.  ``mode``: permissions of a new file; an existing one keeps its own.
+    ``follow=False``: the path itself is replaced, also if it is a link or anything else except a folder.
 
     Raises FileKindError if the path names a device, a FIFO, a socket or a folder, PermissionError if it names a file
     that may not be written, and other OSErrors, all with the path as ``filename``.
@@ -123,7 +124,7 @@ class NewFile:
             name = f"{UNFINISHED_PREFIX}{os.urandom(8).hex()}{UNFINISHED_SUFFIX}"
             self._temporary: str | None = os.path.join(os.path.dirname(self._target), name)
             try:
-                # All of it in C, so that an interrupt does not find a file that nothing knows of.
+                # One call of C, so that an interrupt cannot leave an open file without reference.
                 opener = functools.partial(os.open, mode=mode)
                 self.file: IO[bytes] = open(self._temporary, "xb", opener=opener)  # noqa: SIM115
                 if before is not None and hasattr(os, "fchmod"):
@@ -134,10 +135,10 @@ class NewFile:
                 raise
 
     def close(self, *, durable: bool = False) -> None:
-        """Nothing more is written; the file is not there yet.
+        """Closes the file under its temporary name.
 
-        ``durable``: wait until it lies on the disk, so that after a loss of power there is either the old file or the
-        whole new one.
+        ``durable``: wait until it is on the disk, so that after a loss of power there is either the old file or the
+        complete new one.
         """
         with naming(self.path):
             if durable and not self.file.closed:
@@ -146,7 +147,7 @@ class NewFile:
             self.file.close()
 
     def commit(self) -> None:
-        """The file takes its name."""
+        """Renames the file to its final name."""
         self.close()
         if self._temporary is not None:
             with naming(self.path):
@@ -154,7 +155,7 @@ class NewFile:
             self._temporary = None
 
     def discard(self) -> None:
-        """Removes what was written, unless it was committed."""
+        """Deletes the file, unless it was committed."""
         file = getattr(self, "file", None)
         if file is not None:
             with contextlib.suppress(OSError):
@@ -165,14 +166,14 @@ class NewFile:
             self._temporary = None
 
     def __del__(self) -> None:
-        # An interrupt may have come just before the block that discards it, or in there.
+        # An interrupt may have prevented the call of discard(), or interrupted it.
         if getattr(self, "_temporary", None) is not None and os.getpid() == self._process:
             self.discard()
 
 
 @contextlib.contextmanager
 def replacing(path: PathLike, mode: int = 0o666, *, follow: bool = True) -> Iterator[IO[bytes]]:
-    """What is written inside of the block becomes the file at its end, unless the block fails; see :class:`NewFile`."""
+    """A file to write to, which becomes ``path`` at the end of the block unless the block raises: :class:`NewFile`."""
     new = NewFile(path, mode, follow=follow)
     try:
         with naming(path):

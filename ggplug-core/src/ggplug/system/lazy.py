@@ -9,18 +9,18 @@ from ggplug.errors import BusyError
 
 
 def whole(name: str) -> ModuleType:
-    """The module of this name, imported to its end.
+    """The module of this name, completely imported.
 
-    Another thread that imports it is waited for.  Raises BusyError where this very thread is in the middle of importing
-    it: in a signal handler, or a finalizer, that interrupted the import.
+    Waits for another thread that imports it.  Raises BusyError if this thread is importing it: in a signal handler, or
+    a finalizer, that interrupted the import.
     """
     module = import_module(name)
     # What Python's own import system asks before it takes a module out of sys.modules.
     if getattr(module.__spec__, "_initializing", False):
         raise BusyError(
-            f"{name} is being imported by what this call was made from within: a signal handler or a finalizer "
-            "interrupted its first use",
+            f"{name} is being imported by this thread: a signal handler or a finalizer interrupted the import and "
+            "needs the module",
             thing=name,
-            remedy=f"do it when that has ended, or import {name} before",
+            remedy=f"import {name} before, or make the call later",
         )
     return module

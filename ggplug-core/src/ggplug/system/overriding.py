@@ -1,7 +1,7 @@
-"""What overrides a method of the interface can be called as the interface says; asked when a class is made.
+"""Checks, when a class is made, that its methods can be called as the interface calls the ones that they override.
 
-Otherwise core's own call would fail, in a computation and with a line of core.  Only that is asked: parameters may have
-other names where they are given by position, and there may be further ones that nobody has to give.
+Otherwise core's own call would fail during a computation, with a line of core.  Positional parameters may have other
+names, and there may be further parameters with defaults.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ggplug.errors import InterfaceError
 
 
 class Overridable:
-    """A base of the interface's classes: raises InterfaceError for a subclass whose methods do not fit theirs.
+    """Base of the interface's classes: raises InterfaceError for a subclass with methods that do not fit theirs.
 
-    The classes of modules that core states the interface in are what others are compared with.
+    Subclasses are compared with the classes in the modules of core that define the interface.
     """
 
-    def __init_subclass__(cls, **given: Any) -> None:
-        super().__init_subclass__(**given)
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
         if _states(cls):
             return
         for base in cls.__mro__:
@@ -40,7 +40,7 @@ def _states(cls: type) -> bool:
 
 @cache
 def _members(cls: type) -> dict[str, Any]:
-    """The methods and properties that others may override, by name, out of what wraps them."""
+    """The methods and properties that others may override, by name, without wrappers."""
     return {
         name: inspect.unwrap(member) if isinstance(member, FunctionType) else member
         for name, member in vars(cls).items()
@@ -58,7 +58,7 @@ def _check(base: type, wanted: Any, owner: type, found: Any) -> None:
     else:
         static = isinstance(found, staticmethod)
         function = found.__func__ if static else found
-        # Whatever else there may be in its place, such as a property, says itself what its value takes.
+        # Other objects, such as a property that returns a function, are not checked.
         reason = _misfit(function, wanted, static=static) if isinstance(function, FunctionType) else ""
         if reason:
             names = ", ".join(inspect.signature(wanted).parameters)
@@ -66,22 +66,22 @@ def _check(base: type, wanted: Any, owner: type, found: Any) -> None:
 
 
 def _misfit(found: FunctionType, wanted: FunctionType, *, static: bool) -> str:
-    """How ``found`` cannot be called as ``wanted`` can; an empty string if it can.  ``static``: without ``self``."""
-    code, asked = found.__code__, wanted.__code__
-    names, given = asked.co_varnames[static : asked.co_argcount], code.co_varnames[: code.co_argcount]
-    if len(given) < len(names) and not code.co_flags & inspect.CO_VARARGS:
-        return f"does not take the parameter {names[len(given)]!r}"
-    demanded, least = len(given) - len(found.__defaults__ or ()), len(names) - len(wanted.__defaults__ or ())
-    if demanded > least:
-        return f"{'has no default for' if least < len(names) else 'demands'} {given[least]!r}, unlike the parameters"
+    """Why ``found`` cannot be called like ``wanted``; empty if it can.  ``static``: without ``self``."""
+    code, interface = found.__code__, wanted.__code__
+    names, taken = interface.co_varnames[static : interface.co_argcount], code.co_varnames[: code.co_argcount]
+    if len(taken) < len(names) and not code.co_flags & inspect.CO_VARARGS:
+        return f"does not take the parameter {names[len(taken)]!r}"
+    required, least = len(taken) - len(found.__defaults__ or ()), len(names) - len(wanted.__defaults__ or ())
+    if required > least:
+        return f"{'has no default for' if least < len(names) else 'requires'} {taken[least]!r}, unlike the parameters"
     own = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
-    keywords = asked.co_varnames[asked.co_argcount : asked.co_argcount + asked.co_kwonlyargcount]
+    keywords = interface.co_varnames[interface.co_argcount : interface.co_argcount + interface.co_kwonlyargcount]
     for name in keywords:
-        if name not in own and name not in given and not code.co_flags & inspect.CO_VARKEYWORDS:
+        if name not in own and name not in taken and not code.co_flags & inspect.CO_VARKEYWORDS:
             return f"does not take the parameter {name!r}"
     for name in own:
         if name not in keywords and name not in (found.__kwdefaults__ or {}):
-            return f"demands {name!r}, unlike the parameters"
+            return f"requires {name!r}, unlike the parameters"
     return ""
 
 

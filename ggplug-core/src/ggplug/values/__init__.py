@@ -1,1 +1,1 @@
-"""The values of tensors: how they come in and out, which are not there yet, and when an address of one is stale."""
+"""The values of tensors: conversion to and from arrays, buffers, tensors that are not set yet, revisions."""

@@ -1,4 +1,4 @@
-"""Values in and out: NumPy arrays of whatever holds values, raw bytes, and tensors' bytes as arrays."""
+"""Conversions between NumPy arrays, raw bytes, and the bytes of tensors."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ggplug.values.described import Described
 
 
 def whole_number(value: Any, what: str) -> int:
-    """A plain int of an integer of any kind, NumPy's included; ``what`` names it in the error.
+    """An integer of any type, such as NumPy's, as a plain int; ``what`` names it in the error.
 
-    Offsets and sizes go through here before anything is computed with them: NumPy's integers wrap around.
-    Raises TypeMismatchError for everything else, also for floats without a fraction and for truth values.
+    Offsets and sizes are converted by it before arithmetic, because NumPy's integers overflow.
+    Raises TypeMismatchError for everything else, also for floats without a fraction and for booleans.
     """
     if not isinstance(value, (bool, np.bool_)):
         try:
@@ -29,11 +29,11 @@ def whole_number(value: Any, what: str) -> int:
 
 
 def as_array(values: Any) -> npt.NDArray[Any]:
-    """A NumPy array of whatever holds values; zero-copy where the object allows it.
+    """Converts values to a NumPy array; does not copy if the object allows that.
 
     ``values``: an array, anything with the buffer protocol, ``__array_interface__`` or DLPack, nested sequences,
-    scalars.  Raises ShapeError for sequences that are not regular; TypeMismatchError for what holds no numbers, or
-    holds them where the host cannot read them.
+    scalars.  Raises ShapeError for sequences of different lengths; TypeMismatchError for values that are no numbers, or
+    lie in memory that the host cannot read.
     """
     if isinstance(values, np.ndarray):
         return values
@@ -44,11 +44,11 @@ def as_array(values: Any) -> npt.NDArray[Any]:
             return np.from_dlpack(values)
     except MemoryError:
         raise
-    except Exception as error:  # whatever the object's own library raises
+    except Exception as error:  # the object's own library may raise anything
         raise TypeMismatchError(
             f"the memory of this {type(values).__name__} cannot be read: {error}",
             got=type(values),
-            remedy="copy it to an array in host memory",
+            remedy="copy the values to an array in host memory",
         ) from error
     try:
         array = np.asarray(values)
@@ -62,17 +62,17 @@ def as_array(values: Any) -> npt.NDArray[Any]:
 def as_bytes(data: Any) -> npt.NDArray[np.uint8]:
     """The raw bytes of an array or of anything with the buffer protocol, as a flat uint8 array.
 
-    Zero-copy where they lie side by side.  Raises TypeMismatchError, also for arrays of Python objects, whose bytes are
+    Does not copy contiguous bytes.  Raises TypeMismatchError, also for arrays of Python objects, whose bytes are
     addresses; ShapeError.
     """
     array = np.frombuffer(data, np.uint8) if isinstance(data, (bytes, bytearray)) else as_array(data)
     if array.dtype.hasobject:
-        raise TypeMismatchError("an array of Python objects has no bytes of its own", got=array.dtype)
+        raise TypeMismatchError("an array of Python objects has no raw bytes", got=array.dtype)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def encode(array: npt.NDArray[Any], type: Type, *, stored: bool = False) -> npt.NDArray[np.uint8]:
-    """Packed bytes of values in NumPy order, rounded or quantised to ``type``; ``stored`` as for ``quants.quantize``.
+    """Contiguous bytes of values in NumPy order, converted to ``type``; ``stored`` as for ``quants.quantize``.
 
     Integers convert only if every value fits.  Raises TypeMismatchError.
     """
@@ -83,7 +83,7 @@ def encode(array: npt.NDArray[Any], type: Type, *, stored: bool = False) -> npt.
         return np.empty(0, np.uint8)
     if not type.is_quantized and dtype.kind == "i":
         if array.dtype.kind == "f" or not np.can_cast(array.dtype, dtype):
-            with np.errstate(invalid="ignore"):  # infinities and NaNs, which do not fit
+            with np.errstate(invalid="ignore"):  # infinities and NaN are out of range
                 exact = array.astype(dtype)
             if not np.array_equal(exact, array):
                 position = tuple(map(int, np.argwhere(exact != array)[0]))
@@ -98,21 +98,21 @@ def encode(array: npt.NDArray[Any], type: Type, *, stored: bool = False) -> npt.
         return as_bytes(array.astype(dtype))
     if not type.is_quantized and array.dtype == dtype and dtype.kind == "f":
         return as_bytes(array)
-    with np.errstate(over="ignore", invalid="ignore"):  # too large for F32; a signalling NaN
+    with np.errstate(over="ignore", invalid="ignore"):  # for overflow of F32, and signalling NaN
         if not type.is_quantized and dtype == np.float64:
             return as_bytes(array.astype(dtype))
-        # Many programs never convert, and the codecs would be a tenth of `import ggplug`.
+        # Imported here: many programs never convert, and codecs would take a tenth of the time of `import ggplug`.
         quantize = whole("ggplug.quants").quantize
         return as_bytes(quantize(np.ascontiguousarray(array, np.float32), type, stored=stored))
 
 
 class TensorLayout(NamedTuple):
-    """How a tensor's elements lie in its bytes; axes in NumPy's order, outermost first, always four.
+    """The layout of a tensor's elements in its bytes; axes in NumPy's order, outermost first, always four.
 
     ``dtype``: of an element, or of a block where the type has blocks.  ``shape``: extents, along the axis
     :data:`BLOCK_AXIS` in blocks.  ``strides``: in elements or blocks, so multiples of ``dtype.itemsize`` bytes.
-    ``block_size``: elements in a block, 1 for plain types.  ``alignment``: bytes that the address of the first element
-    is a multiple of, where the memory is the host's.  ``nbytes``: from the first byte to behind the last.
+    ``block_size``: elements of a block, 1 for plain types.  ``alignment``: in host memory, the address of the first
+    element is a multiple of it, in bytes.  ``nbytes``: from the first to the last byte.
     """
 
     dtype: np.dtype[Any]
@@ -124,7 +124,7 @@ class TensorLayout(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Described) -> TensorLayout:
-        """That of a tensor; a view has its own, which counts from the view's first byte."""
+        """The layout of a tensor, relative to the tensor's first byte, also for a view."""
         kind, (n0, n1, n2, n3) = tensor.type, tensor.ne
         s0, s1, s2, s3 = (stride // kind.dtype.itemsize for stride in tensor.nb)
         shape = (n3, n2, n1, n0 // kind.block_size)
@@ -132,7 +132,7 @@ class TensorLayout(NamedTuple):
 
     @property
     def byte_strides(self) -> tuple[int, int, int, int]:
-        """Strides in bytes, as NumPy has them."""
+        """Strides in bytes, as in NumPy."""
         a, b, c, d = (stride * self.dtype.itemsize for stride in self.strides)
         return a, b, c, d
 
@@ -142,7 +142,7 @@ BLOCK_AXIS = 3
 
 
 def strided(raw: npt.NDArray[np.uint8], tensor: Described) -> npt.NDArray[Any]:
-    """A view of a tensor's raw extent with its strides: 4-D, outermost first, storage dtype.
+    """A strided array over a tensor's raw bytes: four-dimensional, outermost first, of the type's dtype.
 
     For block types the innermost axis counts blocks.
     """
@@ -151,7 +151,7 @@ def strided(raw: npt.NDArray[np.uint8], tensor: Described) -> npt.NDArray[Any]:
 
 
 def decode(raw: npt.NDArray[np.uint8], tensor: Described) -> npt.NDArray[Any]:
-    """Values of a tensor's raw extent: 4-D, outermost first."""
+    """The values in a tensor's raw bytes: four-dimensional, outermost first."""
     kind = tensor.type
     stored = strided(raw, tensor)
     if not kind.is_quantized and kind is not BF16:

@@ -1,4 +1,4 @@
-"""Memory: kinds of it, allocations of it, and what may be done with their bytes.
+"""Buffer types and buffers: kinds of memory, allocations, and access to their bytes.
 
 Part of the interface, whose contract :mod:`ggplug.backend` states.
 """
@@ -18,15 +18,14 @@ from ggplug.types import BufferUsage
 from ggplug.values.arrays import as_bytes, whole_number
 from ggplug.values.described import Described, Named
 from ggplug.values.revisions import Watchers
-from ggplug.values.unset import Unset
 
 Bytes = npt.NDArray[np.uint8]
 
 COPY_FIRST = "copy the tensor first, or load it into memory that may be written"
-"""What to do about memory that may not be written."""
+"""The remedy for writes to read-only memory."""
 
 THROUGH_TENSORS = "use the whole tensor: its set, set_bytes, numpy and tobytes convert between the layouts"
-"""What to do about memory whose bytes are in a layout of its own."""
+"""The remedy for access to raw bytes of memory with a layout of its own."""
 
 
 class BufferType(Overridable, ABC):
@@ -41,21 +40,21 @@ class BufferType(Overridable, ABC):
 
     @abstractmethod
     def _alloc(self, size: int) -> Buffer:
-        """Takes the memory, contents undefined; the size is checked already.  Raises OutOfMemoryError."""
+        """Allocates ``size`` bytes, which were checked, with undefined contents.  Raises OutOfMemoryError."""
 
     def alloc(self, size: int) -> Buffer:
-        """A new buffer of ``size`` bytes, contents undefined.
+        """A new buffer of ``size`` bytes with undefined contents.
 
         Raises OutOfMemoryError, also if ``size`` is beyond ``max_size``; ParameterError if it is negative,
-        TypeMismatchError if it is no integer; BufferUseError if ``_alloc`` gave less than that.
+        TypeMismatchError if it is no integer; BufferUseError if ``_alloc`` returned a smaller buffer.
         """
         size = whole_number(size, "the size of a buffer")
         if size < 0:
-            raise ParameterError(f"{self.name}: a buffer cannot have {size} bytes", got=size)
+            raise ParameterError(f"{self.name}: the size of a buffer must not be negative, got {size}", got=size)
         limit = self.max_size
         if limit is not None and size > limit:
             raise OutOfMemoryError(
-                f"{self.name}: {size} bytes were asked for, one buffer has at most {limit}",
+                f"{self.name}: cannot allocate {size} bytes, one buffer has at most {limit}",
                 device=self.device,
                 requested=size,
                 free=limit,
@@ -64,22 +63,24 @@ class BufferType(Overridable, ABC):
         buffer = self._alloc(size)
         if buffer.size < size:
             raise BufferUseError(
-                f"{self.name}: {size} bytes were asked for, the buffer has {buffer.size}", got=buffer.size, wanted=size
+                f"{self.name}: _alloc() returned a buffer of {buffer.size} bytes instead of {size}",
+                got=buffer.size,
+                wanted=size,
             )
         return buffer
 
     @property
     def alignment(self) -> int:
-        """Bytes that the offset of every tensor is a multiple of that an allocator places (default 64).
+        """Allocators place tensors at multiples of this number of bytes (default 64).
 
-        A power of two, at least 8, which is what the blocks of every type are content with.  See
-        :meth:`Buffer.check_place` for what callers may ask for.
+        A power of two, at least 8, which is enough for every type.  :meth:`Buffer.check_place` says which offsets
+        callers may use.
         """
         return 64
 
     @property
     def max_size(self) -> int | None:
-        """Bytes of the largest possible buffer (default None: no limit beyond memory)."""
+        """Bytes of the largest possible buffer (default None: limited only by memory)."""
         return None
 
     @property
@@ -89,18 +90,19 @@ class BufferType(Overridable, ABC):
 
     @property
     def has_own_layout(self) -> bool:
-        """Whether tensors lie here in another order of bytes than ggml's, such as packed weights (default no).
+        """Whether this memory stores tensors in another order of bytes than ggml's, as for packed weights (default no).
 
-        Then bytes are reached only through whole tensors, by :meth:`Buffer.set_tensor` and :meth:`Buffer.get_tensor`,
-        which the memory overrides; everything else raises BufferUseError.  Only leafs lie in such memory, never results
-        of computations, and :meth:`Device.match` declines every node that was not written for the layout.
+        Then bytes are accessed only by whole tensors, through :meth:`Buffer.set_tensor` and :meth:`Buffer.get_tensor`,
+        which subclasses override; every other access raises BufferUseError.  Only leafs lie in such memory, never
+        results, and :meth:`Device.match` declines every node for which it has no kernel for the layout.
         """
         return False
 
     def refusal(self, tensor: Described) -> str | None:
-        """Why a tensor cannot lie in this memory; None if it can, as every tensor does by default.
+        """Why a tensor cannot lie in this memory; None if it can (default for every tensor).
 
-        Memory with a layout of its own refuses what it has no layout for.  :meth:`Buffer.check_place` asks.
+        Memory with a layout of its own refuses tensors that the layout does not support.  :meth:`Buffer.check_place`
+        calls it.
         """
         return None
 
@@ -115,12 +117,14 @@ class BufferType(Overridable, ABC):
 class Buffer(Overridable, ABC):
     """One allocation.  Subclasses provide ``_set``, ``_get`` and ``_free``; the rest follows.
 
-    ``address``: first byte in host memory, or None.  ``size``: bytes.  ``watchers``: the revisions of the graphs that
-    something was made for whose tensors lie here.  ``unset``: where tensors lie that an allocator placed here and that
-    have no value yet; false if there are none.
+    ``address``: first byte in host memory, or None.  ``size``: bytes.  ``watchers``: revisions of graphs with tensors
+    in this buffer, which are advanced when it is freed.  ``unset``: ranges of tensors that an allocator placed here and
+    that have no value yet; false if there are none.
     """
 
     def __init__(self, type: BufferType, size: int, address: int | None = None) -> None:
+        from ggplug.values.unset import Unset  # needed where memory is allocated
+
         self.type = type
         self.size = size
         self.address = address
@@ -135,47 +139,46 @@ class Buffer(Overridable, ABC):
 
     @abstractmethod
     def _set(self, offset: int, data: Bytes) -> None:
-        """Stores bytes; bounds are checked already."""
+        """Stores bytes; the caller has checked the bounds."""
 
     @abstractmethod
     def _get(self, offset: int, out: Bytes) -> None:
-        """Fetches bytes into a flat, contiguous array; it and the bounds are checked already."""
+        """Fetches bytes into a flat, contiguous array; the caller has checked it and the bounds."""
 
     @abstractmethod
     def _free(self) -> None:
-        """Gives the memory back; called once, and again where Ctrl-C or an error ended it and ``free`` is repeated."""
+        """Frees the memory; called once, and again if it raised and ``free`` is repeated."""
 
     # Optional
 
     @property
     def is_read_only(self) -> bool:
-        """Whether these bytes may not be written (default no); a read-only memory map, for example.
+        """Whether the buffer cannot be written (default no), as with a read-only memory map.
 
-        Tensors that lie here are read like all others.  Whatever would write here raises BufferUseError before
-        anything is written: transfers, and plans when they are bound.  The answer does not change while a plan is
-        bound.
+        Tensors in it are read like all others.  Transfers that would write, and binding a plan that would, raise
+        BufferUseError before a byte changes.  The value must not change while a plan is bound.
         """
         return False
 
     def init_tensor(self, tensor: Described) -> None:
-        """Called when a persistent tensor, or a view of one, got its place in this buffer (default: nothing).
+        """Called when a persistent tensor, or a view of one, was placed in this buffer (default: does nothing).
 
-        Intermediates have places that come and go with computations; buffers are not told about them.
+        It is not called for intermediates, whose places change with every computation.
         """
 
     def set_tensor(self, tensor: Described, data: Any, start: int, offset: int = 0) -> None:
-        """Stores bytes of a tensor that lies at ``start`` (default: as they are).
+        """Stores bytes of a tensor that lies at ``start`` (default: without conversion).
 
         Memory with a layout of its own overrides this and :meth:`get_tensor`.
         """
         self.set(start + offset, data)
 
     def get_tensor(self, tensor: Described, out: Bytes, start: int, offset: int = 0) -> None:
-        """Fetches bytes of a tensor that lies at ``start`` (default: as they are)."""
+        """Fetches bytes of a tensor that lies at ``start`` (default: without conversion)."""
         self.get(start + offset, out)
 
     def memset(self, offset: int, size: int, value: int) -> None:
-        """Fills a range with a byte (default: stores from the host in pieces)."""
+        """Fills a range with a byte (default: stores arrays from the host)."""
         with accessing(self):
             offset, size, value = self.check_fill(offset, size, value)
             piece = np.full(min(size, 1 << 24), value, np.uint8)
@@ -185,10 +188,10 @@ class Buffer(Overridable, ABC):
     def copy_from(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
         """Copies bytes from another buffer, of any type, or within this one (default: through the host).
 
-        The two may overlap: the target gets what the source had before.
+        The two ranges may overlap: the target gets what the source held before.
         """
         with accessing(self, source):
-            # In this order: what is refused counts as written nowhere.
+            # The source is checked first, so that a refused copy does not count as a write.
             source_offset, size = source.check_read(source_offset, size)
             offset, _ = self.check_write(offset, size)
             if source.address is not None:
@@ -201,9 +204,9 @@ class Buffer(Overridable, ABC):
                 self._set(offset, staging)
 
     def set_2d(self, offset: int, data: Bytes, row_bytes: int, rows: int, stride: int) -> None:
-        """Stores ``rows`` packed rows of ``row_bytes`` bytes, ``stride`` bytes apart (default: row by row).
+        """Stores ``rows`` contiguous rows of ``row_bytes`` bytes, ``stride`` bytes apart (default: row by row).
 
-        Where the stride is less than a row, a later one is stored over the end of the one before.
+        If the stride is less than a row, each row overwrites the end of the one before.
         """
         packed = as_bytes(data)
         with accessing(self):
@@ -212,7 +215,7 @@ class Buffer(Overridable, ABC):
                 self._set(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
     def get_2d(self, offset: int, out: Bytes, row_bytes: int, rows: int, stride: int) -> None:
-        """Fetches ``rows`` rows that lie ``stride`` bytes apart into packed ``out`` (default: row by row)."""
+        """Fetches ``rows`` rows that lie ``stride`` bytes apart into contiguous ``out`` (default: row by row)."""
         packed = check_target(out)
         with accessing(self):
             offset, row_bytes, rows, stride = self.check_rows(offset, packed.size, row_bytes, rows, stride)
@@ -220,18 +223,18 @@ class Buffer(Overridable, ABC):
                 self._get(offset + row * stride, packed[row * row_bytes : (row + 1) * row_bytes])
 
     def reset(self) -> None:
-        """Called before the buffer's tensors are placed anew (default: nothing)."""
+        """Called before the buffer's tensors are placed again (default: does nothing)."""
 
     # Provided
 
     @property
     def usage(self) -> BufferUsage:
-        """What the buffer is for; weights attract the ops that read them."""
+        """The use of the buffer; the scheduler computes nodes where their weights lie."""
         return self._usage
 
     @usage.setter
     def usage(self, usage: BufferUsage) -> None:
-        self.watchers.advance()  # first, too: as in Tensor.place
+        self.watchers.advance()  # before the change, too: as in Tensor.place
         self._usage = usage
         self.watchers.advance()
 
@@ -259,7 +262,7 @@ class Buffer(Overridable, ABC):
         self.memset(0, self.size, value)
 
     def bytes(self, offset: int, size: int) -> Bytes:
-        """A zero-copy view of host memory, read-only if that is.  The caller must not keep it: see :meth:`export`.
+        """A zero-copy view of host memory, read-only if that is.  To keep it, call :meth:`export`.
 
         Raises BufferUseError.
         """
@@ -272,15 +275,16 @@ class Buffer(Overridable, ABC):
 
     @property
     def keeper(self) -> object | None:
-        """What keeps host memory alive for arrays that outlive the buffer; None, as by default: nothing does."""
+        """The object that keeps host memory alive for arrays that outlive the buffer (default None: there is none)."""
         return None
 
     def check_place(self, tensor: Described, offset: int) -> int:
-        """``offset`` as a plain int, if a tensor may lie there; :meth:`Tensor.place` asks.
+        """``offset`` as a plain int, if the tensor may lie there; :meth:`Tensor.place` calls it.
 
-        All ``alloc_size`` bytes of the tensor have to be inside of the buffer.  In host memory the address has to be
-        a multiple of the alignment of the tensor's type, elsewhere the offset one of that of the buffer's type.
-        Raises BufferUseError, also for a freed buffer and for a tensor that the memory refuses; TypeMismatchError.
+        All ``alloc_size`` bytes of the tensor must be inside of the buffer.  In host memory the address must be a
+        multiple of the alignment of the tensor's type; in device memory the offset must be a multiple of the alignment
+        of the buffer's type.  Raises BufferUseError, also for a freed buffer and for a tensor that the memory refuses;
+        TypeMismatchError.
         """
         offset = whole_number(offset, f"the offset of {tensor!r}")
         refusal = self.type.refusal(tensor)
@@ -302,7 +306,7 @@ class Buffer(Overridable, ABC):
             alignment, place, what = self.type.alignment, offset, self.type.name
         if place % alignment:
             raise BufferUseError(
-                f"{tensor!r} cannot be placed at byte {offset} of {self!r}: {what} needs a multiple of {alignment}",
+                f"{tensor!r} cannot be placed at byte {offset} of {self!r}: {what} must be a multiple of {alignment}",
                 tensor=tensor,
                 got=offset,
                 wanted=alignment,
@@ -310,13 +314,13 @@ class Buffer(Overridable, ABC):
         return offset
 
     def export(self) -> None:
-        """Counts a zero-copy view that outlives the call; until :meth:`release`, ``free`` raises."""
+        """Registers a zero-copy view that outlives the call; ``free`` raises until :meth:`release`."""
         with accessing(self):
             self.check_read(0, 0)
             self._exports.append(None)
 
     def release(self) -> None:
-        """Ends an export.  Waits for nothing: arrays go away anywhere, even within a computation."""
+        """Ends an export.  Does not wait, because arrays may be deleted at any time, even within a computation."""
         self._exports.pop()
 
     def check_free(self) -> None:
@@ -328,10 +332,10 @@ class Buffer(Overridable, ABC):
             )
 
     def free(self) -> None:
-        """Gives the memory back, after waiting for what uses it.  Freeing twice does nothing.
+        """Frees the memory, after waiting for computations and accesses.  Freeing twice does nothing.
 
-        Where Ctrl-C interrupts it, it can be repeated.  Raises BufferUseError while exported, and BusyError if it is
-        called from within what it would have to wait for.
+        If an interrupt ends it, it can be repeated.  Raises BufferUseError while exported, and BusyError if it is
+        called from within a computation that it would wait for.
         """
         if self._given_back:
             return
@@ -340,7 +344,7 @@ class Buffer(Overridable, ABC):
                 return
             if not self.freed:
                 self.check_free()
-                # In this order: a computation that begins after this looks at its graph's revision, then at ``freed``.
+                # In this order: a computation that begins later checks its graph's revision, then ``freed``.
                 self.freed = True
             self.watchers.advance()
             self._free()
@@ -362,56 +366,56 @@ class Buffer(Overridable, ABC):
         return offset, size
 
     def check_write(self, offset: int, size: int) -> tuple[int, int]:
-        """Likewise, if these bytes can be written; notes that they are, as :meth:`fill` does: tensors there are set.
+        """Offset and size as plain ints, if these bytes can be written; marks tensors there as set, as :meth:`fill`.
 
-        So it is called for what is written then, and not to find out whether something could be.  For that,
-        ``check_write(offset, 0)`` asks without noting anything.
+        Call it only if the bytes are then written.  ``check_write(offset, 0)`` checks without marking anything.
         """
         found = self.check_read(offset, size)
         if self.is_read_only:
-            raise BufferUseError(f"{self!r} may not be written", remedy=COPY_FIRST)
+            raise BufferUseError(f"{self!r} is read-only", remedy=COPY_FIRST)
         if self.unset:
             self.fill(*found)
         return found
 
     def fill(self, offset: int, size: int) -> None:
-        """Notes that bytes are written, or given to be written: tensors that lie there count as set.
+        """Marks the tensors in a range as set, because it is written or a write was submitted.
 
-        The methods of a buffer that write note it themselves; what writes in another way calls this.
+        The methods of a buffer that write call it; code that writes in another way must call it.
         """
         if size:
             self.unset.remove(offset, offset + size)
 
     def check_fill(self, offset: int, size: int, value: int) -> tuple[int, int, int]:
-        """Likewise, if they can be filled with this value; notes it as :meth:`check_write` does.
+        """As :meth:`check_write`, for filling with a value; returns offset, size and value as plain ints.
 
-        Raises ParameterError if it is no value of a byte.
+        Raises ParameterError if the value is no byte.
         """
         value = whole_number(value, "a byte")
         if not 0 <= value <= 255:
-            raise ParameterError(f"a byte is 0 to 255, got {value}", got=value)
+            raise ParameterError(f"the value of a byte must be 0 to 255, got {value}", got=value)
         return *self.check_write(offset, size), value
 
     def check_rows(self, offset: int, size: int, row_bytes: int, rows: int, stride: int) -> tuple[int, int, int, int]:
         """Offset, bytes of a row, rows and stride as plain ints, if these rows can be read.
 
-        ``size``: bytes on the host's side.  Raises BufferUseError, ShapeError, TypeMismatchError.
+        ``size``: bytes of the array in host memory.  Raises BufferUseError, ShapeError, TypeMismatchError.
         """
         row_bytes, rows = whole_number(row_bytes, "the bytes of a row"), whole_number(rows, "the number of rows")
         stride = whole_number(stride, "a stride")
         if row_bytes < 0 or rows < 0 or stride < 0:
             raise BufferUseError(
-                f"there are no {rows} rows of {row_bytes} bytes, {stride} apart", got=(row_bytes, rows, stride)
+                f"numbers of rows, row_bytes and stride must not be negative, got {rows}, {row_bytes}, {stride}",
+                got=(row_bytes, rows, stride),
             )
         if size != rows * row_bytes:
-            raise ShapeError(f"{rows} rows of {row_bytes} bytes are not {size} bytes", got=size)
+            raise ShapeError(f"the array has {size} bytes, {rows} rows of {row_bytes} bytes do not fit it", got=size)
         offset, _ = self.check_read(offset, (rows - 1) * stride + row_bytes if size else 0)
         return offset, row_bytes, rows, stride
 
     def check_write_rows(
         self, offset: int, size: int, row_bytes: int, rows: int, stride: int
     ) -> tuple[int, int, int, int]:
-        """Likewise, if these rows can be written; notes that they are, as :meth:`check_write` does."""
+        """As :meth:`check_rows`, for rows that are written; marks tensors as set, as :meth:`check_write` does."""
         found = offset, row_bytes, rows, stride = self.check_rows(offset, size, row_bytes, rows, stride)
         self.check_write(offset, 0)
         for row in range(rows if self.unset else 0):
@@ -444,13 +448,13 @@ class _HostMemory:
 
 
 def check_target(out: Any) -> Bytes:
-    """``out`` as a flat array, if bytes can be fetched into it: a contiguous uint8 array that may be written.
+    """``out`` as a flat array, if bytes can be fetched into it: a contiguous, writable uint8 array.
 
-    For everything that fetches, before it gives an address away.  Raises TypeMismatchError, BufferUseError.
+    Code that fetches calls it before it passes an address to native code.  Raises TypeMismatchError, BufferUseError.
     """
     if not isinstance(out, np.ndarray) or out.dtype != np.uint8:
         got = out.dtype if isinstance(out, np.ndarray) else type(out).__name__
-        raise TypeMismatchError(f"bytes are fetched into an array of uint8, got {got}", got=got, wanted=np.uint8)
+        raise TypeMismatchError(f"the target of a fetch must be an array of uint8, got {got}", got=got, wanted=np.uint8)
     if not out.flags.c_contiguous or not out.flags.writeable:
         what = "is read-only" if out.flags.c_contiguous else f"has gaps (strides {out.strides})"
         raise BufferUseError(f"bytes cannot be fetched into an array that {what}", got=out)

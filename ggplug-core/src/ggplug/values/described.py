@@ -1,4 +1,4 @@
-"""What is asked of tensors and of devices by what lies below them."""
+"""Protocols of tensors and devices, for modules that cannot import their classes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ggplug.values.geometry import Extents
 
 
 class Described(Protocol):
-    """A tensor as memory sees it: what its bytes mean, and how many they are.  :class:`ggplug.Tensor` has it all."""
+    """A tensor, as buffers use it; implemented by :class:`ggplug.Tensor`."""
 
     @property
     def type(self) -> Type: ...
@@ -35,7 +35,7 @@ class Described(Protocol):
 
 
 class Named(Protocol):
-    """A device as messages show it."""
+    """A device, as error messages use it."""
 
     @property
     def name(self) -> str: ...

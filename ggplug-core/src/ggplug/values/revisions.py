@@ -41,8 +41,7 @@ class Watchers:
     """The revisions to advance when a buffer, or a tensor in it, changes.
 
     Held weakly, and until the next change only: an advanced revision has to be added again before the next look.
-    Each step is one operation on a dictionary, so threads, finalizers and signal handlers may come in between, and an
-    interrupt, which strikes at calls, takes no revision out that is not advanced.
+    Each step is one operation on a dictionary: whatever comes in between, none is taken out that is not advanced.
     """
 
     __slots__ = ("_prune_at", "_revisions")

@@ -1,4 +1,4 @@
-"""Which tensors of a buffer have no value yet."""
+"""Tensors of a buffer that have no value yet."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from bisect import bisect_right
 from collections.abc import Mapping
 
 _placing = threading.RLock()
-"""Held while places are added, so that none of two threads' is missing in the index."""
+"""Held while ranges are added, so that the index has those of all threads."""
 
 
 class Unset(dict[int, int]):
-    """First byte and end of each tensor that was placed and not set since; no two share bytes.
+    """The byte ranges of tensors that were placed and not set since; no two overlap.
 
-    A write finds what it sets in sorted places, past those that were set before: each of these is passed about once,
-    however many writes there are.  Every step that sets one is an operation of C, so threads and signal handlers may
-    come in between: the dictionary is what counts, and a place too many in the index does no harm.
+    A write finds the ranges that it sets in a sorted index and skips those that were set before, each about once for
+    all writes.  Each change is one operation of C, so other threads and signal handlers may run in between: the
+    dictionary is authoritative, and superfluous entries of the index do no harm.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._index: tuple[list[int], list[int]] = [], [0]
-        """Where places begin, in order; and for each, and for the end, the first that may be unset from it on."""
+        """The sorted beginnings of ranges; for each, and for the end, the number of the next one that may be unset."""
 
     def add(self, places: Mapping[int, int]) -> None:
-        """Tensors were placed, from first bytes to ends; what lay there before is gone."""
+        """Adds the ranges (first byte -> end) of newly placed tensors, and removes ranges that overlap them."""
         with _placing:
             for start, end in places.items() if self else ():
                 self.remove(start, end)
@@ -33,7 +33,7 @@ class Unset(dict[int, int]):
             self.update(places)
 
     def remove(self, start: int, end: int) -> None:
-        """These bytes were written: tensors that have some of them are set."""
+        """Removes the ranges of tensors with bytes from ``start`` to ``end``, which were written."""
         starts, following = self._index
         number = max(bisect_right(starts, start) - 1, 0)
         while True:

@@ -1,7 +1,7 @@
-"""The families of models: a module each, which says what it has of its own.
+"""The families of models, one module for each.
 
-Every module of this package is imported with it, and registers its models by the names that files give them
-(``general.architecture``): a new family is a new file.
+All modules of this package are imported with it; they register their classes for the values of
+``general.architecture``.  So a new family is a new file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BERT and its descendants (arXiv:1810.04805), which embed texts."""
+"""BERT (arXiv:1810.04805) and encoders that are derived from it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": gg.relu,
     "silu": gg.silu,
 }
-"""Activation by its Hugging Face name.  "gelu" is the erf form."""
+"""Activations by their Hugging Face names; "gelu" is the erf form."""
 
 GATES: dict[str, Callable[..., Tensor]] = {"gelu": gg.geglu, "silu": gg.swiglu, "relu": gg.reglu}
-"""Gates by the same names, as files of ModernBERT have them; llama.cpp computes the tanh form of GELU."""
+"""Gates of ModernBERT by the same names; as in llama.cpp, "gelu" is the tanh form."""
 
 
 class PostNorm(Transformer, Encoder):
-    """Blocks whose norms come behind the residual, on top of normed embeddings."""
+    """Encoders with norms after the residual connections, and normalised embeddings."""
 
     norm_kind = LayerNorm
     rope_mode: ClassVar[RopeMode | None] = None
@@ -43,11 +43,11 @@ class PostNorm(Transformer, Encoder):
     def embedding(self, inputs: Inputs) -> Tensor:
         x = super().embedding(inputs)
         if "token_types.weight" in self.w:
-            x = x + gg.view(self.w("token_types.weight", self.n_embd, -1), self.n_embd)  # all are of type 0
+            x = x + gg.view(self.w("token_types.weight", self.n_embd, -1), self.n_embd)  # all tokens have the type 0
         return self.norm(self.w, "token_embd_norm", self.placed(x, inputs))
 
     def placed(self, x: Tensor, inputs: Inputs) -> Tensor:
-        """Embeddings with their positions."""
+        """Hook for families with position embeddings; returns the embeddings with these added."""
         return x
 
     def block(self, x: Tensor, block: Block) -> Tensor:
@@ -58,7 +58,7 @@ class PostNorm(Transformer, Encoder):
 
 @architecture("bert")
 class Bert(PostNorm):
-    """Learned positions.  Files that llama.cpp wrote have no activation's name: it computes the tanh form of GELU."""
+    """BERT: learned positions.  Files of llama.cpp do not name the activation, which then is the tanh form of GELU."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -74,14 +74,14 @@ class Bert(PostNorm):
 
 @architecture("nomic-bert")
 class NomicBert(PostNorm):
-    """Rotated heads and a gated network (arXiv:2402.01613)."""
+    """nomic-embed: RoPE, and a gated network (arXiv:2402.01613)."""
 
     rope_mode = RopeMode.NEOX
 
 
 @architecture("jina-bert-v2")
 class JinaBertV2(PostNorm):
-    """ALiBi in both directions, and a GELU gate (arXiv:2310.19923); queries and keys may be normed as a whole."""
+    """jina-embeddings-v2 (arXiv:2310.19923): ALiBi in both directions; queries and keys may be normalised."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -110,7 +110,7 @@ class JinaBertV2(PostNorm):
 
 @architecture("modern-bert")
 class ModernBert(Transformer, Encoder):
-    """Norms before attention and network, none before the first attention; two of three blocks see a window
+    """ModernBERT: norms before attention and network, except the first attention; two of three blocks have a window
     (arXiv:2412.13663)."""
 
     norm_kind = LayerNorm

@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3 (arXiv:2405.04434, arXiv:2412.19437): latent attention, and experts beside shared ones."""
+"""DeepSeek V2 and V3 (arXiv:2405.04434, arXiv:2412.19437): latent attention; routed and shared experts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ggplug_models.state.memory import KeysValues, Kind
 
 @architecture("deepseek2")
 class DeepSeek2(Transformer, Decoder):
-    """Keys and values of all heads come from one short vector a token, and one part of keys that is rotated.
+    """Computes keys and values of all heads from one latent vector of each token, and one rotated part of the keys.
 
-    Where a file has the matrices that make keys and values of it apart (``attn_k_b``, ``attn_v_b``), only that vector
-    is remembered, and the matrices are applied to queries and to what is mixed.  Older files have them joint
-    (``attn_kv_b``): then keys and values of all heads are remembered.
+    If the file has separate matrices for keys and values (``attn_k_b``, ``attn_v_b``), the KV cache stores only the
+    latent vector, and the matrices are applied to the queries and to the result of attention.  Older files have one
+    matrix (``attn_kv_b``); then the KV cache stores the keys and values of all heads.
     """
 
     rope_mode = RopeMode.NORMAL
@@ -35,7 +35,10 @@ class DeepSeek2(Transformer, Decoder):
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         if hp.number("attention.temperature_scale", 0.0):
-            raise hp.refused("attention.temperature_scale", "0: queries that grow are not supported here")
+            raise hp.refused(
+                "attention.temperature_scale",
+                "0; queries that grow with the position are not supported for this architecture",
+            )
         self.n_head = self.heads[0].n_head
         self.latent = hp.integer("attention.kv_lora_rank")
         self.apart = "attention.key_length_mla" in hp
@@ -46,7 +49,7 @@ class DeepSeek2(Transformer, Decoder):
         self.n_rot = self.rope.n_dims
         if self.d_k <= self.n_rot:
             raise hp.refused("rope.dimension_count", f"less than the length of keys ({self.d_k})")
-        # Files hold a tenth of the paper's factor; attention grows by the square of what keys grow by.
+        # Files hold a tenth of the paper's factor; logits grow with the square of the magnitude.
         stretched = math.log(1 / self.rope.scale)
         growth = self.rope.magnitude * (1 + 0.1 * stretched) * (1 + multiplier * stretched)
         self.scale = growth**2 * self.d_k**-0.5
@@ -77,34 +80,34 @@ class DeepSeek2(Transformer, Decoder):
         q = split(linear(w, name, queries, self.n_head * self.d_k), self.n_head)
         both = linear(w, "attn_kv_a_mqa", x, self.latent + self.n_rot)
         latent = self.norm(w, "attn_kv_a_norm", gg.view(both, self.latent, both.ne[1], nb=(both.nb[1],)))
-        turned = self.rope(part(both, self.latent, self.n_rot, 1), block.positions)
-        q_turned = self.rope(_of_heads(q, n_nope, self.n_rot), block.positions)
+        rotated = self.rope(part(both, self.latent, self.n_rot, 1), block.positions)
+        q_rotated = self.rope(_of_heads(q, n_nope, self.n_rot), block.positions)
         if self.apart:
-            y = self._absorbed(block, _of_heads(q, 0, n_nope), q_turned, latent, turned)
+            y = self._absorbed(block, _of_heads(q, 0, n_nope), q_rotated, latent, rotated)
         else:
-            y = self._expanded(block, _of_heads(q, 0, n_nope), q_turned, latent, turned)
+            y = self._expanded(block, _of_heads(q, 0, n_nope), q_rotated, latent, rotated)
         return linear(w, "attn_output", y, self.n_embd)
 
-    def _absorbed(self, block: Block, q: Tensor, q_turned: Tensor, latent: Tensor, turned: Tensor) -> Tensor:
-        """One head of keys for all, whose first numbers are the values."""
+    def _absorbed(self, block: Block, q: Tensor, q_rotated: Tensor, latent: Tensor, rotated: Tensor) -> Tensor:
+        """Attention with one head of keys for all queries; the first elements of a key are its value."""
         w, n, tokens = block.weights, self.latent, latent.ne[1]
         into = w("attn_k_b.weight", q.ne[0], n, self.n_head)
         out = w("attn_v_b.weight", n, self.d_v, self.n_head)
         q = gg.permute(gg.mul_mat(into, gg.permute(q, 0, 2, 1, 3)), 0, 2, 1, 3)
-        key = gg.concat(gg.reshape(latent, n, 1, tokens), turned, dim=0)
-        y = block.attend(gg.concat(q, q_turned, dim=0), key, None, scale=self.scale, d_v=n)
+        key = gg.concat(gg.reshape(latent, n, 1, tokens), rotated, dim=0)
+        y = block.attend(gg.concat(q, q_rotated, dim=0), key, None, scale=self.scale, d_v=n)
         y = gg.permute(gg.reshape(y, n, self.n_head, y.ne[1]), 0, 2, 1, 3)
         y = gg.cont(gg.permute(gg.mul_mat(out, y), 0, 2, 1, 3))
         return gg.reshape(y, self.d_v * self.n_head, y.ne[2])
 
-    def _expanded(self, block: Block, q: Tensor, q_turned: Tensor, latent: Tensor, turned: Tensor) -> Tensor:
-        """Each head has keys and values of its own, and the part that is rotated is the same for all."""
+    def _expanded(self, block: Block, q: Tensor, q_rotated: Tensor, latent: Tensor, rotated: Tensor) -> Tensor:
+        """Attention with keys and values for each head; the rotated part of the keys is the same for all heads."""
         n_nope, tokens = q.ne[0], latent.ne[1]
         kv = split(linear(block.weights, "attn_kv_b", latent, self.n_head * (n_nope + self.d_v)), self.n_head)
-        turned = gg.repeat(turned, self.n_rot, self.n_head, tokens)
-        key = gg.concat(_of_heads(kv, 0, n_nope), turned, dim=0)
+        rotated = gg.repeat(rotated, self.n_rot, self.n_head, tokens)
+        key = gg.concat(_of_heads(kv, 0, n_nope), rotated, dim=0)
         value = gg.cont(_of_heads(kv, n_nope, self.d_v))
-        return block.attend(gg.concat(q, q_turned, dim=0), key, value, scale=self.scale)
+        return block.attend(gg.concat(q, q_rotated, dim=0), key, value, scale=self.scale)
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
@@ -115,5 +118,5 @@ class DeepSeek2(Transformer, Decoder):
 
 
 def _of_heads(x: Tensor, first: int, count: int) -> Tensor:
-    """Some numbers of each head: a view [count, n_head, T] of [d, n_head, T]."""
+    """The elements from ``first`` on of each head: a view [count, n_head, T] of [d, n_head, T]."""
     return gg.view(x, count, *x.ne[1:3], nb=x.nb[1:3], offset=first * x.nb[0])

@@ -1,4 +1,4 @@
-"""Gemma 1 to 3 (arXiv:2403.08295, arXiv:2408.00118, arXiv:2503.19786); norms hold one more than in the papers."""
+"""Gemma 1 to 3 (arXiv:2403.08295, arXiv:2408.00118, arXiv:2503.19786); in files, 1 is added to the norms' weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ggplug_models.weights.weights import Weights
 
 
 class _Gemma(Transformer):
-    """Embeddings times the root of their width, and GELU gates."""
+    """Embeddings multiplied by the square root of their width, and GELU gates."""
 
     def embedding(self, inputs: Inputs) -> Tensor:
         return gg.scale(super().embedding(inputs), self.n_embd**0.5)
@@ -28,7 +28,7 @@ class _Gemma(Transformer):
 
 
 class _Sandwich(_Gemma):
-    """Norms before and behind attention and the feed-forward network; blocks with a window rotate in their own way."""
+    """Norms before and after attention and the feed-forward network; blocks with a window have another RoPE base."""
 
     def rope_of(self, block: Block) -> Rope | None:
         return self.local_rope if self.windows[block.number] else self.rope
@@ -39,14 +39,14 @@ class _Sandwich(_Gemma):
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
-        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = x + self.norm(w, "post_attention_norm", a)
         y = self.feed_forward(self.norm(w, "ffn_norm", x), block)
         return x + self.norm(w, "post_ffw_norm", y)
 
 
 class _NormedHeads(_Sandwich):
-    """Each head of queries and keys is normalised before it is rotated; blocks with a window do not scale positions."""
+    """Heads of queries and keys are normalised before the rotation; blocks with a window do not scale positions."""
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
         return self.norm(w, "attn_q_norm", q), self.norm(w, "attn_k_norm", k)
@@ -58,10 +58,10 @@ class _NormedHeads(_Sandwich):
 
 
 class _Capped(_Sandwich, Decoder):
-    """Logits that stay within limits, where the file gives them."""
+    """Logits are soft-capped if the file has a cap."""
 
     largest: int
-    """Blocks of the largest model, whose queries are scaled by the width of the residual stream for each head."""
+    """Number of blocks of the largest model, whose queries are scaled by n_embd / n_head instead of d_k."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -76,12 +76,12 @@ class _Capped(_Sandwich, Decoder):
 
 @architecture("gemma")
 class Gemma(_Gemma, Decoder):
-    """LLaMA's block."""
+    """Gemma 1: LLaMA's block."""
 
 
 @architecture("gemma2")
 class Gemma2(_Capped):
-    """Every other block has a window; logits of attention and of tokens are capped."""
+    """Gemma 2: every second block has a window; the logits of attention and of tokens are soft-capped."""
 
     largest = 46
 
@@ -95,14 +95,14 @@ class Gemma2(_Capped):
 
 @architecture("gemma3")
 class Gemma3(_NormedHeads, _Capped):
-    """Five blocks with a window, then one without."""
+    """Gemma 3: five blocks with a window are followed by one without."""
 
     largest = 62
 
 
 @architecture("gemma-embedding")
 class GemmaEmbedding(_NormedHeads, Encoder):
-    """An encoder: windows reach in both directions, and two linear layers may follow the pooling (arXiv:2509.20354)."""
+    """EmbeddingGemma: windows in both directions; two linear layers may follow the pooling (arXiv:2509.20354)."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)

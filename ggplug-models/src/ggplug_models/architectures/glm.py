@@ -13,13 +13,13 @@ from ggplug_models.networks.transformer import Transformer
 
 @architecture("glm4")
 class Glm4(Transformer, Decoder):
-    """Norms before and behind attention and the feed-forward network; part of a head is rotated, in adjacent pairs."""
+    """Norms before and after attention and the feed-forward network; part of a head is rotated, in adjacent pairs."""
 
     rope_mode = RopeMode.NORMAL
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
-        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = x + self.norm(w, "post_attention_norm", a)
         y = gated_together(w, self.norm(w, "ffn_norm", x), self.n_ff[block.number])
         return x + self.norm(w, "post_ffw_norm", y)

@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019), and its descendant StarCoder 2 (arXiv:2402.19173)."""
+"""GPT-2 (Radford et al. 2019), and StarCoder 2 (arXiv:2402.19173)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ggplug_models.networks.transformer import Transformer
 
 
 class _LayerNormed(Transformer, Decoder):
-    """Layer norms, and a plain network with GELU; biases everywhere."""
+    """Layer norms, biases for all products, and a GELU network without a gate."""
 
     norm_kind = LayerNorm
 
@@ -24,13 +24,13 @@ class _LayerNormed(Transformer, Decoder):
 
 @architecture("gpt2")
 class Gpt2(_LayerNormed):
-    """Learned positions."""
+    """GPT-2: learned position embeddings."""
 
     rope_mode = None
 
     @property
     def most_positions(self) -> int | None:
-        """The rows of the table of positions."""
+        """The number of rows of the position embeddings."""
         return self.n_ctx
 
     def embedding(self, inputs: Inputs) -> Tensor:
@@ -40,6 +40,6 @@ class Gpt2(_LayerNormed):
 
 @architecture("starcoder2")
 class StarCoder2(_LayerNormed):
-    """Rotated heads, several of which share keys and values."""
+    """StarCoder 2: RoPE; several query heads share keys and values."""
 
     rope_mode = RopeMode.NEOX

@@ -16,7 +16,7 @@ from ggplug_models.weights.weights import Weights
 
 @architecture("gpt-oss")
 class GptOss(Transformer, Decoder):
-    """Experts with biases and a clipped gate, weighted by a softmax of the chosen; sinks; every other block slides."""
+    """Experts with biases, a clipped gate, and a softmax of the chosen ones; attention sinks; alternating windows."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -25,7 +25,7 @@ class GptOss(Transformer, Decoder):
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
-        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = x + a
         return x + self.feed_forward(self.norm(w, "post_attention_norm", x), block)
 

@@ -14,7 +14,7 @@ from ggplug_models.networks.network import Block, Inputs
 
 @architecture("granite")
 class Granite(Llama):
-    """``rope.scaling.finetuned`` false: no block rotates."""
+    """Granite 3; without RoPE if ``rope.scaling.finetuned`` is false."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -31,7 +31,7 @@ class Granite(Llama):
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
-        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = x + a * self.residual_scale
         return x + self.feed_forward(self.norm(w, "ffn_norm", x), block) * self.residual_scale
 
@@ -50,7 +50,7 @@ class Granite(Llama):
 
 @architecture("granitemoe")
 class GraniteMoe(Granite):
-    """Experts, and one that sees every token where the file has its width; every block rotates."""
+    """Granite 3 with experts, and a shared expert if the file has its width; always with RoPE."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)

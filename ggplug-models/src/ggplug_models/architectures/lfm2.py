@@ -17,7 +17,7 @@ from ggplug_models.state.memory import Kind, State
 
 @architecture("lfm2")
 class Lfm2(Qwen3):
-    """Blocks without heads of keys convolve; the others attend, with normed heads of queries and keys."""
+    """Blocks without key heads are convolutions; others have attention with normalised heads of queries and keys."""
 
     all_attend = False
 
@@ -44,4 +44,4 @@ class Lfm2(Qwen3):
         return linear(w, "shortconv.out_proj", gg.reshape(behind * y, n, step.n_tokens), n)
 
     def hidden(self, x: Tensor) -> Tensor:
-        return self.norm(self.w, "token_embd_norm", x)  # that is what files call the last norm
+        return self.norm(self.w, "token_embd_norm", x)  # the name of the last norm in files

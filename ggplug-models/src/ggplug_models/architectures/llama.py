@@ -1,4 +1,4 @@
-"""LLaMA 1 to 3 (arXiv:2302.13971, arXiv:2407.21783), Mistral (arXiv:2310.06825), Mixtral (arXiv:2401.04088), kin."""
+"""LLaMA 1 to 3 (arXiv:2302.13971, arXiv:2407.21783), Mistral (arXiv:2310.06825), Mixtral (arXiv:2401.04088)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ggplug_models.networks.transformer import Transformer
 
 @architecture("llama")
 class Llama(Transformer, Decoder):
-    """The block that others are variations of; its files hold queries and keys for pairs of adjacent numbers."""
+    """LLaMA; its files have rows of queries and keys in an order for RoPE of adjacent pairs."""
 
     rope_mode = RopeMode.NORMAL
 
@@ -28,7 +28,7 @@ class Llama(Transformer, Decoder):
 
 @architecture("mistral3")
 class Mistral3(Llama):
-    """Ministral 3: queries grow with the logarithm of how many original contexts their position is behind."""
+    """Ministral 3: queries grow with the logarithm of the position in units of the original context length."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -49,7 +49,7 @@ class Mistral3(Llama):
 
 @architecture("smollm3")
 class SmolLm3(Llama):
-    """Every fourth block does not rotate (arXiv:2501.18795)."""
+    """SmolLM3: every fourth block has no RoPE (arXiv:2501.18795)."""
 
     def rope_of(self, block: Block) -> Rope | None:
         return None if block.number % 4 == 3 else self.rope

@@ -1,6 +1,6 @@
-"""Mamba 1 and 2 (arXiv:2312.00752, arXiv:2405.21060): state spaces whose matrices follow from the token.
+"""Mamba 1 and 2 (arXiv:2312.00752, arXiv:2405.21060): state space models whose matrices depend on the token.
 
-Files hold -exp(A_log) as ``ssm_a``.
+In files, ``ssm_a`` is -exp(A_log).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ggplug_models.weights.weights import Weights
 
 
 class _StateSpace(Decoder):
-    """A norm, a mixer that looks back through its state, and a residual."""
+    """Blocks of a norm, a mixer with a recurrent state, and a residual connection."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -35,24 +35,24 @@ class _StateSpace(Decoder):
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """The last columns before the convolution, and the state of each number or head."""
+        """The last columns before the convolution, and the states of the state space model."""
         return (State(((self.taps - 1) * self.n_conv, self.n_state * self.n_inner)),) * self.n_layer
 
     def block(self, x: Tensor, block: Block) -> Tensor:
-        y, x = block.asked(self.mixer(self.norm(block.weights, "attn_norm", x), block), x)
+        y, x = block.outputs(self.mixer(self.norm(block.weights, "attn_norm", x), block), x)
         return y + x
 
     def mixer(self, x: Tensor, block: Block) -> Tensor:
-        """What a block adds to [n_embd, T]."""
+        """The output of the mixer, which is added to the residual: [n_embd, T] for x [n_embd, T]."""
         raise NotImplementedError
 
     def convolved(self, x: Tensor, w: Weights, state: Tensor) -> tuple[Tensor, Tensor]:
-        """silu of the convolution over time, with a bias."""
+        """silu(convolution over time + bias), and the new state of the convolution."""
         y, after = convolved(x, w("ssm_conv1d.weight", self.taps, self.n_conv), state)
         return gg.silu(y + w("ssm_conv1d.bias", self.n_conv)), after
 
     def scan(self, state: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, step: Step) -> list[Tensor]:
-        """What the state space answers, [D, H, t, n_seq] as x is, and its state after that."""
+        """The output of the state space model, [D, H, t, n_seq] like x, and its new state."""
         d, heads, count, n_seq = x.ne
         which = step.input("states", gg.I32, (n_seq,), lambda _: np.arange(n_seq))
         both = gg.ssm_scan(gg.reshape(state, self.n_state, d, heads, n_seq), x, dt, a, b, c, which)
@@ -65,7 +65,7 @@ class _StateSpace(Decoder):
 
 @architecture("mamba")
 class Mamba(_StateSpace):
-    """Every number has a state of its own; B, C and the step size come from one product."""
+    """Mamba 1: each channel has its own state; B, C and the step size are computed by one product."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -93,7 +93,7 @@ class Mamba(_StateSpace):
 
 @architecture("mamba2")
 class Mamba2(_StateSpace):
-    """Heads share a state's decay, and groups of heads B and C, which go through the convolution as well."""
+    """Mamba 2: the channels of a head share a decay, groups of heads share B and C, which are convolved as well."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -123,5 +123,5 @@ class Mamba2(_StateSpace):
 
 
 def _heads(x: Tensor, first: int, d: int, count: int) -> Tensor:
-    """Heads out of columns: a view [d, count, t, n_seq] of [n, t, n_seq]."""
+    """Splits a part of columns into heads: a view [d, count, t, n_seq] of [n, t, n_seq]."""
     return gg.view(x, d, count, *x.ne[1:3], nb=(d * x.nb[0], *x.nb[1:3]), offset=first * x.nb[0])

@@ -17,7 +17,7 @@ from ggplug_models.weights.weights import Weights
 
 
 class _NormedWidth(Transformer, Decoder):
-    """Queries and keys are normalised before they are rotated, all heads of a token together."""
+    """Queries and keys are normalised before the rotation, all heads of a token together."""
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
         return self._normed(q, w, "attn_q_norm"), self._normed(k, w, "attn_k_norm")
@@ -29,9 +29,9 @@ class _NormedWidth(Transformer, Decoder):
 
 @architecture("olmo2")
 class Olmo2(_NormedWidth):
-    """Norms behind attention and the feed-forward network, none before.
+    """OLMo 2 and 3: norms after attention and the feed-forward network, none before.
 
-    Three of four blocks have a window in files of OLMo 3; those rotate without scaling.
+    In OLMo 3, three of four blocks have a window, and RoPE without scaling.
     """
 
     def read(self, hp: Hyperparameters) -> None:
@@ -46,13 +46,13 @@ class Olmo2(_NormedWidth):
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
-        a, x = block.asked(self.attention(x, block), x)
+        a, x = block.outputs(self.attention(x, block), x)
         x = x + self.norm(w, "post_attention_norm", a)
         return x + self.norm(w, "post_ffw_norm", self.feed_forward(x, block))
 
 
 @architecture("olmoe")
 class Olmoe(_NormedWidth):
-    """Many small experts, whose weights stay as the softmax has them."""
+    """OLMoE: many small experts; their weights are not normalised."""
 
     normalized_experts = False

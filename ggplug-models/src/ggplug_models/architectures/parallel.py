@@ -1,4 +1,4 @@
-"""Models with attention and a gated network side by side: Command R (Cohere, 2024), StableLM 2 (arXiv:2402.17834)."""
+"""Models with attention and network in parallel: Command R (Cohere, 2024), StableLM 2 (arXiv:2402.17834)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ggplug_models.weights.weights import Weights
 
 
 class _Parallel(Transformer, Decoder):
-    """Layer norms; the larger models normalise heads, each with weights of its own."""
+    """Attention and network read the same norm; larger models normalise heads, each with its own weights."""
 
     norm_kind = LayerNorm
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         h = self.norm(block.weights, "attn_norm", x)
-        a, h, x = block.asked(self.attention(h, block), h, x)
+        a, h, x = block.outputs(self.attention(h, block), h, x)
         return x + a + self.feed_forward(h, block)
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
@@ -32,7 +32,7 @@ class _Parallel(Transformer, Decoder):
 
 @architecture("command-r")
 class CommandR(_Parallel):
-    """Logits are scaled; the table of embeddings is the output matrix."""
+    """Command R: logits are scaled; the table of embeddings is the output matrix."""
 
     rope_mode = RopeMode.NORMAL
 
@@ -46,12 +46,12 @@ class CommandR(_Parallel):
 
 @architecture("stablelm")
 class StableLm(_Parallel):
-    """Only the largest are parallel: where there is a second norm, its network comes behind attention."""
+    """StableLM 2: parallel only in the largest models; in files with a second norm, the network follows attention."""
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
         if "ffn_norm.weight" not in w:
             return super().block(x, block)
-        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = x + a
         return x + self.feed_forward(self.norm(w, "ffn_norm", x), block)

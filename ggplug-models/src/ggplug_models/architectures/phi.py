@@ -13,13 +13,13 @@ from ggplug_models.networks.transformer import Transformer
 
 @architecture("phi2")
 class Phi2(Transformer, Decoder):
-    """Attention and a plain network side by side, of one layer norm; biases everywhere, part of a head is rotated."""
+    """Phi 2: attention and network in parallel, after one layer norm; biases; a part of each head is rotated."""
 
     norm_kind = LayerNorm
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         h = self.norm(block.weights, "attn_norm", x)
-        a, h, x = block.asked(self.attention(h, block), h, x)
+        a, h, x = block.outputs(self.attention(h, block), h, x)
         return a + self.feed_forward(h, block) + x
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
@@ -28,9 +28,9 @@ class Phi2(Transformer, Decoder):
 
 @architecture("phi3")
 class Phi3(Transformer, Decoder):
-    """One matrix for queries, keys and values, one for gate and up; LongRoPE (arXiv:2402.13753).
+    """Phi 3: one matrix for queries, keys and values, one for gate and up; LongRoPE (arXiv:2402.13753).
 
-    Files name a window, too, which llama.cpp does not heed, nor does this.
+    The window in the files is ignored, as in llama.cpp.
     """
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:

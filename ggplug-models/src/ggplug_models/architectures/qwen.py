@@ -16,12 +16,12 @@ from ggplug_models.weights.weights import Weights
 
 @architecture("qwen2")
 class Qwen2(Transformer, Decoder):
-    """LLaMA's block with biases for queries, keys and values."""
+    """Qwen 2: LLaMA's block with biases for queries, keys and values."""
 
 
 @architecture("qwen2moe")
 class Qwen2Moe(Qwen2):
-    """Experts whose weights stay as they are, and one that sees every token, behind a gate of one number."""
+    """Qwen 2 with experts, whose weights are not normalised, and a shared expert that is multiplied by a gate."""
 
     normalized_experts = False
 
@@ -31,13 +31,13 @@ class Qwen2Moe(Qwen2):
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
         shared = gated(block.weights, x, self.n_ff_shared, of="_shexp")
-        share = gg.sigmoid(linear(block.weights, "ffn_gate_inp_shexp", x, 1))
-        return super().feed_forward(x, block) + shared * share
+        factor = gg.sigmoid(linear(block.weights, "ffn_gate_inp_shexp", x, 1))
+        return super().feed_forward(x, block) + shared * factor
 
 
 @architecture("qwen3")
 class Qwen3(Transformer, Decoder):
-    """Each head of queries and keys is normalised before it is rotated; there are no biases."""
+    """Qwen 3: heads of queries and keys are normalised before the rotation; no biases."""
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
         return self.norm(w, "attn_q_norm", q), self.norm(w, "attn_k_norm", k)
@@ -45,4 +45,4 @@ class Qwen3(Transformer, Decoder):
 
 @architecture("qwen3moe")
 class Qwen3Moe(Qwen3):
-    """Experts, whose weights are divided by their sum."""
+    """Qwen 3 with experts, whose weights are normalised."""

@@ -1,4 +1,4 @@
-"""RWKV-7 (arXiv:2503.14456): a matrix for each head that every token corrects by a rule of its own."""
+"""RWKV-7 (arXiv:2503.14456): a state matrix for each head, which every token updates by a delta rule."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ggplug_models.state.memory import Kind, State
 from ggplug_models.weights.weights import Weights
 
 DECAY = -0.606531
-"""-exp(-1/2): the decay of a step is exp of that at most."""
+"""-exp(-1/2): the decay of a step is at least exp of this."""
 
 
 @architecture("rwkv7")
 class Rwkv7(Decoder):
-    """Time mixing, then channel mixing, each of a token and the one before."""
+    """Blocks of time mixing and channel mixing, which both combine a token with the previous one."""
 
     norm_kind = LayerNorm
 
@@ -37,7 +37,7 @@ class Rwkv7(Decoder):
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """The last token before each mixing, and the matrices of the heads."""
+        """The previous token for each of the two mixings, and the state matrices of the heads."""
         return (State((self.n_embd, self.n_embd, self.n_embd * self.head)),) * self.n_layer
 
     def embedding(self, inputs: Inputs) -> Tensor:
@@ -53,17 +53,17 @@ class Rwkv7(Decoder):
         h = self.norm(w, "attn_norm_2", x)
         before, channel = shifted(by_time(h, step.shape.n_seq), channel)
         step.remember(block.number, time, channel, matrices)
-        h, change, x = block.asked(h, gg.reshape(before, n, step.n_tokens) - h, x)
+        h, change, x = block.outputs(h, gg.reshape(before, n, step.n_tokens) - h, x)
         key = linear(w, "channel_mix_key", h + change * w("channel_mix_lerp_k.weight", n), self.n_ff)
         return x + linear(w, "channel_mix_value", gg.sqr(gg.relu(key)), n)
 
     def time_mixing(self, x: Tensor, change: Tensor, matrices: Tensor, block: Block) -> tuple[Tensor, Tensor]:
-        """What the matrices answer to each token, and the matrices after them."""
+        """The output of time mixing, [n_embd, T], and the new state matrices."""
         w, n, tokens = block.weights, self.n_embd, x.ne[1]
         gated = "time_mix_g1.weight" in w
         parts = 6 if gated else 5
-        shares = w("time_mix_lerp_fused.weight", n, 1, 1, parts)
-        mixed = [x + change * gg.view(shares, n, offset=i * shares.nb[3]) for i in range(parts)]
+        lerp = w("time_mix_lerp_fused.weight", n, 1, 1, parts)
+        mixed = [x + change * gg.view(lerp, n, offset=i * lerp.nb[3]) for i in range(parts)]
         r = linear(w, "time_mix_receptance", mixed[0], n)
         decay = _short(w, "w", mixed[1], n, gg.tanh) + w("time_mix_w0.weight", n)
         decay = gg.exp(gg.scale(gg.sigmoid(decay), DECAY))
@@ -92,7 +92,7 @@ class Rwkv7(Decoder):
 
 
 def _short(w: Weights, name: str, x: Tensor, n: int, between: object = None) -> Tensor:
-    """Two products by a narrow middle, such as ``time_mix_w1`` and ``time_mix_w2``, with an activation between them."""
+    """A low-rank product: ``time_mix_NAME1``, an activation ``between``, and ``time_mix_NAME2``."""
     h = gg.mul_mat(w(f"time_mix_{name}1.weight", n, -1), x)
     if callable(between):
         h = between(h)

@@ -1,1 +1,1 @@
-"""What ``ggplug bench`` measures of models: embeddings, and the generation of text; other libraries in the same run."""
+"""The benchmarks of models for ``ggplug bench``: embeddings and text generation, compared with other libraries."""

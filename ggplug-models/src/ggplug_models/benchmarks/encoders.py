@@ -1,4 +1,4 @@
-"""MiniLM's encoder in other libraries, for :mod:`.embeddings`: PyTorch, and OpenVINO with what it makes of that."""
+"""MiniLM in other libraries, for :mod:`.embeddings`: PyTorch, and OpenVINO with the model converted from PyTorch."""
 
 # mypy: disable-error-code="import-not-found,import-untyped,no-any-return,misc,untyped-decorator,unused-ignore"
 
@@ -16,17 +16,17 @@ from ggplug.cli.bench import usable_processors
 
 Ids = Sequence[Sequence[int]]
 Encoder = Callable[[], npt.NDArray[np.float32]]
-"""Encodes the same sequences at each call: an array of shape (sequences, n_embd)."""
+"""A function that computes the vectors of fixed sequences: an array of shape (sequences, n_embd)."""
 
 HEAD = 32
-"""Elements of an attention head."""
+"""Number of elements of an attention head."""
 EPS = 1e-12
 
 
 def of_others(folder: Path, ids: Ids, threads: int | None = None) -> dict[str, Encoder]:
-    """By name what is installed: ``torch F32``, ``torch BF16``, ``openvino`` as it comes, and ``openvino F32``.
+    """The installed peers by name: ``torch F32``, ``torch BF16``, ``openvino`` with its defaults, ``openvino F32``.
 
-    ``folder``: where ``model.safetensors`` is.  ``threads``: by default all processors that this process may use.
+    ``folder``: contains ``model.safetensors``.  ``threads``: by default all processors that this process may use.
     """
     if importlib.util.find_spec("torch") is None:
         return {}
@@ -67,7 +67,7 @@ def _openvino(module: Any, tokens: Any, hints: dict[str, Any]) -> Encoder:
 
 
 def _module(folder: Path, kind: Any, n_tok: int) -> Any:
-    """The encoder in PyTorch's own fused operations; weights and activations of the type ``kind``."""
+    """The encoder in PyTorch, with its fused operations, and weights and activations of the type ``kind``."""
     import torch
     import torch.nn.functional as F  # noqa: N812
     from safetensors.torch import load_file

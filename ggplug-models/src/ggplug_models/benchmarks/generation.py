@@ -1,4 +1,4 @@
-"""How fast language models read prompts and write text, and how fast llama.cpp does in the same run."""
+"""Measures how fast language models compute prompts and generate text, and llama.cpp in the same run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from ggplug import cache
 from ggplug.backend import Device
+from ggplug.bench.products import moved, reader
+from ggplug.bench.turns import best_times, speed_relative
 from ggplug.cli.bench import usable_processors
-from ggplug.cli.products import moved, reader
-from ggplug.cli.turns import best_times, speed_relative
 from ggplug.gguf import GGUFReader
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS, hookimpl
@@ -31,15 +31,15 @@ from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.state.session import Session
 
 TYPES = ("Q4_0", "Q4_K_M", "Q8_0", "F16")
-"""Of the random model, where no file is named."""
+"""Types of the random model, if no files are named."""
 
 REPEATS = 5
 TOGETHER = 8
-"""Sequences that are generated at once."""
+"""Number of sequences that are generated at the same time."""
 FAR = 4096
-"""Tokens of a long context."""
+"""Number of tokens of a long context."""
 SETTLED = 4
-"""Tokens that are written before it is timed."""
+"""Number of tokens that are generated before timing starts."""
 
 Row: TypeAlias = dict[str, Any]
 
@@ -55,14 +55,14 @@ GOALS: tuple[tuple[str, str, dict[str, float]], ...] = (
     (f"{TOGETHER} sequences", "relative_to_one", EIGHT_OF_ONE),
     (f"written at {FAR}", "relative_to_short", FAR_OF_NEAR),
 )
-"""(what is measured, its figure, by the type of the random model what that has to be at least)."""
+"""Goals: the case, its figure, and the least value of that by type of the random model."""
 MOST = {"beside computing": ("milliseconds", 0.5), "first token": ("seconds", 1.5)}
-"""What is measured: its figure, and what that may be at most, for every type."""
+"""Goals for every type: the case, its figure, and the largest value of that."""
 RANDOM = "random-llama-"
 
 
 def judged(row: Row) -> Row:
-    """The goals that a row of the random model has, and whether it meets them; nothing for other rows."""
+    """The goals for a row of the random model, and whether it meets them; empty for other rows."""
     name, _, what = str(row["case"]).partition(", ")
     kind = name.removeprefix(RANDOM)
     if kind == name or kind not in TYPES:
@@ -73,12 +73,14 @@ def judged(row: Row) -> Row:
     if not held:
         return {}
     met = all(row[key] >= goal if at_least else row[key] <= goal for key, goal, at_least in held)
-    said = (f"{key.replace('_', ' ')} {'at least' if at_least else 'at most'} {goal:g}" for key, goal, at_least in held)
-    return {"goal": ", ".join(said), "met": "yes" if met else "falls short"}
+    goals = (
+        f"{key.replace('_', ' ')} {'at least' if at_least else 'at most'} {goal:g}" for key, goal, at_least in held
+    )
+    return {"goal": ", ".join(goals), "met": "yes" if met else "falls short"}
 
 
 def first_token(path: Path) -> Row:
-    """Seconds of a whole ``ggplug run`` that writes one token, with its file and its kernels in caches."""
+    """A row with the seconds of a whole ``ggplug run`` for one token, with warm caches of the file and the kernels."""
     command = [sys.executable, "-m", "ggplug", "run", str(path), "-p", "Hello", "--max-tokens", "1"]
     taken = []
     for _ in range(3):
@@ -86,24 +88,25 @@ def first_token(path: Path) -> Row:
         ended = subprocess.run(command, check=False, capture_output=True, stdin=subprocess.DEVNULL)
         taken.append(time.perf_counter() - start)
         if ended.returncode:
-            said = ended.stderr.decode(errors="replace").strip().splitlines()
-            return {"case": f"{path.stem}, first token", "note": said[-1] if said else f"exit {ended.returncode}"}
+            errors = ended.stderr.decode(errors="replace").strip().splitlines()
+            return {"case": f"{path.stem}, first token", "note": errors[-1] if errors else f"exit {ended.returncode}"}
     return {"case": f"{path.stem}, first token", "seconds": min(taken)}
 
 
 class Generation:
-    """Prompts and generated tokens of language models, by file; llama.cpp is the peer.
+    """The benchmark of language models: prompts and generated tokens, by file; llama.cpp is the peer.
 
-    Without files: a llama of 0.85 G random weights in several types, which are written into the cache folder once.
+    Without files, it uses a llama of 0.85 G random weights in several types, which it writes into the cache folder
+    once.
     """
 
     name = "generation"
-    description = "language models: tokens read and written a second, the share of what memory gives, and the goals"
+    description = "language models: prompt and generated tokens per second, use of the memory bandwidth, goals"
     runs_by_name = True
     measures_files = True
 
     def run(self, device: Device, options: Options) -> Iterator[Row]:
-        """Rows of each file.  Raises GGUFError, ModelError, ParameterError, OSError."""
+        """Yields the rows of each file.  Raises GGUFError, ModelError, ParameterError, OSError."""
         for path in options.files or random_models():
             devices = [device, *(each for each in default_devices()[-1:] if each is not device)]
             with load_language_model(path, devices) as model:
@@ -115,7 +118,7 @@ class Generation:
 
 
 def random_models() -> Iterator[Path]:
-    """The random model's files, in the cache folder; those that are missing are written."""
+    """Yields the random model's files in the cache folder; writes those that are missing."""
     folder = cache.folder("models")
     folder.mkdir(parents=True, exist_ok=True)
     plain = folder / f"{RANDOM}F16.gguf"
@@ -129,17 +132,17 @@ def random_models() -> Iterator[Path]:
 
 
 class Reader(Protocol):
-    """A model of some library: it reads tokens behind those that it has read."""
+    """A model of any library with a sequence, to which tokens are appended."""
 
     def clear(self) -> None:
-        """Forgets what was read."""
+        """Removes all tokens."""
 
     def read(self, ids: Sequence[int]) -> None:
-        """Reads tokens, together, and computes the logits after the last."""
+        """Appends tokens in one step, and computes the logits after the last."""
 
 
 class _Ours:
-    """Sequences of a session."""
+    """Equal sequences of a session, as a :class:`Reader`."""
 
     def __init__(self, session: Session, n_seq: int = 1) -> None:
         self.session, self.n_seq = session, n_seq
@@ -152,7 +155,7 @@ class _Ours:
 
 
 class _Measured:
-    """One model, and the peer with the same file."""
+    """The measurements of one model, and of the peer with the same file."""
 
     def __init__(self, path: Path, model: Decoder, options: Options) -> None:
         self.path = path
@@ -164,14 +167,14 @@ class _Measured:
         self.ids: list[int] = np.random.default_rng(0).integers(first, model.n_vocab, FAR).tolist()
 
     def rows(self) -> Iterator[Row]:
-        """Prompts and generation, alone and several at once, far into a context, and what Python takes of a token."""
+        """Yields rows for prompts, generation, several sequences, a long context, and the time outside of devices."""
         longest = self.prompt + REPEATS * (SETTLED + self.generate)
         with Session(self.model, longest) as session:
             readers: dict[str, Reader] = {"ours": _Ours(session)}
             peer = LlamaCpp.of(self.path, longest, self.threads) if self.peers else None
             if peer is not None:
                 readers["llama.cpp"] = peer
-            yield from self._alone(readers)
+            yield from self._single(readers)
             if peer is not None:
                 peer.close()
             yield self._python(session)
@@ -185,7 +188,7 @@ class _Measured:
         return f"{self.path.stem}, {what}"
 
     def _steps(self, reader: Reader, n: int | None = None) -> list[float]:
-        """Seconds of each token that is written; the first few settle and do not count."""
+        """Seconds of each generated token; the first few do not count."""
         for token in self.ids[:SETTLED]:
             reader.read([token])
         taken = []
@@ -195,13 +198,13 @@ class _Measured:
             taken.append(time.perf_counter() - start)
         return taken
 
-    def _alone(self, readers: Mapping[str, Reader]) -> Iterator[Row]:
+    def _single(self, readers: Mapping[str, Reader]) -> Iterator[Row]:
         weights = np.ones(self._weights() // 4, np.float32)
         stream = reader(weights, self.threads)
         prompts: dict[str, list[float]] = {name: [] for name in readers}
         tokens: dict[str, list[float]] = {name: [] for name in readers}
         streamed = tokens["read"] = []
-        for attempt in range(REPEATS + 1):  # the first one compiles, and fills caches
+        for attempt in range(REPEATS + 1):  # the first one compiles kernels, and fills caches
             for name, each in readers.items():
                 each.clear()
                 start = time.perf_counter()
@@ -226,7 +229,7 @@ class _Measured:
         return row
 
     def _weights(self) -> int:
-        """Bytes of weights that are read for each token: of embeddings, that is only one row."""
+        """Bytes of weights that are read for each token: without the embeddings, of which only one row is read."""
         with GGUFReader(self.path) as file:
             sizes = {name: tensor.nbytes for name, tensor in file.tensors.items()}
         if "output.weight" in sizes:
@@ -234,17 +237,17 @@ class _Measured:
         return sum(sizes.values())
 
     def _python(self, session: Session) -> Row:
-        """What a token takes beside its computation: inputs, Python, bringing the logits over, and sampling."""
+        """A row with the time of a token outside of its computation: inputs, Python, copying logits, sampling."""
         prompt = self.ids[: self.prompt]
         sampler = Sampler(Sampling(seed=0))
         with _Busy() as busy:
             taken = []
             for _ in range(REPEATS):
-                written = generate(session, prompt, self.generate, choose=sampler)
-                next(written)
+                tokens = generate(session, prompt, self.generate, choose=sampler)
+                next(tokens)
                 busy.nanoseconds.clear()
                 start = time.perf_counter()
-                count = sum(1 for _ in written)
+                count = sum(1 for _ in tokens)
                 whole = time.perf_counter() - start
                 taken.append((whole - 1e-9 * sum(busy.nanoseconds)) / max(count, 1))
         return {"case": self._case("beside computing"), "milliseconds": statistics.median(taken) * 1e3}
@@ -263,9 +266,9 @@ class _Measured:
         }
 
     def _far(self, short: _Ours, long: _Ours) -> Row:
-        turns = REPEATS * (self.generate + SETTLED)
+        generated = REPEATS * (self.generate + SETTLED)
         short.read(self.ids[: self.prompt])
-        long.read(self.ids[: FAR - turns])
+        long.read(self.ids[: FAR - generated])
         times: dict[str, list[float]] = {"short": [], "long": []}
         for _ in range(REPEATS):
             times["short"].append(statistics.median(self._steps(short)))
@@ -278,11 +281,11 @@ class _Measured:
 
 
 class _Busy:
-    """Listens to how long devices compute, in nanoseconds."""
+    """A hook that collects the times of computations on devices, in nanoseconds."""
 
     def __init__(self) -> None:
         self.nanoseconds: list[int] = []
-        """Of each computation, all its splits."""
+        """The time of each computation, the sum of its splits."""
         self._splits = 0
 
     @hookimpl

@@ -1,4 +1,4 @@
-"""llama.cpp as a peer, through the PyPI package llama-cpp-python."""
+"""llama.cpp as a peer, with the PyPI package llama-cpp-python."""
 
 # mypy: disable-error-code="import-not-found,import-untyped,no-any-return,unused-ignore"
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class LlamaCpp:
-    """A model that llama.cpp has loaded; it reads tokens behind those that it has read."""
+    """A model in llama.cpp, as a :class:`~.generation.Reader`."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -30,14 +30,14 @@ class LlamaCpp:
         )
 
     def clear(self) -> None:
-        """Forgets what was read."""
+        """Removes all tokens."""
         self._model.reset()
         self._model._ctx.kv_cache_clear()
 
     def read(self, ids: Sequence[int]) -> None:
-        """Reads tokens, together, and computes the logits after the last."""
+        """Appends tokens in one step, and computes the logits after the last."""
         self._model.eval(ids)
 
     def close(self) -> None:
-        """Gives its memory back."""
+        """Releases the memory."""
         self._model.close()

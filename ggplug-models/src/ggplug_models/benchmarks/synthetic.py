@@ -1,4 +1,4 @@
-"""A model file of random weights: a language model of any size to measure with, which says nothing sensible."""
+"""Writes model files with random weights: language models of any size, for measurements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ggplug.gguf import GGUFWriter
 from ggplug.types import F16, F32
 
 PIECE = 1 << 22
-"""Elements that are drawn at a time."""
+"""Number of elements that are drawn at a time."""
 
 CONTROLS = ["<unk>", "<s>", "</s>"]
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -27,7 +27,7 @@ NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """The extents of a llama, by default of 0.85 G parameters.  Raises ParameterError for heads that do not fit."""
+    """The sizes of a llama, by default of 0.85 G parameters.  Raises ParameterError for sizes that do not match."""
 
     n_embd: int = 2048
     n_ff: int = 5632
@@ -40,16 +40,18 @@ class LlamaShape:
     def __post_init__(self) -> None:
         if self.n_embd % (2 * self.n_head) or self.n_head % self.n_head_kv:
             raise ParameterError(
-                f"{self.n_head} heads (of keys {self.n_head_kv}) do not divide {self.n_embd} elements evenly", got=self
+                f"n_embd must be a multiple of 2 * n_head, and n_head of n_head_kv, got n_embd {self.n_embd}, "
+                f"n_head {self.n_head}, n_head_kv {self.n_head_kv}",
+                got=self,
             )
         if self.n_vocab < len(CONTROLS) + len(BYTES):
             raise ParameterError(
-                f"a vocabulary has at least {len(CONTROLS) + len(BYTES)} tokens, not {self.n_vocab}", got=self.n_vocab
+                f"n_vocab must be at least {len(CONTROLS) + len(BYTES)}, got {self.n_vocab}", got=self.n_vocab
             )
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """``ne`` of every matrix, in the order of the file."""
+        """The extents ``ne`` of every matrix by name, in the order of the file."""
         n_kv = self.n_embd // self.n_head * self.n_head_kv
         found = {"token_embd": (self.n_embd, self.n_vocab)}
         for layer in range(self.n_layer):
@@ -72,9 +74,9 @@ def write_llama(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Writes a llama whose F16 matrices are normally distributed, by ``seed``; activations keep their size.
+    """Writes a llama with normally distributed F16 matrices, scaled so that activations keep their magnitude.
 
-    ``progress(done, total)``: bytes of tensors.  :func:`ggplug.quantizing.quantize_file` makes other types of it.
+    ``seed``: of the random numbers.  ``progress(done, total)``: called with bytes of tensors.
     Raises OSError.
     """
     shape = LlamaShape() if shape is None else shape
@@ -107,7 +109,7 @@ def write_llama(
 
 
 def _drawn(generator: np.random.Generator, ne: tuple[int, int]) -> Callable[[], Iterator[npt.NDArray[np.float16]]]:
-    """Pieces of a matrix, drawn when they are written."""
+    """A function that yields the rows of a random matrix in pieces."""
     step, scale = max(1, PIECE // ne[0]), np.float32(ne[0] ** -0.5)
 
     def pieces() -> Iterator[npt.NDArray[np.float16]]:
@@ -119,7 +121,7 @@ def _drawn(generator: np.random.Generator, ne: tuple[int, int]) -> Callable[[], 
 
 
 def _add_vocabulary(writer: GGUFWriter, n_vocab: int) -> None:
-    """Of a SentencePiece model: control tokens, all bytes, and the shortest words of a few letters."""
+    """Adds a SentencePiece vocabulary: control tokens, all bytes, and the shortest words of a few letters."""
     words = (
         start + "".join(word)
         for n in itertools.count(1)

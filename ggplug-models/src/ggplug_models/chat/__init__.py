@@ -1,1 +1,1 @@
-"""Chats as prompts: templates of Jinja from anywhere, within limits."""
+"""Converts chats to prompts, with Jinja templates in a sandbox."""

@@ -1,8 +1,8 @@
-"""How much a chat template may make: a bound on its work, whatever operations it does.
+"""Limits the memory and time of a chat template, whatever operations it uses.
 
-Templates come with files from anywhere.  Everything that one makes (the result of each call, filter and operator, each
-list, each piece of text) is measured and taken off an :class:`Allowance`, each step of a loop as well; and where one
-operation can make far more than it is given, how much is estimated beforehand.
+Templates come with model files, which may be malicious.  The size of everything that a template makes (the result of
+each call, filter and operator, each list, each text) is subtracted from an :class:`Allowance`, and so is a constant for
+each iteration of a loop.  If one operation can make much more than its arguments, its size is estimated beforehand.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from jinja2.exceptions import SecurityError
 from ggplug_models.chat.tool_arguments import Arguments
 
 SMALLEST = 1 << 22
-"""Characters and items that a template may make, however short the chat is."""
+"""The smallest allowance, in characters and items, for a short chat."""
 
 LARGEST = 1 << 32
-"""The same, however long the chat is."""
+"""The largest allowance, for a long chat."""
 
 STEP = 4
-"""What a step of a loop, a call or a filter takes off, besides what it makes."""
+"""The cost of an iteration, a call or a filter, in addition to the size of its result."""
 
 SECONDS = 10.0
-"""Processor time that a template may take."""
+"""Maximum processor time of a template."""
 
 DEEPEST = 100
-"""Lists and dicts in each other."""
+"""Maximum nesting depth of lists and dicts."""
 
 MOST = 1 << 20
-"""Items of lists and dicts, with those of what they hold."""
+"""Maximum number of items of lists and dicts, with nested ones."""
 
 INTEGER_BITS = 1 << 16
-"""The largest integer that a product or power may give; what follows of it is quadratic in its digits."""
+"""Maximum bits of a product or power, because printing an integer takes quadratic time."""
 
 WIDEST = 1 << 12
-"""The largest width, indentation, number of columns or of digits."""
+"""Largest width, indentation, or number of columns or digits."""
 
 SHORT = 1 << 14
-"""Characters of a text for filters whose time is quadratic in it."""
+"""Maximum length of a text for filters that take quadratic time."""
 
 
 class Allowance:
-    """What one rendering may still make.
+    """The characters and items that one rendering may still make, and its time limit.
 
-    ``chat``: what it is rendered for.  A template may write the whole chat a few times for each message, so that the
-    allowance grows with both.
+    ``chat``: the variables of the template.  The allowance grows with the size of the chat times the number of
+    messages, because a template may print the whole chat a few times for each message.
     """
 
     def __init__(self, chat: Any, messages: int) -> None:
@@ -56,22 +56,22 @@ class Allowance:
         self._until = time.thread_time() + SECONDS
 
     def check(self, amount: int, what: str) -> None:
-        """Raises SecurityError where ``what`` makes more than is left."""
+        """Raises SecurityError if ``amount`` exceeds the allowance.  ``what``: the operation, for the message."""
         if amount > self.left:
-            raise SecurityError(f"{what} makes more than a template may: {amount} characters or items")
+            raise SecurityError(f"{what} makes {amount} characters or items, more than a template is allowed")
 
     def spend(self, amount: int, what: str) -> None:
-        """Takes ``amount`` off.  Raises SecurityError where that, or the time, is more than is left."""
+        """Subtracts ``amount``.  Raises SecurityError if that exceeds the allowance, or the time limit is reached."""
         self.check(amount, what)
         self.left -= amount
         if time.thread_time() > self._until:
-            raise SecurityError(f"the template takes longer than {SECONDS:g} seconds")
+            raise SecurityError(f"the template exceeds the time limit of {SECONDS:g} seconds")
 
 
 def measured(value: Any) -> tuple[int, int]:
-    """Characters and items of a value, with all that it holds, as often as it holds it; and how deep it is.
+    """The size of a value in characters and items, with everything that it contains, and its nesting depth.
 
-    Raises SecurityError for what is deeper than DEEPEST, or holds more than MOST items.
+    Raises SecurityError if it is deeper than DEEPEST, or has more than MOST items.
     """
     size = items = depth = 0
     unread: list[Iterator[Any]] = [iter((value,))]
@@ -84,7 +84,7 @@ def measured(value: Any) -> tuple[int, int]:
             elif isinstance(part, int):
                 size += part.bit_length() // 8
             elif isinstance(part, Mapping):
-                size += len(str(part)) if isinstance(part, Arguments) else 0  # which may be written out
+                size += len(str(part)) if isinstance(part, Arguments) else 0  # which may be printed
                 unread.append(each for pair in part.items() for each in pair)
                 break
             elif isinstance(part, _COLLECTIONS):
@@ -94,7 +94,7 @@ def measured(value: Any) -> tuple[int, int]:
             unread.pop()
         depth = max(depth, len(unread) - 1)
         if depth > DEEPEST or items > MOST:
-            raise SecurityError(f"lists and dicts are nested deeper than {DEEPEST}, or hold more than {MOST} items")
+            raise SecurityError(f"lists and dicts are nested deeper than {DEEPEST}, or have more than {MOST} items")
     return size, depth
 
 
@@ -102,12 +102,12 @@ _COLLECTIONS = (list, tuple, Set, ValuesView)
 
 
 def operation(operator: str, left: Any, right: Any) -> int:
-    """How much an operator makes at the most.  Raises SecurityError for integers that become too large."""
+    """An upper bound of the size of an operator's result.  Raises SecurityError for integers that become too large."""
     if isinstance(left, int) and isinstance(right, int):
         bits, more = left.bit_length(), right.bit_length()
         bits = {"**": bits * abs(right), "*": bits + more}.get(operator, 0)
         if bits > INTEGER_BITS:
-            raise SecurityError(f"{operator} makes an integer of {bits} bits; a template's may have {INTEGER_BITS}")
+            raise SecurityError(f"{operator} makes an integer of {bits} bits; at most {INTEGER_BITS} are allowed")
         return 1
     if operator == "*":
         times, of = (left, right) if isinstance(left, int) else (right, left)
@@ -118,16 +118,16 @@ def operation(operator: str, left: Any, right: Any) -> int:
 
 
 def formatted(form: str | bytes, arguments: Iterable[Any]) -> int:
-    """How many characters a form with arguments gives at the most, of ``%``'s language or of ``str.format``'s."""
+    """An upper bound of the length of a formatted text.  ``form``: a format string of ``%`` or ``str.format``."""
     text = form.decode("latin-1") if isinstance(form, bytes) else form
-    given = list(arguments)
+    values = list(arguments)
     numbers = [int(number[:9]) for number in re.findall(r"\d+", text)]
     if _WIDTH_ARGUMENT.search(text):
-        numbers += [abs(number) for number in _integers(given)]
+        numbers += [abs(number) for number in _integers(values)]
     if max(numbers, default=0) > WIDEST and _FIELDS.search(text):
-        raise SecurityError(f"a form has the number {max(numbers)}; a template's widths go to {WIDEST}")
+        raise SecurityError(f"a format string has the width {max(numbers)}; at most {WIDEST} is allowed")
     fields = len(_FIELDS.findall(text))
-    return len(text) + fields * (max(numbers, default=0) + measured(given)[0])
+    return len(text) + fields * (max(numbers, default=0) + measured(values)[0])
 
 
 _FIELDS = re.compile(r"[%{]")
@@ -144,64 +144,64 @@ def _integers(values: Iterable[Any]) -> Iterator[int]:
             yield from _integers(value.values())
 
 
-# -- what methods and filters make ----------------------------------------------------------------
+# -- sizes of the results of methods and filters --------------------------------------------------
 
 Estimate = Callable[[Any, list[Any]], int]
-"""How much is made at the most: of what a method or filter is for, and of its other arguments."""
+"""A function from the object and the arguments of a method or filter to an upper bound of its result's size."""
 
 
 def linear(subject: Any, arguments: list[Any]) -> int:
-    """What makes no more than a few times what it is given."""
+    """For operations whose result is not much larger than their arguments."""
     return 0
 
 
 def widened(subject: Any, arguments: list[Any]) -> int:
-    """What fills up, indents or cuts into lines."""
+    """For operations that pad, indent or wrap."""
     width = max((abs(number) for number in _integers(arguments)), default=4)
     if width > WIDEST:
-        raise SecurityError(f"the width {width} is more than a template may have: {WIDEST}")
+        raise SecurityError(f"the width {width} exceeds the limit of {WIDEST}")
     size, depth = measured(subject)
     return (size + 1) * (1 + width * max(1, depth) + sum(len(text) for text in arguments if isinstance(text, str)))
 
 
 def replaced(subject: Any, arguments: list[Any]) -> int:
-    """``replace(old, new)``."""
+    """For ``replace(old, new)``."""
     text, old, new = str(subject), *(str(each) for each in [*arguments, "", ""][:2])
     return len(text) + text.count(old) * len(new)
 
 
 def joined(subject: Any, arguments: list[Any]) -> int:
-    """``separator.join(items)``."""
+    """For ``separator.join(items)``."""
     return sum(measured(items)[0] + len(subject) * len(items) for items in arguments if isinstance(items, Sized))
 
 
 def summed(subject: Any, arguments: list[Any]) -> int:
-    """``sum`` of numbers; a sum of lists copies each as often as there are."""
+    """For ``sum`` of numbers; a sum of lists is refused, because it takes quadratic time."""
     if any(isinstance(each, (list, tuple)) for each in arguments):
-        raise SecurityError("sum adds numbers in templates")
+        raise SecurityError("sum supports only numbers in templates")
     return 0
 
 
 def translated(subject: Any, arguments: list[Any]) -> int:
-    """``translate(table)``."""
+    """For ``translate(table)``."""
     tables = [table for table in arguments if isinstance(table, Mapping)]
     return len(subject) * max((measured(new)[0] for table in tables for new in table.values()), default=1)
 
 
 def searched(subject: Any, arguments: list[Any]) -> int:
-    """What Python searches from behind, or a character at a time: its time is the product of both lengths."""
+    """For searches that take time proportional to the product of both lengths."""
     return len(subject) * (1 + sum(len(text) for text in arguments if isinstance(text, str)))
 
 
 def percented(subject: Any, arguments: list[Any]) -> int:
-    """``form % arguments``."""
+    """For ``form % arguments``."""
     return formatted(str(subject), arguments)
 
 
-def written(subject: Any, arguments: list[Any]) -> int:
-    """``form.format(arguments)`` and ``form.format_map(arguments)``."""
+def str_formatted(subject: Any, arguments: list[Any]) -> int:
+    """For ``form.format(arguments)`` and ``form.format_map(arguments)``."""
     if _ATTRIBUTE.search(str(subject)):
-        raise SecurityError("a form names an attribute of what it writes")
+        raise SecurityError("a format string reads an attribute of its argument")
     return formatted(subject, arguments)
 
 
@@ -209,8 +209,10 @@ _ATTRIBUTE = re.compile(r"\{[^{}:!]*\.")
 
 
 def short(subject: Any, arguments: list[Any]) -> int:
-    """What takes time that is quadratic in the text."""
+    """For operations that take quadratic time."""
     size = measured(subject)[0]
     if size > SHORT:
-        raise SecurityError(f"{size} characters are more than a template may do that with: {SHORT}")
+        raise SecurityError(
+            f"the text has {size} characters, more than the {SHORT} that this operation allows in templates"
+        )
     return widened(subject, arguments)

@@ -1,8 +1,9 @@
-"""Jinja as chat templates use it, in a sandbox: they read what they are given, make text of it, and no more.
+"""The Jinja sandbox of chat templates.
 
-Jinja's own sandbox keeps a template from Python's inner parts.  This one bounds what it makes, too: each operation is
-looked at beforehand, and its result is taken off the :class:`Allowance` of the rendering.  Filters and methods of
-builtin types are those of the tables below; others are unknown here, until somebody says how much they make.
+Jinja's sandbox protects Python's internals from a template.  This one also limits memory and time: each operation is
+checked beforehand, and the size of its result is subtracted from the :class:`Allowance` of the rendering.  Templates
+can use only the filters, and methods of builtin types, that the tables below list with an estimate of their result's
+size.
 """
 
 # ruff: noqa: N802  (Jinja names the methods of its compiler after classes)
@@ -40,10 +41,10 @@ from ggplug_models.chat.allowance import (
     replaced,
     searched,
     short,
+    str_formatted,
     summed,
     translated,
     widened,
-    written,
 )
 
 
@@ -77,8 +78,8 @@ METHODS: dict[type, dict[str, Estimate]] = {
         ),
         **_all("center expandtabs ljust rjust zfill", widened),
         **_all("lstrip rfind rindex rpartition rsplit rstrip strip", searched),
-        "format": written,
-        "format_map": written,
+        "format": str_formatted,
+        "format_map": str_formatted,
         "join": joined,
         "replace": replaced,
         "striptags": short,
@@ -88,17 +89,17 @@ METHODS: dict[type, dict[str, Estimate]] = {
     int: _all("as_integer_ratio bit_count bit_length conjugate is_integer", linear),
     float: _all("as_integer_ratio conjugate hex is_integer", linear),
 }
-"""Of other types, all that Jinja's sandbox lets through: what they give is no larger than they are."""
+"""Of other types, all methods that Jinja's sandbox allows: their results are not larger than the object."""
 
 _CODECS = {"utf-8", "utf8", "UTF-8", "ascii", "latin-1"}
-"""Others take time that is quadratic in the text."""
+"""The encodings that templates may use; others take quadratic time."""
 
 _allowance: ContextVar[Allowance] = ContextVar("_allowance")
 
 
 @contextmanager
 def allowed(allowance: Allowance) -> Iterator[Allowance]:
-    """While it lasts, this thread's templates take what they make off the allowance."""
+    """A ``with`` block in which templates of this thread use ``allowance``."""
     token = _allowance.set(allowance)
     try:
         yield allowance
@@ -107,11 +108,11 @@ def allowed(allowance: Allowance) -> Iterator[Allowance]:
 
 
 class RefusedError(Exception):
-    """What ``raise_exception`` raises."""
+    """The template called ``raise_exception``: it refuses the messages."""
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what the model itself said, for training; here it makes no difference."""
+    """``{% generation %}``, which marks the model's answers for training, and has no effect here."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -122,14 +123,14 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """Its contents can hold one another, so that its text could be of any length."""
+    """A namespace that is printed without its contents, which may refer to one another."""
 
     def __repr__(self) -> str:
         return "<Namespace>"
 
 
 class _Code(CodeGenerator):
-    """Python's operations on values go through the environment, and so do loops and their steps."""
+    """Compiles templates so that operations, loops and iterations call the :class:`Sandbox`."""
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
         items = nodes.EnvironmentAttribute("items")
@@ -170,13 +171,13 @@ class _Code(CodeGenerator):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Chat templates' Jinja: ``raise_exception``, ``strftime_now``, ``tojson`` without HTML, ``{% generation %}``."""
+    """The environment of chat templates; adds ``raise_exception``, ``strftime_now`` and ``{% generation %}``."""
 
     code_generator_class = _Code
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
     def __init__(self, now: Callable[[], datetime.datetime]) -> None:
-        # nothing is evaluated while a template is compiled: there is no allowance for it
+        # optimized=False: nothing is evaluated while a template is compiled, when there is no allowance
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
@@ -200,18 +201,18 @@ class Sandbox(ImmutableSandboxedEnvironment):
             args = tuple(list(each) if isinstance(each, Iterator) else each for each in args)
             __self._estimated(METHODS[kind], __obj.__name__, owner, [*args, *kwargs.values()])
         elif not isinstance(__obj, Macro) or __obj.catch_varargs or __obj.catch_kwargs:
-            __self.made((args, kwargs))  # they become a list or dict there
+            __self.made((args, kwargs))  # the call makes a list or dict of them
         return __self.made(super().call(__context, __obj, *args, **kwargs))
 
     def _estimated(self, table: Mapping[str, Estimate], name: str, subject: Any, arguments: list[Any]) -> None:
         if name not in table:
-            raise SecurityError(f"templates cannot call {name} of {type(subject).__name__}")
+            raise SecurityError(f"templates cannot call {type(subject).__name__}.{name}")
         if name in ("encode", "decode") and not {*map(str, arguments)} <= _CODECS:
-            raise SecurityError(f"templates know the encodings {', '.join(sorted(_CODECS))}")
+            raise SecurityError(f"templates can use only the encodings {', '.join(sorted(_CODECS))}")
         _allowance.get().check(table[name](subject, arguments), name)
 
     def _guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A filter that is looked at beforehand, and whose result is measured."""
+        """Wraps a filter: its size is estimated before the call, and its result is measured."""
         first = 1 if hasattr(function, "jinja_pass_arg") else 0  # Jinja's own argument
 
         @functools.wraps(function)
@@ -227,7 +228,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _parts(
         self, items: Iterable[Any], separator: str = "", attribute: str | int | None = None
     ) -> tuple[list[Any], str]:
-        """The arguments of ``join``: its items, which are taken off one by one, and the separator."""
+        """The arguments of ``join``: its items, each of which is subtracted from the allowance, and the separator."""
         if attribute is not None:
             items = map(make_attrgetter(self, attribute), items)
         allowance, found = _allowance.get(), []
@@ -239,38 +240,38 @@ class Sandbox(ImmutableSandboxedEnvironment):
     # -- what compiled templates call --------------------------------------------------------------
 
     def made(self, value: Any) -> Any:
-        """The value, which was taken off the allowance."""
+        """Subtracts the size of a value from the allowance, and returns the value."""
         _allowance.get().spend(STEP + measured(value)[0], "the template")
         return value
 
     def items(self, value: Any) -> Any:
-        """What a loop goes through: ``tools`` may be none, which not every template looks at before."""
+        """The items of a loop; None has no items, because some templates loop over missing ``tools``."""
         return () if value is None else value
 
     def step(self) -> None:
-        """A loop goes on."""
+        """Called in each iteration of a loop; :meth:`call` subtracts its cost."""
 
     def concatenated(self, context: Context, parts: tuple[Any, ...]) -> str:
-        """``a ~ b``."""
+        """The operator ``a ~ b``."""
         self.made(parts)
         return markup_join(parts) if context.eval_ctx.autoescape else str_join(parts)
 
     def concat(self, parts: Iterable[str]) -> str:
-        """What was written into a macro or a block."""
-        written = list(parts)
-        _allowance.get().spend(sum(map(len, written)), "the template")
-        return "".join(written)
+        """Joins the output of a macro or a block."""
+        output = list(parts)
+        _allowance.get().spend(sum(map(len, output)), "the template")
+        return "".join(output)
 
 
 @pass_context
 def _finalize(context: Context, value: Any) -> Any:
-    """What is written out; as it depends on a context, Jinja does not call it while it compiles."""
+    """Measures each value that is printed; as it has a context argument, Jinja does not call it at compile time."""
     _allowance.get().spend(measured(value)[0], "the template")
     return value
 
 
 class _Clock:
-    """``strftime_now(form)``."""
+    """The function ``strftime_now(form)``."""
 
     def __init__(self, now: Callable[[], datetime.datetime]) -> None:
         self._now = now
@@ -283,7 +284,7 @@ class _Clock:
 def _tojson(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """JSON as it is: Jinja's own filter would escape it for HTML."""
+    """The filter ``tojson``, without the escapes for HTML of Jinja's own."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

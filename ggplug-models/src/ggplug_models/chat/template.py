@@ -1,10 +1,10 @@
-"""Chats to prompts, by the template that a GGUF file carries.
+"""Converts chats to prompts with the chat template of a GGUF file.
 
-Templates are Jinja's, as Hugging Face's ``apply_chat_template`` defines them: they see ``messages``, ``tools``,
-``documents``, ``add_generation_prompt``, ``bos_token`` and ``eos_token``, and may call ``raise_exception`` and
-``strftime_now``.  Files are also made for llama.cpp, which says more: ``enable_thinking`` is true unless the caller
-says otherwise, ``date_string`` and ``datetime`` are today's date, arguments of tool calls are objects, and what is none
-has no items.  Templates come with files from anywhere, so they run in a sandbox (``sandbox.py``).
+Templates are Jinja templates, as Hugging Face's ``apply_chat_template`` defines them.  Their variables are
+``messages``, ``tools``, ``documents``, ``add_generation_prompt``, ``bos_token`` and ``eos_token``; they may call
+``raise_exception`` and ``strftime_now``.  As in llama.cpp, there are also ``enable_thinking``, which is true by
+default, and ``date_string`` and ``datetime``, today's date; arguments of tool calls are objects, and None can be looped
+over.  Templates come with model files, which may be malicious, so they run in a sandbox (``sandbox.py``).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 KEY = "tokenizer.chat_template"
 
 Message = Mapping[str, Any]
-"""``role`` and ``content``, and whatever else the template knows, such as ``tool_calls``."""
+"""A dict with ``role`` and ``content``, and other keys that the template uses, such as ``tool_calls``."""
 
 NAMED = ("bos", "eos", "unk", "pad", "sep")
-"""Special tokens whose texts templates see, as ``bos_token`` and so on."""
+"""Special tokens whose texts are variables of templates: ``bos_token`` and so on."""
 
 LONGEST = 1 << 20
-"""Characters of a template."""
+"""Maximum length of a template in characters."""
 
 
 class ChatTemplate:
-    """A chat template and the tokeniser that its prompts are for.
+    """A chat template with the tokenizer for its prompts.
 
-    ``source``: the template's text.  Raises ModelError for a template that is no Jinja, and where the library
-    ``jinja2`` is missing.
+    ``source``: the text of the template.  Raises ModelError if it is not a valid template, or if the library ``jinja2``
+    is missing.
     """
 
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
@@ -48,19 +48,19 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], tokenizer: Tokenizer, name: str | None = None) -> ChatTemplate:
-        """The template of a file, or the one that it has under a ``name``, such as ``tool_use``.
+        """The chat template in a file's metadata, or the one with a ``name`` such as ``tool_use``.
 
-        Raises ModelError where there is none.
+        Raises ModelError if there is none.
         """
         key = KEY if name is None else f"{KEY}.{name}"
         source = Values(metadata).text(key, None)
         if source is None:
             others = sorted(each.removeprefix(f"{KEY}.") for each in metadata if each.startswith(f"{KEY}."))
-            there = f"; it has templates named {', '.join(others)}" if others else ""
+            named = f"; it has templates with the names {', '.join(others)}" if others else ""
             raise ModelError(
-                f"the file has no {key}{there}",
+                f"the file has no chat template ({key}){named}",
                 got=name,
-                remedy="give one: template=ChatTemplate(source, model.tokenizer)",
+                remedy="pass template=ChatTemplate(source, model.tokenizer)",
             )
         return cls(source, tokenizer)
 
@@ -72,14 +72,14 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> str:
-        """The prompt's text.
+        """The prompt as a text.
 
-        ``messages``: the chat so far, the oldest first; arguments of tool calls may be objects, or JSON as the OpenAI
-        API has it.  ``add_generation_prompt``: whether the answer's beginning is part of it.  ``tools``: JSON schemas
-        of functions that the model may call.  ``variables``: what else the template knows, or another value of what it
-        is told by default, such as ``enable_thinking=False``.
+        ``messages``: the chat so far, the oldest first; arguments of tool calls are objects, or JSON as in the OpenAI
+        API.  ``add_generation_prompt``: whether the prompt ends with the beginning of an answer.  ``tools``: JSON
+        schemas of functions that the model may call.  ``variables``: further variables of the template, or other values
+        of the default ones, such as ``enable_thinking=False``.
 
-        Raises ParameterError for messages that are none, or that the template refuses; ModelError if the template
+        Raises ParameterError for messages that are not valid, or that the template refuses; ModelError if the template
         fails.
         """
         checked = _checked(messages)
@@ -106,60 +106,62 @@ class ChatTemplate:
         try:
             allowance = Allowance(everything, len(checked))
         except SecurityError as error:
-            raise ParameterError(f"these messages, tools or variables are no chat: {error}", got=messages) from None
+            raise ParameterError(f"these messages, tools or variables are too large: {error}", got=messages) from None
         try:
             with allowed(allowance):
                 return self._template.render(everything)
         except RefusedError as refused:
-            raise ParameterError(f"{KEY} refuses these messages: {refused!s:.2000}", got=messages) from None
+            raise ParameterError(f"the chat template refuses these messages: {refused!s:.2000}", got=messages) from None
         except GGPlugError:
             raise
         except Exception as error:  # a template calls whatever Jinja has
             what = f"{type(error).__name__}: {error!s:.2000}"
-            raise ModelError(f"{KEY} fails with these messages: {what}", got=messages) from error
+            raise ModelError(f"the chat template ({KEY}) fails with these messages: {what}", got=messages) from error
 
     def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
-        """The prompt's token ids, as :meth:`.Tokenizer.prompt` makes them; ``options`` are those of :meth:`render`."""
+        """The prompt as token ids, see :meth:`.Tokenizer.prompt`.  ``options``: those of :meth:`render`."""
         return self.tokenizer.prompt(self.render(messages, **options))
 
 
 def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise ParameterError(
-            f"messages are a list of dicts with role and content, got {type(messages).__name__}", got=messages
+            f"messages must be a list of dicts with role and content, got {type(messages).__name__}", got=messages
         )
     if not messages:
-        raise ParameterError("messages are empty; a chat has at least one", got=messages)
+        raise ParameterError("messages is empty; a chat needs at least one message", got=messages)
     for n, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise ParameterError(
-                f"messages[{n}] is {type(message).__name__}, not a dict with role and content", got=message
+                f"messages[{n}] must be a dict with role and content, got {type(message).__name__}", got=message
             )
         if not isinstance(message.get("role"), str):
             role = message.get("role")
-            raise ParameterError(f"messages[{n}] has the role {role!r}; it must be a string", got=message)
+            raise ParameterError(f"the role of messages[{n}] must be a string, got {role!r}", got=message)
         content = message.get("content")
         if content is None and ("content" in message or "tool_calls" in message):
             continue
         parts = content if isinstance(content, (list, tuple)) else ()
         if not isinstance(content, str) and not (parts and all(isinstance(part, Mapping) for part in parts)):
             raise ParameterError(
-                f"messages[{n}] has the content {content!r:.100}; it must be a string, or a list of dicts", got=message
+                f"the content of messages[{n}] must be a string or a list of dicts, got {content!r:.100}", got=message
             )
     return [with_objects(message) for message in messages]
 
 
 def now() -> datetime.datetime:
-    """The local time, for templates that ask for it."""
+    """The local time, for ``strftime_now``."""
     return datetime.datetime.now()
 
 
 def _compiled(source: str) -> Template:
-    with required("jinja2", "making prompts of chats"):
+    with required("jinja2", "chat templates"):
         from ggplug_models.chat.sandbox import Sandbox
     if len(source) > LONGEST:
-        raise ModelError(f"{KEY} has {len(source)} characters; a template has {LONGEST} at the most", got=len(source))
+        raise ModelError(
+            f"the chat template ({KEY}) has {len(source)} characters; at most {LONGEST} are allowed", got=len(source)
+        )
     try:
-        return Sandbox(lambda: now()).from_string(source)  # late, so that tests can set the clock
-    except Exception as error:  # Jinja makes Python of it, which Python may refuse in its own words
-        raise ModelError(f"{KEY} is no template: {error}", got=source) from error
+        return Sandbox(lambda: now()).from_string(source)  # now is looked up late, so that tests can replace it
+    except Exception as error:  # Jinja compiles to Python, which has errors of its own
+        raise ModelError(f"the chat template ({KEY}) is not valid: {error}", got=source) from error

@@ -1,7 +1,7 @@
-"""Arguments of tool calls in a chat's history, as templates take them.
+"""Arguments of tool calls in the messages of a chat, in a form that suits all templates.
 
-The OpenAI API has them as the text of a JSON object.  Most templates want the object: they go through its items, or
-write it down as JSON by themselves.  Others write what they get behind a text.
+The OpenAI API has them as a text with a JSON object.  Most templates need an object, whose items they loop over or
+which they print as JSON; others append the arguments to a text.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 
 class Arguments(dict[str, Any]):
-    """The object that a text of JSON holds; written out, or joined to a text, it is that text.
+    """A dict made from a JSON text; when printed, or added to a text, it is that JSON text.
 
-    Raises ValueError for a text that holds no object.  An empty one stands for no arguments.
+    An empty text means no arguments.  Raises ValueError for a text that is not a JSON object.
     """
 
     def __init__(self, text: str) -> None:
@@ -35,7 +35,7 @@ class Arguments(dict[str, Any]):
 
 
 def with_objects(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message whose tool calls have :class:`Arguments` where they had texts; other texts than JSON's stay texts."""
+    """A copy of a message in which JSON texts as arguments of tool calls are :class:`Arguments`."""
     calls = message.get("tool_calls")
     if not isinstance(calls, (list, tuple)):
         return dict(message)
@@ -43,7 +43,7 @@ def with_objects(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call(call: Any) -> Any:
-    """Of the OpenAI API, with a ``function``, or that function's name and arguments alone."""
+    """Converts a tool call: the OpenAI API's with a ``function``, or only name and arguments."""
     if isinstance(call, Mapping) and isinstance(call.get("function"), Mapping):
         return {**call, "function": _function(call["function"])}
     return _function(call)

@@ -1,1 +1,1 @@
-"""What callers give, checked: numbers, sequences, callables, token ids; and libraries that only some things need."""
+"""Checks arguments (numbers, sequences, callables, token ids) and the presence of optional libraries."""

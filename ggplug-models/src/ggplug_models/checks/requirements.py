@@ -1,4 +1,4 @@
-"""Libraries that only some of this package needs: imported at the door of what needs them."""
+"""Imports optional libraries, with errors that say how to install them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ggplug.errors import ModelError
 
 @contextmanager
 def required(library: str, purpose: str, extra: str | None = None) -> Iterator[None]:
-    """Around the import of a library: where it fails, ModelError says for what it is needed and how to get it.
+    """A ``with`` block around the import of a library: raises ModelError with install instructions if that fails.
 
-    ``extra``: the extra of ggplug-core that it belongs to, if there are several libraries to get.
+    ``purpose``: what the library is needed for.  ``extra``: the extra of ggplug-core that installs it.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The progress of commands that count what they have done."""
+"""Progress bars with a count."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 
 def counting() -> Progress:
-    """A bar on standard error where that is a terminal, which leaves nothing behind."""
+    """A progress bar on standard error, if that is a terminal; it is erased at the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return progress(*columns)

@@ -1,4 +1,4 @@
-"""``ggplug compare``: a model on two devices, node by node."""
+"""``ggplug compare``: compares the results of two devices, node by node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ggplug_models.networks.encoder import Encoder
 
 if TYPE_CHECKING:
     from ggplug.testing import Differences, WrongNode
-    from ggplug_testing.judging.nodewise import Node
+    from ggplug_testing.judging.differences import Node
 
 PROMPT = "The first wrong number is where the search begins."
 MOST = 10
@@ -37,16 +37,18 @@ MOST = 10
     "devices",
     multiple=True,
     metavar="NAME",
-    help="Twice: the device that is trusted, and the one that is compared with it.",
+    help="Give it twice: first the device that is trusted, then the device that is compared with it.",
 )
-@click.option("-p", "--prompt", metavar="TEXT", help="The text that the model reads. Default: a short sentence.")
-@click.option("--ids", metavar="IDS", help="Token ids in the place of a text, as in 1,15043,3186.")
-@click.option("--reference", is_flag=True, help="Judge both devices by the float64 references of the ops; slower.")
+@click.option("-p", "--prompt", metavar="TEXT", help="Text to compute with. Default: a short sentence.")
+@click.option("--ids", metavar="IDS", help="Token ids to compute with instead of a text, such as 1,15043,3186.")
+@click.option(
+    "--reference", is_flag=True, help="Compare both devices with the float64 reference of each operation; slower."
+)
 @click.option(
     "--groups/--no-groups",
     default=True,
     show_default=True,
-    help="Whether nodes are computed together as the devices do it, or each alone.",
+    help="Whether devices compute nodes in groups (fused kernels), as they normally do, or one at a time.",
 )
 @cache_option
 @pack_option
@@ -66,14 +68,14 @@ def compare(
 ) -> None:
     """Find the first node of MODEL.gguf that two devices compute differently.
 
-    Each node is computed on both devices from the same values, so that errors that it inherits are not its own. The
-    exit code is 0 if all differences are within what the precision of each op allows, else 1.
+    Both devices compute each node from the same values, so that only the node's own error counts. The exit code is 0
+    if all differences are within the tolerance of each operation, else 1.
     """
-    names = [name for given in devices for name in given.split(",")]
+    names = [name for option in devices for name in option.split(",")]
     if len(names) != 2:
-        raise click.UsageError("Name two devices: --device A --device B.")
+        raise click.UsageError("Give two devices: --device A --device B.")
     if prompt is not None and ids is not None:
-        raise click.UsageError("Give either --prompt or --ids.")
+        raise click.UsageError("--prompt and --ids cannot be combined.")
     from ggplug.testing import compare as run
 
     first, second = map(gg.device, names)
@@ -103,7 +105,7 @@ def compare(
 
 
 def _with_cpu(device: Device) -> list[Device]:
-    """A device, and behind it a CPU, for nodes that it declines: the model then loads whatever it lacks."""
+    """The device, and a CPU after it for the nodes that the device declines."""
     return [device, *(cpu for cpu in gg.devices_by_kind(DeviceKind.CPU)[:1] if cpu is not device)]
 
 
@@ -111,7 +113,7 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(each) for each in text.split(",")]
     except ValueError:
-        raise ParameterError(f"--ids is {text!r}: whole numbers with commas between them", got=text) from None
+        raise ParameterError(f"--ids must be integers separated by commas, got {text!r}", got=text) from None
 
 
 def _tokens(model: Any, text: str) -> list[int]:
@@ -122,36 +124,36 @@ def _tokens(model: Any, text: str) -> list[int]:
 
 @contextlib.contextmanager
 def _prepared(model: Any, tokens: Sequence[int], cache_type: str) -> Iterator[Graph]:
-    """The graph in which a model reads these tokens, with its inputs."""
+    """The graph in which ``model`` reads ``tokens``, with its inputs set."""
     if isinstance(model, Encoder):
-        with model.turn():
+        with model.locked():
             yield model.prepared(tokens)
         return
     size = max(1, len(tokens))
-    with model.session(size, cache_type=cache_type, micro_batch=size) as session, session.turn():
+    with model.session(size, cache_type=cache_type, micro_batch=size) as session, session.locked():
         yield session.prepared(tokens)
 
 
 def _show(found: Differences) -> None:
     if found.first is None:
-        _say(f"all {found.n_nodes} nodes agree on {found.a} and {found.b}")
+        _say(f"{found.a} and {found.b} agree on all {found.n_nodes} nodes")
     else:
         _show_wrong(found.first, found)
         if found.follows:
             echo("")
-            _say(f"{_count(len(found.follows), 'node')} follow from it:")
+            _say(f"{_count(len(found.follows), 'node')} are wrong because of it:")
             _show_nodes(found.follows)
         if found.wrong[1:]:
             echo("")
-            _say(f"{_count(len(found.wrong) - 1, 'further node')} wrong from right values:")
+            _say(f"{_count(len(found.wrong) - 1, 'further node')} wrong, computed from correct values:")
             _show_rest(found.wrong[1:])
     if found.growth:
         echo("")
-        _say(f"how {found.b} moves away from {found.a}, each from its own values:")
+        _say(f"how {found.b} diverges from {found.a} when each uses its own results:")
         _show_nodes(found.growth, most=3 * MOST)
     if found.declined:
         echo("")
-        _say("computed by the references, because a device declines them:")
+        _say("computed by the reference, because a device declines them:")
         _table(("node", "device", "reason"), [(_title(each.node), each.device, each.reason) for each in found.declined])
 
 
@@ -164,9 +166,9 @@ def _show_wrong(first: WrongNode, found: Differences) -> None:
         ("kernel", first.kernel),
     ]
     if first.group:
-        alone = ", ".join(map(_title, first.alone)) or "none"
-        facts += [("group", ", ".join(map(_title, first.group))), ("of these, wrong alone", alone)]
-    facts += [("what is wrong", first.reason), ("contradicted by the reference", blamed)]
+        single = ", ".join(map(_title, first.alone)) or "none"
+        facts += [("group", ", ".join(map(_title, first.group))), ("of these, wrong when computed singly", single)]
+    facts += [("error", first.reason), ("differs from the reference", blamed)]
     _say(f"first wrong node: {_title(first.node)}")
     for name, text in facts:
         _say(f"{name}: {on_one_line(text)}", by=2)
@@ -197,16 +199,16 @@ def _show_rest(wrong: Sequence[WrongNode]) -> None:
 def _table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), most: int = MOST
 ) -> None:
-    """The first rows, the last one, and how many are left out between them."""
+    """Prints at most ``most`` rows: the first ones, the last one, and how many are left out between them."""
     left = len(rows) - most
-    shown = rows if left <= 0 else rows[: most - 1]
-    print_table(headings, shown if left <= 0 else [*shown, rows[-1]], right=right)
+    head = rows if left <= 0 else rows[: most - 1]
+    print_table(headings, head if left <= 0 else [*head, rows[-1]], right=right)
     if left > 0:
-        _say(f"({left} before the last are left out; --json has all)")
+        _say(f"({left} rows before the last one are omitted; --json prints all)")
 
 
 def _say(text: str, by: int = 0) -> None:
-    """A line, as many columns in as ``by`` says, and folded; further lines of it a little more."""
+    """Prints a line, indented by ``by`` columns and wrapped; its continuation lines are indented by two more."""
     first, *others = fold(text, max(columns() - by - 2, 1))
     for line in (first, *(f"  {other}" for other in others)):
         echo(" " * by + line)

@@ -1,4 +1,4 @@
-"""``ggplug convert``: from a folder of Hugging Face to a file."""
+"""``ggplug convert``: converts a Hugging Face folder to a GGUF file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ggplug.cli.streams import ended_by_signals
     default="F16",
     show_default=True,
     metavar="TYPE",
-    help="Type of the matrices, such as F16, Q8_0 or Q6_K; an unknown name is answered with all there are.",
+    help="Data type of the weight matrices, such as F16, Q8_0 or Q4_K_M. An unknown name prints the list of types.",
 )
 def convert(folder: Path, out: Path, kind: str) -> None:
-    """Convert a Hugging Face FOLDER (config, tokenizer, safetensors) to the GGUF file OUT."""
+    """Convert a Hugging Face FOLDER (config.json, tokenizer, safetensors) to the GGUF file OUT."""
     from ggplug_models.converting.convert import convert as run
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())

@@ -1,4 +1,4 @@
-"""``ggplug embed``: the vectors of texts, one a line."""
+"""``ggplug embed``: the embeddings of texts, one line of JSON for each."""
 
 from __future__ import annotations
 
@@ -29,15 +29,20 @@ from ggplug_models.commands.options import (
 @pack_option
 @growth_option
 @click.option(
-    "--batch", default=32, show_default=True, type=click.IntRange(1), metavar="N", help="Texts computed together."
+    "--batch",
+    default=32,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Maximum number of texts computed together.",
 )
 def embed(
     model: Path, devices: tuple[str, ...], split: str | None, pack: bool, pack_growth: int | None, batch: int
 ) -> None:
-    """Embed texts with MODEL.gguf.
+    """Compute the embeddings of texts with MODEL.gguf.
 
-    Reads one text a line from standard input and prints one JSON object a line, in order:
-    {"text": ..., "embedding": [...]}. Texts longer than the model takes are cut off.
+    Reads one text per line from standard input and prints one JSON object per line, in the same order:
+    {"text": ..., "embedding": [...]}. A text longer than the model's context length is truncated.
     """
     from ggplug_models.embedding.vectors import check_finite
     from ggplug_models.loading import load
@@ -47,7 +52,7 @@ def embed(
     ascii_only = not (out.encoding or "").lower().startswith("utf")
     with load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as encoder:
         if not hasattr(encoder, "embed"):
-            raise ParameterError(f"{model} is a {encoder.architecture} model, which does not embed texts")
+            raise ParameterError(f"{model} is a {encoder.architecture} model, which has no embeddings")
         with counting() as bar:
             task = bar.add_task("embedding", total=0)
             total = 0

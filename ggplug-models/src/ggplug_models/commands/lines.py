@@ -1,4 +1,4 @@
-"""Texts of commands: whole files, and lines of standard input in memory that the length of a line does not decide."""
+"""Reads the texts of commands: whole files, and lines of standard input, of which long ones are kept on disk."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ggplug.system.files import naming, open_regular
 from ggplug_models.tokenizers.long_text import LongText
 
 LINES, BYTES = 4096, 1 << 22
-"""What is read before it is embedded: enough to batch texts of similar length, few enough to keep output flowing."""
+"""Limits of a window: enough lines to batch texts of similar length, few enough that output does not stall."""
 
 PIECE = 1 << 16
-"""Bytes that are read at once; a line that has more of them is long, and its rest is kept on disk."""
+"""Bytes that are read at once; a longer line is kept on disk."""
 
 
 class Source(Protocol):
-    """Where lines come from, in bytes."""
+    """A binary stream that is read by lines."""
 
     def readline(self, limit: int, /) -> bytes:
-        """Up to ``limit`` bytes, and no more than a line; empty at the end."""
+        """Up to ``limit`` bytes of the next line; empty at the end."""
 
 
 class LongLine(LongText):
-    """A line that is kept in a temporary file, without its end."""
+    """A line that is kept in a temporary file, without its line end."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         super().__init__(self._pieces)
@@ -45,7 +45,7 @@ class LongLine(LongText):
                 yield decoder.decode(self._file.read(min(PIECE, self._size - start)))
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the temporary file."""
         self._file.close()
 
 
@@ -53,10 +53,10 @@ Line = str | LongLine
 
 
 def windows(source: Source) -> Iterator[list[Line]]:
-    """The lines, some thousand at a time, as UTF-8 whatever the locale; a long one ends its window.
+    """Yields the lines of ``source`` in windows of some thousand, decoded as UTF-8 whatever the locale.
 
-    Where reading fails, the lines before come first and the error after them.  Raises ParameterError for a line that is
-    not UTF-8, and OSError.  A window's long line is closed when the next one is asked for.
+    A long line is the last of its window; it is closed when the caller takes the next window.  Where reading fails, the
+    lines before the error are yielded first.  Raises ParameterError for a line that is not UTF-8, OSError.
     """
     window: list[Line] = []
     size = 0
@@ -65,17 +65,17 @@ def windows(source: Source) -> Iterator[list[Line]]:
             window.append(line)
             size += len(line) if isinstance(line, str) else BYTES
             if len(window) >= LINES or size >= BYTES:
-                yield from _lent(window)
+                yield from _closing(window)
                 window, size = [], 0
     except (ParameterError, OSError):
         if window:
-            yield from _lent(window)
+            yield from _closing(window)
         raise
     if window:
-        yield from _lent(window)
+        yield from _closing(window)
 
 
-def _lent(window: list[Line]) -> Iterator[list[Line]]:
+def _closing(window: list[Line]) -> Iterator[list[Line]]:
     try:
         yield window
     finally:
@@ -98,7 +98,7 @@ def _lines(source: Source) -> Iterator[Line]:
 
 
 def _long(source: Source, first: bytes, number: int) -> LongLine:
-    """The rest of a line, checked on its way to the disk."""
+    """Writes a long line to a temporary file, and checks that it is UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(tempfile.TemporaryFile())
@@ -125,11 +125,11 @@ def _without_end(line: bytes) -> bytes:
 
 
 def _not_utf8(number: int, byte: int) -> ParameterError:
-    return ParameterError(f"line {number} of standard input is not UTF-8 at byte {byte}", got=byte)
+    return ParameterError(f"line {number} of standard input is not valid UTF-8 at byte {byte}", got=byte)
 
 
 def write_text(line: Line, write: Callable[[str], object], *, ascii_only: bool) -> None:
-    """Writes a line as a string of JSON."""
+    """Writes a line as a JSON string."""
     write('"')
     for piece in (line,) if isinstance(line, str) else line.read():
         write(json.dumps(piece, ensure_ascii=ascii_only)[1:-1])
@@ -137,7 +137,7 @@ def write_text(line: Line, write: Callable[[str], object], *, ascii_only: bool) 
 
 
 def content_of(file: Path | None) -> str:
-    """A file's text; ``-`` is standard input.  Raises ParameterError for what is not UTF-8, and OSError."""
+    """The text of a file, or of standard input if it is ``-``.  Raises ParameterError if it is not UTF-8, OSError."""
     assert file is not None
     if str(file) == "-":
         data, name = b"".join(iter(lambda: stdin().readline(1 << 16), b"")), "standard input"
@@ -147,4 +147,4 @@ def content_of(file: Path | None) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ParameterError(f"{name} is not UTF-8 at byte {error.start}", got=error.start) from None
+        raise ParameterError(f"{name} is not valid UTF-8 at byte {error.start}", got=error.start) from None

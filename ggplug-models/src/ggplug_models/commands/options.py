@@ -1,4 +1,4 @@
-"""What several commands take: a model, which devices it runs on, and how its weights and caches lie there."""
+"""Options that several commands have: the model, its devices, the packing of weights, the type of the KV cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ggplug_models.weights.placement import LayerSplit
 
 AUTO = "auto"
-"""In place of a device's name: the best device there is."""
+"""``--device auto`` chooses the devices."""
 
 model_argument = click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 device_option = click.option(
@@ -19,49 +19,50 @@ device_option = click.option(
     "devices",
     multiple=True,
     metavar="NAME",
-    help="Device to run on; repeat it in order of preference. A named device never falls back to another. "
-    "Default, or 'auto': the best there is, and the CPU for what that does not do.",
+    help="Device to run on. Repeat the option to name several, in order of preference; no other device is used. "
+    "With 'auto', the default, ggplug uses the best device, and the CPU for operations that it does not support.",
 )
 split_option = click.option(
     "--split",
-    metavar="SHARES",
-    help="Split the layers between the named devices, in their order: 'even', or a number for each as in 2,1. "
-    "Default: all layers on the first device.",
+    metavar="RATIOS",
+    help="Distribute the layers over the named devices, in their order: 'even', or a comma-separated list of "
+    "proportions, one for each device, such as 2,1. Default: all layers on the first device.",
 )
 pack_option = click.option(
     "--pack/--no-pack",
     default=True,
     show_default=True,
-    help="Whether weights are packed once, when they are loaded, for products with many columns.",
+    help="Store weights in the order in which matrix products read them, where the device supports it. This makes "
+    "prompts and batches faster.",
 )
 growth_option = click.option(
     "--pack-growth",
     type=click.IntRange(0),
     metavar="MIB",
     callback=lambda _, __, mib: None if mib is None else mib << 20,
-    help="MiB by which packed weights may make the model larger. Default: those are packed that stay as large.",
+    help="Extra memory for packed weights, in MiB. Default: pack only weights that grow by at most 1/16.",
 )
 cache_option = click.option(
     "--cache-type",
     default="f16",
     show_default=True,
     metavar="TYPE",
-    help="Of keys and values: f32, f16, bf16, q8_0 or q4_0.",
+    help="Data type of the KV cache: f32, f16, bf16, q8_0 or q4_0.",
 )
 
 
 def placed(devices: tuple[str, ...], split: str | None) -> tuple[list[str] | None, LayerSplit | None]:
-    """The devices that were named, None for the best there is, and how layers are split between them.
+    """Returns the names of the devices (None: ggplug chooses) and the split of the layers (None: no split).
 
-    Raises UsageError for names that do not go together, ParameterError for shares that are none.
+    Raises UsageError for device names that cannot be combined, ParameterError for a ``split`` that is not valid.
     """
     from ggplug_models.weights.placement import LayerSplit
 
-    names = [name for given in devices for name in given.split(",")]
+    names = [name for option in devices for name in option.split(",")]
     if AUTO in names:
         if len(names) > 1:
-            raise click.UsageError(f"--device {AUTO} chooses the devices itself; name no other with it.")
+            raise click.UsageError(f"--device {AUTO} cannot be combined with other devices.")
         names = []
     if split is not None and len(names) < 2:
-        raise click.UsageError("--split needs two or more devices to split between: name each with --device.")
+        raise click.UsageError("--split needs at least two devices: name each of them with --device.")
     return names or None, None if split is None else LayerSplit.parse(split)

@@ -27,9 +27,10 @@ from ggplug_models.commands.options import (
     "--context",
     type=click.IntRange(4),
     metavar="N",
-    help="Tokens of a chunk; those of its second half count. Default: 512, or as many as the model takes.",
+    help="Number of tokens of a chunk; the perplexity is measured on the second half of each chunk. Default: 512, or "
+    "the model's context length if that is smaller.",
 )
-@click.option("--chunks", type=click.IntRange(1), metavar="N", help="Only the first N chunks. Default: all.")
+@click.option("--chunks", type=click.IntRange(1), metavar="N", help="Measure only the first N chunks. Default: all.")
 @cache_option
 @device_option
 @split_option
@@ -50,8 +51,8 @@ def perplexity(
 ) -> None:
     """Measure how well the language model MODEL.gguf predicts the text of FILE.
 
-    Prints the perplexity of the text with its standard error, as llama-perplexity defines them; smaller is better.
-    With FILE - the text comes from standard input.
+    Prints the perplexity of the text and its standard error, as llama-perplexity does; smaller is better. If FILE is
+    -, the text is read from standard input.
     """
     from ggplug_models.loading import load_language_model
     from ggplug_models.perplexity import chunks_of, perplexities
@@ -77,4 +78,4 @@ def perplexity(
         )
         return
     echo(f"perplexity {found.value:.4f} +/- {found.error:.4f}")
-    console(stderr=True).print(f"{found.tokens} tokens of {found.chunks} chunks of {n_ctx}", style="dim")
+    console(stderr=True).print(f"measured on {found.tokens} tokens in {found.chunks} chunks of {n_ctx}", style="dim")

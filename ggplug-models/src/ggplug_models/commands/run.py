@@ -1,4 +1,4 @@
-"""``ggplug run``: a language model answers, or chats in the terminal."""
+"""``ggplug run``: answers a prompt, or chats in the terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ggplug_models.commands.options import (
 from ggplug_models.commands.terminal import messages
 
 if TYPE_CHECKING:
-    from ggplug_models.commands.talk import Talk
+    from ggplug_models.commands.chat import Chat
     from ggplug_models.generation.drafts import Drafts
     from ggplug_models.networks.decoder import Decoder
     from ggplug_models.state.session import Session
@@ -40,12 +40,25 @@ if TYPE_CHECKING:
     "-p",
     "--prompt",
     metavar="TEXT",
-    help="Answer this, and end. Default: a chat; or standard input, where that is no terminal.",
+    help="Prompt to answer; the command then ends. Default: chat in the terminal, or read the prompt from standard "
+    "input if that is not a terminal.",
 )
-@click.option("--raw", is_flag=True, help="Go on with the text as it is, without a chat template.")
-@click.option("--system", metavar="TEXT", help="What the model is told before the chat.")
-@click.option("-n", "--max-tokens", type=click.IntRange(1), metavar="N", help="Tokens that it writes at most.")
-@click.option("--context", type=click.IntRange(1), metavar="N", help="Tokens that it remembers. Default: up to 4096.")
+@click.option("--raw", is_flag=True, help="Continue the prompt as plain text; do not apply a chat template.")
+@click.option("--system", metavar="TEXT", help="System prompt of the chat.")
+@click.option(
+    "-n",
+    "--max-tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Maximum number of tokens to generate for an answer. Default: until the text ends or the context is full.",
+)
+@click.option(
+    "--context",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Context length: maximum number of tokens of the prompt and the answer together. Default: what the model "
+    "supports, at most 4096.",
+)
 @cache_option
 @click.option(
     "--temperature",
@@ -53,10 +66,15 @@ if TYPE_CHECKING:
     show_default=True,
     type=click.FloatRange(0),
     metavar="T",
-    help="0: the most likely tokens.",
+    help="Sampling temperature: higher values make the text more random; 0 chooses the most probable token.",
 )
 @click.option(
-    "--top-k", default=40, show_default=True, type=click.IntRange(0), metavar="N", help="So many tokens; 0: all."
+    "--top-k",
+    default=40,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Top-k sampling: choose among the N most probable tokens; 0 disables it.",
 )
 @click.option(
     "--top-p",
@@ -64,7 +82,7 @@ if TYPE_CHECKING:
     show_default=True,
     type=click.FloatRange(0, 1),
     metavar="P",
-    help="The likeliest tokens that have this probability together.",
+    help="Top-p sampling: choose among the most probable tokens whose probabilities sum up to P; 1 disables it.",
 )
 @click.option(
     "--min-p",
@@ -72,7 +90,7 @@ if TYPE_CHECKING:
     show_default=True,
     type=click.FloatRange(0, 1),
     metavar="P",
-    help="Tokens with this part of the largest probability.",
+    help="Min-p sampling: leave out tokens less probable than P times the most probable one; 0 disables it.",
 )
 @click.option(
     "--repeat-penalty",
@@ -80,9 +98,14 @@ if TYPE_CHECKING:
     show_default=True,
     type=click.FloatRange(0, min_open=True),
     metavar="X",
-    help="What logits of repeated tokens are divided by.",
+    help="Penalty for tokens that occurred among the last 64; values above 1 make them less probable, 1 disables it.",
 )
-@click.option("--seed", type=click.IntRange(0), metavar="N", help="Equal seeds, equal texts. Default: any.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Seed of the random numbers; the same seed gives the same text. Default: a random one.",
+)
 @device_option
 @split_option
 @pack_option
@@ -92,10 +115,12 @@ if TYPE_CHECKING:
     "drafter",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="GGUF",
-    help="A smaller model with the same vocabulary that guesses tokens, to be confirmed several at once.",
+    help="Draft model for speculative decoding: a smaller model with the same vocabulary.",
 )
-@click.option("--lookup", is_flag=True, help="Guess tokens by what followed the same words before.")
-@click.option("-v", "--verbose", is_flag=True, help="Tell what runs where, and how fast.")
+@click.option(
+    "--lookup", is_flag=True, help="Prompt lookup decoding: draft tokens from what followed the same tokens before."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Print which device computes what, and the speed.")
 def run(
     model: Path,
     prompt: str | None,
@@ -113,20 +138,20 @@ def run(
     verbose: bool,
     **sampling: Any,
 ) -> None:
-    """Let the language model MODEL.gguf answer, or chat with it.
+    """Generate text with the language model MODEL.gguf, or chat with it.
 
-    In a chat Ctrl-C stops an answer, /clear begins anew, /exit or Ctrl-D ends it, and /help tells so. Guessed tokens
-    (--draft, --lookup) make it faster where they are right, and never change the text.
+    In a chat, Ctrl-C stops an answer, /clear starts a new chat, /exit or Ctrl-D ends it, and /help lists the commands.
+    Speculative decoding (--draft, --lookup) can make generation faster; it does not change the text.
     """
     from ggplug_models.chat.template import KEY as CHAT_TEMPLATE
-    from ggplug_models.commands.talk import Talk
+    from ggplug_models.commands.chat import Chat
     from ggplug_models.loading import load_language_model
     from ggplug_models.sampling import Sampler, Sampling
 
     if drafter is not None and lookup:
-        raise click.UsageError("Give either --draft or --lookup.")
+        raise click.UsageError("--draft and --lookup cannot be combined.")
     if raw and system is not None:
-        raise click.UsageError("Give either --system, which begins a chat, or --raw, which makes none.")
+        raise click.UsageError("--system and --raw cannot be combined: --raw uses no chat template.")
     names, placement = placed(devices, split)
     err = console(stderr=True)
     with contextlib.ExitStack() as stack:
@@ -138,44 +163,44 @@ def run(
         with loaded.session(context, cache_type=cache_type) as session:
             raw = raw or CHAT_TEMPLATE not in loaded.metadata
             if raw and system is not None:
-                raise ParameterError(f"{model} has no chat template, so --system has no place")
-            talk = Talk(loaded, session, Sampler(Sampling(**sampling)), system=system, draft=draft)
+                raise ParameterError(f"{model} has no chat template, so --system cannot be used")
+            chat = Chat(loaded, session, Sampler(Sampling(**sampling)), system=system, draft=draft)
             if prompt is None and sys.stdin is not None and sys.stdin.isatty():
                 with messages() as message:
-                    _chat(talk, message, raw=raw, max_tokens=max_tokens)
+                    _chat(chat, message, raw=raw, max_tokens=max_tokens)
             else:
                 text = content_of(Path("-")) if prompt is None else prompt
                 try:
-                    _say((talk.go_on if raw else talk.answer)(text, max_tokens))
+                    _print_pieces((chat.complete if raw else chat.answer)(text, max_tokens))
                 except ContextFullError as error:
-                    raise _too_long(error, session, "--context N makes room for N tokens") from None
+                    raise _too_long(error, session, "use a larger --context, or a shorter prompt") from None
                 if verbose:
-                    err.print(str(talk.pace), style="dim")
-            if verbose and talk.pace.written:
-                _print_shares(loaded, session)
+                    err.print(str(chat.timings), style="dim")
+            if verbose and chat.timings.generated:
+                _print_device_uses(loaded, session)
 
 
 def _too_long(error: ContextFullError, session: Session, remedy: str) -> ContextFullError:
-    """What is told of a prompt that there is no room for."""
+    """The error for a prompt that is longer than the context, with the lengths of both."""
     whole = session.n_ctx - error.wanted + error.got
-    message = f"the prompt has {whole} tokens, and the context {session.n_ctx}"
+    message = f"the prompt has {whole} tokens; the context length is {session.n_ctx}"
     return ContextFullError(message, got=whole, wanted=session.n_ctx, remedy=remedy)
 
 
-def _print_shares(model: Decoder, session: Session) -> None:
-    """What runs where: a line for each device."""
-    from ggplug_models.commands.shares import runs, shares
+def _print_device_uses(model: Decoder, session: Session) -> None:
+    """Prints a table with a line for each device: its layers, weights, nodes and copies."""
+    from ggplug_models.commands.device_use import device_uses, ranges
 
     rows = [
         (
             each.device,
-            runs(each.layers),
+            ranges(each.layers),
             byte_count(each.nbytes),
             byte_count(each.packed),
             str(each.nodes),
             byte_count(each.copied),
         )
-        for each in shares(model, session.explain())
+        for each in device_uses(model, session.explain())
     ]
     headings = ("device", "layers", "weights", "packed", "nodes", "copied to it")
     print_table(headings, rows, right=headings[2:], stderr=True)
@@ -183,7 +208,7 @@ def _print_shares(model: Decoder, session: Session) -> None:
 
 @contextlib.contextmanager
 def _draft(path: Path | None, names: list[str] | None, context: int | None, *, pack: bool) -> Iterator[Drafts]:
-    """What guesses tokens: the model of a file, or without one what came before."""
+    """A draft model of the file ``path``; without one, prompt lookup."""
     from ggplug_models.generation.drafts import DraftModel, PromptLookup
     from ggplug_models.loading import load_language_model
 
@@ -194,13 +219,13 @@ def _draft(path: Path | None, names: list[str] | None, context: int | None, *, p
             yield draft
 
 
-def _say(pieces: Iterator[str]) -> None:
-    """Writes pieces as they come; to a terminal, control characters as escapes."""
+def _print_pieces(pieces: Iterator[str]) -> None:
+    """Prints pieces of text as they come; on a terminal, control characters are escaped."""
     out = stdout()
-    shown = printable if out.isatty() else str
+    escaped = printable if out.isatty() else str
     with contextlib.ExitStack() as stack:
         for number, piece in enumerate(pieces):
-            out.write(shown(piece))
+            out.write(escaped(piece))
             out.flush()
             if number == 0:
                 stack.enter_context(notices_held_back())
@@ -209,17 +234,17 @@ def _say(pieces: Iterator[str]) -> None:
 
 
 CHAT_HELP = """\
-/clear   begins a new chat
-/help    shows this
-/exit    ends the chat, as Ctrl-D does
-Ctrl-C   stops an answer; earlier lines come back with the arrow keys.
-A text that is pasted is one message, with all its lines."""
+/clear   start a new chat
+/help    print this help
+/exit    end the chat; so does Ctrl-D
+Ctrl-C   stop the answer
+The arrow keys recall earlier lines. A pasted text of several lines is sent as one message."""
 
 
-def _chat(talk: Talk, message: Callable[[str], str], *, raw: bool, max_tokens: int | None) -> None:
-    """``message``: see :func:`.messages`."""
+def _chat(chat: Chat, message: Callable[[str], str], *, raw: bool, max_tokens: int | None) -> None:
+    """Reads messages and prints answers until the user ends the chat.  ``message``: see :func:`.messages`."""
     err = console(stderr=True)
-    err.print("/help tells what there is, Ctrl-D ends the chat.", style="dim")
+    err.print("/help lists the commands, Ctrl-D ends the chat.", style="dim")
     while True:
         try:
             text = message("> ")
@@ -230,25 +255,25 @@ def _chat(talk: Talk, message: Callable[[str], str], *, raw: bool, max_tokens: i
             err.print("\n/exit or Ctrl-D ends the chat.", style="dim")
             continue
         except UnicodeDecodeError as error:
-            err.print(f"The line is not UTF-8 at byte {error.start}.", style="yellow")
+            err.print(f"The line is not valid UTF-8 at byte {error.start}; nothing was sent.", style="yellow")
             continue
         command = text.strip()
         if command == "/exit":
             return
         if command == "/clear":
-            talk.forget()
+            chat.clear()
         elif command == "/help":
             err.print(CHAT_HELP)
         elif re.fullmatch("/[a-z]+", command):
-            err.print(f"There is no {command}; /help tells what there is.", style="yellow")
+            err.print(f"Unknown command {command}; /help lists the commands.", style="yellow")
         elif command:
             try:
-                _say((talk.go_on if raw else talk.answer)(text, max_tokens))
+                _print_pieces((chat.complete if raw else chat.answer)(text, max_tokens))
             except KeyboardInterrupt:
                 stdout().write("\n")
             except ContextFullError as error:
-                remedy = "say less, or start with a larger --context" if raw else "/clear begins a new chat"
-                found = _too_long(error, talk.session, remedy)
+                remedy = "type a shorter text, or start with a larger --context" if raw else "/clear starts a new chat"
+                found = _too_long(error, chat.session, remedy)
                 err.print(f"{found.message}: {found.remedy}", style="yellow", soft_wrap=True)
                 continue
-            err.print(str(talk.pace), style="dim", soft_wrap=True)
+            err.print(str(chat.timings), style="dim", soft_wrap=True)

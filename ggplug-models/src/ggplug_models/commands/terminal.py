@@ -1,4 +1,4 @@
-"""What a person types or pastes into a terminal, message by message."""
+"""Reads messages from a terminal: typed lines, and pasted texts of several lines."""
 
 from __future__ import annotations
 
@@ -9,47 +9,48 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 BEGIN, END = "\x1b[200~", "\x1b[201~"
-"""Where a pasted text begins and ends, as terminals say that were asked to ("bracketed paste")."""
+"""What a terminal in the mode "bracketed paste" sends before and after a pasted text."""
 
-ASK, ASK_NO_MORE = "\x1b[?2004h", "\x1b[?2004l"
+ENABLE, DISABLE = "\x1b[?2004h", "\x1b[?2004l"
+"""What switches that mode on and off."""
 
 
 @contextlib.contextmanager
 def messages() -> Iterator[Callable[[str], str]]:
-    """While it lasts, lines are edited and remembered where Python can do that, and pasted texts are recognised.
+    """Yields a function that prints a prompt and returns a message: a typed line, or a pasted text with all its lines.
 
-    Gives a function that shows a prompt and returns what a person says: a line, or with all its lines a text that was
-    pasted.  That raises EOFError, KeyboardInterrupt, UnicodeDecodeError.
+    Lines can be edited and recalled where Python has ``readline``.  The function raises EOFError, KeyboardInterrupt,
+    UnicodeDecodeError.
     """
     readline: Any = None
-    with contextlib.suppress(ImportError):  # which Windows does not have
-        readline = importlib.import_module("readline")  # from now on input() edits lines, and remembers them
+    with contextlib.suppress(ImportError):  # Windows has none
+        readline = importlib.import_module("readline")  # now input() edits and recalls lines
     if readline is not None and "libedit" not in (readline.__doc__ or ""):
-        readline.parse_and_bind("set enable-bracketed-paste on")  # GNU's does all, for itself
+        readline.parse_and_bind("set enable-bracketed-paste on")  # GNU readline then handles pasted texts itself
         yield _line
         return
     if readline is not None:
-        for mark in (BEGIN, END):  # libedit writes them into the line, character by character
+        for mark in (BEGIN, END):  # libedit would interpret them as keys; so it inserts them
             keys = mark.replace("\x1b", r"\e")
             readline.parse_and_bind(f'bind -s "{keys}" "^V{keys}"')
-    if sys.platform == "win32":  # where not every console knows how to be asked
+    if sys.platform == "win32":  # some consoles there print the sequences
         yield _line
         return
-    _tell(ASK)
+    _send(ENABLE)
     try:
         yield _whole
     finally:
-        _tell(ASK_NO_MORE)
+        _send(DISABLE)
 
 
-def _tell(terminal: str) -> None:
+def _send(sequence: str) -> None:
     if sys.__stdout__ is not None:
-        sys.__stdout__.write(terminal)
+        sys.__stdout__.write(sequence)
         sys.__stdout__.flush()
 
 
 def _whole(prompt: str) -> str:
-    """Lines up to the one in which a pasted text ends."""
+    """A message: a line, or all lines of a pasted text."""
     text = _line(prompt)
     while text.count(BEGIN) > text.count(END):
         text += "\n" + _line("")
@@ -57,9 +58,9 @@ def _whole(prompt: str) -> str:
 
 
 def _line(prompt: str) -> str:
-    """What input() returns; GNU's readline may have several lines in it."""
+    """What input() returns; with GNU readline that may be several lines."""
     held = sys.stdout
-    sys.stdout = sys.__stdout__ or held  # input() edits lines only where it finds the process's own stream
+    sys.stdout = sys.__stdout__ or held  # input() edits lines only on the process's own standard output
     try:
         return input(prompt)
     finally:

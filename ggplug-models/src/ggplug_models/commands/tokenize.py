@@ -19,24 +19,25 @@ from ggplug_models.commands.options import model_argument
     "file",
     type=click.Path(allow_dash=True, dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="Read the text from a file of UTF-8, or with - from standard input.",
+    help="Read the text from this UTF-8 file; - is standard input.",
 )
 @click.option(
     "--special/--no-special",
     default=True,
     show_default=True,
-    help="Whether BOS and EOS are added where the model wants them, and the texts of special tokens become these.",
+    help="Add BOS and EOS where the model's file says so, and convert names of special tokens in the text, such as "
+    "<|im_start|>, to these tokens.",
 )
 @json_option
 def tokenize(model: Path, text: str | None, file: Path | None, special: bool, as_json: bool) -> None:
-    """Show the tokens that MODEL.gguf makes of TEXT.
+    """Print the tokens of TEXT with the tokenizer of MODEL.gguf.
 
-    Prints the id and the text of each token, a line each.
+    Prints one line for each token: its id and its text.
     """
     from ggplug_models.tokenizers import load_tokenizer
 
     if (text is None) == (file is None):
-        raise click.UsageError("Give either TEXT or --file.")
+        raise click.UsageError("Give either TEXT or --file, not both.")
     found = text if text is not None else content_of(file)
     tokenizer = load_tokenizer(model)
     ids = tokenizer.encode(found, add_special=special, parse_special=special)

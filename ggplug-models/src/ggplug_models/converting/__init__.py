@@ -1,5 +1,5 @@
-"""Hugging Face folders: their files, their tensors and settings by family, their vocabularies.
+"""Converts Hugging Face folders to GGUF: their files, tensors, settings and vocabularies.
 
-:func:`ggplug_models.convert` puts it together.  A family is a table: which tensor becomes which, with what change, and
-which setting becomes which key; names and keys are those of llama.cpp's converter (``conversion/``, commit 0c1e570).
+The function is :func:`ggplug_models.convert`.  A family is a table of the names of tensors and settings in the folder
+and in the file; the latter are those of llama.cpp's converter (``conversion/``, commit 0c1e570).
 """

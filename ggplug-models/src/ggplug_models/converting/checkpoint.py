@@ -1,4 +1,4 @@
-"""The tensors of a folder's safetensors files, one file or several, in the types that they are stored in."""
+"""Reads the tensors of the safetensors files in a folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TYPES = {"F64": types.F64, "F32": types.F32, "F16": types.F16, "BF16": types.BF
 
 
 class Stored(NamedTuple):
-    """A tensor in a file.  ``type``: None if its values are no floats, or of a kind that is not read."""
+    """A tensor in a file.  ``type``: None if its ``dtype`` is not a supported floating point type."""
 
     path: Path
     file: Any
@@ -34,14 +34,14 @@ class Stored(NamedTuple):
     shape: tuple[int, ...]
 
     def array(self) -> npt.NDArray[Any]:
-        """A copy of the values, [shape].  Raises ModelError."""
+        """A copy of the values, in ``shape``.  Raises ModelError."""
         with unreadable(self.path):
             values: npt.NDArray[Any] = self.file.get_tensor(self.name)
         return values
 
 
 class Checkpoint:
-    """All tensors of a folder by name.  Raises ModelError for what is missing, cut off or not what the index says."""
+    """All tensors of a folder, by name.  Raises ModelError for missing or damaged files, and a wrong index."""
 
     def __init__(self, folder: Folder) -> None:
         self.tensors: dict[str, Stored] = {}
@@ -50,25 +50,25 @@ class Checkpoint:
             for name, wanted in _files(folder).items():
                 if name not in folder:
                     missing = f"{folder.path} has no {name}"
-                    raise ModelError(missing, remedy="save the model in the safetensors format, all of its files")
-                there = self._open(folder.path / name)
-                for each in wanted or there:
-                    if each not in there:
+                    raise ModelError(missing, remedy="save the model in the safetensors format, with all its files")
+                found = self._open(folder.path / name)
+                for each in wanted or found:
+                    if each not in found:
                         path = folder.path / name
-                        raise ModelError(f"{path} has no tensor {each!r}, which {folder.path / INDEX} promises")
-                    self.tensors[each] = there[each]
+                        raise ModelError(f"{path} has no tensor {each!r}, which {folder.path / INDEX} lists")
+                    self.tensors[each] = found[each]
         except BaseException:
             self.close()
             raise
 
     def _open(self, path: Path) -> dict[str, Stored]:
-        with required("safetensors", "reading the weights of a Hugging Face model"):
-            import ml_dtypes  # noqa: F401  # gives NumPy bfloat16, by that name
+        with required("safetensors", "reading safetensors files"):
+            import ml_dtypes  # noqa: F401  # adds the dtype bfloat16 to NumPy
             from safetensors import safe_open
         with unreadable(path), open_regular(path):
             file = self._files.enter_context(safe_open(path, framework="numpy"))
         found = {}
-        for name in file.keys():  # noqa: SIM118  # it is no mapping
+        for name in file.keys():  # noqa: SIM118  # it is not a mapping
             stored = file.get_slice(name)
             dtype = stored.get_dtype()
             found[name] = Stored(path, file, name, _TYPES.get(dtype), dtype, tuple(stored.get_shape()))
@@ -87,7 +87,7 @@ class Checkpoint:
 
 
 def _files(folder: Folder) -> Mapping[str, list[str]]:
-    """The files, with the tensors that the index says are in each; of a single file nothing is said."""
+    """The files, each with its tensors in the index; a single file has no index."""
     if INDEX not in folder or SINGLE in folder:
         return {SINGLE: []}
     index = folder.json(INDEX).inner("weight_map")
@@ -98,5 +98,5 @@ def _files(folder: Folder) -> Mapping[str, list[str]]:
             raise index.refused(name, "the name of a file of this folder")
         files.setdefault(file, []).append(name)
     if not files:
-        raise ModelError(f"{folder.path / INDEX} names no tensors")
+        raise ModelError(f"{folder.path / INDEX} lists no tensors")
     return files

@@ -1,4 +1,4 @@
-"""Hugging Face folders to GGUF, with the metadata and tensor names that llama.cpp uses."""
+"""Converts Hugging Face folders to GGUF files with the metadata and tensor names of llama.cpp."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from ggplug_models.converting.vocabulary import PIECES, vocabulary
 from ggplug_models.metadata.values import Values
 
 _FILES_OF = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}
-"""Types whose files are called otherwise: llama.cpp calls mixtures by the type alone."""
+"""Types with another name as a file type, because llama.cpp names a mixture after the type alone."""
 
 _NUMBERS = {
     type.name.upper(): file_types.FILE_TYPES[name]
     for type in gg.types.TYPES
     if (name := _FILES_OF.get(type.name.upper(), type.name.upper())) in file_types.FILE_TYPES
 }
-"""``general.file_type`` of files with matrices of one type."""
+"""The ``general.file_type`` of files whose matrices all have one type."""
 
 FILE_TYPES: dict[str, int] = {
     name: number for name, number in _NUMBERS.items() if quants.can_quantize(gg.types.by_name(name))
 }
-"""Types that all matrices can have, with their ``general.file_type``; beside them there are mixtures."""
+"""Types that all matrices can have, with their ``general.file_type``; mixtures are further types."""
 
 READ = (
     "config.json",
@@ -55,13 +55,13 @@ READ = (
     "sentence_bert_config.json",
     "1_Pooling/config.json",
 )
-"""Files of a folder that are read, some of them where they are; beside them those with the weights."""
+"""Files of a folder that are read, if they exist, in addition to those with the weights."""
 
 _IN_FULL = ("_norm.weight", "position_embd.weight", "token_types.weight", "rope_freqs.weight")
-"""Ends of the names of what llama.cpp keeps in full precision whatever the file's type."""
+"""Suffixes of the names of tensors that are F32 in all file types, as in llama.cpp."""
 
 _PIECE = 1 << 22
-"""Elements that are encoded at a time."""
+"""Number of elements that are encoded at a time."""
 
 
 def convert(
@@ -71,42 +71,40 @@ def convert(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Writes a GGUF file from a folder with ``config.json``, a tokeniser and safetensors files, one or several.
+    """Converts a folder with ``config.json``, a tokenizer and safetensors files to a GGUF file; returns its path.
 
-    The families are those of :data:`ggplug_models.converting.families.FAMILIES`; keys, names and values of tensors are
-    those that llama.cpp's converter writes.  One tensor is in memory at a time.
+    The supported families are :data:`ggplug_models.converting.families.FAMILIES`.  Keys, tensor names and values are
+    those of llama.cpp's converter.  Only one tensor is in memory at a time.
 
-    ``type``: one of :data:`FILE_TYPES`, for all matrices, while norms, biases and positions stay F32; or a mixture of
-    :data:`ggplug.quantizing.MIXTURES` such as Q4_K_M, which :func:`ggplug.quantizing.quantize_file` makes from a file
-    of the stored types beside ``out`` that is there for that time.
-    ``progress(done, total)``: bytes of work.  Returns the path; an existing file is replaced only when the new one is
-    complete, see :class:`ggplug.system.files.NewFile`.
+    ``type``: one of :data:`FILE_TYPES`, for all matrices (norms, biases and positions stay F32), or a mixture of
+    :data:`ggplug.quantizing.MIXTURES` such as Q4_K_M.  A mixture needs a temporary file with the stored types in the
+    folder of ``out``.  ``progress(done, total)``: called with bytes of work.  An existing file is replaced only when
+    the new one is complete, see :class:`ggplug.system.files.NewFile`.
 
-    Raises ModelError for a folder that lacks something, holds another architecture, or values that make no sense, such
-    as weights to be quantised that are NaN or infinite, or too large for the type;
-    ParameterError for another type, or if ``out`` is one of the files that are read; FileKindError if ``out`` is no
-    regular file; other OSErrors.
+    Raises ModelError for a folder with missing files, an unsupported architecture, or invalid values, such as weights
+    to quantise that are NaN, infinite or too large for the type; ParameterError for an unknown type, or if ``out`` is
+    one of the files that are read; FileKindError if ``out`` is not a regular file; other OSErrors.
     """
     check_progress(progress)
     kind = str(getattr(type, "name", type)).upper()
     if kind not in FILE_TYPES and kind not in MIXTURES:
-        raise ParameterError(f"type {type!r} is not one of {', '.join({**FILE_TYPES, **MIXTURES})}", got=type)
+        raise ParameterError(f"type must be one of {', '.join({**FILE_TYPES, **MIXTURES})}, got {type!r}", got=type)
     source = Folder(Path(folder))
     _check_out(source, out)
     config = source.json("config.json")
     family, settings = family_of(config)
     with Checkpoint(source) as weights:
-        work = _Work(source, family, settings, weights)
+        conversion = _Conversion(source, family, settings, weights)
         if kind in FILE_TYPES:
-            return work.write(Path(out), kind, progress)
-        return _mixed(work, Path(out), kind, progress)
+            return conversion.write(Path(out), kind, progress)
+        return _mixed(conversion, Path(out), kind, progress)
 
 
-def _mixed(work: _Work, out: Path, kind: str, progress: Callable[[int, int], None] | None) -> Path:
-    """By way of a file with the types that the folder has."""
+def _mixed(conversion: _Conversion, out: Path, kind: str, progress: Callable[[int, int], None] | None) -> Path:
+    """Writes a temporary file with the types of the folder, and quantises it to the mixture ``kind``."""
     between = out.parent / f"{UNFINISHED_PREFIX}{secrets.token_hex(8)}{UNFINISHED_SUFFIX}"
     try:
-        work.write(between, None, progress and (lambda done, total: progress(done, 2 * total)))
+        conversion.write(between, None, progress and (lambda done, total: progress(done, 2 * total)))
         quantize_file(between, out, kind, progress=progress and (lambda done, total: progress(total + done, 2 * total)))
     finally:
         with suppress(FileNotFoundError):
@@ -115,20 +113,20 @@ def _mixed(work: _Work, out: Path, kind: str, progress: Callable[[int, int], Non
 
 
 def _check_out(source: Folder, out: str | os.PathLike[str]) -> None:
-    """Refuses a file that cannot be written before work begins, and one that is read."""
+    """Raises an error before the conversion if ``out`` cannot be written, or is one of the files that are read."""
     if check_target(out) is None:
         return
     for path in (*(source.path / name for name in READ), *sorted(source.path.glob("*.safetensors"))):
         if path.exists() and os.path.samefile(path, out):
             raise ParameterError(
-                f"{os.fspath(out)} is {path}, which the conversion reads",
+                f"{os.fspath(out)} is the same file as {path}, which the conversion reads",
                 got=out,
-                remedy="give another name for the new file",
+                remedy="choose another name for the new file",
             )
 
 
-class _Work:
-    """A folder that is understood: what goes into the file.  Raises ModelError."""
+class _Conversion:
+    """The metadata and tensors of a folder, in the form of the new file.  Raises ModelError."""
 
     def __init__(self, source: Folder, family: Family, config: Values, weights: Checkpoint) -> None:
         self._config = config
@@ -144,16 +142,16 @@ class _Work:
             if stored.type is None or not stored.shape or not math.prod(stored.shape):
                 raise ModelError(
                     f"{stored.path}: tensor {name!r} has the shape {list(stored.shape)} of {stored.dtype}, "
-                    f"expected floats",
+                    f"expected a tensor of F64, F32, F16 or BF16 that is not empty",
                     tensor=name,
                     got=stored.dtype,
                 )
             self._tensors.append((found[0], stored, found[1]))
         names = [name for name, _, _ in self._tensors]
         if "token_embd.weight" not in names:
-            raise ModelError(f"{source.path} has no vectors of tokens among its weights")
+            raise ModelError(f"{source.path} has no token embeddings among its weights")
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ModelError(f"{source.path} has two tensors that are {twice} in a GGUF file", tensor=twice)
+            raise ModelError(f"{source.path} has two tensors for {twice} of the GGUF file", tensor=twice)
         self._fixed = family.fixed(config) if family.fixed else {}
         n_vocab = self._tensors[names.index("token_embd.weight")][1].shape[0]
         name = (config.text("_name_or_path", "") or source.path.resolve().name).rstrip("/").rsplit("/", 1)[-1]
@@ -164,7 +162,7 @@ class _Work:
         }
 
     def write(self, out: Path, kind: str | None, progress: Callable[[int, int], None] | None) -> Path:
-        """``kind``: of the matrices; None for the types that they have."""
+        """Writes the file.  ``kind``: the type of matrices; None keeps the types of the folder."""
         with Encoder() as encoder:
             writer = GGUFWriter(out, self._family.architecture)
             for key, value in self._metadata.items():
@@ -184,13 +182,14 @@ class _Work:
     def _pieces(
         self, encoder: Encoder, stored: Stored, change: Change | None, type: gg.types.Type, *, into_blocks: bool
     ) -> Callable[[], Iterator[npt.NDArray[np.uint8]]]:
-        """A function that makes the bytes of a tensor, some rows at a time.
+        """A function that yields the bytes of a tensor in the file, some rows at a time.
 
-        ``into_blocks``: whether they are quantised now or later, so that a number that is none spoils others.
+        ``into_blocks``: whether values are quantised, now or later, so that a NaN would spoil other values of its
+        block.
         """
 
         def made() -> Iterator[npt.NDArray[np.uint8]]:
-            given = values = stored.array()
+            original = values = stored.array()
             if change:
                 values = change.apply(values, self._config)
             rows = values.reshape(-1, values.shape[-1])
@@ -201,7 +200,7 @@ class _Work:
                 encoded = encoder.encode(piece, source, type)
                 misfit = encoder.misfit(piece, source, encoded, type, into_blocks=into_blocks)
                 if misfit is not None:
-                    raise _refused(stored, given, misfit, type)
+                    raise _refused(stored, original, misfit, type)
                 yield encoded
 
         return made
@@ -213,11 +212,11 @@ def _type_of(name: str, stored: Stored, ne: tuple[int, ...], kind: str | None) -
     if kind is None:
         return stored.type if stored.type in (gg.F16, gg.types.BF16) else gg.F32
     type = gg.types.by_name(kind)
-    return gg.F16 if ne[0] % type.block_size else type  # rows that are no whole number of blocks
+    return gg.F16 if ne[0] % type.block_size else type  # rows must be a multiple of the block size
 
 
 def _refused(stored: Stored, values: npt.NDArray[Any], misfit: Misfit, type: gg.types.Type) -> ModelError:
-    """``misfit``: of values that may have been changed, so that the place is looked for in those of the file."""
+    """The error for a ``misfit``, with its position in the original ``values`` (the conversion may change them)."""
     finite = np.isfinite(values)
     if misfit.finite or finite.all():
         place, wanted = int(np.where(finite, np.abs(values), 0).argmax()), f"numbers that {type.name.upper()} holds"
@@ -232,5 +231,7 @@ def _refused(stored: Stored, values: npt.NDArray[Any], misfit: Misfit, type: gg.
         got=value,
         wanted=wanted,
         path=stored.path,
-        remedy="the file is damaged, or its training failed" if not np.isfinite(value) else "convert it to F32 or BF16",
+        remedy="use F32 or BF16"
+        if np.isfinite(value)
+        else "check the model: the file is damaged, or training diverged",
     )

@@ -1,4 +1,4 @@
-"""The families, by ``model_type``: what becomes of their tensors and settings."""
+"""The tables of the families, by ``model_type``: the conversion of their tensors and settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANY = r"(weight|bias)"
 
 
 def _layer(name: str, target: str, change: Change | None = None, layer: str = _LAYER) -> Tensors:
-    """A tensor of each layer, weight and bias."""
+    """The row for the weight and the bias of each layer."""
     return Tensors(rf"{layer}{re.escape(name)}\.{_ANY}", rf"blk.\1.{target}.\2", change)
 
 
@@ -74,7 +74,7 @@ _WIDTHS = ("attention.key_length", "attention.value_length")
 
 
 def _positions(config: Values, folder: Folder) -> dict[str, Any]:
-    """Positions, and widths of heads where the settings have one of their own."""
+    """The keys of RoPE, and the width of heads if the settings have one."""
     widths = dict.fromkeys(_WIDTHS, head_dim(config)) if "head_dim" in config else {}
     return {**rope.keys(config), **widths}
 
@@ -91,7 +91,7 @@ def _gemma2(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _gemma3(config: Values, folder: Folder) -> dict[str, Any]:
-    """Settings that are missing have the values of the library's class."""
+    """The keys of Gemma 3; missing settings have the defaults of the class in transformers."""
     found = dict(rope.keys(config))
     found.setdefault("rope.freq_base", 1e6)
     local = config.inner("rope_parameters", Values({})).inner("sliding_attention", Values({}))
@@ -112,15 +112,15 @@ def _gemma3(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _phi3(config: Values, folder: Folder) -> dict[str, Any]:
-    """A window of 0 tells Phi 4 from the others."""
-    given = rope.settings(config)
+    """The keys of Phi 3; a sliding window of 0 distinguishes Phi 4."""
+    settings = rope.settings(config)
     return rope.longrope_keys(config) | {
         "attention.head_count_kv": config.integer("num_key_value_heads", config.integer("num_attention_heads")),
-        "rope.scaling.original_context_length": given.integer(
+        "rope.scaling.original_context_length": settings.integer(
             "original_max_position_embeddings", config.integer("max_position_embeddings")
         ),
         "rope.dimension_count": rope.rotated(config),
-        "rope.freq_base": given.number("rope_theta", 10000.0, at_least=0),
+        "rope.freq_base": settings.number("rope_theta", 10000.0, at_least=0),
         "attention.sliding_window": config.integer("sliding_window", 0),
     }
 
@@ -144,7 +144,9 @@ def _pooling(folder: Folder) -> Pooling:
         return Pooling.MEAN
     if modes.boolean("pooling_mode_cls_token", False):
         return Pooling.CLS
-    raise modes.refused("pooling_mode_mean_tokens", "true, or pooling_mode_cls_token: no other pooling is supported")
+    raise modes.refused(
+        "pooling_mode_mean_tokens", "true, or else pooling_mode_cls_token: no other pooling is supported"
+    )
 
 
 def _bert_layer(name: str, target: str) -> Tensors:
@@ -267,7 +269,7 @@ FAMILIES["mistral"] = FAMILIES["llama"]
 
 
 def family_of(config: Values) -> tuple[Family, Values]:
-    """The family, and the settings of its part that knows language.  Raises ModelError that tells all there are."""
+    """The family of a model, and the settings of its language model.  Raises ModelError for an unknown family."""
     kind = config.text("model_type")
     if kind not in FAMILIES:
         raise config.refused("model_type", f"one of {', '.join(sorted(FAMILIES))}: no other family is supported")

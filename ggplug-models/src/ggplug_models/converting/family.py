@@ -1,4 +1,4 @@
-"""What a family's table says, and the changes that tensors go through."""
+"""The table of a family, and the changes of tensors in a conversion."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Change:
-    """``apply(values, config)``: the values, [rows, columns], as the file holds them.  ``transposes``: their axes."""
+    """A change of tensors.  ``apply(values, config)`` returns the new values; ``transposes``: it swaps the axes."""
 
     apply: Callable[[Array, Values], Array]
     transposes: bool = False
@@ -27,7 +27,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Tensors:
-    """Tensors whose whole names match ``pattern`` get the name ``target`` (its ``\\1`` are the pattern's groups)."""
+    """Tensors whose whole name matches ``pattern`` get the name ``target``, in which ``\\1`` is the pattern's group."""
 
     pattern: str
     target: str
@@ -36,14 +36,14 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Family:
-    """A model type of ``config.json``.
+    """The conversion of a model type of ``config.json``.
 
-    ``tensors``: the first row that matches counts.  ``unused``: names of what inference does not need.
-    ``prefix``: stands before names, or does not.  ``integers``, ``numbers``: settings to keys, each without
-    ``architecture.``; a setting with ``?`` behind it may be missing, and ``a|b`` takes the first that is there.
-    ``more``: further keys.  ``fixed``: tensors that only the settings decide.  ``vocabularies``: kinds of
-    ``tokenizer.json``'s model that the family's files have.  ``head``: whether it predicts tokens.
-    ``inner``: the key of an object that has the settings, in configurations of models that see or hear.
+    ``tensors``: the first row that matches a name is used.  ``unused``: pattern of tensors that inference does not
+    need.  ``prefix``: pattern of an optional prefix of names.  ``integers``, ``numbers``: keys by setting, without
+    ``architecture.``; a setting that ends with ``?`` is optional, and ``a|b`` uses the first one that exists.
+    ``more``: returns further keys.  ``fixed``: returns tensors that are computed from the settings.  ``vocabularies``:
+    supported types of the model in ``tokenizer.json``.  ``head``: name of the output matrix.  ``inner``: key of the
+    object with the settings of the language model, in configurations of multimodal models.
     """
 
     architecture: str
@@ -59,7 +59,7 @@ class Family:
     inner: str | None = None
 
     def keys(self, config: Values, folder: Folder) -> dict[str, Any]:
-        """Keys and values, under ``architecture.``.  Raises ModelError that names the setting."""
+        """The metadata of the file, with keys under ``architecture.``.  Raises ModelError."""
         found: dict[str, Any] = {}
         for setting, key in self.integers.items():
             if (name := _there(config, setting)) is not None:
@@ -72,7 +72,7 @@ class Family:
         return {f"{self.architecture}.{key}": value for key, value in found.items()}
 
     def target(self, name: str) -> tuple[str, Change | None] | None:
-        """The file's name of a tensor, and its change; None for what inference does not need.  Raises ModelError."""
+        """The name of a tensor in the file, and its change; None if inference does not need it.  Raises ModelError."""
         stem = re.sub(rf"^{self.prefix}", "", name)
         for row in self.tensors:
             match = re.fullmatch(row.pattern, stem)
@@ -80,11 +80,11 @@ class Family:
                 return match.expand(row.target), row.change
         if re.fullmatch(self.unused, stem):
             return None
-        raise ModelError(f"tensor {name!r} is not known in a {self.architecture} model")
+        raise ModelError(f"tensor {name!r} is unknown in {self.architecture} models")
 
 
 def _there(config: Values, setting: str) -> str | None:
-    """The setting that is there, the last if none is, or None for one that may be missing."""
+    """The first alternative of a setting that exists; if none does, None for an optional one, else the last."""
     optional, names = setting.endswith("?"), setting.rstrip("?").split("|")
     found = next((name for name in names if name in config), None)
     return found if found is not None or optional else names[-1]
@@ -98,7 +98,10 @@ def _paired(heads: Callable[[Values], int]) -> Callable[[Array, Values], Array]:
     def change(values: Array, config: Values) -> Array:
         n = heads(config)
         if values.shape[0] % (2 * n):
-            raise ModelError(f"{values.shape[0]} rows are not {n} heads of an even width", got=values.shape[0])
+            raise ModelError(
+                f"a matrix with {values.shape[0]} rows cannot be split into {n} heads of an even width",
+                got=values.shape[0],
+            )
         halves = values.reshape(n, 2, values.shape[0] // n // 2, *values.shape[1:])
         return halves.swapaxes(1, 2).reshape(values.shape)
 
@@ -114,16 +117,16 @@ def n_kv_heads(config: Values) -> int:
 
 
 def head_dim(config: Values) -> int:
-    """The width of a head; by default the heads share the model's width."""
+    """The width of a head; by default, hidden_size / num_attention_heads."""
     return config.integer("head_dim", config.integer("hidden_size") // n_heads(config))
 
 
 PLUS_ONE = Change(_plus_one)
-"""Gemma multiplies by one plus the weight of a norm; files hold the sum."""
+"""Adds 1 to the weights of Gemma's norms: the model multiplies by 1 + weight, and files hold the sum."""
 
 TRANSPOSED = Change(lambda values, config: values.T, transposes=True)
-"""GPT-2's ``Conv1D`` has inputs for rows."""
+"""Transposes the matrices of GPT-2's ``Conv1D``, whose rows are inputs."""
 
 PAIRED_Q = Change(_paired(n_heads))
 PAIRED_K = Change(_paired(n_kv_heads))
-"""Hugging Face rotates the halves of a head with each other, llama.cpp neighbours: rows change places."""
+"""Reorders the rows of a head: RoPE rotates pairs from both halves in transformers, adjacent pairs in llama.cpp."""

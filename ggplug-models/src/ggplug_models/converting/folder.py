@@ -1,4 +1,4 @@
-"""The files of a folder; an error names the file, and the key in it."""
+"""Reads the files of a folder, with errors that name the file and the key."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ggplug_models.metadata.values import Values
 
 
 class Folder:
-    """A folder with a model, or one inside of it.  Raises ModelError if there is none."""
+    """A folder with a model.  Raises ModelError if it is not a folder."""
 
     def __init__(self, path: Path) -> None:
         if not path.is_dir():
-            raise ModelError(f"{path} is no folder")
+            raise ModelError(f"{path} is not a folder")
         self.path = path
 
     def __contains__(self, name: str) -> bool:
@@ -35,7 +35,7 @@ class Folder:
         return content
 
     def text(self, name: str) -> str | None:
-        """The text of a file; None if it is not there.  Raises ModelError."""
+        """The text of a file; None if it does not exist.  Raises ModelError."""
         path = self.path / name
         if name not in self:
             return None
@@ -44,22 +44,22 @@ class Folder:
             return content.decode("utf-8")
 
     def json(self, name: str) -> Values:
-        """The object in a file.  Raises ModelError."""
+        """The JSON object in a file.  Raises ModelError."""
         path, content = self.path / name, self.read(name)
         with unreadable(path):
             value: Any = json.loads(content)
         if not isinstance(value, dict):
-            raise ModelError(f"{path} does not hold an object")
+            raise ModelError(f"{path} does not contain a JSON object")
         return Values(value, where=str(path))
 
     def optional_json(self, name: str) -> Values | None:
-        """The object in a file; None if it is not there.  Raises ModelError."""
+        """The JSON object in a file; None if the file does not exist.  Raises ModelError."""
         return self.json(name) if name in self else None
 
 
 @contextmanager
 def unreadable(path: Path) -> Iterator[None]:
-    """Around reading a file, whatever the library that does it raises: ModelError says which file cannot be read."""
+    """A ``with`` block around reading a file that converts all errors to ModelError with the name of the file."""
     try:
         yield
     except (FileNotFoundError, MemoryError, ModelError):

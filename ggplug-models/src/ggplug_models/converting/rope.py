@@ -1,4 +1,4 @@
-"""What ``config.json`` says of rotary positions: ``rope_parameters``, or ``rope_theta`` and ``rope_scaling`` of old."""
+"""The settings of RoPE in ``config.json``: ``rope_parameters``, or the older ``rope_theta`` and ``rope_scaling``."""
 
 from __future__ import annotations
 
@@ -23,60 +23,63 @@ _YARN = {
 
 
 def settings(config: Values) -> Values:
-    """Base, kind of scaling and its settings, in one object; of the global layers where kinds of layers differ."""
-    given = config.inner("rope_parameters" if "rope_parameters" in config else "rope_scaling", Values({}))
-    given = given.inner("full_attention", given)
-    more = {"rope_theta": config.values.get("rope_theta"), "rope_type": given.values.get("type")}
+    """The base, the type of scaling and its settings in one object; if layers differ, those with full attention."""
+    parameters = config.inner("rope_parameters" if "rope_parameters" in config else "rope_scaling", Values({}))
+    parameters = parameters.inner("full_attention", parameters)
+    more = {"rope_theta": config.values.get("rope_theta"), "rope_type": parameters.values.get("type")}
     original = config.values.get("original_max_position_embeddings")
-    more |= {"original_max_position_embeddings": original, **given.values}
-    if "rope_type" not in given:
-        more["rope_type"] = given.values.get("type", "default")
-    return Values(more, where=given.where or config.where)
+    more |= {"original_max_position_embeddings": original, **parameters.values}
+    if "rope_type" not in parameters:
+        more["rope_type"] = parameters.values.get("type", "default")
+    return Values(more, where=parameters.where or config.where)
 
 
 def keys(config: Values) -> Mapping[str, Any]:
-    """Base and scaling.  Raises ModelError for a kind of scaling that llama.cpp's files have no keys for."""
-    given = settings(config)
+    """The keys of base and scaling.  Raises ModelError for a type of scaling that GGUF files have no keys for."""
+    parameters = settings(config)
     found: dict[str, Any] = {}
-    if "rope_theta" in given:
-        found["rope.freq_base"] = given.number("rope_theta", at_least=0)
-    kind = given.text("rope_type", one_of=("default", "linear", "yarn", "llama3", "su", "longrope"))
+    if "rope_theta" in parameters:
+        found["rope.freq_base"] = parameters.number("rope_theta", at_least=0)
+    kind = parameters.text("rope_type", one_of=("default", "linear", "yarn", "llama3", "su", "longrope"))
     if kind in ("linear", "yarn"):
-        found |= {"rope.scaling.type": kind, "rope.scaling.factor": given.number("factor", at_least=0)}
+        found |= {"rope.scaling.type": kind, "rope.scaling.factor": parameters.number("factor", at_least=0)}
     if kind == "yarn":
-        found["rope.scaling.original_context_length"] = given.integer("original_max_position_embeddings")
-        found |= {f"rope.scaling.{key}": given.number(name) for name, key in _YARN.items() if name in given}
+        found["rope.scaling.original_context_length"] = parameters.integer("original_max_position_embeddings")
+        found |= {f"rope.scaling.{key}": parameters.number(name) for name, key in _YARN.items() if name in parameters}
     if kind in ("su", "longrope"):
         found["rope.scaling.type"] = "longrope"
     return found
 
 
 def llama3_factors(config: Values) -> Factors:
-    """What each frequency is divided by: nothing where it turns often within the original context, the whole factor
-    where it turns seldom, and in between a mixture."""
-    given = settings(config)
-    if given.text("rope_type") != "llama3":
+    """The divisor of each frequency of Llama 3's scaling.
+
+    It is 1 for frequencies with many rotations within the original context, ``factor`` for those with few, and
+    interpolated in between.
+    """
+    parameters = settings(config)
+    if parameters.text("rope_type") != "llama3":
         return {}
     factor, low, high = (
-        given.number(name, default, at_least=0)
+        parameters.number(name, default, at_least=0)
         for name, default in (("factor", 8.0), ("low_freq_factor", 1.0), ("high_freq_factor", 4.0))
     )
-    original = given.integer("original_max_position_embeddings", 8192)
+    original = parameters.integer("original_max_position_embeddings", 8192)
     if factor <= 0 or high <= low:
-        raise given.refused("high_freq_factor", "greater than low_freq_factor, and the factor positive")
+        raise parameters.refused("high_freq_factor", "greater than low_freq_factor, and the factor positive")
     width = head_dim(config)
-    base = given.number("rope_theta", 10000.0, at_least=0)
+    base = parameters.number("rope_theta", 10000.0, at_least=0)
     exponents = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
     frequencies = 1 / (np.float32(base) ** exponents)
-    turns = original / (2 * math.pi / frequencies)
-    share = np.clip((turns - low) / (high - low), 0, 1)
-    return {"rope_freqs.weight": (1 / ((1 - share) / factor + share)).astype(np.float32)}
+    rotations = original / (2 * math.pi / frequencies)
+    smooth = np.clip((rotations - low) / (high - low), 0, 1)
+    return {"rope_freqs.weight": (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)}
 
 
 def longrope_keys(config: Values) -> dict[str, Any]:
-    """Attention's factor, by the ratio of the context to the original one."""
-    given = settings(config)
-    if given.text("rope_type") not in ("su", "longrope"):
+    """The attention factor of LongRoPE, from the ratio of the context lengths; empty for other types of scaling."""
+    parameters = settings(config)
+    if parameters.text("rope_type") not in ("su", "longrope"):
         return {}
     original, context = _original(config), config.integer("max_position_embeddings")
     scale = context / original
@@ -85,24 +88,26 @@ def longrope_keys(config: Values) -> dict[str, Any]:
 
 
 def longrope_factors(config: Values) -> Factors:
-    given = settings(config)
-    if given.text("rope_type") not in ("su", "longrope"):
+    parameters = settings(config)
+    if parameters.text("rope_type") not in ("su", "longrope"):
         return {}
     wanted = rotated(config) // 2
     found: Factors = {}
     for name in ("long", "short"):
-        values = given.values.get(f"{name}_factor")
+        values = parameters.values.get(f"{name}_factor")
         if not (isinstance(values, list) and len(values) == wanted and all(_positive(each) for each in values)):
-            raise given.refused(f"{name}_factor", f"an array of {wanted} positive numbers")
+            raise parameters.refused(f"{name}_factor", f"an array of {wanted} positive numbers")
         found[f"rope_factors_{name}.weight"] = np.array(values, np.float32)
     return found
 
 
 def rotated(config: Values) -> int:
-    """Dimensions of a head that are rotated."""
-    given = settings(config)
-    share = given.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0, at_least=0), at_least=0)
-    return int(share * config.integer("hidden_size")) // config.integer("num_attention_heads")
+    """The number of elements of a head that are rotated."""
+    parameters = settings(config)
+    fraction = parameters.number(
+        "partial_rotary_factor", config.number("partial_rotary_factor", 1.0, at_least=0), at_least=0
+    )
+    return int(fraction * config.integer("hidden_size")) // config.integer("num_attention_heads")
 
 
 def _original(config: Values) -> int:

@@ -1,4 +1,4 @@
-"""The pieces of a ``tokenizer.model``: a Protocol Buffers message, of which three fields are of use.
+"""Reads the pieces of a ``tokenizer.model``, which is a Protocol Buffers message.
 
 ``ModelProto.pieces`` is field 1; of a piece, field 1 is the text, 2 the score (float), 3 the type, by default normal
 (https://github.com/google/sentencepiece, ``src/sentencepiece_model.proto``; wire format:
@@ -15,16 +15,16 @@ from typing import NamedTuple
 from ggplug.errors import ModelError
 
 
-class Piece(NamedTuple):
-    """``type``: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte; GGUF counts them so, too."""
+class SentencePiece(NamedTuple):
+    """A piece.  ``type``: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte, as in GGUF."""
 
     text: str
     score: float
     type: int
 
 
-def pieces(content: bytes, path: Path) -> list[Piece]:
-    """Raises ModelError for what is no such message, or has no pieces."""
+def pieces(content: bytes, path: Path) -> list[SentencePiece]:
+    """The pieces in a file's ``content``.  Raises ModelError if it is not such a message, or has no pieces."""
     try:
         found = [_piece(value) for field, value in _fields(content) if field == 1 and isinstance(value, bytes)]
     except (ValueError, IndexError, struct.error) as error:
@@ -34,7 +34,7 @@ def pieces(content: bytes, path: Path) -> list[Piece]:
     return found
 
 
-def _piece(message: bytes) -> Piece:
+def _piece(message: bytes) -> SentencePiece:
     text, score, kind = "", 0.0, 1
     for field, value in _fields(message):
         if field == 1 and isinstance(value, bytes):
@@ -44,12 +44,12 @@ def _piece(message: bytes) -> Piece:
         elif field == 3 and isinstance(value, int):
             kind = value
     if not 1 <= kind <= 6:
-        raise ValueError(f"a piece has the type {kind}")
-    return Piece(text, score, kind)
+        raise ValueError(f"a piece has the unknown type {kind}")
+    return SentencePiece(text, score, kind)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
-    """The numbers of fields, with their values: numbers, floats, or bytes."""
+    """Yields the fields of a message: their numbers, and values as int, float or bytes."""
     at = 0
     while at < len(message):
         tag, at = _number(message, at)
@@ -60,7 +60,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
         elif wire == 2:
             size, at = _number(message, at)
             if at + size > len(message):
-                raise ValueError("it is cut off")
+                raise ValueError("the message is truncated")
             yield field, message[at : at + size]
             at += size
         elif wire in (1, 5):
@@ -68,7 +68,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | float | bytes]]:
             yield field, float(struct.unpack_from("<d" if wire == 1 else "<f", message, at)[0])
             at += size
         else:
-            raise ValueError("it is no message of Protocol Buffers")
+            raise ValueError("it is not a Protocol Buffers message")
 
 
 def _number(message: bytes, at: int) -> tuple[int, int]:

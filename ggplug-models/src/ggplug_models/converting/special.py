@@ -1,4 +1,4 @@
-"""Special tokens, what is added around a text, the chat template, and what is done to letters first."""
+"""Converts special tokens, the tokens added around texts, the chat template, and the normalisation of letters."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ KEYS = {
     "mask": "mask",
     "eot": "eot",
 }
-"""Kinds of special tokens, and what llama.cpp's keys call them; the first one of encoders it knows as BOS alone."""
+"""Special tokens, and their names in llama.cpp's keys; it has none for CLS, which is its BOS."""
 
 
 def special(folder: Folder, description: Values, settings: Values, config: Values, n_vocab: int) -> dict[str, Any]:
-    """Metadata of the special tokens.
+    """The metadata of the special tokens, the chat template and the normalisation.
 
-    ``description``: ``tokenizer.json``.  ``settings``: ``tokenizer_config.json``.  Their texts are those of the
-    settings, or, for first and last token, of the template that is put around texts; ids that they leave open are those
-    of ``config.json``.
+    ``description``: ``tokenizer.json``.  ``settings``: ``tokenizer_config.json``, which has the texts of the tokens;
+    the first and the last token may come from the post-processor's template.  ``config``: ``config.json``, which has
+    the ids of tokens without a text.
     """
     texts = {kind: text for kind in KEYS if kind != "eot" and (text := _content(settings, f"{kind}_token")) is not None}
-    _stand_in(texts, "bos", "cls")
-    _stand_in(texts, "eos", "sep")
+    _default(texts, "bos", "cls")
+    _default(texts, "eos", "sep")
     added = _added(description, texts)
     for kind in ("bos", "eos", "sep"):
         added.setdefault(kind, settings.boolean(f"add_{kind}_token", None))
@@ -42,8 +42,8 @@ def special(folder: Folder, description: Values, settings: Values, config: Value
             continue
         token = ids.get(texts.get(kind, ""))
         if token is None:
-            given = config.values.get(f"{kind}_token_id") if kind != "eot" else None
-            token = given if isinstance(given, int) and not isinstance(given, bool) else None
+            found_id = config.values.get(f"{kind}_token_id") if kind != "eot" else None
+            token = found_id if isinstance(found_id, int) and not isinstance(found_id, bool) else None
         if token is not None and 0 <= token < n_vocab:
             found[f"tokenizer.ggml.{name}_token_id"] = token
     found |= {f"tokenizer.ggml.add_{kind}_token": value for kind, value in added.items() if value is not None}
@@ -51,7 +51,7 @@ def special(folder: Folder, description: Values, settings: Values, config: Value
     return found | template | _letters(description)
 
 
-def _stand_in(texts: dict[str, str], kind: str, other: str) -> None:
+def _default(texts: dict[str, str], kind: str, other: str) -> None:
     if kind not in texts and other in texts:
         texts[kind] = texts[other]
 
@@ -64,7 +64,7 @@ def _content(settings: Values, key: str) -> str | None:
 
 
 def _added(description: Values, texts: dict[str, str]) -> dict[str, bool | None]:
-    """Whether a first, a last and a separating token are put around texts; the template names tokens that are not."""
+    """Whether BOS, EOS and a separator are added to texts.  Adds texts of tokens that only the template names."""
     added: dict[str, bool | None] = {}
     for step in _steps(description):
         kind = step.text("type", "")
@@ -99,7 +99,7 @@ def _template(step: Values, texts: dict[str, str], added: dict[str, bool | None]
         texts.setdefault("cls", first)
         added["bos"] = first in (texts["bos"], texts["cls"])
     if last:
-        # A text ends with it; what the settings call the last token then ends a turn.
+        # Texts end with this token; the EOS of the settings then ends a turn of a chat.
         if texts.get("eos", last) != last:
             texts["eot"] = texts["eos"]
         texts["eos"] = last
@@ -115,17 +115,17 @@ def _template(step: Values, texts: dict[str, str], added: dict[str, bool | None]
 
 
 def _special(entry: Values) -> str | None:
-    """The special token at this place of a template; None where a text is."""
+    """The special token of a template's entry; None for an entry that is the text."""
     return entry.inner("SpecialToken").text("id") if "SpecialToken" in entry else None
 
 
 def chat_template(folder: Folder, settings: Values) -> dict[str, Any]:
-    """One template, or several by name, of which the one named default is the usual one."""
+    """The chat template, or several by name, of which "default" is the usual one."""
     template: Any = settings.values.get("chat_template")
     if template is None:
         template = folder.text("chat_template.jinja")
-    if template is None and (given := folder.optional_json("chat_template.json")) is not None:
-        template = given.text("chat_template", None)
+    if template is None and (file := folder.optional_json("chat_template.json")) is not None:
+        template = file.text("chat_template", None)
     if template is None or isinstance(template, str):
         return {} if template is None else {"tokenizer.chat_template": template}
     found: dict[str, Any] = {}
@@ -138,7 +138,7 @@ def chat_template(folder: Folder, settings: Values) -> dict[str, Any]:
 
 
 def _letters(description: Values) -> dict[str, bool]:
-    """Whether letters are made small and lose their accents."""
+    """The keys of the normalisation: whether texts are lowercased, and accents removed."""
     found: dict[str, bool] = {}
     if "normalizer" not in description:
         return found
@@ -157,7 +157,7 @@ def _letters(description: Values) -> dict[str, bool]:
 
 
 def looks_special(text: str) -> bool:
-    """Tokens that some models do not mark as special, though they are (Gemma, DeepSeek, Command R)."""
+    """Whether a token is special, judged by its text: Gemma, DeepSeek and Command R do not mark all special tokens."""
     pairs = (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
     return text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]") or any(
         text.startswith(first) and text.endswith(last) for first, last in pairs
@@ -165,4 +165,4 @@ def looks_special(text: str) -> bool:
 
 
 def refused_model(description: Values, wanted: str) -> ModelError:
-    return description.inner("model").refused("type", f"{wanted}; no other vocabulary is supported for this family")
+    return description.inner("model").refused("type", f"{wanted}; no other type is supported for this family")

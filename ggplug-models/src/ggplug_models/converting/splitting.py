@@ -1,7 +1,7 @@
-"""Which of llama.cpp's ways of splitting text a ``tokenizer.json`` has: ``tokenizer.ggml.pre``.
+"""Finds the name of the pre-tokenizer of a ``tokenizer.json``, for the key ``tokenizer.ggml.pre``.
 
-A file says it by regular expressions.  llama.cpp knows them by name, so they are looked up here; what is not known is
-refused, because a file with the wrong name would make other tokens of the same text.
+A ``tokenizer.json`` contains regular expressions; llama.cpp has names for them.  Unknown ones are refused, because a
+file with a wrong name would give other tokens for the same text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _cased(suffix: str, numbers: str) -> str:
 
 
 DIGITS = "each digit"
-"""In the place of a pattern: digits are split off, each alone."""
+"""Stands for a pattern that splits off single digits."""
 
 NAMES: dict[tuple[str, ...], str] = {
     (_words(r"\p{N}{1,3}"),): "llama-bpe",
@@ -38,20 +38,20 @@ NAMES: dict[tuple[str, ...], str] = {
     (_cased("", r"\p{N}"),): "tekken",
     (_cased(f"{_SUFFIX}?", r"\p{N}{1,3}"),): "gpt-4o",
 }
-"""By the patterns that are applied one after the other."""
+"""The names of pre-tokenizers, by their patterns, which are applied one after the other."""
 
 
 def pre_tokenizer(description: Values) -> str:
-    """The name.  Raises ModelError."""
+    """The name of the pre-tokenizer.  Raises ModelError if it has none."""
     if "pre_tokenizer" not in description:
-        raise description.refused("pre_tokenizer", "a way of splitting text that llama.cpp has a name for")
+        raise description.refused("pre_tokenizer", "a pre-tokenizer that llama.cpp has a name for")
     patterns = tuple(_patterns(description.inner("pre_tokenizer")))
     name = NAMES.get(patterns)
     if name == "llama-bpe" and not description.inner("model").boolean("ignore_merges", False):
-        return "dbrx"  # the same words, but no token is taken whole before pairs are merged
+        return "dbrx"  # the same patterns, but words that are tokens are merged as well
     if name is None:
         known = ", ".join(sorted({*NAMES.values(), "dbrx"}))
-        raise description.refused("pre_tokenizer", f"one of the ways of splitting text that are known: {known}")
+        raise description.refused("pre_tokenizer", f"one of the known pre-tokenizers: {known}")
     return name
 
 

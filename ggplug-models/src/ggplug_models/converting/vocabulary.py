@@ -1,4 +1,4 @@
-"""``tokenizer.json``, ``tokenizer.model`` and their settings as the metadata ``tokenizer.ggml.*``."""
+"""Converts ``tokenizer.json``, ``tokenizer.model`` and their settings to the metadata ``tokenizer.ggml.*``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ggplug_models.tokenizers.pre_tokenizers import PRE
 from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, TOKEN_TYPE, TOKENS
 
 NORMAL, UNKNOWN, USER_DEFINED, UNUSED, BYTE = 1, 2, 4, 5, 6
-"""``tokenizer.ggml.token_type``, beside CONTROL."""
+"""Values of ``tokenizer.ggml.token_type``, in addition to CONTROL."""
 
 PIECES = "tokenizer.model"
 
 
 def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
-    """Keys and values.  ``n_vocab``: how many tokens the weights have a vector for.  Raises ModelError."""
+    """The metadata of the vocabulary.  ``n_vocab``: number of token embeddings in the weights.  Raises ModelError."""
     if family.vocabularies == ("WordPiece",):
         return _word_pieces(folder, config, n_vocab)
     settings = folder.optional_json("tokenizer_config.json") or Values({})
@@ -46,8 +46,8 @@ def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> 
     return found | special(folder, description, settings, config, n_vocab)
 
 
-class _Tokens:
-    """Tokens, scores and types by id; ids without a token are unused."""
+class _TokenTable:
+    """The tokens, scores and types of a vocabulary, by id; ids without a token are unused."""
 
     def __init__(self, n: int) -> None:
         self.texts = [f"[PAD{i}]" for i in range(n)]
@@ -58,7 +58,7 @@ class _Tokens:
         self.texts[token], self.types[token], self.scores[token] = text, kind, score
 
     def put_added(self, description: Values, settings: Values) -> None:
-        """Tokens that were added to a vocabulary; what may stand for white space in them is white space."""
+        """Adds the tokens that were added to the vocabulary; U+2581 in their texts becomes a space."""
         n = len(self.texts)
         entries = [(each.values.get("id"), each) for each in description.objects("added_tokens", [])]
         if "added_tokens_decoder" in settings:
@@ -66,9 +66,9 @@ class _Tokens:
             entries += [(int(key) if key.isdecimal() else None, decoder.inner(key)) for key in decoder.values]
         for token, entry in entries:
             if not isinstance(token, int) or token < 0:
-                raise entry.refused("id", "a whole number")
+                raise entry.refused("id", "an integer of at least 0")
             if token >= n:
-                continue  # the weights have no vector for it
+                continue  # the weights have no embedding for it
             text = entry.text("content")
             if entry.boolean("special", False) or looks_special(text):
                 self.put(token, text, CONTROL, -1000)
@@ -85,13 +85,13 @@ class _Tokens:
 
 
 def _places(description: Values, n_vocab: int) -> dict[str, int]:
-    """Tokens and ids of the model in ``tokenizer.json``, and of what was added.  Raises ModelError."""
+    """The ids of the tokens in the vocabulary of ``tokenizer.json``.  Raises ModelError."""
     words = description.inner("model").inner("vocab")
     return {token: words.integer(token, at_least=0, at_most=n_vocab - 1) for token in words.values}
 
 
 def _byte_pairs(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:
-    tokens = _Tokens(n_vocab)
+    tokens = _TokenTable(n_vocab)
     for text, token in _places(description, n_vocab).items():
         tokens.put(token, text, NORMAL)
     tokens.put_added(description, Values({}))
@@ -100,11 +100,11 @@ def _byte_pairs(folder: Folder, description: Values, n_vocab: int) -> dict[str, 
 
 
 def _merges(description: Values) -> list[tuple[str, str]]:
-    """Pairs of tokens, or, as older files have them, texts with a space between the two."""
+    """The merges, as pairs of tokens; older files have them as one text with a space."""
     model = description.inner("model")
-    given = model.values.get("merges")
+    merges = model.values.get("merges")
     found: list[tuple[str, str]] = []
-    for merge in given if isinstance(given, list) else [None]:
+    for merge in merges if isinstance(merges, list) else [None]:
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if not (isinstance(parts, list) and len(parts) == 2 and all(isinstance(part, str) for part in parts)):
             raise model.refused("merges", "an array of pairs of tokens")
@@ -113,10 +113,10 @@ def _merges(description: Values) -> list[tuple[str, str]]:
 
 
 def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vocab: int) -> dict[str, Any]:
-    """With the scores of ``tokenizer.model``."""
-    tokens = _Tokens(n_vocab)
+    """The metadata of a SentencePiece vocabulary, from ``tokenizer.model``."""
+    tokens = _TokenTable(n_vocab)
     for token, piece in enumerate(pieces(folder.read(PIECES), folder.path / PIECES)[:n_vocab]):
-        # What a user defined is told by added_tokens_decoder; llama.cpp takes the rest for normal pieces.
+        # User-defined tokens follow from added_tokens_decoder; as in llama.cpp, the others become normal ones.
         tokens.put(token, piece.text, NORMAL if piece.type == USER_DEFINED else piece.type, piece.score)
     added = folder.optional_json("added_tokens.json")
     for text in added.values if added else ():
@@ -128,18 +128,19 @@ def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vo
 
 
 def _merged_pieces(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:
-    """Without ``tokenizer.model``: a token's score is the place of the first merge that makes it.
+    """The metadata of a SentencePiece vocabulary without ``tokenizer.model``.
 
-    SentencePiece merges the pair whose result has the highest score, so the order is the same.
+    The score of a token is minus the index of the first merge that makes it.  SentencePiece merges the pair whose token
+    has the highest score, so the order of merges is the same.
     """
-    tokens = _Tokens(n_vocab)
+    tokens = _TokenTable(n_vocab)
     unknown = description.inner("model").text("unk_token", None)
     first = {left + right: -float(n) for n, (left, right) in reversed(list(enumerate(_merges(description))))}
     for text, token in _places(description, n_vocab).items():
         of_byte = re.fullmatch(r"<0x[0-9A-F]{2}>", text)
         kind = BYTE if of_byte else UNKNOWN if text == unknown else NORMAL
-        alone = -float(len(first)) if kind == NORMAL else 0.0
-        tokens.put(token, text, kind, first.get(text, alone))
+        unmerged = -float(len(first)) if kind == NORMAL else 0.0
+        tokens.put(token, text, kind, first.get(text, unmerged))
     tokens.put_added(description, Values({}))
     if unknown in tokens.texts:
         tokens.types[tokens.texts.index(unknown)] = UNKNOWN
@@ -147,7 +148,7 @@ def _merged_pieces(folder: Folder, description: Values, n_vocab: int) -> dict[st
 
 
 def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]:
-    """The vocabulary as llama.cpp reads it, and the whole tokenizer.json with the truncation that holds."""
+    """The metadata of a WordPiece vocabulary, with the whole ``tokenizer.json`` and the actual truncation."""
     description = folder.json("tokenizer.json")
     model = description.inner("model")
     if model.text("type", "WordPiece") != "WordPiece":
@@ -156,7 +157,7 @@ def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]
     settings = folder.optional_json("tokenizer_config.json") or Values({})
     entries = description.objects("added_tokens", [])
     control = {entry.text("content") for entry in entries if entry.boolean("special", False)}
-    tokens = _Tokens(n_vocab)
+    tokens = _TokenTable(n_vocab)
     tokens.texts = [WORD_START + text for text in tokens.texts]
     for text, token in places.items():
         if text in control:
@@ -177,7 +178,7 @@ def _word_pieces(folder: Folder, config: Values, n_vocab: int) -> dict[str, Any]
         if text in places:
             found[f"tokenizer.ggml.{key}_token_id"] = places[text]
 
-    # sentence_bert_config.json overrides what tokenizer.json says of truncation; padding is ours to do.
+    # sentence_bert_config.json overrides the truncation of tokenizer.json; the encoder pads by itself.
     longest = config.integer("max_position_embeddings")
     overrides = folder.optional_json("sentence_bert_config.json")
     if overrides is not None:

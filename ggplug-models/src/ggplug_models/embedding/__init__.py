@@ -1,1 +1,1 @@
-"""Vectors of texts: what callers may give, many texts in one step, and how vectors of tokens become one."""
+"""Embeddings: checks of arguments, decoding of many texts in one step, and pooling."""

@@ -1,4 +1,4 @@
-"""How a text's token vectors become one vector."""
+"""Pooling: combines the vectors of a text's tokens into one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ import numpy.typing as npt
 
 
 class Pooling(enum.IntEnum):
-    """llama.cpp's ``pooling_type``."""
+    """The kinds of pooling, with the numbers of llama.cpp's ``pooling_type``: mean, first token, last token."""
 
     MEAN = 1
     CLS = 2
     LAST = 3
 
-    def shares(self, present: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """What part each token has in its text's vector, of tokens that are ``present``: float32 [n_seq, n]."""
+    def weights(self, present: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """The pooling weight of each token of each text, float32 ``(n_seq, n)``; those of a text sum to 1.
+
+        ``present``: booleans of the same shape, False for padding tokens.
+        """
         if self is Pooling.MEAN:
-            shares = present / present.sum(axis=1, keepdims=True)
+            weights = present / present.sum(axis=1, keepdims=True)
         else:
             chosen = np.zeros(len(present), np.int64) if self is Pooling.CLS else present.sum(axis=1) - 1
-            shares = np.arange(present.shape[1]) == chosen[:, np.newaxis]
-        return np.asarray(shares, np.float32)
+            weights = np.arange(present.shape[1]) == chosen[:, np.newaxis]
+        return np.asarray(weights, np.float32)

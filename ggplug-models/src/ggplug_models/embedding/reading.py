@@ -1,4 +1,4 @@
-"""Many texts read by a language model, those of similar length in one step."""
+"""Decodes many texts with a language model, texts of similar length in one step."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import numpy.typing as npt
 
 from ggplug_models.state.cells import GRANULE
 from ggplug_models.state.session import LanguageModel, Session, in_steps
-from ggplug_models.state.steps import Asked
+from ggplug_models.state.steps import Outputs
 
 TOGETHER = 512
-"""Tokens of a step: with so many, products take as long as their numbers do, not as long as reading the weights."""
+"""Maximum number of tokens of a step; at this size, arithmetic takes longer than reading the weights."""
 
 
 def vectors_of(
-    model: LanguageModel, texts: Sequence[npt.NDArray[np.int64]], batch: int, asked: Asked
+    model: LanguageModel, texts: Sequence[npt.NDArray[np.int64]], batch: int, outputs: Outputs
 ) -> Iterator[tuple[list[int], list[npt.NDArray[np.float32]]]]:
-    """The last block's vectors, normed, of texts that are computed together, with the places of these texts.
+    """Yields, for texts that are computed together, their indices and the normalised vectors of the last block.
 
-    ``batch``: texts together at most.  ``asked``: of which tokens, as :meth:`.Session.decode` has it.  Longer texts
-    come first.  Takes memory for one step at a time.  Raises OutOfMemoryError, FreedError.
+    ``batch``: maximum number of texts computed together.  ``outputs``: the tokens whose vectors are returned, as in
+    :meth:`.Session.decode`.  Longer texts come first.  Needs memory for one step only.  Raises OutOfMemoryError,
+    FreedError.
     """
     lengths = [len(text) for text in texts]
     session: Session | None = None
@@ -34,9 +35,9 @@ def vectors_of(
                     session.free()
                 session = model.session(longest, min(_most(longest, batch), len(texts)), cache_type="f32")
             session.clear()
-            given = {seq: texts[place].tolist() for seq, place in enumerate(chosen)}
-            found = session.decode(given, asked, hidden=True, few=session.micro_batch)
-            yield chosen, [found[seq] for seq in given]
+            tokens = {seq: texts[place].tolist() for seq, place in enumerate(chosen)}
+            found = session.decode(tokens, outputs, hidden=True, few=session.micro_batch)
+            yield chosen, [found[seq] for seq in tokens]
     finally:
         if session is not None:
             session.free()
@@ -45,9 +46,10 @@ def vectors_of(
 def groups(
     lengths: Sequence[int], batch: int, *, alike: bool, is_long: Callable[[int], bool] = lambda length: False
 ) -> Iterator[list[int]]:
-    """Places of texts that are computed together, the longest first.
+    """Yields the indices of texts that are computed together, the longest first.
 
-    ``alike``: only texts of one length.  ``is_long``: whether a text is computed in another way than short ones.
+    ``alike``: only texts of equal length are computed together.  ``is_long``: whether a text of this length is computed
+    differently from short ones.
     """
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     while order:

@@ -1,1 +1,1 @@
-"""Text that a language model writes: the loop of tokens, drafts of them, and their text up to a stop string."""
+"""Text generation: the loop over tokens, speculative decoding, and the text of tokens up to a stop string."""

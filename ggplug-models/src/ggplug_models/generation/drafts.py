@@ -1,8 +1,8 @@
-"""Drafts: what probably comes next, cheaply guessed, for a language model to read several tokens at once.
+"""Speculative decoding: draft tokens are guessed cheaply, and the model checks several of them in one step.
 
-The model is asked what it says after each of the drafted tokens, and a token is chosen there as it would have been
-without drafts; as long as the choices are the drafted tokens, none of them needs a step of its own (Leviathan et al.
-2022, arXiv:2211.17192, for the greedy case).  So the text is the same, and the random numbers of a sampler as well.
+The model computes logits after each draft token, and a token is chosen from each of them as it would be without
+drafts.  Draft tokens are accepted up to the first that differs from the chosen one (Leviathan et al. 2022,
+arXiv:2211.17192, for the greedy case).  So drafts change neither the text nor the random numbers that a sampler draws.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ggplug_models.sampling.sampler import Logits
 from ggplug_models.state.session import LanguageModel
 
 MOST = 3
-"""Tokens that are drafted at once, unless another number is asked for.
+"""Default number of draft tokens of a step.
 
-With the one before them that is a step of 4.  The CPU device computes products of so few columns by the same dot
-products as those of one column, with results that are equal bit by bit, and in little more time, because it reads the
-weights once.  More columns may be computed by other kernels, which round otherwise: tokens that are nearly as likely as
-each other may then change places.
+With the token before them, the step has 4 tokens.  The CPU device computes a product of up to 4 columns with the same
+dot products as a product of one column: the results are equal bit by bit, and it takes little more time, because the
+weights are read once.  Other kernels may compute more columns and round differently, which can change the order of
+tokens with nearly equal logits.
 """
 
 
 class Drafts(ABC):
-    """Guesses the tokens that follow a text.  ``most``: how many at once.
+    """Guesses the tokens that follow a text.  ``most``: number of draft tokens of a step.
 
-    ``drafted`` and ``accepted`` count the tokens that were guessed, and those of them that were right.  One generation
-    at a time uses it.  Raises ParameterError for a ``most`` that is no positive integer.
+    ``drafted`` counts the draft tokens, ``accepted`` those that the model confirmed.  Only one generation at a time may
+    use an object.  Raises ParameterError if ``most`` is not a positive integer.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -43,31 +43,31 @@ class Drafts(ABC):
         self.accepted = 0
 
     def check(self, model: LanguageModel) -> None:
-        """Raises ModelError for a model that cannot take tokens back, or that the guesses cannot be for."""
+        """Raises ModelError if ``model`` cannot use these drafts, for instance because it cannot be rewound."""
         if model.keeps_states:
             raise ModelError(
-                f"{model.architecture} models keep states, which have no way back behind a wrong draft",
+                f"{model.architecture} models have a recurrent state, which cannot drop wrong draft tokens",
                 got=model.architecture,
                 remedy="generate without a draft",
             )
 
     def next(self, text: Sequence[int], most: int, n_vocab: int) -> list[int]:
-        """Up to ``most`` tokens behind ``text``, up to the first that a vocabulary of ``n_vocab`` does not have.
+        """Up to ``most`` draft tokens after ``text``; ends before the first id that is not below ``n_vocab``.
 
-        Raises ParameterError where :meth:`guess` returned no token ids.
+        Raises ParameterError if :meth:`guess` did not return token ids.
         """
         most = min(most, self.most)
         guessed = self.guess(text, most) if most > 0 else ()
-        check_sequence(guessed, "what a draft guesses")
-        tokens = [whole("a token that a draft guesses", token, -LARGEST) for token in guessed[:most]]
+        check_sequence(guessed, "the result of guess()")
+        tokens = [whole("a draft token", token, -LARGEST) for token in guessed[:most]]
         return list(takewhile(lambda token: 0 <= token < n_vocab, tokens))
 
     @abstractmethod
     def guess(self, text: Sequence[int], most: int) -> Sequence[int]:
-        """Up to ``most`` tokens that may follow ``text``; none where there is nothing to go by."""
+        """Up to ``most`` tokens that may follow ``text``; none if there is no good guess."""
 
     def free(self) -> None:
-        """Gives back what the guesses need."""
+        """Releases the memory that the drafts use."""
 
     def __enter__(self) -> Self:
         return self
@@ -77,10 +77,11 @@ class Drafts(ABC):
 
 
 class PromptLookup(Drafts):
-    """The tokens that followed when the text's last ones occurred before (Saxena 2023, "Prompt lookup decoding").
+    """Drafts the tokens that followed the last tokens of the text when they occurred before.
 
-    ``longest``, ``shortest``: how many of the last tokens have to have occurred; the latest place where the most of
-    them did counts.  It costs next to nothing, and helps where answers repeat their prompts: summaries, edits, code.
+    This is prompt lookup decoding (Saxena 2023).  It looks for the last ``longest`` tokens, then for fewer, down to
+    ``shortest``; the latest occurrence counts.  It costs little, and helps where the answer repeats parts of the
+    prompt: summaries, edits, code.
     """
 
     def __init__(self, most: int = MOST, *, longest: int = 3, shortest: int = 2) -> None:
@@ -100,12 +101,12 @@ class PromptLookup(Drafts):
         for size in self.sizes:
             place = self._places.get(tuple(self._text[end - size :])) if size <= end else None
             if place is not None:
-                # What would come behind the end of the text is what came before: texts that repeat go on repeating.
+                # A draft that reaches the end of the text continues with the repetition.
                 return [self._text[place + i % (end - place)] for i in range(most)]
         return []
 
     def _learn(self, text: list[int]) -> None:
-        """Notes behind which of the text's runs of tokens another token stands, and where."""
+        """Notes, for each run of tokens that another token follows, where the latest one ends."""
         known = len(self._text)
         if text[:known] != self._text:
             known = 0
@@ -118,13 +119,14 @@ class PromptLookup(Drafts):
 
 
 class DraftModel(Drafts):
-    """What a smaller language model says: its most likely token, again and again.
+    """Drafts the most probable tokens of a smaller language model.
 
-    ``model``: one with the same vocabulary, without states; the caller frees it.  ``n_ctx``: tokens that it remembers,
-    by default as a session does; longer texts get no drafts.  ``least``: a draft ends before a token whose probability
-    is smaller.  Owns a session of the model: :meth:`free`, or a ``with`` block.
+    ``model``: has the same vocabulary and no recurrent state; the caller frees it.  ``n_ctx``: context length of its
+    session; longer texts get no drafts.  ``least``: a draft ends before a token with a smaller probability.
+    ``cache_type``: type of its KV cache.  The object owns a session of the model: call :meth:`free`, or use a ``with``
+    block.
 
-    Raises ModelError for a model with states; ParameterError, OutOfMemoryError, FreedError.
+    Raises ModelError for a model with a recurrent state; ParameterError, OutOfMemoryError, FreedError.
     """
 
     def __init__(
@@ -149,11 +151,11 @@ class DraftModel(Drafts):
         differing = next((token for token, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
         if differing is not None:
             raise ModelError(
-                f"the draft model has another vocabulary: its token {differing} is {ours[differing]!r}, "
+                f"the draft model has a different vocabulary: its token {differing} is {ours[differing]!r}, "
                 f"the model's {theirs[differing]!r}",
                 got=ours[differing],
                 wanted=theirs[differing],
-                remedy="take a smaller model of the same family",
+                remedy="use a smaller model of the same family",
             )
 
     def guess(self, text: Sequence[int], most: int) -> list[int]:
@@ -178,5 +180,5 @@ class DraftModel(Drafts):
 
 
 def _probability(logits: Logits, token: int) -> float:
-    """Of the token with the largest logit."""
+    """The probability of ``token``, which has the largest logit."""
     return float(1 / np.exp(logits - logits[token]).sum(dtype=np.float64))

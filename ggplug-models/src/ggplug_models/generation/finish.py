@@ -6,11 +6,11 @@ import enum
 
 
 class Finish(enum.Enum):
-    """Why a text ends.  The values are the words of the OpenAI API, where it has one."""
+    """Why a text ends.  The values are those of ``finish_reason`` in the OpenAI API, where it has one."""
 
     STOP = "stop"
-    """A token that ends texts came, or a stop string."""
+    """The model chose an end token, or a stop string was found."""
     LENGTH = "length"
-    """It has as many tokens as it may have, or the context is full."""
+    """``max_tokens`` were generated, or the context is full."""
     CANCELLED = "cancelled"
-    """Nobody waits for it any more, or what computes it was closed."""
+    """The caller stopped it, or the session or server was closed."""

@@ -1,4 +1,4 @@
-"""The generation loop: a token after the other, each chosen from the logits after those before it."""
+"""The generation loop: decodes tokens, chooses the next from the logits, and repeats."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from ggplug.errors import BusyError, FreedError, ParameterError
 from ggplug_models.checks.arguments import check_callable, whole
 from ggplug_models.checks.ids import token_ids
 from ggplug_models.generation.drafts import Drafts
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 from ggplug_models.sampling.sampler import Chooses, Logits, Sampler, check_largest
 from ggplug_models.state.session import LanguageModel, Session
-from ggplug_models.state.steps import Asked
+from ggplug_models.state.steps import Outputs
 
 
 def greedy(logits: Logits, history: Sequence[int]) -> int:
-    """The token with the largest logit.  Raises LogitsError for logits that tell none."""
-    token = int(logits.argmax())  # of a NaN, where there is one
+    """The token with the largest logit.  Raises LogitsError if that is not finite."""
+    token = int(logits.argmax())  # the position of a NaN, if there is one
     check_largest(logits[token])
     return token
 
 
 class Options(TypedDict, total=False):
-    """How the tokens of a text are found, for all that generates.
+    """Options of all methods that generate.
 
-    ``choose``: chooses each of them, such as a :class:`~ggplug_models.sampling.Sampler`; by default :func:`greedy`.
-    ``draft``: guesses tokens, so that several are computed in one step (:mod:`.drafts`); the text is the same.
+    ``choose``: chooses each token, such as a :class:`~ggplug_models.sampling.Sampler`; by default :func:`greedy`.
+    ``draft``: guesses tokens for speculative decoding (:mod:`.drafts`); it does not change the text.
     """
 
     choose: Chooses
@@ -35,10 +35,10 @@ class Options(TypedDict, total=False):
 
 
 class TextOptions(Options, total=False):
-    """The same, and where a text ends, and is remembered.
+    """Options of all methods that generate text, in addition to :class:`Options`.
 
-    ``stop``: strings that end it; they are not part of it.  ``session``: of the model; by default one that is made for
-    this text.
+    ``stop``: stop strings, which end the text and are not part of it.  ``session``: a session of the model; by default
+    one is made for this text.
     """
 
     stop: Sequence[str]
@@ -55,27 +55,27 @@ def generate(
     choose: Chooses = greedy,
     draft: Drafts | None = None,
 ) -> Iterator[int]:
-    """The tokens that follow ``prompt``, each as soon as it is chosen.
+    """Yields the tokens that follow ``prompt``, each as soon as it is chosen.
 
-    ``session``: or a model, which makes one for this when the first token is asked for.  ``choose``, ``draft``: see
-    :class:`Options`.
+    ``session``: a session, or a model, which then makes a session for this generation.  ``seq``: the sequence of the
+    session to use.  ``end``: end tokens.  ``choose``, ``draft``: see :class:`Options`.
 
-    What a sequence of the session has in common with the prompt is not computed again; the rest of it is forgotten.
-    Ends behind a token of ``end``, which is yielded too, after ``max_tokens``, and where the context is full.  A token
-    that was yielded last is not yet part of the session.  If the caller uses the sequence for another text in
-    between, this one is read again from where they differ.
+    The tokens that the sequence has in common with the start of the prompt are not computed again; its other tokens
+    are forgotten.  The generation ends after an end token, which is yielded as well, after ``max_tokens`` tokens, or
+    when the context is full.  The token that was yielded last is not yet in the session.  If the caller changes the
+    sequence between two tokens, it is rewound to where it differs from this text, and the rest is decoded again.
 
-    Raises ParameterError, ContextFullError for a prompt that is too long, ModelError for a draft that the model has no
-    use for, and what ``choose`` does, such as LogitsError for logits that are NaN.
+    The arguments are checked by the call; the prompt is decoded when the caller takes the first token.
 
-    Arguments are looked at in the call; the prompt is computed when the first token is asked for.
+    Raises ParameterError, ContextFullError for a prompt longer than the context, ModelError for a draft that the model
+    cannot use, and what ``choose`` raises, such as LogitsError for logits that are NaN.
     """
     model = session.model if isinstance(session, Session) else session
-    check_callable("choose", choose, "what is called with logits and the tokens before, such as a Sampler")
+    check_callable("choose", choose, "a function of the logits and the tokens before, such as a Sampler")
     if draft is not None:
         if not isinstance(draft, Drafts):
-            wanted = "a draft, such as PromptLookup()"
-            raise ParameterError(f"draft must be {wanted}, got {shown(draft)}", got=draft, wanted=wanted)
+            wanted = "a Drafts object, such as PromptLookup()"
+            raise ParameterError(f"draft must be {wanted}, got {short_repr(draft)}", got=draft, wanted=wanted)
         draft.check(model)
     if max_tokens is not None:
         whole("max_tokens", max_tokens)
@@ -84,7 +84,7 @@ def generate(
 
 
 def _generated(
-    given: Session | LanguageModel,
+    source: Session | LanguageModel,
     prompt: Sequence[int],
     max_tokens: int | None,
     end: Collection[int],
@@ -92,7 +92,7 @@ def _generated(
     choose: Chooses,
     draft: Drafts | None,
 ) -> Iterator[int]:
-    with contextlib.nullcontext(given) if isinstance(given, Session) else given.session() as session:
+    with contextlib.nullcontext(source) if isinstance(source, Session) else source.session() as session:
         if isinstance(choose, Sampler):
             choose.begin(lambda: session.model.tokenizer)
         n_vocab = session.model.n_vocab
@@ -100,8 +100,8 @@ def _generated(
         logits = [session.decode({seq: prompt[kept:]})[seq]]
         history = list(prompt)
         changes = session.changes(seq)
-        room = session.n_ctx - len(prompt) + 1
-        remaining = room if max_tokens is None else min(room, int(max_tokens))
+        free = session.n_ctx - len(prompt) + 1
+        remaining = free if max_tokens is None else min(free, int(max_tokens))
         guessed: list[int] = []
         read = history
         try:
@@ -121,20 +121,20 @@ def _generated(
                         return
                     if not right:
                         break
-                # A ring has room for one step behind its window: so much can be taken back.
+                # A ring holds one micro-batch more than its window, so at most that many tokens can be rewound.
                 most = min(remaining, session.micro_batch) - 1
                 guessed = [] if draft is None else draft.next(history, most, n_vocab)
                 read = [*history, *guessed] if guessed else history
-                if session.changes(seq) != changes:  # somebody else went on with the sequence meanwhile
+                if session.changes(seq) != changes:  # the caller changed the sequence between two tokens
                     kept, guessed, read = session.keep_prefix(history, seq), [], history
                     logits = [session.decode({seq: history[kept:]})[seq]]
                 elif draft is None or not guessed:
                     logits = [session.decode({seq: [token]})[seq]]
                 else:
                     draft.drafted += len(guessed)
-                    logits = list(session.decode({seq: [token, *guessed]}, Asked.ALL)[seq])
+                    logits = list(session.decode({seq: [token, *guessed]}, Outputs.ALL)[seq])
                 changes = session.changes(seq)
         finally:
-            if guessed and session.tokens(seq) == tuple(read):  # the caller left between drafted tokens
-                with contextlib.suppress(BusyError, FreedError):  # or ends this while something else is computed
+            if guessed and session.tokens(seq) == tuple(read):  # the caller stopped before the last draft token
+                with contextlib.suppress(BusyError, FreedError):  # the session may be in use, or freed
                     session.rewind(len(history) - 1, seq)

@@ -1,5 +1,6 @@
-"""What blocks of models are made of.  A layer takes the weights, a name in them and activations, and adds nodes.
+"""The layers that blocks consist of.  A layer takes the weights, the name of its tensor and activations, and adds
+nodes.
 
-Activations are F32 [n, T]: a column of n numbers for each of T tokens.  Extents of weights follow from them, and from
-what the architecture says, so a file with others is refused.
+Activations are F32 [n, T]: a column of n elements for each of T tokens.  They, and the metadata, determine the extents
+of the weights; a file with other extents is refused.
 """

@@ -1,7 +1,7 @@
-"""Attention: heads of queries, keys and values, and the two ways to mix values.
+"""Attention: heads of queries, keys and values, and two ways to compute it.
 
-Queries are [d_k, n_head, T], keys [d_k, n_head_kv, T] and values [d_v, n_head_kv, T]: several heads of queries share
-one of keys and values (arXiv:2305.13245).  What is mixed is [d_v n_head, T].
+Queries are [d_k, n_head, T], keys [d_k, n_head_kv, T] and values [d_v, n_head_kv, T]: several query heads share one
+head of keys and values (arXiv:2305.13245).  The result is [d_v n_head, T].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ggplug_models.weights.weights import Weights
 
 @dataclass(frozen=True)
 class Heads:
-    """How many heads the attention of a block has, and how many numbers each of them."""
+    """The numbers of heads of a block's attention, and of elements of a key and of a value."""
 
     n_head: int
     n_head_kv: int
@@ -27,9 +27,9 @@ class Heads:
 
     @classmethod
     def of(cls, hp: Hyperparameters, n_layer: int, *, all_attend: bool = True) -> list[Heads]:
-        """Of each block; a block that does not attend has no heads of keys.
+        """The heads of each block; a block without attention has ``n_head_kv`` 0.
 
-        Raises ModelError, also for such blocks if ``all_attend``.
+        Raises ModelError, also for a block without attention if ``all_attend``.
         """
         n_embd = hp.integer("embedding_length")
         counts = hp.of_blocks("attention.head_count", n_layer)
@@ -46,19 +46,20 @@ class Heads:
 
     @property
     def k_width(self) -> int:
-        """Numbers of the keys of a token."""
+        """Number of elements of the keys of a token."""
         return self.d_k * self.n_head_kv
 
     @property
     def v_width(self) -> int:
-        """Numbers of the values of a token."""
+        """Number of elements of the values of a token."""
         return self.d_v * self.n_head_kv
 
 
 def projections(weights: Weights, x: Tensor, heads: Heads, clamp: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of ``x``: of one product, ``attn_qkv``, or three, ``attn_q``, ``attn_k``, ``attn_v``.
+    """Queries, keys and values of ``x`` [n, T]: from one product with ``attn_qkv``, or three with ``attn_q``,
+    ``attn_k`` and ``attn_v``.
 
-    Biases are added where the file has them, also three beside one matrix.  ``clamp``: limits all of them.
+    Adds the biases that the file has: one for ``attn_qkv``, or three.  ``clamp``: limits the absolute values.
     """
     widths = heads.d_k * heads.n_head, heads.k_width, heads.v_width
     names = "attn_q", "attn_k", "attn_v"
@@ -79,25 +80,25 @@ def projections(weights: Weights, x: Tensor, heads: Heads, clamp: float | None =
 
 
 def split(x: Tensor, n_head: int) -> Tensor:
-    """Columns in heads: [n, T] as [n / n_head, n_head, T]."""
+    """Splits columns into heads: [n, T] becomes [n / n_head, n_head, T]."""
     return gg.reshape(x, x.ne[0] // n_head, n_head, x.ne[1])
 
 
 def part(x: Tensor, first: int, d: int, n_head: int) -> Tensor:
-    """Heads out of the middle of columns, from number ``first`` on: a view [d, n_head, T] of [n, T]."""
+    """The heads that begin at element ``first`` of each column: a view [d, n_head, T] of [n, T]."""
     size = x.nb[0]
     return gg.view(x, d, n_head, x.ne[1], nb=(d * size, x.nb[1]), offset=first * size)
 
 
 def joined(x: Tensor) -> Tensor:
-    """Heads as columns: [d, n_head, T] as [d n_head, T]; of a part of columns, as a view."""
+    """Joins heads to columns: [d, n_head, T] becomes [d n_head, T]; a view if ``x`` is a part of columns."""
     if x.is_contiguous():
         return gg.reshape(x, x.ne[0] * x.ne[1], x.ne[2])
     return gg.view(x, x.ne[0] * x.ne[1], x.ne[2], nb=(x.nb[2],))
 
 
 def by_sequence(x: Tensor, n_seq: int) -> Tensor:
-    """[d, n_head, T] as attention reads it: a view [d, T / n_seq, n_head, n_seq]."""
+    """Heads in the order of the attention ops: a view [d, T / n_seq, n_head, n_seq] of [d, n_head, T]."""
     d, n_head, tokens = x.ne[:3]
     n = tokens // n_seq
     return gg.permute(gg.view(x, d, n_head, n, n_seq, nb=(x.nb[1], x.nb[2], n * x.nb[2])), 0, 2, 1, 3)
@@ -113,15 +114,15 @@ def mixed(
     n_seq: int = 1,
     max_bias: float = 0.0,
 ) -> Tensor:
-    """Attention of all tokens of each sequence to each other, as products and a softmax: [d_v n_head, T].
+    """Attention among all tokens of each sequence, as products and a softmax: [d_v n_head, T].
 
-    mask: F32 [T / n_seq, T / n_seq, 1, n_seq].  Devices have groups for this chain, which for texts of some hundred
-    tokens are faster than attention as one op.  ``max_bias``: ALiBi's, of a mask that holds distances.
+    mask: F32 [T / n_seq, T / n_seq, 1, n_seq].  Devices compute this chain as groups, which is faster than the single
+    op of :func:`mixed_as_one` for texts of some hundred tokens.  ``max_bias``: of ALiBi; the mask then holds distances.
     """
     q, k = by_sequence(q, n_seq), by_sequence(k, n_seq)
-    turned = gg.cont(gg.permute(by_sequence(v, n_seq), 1, 0, 2, 3))  # [n, d_v, n_head_kv, n_seq]
-    shares = gg.soft_max(gg.mul_mat(k, q), mask, scale=scale, max_bias=max_bias)
-    y = gg.cont(gg.permute(gg.mul_mat(turned, shares), 0, 2, 1, 3))
+    transposed = gg.cont(gg.permute(by_sequence(v, n_seq), 1, 0, 2, 3))  # [n, d_v, n_head_kv, n_seq]
+    probabilities = gg.soft_max(gg.mul_mat(k, q), mask, scale=scale, max_bias=max_bias)
+    y = gg.cont(gg.permute(gg.mul_mat(transposed, probabilities), 0, 2, 1, 3))
     return gg.reshape(y, y.ne[0] * y.ne[1], y.ne[2] * y.ne[3])
 
 
@@ -135,11 +136,11 @@ def mixed_as_one(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Attention to what a cache holds, as one op: [d_v n_head, T].
+    """Attention to the cells of a KV cache, as one op: [d_v n_head, T].
 
     q: [d_k, n_head, T].  k: [d_k, m, n_head_kv, S], v: [d_v, m, n_head_kv, S], views of a cache, of any type.
-    mask: F16 [m, T / S, 1, S].  ``softcap``: c tanh(x / c) takes the place of a logit x (arXiv:2408.00118).
-    ``sinks``: F32 [n_head], a logit more for each head that mixes nothing (arXiv:2309.17453).
+    mask: F16 [m, T / S, 1, S].  ``softcap``: a cap c replaces each logit x by c tanh(x / c) (arXiv:2408.00118).
+    ``sinks``: F32 [n_head], an additional logit for each head, without a value (arXiv:2309.17453).
     """
     y = gg.flash_attn_ext(by_sequence(q, k.ne[3]), k, v, mask, scale=scale, logit_softcap=softcap, sinks=sinks)
     return gg.reshape(y, y.ne[0] * y.ne[1], y.ne[2] * y.ne[3])

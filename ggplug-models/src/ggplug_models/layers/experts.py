@@ -1,4 +1,4 @@
-"""Mixtures of experts: each token goes through the feed-forward networks that a router chooses for it."""
+"""Mixtures of experts: a router chooses the feed-forward networks (experts) that compute each token."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.weights.weights import Weights
 
 LEAST_SUM = 2.0**-14
-"""What the weights of the chosen experts sum up to at least, where they are divided by it: F16's smallest normal."""
+"""Lower limit of the sum that expert weights are divided by: the smallest normal number of F16."""
 
 
 class Gating(enum.IntEnum):
-    """How scores of experts become weights (llama.cpp's ``expert_gating_func``)."""
+    """How expert weights are computed from the router's scores (llama.cpp's ``expert_gating_func``)."""
 
     SOFTMAX = 1
     SIGMOID = 2
@@ -29,9 +29,9 @@ class Gating(enum.IntEnum):
 class Experts:
     """A router and its experts (arXiv:2101.03961).
 
-    ``n_used`` of ``n_expert`` experts of width ``n_ff`` see a token.  ``normalized``: their weights are divided by
-    their sum; ``scale``: multiplies them after that.  ``n_groups``: only experts of the best ``n_groups_used`` groups
-    are chosen (arXiv:2412.19437).
+    Each token is computed by ``n_used`` of ``n_expert`` experts of width ``n_ff``.  ``normalized``: whether the expert
+    weights are divided by their sum; ``scale``: multiplies them after that.  ``n_groups``: experts are chosen from the
+    best ``n_groups_used`` of this many groups only (arXiv:2412.19437).
     """
 
     n_expert: int
@@ -52,10 +52,10 @@ class Experts:
         gating: Gating = Gating.SOFTMAX,
         normalized: bool = True,
     ) -> Experts | None:
-        """From metadata; None if the model has no experts.
+        """The experts that the metadata describes; None if the model has none.
 
-        ``n_ff``: what counts where the file does not give the experts' width; ``gating`` and ``normalized``: the
-        family's.  Raises ModelError.
+        ``n_ff``: the width of experts if the file does not say it.  ``gating``, ``normalized``: those of the family.
+        Raises ModelError.
         """
         n_expert = hp.integer("expert_count", 0, at_least=0)
         if not n_expert:
@@ -83,9 +83,9 @@ class Experts:
         )
 
     def __call__(self, weights: Weights, x: Tensor, gate: Gate = gg.swiglu) -> Tensor:
-        """What the chosen experts answer, weighted and summed: [n, T] of x [n, T]."""
+        """The weighted sum of the chosen experts' results: [n, T] for x [n, T]."""
         n, tokens = x.ne[0], x.ne[1]
-        chosen, shares = self.route(weights, x)
+        chosen, expert_weights = self.route(weights, x)
         x = gg.reshape(x, n, 1, tokens)
         if "ffn_gate_up_exps.weight" in weights:
             both = _linear(weights, "ffn_gate_up_exps", x, chosen, 2 * self.n_ff, self.n_expert)
@@ -93,14 +93,14 @@ class Experts:
         else:
             a = _linear(weights, "ffn_gate_exps", x, chosen, self.n_ff, self.n_expert)
             h = gate(a, _linear(weights, "ffn_up_exps", x, chosen, self.n_ff, self.n_expert))
-        y = _linear(weights, "ffn_down_exps", h, chosen, n, self.n_expert) * shares
+        y = _linear(weights, "ffn_down_exps", h, chosen, n, self.n_expert) * expert_weights
         total = _of_expert(y, 0)
         for expert in range(1, self.n_used):
             total = total + _of_expert(y, expert)
         return gg.cont(total) if self.n_used == 1 else total
 
     def route(self, weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each token the experts that it goes to, I32 [n_used, T], and their weights, F32 [1, n_used, T]."""
+        """The chosen experts of each token, I32 [n_used, T], and their weights, F32 [1, n_used, T]."""
         tokens = x.ne[1]
         scores = linear(weights, "ffn_gate_inp", x, self.n_expert)
         if self.gating is Gating.SOFTMAX:
@@ -108,12 +108,12 @@ class Experts:
         elif self.gating is Gating.SIGMOID:
             scores = gg.sigmoid(scores)
         bias = weights.optional("exp_probs_b.bias", self.n_expert)
-        ranks = scores if bias is None else scores + bias  # they decide who is chosen, and have no part in the weights
+        ranks = scores if bias is None else scores + bias  # the bias counts for the choice, not for the weights
         if self.n_groups > 1:
             ranks = self._of_best_groups(ranks)
         chosen = gg.argsort_top_k(ranks, self.n_used)
-        shares = gg.get_rows(gg.reshape(scores, 1, self.n_expert, tokens), chosen)
-        flat = gg.reshape(shares, self.n_used, tokens)
+        expert_weights = gg.get_rows(gg.reshape(scores, 1, self.n_expert, tokens), chosen)
+        flat = gg.reshape(expert_weights, self.n_used, tokens)
         if self.gating is Gating.SOFTMAX_OF_CHOSEN:
             flat = gg.soft_max(flat)
         if self.normalized:
@@ -123,7 +123,7 @@ class Experts:
         return chosen, gg.reshape(flat, 1, self.n_used, tokens)
 
     def _of_best_groups(self, ranks: Tensor) -> Tensor:
-        """The ranks, -inf but in the groups whose two best experts have the largest sum."""
+        """The ranks, but -inf outside of the groups whose two best experts have the largest sums."""
         size, tokens = self.n_expert // self.n_groups, ranks.ne[1]
         groups = gg.reshape(ranks, size, self.n_groups, tokens)
         best = gg.argsort_top_k(groups, 2)
@@ -141,12 +141,12 @@ def _linear(weights: Weights, name: str, x: Tensor, chosen: Tensor, n_out: int, 
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
-    """[2n, U, T] as two tensors [n, U, T], the first half and the second."""
+    """The first and the second half of [2n, U, T] along dimension 0, each [n, U, T]."""
     n = x.ne[0] // 2
     first, second = (gg.view(x, n, *x.ne[1:3], nb=x.nb[1:3], offset=half * n * x.nb[0]) for half in (0, 1))
     return gg.cont(first), gg.cont(second)
 
 
 def _of_expert(y: Tensor, number: int) -> Tensor:
-    """What one of the chosen experts answers to each token: a view [n, T] of [n, U, T]."""
+    """The results of the expert with this number among the chosen ones: a view [n, T] of [n, U, T]."""
     return gg.view(y, y.ne[0], y.ne[2], nb=(y.nb[2],), offset=number * y.nb[1])

@@ -11,20 +11,20 @@ from ggplug_models.weights.weights import Weights
 
 Activation = Callable[[Tensor], Tensor]
 Gate = Callable[[Tensor, Tensor], Tensor]
-"""``gate(x, up)``: f(x) up, such as gg.swiglu (arXiv:2002.05202)."""
+"""A function ``gate(x, up)`` that returns f(x) * up, such as gg.swiglu (arXiv:2002.05202)."""
 
 
 def gated(weights: Weights, x: Tensor, n_ff: int, gate: Gate = gg.swiglu, of: str = "") -> Tensor:
-    """W_down (f(W_gate x) W_up x); ``of``: the end of the tensors' names, as in ``ffn_up_shexp``."""
+    """A gated network: W_down (f(W_gate x) * W_up x).  ``of``: suffix of the tensors' names, as in ``ffn_up_shexp``."""
     a, b = linear(weights, f"ffn_gate{of}", x, n_ff), linear(weights, f"ffn_up{of}", x, n_ff)
     return linear(weights, f"ffn_down{of}", gate(a, b), x.ne[0])
 
 
 def gated_together(weights: Weights, x: Tensor, n_ff: int, gate: Callable[..., Tensor] = gg.swiglu) -> Tensor:
-    """The same where ``ffn_up`` holds both matrices, the gate's first."""
+    """As :func:`gated`, for a file in which ``ffn_up`` holds both matrices, that of the gate first."""
     return linear(weights, "ffn_down", gate(linear(weights, "ffn_up", x, 2 * n_ff)), x.ne[0])
 
 
 def plain(weights: Weights, x: Tensor, n_ff: int, activation: Activation = gg.gelu) -> Tensor:
-    """W_down f(W_up x)."""
+    """A network without a gate: W_down f(W_up x)."""
     return linear(weights, "ffn_down", activation(linear(weights, "ffn_up", x, n_ff)), x.ne[0])

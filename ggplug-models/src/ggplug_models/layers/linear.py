@@ -1,4 +1,4 @@
-"""Linear layers: a matrix, and a bias where the file has one."""
+"""Linear layers: a matrix, and a bias if the file has one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ggplug_models.weights.weights import Weights
 
 
 def linear(weights: Weights, name: str, x: Tensor, n_out: int) -> Tensor:
-    """W x + b, [n_out, ...] of x [n, ...]: ``name.weight`` [n, n_out], and ``name.bias`` [n_out] if there is one."""
+    """W x + b, [n_out, ...] for x [n, ...]; W is ``name.weight`` [n, n_out], b ``name.bias`` [n_out], if any."""
     y = gg.mul_mat(weights(f"{name}.weight", x.ne[0], n_out), x, name=weights.prefix + name)
     bias = weights.optional(f"{name}.bias", n_out)
     return y if bias is None else y + bias
 
 
 def rows(weights: Weights, name: str, n: int, ids: Tensor) -> Tensor:
-    """The rows of a table of embeddings that ``ids`` ask for, [n, T]: ``name.weight`` [n, any]."""
+    """The rows ``ids`` of the table of embeddings ``name.weight`` [n, any]: [n, T]."""
     return gg.get_rows(weights(f"{name}.weight", n, -1), ids)

@@ -1,4 +1,4 @@
-"""Norms of columns, with their weights."""
+"""Normalisation of columns, with weights."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ N = TypeVar("N", bound="Norm")
 
 @dataclass(frozen=True)
 class Norm:
-    """Normalises over ne0, then multiplies with ``name.weight`` and adds ``name.bias``, as far as the file has them.
+    """Normalises over ne0, multiplies by ``name.weight``, and adds ``name.bias`` if the file has one.
 
-    A norm has to have a weight, of the extents ``ne``, by default those of a column.
+    The weight and the bias have the extents ``ne``, by default those of a column.
     """
 
     eps: float
@@ -27,7 +27,7 @@ class Norm:
 
     @classmethod
     def of(cls: type[N], hp: Hyperparameters) -> N:
-        """With the ``eps`` that the file gives.  Raises ModelError."""
+        """The norm with the ``eps`` of the file.  Raises ModelError."""
         return cls(hp.number(cls.key, at_least=0))
 
     def __call__(self, weights: Weights, name: str, x: Tensor, *ne: int) -> Tensor:

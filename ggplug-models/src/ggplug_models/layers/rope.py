@@ -1,4 +1,4 @@
-"""Rotary position embedding as files describe it, with the ways to stretch it to longer contexts."""
+"""Rotary position embedding (RoPE) as files describe it, with its extensions to longer contexts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ggplug_models.metadata.hyperparameters import Hyperparameters
 D = TypeVar("D")
 
 LEAST, MOST = 1e-30, 1e30
-"""Of bases and factors: what the op takes."""
+"""Range of bases and factors that the op accepts."""
 
 NEAR_ZERO = 1e-6
-"""Smaller divisors are rounding errors."""
+"""Divisors below this are rounding errors."""
 
 SCALINGS = ("none", "linear", "yarn", "longrope")
 
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotates the first ``n_dims`` numbers of each head by the position (arXiv:2104.09864).
+    """Rotates the first ``n_dims`` elements of each head by angles proportional to the position (arXiv:2104.09864).
 
-    ``scale``: by what positions are multiplied (linear scaling, arXiv:2306.15595).  ``extrapolation`` 1: YaRN's mixture
-    (arXiv:2309.00071), with ``magnitude`` such that queries and keys grow as the file says.
+    ``scale``: factor of the positions (linear scaling, arXiv:2306.15595).  ``extrapolation``: 1 for YaRN
+    (arXiv:2309.00071).  ``magnitude``: factor of queries and keys.
     """
 
     mode: RopeMode
@@ -42,7 +42,7 @@ class Rope:
 
     @classmethod
     def of(cls, hp: Hyperparameters, mode: RopeMode, n_dims: int, *, mscale: float = 1.0) -> Rope:
-        """From the keys under ``rope.``.  ``mscale``: YaRN's, where the file gives another for all dimensions.
+        """RoPE with the parameters under the keys ``rope.``.  ``mscale``: multiplier of YaRN's magnitude.
 
         Raises ModelError.
         """
@@ -79,7 +79,7 @@ class Rope:
         )
 
     def __call__(self, x: Tensor, positions: Tensor, factors: Tensor | None = None) -> Tensor:
-        """x: [n, heads, T].  ``factors``: F32 [n_dims / 2], divide the frequencies (llama 3, LongRoPE)."""
+        """Rotates x [n, heads, T].  ``factors``: F32 [n_dims / 2], which divide the frequencies (llama 3, LongRoPE)."""
         return gg.rope(
             x,
             positions,
@@ -97,17 +97,17 @@ class Rope:
 
 
 def grown(factor: float, multiplier: float) -> float:
-    """By what YaRN lets queries and keys grow for a context that is ``factor`` times as long (its section 3.4)."""
+    """YaRN's factor of queries and keys for a context that is ``factor`` times as long (its section 3.4)."""
     return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
 
 
 def frequency_base(hp: Hyperparameters, key: str, default: float) -> float:
-    """A base of frequencies, in the range that the op takes.  Raises ModelError."""
+    """The base of the frequencies under ``key``, within the range of the op.  Raises ModelError."""
     return hp.number(key, default, at_least=LEAST, at_most=MOST)
 
 
 def _factor(hp: Hyperparameters, key: str, default: D) -> float | D:
-    """By what positions are divided; 0: not at all.  Raises ModelError for what the op does not take."""
+    """The divisor of positions under ``key``; 0: none.  Raises ModelError for a value outside of the op's range."""
     found = hp.number(key, None, at_least=0, at_most=MOST)
     if found is not None and 0 < found < LEAST:
         raise hp.refused(key, f"0, or a number from {LEAST:g} to {MOST:g}")
@@ -115,9 +115,9 @@ def _factor(hp: Hyperparameters, key: str, default: D) -> float | D:
 
 
 def _yarn_magnitude(hp: Hyperparameters, factor: float, mscale: float) -> float:
-    """What the op has to be given: it multiplies with the paper's magnitude by itself.
+    """The op's parameter ``attn_factor``: the file's magnitude divided by the one that the op applies itself.
 
-    Raises ModelError where what it multiplies or divides by is 0, so that there is no such number.
+    Raises ModelError if one of these is 0.
     """
     log_multiplier = hp.number("rope.scaling.yarn_log_multiplier", 0.0)
     own = 1.0 + 0.1 * math.log(factor)

@@ -1,4 +1,4 @@
-"""Layers that look at tokens before, through what they keep of them: convolutions over time, tokens shifted by one."""
+"""Layers that read previous tokens from a state: convolutions over time, and the previous token."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from ggplug.tensor import Tensor
 
 
 def by_time(x: Tensor, n_seq: int) -> Tensor:
-    """Columns by sequence: [n, T] as [n, T / n_seq, n_seq]."""
+    """Splits columns by sequence: [n, T] becomes [n, T / n_seq, n_seq]."""
     return gg.reshape(x, x.ne[0], x.ne[1] // n_seq, n_seq)
 
 
 def columns(x: Tensor, first: int, count: int) -> Tensor:
-    """Some numbers of each column: a view [count, ...] of [n, ...]."""
+    """The elements from ``first`` on of each column: a view [count, ...] of [n, ...]."""
     return gg.view(x, count, *x.ne[1:3], nb=x.nb[1:3], offset=first * x.nb[0])
 
 
 def convolved(x: Tensor, kernel: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """A convolution of each number over time, and the state after it.
+    """Convolves each channel over time; returns the result [n, t, n_seq] and the new state [K - 1, n, n_seq].
 
-    x: [n, t, n_seq], any strides.  kernel: [K, n].  state: [(K - 1) n, n_seq], the columns before, time innermost.
-    Result: [n, t, n_seq], and a state [K - 1, n, n_seq].
+    x: [n, t, n_seq], any strides.  kernel: [K, n].  state: [(K - 1) n, n_seq], the previous columns, time innermost.
     """
     n, count, n_seq = x.ne[:3]
     kept = kernel.ne[0] - 1
@@ -30,9 +29,9 @@ def convolved(x: Tensor, kernel: Tensor, state: Tensor) -> tuple[Tensor, Tensor]
 
 
 def shifted(x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """Each token's predecessor, and the last token, which is the next one's.
+    """Shifts tokens by one; returns the previous token of each, [n, t, n_seq], and the last token, [n, 1, n_seq].
 
-    x: [n, t, n_seq], contiguous.  before: [n, n_seq].  Result: [n, t, n_seq], and a view [n, 1, n_seq].
+    x: [n, t, n_seq], contiguous.  before: [n, n_seq], the tokens before the first ones.
     """
     n, count, n_seq = x.ne[:3]
     first = gg.reshape(before, n, 1, n_seq)

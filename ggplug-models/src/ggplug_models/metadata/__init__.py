@@ -1,1 +1,1 @@
-"""What a model's file says, read by key, type and range."""
+"""Reads the metadata of a model's file by key, and checks types and ranges."""

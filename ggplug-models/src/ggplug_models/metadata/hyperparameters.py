@@ -1,4 +1,4 @@
-"""Reading a model's hyperparameters from GGUF metadata, with errors that name the key."""
+"""Reads a model's hyperparameters from GGUF metadata; errors name the key."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ggplug_models.metadata.values import REQUIRED, Values
 class Hyperparameters(Values):
     """Metadata of one architecture: ``hp.integer("block_count")`` reads ``bert.block_count``.
 
-    Raises ModelError if the file does not say its architecture.
+    Raises ModelError if the file names no architecture.
     """
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
@@ -23,7 +23,7 @@ class Hyperparameters(Values):
     def of_blocks(
         self, key: str, n_layer: int, default: int | Sequence[int] = REQUIRED, *, at_least: int = 1
     ) -> list[int]:
-        """A number for each block: the file has one for all, or an array.  Raises ModelError."""
+        """An integer for each block; the file has one for all blocks, or an array.  Raises ModelError."""
         if isinstance(self.values.get(self.prefix + key), np.ndarray):
             found = self.integers(key, length=n_layer).tolist()
             if min(found, default=at_least) < at_least:
@@ -35,11 +35,11 @@ class Hyperparameters(Values):
         return [found] * n_layer if isinstance(found, int) else list(found)
 
     def flags(self, key: str, n_layer: int) -> list[bool] | None:
-        """A truth value for each block, or None where the file has none, or a number.  Raises ModelError."""
+        """A boolean for each block; None if the file has no array under this key.  Raises ModelError."""
         value = self.values.get(self.prefix + key)
         if value is None or not isinstance(value, (list, np.ndarray)):
             return None
         fits = value.dtype.kind in "biu" if isinstance(value, np.ndarray) else all(isinstance(v, bool) for v in value)
         if len(value) != n_layer or not fits:
-            raise self.refused(key, f"an array of {n_layer} truth values")
+            raise self.refused(key, f"an array of {n_layer} booleans")
         return [bool(each) for each in value]

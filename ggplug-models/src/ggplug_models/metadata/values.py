@@ -1,4 +1,4 @@
-"""Values that a file gives: read by key, type and range in one way, so that every error names the key."""
+"""Reads values from metadata and JSON by key, and checks types and ranges, so that every error names the key."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ D = TypeVar("D")
 T = TypeVar("T")
 
 REQUIRED: Any = object()
-"""In place of a default: the value has to be there."""
+"""Stands for a default: the value must not be missing."""
 
 LARGEST = 2**31 - 1
-"""Of integers, unless a smaller limit is given: what extents and ids are counted in."""
+"""Largest integer, unless a smaller limit is given: extents and ids are 32-bit integers."""
 
 
 class Values:
     """The metadata of a GGUF file, or an object of a JSON file.
 
-    ``prefix``: stands before every key.  ``where``: the file, for errors; empty where the reader of the error knows it.
-    Each method returns the value of a key, or the ``default`` where there is none (in JSON also for ``null``).  Raises
-    ModelError for what is missing, of another type, or out of range.
+    ``prefix``: is put before every key.  ``where``: the name of the file in errors; may be empty.  Each method returns
+    the value of a key, or ``default`` if there is none (or ``null``).  They raise ModelError for values that are
+    missing, of the wrong type, or out of range.
     """
 
     def __init__(self, values: Mapping[str, Any], prefix: str = "", where: str = "") -> None:
@@ -47,7 +47,7 @@ class Values:
     def number(
         self, key: str, default: D = REQUIRED, *, at_least: float = -math.inf, at_most: float = math.inf
     ) -> float | D:
-        """A finite number from ``at_least`` to ``at_most`` that float32 holds; what is too small for it is 0."""
+        """A number from ``at_least`` to ``at_most`` within the range of float32; one too small for float32 is 0."""
         wanted = "a finite number" + (f" of at least {at_least:g}" if at_least > -math.inf else "")
         if at_most < math.inf:
             wanted = f"a number from {at_least:g} to {at_most:g}"
@@ -58,18 +58,18 @@ class Values:
         return self._checked(key, default, wanted, fits, _single)
 
     def boolean(self, key: str, default: D = REQUIRED) -> bool | D:
-        """A truth value."""
-        return self._checked(key, default, "a truth value", lambda x: isinstance(x, (bool, np.bool_)), bool)
+        """A boolean."""
+        return self._checked(key, default, "a boolean", lambda x: isinstance(x, (bool, np.bool_)), bool)
 
     def text(self, key: str, default: D = REQUIRED, *, one_of: Collection[str] | None = None) -> str | D:
-        """A string, ``one_of`` these."""
+        """A string, which must be in ``one_of``."""
         wanted = "a string" if one_of is None else f"one of {', '.join(one_of)}"
         return self._checked(
             key, default, wanted, lambda x: isinstance(x, str) and (one_of is None or x in one_of), str
         )
 
     def texts(self, key: str, default: D = REQUIRED, *, at_least: int = 0) -> list[str] | D:
-        """An array of at least so many strings."""
+        """An array of at least ``at_least`` strings."""
 
         def fits(value: Any) -> bool:
             return isinstance(value, list) and len(value) >= at_least and all(isinstance(item, str) for item in value)
@@ -85,19 +85,19 @@ class Values:
         return self._checked(key, default, f"an array of {length} integers", fits, _same)
 
     def entry(self, key: str, table: Mapping[str, T], what: str) -> T:
-        """What a table has under the text of the key.  ``what`` the text names there, for the error that lists them."""
+        """The entry of ``table`` that the string under ``key`` names.  ``what`` it names is for the error message."""
         name = self.text(key)
         if name not in table:
             raise ModelError(
-                f"{self._named(key)} is {shown(name)}, {what} that is not known",
+                f"{self._named(key)} is {short_repr(name)}, which is not known as {what}",
                 got=name,
                 wanted=what,
-                remedy=f"known: {', '.join(sorted(table))}",
+                remedy=f"supported are {', '.join(sorted(table))}",
             )
         return table[name]
 
     def inner(self, key: str, default: D = REQUIRED) -> Values | D:
-        """An object inside of the object."""
+        """A nested object."""
 
         def made(value: Mapping[str, Any]) -> Values:
             return Values(value, where=self._named(key))
@@ -116,9 +116,9 @@ class Values:
         return self._checked(key, default, "an array of objects", fits, made)
 
     def refused(self, key: str, wanted: str) -> ModelError:
-        """The error for a value that is there but of no use: ``key`` must be ``wanted``."""
+        """Returns the error for a value that is not valid: "KEY must be WANTED, got VALUE"."""
         value = self.values.get(self.prefix + key)
-        return ModelError(f"{self._named(key)} must be {wanted}, got {shown(value)}", got=value, wanted=wanted)
+        return ModelError(f"{self._named(key)} must be {wanted}, got {short_repr(value)}", got=value, wanted=wanted)
 
     def _checked(
         self, key: str, default: D, wanted: str, fits: Callable[[Any], bool], made: Callable[[Any], T]
@@ -149,9 +149,9 @@ def _same(value: Any) -> Any:
 
 
 def _single(value: Any) -> float:
-    """The value as a float; NaN, which fits no limit, if it is none that float32 holds; 0 where it has no digits there.
+    """The value as a float: NaN if it exceeds the range of float32, 0 if it is below float32's smallest normal number.
 
-    Such a number is finite, and so is what one is divided by it: devices compute with float32.
+    Devices compute with float32, so this keeps the number and its reciprocal finite there.
     """
     try:
         number = float(value)
@@ -163,14 +163,14 @@ def _single(value: Any) -> float:
 
 
 LARGEST_SINGLE = float(np.finfo(np.float32).max)
-"""What devices compute with holds no larger numbers."""
+"""The largest number of float32, with which devices compute."""
 _SMALLEST_SINGLE = float(np.finfo(np.float32).tiny)
 
 
-def shown(value: Any) -> str:
-    """A value as an error tells it: 100 characters of it at most."""
+def short_repr(value: Any) -> str:
+    """The ``repr`` of a value for error messages, cut off after 100 characters."""
     try:
         text = repr(value[:100] if isinstance(value, (str, bytes, list, tuple, np.ndarray)) else value)
-    except ValueError:  # Python writes no integers of thousands of digits
+    except ValueError:  # Python refuses to print integers of thousands of digits
         text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
     return text if len(text) <= 100 else f"{text[:100]}..."

@@ -1,1 +1,1 @@
-"""What all families of models have in common: a scheduler and weights, blocks, language models and encoders."""
+"""Base classes of all model families: weights and scheduler, blocks, language models and encoders."""

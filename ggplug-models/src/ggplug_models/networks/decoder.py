@@ -1,4 +1,4 @@
-"""Language models: from tokens to logits of the next."""
+"""Language models: from tokens to logits of the next token."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ggplug_models.checks.ids import token_ids
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.embedding.reading import vectors_of
 from ggplug_models.embedding.vectors import check_batch, check_texts, normalized
+from ggplug_models.generation.detokenizer import Detokenizer, GeneratedText
 from ggplug_models.generation.loop import Options, TextOptions, generate
-from ggplug_models.generation.written import GeneratedText, Written
 from ggplug_models.layers.linear import linear
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 from ggplug_models.networks.network import Network
 from ggplug_models.state.cells import Cells
 from ggplug_models.state.memory import KeysValues, Kind, Memory, State
 from ggplug_models.state.session import Session
-from ggplug_models.state.steps import Asked, Shape, Step
+from ggplug_models.state.steps import Outputs, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
 from ggplug_models.tokenizers.long_text import LongText
@@ -38,40 +38,40 @@ Floats = npt.NDArray[np.float32]
 
 
 class Decoder(Network):
-    """A language model.  A family says in :attr:`kinds` what each block remembers of the tokens before."""
+    """A language model.  A family lists in :attr:`kinds` what sessions keep for each block."""
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """What each block remembers."""
+        """What a session keeps for each block: keys and values, a recurrent state, or nothing."""
         raise NotImplementedError
 
     @property
     def most_positions(self) -> int | None:
-        """How many positions there are, where the file has a vector for each; None: any number."""
+        """Number of positions, if the file has an embedding for each; None: no limit."""
         return None
 
     def is_long(self, n_ctx: int) -> bool:
-        """Whether contexts of so many tokens are computed in another way than short ones."""
+        """Whether contexts of ``n_ctx`` tokens are computed differently from short ones."""
         return False
 
     def scores(self, x: Tensor) -> Tensor:
-        """Logits of the next token, [n_vocab, ...]; a file without an output matrix uses the table of embeddings."""
+        """Logits of the next token, [n_vocab, ...]; without an output matrix, the table of embeddings is used."""
         return linear(self.w, "output" if "output.weight" in self.w else "token_embd", x, self.n_vocab)
 
     # -- texts -------------------------------------------------------------------------------------
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The file's tokeniser, made when it is first needed.
+        """The tokenizer of the file, made at the first use.
 
-        Raises ModelError, also where the vocabulary lacks tokens that the weights have logits for: one of these could
-        be chosen and has no text.
+        Raises ModelError, also if the vocabulary has fewer tokens than the model has logits: a token without a text
+        could be chosen.
         """
         found = load_tokenizer(self.metadata)
         if found.n_vocab < self.n_vocab:
             raise ModelError(
-                f"tokenizer.ggml.tokens has {found.n_vocab} tokens and the weights have {self.n_vocab}; convert the "
-                "model again with a vocabulary of as many",
+                f"tokenizer.ggml.tokens has {found.n_vocab} tokens, but the weights have {self.n_vocab}; convert the "
+                "model again with a complete vocabulary",
                 got=found.n_vocab,
                 wanted=self.n_vocab,
             )
@@ -80,7 +80,7 @@ class Decoder(Network):
     def session(
         self, n_ctx: int | None = None, n_seq: int = 1, cache_type: str | Type = "f16", micro_batch: int = 512
     ) -> Session:
-        """New sequences for this model; see :class:`~ggplug_models.state.session.Session`."""
+        """Creates a session; see :class:`~ggplug_models.state.session.Session`."""
         return Session(self, n_ctx, n_seq, cache_type, micro_batch)
 
     def logits(self, tokens: Sequence[int]) -> Floats:
@@ -89,7 +89,7 @@ class Decoder(Network):
         Raises ParameterError, FreedError.
         """
         with self.session(max(1, len(tokens)), cache_type="f32") as session:
-            return session.decode({0: tokens}, Asked.ALL)[0]
+            return session.decode({0: tokens}, Outputs.ALL)[0]
 
     def generate_ids(
         self,
@@ -99,24 +99,27 @@ class Decoder(Network):
         session: Session | None = None,
         **options: Unpack[Options],
     ) -> Iterator[int]:
-        """The tokens that follow those of ``prompt``, up to one that ends texts; see :func:`.loop.generate`.
+        """Yields the tokens that follow ``prompt``, up to an end token; see :func:`.loop.generate`.
 
-        ``session``: where the tokens are remembered, by default in one that is made for this.  ``choose``, ``draft``:
-        see :class:`.Options`.  Raises ParameterError for a session of another model too.
+        ``session``: by default one is made for this generation.  ``choose``, ``draft``: see :class:`.Options`.  Also
+        raises ParameterError for a session of another model.
         """
         if session is not None and (not isinstance(session, Session) or session.model is not self):
-            what = "one of another model" if isinstance(session, Session) else shown(session)
+            what = "a session of another model" if isinstance(session, Session) else short_repr(session)
             raise ParameterError(
-                f"session must be one of this model, got {what}", got=session, remedy="make it by model.session()"
+                f"session must be a session of this model, got {what}",
+                got=session,
+                remedy="create it by model.session()",
             )
         return generate(self if session is None else session, prompt, max_tokens, end=self.tokenizer.ends, **options)
 
     def generate(self, text: str, max_tokens: int | None = None, **options: Unpack[TextOptions]) -> GeneratedText:
-        """The text that follows ``text``, in pieces that never end within a character; see :meth:`generate_ids`.
+        """Generates the text that follows ``text``: an iterator over pieces, which never end within a character.
 
-        Names of special tokens in ``text`` are these tokens, so that a chat can be written down by hand.
-        ``choose``, ``draft``, ``stop``, ``session``: see :class:`.TextOptions`.  What is returned says in ``finish``
-        why the text ended.
+        Names of special tokens in ``text`` become these tokens, so it may be a chat in the model's own format.
+        ``max_tokens``: maximum number of tokens; None: until the text ends or the context is full.  ``choose``,
+        ``draft``, ``stop``, ``session``: see :class:`.TextOptions`.  The iterator's ``finish`` is the reason why the
+        text ended.  Raises as :func:`.loop.generate` does.
         """
         return self.texts(self.tokenizer.prompt(text), max_tokens, begins=not text, **options)
 
@@ -128,15 +131,16 @@ class Decoder(Network):
         template: ChatTemplate | None = None,
         **options: Unpack[TextOptions],
     ) -> GeneratedText:
-        """The answer to the last of ``messages``, in pieces; see :meth:`generate`.
+        """Generates the answer to the last of ``messages``, in pieces; see :meth:`generate`.
 
-        ``template``: by default the file's own.  Raises ModelError for a file without one.
+        ``messages``: dicts with ``role`` and ``content``.  ``template``: by default the chat template of the file.
+        Raises ModelError if there is none.
         """
         return self.texts((template or self.template).encode(messages), max_tokens, **options)
 
     @cached_property
     def template(self) -> ChatTemplate:
-        """The file's chat template.  Raises ModelError where there is none."""
+        """The chat template of the file.  Raises ModelError if there is none."""
         return ChatTemplate.of(self.metadata, self.tokenizer)
 
     def texts(
@@ -149,10 +153,10 @@ class Decoder(Network):
         session: Session | None = None,
         **options: Unpack[Options],
     ) -> GeneratedText:
-        """As :meth:`generate`, behind token ids.  ``begins``: see :class:`.Written`."""
-        written = Written(self.tokenizer, stop, begins=begins)
+        """As :meth:`generate`, but the prompt is token ids.  ``begins``: see :class:`.Detokenizer`."""
+        detokenizer = Detokenizer(self.tokenizer, stop, begins=begins)
         tokens = self.generate_ids(prompt, max_tokens, session=session, **options)
-        return GeneratedText(written, tokens, self.tokenizer.ends)
+        return GeneratedText(detokenizer, tokens, self.tokenizer.ends)
 
     def embed(
         self,
@@ -162,7 +166,7 @@ class Decoder(Network):
         normalize: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> Floats:
-        """One vector for each text, as :meth:`embed_ids` makes it; a text that the model has no room for is cut off."""
+        """One vector for each text, as :meth:`embed_ids`; a text longer than the context length is truncated."""
         check_texts(texts)
         with self.call():
             ids = VocabularyTokenizer(self.tokenizer, self.n_ctx, self.n_vocab).encode(texts)
@@ -178,23 +182,23 @@ class Decoder(Network):
     ) -> Floats:
         """One vector for each text: float32 of shape ``(len(ids), n_embd)``, of length 1 if ``normalize``.
 
-        The normed vectors of a text's tokens become one as the file says (``pooling_type``), by default that of the
-        last token, which has seen all others.  ``batch``: texts computed together at most; long ones are fewer.
-        ``progress(n)``: called when ``n`` more are done.  Raises ParameterError, FreedError.
+        The vectors of a text's tokens are pooled by the file's ``pooling_type``; by default, the vector of the last
+        token is used, which attends to all others.  ``batch``: maximum number of texts computed together; it is smaller
+        for long ones.  ``progress(n)``: called when ``n`` more texts are done.  Raises ParameterError, FreedError.
         """
         batch = check_batch(batch)
         check_progress(progress)
         check_sequence(ids, "ids")
         found = self.hyperparameters.integer("pooling_type", Pooling.LAST, at_least=0)
         pooling = Pooling(found) if found in set(Pooling) else Pooling.LAST
-        asked = Asked.LAST if pooling is Pooling.LAST else Asked.ALL
+        outputs = Outputs.LAST if pooling is Pooling.LAST else Outputs.ALL
         with self.call():
             checked = [token_ids(each, self.n_vocab, f"ids[{n}]") for n, each in enumerate(ids)]
             out = np.empty((len(checked), self.n_embd), np.float32)
-            for chosen, vectors in vectors_of(self, checked, batch, asked):
+            for chosen, vectors in vectors_of(self, checked, batch, outputs):
                 for position, each in zip(chosen, vectors, strict=True):
                     rows = each.reshape(-1, self.n_embd)
-                    out[position] = pooling.shares(np.ones((1, len(rows)), bool))[0] @ rows
+                    out[position] = pooling.weights(np.ones((1, len(rows)), bool))[0] @ rows
                 if progress is not None:
                     progress(len(chosen))
         return normalized(out) if normalize else out
@@ -202,38 +206,38 @@ class Decoder(Network):
     # -- graphs ------------------------------------------------------------------------------------
 
     def build(self, shape: Shape, memory: Memory, cells: Mapping[int, Cells], n_ctx: int) -> Step:
-        """The graph of the steps of a shape, over what a session remembers."""
+        """The step with the graph for this shape, over the memory of a session."""
         step = Step(shape, memory, cells, n_ctx)
         x = self.forward(step)
         result = None
-        if shape.asked is not Asked.NONE:
+        if shape.outputs is not Outputs.NONE:
             result = self.hidden(x)
             result = result if shape.hidden else self.scores(result)
         step.finish(x, result, f"{self.architecture} {shape.n_seq}x{shape.n}")
         return step
 
     def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
-        """By window of the model's blocks, where a session keeps positions."""
+        """The cells of a session, by the windows of the model's blocks."""
         windows = {kind.window for kind in self.kinds if isinstance(kind, KeysValues)}
         return {window: Cells(n_seq, n_ctx, n_step, window) for window in sorted(windows)}
 
     @cached_property
     def keeps_states(self) -> bool:
-        """Whether there are blocks with a state, which has no way back to earlier tokens."""
+        """Whether there are blocks with a recurrent state, which cannot be rewound."""
         return any(isinstance(kind, State) for kind in self.kinds)
 
     def sample(self) -> Graph:
-        """The step of 64 tokens of one sequence, without memory of its own."""
+        """The graph of a step of 64 tokens of one sequence; its KV cache has no memory."""
         n = min(64, self.n_ctx)
         cells = self.cells(1, n, n)
         memory = Memory(self.kinds, None, 1, {window: each.count for window, each in cells.items()}, gg.F32)
         spans = tuple((window, each.span(n)) for window, each in cells.items())
-        graph = self.build(Shape(0, 1, n, spans, Asked.ALL), memory, cells, self.n_ctx).graph
+        graph = self.build(Shape(0, 1, n, spans, Outputs.ALL), memory, cells, self.n_ctx).graph
         assert graph is not None
         return graph
 
     def device_of(self, number: int) -> Device:
-        """Where a block is computed: the device that holds its weights."""
+        """The device that computes a block: the one that holds its weights."""
         prefix = self.w.block(number).prefix
         placed = (t.buffer_type for t in self.weights if t.name.startswith(prefix) and t.buffer_type is not None)
         found = next(placed, None)

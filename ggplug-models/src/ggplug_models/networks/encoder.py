@@ -1,4 +1,4 @@
-"""Encoders: texts to embeddings (sentence embeddings after Reimers and Gurevych, arXiv:1908.10084)."""
+"""Encoders: models that compute embeddings of texts (Reimers and Gurevych, arXiv:1908.10084)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Floats = npt.NDArray[np.float32]
 
 
 class Texts:
-    """The graph for ``n_seq`` texts of up to ``n_tok`` tokens, of at most ``n_ctx``, with its inputs and results.
+    """The graph for ``n_seq`` texts padded to ``n_tok`` tokens, with its inputs and results.
 
-    ``max_bias``: ALiBi's; masks then hold how far tokens are from each other.  ``windows``: of each block, how wide a
-    window around each token is, 0: it sees all tokens.
+    ``n_ctx``: the model's context length.  ``windows``: the width of the window around each token, for each block; 0:
+    full attention.  ``max_bias``: of ALiBi; if not 0, masks hold the distances of tokens.
     """
 
     def __init__(self, n_seq: int, n_tok: int, n_ctx: int, windows: Sequence[int], max_bias: float) -> None:
@@ -56,15 +56,15 @@ class Texts:
         return self._positions
 
     def of_positions(self, name: str, values: Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]) -> Tensor:
-        """Nothing: no encoder needs it."""
+        """Not implemented: no encoder uses it."""
         raise NotImplementedError
 
-    def asked(self, x: Tensor) -> Tensor:
-        """All columns: every token has a part in the result."""
+    def outputs(self, x: Tensor) -> Tensor:
+        """All columns of ``x``: the pooled vector depends on every token."""
         return x
 
     def attend(self, number: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, **how: Any) -> Tensor:
-        """What the queries of a block mix of the values of their text."""
+        """The attention of block ``number`` among the tokens of each text: [d_v n_head, T]."""
         window = self.windows[number]
         if window not in self._masks:
             shape = self.n_tok, self.n_tok, 1, self.n_seq
@@ -80,7 +80,7 @@ class Texts:
         )
 
     def finish(self, hidden: Tensor, pooled: Callable[[Tensor], Tensor], name: str) -> None:
-        """Makes the graph of the tokens' vectors and what ``pooled`` makes of the texts'."""
+        """Makes the graph: pools the tokens' vectors ``hidden``, and applies ``pooled`` to the texts' vectors."""
         n_embd = hidden.ne[0]
         self.hidden = gg.reshape(hidden, n_embd, self.n_tok, self.n_seq, name="hidden").set_output()
         rows = gg.cont(gg.permute(self.hidden, 1, 0, 2))
@@ -89,7 +89,7 @@ class Texts:
         self.graph = Graph(self.hidden, self.pooled, name=name)
 
     def fill(self, texts: Sequence[npt.NDArray[np.int64]], pooling: Pooling) -> None:
-        """Sets all inputs; the graph was allocated."""
+        """Sets all inputs.  The graph must be allocated."""
         place = np.arange(self.n_tok)
         present = place < np.array([len(tokens) for tokens in texts])[:, np.newaxis]
         ids = np.zeros((self.n_seq, self.n_tok), np.int32)
@@ -99,22 +99,22 @@ class Texts:
             self._positions.set(np.tile(place.astype(np.int32), self.n_seq))
         apart = np.abs(place - place[:, np.newaxis])
         for window, mask in self._masks.items():
-            seen = present[:, np.newaxis, np.newaxis, :]
+            visible = present[:, np.newaxis, np.newaxis, :]
             if window:
-                # What only fills a text up sees all of it: a token that sees nothing gets values that are no numbers,
-                # and those have a part of nothing in the text's vector, which is no number either.
-                seen = seen & ((apart <= window // 2) | ~present[:, np.newaxis, :, np.newaxis])
+                # Padding tokens attend to the whole text: a token that attends to nothing gets NaN, and NaN times its
+                # pooling weight of 0 would make the text's vector NaN.
+                visible = visible & ((apart <= window // 2) | ~present[:, np.newaxis, :, np.newaxis])
             bias = -apart if self.max_bias else np.zeros_like(apart)
-            shown = np.where(seen, bias.astype(np.float32), np.float32(-np.inf))
-            mask.set(np.broadcast_to(shown, (self.n_seq, 1, self.n_tok, self.n_tok)))
-        self.pool.set(pooling.shares(present)[:, np.newaxis, :])
+            values = np.where(visible, bias.astype(np.float32), np.float32(-np.inf))
+            mask.set(np.broadcast_to(values, (self.n_seq, 1, self.n_tok, self.n_tok)))
+        self.pool.set(pooling.weights(present)[:, np.newaxis, :])
 
 
 class Encoder(Network):
-    """Embeds texts: every token sees those before it and behind it.  ``tokenizer``: text to ids."""
+    """A model that computes embeddings; every token attends to those before and after it."""
 
     ROUND: ClassVar[int] = 4
-    """Batches are padded to a multiple of this many tokens, so that few different graphs occur."""
+    """Batches are padded to a multiple of this many tokens, so that few different graphs are needed."""
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         self._tokenizer: TextTokenizer | VocabularyTokenizer | None = None
@@ -124,7 +124,7 @@ class Encoder(Network):
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         if hp.boolean("attention.causal", False):
-            raise ModelError(f"{hp.prefix}attention.causal is true; an encoder attends in both directions")
+            raise ModelError(f"{hp.prefix}attention.causal is true, but encoders attend in both directions")
         pooling = hp.integer("pooling_type", Pooling.MEAN, at_least=0)
         if pooling not in set(Pooling):
             raise hp.refused("pooling_type", "1 (mean), 2 (first token) or 3 (last token)")
@@ -134,7 +134,7 @@ class Encoder(Network):
 
     @property
     def tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
-        """The file's tokeniser, made when it is first needed."""
+        """The tokenizer of the file, made at the first use."""
         if self._tokenizer is None:
             self._tokenizer = from_metadata(self.metadata, self.n_ctx, self.n_vocab)
         return self._tokenizer
@@ -145,13 +145,13 @@ class Encoder(Network):
         return x
 
     def pooled(self, x: Tensor) -> Tensor:
-        """What the model makes of the texts' vectors: [n_embd, n_seq]."""
+        """The final vectors of texts, from their pooled vectors [n_embd, n_seq]."""
         return x
 
     def build(self, n_seq: int, n_tok: int) -> Texts:
-        """The graph of ``n_seq`` texts padded to ``n_tok`` tokens; kept for the next batch of that size.
+        """The graph for ``n_seq`` texts padded to ``n_tok`` tokens, which is kept for the next batch of that size.
 
-        What computes it belongs into a :meth:`turn`.
+        The caller must have locked the model (:meth:`locked`).
         """
         key = (n_seq, n_tok)
         batch = self._batches.get(key)
@@ -164,7 +164,7 @@ class Encoder(Network):
         return batch
 
     def sample(self) -> Graph:
-        """One text of 64 tokens, or of as many as the model takes."""
+        """The graph for one text of 64 tokens, or of the context length if that is smaller."""
         return self._build(1, min(64, self.n_ctx)).graph
 
     def _build(self, n_seq: int, n_tok: int) -> Texts:
@@ -184,10 +184,10 @@ class Encoder(Network):
     ) -> Floats:
         """One vector per text: float32 of shape ``(len(texts), n_embd)``, in the order of ``texts``.
 
-        Texts longer than the model takes are truncated; a :class:`LongText` is read only as far as needed.
-        ``batch``: texts computed together; ``progress(n)`` is called when ``n`` more are done, and an exception that it
-        raises ends the call.  ``normalize``: to length 1.  Raises ParameterError; ModelError for a tokeniser that does
-        not work; FreedError for a model that was freed; and what a LongText's callable raises.
+        A text longer than the context length is truncated; a :class:`LongText` is read only as far as needed.
+        ``batch``: maximum number of texts computed together.  ``normalize``: scale the vectors to length 1.
+        ``progress(n)``: called when ``n`` more texts are done; an exception that it raises ends the call.  Raises
+        ParameterError; ModelError if the tokenizer fails; FreedError; and what a LongText's callable raises.
         """
         check_texts(texts)
         with self.call():
@@ -201,7 +201,7 @@ class Encoder(Network):
         normalize: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> Floats:
-        """As :meth:`embed`, for token ids with their special tokens."""
+        """As :meth:`embed`, for texts as token ids, which include the special tokens."""
         batch = check_batch(batch)
         check_progress(progress)
         check_sequence(ids, "ids")
@@ -209,17 +209,19 @@ class Encoder(Network):
             checked = [self._checked(each, f"ids[{n}]") for n, each in enumerate(ids)]
             out = np.empty((len(checked), self.n_embd), np.float32)
             for chosen in batches([len(tokens) for tokens in checked], batch):
-                with self.turn():
+                with self.locked():
                     out[chosen] = self._compute([checked[i] for i in chosen]).pooled.numpy()
                 if progress is not None:
                     progress(len(chosen))
         return normalized(out) if normalize else out
 
     def _checked(self, tokens: Any, what: str) -> npt.NDArray[np.int64]:
-        """The token ids of one text, as an array.  Raises ParameterError for what cannot be such."""
+        """The token ids of one text as an array.  Raises ParameterError."""
         found = token_ids(tokens, self.n_vocab, what)
         if found.size > self.n_ctx:
-            raise ParameterError(f"{what} has {found.size} tokens, the model takes 1 to {self.n_ctx}", got=found.size)
+            raise ParameterError(
+                f"{what} has {found.size} tokens; the context length of the model is {self.n_ctx}", got=found.size
+            )
         return found
 
     def hidden_states(self, ids: Sequence[int]) -> Floats:
@@ -228,7 +230,7 @@ class Encoder(Network):
         Raises ParameterError, FreedError.
         """
         checked = self._checked(ids, "ids")
-        with self.turn():
+        with self.locked():
             states: Floats = self._compute([checked]).hidden.numpy()[0, : len(ids)]
         return states
 
@@ -238,7 +240,7 @@ class Encoder(Network):
         return batch
 
     def prepared(self, tokens: Sequence[int]) -> Graph:
-        """The graph that embeds a text, its inputs set, for others to compute, in a :meth:`turn`, as this call is."""
+        """The graph that embeds a text, with its inputs set, for tests and tools.  The caller has locked the model."""
         return self._filled([self._checked(tokens, "tokens")]).graph
 
     def _filled(self, texts: Sequence[npt.NDArray[np.int64]]) -> Texts:
@@ -250,7 +252,7 @@ class Encoder(Network):
 
 
 def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Positions of texts that are computed together: of similar length, so that little is padded; longest first."""
+    """Yields the indices of texts of similar length, which are computed together with little padding; longest first."""
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     for start in range(0, len(order), size):
         yield order[start : start + size]

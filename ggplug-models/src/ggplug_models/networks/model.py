@@ -1,4 +1,4 @@
-"""What every model has: hyperparameters, weights in the buffers of its devices, and a scheduler."""
+"""The base class of models: hyperparameters, weights in the buffers of the devices, and a scheduler."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Self, TypeVar
 
 from ggplug.backend import Device
-from ggplug.errors import DuplicateNameError, FreedError, GGPlugError
+from ggplug.errors import DuplicateNameError, FreedError
 from ggplug.graph import Graph
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, turn
@@ -21,70 +21,73 @@ from ggplug_models.weights.weights import Weights, digest_of_tensors
 class Model:
     """A model's weights and the scheduler that computes with them.
 
-    ``devices``: in order of preference; a device that can run any op (the CPU) belongs at the end.  ``weights``: a
-    :class:`~ggplug.Context` by the tensors' names in the file.  As a context manager the model frees its memory at
-    the end.
+    ``weights``: a :class:`~ggplug.Context` with the tensors of the file, under their names.  ``metadata``: that of the
+    file.  ``devices``: in order of preference; the last one should support all ops, as the CPU does.  A ``with`` block
+    frees the model's memory at its end.
 
-    Several threads may use a model: what computes takes turns (:meth:`turn`), and gets its own results.  Its scheduler
-    and the graphs that it keeps are used inside a turn.
+    Several threads may use a model: computations are serialised by a lock (:meth:`locked`), which code must also hold
+    when it uses the scheduler or the model's graphs.
     """
 
     architecture: ClassVar[str] = ""
 
     GRAPHS: ClassVar[int] = 64
-    """Graphs of different shapes that are kept for reuse, with their schedules; the one used longest ago goes first."""
+    """Number of graphs that are kept with their schedules; the least recently used one is dropped first."""
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         self.weights = weights
         self.w = Weights(weights, self.architecture)
-        """The same by name, checked: ``w("output.weight", n_embd, n_vocab)``."""
+        """Looks up a weight and checks its extents: ``w("output.weight", n_embd, n_vocab)``."""
         self.metadata = metadata
         self.devices = tuple(devices)
         self.hyperparameters = Hyperparameters(metadata)
         self.freed = False
         self.packing: tuple[PackedWeight, ...] = ()
-        """What became of each weight when it was loaded: packed, or why not.  Empty if nothing was to be packed."""
+        """For each weight, whether it is packed, or why not.  Empty if the model was loaded without packing."""
         self.files = MappedFiles(())
-        """The files that weights lie in; checked before each turn."""
+        """The files that weights are mapped from; checked before each computation."""
         self._calls = object()
-        """What calls share, and :meth:`free` has for itself."""
-        # A weight that was placed is computed with where it lies.
+        """A lock that calls hold together, and :meth:`free` alone."""
+        # Nodes are computed on the device of their weights.
         self.scheduler = Scheduler(self.devices, op_offload=False, cache_size=self.GRAPHS)
 
     @cached_property
     def digest(self) -> str:
-        """What tells the weights from others: the same for the same weights, whatever devices hold them and however.
+        """A digest of the weights, which does not depend on devices, placement or packing.
 
-        :func:`.load` makes it from the file; else it is made when it is first needed.
+        :func:`.load` computes it from the file; otherwise it is computed when it is first used.
         """
         return digest_of_tensors(self.weights)
 
     def sample(self) -> Graph | None:
-        """A graph of a size that the model often computes, over its weights; it tells which of them are worth packing.
+        """A graph of typical size over the model's weights, by which :mod:`.weights.packing` chooses those to pack.
 
-        None, as by default: none of them.  The weights need not have places.
+        None, the default: none are packed.  The weights need not have places.
         """
         return None
 
-    def turn(self) -> Claim:
-        """For a ``with`` block from setting inputs to reading results: other threads wait for it with theirs.
+    def locked(self) -> Claim:
+        """A ``with`` block that locks the model, from setting inputs to reading results; other threads wait.
 
-        Raises BusyError inside another one of the same thread (an abort callback that computes with the model),
-        FreedError if the model was freed, and ModelError if a file that its weights are mapped from was cut.
+        Raises BusyError if this thread has already locked it (in an abort callback that computes with the model),
+        FreedError if the model was freed, and ModelError if a file that its weights are mapped from was truncated.
         """
-        return _Turn(self)
+        return _ModelLock(self)
+
+    turn = locked
+    """The former name of :meth:`locked`."""
 
     def call(self) -> Claim:
-        """For a ``with`` block around a whole call that takes several turns: :meth:`free` waits until it has ended.
+        """A ``with`` block around a call that computes several times: :meth:`free` waits until it has ended.
 
-        Other threads take their turns in between.  Raises FreedError if the model was freed.
+        It does not lock the model: other threads may compute in between.  Raises FreedError if the model was freed.
         """
-        return _Turn(self, whole=True)
+        return _ModelLock(self, whole=True)
 
     def free(self) -> None:
-        """Gives weights and compute memory back, after waiting for other threads' calls to end.
+        """Releases the weights and the scheduler's memory, after waiting for the calls of other threads.
 
-        Raises BusyError within a call of the model (``progress``), BufferUseError while arrays share its memory.
+        Raises BusyError in a callback of the model (``progress``), BufferUseError while arrays share its memory.
         """
         with turn(self, self._calls):
             if self.freed:
@@ -109,10 +112,8 @@ class Model:
         return f"<{type(self).__name__} {name!r}: {size}{of_them}, on {where}>"
 
 
-class _Turn(Claim):
-    """A turn, or a whole call, with a model that was not freed."""
-
-    DEPTH = 2
+class _ModelLock(Claim):
+    """The claim of :meth:`Model.locked`, or with ``whole`` of :meth:`Model.call`, on a model that was not freed."""
 
     def __init__(self, model: Model, *, whole: bool = False) -> None:
         super().__init__(() if whole else (model,), (model._calls,) if whole else NOTHING, OPEN if whole else CLOSED)
@@ -124,7 +125,7 @@ class _Turn(Claim):
             if self._model.freed:
                 raise FreedError(f"{self._model!r} was freed", thing=self._model, remedy="load it again")
             self._model.files.check()
-        except GGPlugError:
+        except BaseException:
             self.__exit__()
             raise
 
@@ -132,16 +133,18 @@ class _Turn(Claim):
 M = TypeVar("M", bound=type[Model])
 
 ARCHITECTURES: dict[str, type[Model]] = {}
-"""Model class by the value of ``general.architecture``."""
+"""The model classes, by the value of ``general.architecture``."""
 
 
 def architecture(name: str) -> Callable[[M], M]:
-    """Registers a model class for an architecture.  Raises DuplicateNameError for one that another class has."""
+    """Decorator that registers the model class of an architecture.  Raises DuplicateNameError if it has another."""
 
     def register(cls: M) -> M:
         there = ARCHITECTURES.get(name, cls)
         if (there.__module__, there.__qualname__) != (cls.__module__, cls.__qualname__):  # a module may be reloaded
-            raise DuplicateNameError(f"the architecture {name!r} has a class: {there.__module__}.{there.__qualname__}")
+            raise DuplicateNameError(
+                f"the architecture {name!r} already has the class {there.__module__}.{there.__qualname__}"
+            )
         cls.architecture = name
         ARCHITECTURES[name] = cls
         return cls

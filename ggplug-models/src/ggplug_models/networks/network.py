@@ -1,4 +1,4 @@
-"""What encoders and language models have in common: a table of embeddings, blocks, a norm."""
+"""The base class of encoders and language models: a table of embeddings, blocks, and a norm."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 class Inputs(Protocol):
-    """What a graph is made over: tokens of a step of a language model, or whole texts."""
+    """The inputs of a graph: the tokens of a step of a language model, or whole texts."""
 
     @property
     def tokens(self) -> Tensor:
-        """The ids, I32 [T]: sequences one after the other."""
+        """The token ids, I32 [T], sequence after sequence."""
 
     @property
     def positions(self) -> Tensor:
         """The positions, I32 [T]."""
 
-    def asked(self, x: Tensor) -> Tensor:
-        """The columns of ``x`` whose results are wanted."""
+    def outputs(self, x: Tensor) -> Tensor:
+        """The columns of ``x`` [n, T] for which results are returned."""
 
     @property
     def attend(self) -> Callable[..., Tensor]:
-        """``attend(number, q, k, v, scale=...)``: what queries of a block mix of values, [d_v n_head, T]."""
+        """A function ``attend(number, q, k, v, scale=...)``: the attention of block ``number``, [d_v n_head, T]."""
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that a sequence may have at most."""
+        """The context length."""
 
     def of_positions(self, name: str, values: Callable[[Ints], Floats]) -> Tensor:
-        """An input with a number for each token, F32 [1, 1, T]: ``values`` of the positions."""
+        """An input F32 [1, 1, T] that ``values`` computes from the positions."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A block of a model while a graph is made: its number, its weights, whether it is the last one, and the inputs."""
+    """A block of a model while its graph is made.  ``inputs``: those of the graph."""
 
     number: int
     weights: Weights
@@ -66,23 +66,23 @@ class Block:
 
     @property
     def step(self) -> Step:
-        """The step of a language model that the graph is for: blocks with a state need it."""
+        """The step that the graph is made for, which blocks with a recurrent state use.  Only for language models."""
         assert isinstance(self.inputs, Step)
         return self.inputs
 
-    def asked(self, *xs: Tensor) -> Iterator[Tensor]:
-        """In the last block the columns whose results are wanted: what comes after attention needs no others."""
-        return (self.inputs.asked(x) if self.is_last else x for x in xs)
+    def outputs(self, *xs: Tensor) -> Iterator[Tensor]:
+        """In the last block the columns of each x [n, T] for which results are returned, in others all columns."""
+        return (self.inputs.outputs(x) if self.is_last else x for x in xs)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor | None, **how: Any) -> Tensor:
-        """Attention of this block; see ``attend`` of the inputs."""
+        """The attention of this block; see :attr:`Inputs.attend`."""
         return self.inputs.attend(self.number, q, k, v, **how)
 
 
 class Network(Model):
-    """A table of embeddings, blocks, and what comes behind them.
+    """A table of embeddings, blocks, and a norm.
 
-    A family says in :meth:`read` what it takes from the metadata, and in :meth:`block` what a block computes.
+    A family implements :meth:`read`, which reads the metadata, and :meth:`block`, which adds the nodes of a block.
     """
 
     norm_kind: ClassVar[type[Norm]] = RmsNorm
@@ -91,30 +91,30 @@ class Network(Model):
         super().__init__(weights, metadata, devices)
         self.read(self.hyperparameters)
         self.n_vocab = self.w("token_embd.weight", self.n_embd, -1).ne[1]
-        self.sample()  # a file that lacks a tensor is refused now
+        self.sample()  # so that a file without a tensor that it needs is refused now
 
     def read(self, hp: Hyperparameters) -> None:
-        """Takes the numbers that the family needs; looks at no tensor.  Raises ModelError."""
+        """Reads the hyperparameters of the family from the metadata, without looking at tensors.  Raises ModelError."""
         self.n_embd = hp.integer("embedding_length")
         self.n_layer = hp.integer("block_count", at_most=MOST_BLOCKS)
         self.n_ctx = hp.integer("context_length")
         self.norm = self.norm_kind.of(hp)
 
     def embedding(self, inputs: Inputs) -> Tensor:
-        """What the first block gets: [n_embd, T]."""
+        """The input of the first block: [n_embd, T]."""
         return rows(self.w, "token_embd", self.n_embd, inputs.tokens)
 
     def block(self, x: Tensor, block: Block) -> Tensor:
-        """What a block makes of [n_embd, T]."""
+        """The output of a block, [n_embd, T], for its input ``x`` [n_embd, T]."""
         raise NotImplementedError
 
     def hidden(self, x: Tensor) -> Tensor:
-        """What the model makes of the last block's result, the vectors of tokens: [n_embd, ...]."""
+        """The vectors of tokens, [n_embd, ...], from the output of the last block."""
         return self.norm(self.w, "output_norm", x)
 
     def forward(self, inputs: Inputs) -> Tensor:
-        """The last block's result, [n_embd, T], or the columns of it that are asked for."""
+        """The output of the last block, [n_embd, T], or those of its columns for which results are returned."""
         x = self.embedding(inputs)
         for number in range(self.n_layer):
             x = self.block(x, Block(number, self.w.block(number), number == self.n_layer - 1, inputs))
-        return inputs.asked(x)
+        return inputs.outputs(x)

@@ -21,11 +21,11 @@ from ggplug_models.weights.weights import Weights
 
 
 class Transformer(Network):
-    """Blocks of attention and a feed-forward network, each behind a norm and beside the residual stream.
+    """Blocks of attention and a feed-forward network, with norms and residual connections.
 
-    As they stand, the methods compute LLaMA's block (arXiv:2302.13971).  ``rope_mode``: which numbers of a head turn
-    together, None: no rotation.  ``normalized_experts``: see :class:`~ggplug_models.layers.experts.Experts`.
-    ``all_attend``: whether there are no blocks without heads of keys.
+    The methods compute LLaMA's block (arXiv:2302.13971); families override what differs.  ``rope_mode``: which elements
+    of a head are rotated as a pair; None: no rotation.  ``normalized_experts``: see
+    :class:`~ggplug_models.layers.experts.Experts`.  ``all_attend``: whether all blocks have attention.
     """
 
     rope_mode: ClassVar[RopeMode | None] = RopeMode.NEOX
@@ -33,11 +33,11 @@ class Transformer(Network):
     all_attend: ClassVar[bool] = True
 
     def read(self, hp: Hyperparameters) -> None:
-        """Heads, widths, experts and rotation; a family goes on with what it has of its own."""
+        """Reads the numbers of heads, the widths, and the parameters of experts and RoPE; families read more."""
         super().read(hp)
         self.heads = Heads.of(hp, self.n_layer, all_attend=self.all_attend)
         self.windows = [0] * self.n_layer
-        """Of each block, how many positions it sees; 0: all."""
+        """The sliding window of each block, in positions; 0: full attention."""
         self.scale = self.heads[0].d_k ** -0.5
         self.softcap = 0.0
         self.clamp = hp.number("attention.clamp_kqv", 0.0, at_least=0)
@@ -47,17 +47,17 @@ class Transformer(Network):
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """Keys and values of each block, as far back as its window reaches."""
+        """The keys and values of each block, within its window."""
         return tuple(
             KeysValues(each.k_width, each.v_width, min(each.d_k, each.d_v), window)
             for each, window in zip(self.heads, self.windows, strict=True)
         )
 
     def slide(self, hp: Hyperparameters, every: int, *, default: int = 0, first: bool = False) -> None:
-        """Gives blocks the file's window, but for one in ``every``, the last of them, or the ``first``.
+        """Sets the sliding window of the file for all blocks, except for the last one of every ``every``.
 
-        The file may say itself which blocks have one, or how many are counted together.  ``default``: the window if the
-        file has none.  Raises ModelError.
+        ``first``: the first one is excepted, not the last.  The file may list the blocks with a window, or have another
+        ``every``.  ``default``: the window if the file has none.  Raises ModelError.
         """
         window = hp.integer("attention.sliding_window", default, at_least=0)
         key = "attention.sliding_window_pattern"
@@ -69,14 +69,14 @@ class Transformer(Network):
         self.windows = [window if flag else 0 for flag in flags]
 
     def block(self, x: Tensor, block: Block) -> Tensor:
-        """x + attention, then that + the feed-forward network, each of the norm of what it is added to."""
+        """Adds attention, then the feed-forward network to ``x``; each reads the norm of what it is added to."""
         w = block.weights
-        a, x = block.asked(self.attention(self.norm(w, "attn_norm", x), block), x)
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = x + a
         return x + self.feed_forward(self.norm(w, "ffn_norm", x), block)
 
     def attention(self, x: Tensor, block: Block) -> Tensor:
-        """Heads of queries, keys and values, the first two rotated; what they mix goes through ``attn_output``."""
+        """Attention of ``x`` [n_embd, T], with rotated queries and keys, multiplied by ``attn_output``: [n_embd, T]."""
         w, heads = block.weights, self.heads[block.number]
         q, k, v = projections(w, x, heads, self.clamp)
         q, k = self.normed(q, k, w)
@@ -86,28 +86,28 @@ class Transformer(Network):
         return linear(w, "attn_output", y, self.n_embd)
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
-        """Queries and keys before they are rotated."""
+        """Hook for families that normalise queries and keys before the rotation; returns them."""
         return q, k
 
     def rotated(self, x: Tensor, block: Block) -> Tensor:
-        """Queries or keys, turned by their positions."""
+        """Queries or keys, rotated by their positions."""
         rope = self.rope_of(block)
         return x if rope is None else rope(x, block.positions, self.rope_factors(block))
 
     def queries(self, q: Tensor, block: Block) -> Tensor:
-        """Queries after they are rotated."""
+        """Hook for families that change queries after the rotation; returns them."""
         return q
 
     def rope_of(self, block: Block) -> Rope | None:
-        """How a block rotates; None: not at all."""
+        """The rotation of a block; None: no rotation."""
         return self.rope
 
     def is_long(self, n_ctx: int) -> bool:
-        """Whether contexts of so many tokens are longer than those that the rotation was made for."""
+        """Whether ``n_ctx`` is longer than the context that RoPE was trained for."""
         return self.rope is not None and n_ctx > self.rope.n_ctx_orig
 
     def rope_factors(self, block: Block) -> Tensor | None:
-        """What the frequencies are divided by: llama 3's, or LongRoPE's for this context, where the file has them."""
+        """The divisors of the frequencies if the file has any: llama 3's, or LongRoPE's for this context length."""
         assert self.rope is not None
         count = self.rope.n_dims // 2
         if "rope_freqs.weight" in self.w:
@@ -116,15 +116,15 @@ class Transformer(Network):
         return self.w.optional(f"rope_factors_{of}.weight", count)
 
     def gate(self, x: Tensor, up: Tensor) -> Tensor:
-        """What the feed-forward network makes of its two products."""
+        """The gate of the feed-forward network: activation(x) * up."""
         return gg.swiglu(x, up)
 
     def sinks(self, w: Weights, heads: Heads) -> Tensor | None:
-        """A logit more for each head."""
+        """The attention sinks of a block: an additional logit for each head; None: none."""
         return None
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
-        """A gated network, or experts where the model has them."""
+        """A gated network, or experts if the model has them."""
         if self.experts is not None:
             return self.experts(block.weights, x, self.gate)
         return gated(block.weights, x, self.n_ff[block.number], self.gate)

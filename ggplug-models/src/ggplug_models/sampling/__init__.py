@@ -1,4 +1,4 @@
-"""From logits to tokens: one sampler for each sequence."""
+"""Sampling: chooses tokens from logits, with one sampler for each sequence."""
 
 from __future__ import annotations
 

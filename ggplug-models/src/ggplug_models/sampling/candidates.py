@@ -1,7 +1,7 @@
-"""The tokens that may come next, and the steps that leave some of them out.
+"""Candidates for the next token, and the sampling steps that leave some of them out or change their probabilities.
 
-Each step takes candidates and gives fewer, or others; it is a pure function but for :func:`xtc`, which draws a number.
-A step looks at all tokens of a vocabulary only until one has left few of them, and never sorts them all for it.
+A step is a function from candidates to candidates, and pure except for :func:`xtc`, which draws a random number.  Steps
+avoid sorting the whole vocabulary, and process all its tokens only until one step has left few candidates.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ Floats = npt.NDArray[np.floating]
 Ids = npt.NDArray[np.integer]
 
 FEW = 256
-"""As many of the most probable tokens as are sorted first, in the hope that they do."""
+"""Number of the most probable tokens that are sorted first, because they usually suffice."""
 
 
 GROUPS = 1024
-"""Of the tokens of a vocabulary, where few of them are looked for."""
+"""Number of groups that a vocabulary is divided into to find its largest logits."""
 
 
 class Candidates(NamedTuple):
-    """Tokens and their logits.  ``sorted``: the largest logit first, and of equal ones the smallest token."""
+    """Token ids and their logits.  ``sorted``: whether they are sorted by descending logit, then by ascending id."""
 
     ids: Ids
     logits: Floats
@@ -38,13 +38,13 @@ class Candidates(NamedTuple):
         return found
 
     def below(self, largest: Any) -> Floats:
-        """By how much logits are below the largest; -inf where single precision does not hold it."""
+        """The logits minus the largest one; -inf where float32 overflows."""
         with np.errstate(over="ignore"):
             found: Floats = self.logits - largest
         return found
 
     def take(self, which: npt.NDArray[np.integer] | npt.NDArray[np.bool_] | slice, *, in_order: bool) -> Candidates:
-        """Some of the candidates; few of them go on in double precision."""
+        """Selects candidates; if there are few, their logits become float64."""
         logits = self.logits[which]
         return Candidates(self.ids[which], logits.astype(np.float64) if logits.size <= FEW else logits, in_order)
 
@@ -60,9 +60,9 @@ class Candidates(NamedTuple):
 
 
 def _reached_by(values: Floats, count: int) -> Any:
-    """A number that at least ``count`` of the values reach, and few more do.
+    """A number that at least ``count`` of the values reach, and not many more.
 
-    The largest of each of many groups stand for all, so that only these are partitioned.
+    Only the maxima of groups are partitioned, not all values.
     """
     size = len(values) // GROUPS
     if size > 1 and 4 * count <= GROUPS:
@@ -71,10 +71,10 @@ def _reached_by(values: Floats, count: int) -> Any:
 
 
 def _smallest_first(values: Floats) -> npt.NDArray[np.int64]:
-    """The places of values, sorted; of equal ones the first comes first.
+    """The indices that sort the values; of equal values, the first comes first.
 
-    For many values the place is a part of what is sorted, which is several times as fast as a stable sort; doubles are
-    rounded to single precision for it.
+    Many values are sorted as integers of value and index, several times as fast as a stable sort; float64 is rounded to
+    float32 for that.
     """
     if len(values) <= FEW:
         return np.argsort(values, kind="stable")
@@ -87,38 +87,38 @@ def _smallest_first(values: Floats) -> npt.NDArray[np.int64]:
 
 
 def top_k(candidates: Candidates, k: int) -> Candidates:
-    """The k most probable tokens (Fan et al. 2018); 0: all."""
+    """Keeps the ``k`` most probable tokens (Fan et al. 2018); 0 keeps all."""
     return candidates.best(k) if k else candidates
 
 
-def _weights_so_far(candidates: Candidates) -> Floats:
-    """Of sorted candidates: the probability of each and all before it, relative to that of the first."""
+def _cumulative(candidates: Candidates) -> Floats:
+    """The cumulative probabilities of sorted candidates, relative to the probability of the first."""
     found: Floats = np.cumsum(np.exp(candidates.below(candidates.logits[0])), dtype=np.float64)
     return found
 
 
 def top_p(candidates: Candidates, p: float) -> Candidates:
-    """The fewest most probable tokens that have the probability p together (Holtzman et al. 2020)."""
+    """Keeps the fewest most probable tokens whose probabilities sum up to ``p`` (Holtzman et al. 2020)."""
     if p >= 1:
         return candidates
     best = candidates
     if candidates.sorted:
-        share = _weights_so_far(candidates)
-        total = share[-1]
+        cumulative = _cumulative(candidates)
+        total = cumulative[-1]
     else:
         count = len(candidates.ids)
         total = np.exp(candidates.below(candidates.logits.max())).sum(dtype=np.float64)
         for many in (FEW, 16 * FEW, count):
             if many < count // 4 or many == count:
                 best = candidates.best(many)
-                share = _weights_so_far(best)
-                if share[-1] >= p * total:
+                cumulative = _cumulative(best)
+                if cumulative[-1] >= p * total:
                     break
-    return best.take(slice(int(np.searchsorted(share, p * total)) + 1), in_order=True)
+    return best.take(slice(int(np.searchsorted(cumulative, p * total)) + 1), in_order=True)
 
 
 def min_p(candidates: Candidates, p: float) -> Candidates:
-    """The tokens with at least p times the largest probability (Nguyen et al. 2024)."""
+    """Keeps the tokens with at least ``p`` times the largest probability (Nguyen et al. 2024)."""
     if not p:
         return candidates
     kept = candidates.logits >= candidates.logits.max() + math.log(p)
@@ -126,7 +126,7 @@ def min_p(candidates: Candidates, p: float) -> Candidates:
 
 
 def typical_p(candidates: Candidates, p: float) -> Candidates:
-    """Tokens whose information is nearest to the expected one, until their probability is p (Meister et al. 2023)."""
+    """Keeps the tokens with information nearest to the entropy, of total probability p (Meister et al. 2023)."""
     if p >= 1:
         return candidates
     probabilities = candidates.probabilities
@@ -135,13 +135,13 @@ def typical_p(candidates: Candidates, p: float) -> Candidates:
     there = probabilities > 0
     entropy = np.sum(probabilities[there] * information[there], dtype=np.float64)
     order = _smallest_first(np.abs(information - entropy))
-    share = np.cumsum(probabilities[order], dtype=np.float64)
-    count = int(np.searchsorted(share, p, side="right")) + 1
+    cumulative = np.cumsum(probabilities[order], dtype=np.float64)
+    count = int(np.searchsorted(cumulative, p, side="right")) + 1
     return candidates.take(order[:count], in_order=False)
 
 
 def top_n_sigma(candidates: Candidates, n: float) -> Candidates:
-    """The tokens whose logits are at most n standard deviations below the largest one (Tang et al. 2024)."""
+    """Keeps the tokens whose logits are at most n standard deviations below the largest one (Tang et al. 2024)."""
     if not n:
         return candidates
     finite = candidates.logits[candidates.logits > -np.inf]
@@ -150,9 +150,9 @@ def top_n_sigma(candidates: Candidates, n: float) -> Candidates:
 
 
 def xtc(candidates: Candidates, probability: float, threshold: float, random: np.random.Generator) -> Candidates:
-    """Now and then without the tokens of at least the threshold, but for the last of them (Weidmann 2024, "XTC").
+    """At random, leaves out all but the least probable of the tokens above a threshold (Weidmann 2024, "XTC").
 
-    ``probability``: how often.  Nothing is drawn if it is 0.
+    ``probability``: that it does so; if 0, no random number is drawn.  ``threshold``: least probability of the tokens.
     """
     if not probability or threshold > 0.5 or len(candidates.ids) < 2 or random.random() > probability:
         return candidates
@@ -163,10 +163,10 @@ def xtc(candidates: Candidates, probability: float, threshold: float, random: np
 
 
 def temperature(candidates: Candidates, value: float, reach: float = 0.0, exponent: float = 1.0) -> Candidates:
-    """Logits divided by the temperature; 0 leaves the most probable token.
+    """Divides the logits by a temperature; 0 keeps the most probable token only.
 
-    ``reach``: by how much the temperature follows the entropy of the tokens, as part of the largest one possible, to
-    the power of ``exponent`` (llama.cpp's dynamic temperature).
+    ``reach``: the temperature is between ``value - reach`` and ``value + reach``, by the entropy of the tokens relative
+    to the largest possible one, to the power of ``exponent`` (llama.cpp's dynamic temperature).
     """
     if reach and len(candidates.ids) > 1:
         probabilities = candidates.probabilities
@@ -180,6 +180,6 @@ def temperature(candidates: Candidates, value: float, reach: float = 0.0, expone
     if most.tiny <= value <= most.max and abs(float(largest)) <= float(most.max) * min(value, 1.0):
         with np.errstate(over="ignore"):  # to -inf
             return candidates._replace(logits=candidates.logits / value)
-    # Relative to the largest one, what is too large for a number is -inf.
+    # Relative to the largest logit, so that overflow gives -inf.
     with np.errstate(over="ignore"):
         return candidates._replace(logits=(candidates.logits.astype(np.float64) - largest) / value)

@@ -1,4 +1,4 @@
-"""Text that follows a JSON schema, a regular expression or a grammar, through the library ``llguidance``."""
+"""Constrains text to a JSON schema, a regular expression or a grammar, with the library ``llguidance``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ggplug.errors import ModelError, ParameterError
 from ggplug_models.checks.requirements import required
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 from ggplug_models.sampling.grammar_limits import check_grammar, check_pattern, read_schema
 from ggplug_models.tokenizers import Tokenizer
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MARK = b"\xff"
 
 SPACES = r"\n?[ \t]{0,20}"
-"""White space that JSON may have between its parts; without a limit a model can go on with it for ever."""
+"""White space between the parts of JSON; without a limit, a model can generate it endlessly."""
 
 
 LIMITS: Mapping[str, Any] = {
@@ -34,49 +34,51 @@ LIMITS: Mapping[str, Any] = {
     "max_lexer_states": 50_000,
     "max_grammar_size": 500_000,
 }
-"""What the library may compute at the beginning and for each token, about 20 ms each; states have up to 2 KiB."""
+"""Limits of the library's computation at the start and for each token, about 20 ms each; states have up to 2 KiB."""
 
 
 _WORDS = (
-    (r"(?s).*^error: ([^\n]+).*", r"\1"),  # of a pattern, which the library shows before it
-    (r"\n.*", ""),  # where in what the library made of it, and its state
-    ("^NoExtension(Bias)?$", "no text fits it: it begins with nothing but itself, or allows nothing"),
-    ("^(Parser|Lexer)TooComplex$|.*Too many items.*", "it became too complex, or goes on for ever"),
-    (r"^Unimplemented keys: \[(.*)\]", r"it uses what is not supported: \1"),
-    ("^oneOf constraints are not supported.*", "it uses oneOf, which is not supported; use anyOf"),
-    (r"^Resource '(json-schema:///)?([^']*)' is not present.*", r"it refers to \2, which is not in it"),
-    ("^Pointer '([^']*)' does not exist", r"it refers to \1, which is not in it"),
+    (r"(?s).*^error: ([^\n]+).*", r"\1"),  # in a pattern, which the library prints before the error
+    (r"\n.*", ""),  # position in the library's own form of the grammar, and its state
+    ("^NoExtension(Bias)?$", "no text matches it: a rule begins with itself, or allows nothing"),
+    ("^(Parser|Lexer)TooComplex$|.*Too many items.*", "it is too complex, or endless"),
+    (r"^Unimplemented keys: \[(.*)\]", r"it uses keys that are not supported: \1"),
+    ("^oneOf constraints are not supported.*", "it uses oneOf, which is not supported; use anyOf instead"),
+    (r"^Resource '(json-schema:///)?([^']*)' is not present.*", r"it refers to \2, which it does not contain"),
+    ("^Pointer '([^']*)' does not exist", r"it refers to \1, which it does not contain"),
 )
-"""What the library calls errors, and what they are, in the order in which they are replaced."""
+"""Replacements for the library's error messages, in the order in which they are applied."""
 
 
 class Grammars:
-    """Makes constraints for texts of one tokeniser; kept for as long as the model, since it reads the whole vocabulary.
+    """Makes constraints for the texts of one tokenizer.  It reads the whole vocabulary, so keep it with the model.
 
-    ``n_vocab``: how many logits the model gives, if more than the tokeniser has tokens.  Raises ModelError where
-    ``llguidance`` is missing, and for a tokeniser without a token that ends a text.
+    ``n_vocab``: number of logits of the model, if that is more than the tokenizer has tokens.  Raises ModelError if
+    ``llguidance`` is missing, or if the vocabulary has no end token.
     """
 
     def __init__(self, tokenizer: Tokenizer, n_vocab: int | None = None) -> None:
-        with required("llguidance", "following a JSON schema or a grammar"):
+        with required("llguidance", "constraining text to a JSON schema or a grammar"):
             from llguidance import LLTokenizer
             from llguidance import TokenizerWrapper as Wrapper
         if not isinstance(tokenizer, Tokenizer):
             raise ParameterError(
-                f"tokenizer must be a Tokenizer, got {shown(tokenizer)}", got=tokenizer, remedy="pass model.tokenizer"
+                f"tokenizer must be a Tokenizer, got {short_repr(tokenizer)}",
+                got=tokenizer,
+                remedy="pass model.tokenizer",
             )
         if not tokenizer.ends:
-            raise ModelError("the vocabulary has no token that ends a text, so a grammar's text would not end")
+            raise ModelError("the vocabulary has no end token, so a text with a grammar could not end")
         self.n_vocab = n_vocab or tokenizer.n_vocab
         self._tokenizer: LLTokenizer = LLTokenizer(
-            Wrapper(_Seen(tokenizer)), n_vocab=self.n_vocab, eos_token=sorted(tokenizer.ends)
+            Wrapper(_TokenizerView(tokenizer)), n_vocab=self.n_vocab, eos_token=sorted(tokenizer.ends)
         )
 
     def json_schema(self, schema: Mapping[str, Any] | str | None = None) -> GrammarConstraint:
-        """JSON that fits a schema; None: any JSON object.
+        """The constraint to JSON that matches a schema; None: to any JSON object.
 
-        Raises ParameterError for a schema that is none, that is larger than :mod:`.grammar_limits` allows, or that uses
-        what the library does not know.
+        Raises ParameterError for a schema that is not valid, exceeds :mod:`.grammar_limits`, or uses keys that are not
+        supported.
         """
         if schema is None:
             schema = {"type": "object"}
@@ -85,31 +87,31 @@ class Grammars:
         try:
             found = read_schema(schema if isinstance(schema, str) else json.dumps(schema))
             if not isinstance(found, dict):
-                raise ParameterError(f"a JSON schema must be an object, got {shown(schema)}", got=schema)
+                raise ParameterError(f"a JSON schema must be an object, got {short_repr(schema)}", got=schema)
             text = json.dumps(found, allow_nan=False)
             grammar = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": SPACES})
         except ParameterError:
             raise
         except (TypeError, ValueError, RecursionError) as error:
-            raise ParameterError(f"the JSON schema is of no use: {error}", got=schema) from error
+            raise ParameterError(f"the JSON schema is not valid: {error}", got=schema) from error
         return self._constraint(grammar, "JSON schema", schema)
 
     def regex(self, pattern: str) -> GrammarConstraint:
-        """Text that a regular expression matches as a whole.  Raises ParameterError."""
+        """The constraint to text that a regular expression matches as a whole.  Raises ParameterError."""
         check_pattern(pattern)
         from llguidance import LLMatcher
 
         return self._constraint(LLMatcher.grammar_from_regex(pattern), "regular expression", pattern)
 
     def lark(self, grammar: str) -> GrammarConstraint:
-        """Text of a grammar in the notation of Lark, with a rule ``start``.  Raises ParameterError."""
+        """The constraint to a grammar in the notation of Lark, with a rule ``start``.  Raises ParameterError."""
         check_grammar(grammar)
         from llguidance import LLMatcher
 
         return self._constraint(LLMatcher.grammar_from_lark(grammar), "grammar", grammar)
 
     def gbnf(self, grammar: str) -> GrammarConstraint:
-        """Text of a grammar in llama.cpp's notation, with a rule ``root``.  Raises ParameterError."""
+        """The constraint to a grammar in llama.cpp's notation (GBNF), with a rule ``root``.  Raises ParameterError."""
         check_grammar(grammar)
         from llguidance.gbnf_to_lark import any_to_lark
 
@@ -118,71 +120,71 @@ class Grammars:
         except ParameterError:
             raise
         except Exception as error:  # the library has no type of its own
-            raise ParameterError(f"the grammar is of no use: {error}", got=grammar) from error
+            raise ParameterError(f"the grammar is not valid: {error}", got=grammar) from error
 
     def _constraint(self, grammar: str, what: str, got: Any) -> GrammarConstraint:
         from llguidance import LLMatcher, LLParserLimits
 
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LLParserLimits(**LIMITS))
         if not matcher.is_error():
-            matcher.compute_bitmask()  # what no text can follow is found now, not when the first token is chosen
+            matcher.compute_bitmask()  # so that a grammar without texts is refused now, not at the first token
         if matcher.is_error():
-            raise ParameterError(f"the {what} is of no use: {_in_words(matcher.get_error())}", got=got)
+            raise ParameterError(f"the {what} is not valid: {_in_words(matcher.get_error())}", got=got)
         return GrammarConstraint(matcher, self.n_vocab)
 
 
 class GrammarConstraint:
-    """The tokens that a grammar allows next; a :class:`~ggplug_models.sampling.Constraint` for one sequence."""
+    """A :class:`~ggplug_models.sampling.Constraint` that allows the tokens of a grammar, for one sequence."""
 
     def __init__(self, matcher: LLMatcher, n_vocab: int) -> None:
         self._matcher = matcher
         self._n_vocab = n_vocab
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """Which tokens may come next.  Raises ParameterError if the grammar became too complex."""
+        """The tokens that may come next, booleans ``(n_vocab,)``.  Raises ParameterError for too complex a grammar."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
         return np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
 
     def accept(self, token: int) -> None:
-        """Goes on behind a token.  Raises ParameterError for one that was not allowed."""
+        """Advances the grammar by a token.  Raises ParameterError for a token that was not allowed."""
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
             self._check()
 
     def begin(self) -> None:
-        """Another text begins."""
+        """Starts a new text."""
         self._matcher.reset()
 
     @property
     def complete(self) -> bool:
-        """Whether the text so far is whole."""
+        """Whether the text so far matches the whole grammar."""
         return bool(self._matcher.is_accepting() or self._matcher.is_stopped())
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ParameterError(f"the grammar cannot be followed: {_in_words(self._matcher.get_error())}")
+            raise ParameterError(f"the grammar cannot be applied to this text: {_in_words(self._matcher.get_error())}")
 
 
 def _in_words(error: str) -> str:
-    """An error of the library in one line, for those who know the grammar and not the library."""
+    """An error of the library in one line, in words of the grammar, not of the library."""
     for pattern, words in _WORDS:
         error = re.sub(pattern, words, error, flags=re.MULTILINE)
     return error.strip()
 
 
-class _Seen:
-    """A tokeniser as ``llguidance`` wants to see one."""
+class _TokenizerView:
+    """A tokenizer with the interface that ``llguidance`` requires."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.eos_token_id = min(tokenizer.ends) if tokenizer.eos is None else tokenizer.eos
         self.bos_token_id = tokenizer.bos
-        # 0xFF, which no UTF-8 has, is the library's mark of special tokens.
+        # The library marks special tokens with 0xFF, which does not occur in UTF-8.
         pieces = map(tokenizer.piece, range(tokenizer.n_vocab))
         self.tokens = [MARK + p if tokenizer.is_control(n) else p.replace(MARK, b"") for n, p in enumerate(pieces)]
         self.special_token_ids = [token for token in range(tokenizer.n_vocab) if tokenizer.is_control(token)]
 
     def __call__(self, text: str | bytes) -> list[int]:
-        # The library wants tokens of these very bytes, without a space before them.
+        # The library needs the tokens of exactly these bytes, without a space before them.
         return self._tokenizer.encode(text if isinstance(text, str) else text.decode("utf-8", "replace"), begins=False)

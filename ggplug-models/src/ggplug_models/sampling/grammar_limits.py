@@ -1,7 +1,7 @@
-"""How large grammars may be, so that the library that reads them neither overflows its stack nor computes for minutes.
+"""Limits of grammars, so that the library that reads them neither overflows its stack nor computes for minutes.
 
-The library follows the references of a JSON schema by recursion, each definition once; its stack overflows, and ends
-the process, between 2,100 and 3,000 levels in a thread with 8 MiB, and earlier in smaller ones.
+The library follows the references of a JSON schema by recursion, each definition once.  With 8 MiB of stack it
+overflows, and the process crashes, at 2,100 to 3,000 levels; with less stack earlier.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from typing import Any
 from urllib.parse import unquote
 
 from ggplug.errors import ParameterError
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 
 MOST_BYTES = 1 << 17
-"""Of a JSON schema."""
+"""Size of a JSON schema in bytes."""
 
 MOST_NESTED = 64
-"""Objects and lists of a JSON schema within one another."""
+"""Nesting depth of objects and lists of a JSON schema."""
 
 MOST_LEVELS = 256
-"""Objects and lists that follow one another through references, none of which is followed twice."""
+"""Nesting depth of a JSON schema with its references, each followed once."""
 
 MOST_NAMED = 32
-"""Parts of a JSON schema with a name of their own, to which references may be."""
+"""Parts of a JSON schema with a name, such as ``$id`` or ``$anchor``, that references may use."""
 
 MOST_PROPERTIES = 2000
-"""Keys of one object, and items of one list but for those of ``enum``."""
+"""Keys of an object, and items of a list other than ``enum``."""
 
 MOST_PATTERN = 4096
-"""Characters of a pattern in a JSON schema, and of a regular expression."""
+"""Length of a regular expression, also in a JSON schema."""
 
 MOST_PARENTHESES = 100
-"""Parentheses of a pattern within one another."""
+"""Nesting depth of parentheses in a regular expression."""
 
 MOST_REPEATED = 10_000
-"""Of a counted repetition, such as ``{1,10000}``, or of nested ones together."""
+"""Largest count of a repetition, such as ``{1,10000}``; counts of nested repetitions are multiplied."""
 
 MOST_CHARACTERS = 1 << 16
-"""Of a grammar in the notation of Lark or of llama.cpp."""
+"""Length of a grammar in the notation of Lark or llama.cpp."""
 
 MOST_RULES = 500
-"""Lines of a grammar that may begin a rule."""
+"""Lines of a grammar that may start a rule: those with a colon."""
 
 _NAMES = ("$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -53,25 +53,25 @@ _EMBEDDED = re.compile(r"%json(?:\s|//[^\n]*\n)*")
 
 
 def read_schema(text: str) -> Any:
-    """A JSON schema.  Raises ParameterError for one that is no JSON, or larger than the limits of this module."""
+    """Reads a JSON schema.  Raises ParameterError if it is not valid JSON, or exceeds the limits of this module."""
     _check(len(text.encode("utf-8", "surrogatepass")), MOST_BYTES, "bytes", "the JSON schema")
     try:
         schema = json.loads(text)
     except RecursionError:
-        raise _too_much("the JSON schema", "more", MOST_NESTED, "objects and lists within one another") from None
+        raise _too_much("the JSON schema", "more", MOST_NESTED, "nested objects and lists") from None
     except ValueError as error:
-        raise ParameterError(f"the JSON schema is of no use: {error}", got=text) from error
+        raise ParameterError(f"the JSON schema is not valid: {error}", got=text) from error
     _Parts(schema).check()
     return schema
 
 
 def check_pattern(pattern: str, what: str = "the regular expression") -> None:
-    """Raises ParameterError for a regular expression that is larger than the limits of this module."""
+    """Raises ParameterError for a regular expression that exceeds the limits of this module."""
     _check_text(pattern, what)
     _check(len(pattern), MOST_PATTERN, "characters", what)
     nested = deepest = 0
     repeated = [1]
-    inner = 1  # how often what stands before the next count is repeated in itself
+    inner = 1  # how often the expression before the next count repeats its own parts
     for found in _SPECIAL.finditer(pattern):
         if found[0] == "(":
             nested += 1
@@ -91,11 +91,11 @@ def check_pattern(pattern: str, what: str = "the regular expression") -> None:
             _check(inner, MOST_REPEATED, "repetitions", what)
         else:
             inner = 1
-    _check(deepest, MOST_PARENTHESES, "parentheses within one another", what)
+    _check(deepest, MOST_PARENTHESES, "nested parentheses", what)
 
 
 def check_grammar(grammar: str) -> None:
-    """Raises ParameterError for a grammar, or a JSON schema in it, that is larger than the limits of this module."""
+    """Raises ParameterError for a grammar, or a JSON schema in it, that exceeds the limits of this module."""
     _check_text(grammar, "the grammar")
     _check(len(grammar), MOST_CHARACTERS, "characters", "the grammar")
     _check(sum(":" in line for line in grammar.splitlines()), MOST_RULES, "lines with a colon", "the grammar")
@@ -104,14 +104,14 @@ def check_grammar(grammar: str) -> None:
         try:
             schema, _ = decoder.raw_decode(grammar, found.end())
         except json.JSONDecodeError:
-            continue  # which the library refuses, too, unless it is no schema but stands in a string
+            continue  # the library refuses it as well, unless it is inside of a string
         except (RecursionError, ValueError):
             raise ParameterError("the grammar has a JSON schema that cannot be read", got=grammar) from None
         _Parts(schema).check()
 
 
 class _Parts:
-    """The objects and lists of a schema, in the order of their places, outer ones before inner ones."""
+    """The objects and lists of a schema, outer ones before inner ones."""
 
     def __init__(self, schema: Any) -> None:
         self.values: list[Any] = []
@@ -122,7 +122,7 @@ class _Parts:
             value, above, nested = waiting.pop()
             if not isinstance(value, (dict, list)):
                 continue
-            _check(nested, MOST_NESTED, "objects and lists within one another", "the JSON schema")
+            _check(nested, MOST_NESTED, "nested objects and lists", "the JSON schema")
             number = len(self.values)
             self._numbers[id(value)] = number
             self.values.append(value)
@@ -131,15 +131,15 @@ class _Parts:
             waiting += [(each, number, nested + 1) for each in inner]
 
     def check(self) -> None:
-        """Raises ParameterError for what is larger than the limits."""
+        """Raises ParameterError if the schema exceeds the limits."""
         self._check_sizes()
-        _check(self._levels(), MOST_LEVELS, "levels through its references", "the JSON schema")
+        _check(self._levels(), MOST_LEVELS, "levels with its references", "the JSON schema")
 
     def _check_sizes(self) -> None:
         choices = {id(value["enum"]) for value in self.values if isinstance(value, dict) and "enum" in value}
         for value in self.values:
             if id(value) not in choices:
-                _check(len(value), MOST_PROPERTIES, "keys or items in one place", "the JSON schema")
+                _check(len(value), MOST_PROPERTIES, "keys or items in one object or list", "the JSON schema")
             if isinstance(value, dict):
                 if isinstance(pattern := value.get("pattern"), str):
                     check_pattern(pattern, "a pattern of the JSON schema")
@@ -148,9 +148,9 @@ class _Parts:
                         check_pattern(pattern, "a pattern of the JSON schema")
 
     def _levels(self) -> int:
-        """The most levels that lie on a way through the schema that follows no reference twice, or somewhat more.
+        """An upper bound of the depth of the schema, if each reference is followed once.
 
-        Definitions that refer to one another in a circle are taken as if a way led through all of them.
+        For definitions that refer to one another in a circle, the depths of all of them are added.
         """
         if not self.values:
             return 0
@@ -177,7 +177,7 @@ class _Parts:
         return longest
 
     def _references(self) -> list[tuple[int, set[int]]]:
-        """The parts that refer to others, and to which: all to which the library might find the reference to lead."""
+        """The parts with a reference, and all parts that the library might find it to refer to."""
         objects = [(number, value) for number, value in enumerate(self.values) if isinstance(value, dict)]
         named = [n for n, value in objects if n and any(isinstance(value.get(name), str) for name in _NAMES)]
         references = [
@@ -185,7 +185,7 @@ class _Parts:
         ]
         if not references:
             return []
-        _check(len(named), MOST_NAMED, "parts with an $id or $anchor beside references", "the JSON schema")
+        _check(len(named), MOST_NAMED, "parts with an $id or $anchor, in addition to references", "the JSON schema")
         known: dict[str, set[int]] = {}
         for _, reference in references:
             if reference not in known:
@@ -212,7 +212,7 @@ class _Parts:
 
 
 def _circles(nodes: Sequence[int], edges: dict[int, set[int]]) -> Iterator[list[int]]:
-    """Nodes that reach one another, together; those that others lead to come first (Tarjan 1972)."""
+    """The strongly connected components of a graph, targets of edges first (Tarjan 1972)."""
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}
     open_nodes: list[int] = []
@@ -247,9 +247,9 @@ def _circles(nodes: Sequence[int], edges: dict[int, set[int]]) -> Iterator[list[
                     yield circle
 
 
-def _check_text(given: Any, what: str) -> None:
-    if not isinstance(given, str):
-        raise ParameterError(f"{what} must be a string, got {shown(given)}", got=given)
+def _check_text(value: Any, what: str) -> None:
+    if not isinstance(value, str):
+        raise ParameterError(f"{what} must be a string, got {short_repr(value)}", got=value)
 
 
 def _check(found: int, most: int, what: str, where: str) -> None:
@@ -258,4 +258,6 @@ def _check(found: int, most: int, what: str, where: str) -> None:
 
 
 def _too_much(where: str, found: object, most: int, what: str) -> ParameterError:
-    return ParameterError(f"{where} has {found} {what}; there may be {most}", got=found, wanted=f"at most {most}")
+    return ParameterError(
+        f"{where} has {found} {what}; at most {most} are allowed", got=found, wanted=f"at most {most}"
+    )

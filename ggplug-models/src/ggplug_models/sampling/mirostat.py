@@ -1,4 +1,4 @@
-"""Mirostat (Basu et al. 2021): each token's information is held near a target; what is too improbable is cut off."""
+"""Mirostat (Basu et al. 2021): keeps the information of tokens near a target by leaving out improbable ones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from ggplug_models.sampling.candidates import Candidates
 
 ESTIMATED_FROM = 100
-"""The most probable tokens that the first version estimates Zipf's exponent from."""
+"""Number of the most probable tokens from which version 1 estimates Zipf's exponent."""
 
 
 class Mirostat:
-    """The limit of a sequence, which moves with each of its tokens.
+    """Limits the information of the next token; the limit ``mu`` adapts with each token of a sequence.
 
-    ``version``: 1 estimates how many tokens are within the limit, 2 looks.  ``tau``: the target, in bits.  ``eta``: how
-    fast the limit follows.
+    ``version``: 1 estimates the number of tokens within the limit, 2 computes it.  ``tau``: the target in bits.
+    ``eta``: the learning rate.
     """
 
     def __init__(self, version: int, tau: float, eta: float) -> None:
@@ -26,7 +26,7 @@ class Mirostat:
         self.mu = 2 * tau
 
     def within(self, candidates: Candidates, n_vocab: int) -> Candidates:
-        """The candidates that are probable enough; at least one."""
+        """The candidates within the limit; at least one."""
         if self.version == 1:
             return candidates.best(self._count(candidates.best(ESTIMATED_FROM), n_vocab, len(candidates.ids)))
         with np.errstate(divide="ignore"):
@@ -34,11 +34,11 @@ class Mirostat:
         return candidates.take(kept, in_order=candidates.sorted) if len(kept) else candidates.best(1)
 
     def chosen(self, probability: float) -> None:
-        """Moves the limit by what was chosen, with its probability among those within."""
+        """Adapts the limit.  ``probability``: that of the chosen token among the candidates within the limit."""
         self.mu -= self.eta * (-math.log2(probability) - self.tau)
 
     def _count(self, best: Candidates, n_vocab: int, most: int) -> int:
-        """How many tokens have less information than the limit, if probabilities follow Zipf's law."""
+        """The number of tokens within the limit, if probabilities follow Zipf's law."""
         logits = best.logits[best.logits > -np.inf].astype(np.float64)
         if len(logits) < 2:
             return 1

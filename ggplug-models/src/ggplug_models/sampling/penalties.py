@@ -1,4 +1,4 @@
-"""Changes of logits by what was said before: penalties for repetitions, and biases."""
+"""Changes of logits before sampling: penalties for repetitions, and biases."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from ggplug_models.tokenizers import Tokenizer
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.integer]
 Breakers = Mapping[int, Sequence[tuple[int, ...]]]
-"""By the first token of something that ends a repetition: the tokens that have to follow it."""
+"""Token sequences that end a repetition: by their first token, the tokens that must follow it."""
 
 LONGEST_TAIL = 20
-"""Tokens behind its first one that a breaker may have."""
+"""Maximum number of tokens of a breaker after its first one."""
 
 PASSES = 8
-"""So many times a text's length is looked at, to find repetitions, before the search that takes no more than that."""
+"""Limit of the comparisons of the simple search for repetitions, in lengths of the text."""
 
 LARGEST_EXPONENT = 88.7228391
-"""The logarithm of the largest float32: no penalty is larger."""
+"""The logarithm of the largest float32, which limits penalties."""
 
 
 def bias(logits: Logits, biases: Mapping[int, float]) -> None:
-    """Adds the biases.  Raises ParameterError for a token that there is not."""
+    """Adds the biases to the logits.  Raises ParameterError for a token outside of the vocabulary."""
     if not biases:
         return
     largest = max(biases)
     if largest >= len(logits):
-        raise ParameterError(f"logit_bias has the token {largest}; there are {len(logits)}", got=largest)
+        raise ParameterError(f"logit_bias has the token {largest}; token ids are 0 to {len(logits) - 1}", got=largest)
     tokens = list(biases)
     added = np.array(list(biases.values()), np.float64)
     logits[tokens] = _held(logits[tokens] + added, np.isneginf(logits[tokens]) | np.isneginf(added))
 
 
 def repetition(logits: Logits, before: Ids, repeat: float, presence: float, frequency: float) -> None:
-    """Makes tokens that were there less probable.
+    """Makes the tokens in ``before`` less probable.
 
-    ``repeat``: divides positive logits and multiplies others (Keskar et al. 2019, CTRL, with llama.cpp's mend for
-    negative ones).  ``presence``, ``frequency``: are subtracted, once and as often as the token was there (OpenAI).
+    ``repeat``: divides positive logits and multiplies others (Keskar et al. 2019, CTRL, with llama.cpp's correction for
+    negative ones).  ``presence``: is subtracted once; ``frequency``: for each occurrence of the token (OpenAI).
     """
     if not len(before) or (repeat == 1 and not presence and not frequency):
         return
     tokens, counts = np.unique(before, return_counts=True)
-    given = logits[tokens]
-    with np.errstate(over="ignore"):  # what becomes too large for single precision is held below
-        found = np.where(given > 0, given / np.float32(repeat), given * np.float32(repeat))
+    old = logits[tokens]
+    with np.errstate(over="ignore"):  # _held limits what overflows float32
+        found = np.where(old > 0, old / np.float32(repeat), old * np.float32(repeat))
         found = found - (counts * frequency + presence).astype(np.float32)
-    logits[tokens] = _held(found, np.isneginf(given))
+    logits[tokens] = _held(found, np.isneginf(old))
 
 
 def dry(logits: Logits, before: Ids, multiplier: float, base: float, allowed: int, breakers: Breakers) -> None:
-    """Makes tokens less probable that would continue a repetition (pi6am 2024, "DRY", in koboldcpp and llama.cpp).
+    """Makes tokens that would continue a repetition less probable (pi6am 2024, "DRY", in koboldcpp and llama.cpp).
 
-    A token that followed the last ``n`` tokens when they occurred before, ``n`` being at least ``allowed``, loses
-    ``multiplier * base ** (n - allowed)``.
+    Subtracts ``multiplier * base ** (n - allowed)`` from the logit of a token that followed the last ``n`` tokens when
+    they occurred before, if ``n`` is at least ``allowed``.
     """
     if not multiplier or len(before) <= allowed:
         return
@@ -68,22 +68,22 @@ def dry(logits: Logits, before: Ids, multiplier: float, base: float, allowed: in
     most = int(LARGEST_EXPONENT / math.log(base)) if base > 1.000001 else 0
     lengths = _repeated(before, min(limit, allowed + most))
     places = np.flatnonzero(lengths >= allowed)
-    places = places[np.argsort(lengths[places], kind="stable")]  # so the longest repetition of a token counts
+    places = places[np.argsort(lengths[places], kind="stable")]  # so that the longest repetition of a token counts
     exponents = dict(zip(before[places + 1].tolist(), (lengths[places] - allowed).tolist(), strict=True))
     for token, exponent in exponents.items():
         if () not in breakers.get(token, ()):
-            given = logits[token]
-            logits[token] = _held(given - np.float64(multiplier) * base**exponent, np.isneginf(given))
+            old = logits[token]
+            logits[token] = _held(old - np.float64(multiplier) * base**exponent, np.isneginf(old))
 
 
 def _held(changed: npt.NDArray[np.floating], forbidden: npt.NDArray[np.bool_]) -> Logits:
-    """Changed logits, none of them larger than float32's; -inf for tokens that are forbidden, and for no other."""
+    """Changed logits within the range of float32; -inf exactly for the forbidden tokens."""
     largest = np.finfo(np.float32).max
     return np.where(forbidden, -np.inf, np.clip(changed, -largest, largest)).astype(np.float32)
 
 
 def _unbroken(before: Ids, breakers: Breakers) -> int:
-    """How many of the last tokens come behind the last breaker."""
+    """The number of tokens after the last breaker."""
     if not breakers:
         return len(before)
     backwards = before[::-1].tolist()
@@ -97,10 +97,10 @@ def _unbroken(before: Ids, breakers: Breakers) -> int:
 
 
 def _repeated(before: Ids, most: int) -> npt.NDArray[np.int64]:
-    """For each place but the last: how many tokens, up to ``most``, end there as the last ones do.
+    """For each position but the last, the number of tokens up to it, at most ``most``, that equal the last tokens.
 
-    Few places mostly do, so that comparing these, length by length, is soon done.  Where that goes on, in a text that
-    repeats itself, one pass over the text finds all.
+    Usually few positions have any, so they are compared length by length.  In a text that repeats itself, that takes
+    too long; then one pass over the text finds all.
     """
     found = np.zeros(len(before) - 1, np.int64)
     places = np.arange(len(found))
@@ -118,9 +118,9 @@ def _repeated(before: Ids, most: int) -> npt.NDArray[np.int64]:
 
 
 def _as_the_beginning(text: list[int]) -> npt.NDArray[np.int64]:
-    """For each place of a text, how much of what begins there is as the text's beginning (Gusfield 1997, "Z").
+    """For each position, the length of the common prefix of the text and its rest from there (Gusfield 1997, "Z").
 
-    What lies within a stretch that is as the beginning is known from there; nothing is compared twice.
+    It takes linear time.
     """
     found = [0] * len(text)
     start = end = 0
@@ -135,9 +135,10 @@ def _as_the_beginning(text: list[int]) -> npt.NDArray[np.int64]:
 
 
 def breakers_of(tokenizer: Tokenizer, strings: Sequence[str]) -> dict[int, list[tuple[int, ...]]]:
-    """The tokens that break a repetition, for strings that do.
+    """The token sequences for the strings that end a repetition.
 
-    A token that contains the string is one; a token that ends with the string's beginning is one if the rest follows.
+    A token that contains a string ends the repetition.  A token that ends with the beginning of a string ends it if the
+    tokens of the rest follow.
     """
     found: dict[int, list[tuple[int, ...]]] = {}
     texts = [tokenizer.piece(token).decode("utf-8", "replace") for token in range(tokenizer.n_vocab)]

@@ -1,4 +1,4 @@
-"""A token by its logits: the chain of samplers for one sequence."""
+"""The sampler: chooses tokens from logits, for one sequence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ggplug.errors import ParameterError
 from ggplug_models.checks.ids import token_ids
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 from ggplug_models.sampling import candidates as steps
 from ggplug_models.sampling import penalties
 from ggplug_models.sampling.candidates import Candidates
@@ -22,39 +22,40 @@ Logits = npt.NDArray[np.float32]
 
 
 class LogitsError(ParameterError):
-    """Logits that tell no token: the computation before this went wrong.  ``got``: the largest of them."""
+    """Logits from which no token can be chosen, because their computation failed.  ``got``: the largest of them."""
 
 
 class Chooses(Protocol):
-    """What chooses tokens; :class:`Sampler` does."""
+    """A function that chooses tokens, such as a :class:`Sampler`."""
 
     def __call__(self, logits: Logits, history: Sequence[int]) -> int:
-        """The token behind ``history``, by the logits of all tokens, float32 of shape ``(n_vocab,)``."""
+        """The token after ``history``, from the logits, float32 of shape ``(n_vocab,)``."""
 
 
 class Constraint(Protocol):
-    """What forbids tokens, such as a grammar (:mod:`ggplug_models.sampling.grammar`)."""
+    """A constraint that forbids tokens, such as a grammar (:mod:`ggplug_models.sampling.grammar`)."""
 
     def allowed(self) -> npt.NDArray[np.bool_]:
-        """Which tokens may come next, of shape ``(n_vocab,)``; at least one."""
+        """The tokens that may come next, booleans of shape ``(n_vocab,)``; at least one is True."""
 
     def accept(self, token: int) -> None:
-        """Goes on behind a token that was allowed."""
+        """Advances by a token that was allowed."""
 
     def begin(self) -> None:
-        """Forgets the tokens: another text begins."""
+        """Starts a new text."""
 
 
 class Sampler:
     """Chooses the tokens of one sequence.
 
-    ``sampling``: the settings.  ``breakers``: for DRY, what ends a repetition (:func:`penalties.breakers_of`); by
-    default :func:`.loop.generate` makes them from the model's tokeniser.  ``constraint``: forbids tokens.  ``seed``:
-    the one that is used, also if ``sampling`` left it open; with it, the same logits give the same tokens.
+    ``sampling``: the settings.  ``breakers``: for DRY, the token sequences that end a repetition
+    (:func:`penalties.breakers_of`); by default :func:`.loop.generate` makes them from the model's tokenizer.
+    ``constraint``: forbids tokens.  ``seed``: the seed in use, also if ``sampling`` has none; the same seed and logits
+    give the same tokens.
 
-    It is for one sequence at a time: Mirostat and the random numbers go on from token to token, and from text to text,
-    for each of which :meth:`begin` has the constraint begin anew.  A copy, or what ``pickle`` makes of one without a
-    constraint, goes on as the sampler itself would.  Raises ParameterError.
+    Use a sampler for one sequence at a time: Mirostat and the random numbers have a state that continues from token to
+    token, and from text to text; :meth:`begin` starts a text and resets the constraint.  A copy of a sampler, or a
+    pickled one without a constraint, continues from the same state.  Raises ParameterError.
     """
 
     def __init__(
@@ -65,16 +66,16 @@ class Sampler:
         constraint: Constraint | None = None,
     ) -> None:
         if not isinstance(sampling, Sampling | None):
-            raise ParameterError(f"sampling must be a Sampling, got {shown(sampling)}", got=sampling)
+            raise ParameterError(f"sampling must be a Sampling, got {short_repr(sampling)}", got=sampling)
         if breakers is not None and not isinstance(breakers, Mapping):
             wanted = "a dict of what breakers_of returns"
-            raise ParameterError(f"breakers must be {wanted}, got {shown(breakers)}", got=breakers, wanted=wanted)
+            raise ParameterError(f"breakers must be {wanted}, got {short_repr(breakers)}", got=breakers, wanted=wanted)
         methods = (getattr(constraint, name, None) for name in ("allowed", "accept", "begin"))
         if constraint is not None and not all(map(callable, methods)):
             raise ParameterError(
-                f"constraint must forbid tokens, got {shown(constraint)}",
+                f"constraint must have the methods allowed, accept and begin, got {short_repr(constraint)}",
                 got=constraint,
-                remedy="make one by Grammars(tokenizer), such as json_schema(schema)",
+                remedy="create one by Grammars(tokenizer), for instance with json_schema(schema)",
             )
         self.sampling = sampling or Sampling()
         self.constraint = constraint
@@ -89,17 +90,18 @@ class Sampler:
         self._ids = np.arange(0)
 
     def begin(self, tokenizer: Callable[[], Tokenizer]) -> None:
-        """A text begins: the constraint begins anew.  ``tokenizer()`` is asked for where DRY needs to know it."""
+        """Starts a text: resets the constraint.  ``tokenizer()`` returns the tokenizer; called if DRY needs it."""
         if self.constraint is not None:
             self.constraint.begin()
         if self.sampling.dry_multiplier and self.breakers is None:
             self.breakers = penalties.breakers_of(tokenizer(), self.sampling.dry_breakers)
 
     def __call__(self, logits: Logits, history: Sequence[int]) -> int:
-        """The token behind ``history``: all tokens before it, or at least as many as the settings look at.
+        """Chooses the token after ``history``.
 
-        ``logits``: float32 of shape ``(n_vocab,)``; they stay as they are.  Raises ParameterError for logits that are
-        not, and if every token is forbidden; LogitsError as :func:`check_largest` does.
+        ``logits``: float32 of shape ``(n_vocab,)``; they are not changed.  ``history``: all tokens before it, or at
+        least as many as the settings need.  Raises ParameterError for other logits, and if every token is forbidden;
+        LogitsError as :func:`check_largest` does.
         """
         changed = self._changed(_checked(logits), history)
         if self._greedy:
@@ -113,14 +115,14 @@ class Sampler:
         return token
 
     def candidates(self, logits: Logits, history: Sequence[int]) -> Candidates:
-        """What is left of all tokens before one is drawn; raises as a call does.
+        """The candidates from which a call would draw the token; raises as a call does.
 
-        Forbidden tokens may be among them, with the probability 0.  XTC draws for it, as it would for a token.
+        They may include forbidden tokens, with the probability 0.  XTC draws a random number, as in a call.
         """
         return self._candidates(self._changed(_checked(logits), history))
 
     def _changed(self, logits: Logits, history: Sequence[int]) -> Logits:
-        """The logits with biases, penalties and what is forbidden; those given if there is nothing of it."""
+        """The logits with biases and penalties, and -inf for forbidden tokens; the same array if nothing changes."""
         s = self.sampling
         penalised = s.penalty_last_n and (s.repeat_penalty != 1 or s.presence_penalty or s.frequency_penalty)
         if not (s.logit_bias or penalised or s.dry_multiplier or self.constraint is not None):
@@ -155,9 +157,9 @@ class Sampler:
         return found
 
     def _drawn(self, candidates: Candidates) -> int:
-        share = np.cumsum(candidates.probabilities, dtype=np.float64)
-        place = int(np.searchsorted(share, self.random.random() * share[-1], side="right"))
-        place = min(place, int(np.searchsorted(share, share[-1])))  # the last one that can be chosen
+        cumulative = np.cumsum(candidates.probabilities, dtype=np.float64)
+        place = int(np.searchsorted(cumulative, self.random.random() * cumulative[-1], side="right"))
+        place = min(place, int(np.searchsorted(cumulative, cumulative[-1])))  # the last one with a probability above 0
         if self.mirostat is not None:
             self.mirostat.chosen(float(candidates.probabilities[place]))
         return int(candidates.ids[place])
@@ -177,39 +179,39 @@ _STEPS: Mapping[str, Callable[[Candidates, Sampling, np.random.Generator], Candi
 def _checked(logits: Logits) -> Logits:
     if not isinstance(logits, np.ndarray) or logits.dtype != np.float32 or logits.ndim != 1 or not logits.size:
         got = f"{logits.dtype} of shape {logits.shape}" if isinstance(logits, np.ndarray) else type(logits).__name__
-        raise ParameterError(f"logits are float32 of shape (n_vocab,), got {got}", got=got)
+        raise ParameterError(f"logits must be float32 of shape (n_vocab,), got {got}", got=got)
     check_largest(logits.max())
     return logits
 
 
 def _checked_mask(allowed: Any) -> npt.NDArray[np.bool_]:
-    """What a constraint allows.  Raises ParameterError for what is no array of truth values."""
+    """The result of ``allowed()``.  Raises ParameterError if it is not an array of booleans."""
     if not isinstance(allowed, np.ndarray) or allowed.dtype != np.bool_ or allowed.ndim != 1:
         wanted = "an array of bool of shape (n_vocab,)"
         raise ParameterError(
-            f"allowed() of the constraint must return {wanted}, got {shown(allowed)}", got=allowed, wanted=wanted
+            f"allowed() of the constraint must return {wanted}, got {short_repr(allowed)}", got=allowed, wanted=wanted
         )
     return allowed
 
 
 def check_largest(largest: np.float32) -> None:
-    """Raises LogitsError for logits whose largest is this, if they are NaN, infinite, or all -inf."""
+    """Raises LogitsError if the largest logit is NaN, infinite, or -inf."""
     if not -np.inf < largest < np.inf:
         raise LogitsError(
-            "logits have values that are NaN or infinite, or all are -inf: the computation before this went wrong",
+            "the logits have NaN or infinity, or all are -inf: the model's computation failed",
             got=float(largest),
             wanted="numbers, or some -inf",
         )
 
 
 def _last(history: Sequence[int], count: int, n_vocab: int) -> npt.NDArray[np.integer]:
-    """The last tokens, as an array; -1: all.  Raises ParameterError for what is no token."""
+    """The last ``count`` tokens as an array; -1: all.  Raises ParameterError for a value that is not a token id."""
     if not isinstance(history, (Sequence, np.ndarray)):
         wanted = "a sequence of token ids"
-        raise ParameterError(f"history must be {wanted}, got {shown(history)}", got=history, wanted=wanted)
+        raise ParameterError(f"history must be {wanted}, got {short_repr(history)}", got=history, wanted=wanted)
     found = history if count < 0 else history[max(len(history) - count, 0) :]
     return token_ids(found, n_vocab, "history") if len(found) else np.zeros(0, np.int64)
 
 
 def _forbidden() -> ParameterError:
-    return ParameterError("every token is forbidden: by logit_bias, or by a grammar")
+    return ParameterError("no token can be chosen: logit_bias or the grammar forbids all of them")

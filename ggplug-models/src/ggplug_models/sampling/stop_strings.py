@@ -1,37 +1,39 @@
-"""Strings that end a text, found while it comes in pieces."""
+"""Finds stop strings in a text that comes in pieces."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
 
 from ggplug.errors import ParameterError
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 
 
 class StopStrings:
-    """Lets text through up to the stop string that is complete first; of several, to the one that begins first.
+    """Passes text through, up to the first stop string: the one that ends first, then the one that begins first.
 
-    What may be the beginning of one is held back until it is clear.  ``stopped``: the string that was found, or None.
+    Text that may be the beginning of a stop string is held back.  ``stopped``: the string that was found, or None.
 
     >>> stop = StopStrings(["</s>"])
     >>> stop.push("a <"), stop.push("/b> </"), stop.push("s> c")
     ('a ', '</b> ', '')
 
-    Raises ParameterError for strings that are none, or empty.
+    Raises ParameterError for stop strings that are empty or not strings.
     """
 
     def __init__(self, strings: Collection[str]) -> None:
         fits = isinstance(strings, (Sequence, Set)) and not isinstance(strings, (str, bytes))
         if not fits or not all(isinstance(each, str) and each for each in strings):
             wanted = "a list of strings that are not empty"
-            raise ParameterError(f"stop strings are {wanted}, got {shown(strings)}", got=strings, wanted=wanted)
+            raise ParameterError(
+                f"stop strings must be {wanted}, got {short_repr(strings)}", got=strings, wanted=wanted
+            )
         self._strings = tuple(strings)
         self._shorter = [_shorter(each) for each in self._strings]
         self._held = ""
         self.stopped: str | None = None
 
     def push(self, text: str) -> str:
-        """What of the text so far is certain to be none of a stop string, and was not given before."""
+        """Adds text, and returns the text that can be emitted now."""
         if self.stopped is not None:
             return ""
         text = self._held + text
@@ -45,12 +47,12 @@ class StopStrings:
         return text[:certain]
 
     def finish(self) -> str:
-        """What was held back, now that no more text comes."""
+        """Ends the text, and returns what was held back."""
         held, self._held = self._held, ""
         return held
 
     def _beginning(self, text: str) -> int:
-        """How long an end of the text is the beginning of a stop string; the longest."""
+        """The length of the longest end of the text that is the beginning of a stop string."""
         found = 0
         for string, shorter in zip(self._strings, self._shorter, strict=True):
             length = 0
@@ -63,7 +65,7 @@ class StopStrings:
 
 
 def _shorter(string: str) -> list[int]:
-    """For each beginning of a string, how long the longest shorter one is that it ends with (Knuth, Morris, Pratt)."""
+    """Knuth's, Morris's and Pratt's failure function: for each prefix, the longest shorter one that it ends with."""
     found = [0] * len(string)
     length = 0
     for place in range(1, len(string)):

@@ -1,4 +1,4 @@
-"""Many texts at once: requests of several clients in the sequences of one session."""
+"""The HTTP server, and continuous batching: requests of many clients in the sequences of one session."""
 
 from __future__ import annotations
 

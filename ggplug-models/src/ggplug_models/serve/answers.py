@@ -1,4 +1,4 @@
-"""The texts of one request, as they come from the batcher's thread to the event loop."""
+"""Passes the texts of a request from the batcher's thread to the event loop."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from ggplug_models.serve.writer import Text
 
 
 @dataclass
-class Piece:
-    """What comes next of the text with the number ``index``; ``finish``: why it ends with this, in OpenAI's words.
+class Delta:
+    """The next piece of the text with the number ``index``.
 
-    ``scores``: of the tokens whose text is given up to here, and was not before.
+    ``scores``: those of the tokens that are complete with this piece.  ``finish``: OpenAI's ``finish_reason`` if the
+    text ends here.
     """
 
     index: int
@@ -29,29 +30,29 @@ class Piece:
     finish: str | None = None
 
 
-class Gone(Exception):
-    """The client has left."""
+class ClientDisconnected(Exception):
+    """The client closed the connection."""
 
 
 class Answers:
-    """Has texts written, and gives their pieces to a coroutine.
+    """Generates the texts of a request, and yields their pieces in a coroutine.
 
-    ``written``: tokens so far.  Made in the event loop, in which :meth:`pieces` runs; :meth:`submit` may be called
-    from another thread.
+    ``generated_tokens``: number of tokens so far.  Create it in the event loop that runs :meth:`deltas`; :meth:`submit`
+    may be called from another thread.
     """
 
     def __init__(self, texts: Sequence[Text], ends: frozenset[int]) -> None:
         self.texts = texts
-        self.written = 0
+        self.generated_tokens = 0
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._requests = [
-            Request(text.prompt, text.choose, text.max_tokens, ends, listener=partial(self._hear, number))
+            Request(text.prompt, text.choose, text.max_tokens, ends, listener=partial(self._listen, number))
             for number, text in enumerate(texts)
         ]
 
     def submit(self, batcher: Batcher) -> None:
-        """Hands all texts to the batcher, or none.  Raises what ``check`` and ``submit`` of it do."""
+        """Submits all texts to the batcher, or none.  Raises as its ``check`` and ``submit`` do."""
         batcher.check(len(self._requests))
         try:
             for request in self._requests:
@@ -61,67 +62,67 @@ class Answers:
             raise
 
     def cancel(self) -> None:
-        """Frees the places of all texts."""
+        """Cancels all texts."""
         for request in self._requests:
             request.cancel()
 
     def leave(self) -> None:
-        """The client has left: as :meth:`cancel`, and :meth:`pieces` raises Gone."""
+        """Cancels all texts; :meth:`deltas` then raises ClientDisconnected."""
         self.cancel()
-        self._events.put_nowait((0, Gone()))
+        self._events.put_nowait((0, ClientDisconnected()))
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of the prompts; one that several texts continue counts once."""
+        """Number of tokens of the prompts; the prompt of several texts counts once."""
         return sum(len(prompt) for prompt in {id(text.prompt): text.prompt for text in self.texts}.values())
 
     @property
     def reused_tokens(self) -> int:
-        """Tokens of the prompts that were not computed again."""
+        """Number of tokens of the prompts that were taken from the KV cache."""
         return sum(request.reused for request in self._requests)
 
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """Pieces as they come, until all texts have ended.
+    async def deltas(self) -> AsyncIterator[Delta]:
+        """Yields pieces as they come, until all texts have ended.
 
-        Raises what failed, Problem if the server ends, and Gone after :meth:`leave`.
+        Raises the error of a computation, Problem if the server shuts down, and ClientDisconnected after :meth:`leave`.
         """
         left = set(range(len(self.texts)))
         kept: dict[int, deque[LogProbability]] = {number: deque() for number in left}
         while left:
             index, event = await self._events.get()
-            if index not in left and not isinstance(event, Gone):
+            if index not in left and not isinstance(event, ClientDisconnected):
                 continue
             if isinstance(event, BaseException):
                 raise event
             if event is Finish.CANCELLED:
                 raise shutting_down()
-            piece = self._piece(index, event, kept[index])
-            if piece.finish is not None:
+            delta = self._delta(index, event, kept[index])
+            if delta.finish is not None:
                 left.discard(index)
-            if piece.text or piece.finish is not None:
-                yield piece
+            if delta.text or delta.finish is not None:
+                yield delta
 
-    def _piece(self, index: int, event: int | Finish, kept: deque[LogProbability]) -> Piece:
+    def _delta(self, index: int, event: int | Finish, kept: deque[LogProbability]) -> Delta:
         text = self.texts[index]
         if isinstance(event, Finish):
-            piece = Piece(index, text.written.finish())  # a stop string may end in what was held back
-            piece.finish = str((Finish.STOP if text.written.stopped else event).value)
+            delta = Delta(index, text.detokenizer.finish())  # what was held back may complete a stop string
+            delta.finish = str((Finish.STOP if text.detokenizer.stopped else event).value)
         else:
-            self.written += 1
-            piece = Piece(index, text.written.push(event))
+            self.generated_tokens += 1
+            delta = Delta(index, text.detokenizer.push(event))
             if text.scores is not None:
                 kept.append(text.scores.found.popleft())
-            if text.written.stopped:
+            if text.detokenizer.stopped:
                 self._requests[index].cancel()
-                piece.finish = Finish.STOP.value
-        if piece.text or piece.finish is not None:  # others are not sent
-            piece.scores = [Scored(kept.popleft(), spelled) for spelled in text.written.spelled]
-            text.written.spelled.clear()
-        return piece
+                delta.finish = Finish.STOP.value
+        if delta.text or delta.finish is not None:  # others are not sent
+            delta.scores = [Scored(kept.popleft(), each) for each in text.detokenizer.token_texts]
+            text.detokenizer.token_texts.clear()
+        return delta
 
-    def _hear(self, index: int, event: Event) -> None:
-        """Called by the batcher's thread."""
+    def _listen(self, index: int, event: Event) -> None:
+        """Puts an event of a request into the event loop's queue.  Called by the batcher's thread."""
         try:
             self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
-        except RuntimeError:  # the loop has ended, and with it all who listened
+        except RuntimeError:  # the event loop has ended
             self._requests[index].cancel()

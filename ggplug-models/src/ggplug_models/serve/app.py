@@ -1,4 +1,4 @@
-"""The server's paths: the OpenAI API, the chat page, health and metrics."""
+"""The HTTP routes of the server: the OpenAI API, the chat page, health and metrics."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from ggplug.errors import told
-from ggplug_models.serve.answers import Answers, Gone
+from ggplug_models.serve.access import AccessControl
+from ggplug_models.serve.answers import Answers, ClientDisconnected
 from ggplug_models.serve.bodies import ChatBody, CompletionBody, EmbeddingBody, TextBody
 from ggplug_models.serve.event_stream import DONE, EventStream, event, watched
-from ggplug_models.serve.guard import Guard
 from ggplug_models.serve.incoming import Incoming
 from ggplug_models.serve.metrics import CONTENT_TYPE
 from ggplug_models.serve.page import Page
@@ -39,11 +39,11 @@ CHAT, COMPLETIONS, EMBEDDINGS, MODELS = "/v1/chat/completions", "/v1/completions
 
 @dataclass(frozen=True)
 class Rules:
-    """Who may use a server, and how much of it.
+    """Who may use a server, and the maximum size of requests.
 
-    ``keys``: API keys; none: no key is needed.  ``hosts``: further names by which a server without keys may be asked,
-    beside those of this machine; None: any.  ``origins``: whose pages browsers let read answers.  ``body_limit``: bytes
-    of a request's body.
+    ``keys``: API keys; empty: no key is required.  ``hosts``: host names that requests may have besides those of this
+    machine, if there are no keys; None: any.  ``origins``: origins whose web pages may read responses (CORS).
+    ``body_limit``: maximum size of a request body in bytes.
     """
 
     keys: Sequence[str] = ()
@@ -53,7 +53,7 @@ class Rules:
 
 
 def application(service: Service, rules: Rules | None = None) -> ASGIApp:
-    """The application for one model."""
+    """Creates the ASGI application for a service."""
     rules = rules or Rules()
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     paths = _Paths(service, rules)
@@ -66,11 +66,11 @@ def application(service: Service, rules: Rules | None = None) -> ASGIApp:
     app.add_api_route(COMPLETIONS, paths.completions, methods=["POST"])
     app.add_api_route(CHAT, paths.chat, methods=["POST"])
     app.add_api_route(EMBEDDINGS, paths.embeddings, methods=["POST"])
-    app.add_exception_handler(Problem, _told)
-    app.add_exception_handler(HTTPException, _told)
-    app.add_exception_handler(Gone, _to_nobody)
+    app.add_exception_handler(Problem, _error_response)
+    app.add_exception_handler(HTTPException, _error_response)
+    app.add_exception_handler(ClientDisconnected, _client_closed)
     known = ["/", "/health", "/metrics", MODELS, COMPLETIONS, CHAT, EMBEDDINGS]
-    guarded: ASGIApp = Guard(
+    guarded: ASGIApp = AccessControl(
         app, keys=rules.keys, hosts=None if rules.keys else rules.hosts, metrics=service.metrics, paths=known
     )
     if rules.origins:
@@ -84,31 +84,31 @@ def application(service: Service, rules: Rules | None = None) -> ASGIApp:
     return guarded
 
 
-def _told(request: Request, error: Exception) -> Response:
-    """The answer to a request that failed before its answer began."""
+def _error_response(request: Request, error: Exception) -> Response:
+    """The response to a request that failed before its response was started."""
     headers: Mapping[str, str] = {}
     if isinstance(error, HTTPException):
         headers = error.headers or {}
-        what = "there is nothing at" if error.status_code == 404 else f"{error.detail}:"
-        error = Problem(error.status_code, f"{what} {request.method} {request.url.path}")
+        what = "unknown path" if error.status_code == 404 else error.detail
+        error = Problem(error.status_code, f"{what}: {request.method} {request.url.path}")
     problem = problem_of(error)
     return JSONResponse(problem.body, problem.status, {**problem.headers, **headers})
 
 
-def _to_nobody(request: Request, error: Exception) -> Response:
+def _client_closed(request: Request, error: Exception) -> Response:
     return Response(status_code=499)
 
 
 class _Paths:
-    """What is done for each path."""
+    """The handlers of the routes."""
 
     def __init__(self, service: Service, rules: Rules) -> None:
         self._service = service
         self._incoming = Incoming(rules.body_limit)
 
     async def _body(self, request: Request, kind: str) -> bytes:
-        """The body of a request for texts or vectors.  Takes no place, so that slow clients hold none."""
-        self._service.check_room(kind)
+        """Reads the body of a request for texts or vectors, which only counts as a request when it is complete."""
+        self._service.check_capacity(kind)
         return await self._incoming.read(request)
 
     async def health(self) -> Response:
@@ -176,16 +176,16 @@ class _Paths:
                 events = self._events(answers, reply, begun, usage=usage)
                 return EventStream(events, answers.leave, lambda: self._leave(answers))
             async with watched(request.receive, answers.leave):
-                pieces = [piece async for piece in answers.pieces()]
-        except Gone:
+                deltas = [delta async for delta in answers.deltas()]
+        except ClientDisconnected:
             await self._leave(answers)
-            return Response(status_code=499)  # to nobody
+            return Response(status_code=499)  # which is not sent
         except BaseException as error:
             await self._leave(answers)
             raise _logged(error) from error
         await self._leave(answers)
         service.metrics.first.observe(time.monotonic() - begun)
-        return JSONResponse(reply.whole(pieces, answers))
+        return JSONResponse(reply.whole(deltas, answers))
 
     async def _leave(self, answers: Answers | None) -> None:
         if answers is not None:
@@ -193,22 +193,22 @@ class _Paths:
         self._service.leave("texts")
 
     async def _events(self, answers: Answers, reply: Reply, begun: float, *, usage: bool) -> AsyncIterator[bytes]:
-        """The chunks of the answers.  What fails now is an event, too: the status was sent."""
+        """Yields the chunks of the answers.  An error becomes an event, because the status was sent already."""
         more: dict[str, Any] = {"usage": None} if usage else {}
         try:
             for index in range(len(answers.texts)):
                 if (chunk := reply.begin(index)) is not None:
                     yield event(chunk | more)
             waits = True
-            async for piece in answers.pieces():
+            async for delta in answers.deltas():
                 if waits:
                     self._service.metrics.first.observe(time.monotonic() - begun)
                     waits = False
-                yield event(reply.chunk(piece, scored=answers.texts[piece.index].scores is not None) | more)
+                yield event(reply.chunk(delta, scored=answers.texts[delta.index].scores is not None) | more)
             if usage:
                 yield event(reply.last(answers))
             yield DONE
-        except Gone:
+        except ClientDisconnected:
             return
         except Exception as error:
             yield event(_logged(error).body)
@@ -236,7 +236,7 @@ class _Paths:
 
             async with watched(request.receive, cancelled.set):
                 found = await service.embedded(compute, cancelled)
-        except (Gone, CancelledError):
+        except (ClientDisconnected, CancelledError):
             return Response(status_code=499)
         except BaseException as error:
             cancelled.set()
@@ -247,8 +247,8 @@ class _Paths:
 
 
 def _logged(error: BaseException) -> Problem:
-    """What the client is told; faults of the server stand in its log, with their place."""
-    if isinstance(error, asyncio.CancelledError):  # the server ends at once
+    """The problem to send to the client; errors of the server are logged with their traceback."""
+    if isinstance(error, asyncio.CancelledError):  # the server is stopped
         raise error
     problem = problem_of(error)
     if problem.status >= 500 and not isinstance(error, Problem):

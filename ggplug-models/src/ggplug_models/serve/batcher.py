@@ -1,16 +1,16 @@
-"""Continuous batching (Yu et al. 2022, "Orca"): requests enter and leave the batch between two tokens.
+"""Continuous batching (Yu et al. 2022, "Orca"): requests join and leave the batch between two tokens.
 
-What a request is answered depends on the request alone, bit by bit, as far as a device computes a token alike whatever
-is computed beside it.  Devices do so for tokens that are written, one of each sequence, and for the tokens of a prompt
-where there are at least :data:`LEAST` of them; but the kernels for the former and for the latter round differently.  So
+The answer to a request depends on the request only, bit by bit, as far as a device computes a token alike whatever
+other tokens the step has.  Devices do so for generated tokens, one of each sequence, and for chunks of a prompt with at
+least :data:`LEAST` tokens; but the kernels for the two round differently.  Therefore
 
-- the tokens that are written and each piece of a prompt are steps of their own;
-- a prompt is cut where the session would cut it (:attr:`Sequences.micro_batch`), and else only into pieces of at least
-  :data:`LEAST` tokens;
-- of what a sequence holds, only what was read as a prompt, in such pieces, is used for another request.
+- generated tokens are in one step, and each chunk of a prompt in a step of its own;
+- a prompt is cut at the micro-batches of the session (:attr:`Sequences.micro_batch`), and in between only into chunks
+  of at least :data:`LEAST` tokens;
+- only the tokens of a sequence that were computed as such chunks of a prompt are reused for another request.
 
-A mixture of experts has no such number: each expert gets some of a step's tokens, whatever number that is.  Its prompts
-are cut where the session would cut them, and nowhere else (``least``).
+For a mixture of experts, no such number exists, because each expert gets an arbitrary number of a step's tokens.  Its
+prompts are cut at micro-batches only (``least``).
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ Floats = npt.NDArray[np.float32]
 
 
 LEAST = 32
-"""Tokens of a prompt from which on it makes no difference how many are computed together."""
+"""Minimum number of tokens of a chunk of a prompt, so that results do not depend on the size of the chunk."""
 
 
 class QueueFullError(GGPlugError):
-    """There are as many requests as may wait; ``got``: how many."""
+    """The queue of waiting requests is full.  ``got``: its length."""
 
 
 class Sequences(Protocol):
-    """What holds the sequences: a session of a language model, in which each keeps its own place."""
+    """The sequences that a batcher uses; a :class:`~ggplug_models.state.session.Session` has them."""
 
     n_ctx: int
     n_seq: int
     micro_batch: int
 
     def tokens(self, seq: int, /) -> Sequence[int]:
-        """The tokens that a sequence has."""
+        """The tokens of a sequence."""
 
     def keep_prefix(self, tokens: Sequence[int], seq: int, /) -> int:
-        """Forgets all but what a sequence has in common with ``tokens``, less the last; tells how much is left."""
+        """Rewinds a sequence to its common prefix with ``tokens[:-1]``; returns the number of tokens that are left."""
 
     def decode(self, batch: Mapping[int, Sequence[int]], /) -> Mapping[int, Floats]:
-        """Reads tokens behind those of the sequences; by sequence the logits after the last one."""
+        """Appends tokens to sequences and computes them; returns the logits after the last token, by sequence."""
 
 
 class Status(NamedTuple):
-    """How it goes: requests that wait and that are computed, and what was done since the batcher was made."""
+    """Numbers of waiting and active requests, and counters since the batcher was created."""
 
     waiting: int
     active: int
@@ -71,19 +71,20 @@ class Status(NamedTuple):
 
 @dataclass
 class _Slot:
-    """A sequence at work.
+    """A sequence with the request that it computes.
 
-    ``read``: tokens of its prompt that it has read; ``history``: those of prompt and answer; ``room``: how many may
-    still come.
+    ``read``: number of tokens of the prompt that are computed.  ``history``: the tokens of prompt and answer.
+    ``remaining``: number of tokens that may still be generated.
     """
 
     request: Request
     read: int
     history: list[int]
-    room: int
+    remaining: int
 
     @property
-    def writes(self) -> bool:
+    def generates(self) -> bool:
+        """Whether the prompt is computed, and so the next token is a generated one."""
         return self.read == len(self.request.prompt)
 
 
@@ -98,7 +99,7 @@ class _Counts:
 
 @dataclass
 class _Shared:
-    """What other threads change; only under the condition."""
+    """What several threads change, with the condition held."""
 
     waiting: deque[Request] = field(default_factory=deque)
     active: int = 0
@@ -106,14 +107,14 @@ class _Shared:
 
 
 class Batcher:
-    """Continues the texts of many requests, as many at once as ``sequences`` has.
+    """Generates the texts of many requests, one in each of ``sequences``.
 
-    In each round every text that is being written gets one token, and prompts get about ``piece`` tokens together, so
-    that a long prompt does not hold up the others.  A request takes the free sequence that has most of its prompt
-    already.  ``waiting``: requests that may wait for a sequence.  ``least``: tokens of a prompt from which on it makes
-    no difference how many are computed together; None if it always does.
+    In each round, every text gets one more token, and prompts get about ``piece`` tokens together, so that a long
+    prompt does not delay the other requests.  A request gets the free sequence that shares the longest prefix with its
+    prompt.  ``waiting``: maximum number of requests that wait for a sequence.  ``least``: minimum number of tokens of a
+    chunk of a prompt; None: prompts are cut at micro-batches only.
 
-    Its thread is the only one that uses ``sequences``; they belong to the caller, who frees them after :meth:`close`.
+    A thread computes them; no other code may use ``sequences``, which the caller frees after :meth:`close`.
     """
 
     def __init__(self, sequences: Sequences, *, waiting: int = 64, piece: int = 128, least: int | None = LEAST) -> None:
@@ -125,7 +126,7 @@ class Batcher:
         self._least = sequences.micro_batch if least is None else least
         self._slots: dict[int, _Slot] = {}
         self._reusable = [0] * sequences.n_seq
-        """By sequence: how many of its tokens serve another request that begins with them."""
+        """By sequence, the number of its first tokens that other requests may reuse."""
         self._counts = _Counts()
         self._shared = _Shared()
         self._changed = threading.Condition()
@@ -133,22 +134,24 @@ class Batcher:
         self._thread.start()
 
     def check(self, count: int) -> None:
-        """Raises ParameterError if there is never a place for so many requests together."""
+        """Raises ParameterError if ``count`` requests can never be accepted together."""
         most = self.sequences.n_seq + self._most_waiting
         if count > most:
             raise ParameterError(
-                f"a request for {count} texts never has a place: {most} can be written or wait", got=count, wanted=most
+                f"a request for {count} texts exceeds the capacity of {most} active and waiting texts",
+                got=count,
+                wanted=most,
             )
 
     def submit(self, request: Request) -> None:
-        """Takes a request; its tokens come by :meth:`Request.tokens`.
+        """Queues a request; :meth:`Request.tokens` yields its tokens.
 
         Raises ParameterError for a prompt that is empty or longer than the context, QueueFullError, and FreedError
         after :meth:`close`.
         """
         length, n_ctx = len(request.prompt), self.sequences.n_ctx
         if not 1 <= length <= n_ctx:
-            raise ParameterError(f"the prompt has {length} tokens; there may be 1 to {n_ctx}", got=length, wanted=n_ctx)
+            raise ParameterError(f"the prompt has {length} tokens; 1 to {n_ctx} are allowed", got=length, wanted=n_ctx)
         if request.max_tokens is not None and request.max_tokens < 1:
             raise ParameterError(f"max_tokens must be at least 1, got {request.max_tokens}", got=request.max_tokens)
         with self._changed:
@@ -163,7 +166,7 @@ class Batcher:
 
     @property
     def status(self) -> Status:
-        """How it goes now."""
+        """The current status."""
         with self._changed:
             c = self._counts
             waiting = self._forget_cancelled()
@@ -178,7 +181,7 @@ class Batcher:
             )
 
     def _forget_cancelled(self) -> int:
-        """Ends requests that were cancelled while they waited; tells how many others wait.  Under the condition."""
+        """Removes cancelled requests from the queue; returns its length.  The caller holds the condition."""
         waiting = self._shared.waiting
         for request in [each for each in waiting if each.cancelled]:
             waiting.remove(request)
@@ -188,11 +191,11 @@ class Batcher:
 
     @property
     def closed(self) -> bool:
-        """Whether requests are refused, because of :meth:`close` or because the thread failed."""
+        """Whether the batcher accepts no more requests, after :meth:`close` or because its thread failed."""
         return self._shared.closed
 
     def close(self) -> None:
-        """Ends all requests, as cancelled, and the thread."""
+        """Cancels all requests and ends the thread."""
         with self._changed:
             self._shared.closed = True
             self._changed.notify()
@@ -212,7 +215,7 @@ class Batcher:
             while self._ready():
                 for batch in self._steps():
                     self._compute(batch)
-        finally:  # nobody may wait for a thread that is no more
+        finally:  # no reader may wait for a thread that has ended
             with self._changed:
                 self._shared.closed = True
                 for number in list(self._slots):
@@ -221,7 +224,7 @@ class Batcher:
                     self._shared.waiting.popleft().deliver(Finish.CANCELLED)
 
     def _ready(self) -> bool:
-        """Waits until there is work, and gives free sequences to requests; False once the batcher was closed."""
+        """Waits until there is work, and assigns free sequences to requests; False if the batcher was closed."""
         for number, slot in list(self._slots.items()):
             if slot.request.cancelled:
                 self._end(number, Finish.CANCELLED)
@@ -233,24 +236,24 @@ class Batcher:
             while self._forget_cancelled() and self._shared.active < self.sequences.n_seq:
                 taken.append(self._shared.waiting.popleft())
                 self._shared.active += 1
-        for request in taken:  # which may take a while: others may wait for the condition
+        for request in taken:  # without the condition, because it may take long
             self._admit(request)
         return True
 
     def _admit(self, request: Request) -> None:
-        """Gives a request the free sequence with which it has most in common; of equals the emptiest."""
+        """Assigns a free sequence to a request: the one with the longest common prefix, then the fewest tokens."""
         try:
             number = self._prepared(request)
         except Exception as error:
             self._leave(request, error)
             return
-        room = self.sequences.n_ctx - len(request.prompt) + 1
-        most = room if request.max_tokens is None else min(room, request.max_tokens)
+        free = self.sequences.n_ctx - len(request.prompt) + 1
+        most = free if request.max_tokens is None else min(free, request.max_tokens)
         self._slots[number] = _Slot(request, request.reused, list(request.prompt), most)
         self._counts.reused_tokens += request.reused
 
     def _prepared(self, request: Request) -> int:
-        """The sequence for a request, which then has only what they have in common."""
+        """Chooses the sequence for a request, and rewinds it to their common prefix."""
         free = [number for number in range(self.sequences.n_seq) if number not in self._slots]
         held = {number: self.sequences.tokens(number)[: self._reusable[number]] for number in free}
         number = max(free, key=lambda n: (in_common(held[n], request.prompt), -len(held[n])))
@@ -259,32 +262,32 @@ class Batcher:
         return number
 
     def _usable(self, length: int, common: int) -> int:
-        """How many of the ``common`` first tokens of a prompt need not be read again."""
+        """How many of the first ``common`` tokens of a prompt of ``length`` tokens can be reused."""
         end = self._end_of_block(min(common, length - 1), length)
         return min(common, max(end - self._least, end - 1 - (end - 1) % self.sequences.micro_batch))
 
     def _end_of_block(self, place: int, length: int) -> int:
-        """Where the micro-batch ends that the token at ``place`` belongs to."""
+        """The end of the micro-batch that contains the token at ``place``."""
         block = self.sequences.micro_batch
         return min((place // block + 1) * block, length)
 
     def _steps(self) -> Iterator[dict[int, list[int]]]:
-        """The tokens that sequences read next, step by step."""
-        writing = {number: slot.history[-1:] for number, slot in self._slots.items() if slot.writes}
-        if writing:
-            yield writing
+        """Yields the steps of a round: the next tokens, by sequence."""
+        generating = {number: slot.history[-1:] for number, slot in self._slots.items() if slot.generates}
+        if generating:
+            yield generating
         left = self._piece
         for number, slot in list(self._slots.items()):
-            if slot.writes or slot.request.cancelled:
+            if slot.generates or slot.request.cancelled:
                 continue
-            tokens = self._next_piece(slot)
+            tokens = self._next_chunk(slot)
             if left < min(self._piece, len(tokens)):
                 break
             left -= len(tokens)
             yield {number: tokens}
 
-    def _next_piece(self, slot: _Slot) -> list[int]:
-        """What is left of a micro-batch, in about equal parts of at most ``piece`` tokens, if these are not too few."""
+    def _next_chunk(self, slot: _Slot) -> list[int]:
+        """The next chunk of a prompt: the rest of a micro-batch is cut into equal chunks of about ``piece`` tokens."""
         prompt, start = slot.request.prompt, slot.read
         left = self._end_of_block(start, len(prompt)) - start
         parts = max(1, min(-(-left // self._piece), left // self._least))
@@ -294,26 +297,26 @@ class Batcher:
         try:
             logits = self.sequences.decode(batch)
         except BaseException as error:
-            # The sequences know what they have read; the texts end, and sequences that read nothing go on.
+            # The texts of this step end; sequences keep the tokens that they have computed, and other texts continue.
             for number in batch:
                 self._end(number, error)
             return
         for number, tokens in batch.items():
-            self._go_on(number, len(tokens), logits[number])
+            self._advance(number, len(tokens), logits[number])
 
-    def _go_on(self, number: int, count: int, logits: Floats) -> None:
-        """Goes on with a sequence that has read so many tokens."""
+    def _advance(self, number: int, count: int, logits: Floats) -> None:
+        """Updates a sequence that has computed ``count`` tokens, and chooses its next token after the prompt."""
         slot = self._slots[number]
-        if not slot.writes:
+        if not slot.generates:
             self._counts.prompt_tokens += count
             slot.read += count
             if slot.read % self.sequences.micro_batch == 0 or slot.read % self.sequences.micro_batch >= self._least:
                 self._reusable[number] = slot.read
-            if not slot.writes:
+            if not slot.generates:
                 return
         try:
             token = int(slot.request.choose(logits, slot.history))
-        except BaseException as error:  # a sampler's fault ends its own text alone
+        except BaseException as error:  # an error of a sampler ends only its own text
             self._end(number, error)
             return
         if token in slot.request.ends:
@@ -322,8 +325,8 @@ class Batcher:
         slot.request.deliver(token)
         self._counts.generated_tokens += 1
         slot.history.append(token)
-        slot.room -= 1
-        if slot.room == 0:
+        slot.remaining -= 1
+        if slot.remaining == 0:
             self._end(number, Finish.LENGTH)
 
     def _end(self, number: int, event: Finish | BaseException) -> None:

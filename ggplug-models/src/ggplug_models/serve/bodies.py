@@ -1,8 +1,8 @@
-"""What clients send: the bodies of the OpenAI API's requests, checked.
+"""Checks the request bodies of the OpenAI API.
 
-Numbers are checked for their kind alone; which values they may have is told where they are used, such as by
-:class:`~ggplug_models.sampling.Sampling`.  A check ends with the first item that is wrong, so that a body of a million
-wrong ones is refused as fast as one of a million right ones is read.
+Only the types of numbers are checked here; their ranges are checked where they are used, for instance by
+:class:`~ggplug_models.sampling.Sampling`.  A check stops at the first wrong item, so that a body with a million wrong
+items does not take longer than a body with a million right ones.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from ggplug_models.sampling.parameters import SETTINGS
 from ggplug_models.serve.problems import Problem
 
 MOST_TEXTS = 16
-"""Texts that one request may ask for."""
+"""Maximum number of texts of a request."""
 
 MOST_STOPS = 16
-"""Strings of which each ends a text."""
+"""Maximum number of stop strings."""
 
 MOST_KEYS = 256
-"""Of an object that this module checks."""
+"""Maximum number of keys of a JSON object."""
 
 MOST_BIASES = 4096
-"""Tokens with a bias."""
+"""Maximum number of tokens with a bias."""
 
 T = TypeVar("T")
 
@@ -44,26 +44,26 @@ Count = Annotated[int, Field(ge=1)]
 
 
 def _few(value: Any) -> Any:
-    """Dictionaries are checked to their ends, whatever is wrong with them, so they may not be large."""
+    """Limits the size of a dict, because pydantic checks all items of dicts, also after an error."""
     if isinstance(value, dict) and len(value) > MOST_BIASES:
-        raise ValueError(f"{len(value)} tokens have a bias; there may be {MOST_BIASES}")
+        raise ValueError(f"has {len(value)} tokens; at most {MOST_BIASES} are allowed")
     return value
 
 
 def _texts(value: Any) -> Any:
-    """Only the kind of the items is looked at: how many there may be is known where they are used."""
+    """Checks only the type of the items; their number is limited where they are used."""
     kinds = set(map(type, value)) if isinstance(value, list) else set()
     if not isinstance(value, (str, list)) or len(kinds) > 1 or not kinds <= {str, int, list}:
-        raise ValueError("Input should be a text, or a list of what this parameter takes")
+        raise ValueError("Input should be a string, a list of strings, token ids, or a list of lists of token ids")
     return value
 
 
 Texts: TypeAlias = Annotated[str | list[int] | list[str] | list[list[int]], PlainValidator(_texts)]
-"""A text, token ids, or a list of texts or of lists; what these lists hold is checked by :func:`ids_of`."""
+"""A text, token ids, a list of texts, or a list of lists of token ids, which :func:`ids_of` checks."""
 
 
 class Body(BaseModel):
-    """A JSON object.  A key with null is as one that is not there; other keys than the known ones are refused."""
+    """A JSON object.  A key with null counts as missing; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -71,12 +71,12 @@ class Body(BaseModel):
     @classmethod
     def _without_nulls(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > MOST_KEYS:
-            raise ValueError(f"an object has {len(value)} keys; there may be {MOST_KEYS}")
+            raise ValueError(f"an object has {len(value)} keys; at most {MOST_KEYS} are allowed")
         return {key: each for key, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
 class Schema(Body):
-    """``schema``: a JSON schema."""
+    """The OpenAI API's object around a JSON schema."""
 
     name: str | None = None
     description: str | None = None
@@ -85,7 +85,7 @@ class Schema(Body):
 
 
 class ResponseFormat(Body):
-    """What the text has to be."""
+    """The format that the answer must have."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: Schema | None = None
@@ -93,12 +93,12 @@ class ResponseFormat(Body):
     @model_validator(mode="after")
     def _has_a_schema(self) -> ResponseFormat:
         if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("json_schema belongs to the type json_schema, and the type needs it")
+            raise ValueError("the type json_schema requires json_schema, and no other type allows it")
         return self
 
 
 class StreamOptions(Body):
-    """``include_usage``: whether the stream ends with how many tokens there were."""
+    """``include_usage``: whether the last chunk of the stream has the numbers of tokens."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
@@ -108,14 +108,14 @@ _SETTINGS: dict[str, Any] = {
     name: (kind | None, None) for name, (kind, _) in SETTINGS.items() if not name.startswith("dynamic_")
 }
 _Settings = create_model("_Settings", __base__=Body, **_SETTINGS)
-"""Settings of :class:`~ggplug_models.sampling.Sampling`, most of which the OpenAI API does not have.
+"""The settings of :class:`~ggplug_models.sampling.Sampling`, of which the OpenAI API has only some.
 
-Checked for their kind alone; a temperature that goes up and down is none of what clients may ask for.
+Only their types are checked.  Clients cannot set the dynamic temperature.
 """
 
 
 class TextBody(_Settings, Body):  # type: ignore[valid-type, misc]
-    """What completions and chats have in common."""
+    """The parameters that completions and chats have in common."""
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=MOST_TEXTS)] = 1
@@ -126,7 +126,7 @@ class TextBody(_Settings, Body):  # type: ignore[valid-type, misc]
     logit_bias: Annotated[dict[str, float], BeforeValidator(_few)] | None = None
     seed: int | None = None
 
-    # What changes no text, or says what is so anyway.
+    # Accepted and ignored: these do not change the text.
     user: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
@@ -137,17 +137,17 @@ class TextBody(_Settings, Body):  # type: ignore[valid-type, misc]
     @model_validator(mode="after")
     def _options_of_a_stream(self) -> TextBody:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options are for stream: true")
+            raise ValueError("stream_options require stream: true")
         return self
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of :class:`~ggplug_models.sampling.Sampling` that the client gave."""
+        """The settings of :class:`~ggplug_models.sampling.Sampling` in the request."""
         return {name: value for name in _SETTINGS if (value := getattr(self, name)) is not None}
 
     @property
     def stops(self) -> list[str]:
-        """The strings of which each ends a text."""
+        """The stop strings."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
 
@@ -160,22 +160,22 @@ class CompletionBody(TextBody):
 
 
 class TextPart(Body):
-    """A part of a message; there are no others than texts."""
+    """A text part of a message; other kinds of parts are refused."""
 
     type: Literal["text"]
     text: str
 
 
 class ChatMessage(Body):
-    """A message of a chat; what else it has is for the template."""
+    """A message of a chat; further keys are passed to the template."""
 
     model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Many[TextPart] | None = None
 
-    def as_template_sees_it(self) -> dict[str, Any]:
-        """With its text as a string; a developer's message is a system's."""
+    def for_template(self) -> dict[str, Any]:
+        """The message with its content as one string; the role developer becomes system."""
         content = self.content if not isinstance(self.content, list) else "".join(part.text for part in self.content)
         role = "system" if self.role == "developer" else self.role
         return {**(self.model_extra or {}), "role": role, "content": content or ""}
@@ -193,14 +193,16 @@ class ChatBody(TextBody):
     @model_validator(mode="after")
     def _goes_together(self) -> ChatBody:
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs needs logprobs: true")
+            raise ValueError("top_logprobs requires logprobs: true")
         return self
 
     @field_validator("messages")
     @classmethod
     def _ends_with_one(cls, messages: list[ChatMessage]) -> list[ChatMessage]:
         if [message.role for message in messages[-2:]] == ["assistant"] * 2:
-            raise ValueError("the last two are the assistant's; join them, or end with a user's or a tool's message")
+            raise ValueError(
+                "the last two messages are the assistant's; join them, or add a user's or a tool's message"
+            )
         return messages
 
 
@@ -215,29 +217,29 @@ class EmbeddingBody(Body):
 
 
 def several(found: Texts) -> Sequence[str | list[int]]:
-    """One text, or the token ids of one, as a list of one."""
+    """The texts of ``found`` as a list; a single text, or the token ids of one, becomes a list of one."""
     if isinstance(found, str):
         return [found]
     return [found] if found and isinstance(found[0], int) else found  # type: ignore[return-value]
 
 
-def ids_of(found: list[int], most: int, n_vocab: int, what: str, room: str) -> list[int]:
-    """The token ids that a client gave for a text; those of one that is too long are not looked at.
+def ids_of(found: list[int], most: int, n_vocab: int, what: str, limit: str) -> list[int]:
+    """Checks the token ids of a request; if there are too many, without looking at them.
 
-    ``most``: how many there may be, and ``room``: this in words.  ``what``: names them.  Raises Problem, and
+    ``most``: maximum number.  ``limit``: the same in words.  ``what``: their name in errors.  Raises Problem, and
     ParameterError as :func:`.token_ids` does.
     """
-    check_length(len(found), most, what, room)
+    check_length(len(found), most, what, limit)
     if bool in set(map(type, found)):
-        raise Problem(400, f"{what} has true or false among its token ids", param=_param(what), code="invalid_value")
+        raise Problem(400, f"{what} has a boolean among its token ids", param=_param(what), code="invalid_value")
     return listed_ids(found, n_vocab, what)
 
 
-def check_length(count: int, most: int, what: str, room: str, *, at_least: bool = False) -> None:
-    """Raises Problem for more than ``most`` tokens.  ``at_least``: whether there may be more than ``count``."""
+def check_length(count: int, most: int, what: str, limit: str, *, at_least: bool = False) -> None:
+    """Raises Problem if ``count`` is more than ``most``.  ``at_least``: whether ``count`` is only a lower bound."""
     if count > most:
         many = f"at least {count}" if at_least else str(count)
-        raise Problem(400, f"{what} has {many} tokens; {room}", param=_param(what), code="context_length_exceeded")
+        raise Problem(400, f"{what} has {many} tokens; {limit}", param=_param(what), code="context_length_exceeded")
 
 
 def _param(what: str) -> str:

@@ -9,9 +9,8 @@ from pathlib import Path
 import click
 
 from ggplug.cli.output import Command, console, printable
-from ggplug.errors import ParameterError
-from ggplug.system.files import open_regular
 from ggplug_models.checks.requirements import required
+from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
     cache_option,
     device_option,
@@ -30,17 +29,23 @@ from ggplug_models.commands.options import (
     default="127.0.0.1",
     show_default=True,
     metavar="NAME",
-    help="Address to listen at; 0.0.0.0 for all, which other machines reach.",
+    help="Address to listen on; 0.0.0.0 accepts connections from other machines.",
 )
-@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option(
+    "--port",
+    default=8080,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 chooses a free one.",
+)
 @click.option(
     "--api-key",
     "keys",
     multiple=True,
     envvar="GGPLUG_API_KEY",
     metavar="KEY",
-    help="What clients have to know; may be repeated. Better in the environment variable GGPLUG_API_KEY: others see "
-    "a command's options. Default: no key is needed.",
+    help="API key that clients must send; may be repeated. The environment variable GGPLUG_API_KEY is safer, because "
+    "other users can see the options of a command. Default: no key is required.",
 )
 @click.option(
     "--slots",
@@ -48,7 +53,7 @@ from ggplug_models.commands.options import (
     show_default=True,
     type=click.IntRange(1, 256),
     metavar="N",
-    help="Texts that are written at once; others wait.",
+    help="Number of texts generated at the same time; further ones wait.",
 )
 @click.option(
     "--waiting",
@@ -56,36 +61,38 @@ from ggplug_models.commands.options import (
     show_default=True,
     type=click.IntRange(0),
     metavar="N",
-    help="Requests that may wait for a slot; more are refused with 429.",
+    help="Maximum number of requests that wait for a slot; further ones get the status 429.",
 )
 @click.option(
     "--context",
     type=click.IntRange(1),
     metavar="N",
-    help="Tokens of a prompt and its answer, in each slot. Default: up to 4096.",
+    help="Context length of each slot, in tokens, for the prompt and the answer together. Default: what the model "
+    "supports, at most 4096.",
 )
 @cache_option
-@click.option("--name", metavar="NAME", help="What clients call the model. Default: the file's name.")
+@click.option("--name", metavar="NAME", help="Name of the model in the API. Default: the file name without .gguf.")
 @click.option(
     "--chat-template",
     "template",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="A Jinja template for chats, in place of the model's own.",
+    help="Jinja chat template to use instead of the one in the model's file.",
 )
 @click.option(
     "--cors",
     "origins",
     multiple=True,
     metavar="ORIGIN",
-    help="A web site whose pages may use the server, such as https://example.org; may be repeated.",
+    help="Origin whose web pages may call the server (CORS), such as https://example.org; * allows all. May be "
+    "repeated.",
 )
 @click.option(
     "--allow-host",
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="A further name by which a server without keys may be asked; may be repeated.",
+    help="Host name to accept in requests, besides those of this machine, if no API key is set. May be repeated.",
 )
 @click.option(
     "--body-limit",
@@ -93,13 +100,13 @@ from ggplug_models.commands.options import (
     show_default=True,
     type=click.IntRange(1, 1024),
     metavar="MIB",
-    help="MiB that a request may have.",
+    help="Maximum size of a request body, in MiB.",
 )
 @device_option
 @split_option
 @pack_option
 @growth_option
-@click.option("-v", "--verbose", is_flag=True, help="Tell what runs where, and each request.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the model's devices, and log each request.")
 def serve(
     model: Path,
     host: str,
@@ -120,30 +127,30 @@ def serve(
     pack_growth: int | None,
     verbose: bool,
 ) -> None:
-    """Serve MODEL.gguf over HTTP: texts, chats and vectors as the OpenAI API has them, with a page to chat.
+    """Serve MODEL.gguf over HTTP, with an OpenAI-compatible API (completions, chat, embeddings) and a chat page.
 
-    It listens on this machine alone unless --host says otherwise. Ctrl-C lets the answers end that are under way; a
-    second one cuts them off. Slow clients hold no place: the head of a request may take 10 seconds, its body 60 and
-    pauses of 10, an answer may lie unread for 60; beside the requests that may wait there may be 256 connections.
+    By default, the server accepts connections from this machine only; see --host. Ctrl-C stops it after the running
+    answers have ended; a second Ctrl-C stops it at once. Slow clients are disconnected: after 10 seconds for the
+    headers of a request, 60 seconds for its body or 10 seconds without data, and 60 seconds without reading an answer.
     """
     for library in ("fastapi", "uvicorn", "prometheus_client"):
         with required(library, "ggplug serve", extra="serve"):
             importlib.import_module(library)
     from ggplug_models.loading import load
+    from ggplug_models.serve.access import is_loopback
     from ggplug_models.serve.app import Rules
-    from ggplug_models.serve.guard import is_loopback
     from ggplug_models.serve.server import Server, listen, run
     from ggplug_models.serve.service import serving
 
     if any(not key.strip() for key in keys):
-        raise click.UsageError("An API key is empty.")
+        raise click.UsageError("--api-key is empty.")
     for origin in origins:
         if not re.fullmatch(r"\*|https?://[^\s/?#@]+", origin):
-            raise click.UsageError(f"--cors {origin!r} is no web site such as https://example.org; * stands for all.")
-    # Answers are UTF-8, which names of files need not be.
+            raise click.UsageError(f"--cors must be an origin such as https://example.org, or *, got {origin!r}.")
+    # Responses are UTF-8; file names need not be.
     called = printable(name or model.stem.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     names, placement = placed(devices, split)
-    source = None if template is None else _text(template)
+    source = None if template is None else content_of(template)
     err = console(stderr=True)
     here = is_loopback(host)
     rules = Rules(keys, hosts if here else None, origins, body_limit << 20)
@@ -164,27 +171,18 @@ def serve(
         ) as service:
             if service.writer is not None and not service.writer.has_template:
                 err.print(
-                    "The file has no chat template: chats are written as 'user: ...' lines. --chat-template "
-                    "names another.",
+                    "The model's file has no chat template: messages are formatted as 'user: ...' lines. Use "
+                    "--chat-template to give one.",
                     style="yellow",
                     soft_wrap=True,
                 )
             if not here and not keys:
                 err.print(
-                    "Whoever reaches this machine may use the server: no --api-key is set.",
+                    "No --api-key is set: everybody who can reach this machine can use the server.",
                     style="yellow",
                     soft_wrap=True,
                 )
-            shown = f"[{host}]" if ":" in host else host
-            place = f"http://{shown}:{listening.getsockname()[1]}"
-            err.print(printable(f"{service.name}: chat at {place}/, API at {place}/v1, Ctrl-C ends it"), soft_wrap=True)
+            address = f"[{host}]" if ":" in host else host
+            url = f"http://{address}:{listening.getsockname()[1]}"
+            err.print(printable(f"{service.name}: chat at {url}/, API at {url}/v1, Ctrl-C stops it"), soft_wrap=True)
             run(Server(service, rules, log_requests=verbose), listening)
-
-
-def _text(path: Path) -> str:
-    """A file's text.  Raises ParameterError for what is not UTF-8, and OSError."""
-    with open_regular(path) as opened:
-        try:
-            return opened.read().decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise ParameterError(f"{path} is not UTF-8 at byte {error.start}", got=error.start) from None

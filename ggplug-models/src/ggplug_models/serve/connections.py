@@ -1,4 +1,4 @@
-"""Connections of clients: how long a request's head may take, how long an answer may lie unread, how many may be."""
+"""Connections of clients, with timeouts for request headers and for reading responses, and a limit of their number."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import asyncio
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0
-"""How long a client may take for the head of a request, from its first byte on, or from when it connected."""
+"""Timeout for the headers of a request, from its first byte, or from the start of the connection."""
 
 UNREAD_SECONDS = 60.0
-"""How long a client may leave an answer unread that does not fit into the buffers on its way."""
+"""Timeout for reading a response that does not fit into the network buffers."""
 
 SPARE = 256
-"""Connections beside those whose requests are computed or wait: such as those that are kept for a next request."""
+"""Number of connections in addition to those with a request, such as idle keep-alive connections."""
 
 BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 2\r\n"
@@ -22,18 +22,18 @@ BUSY = (
 
 
 class Connection(H11Protocol):
-    """A connection that is closed where its client takes too long.
+    """A connection that is closed if its client is too slow.
 
-    uvicorn's own limits concern connections that are kept between two requests (``timeout_keep_alive``), and the number
-    of requests (``limit_concurrency``); here the latter is a number of connections, of which the last one is answered
-    with 503.  How long bodies may take is told by :mod:`.incoming`.
+    uvicorn has timeouts only for idle connections (``timeout_keep_alive``), and limits the number of requests
+    (``limit_concurrency``).  Here that limit is a number of connections: one more gets the status 503.  The timeouts of
+    request bodies are in :mod:`.incoming`.
     """
 
     head_timer: asyncio.TimerHandle | None = None
     unread_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Takes a client, if there are not too many."""
+        """Accepts a client, unless there are too many connections."""
         super().connection_made(transport)
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
             transport.write(BUSY)
@@ -42,7 +42,7 @@ class Connection(H11Protocol):
             self._time_head()
 
     def data_received(self, data: bytes) -> None:
-        """Takes a part of a request."""
+        """Receives a part of a request, and starts or stops the timeout of the headers."""
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
             self._time_head()
@@ -50,24 +50,24 @@ class Connection(H11Protocol):
             self._stop_timers()
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than it is answered."""
+        """Starts the timeout for reading: the client reads more slowly than the server writes."""
         super().pause_writing()
         self.unread_timer = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client has read."""
+        """Stops the timeout for reading: the client has read."""
         super().resume_writing()
         if self.unread_timer is not None:
             self.unread_timer.cancel()
             self.unread_timer = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has left."""
+        """Stops the timeouts: the connection has ended."""
         self._stop_timers()
         super().connection_lost(exc)
 
     def _time_head(self) -> None:
-        """Begins to wait for the head of a request; what comes of it makes the time no longer."""
+        """Starts the timeout for the headers of a request; received bytes do not extend it."""
         if self.head_timer is None and not self.transport.is_closing():
             self.head_timer = self.loop.call_later(HEAD_SECONDS, self.timeout_keep_alive_handler)
 

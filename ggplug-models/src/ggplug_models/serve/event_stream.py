@@ -1,4 +1,4 @@
-"""Answers in pieces: server-sent events, and clients that leave before the end."""
+"""Server-sent events, and the detection of clients that disconnect before the end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ DONE = b"data: [DONE]\n\n"
 
 
 def event(data: Mapping[str, Any]) -> bytes:
-    """An event with a JSON object.  Raises ValueError for NaN and infinity, which JSON does not have."""
+    """An event with a JSON object.  Raises ValueError for NaN and infinity, which JSON cannot represent."""
     return b"data: " + json.dumps(data, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n\n"
 
 
 @asynccontextmanager
 async def watched(receive: Receive, leave: Callable[[], None]) -> AsyncIterator[None]:
-    """Inside of the block ``leave`` is called when the client leaves; the body of its request was read."""
+    """A block in which ``leave`` is called if the client disconnects.  The request body must have been read."""
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -39,10 +39,10 @@ async def watched(receive: Receive, leave: Callable[[], None]) -> AsyncIterator[
 
 
 class EventStream(Response):
-    """Sends events as they come.
+    """A response of server-sent events, sent as they come.
 
-    ``leave``: is called when the client leaves; ``events`` may then end by any exception.  ``close``: is awaited in any
-    case, when nothing more is sent.
+    ``leave``: called if the client disconnects; ``events`` may then raise any exception.  ``close``: awaited at the end
+    in any case.
     """
 
     media_type = "text/event-stream"

@@ -1,4 +1,4 @@
-"""Bodies of requests on their way in: how long they may be, how long they may take, and what they hold together."""
+"""Reads request bodies, with limits of their size, their duration, and their memory in total."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ import time
 from starlette.requests import Request
 from starlette.types import Message
 
-from ggplug_models.serve.answers import Gone
+from ggplug_models.serve.answers import ClientDisconnected
 from ggplug_models.serve.problems import Problem
 
 BODY_SECONDS = 60.0
-"""How long a body may take to arrive."""
+"""Timeout for a whole body."""
 
 PAUSE_SECONDS = 10.0
-"""How long a body may pause while it arrives."""
+"""Timeout between two parts of a body."""
 
 SMALL = 64 << 10
-"""Bytes that a body may have without regard to the others."""
+"""Bytes of a body that do not count for the limit of all bodies."""
 
 LARGE_BODIES = 8
-"""Bodies of the largest length whose bytes may be held at once while they arrive."""
+"""Number of bodies of maximum size whose bytes may be held at the same time."""
 
 
 class Incoming:
-    """Reads bodies of at most ``limit`` bytes.
+    """Reads request bodies of at most ``limit`` bytes.
 
-    Bodies that arrive slowly take no place of requests.  They hold memory, though: what they have beyond :data:`SMALL`
-    bytes is at most :data:`LARGE_BODIES` times the limit, of all together.  ``reading``: bodies that have not arrived
-    as a whole.  ``held``: their bytes beyond that.
+    Incomplete bodies do not count as requests, but they need memory.  What they have beyond :data:`SMALL` bytes each is
+    limited to :data:`LARGE_BODIES` times ``limit``, in total.  ``reading``: number of incomplete bodies.  ``held``:
+    their bytes that count for the limit.
     """
 
     def __init__(self, limit: int) -> None:
@@ -38,10 +38,10 @@ class Incoming:
         self.reading = 0
 
     async def read(self, request: Request) -> bytes:
-        """The body of a request.  Raises Problem for one that is too long, too slow or of another type, and Gone."""
+        """Reads a body.  Raises Problem for one that is too long, too slow, or not JSON; ClientDisconnected."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # which a page from elsewhere cannot send without being asked about first
-            raise Problem(415, f"the body has to be application/json, got {kind or 'no Content-Type'!r}")
+        if kind != "application/json":  # a page of another site can send it only after a CORS preflight
+            raise Problem(415, f"the Content-Type must be application/json, got {kind or 'none'!r}")
         length = request.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > 18 or int(length) > self._limit):
             raise self._too_long()
@@ -54,7 +54,7 @@ class Incoming:
             while more:
                 message = await _within(request, end)
                 if message["type"] == "http.disconnect":
-                    raise Gone
+                    raise ClientDisconnected
                 parts += message.get("body", b"")
                 if len(parts) > self._limit:
                     raise self._too_long()
@@ -62,7 +62,11 @@ class Incoming:
                 held += grown
                 self.held += grown
                 if grown and self.held > LARGE_BODIES * self._limit:
-                    raise Problem(429, "too many long requests arrive; try again later", code="rate_limit_exceeded")
+                    raise Problem(
+                        429,
+                        "the server is receiving too many large requests; try again later",
+                        code="rate_limit_exceeded",
+                    )
                 more = message.get("more_body", False)
             return bytes(parts)
         finally:
@@ -70,16 +74,17 @@ class Incoming:
             self.held -= held
 
     def _too_long(self) -> Problem:
-        return Problem(413, f"the body may have {self._limit} bytes", code="body_too_long")
+        return Problem(413, f"the request body exceeds the limit of {self._limit} bytes", code="body_too_long")
 
 
 async def _within(request: Request, end: float) -> Message:
-    """The next part of a body.  Raises Problem for one that does not come in time."""
+    """The next part of a body.  Raises Problem if it does not arrive in time."""
     seconds = min(PAUSE_SECONDS, max(end - time.monotonic(), 0))
     try:
         async with asyncio.timeout(seconds):
             return await request.receive()
     except TimeoutError:
         raise Problem(
-            408, f"the body did not arrive: it may pause for {PAUSE_SECONDS:g} seconds and take {BODY_SECONDS:g} in all"
+            408,
+            f"timeout of the request body: {PAUSE_SECONDS:g} seconds without data, or {BODY_SECONDS:g} in total",
         ) from None

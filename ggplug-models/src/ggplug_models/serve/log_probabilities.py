@@ -1,4 +1,4 @@
-"""How probable the model found the tokens that were chosen, and which others it would have chosen."""
+"""The log probabilities of chosen tokens, and of the most probable tokens at the same positions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ggplug_models.generation.written import Spelled
+from ggplug_models.generation.detokenizer import TokenText
 from ggplug_models.sampling import Chooses
 from ggplug_models.sampling.sampler import Logits
 
 LEAST = -9999.0
-"""What stands for the logarithm of 0, which JSON does not have, as in the OpenAI API."""
+"""Stands for the logarithm of 0, which JSON cannot represent, as in the OpenAI API."""
 
 
 class LogProbability(NamedTuple):
-    """Of a token, and of the most probable ones in its place."""
+    """The log probability of a token; ``others``: the most probable tokens at its position, with theirs."""
 
     token: int
     value: float
@@ -25,17 +25,17 @@ class LogProbability(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """A token of an answer: how probable it was, and what part of the text it is."""
+    """A token of an answer with its log probability and its part of the text."""
 
     score: LogProbability
-    spelled: Spelled
+    token_text: TokenText
 
 
 class LogProbabilities:
-    """Chooses as another does, and keeps for each token what the model's logits said, before all settings.
+    """Calls ``choose``, and records the log probability of each chosen token, from the model's logits before sampling.
 
-    ``most``: how many of the most probable tokens are told.  ``found``: what was kept, in the order of the tokens; it
-    may be emptied from the left by another thread.
+    ``most``: number of the most probable tokens that are recorded for each position.  ``found``: the records, in the
+    order of the tokens; another thread may remove them from the left.
     """
 
     def __init__(self, choose: Chooses, most: int) -> None:

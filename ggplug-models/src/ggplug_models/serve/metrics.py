@@ -1,4 +1,4 @@
-"""What Prometheus is told."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
 
 class Metrics:
-    """Counters of one server.  ``status``: of its batcher, asked when Prometheus asks; None: it writes no texts."""
+    """The metrics of a server.  ``status``: returns the status of its batcher; None: the model generates no text."""
 
     def __init__(self, status: Callable[[], Status] | None, slots: int) -> None:
         self._registry = CollectorRegistry()
         self.requests = Counter(
             "ggplug_http_requests",
-            "Requests answered, by path and status.",
+            "HTTP requests, by path and status.",
             ["path", "status"],
             registry=self._registry,
         )
         self.first = Histogram(
             "ggplug_time_to_first_token_seconds",
-            "From a request's arrival to its first token.",
+            "Time from the arrival of a request to its first token.",
             registry=self._registry,
             buckets=SECONDS,
         )
         self.whole = Histogram(
             "ggplug_request_seconds",
-            "From a request's arrival to the end of its answer.",
+            "Time from the arrival of a request to the end of its response.",
             ["path"],
             registry=self._registry,
             buckets=SECONDS,
@@ -42,7 +42,7 @@ class Metrics:
             self._registry.register(_OfBatcher(status, slots))
 
     def text(self) -> bytes:
-        """In Prometheus's format."""
+        """The metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
 
@@ -53,13 +53,13 @@ class _OfBatcher(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._status()
-        yield GaugeMetricFamily("ggplug_slots", "Texts that can be written at once.", self._slots)
-        yield GaugeMetricFamily("ggplug_texts_active", "Texts that are being written.", now.active)
+        yield GaugeMetricFamily("ggplug_slots", "Maximum number of texts generated at the same time.", self._slots)
+        yield GaugeMetricFamily("ggplug_texts_active", "Texts that are being generated.", now.active)
         yield GaugeMetricFamily("ggplug_texts_waiting", "Texts that wait for a slot.", now.waiting)
-        yield CounterMetricFamily("ggplug_texts_finished", "Texts that ended, or were cancelled.", now.finished)
+        yield CounterMetricFamily("ggplug_texts_finished", "Texts that ended or were cancelled.", now.finished)
         yield CounterMetricFamily("ggplug_texts_failed", "Texts whose computation failed.", now.failed)
-        yield CounterMetricFamily("ggplug_prompt_tokens", "Tokens of prompts that were computed.", now.prompt_tokens)
+        yield CounterMetricFamily("ggplug_prompt_tokens", "Prompt tokens that were computed.", now.prompt_tokens)
         yield CounterMetricFamily(
-            "ggplug_prompt_tokens_reused", "Tokens of prompts that a slot had already.", now.reused_tokens
+            "ggplug_prompt_tokens_reused", "Prompt tokens that were taken from the KV cache.", now.reused_tokens
         )
-        yield CounterMetricFamily("ggplug_generated_tokens", "Tokens that were written.", now.generated_tokens)
+        yield CounterMetricFamily("ggplug_generated_tokens", "Tokens that were generated.", now.generated_tokens)

@@ -1,4 +1,4 @@
-"""The chat page: one file, with its own style and script, which reaches nothing but this server."""
+"""The chat page: one file with its style and script, which connects only to this server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 
 class Page:
-    """The page, with a policy that lets browsers run nothing but what stands in it."""
+    """The page, with a Content-Security-Policy that allows only its own style and script."""
 
     def __init__(self) -> None:
         self._content = resources.files("ggplug_models.serve").joinpath("page.html").read_bytes()
@@ -25,11 +25,11 @@ class Page:
         }
 
     async def response(self) -> Response:
-        """The answer to a request for it."""
+        """The response with the page."""
         return Response(self._content, media_type="text/html", headers=self._headers)
 
 
 def _digests(tag: bytes, content: bytes) -> str:
-    """The digests of what stands between these tags, as a policy names them."""
+    """The digests of the elements with this tag, as Content-Security-Policy writes them."""
     found = re.findall(rb"<%s>(.*?)</%s>" % (tag, tag), content, re.DOTALL)
     return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(each).digest()).decode()}'" for each in found)

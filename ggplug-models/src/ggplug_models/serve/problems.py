@@ -1,4 +1,4 @@
-"""What a request is refused with, in the form of the OpenAI API."""
+"""Errors of requests, in the format of the OpenAI API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ggplug_models.sampling import LogitsError
 from ggplug_models.serve.batcher import QueueFullError
 
 RETRY_AFTER = 2
-"""Seconds after which a client that was refused for too much load may come again."""
+"""Seconds after which a client may repeat a request that was refused because of too much load."""
 
 _KINDS = {
     401: "authentication_error",
@@ -24,9 +24,10 @@ _KINDS = {
 
 
 class Problem(Exception):
-    """A request cannot be met: ``status`` of HTTP, and what the client is told.
+    """An error that is sent to the client.
 
-    ``param``: which part of the request it is about.  ``code``: a name for programs.
+    ``status``: of HTTP.  ``param``: the part of the request that is wrong.  ``code``: identifies the error for
+    programs.
     """
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -38,28 +39,28 @@ class Problem(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """As the OpenAI API tells errors."""
+        """The body of the response."""
         kind = _KINDS.get(self.status, "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     @property
     def headers(self) -> dict[str, str]:
-        """What belongs to the status."""
+        """The headers of the response that belong to the status."""
         if self.status == 401:
             return {"WWW-Authenticate": "Bearer"}
         return {"Retry-After": str(RETRY_AFTER)} if self.status in (429, 503) else {}
 
 
 def shutting_down() -> Problem:
-    """The server takes no more requests, or does not go on with this one."""
+    """The problem of a request that a server refuses or cancels because it shuts down."""
     return Problem(503, "the server is shutting down", code="shutting_down")
 
 
 def problem_of(error: BaseException) -> Problem:
-    """What a client is told of an error.
+    """The problem to send to the client for an error.
 
-    Errors that the request is not to blame for have the status 500; what they say may name files of the server, and is
-    for its log alone.
+    Errors that the request did not cause have the status 500, and no details, which may contain file names of the
+    server; the log has them.
     """
     if isinstance(error, Problem):
         return error
@@ -76,35 +77,37 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, (ParameterError, ModelError)):
         return Problem(400, str(error))
     if isinstance(error, (GGPlugError, MemoryError)):
-        return Problem(500, "the computation failed; the server's log says why", code="computation_failed")
-    return Problem(500, "the server failed; its log says why", code="internal_error")
+        return Problem(500, "the computation failed; see the server's log for the reason", code="computation_failed")
+    return Problem(500, "internal server error; see the server's log for the reason", code="internal_error")
 
 
 def _invalid(error: ValidationError) -> Problem:
-    """The first thing that is wrong with a body."""
+    """The problem for the first error in a body."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     first = found[0]
     if first["type"] == "json_invalid":
-        return Problem(400, f"the body is no JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json")
-    if _TEXT in first["loc"]:  # neither a text nor a list; what is wrong in a list is told if it has one kind of items
+        return Problem(
+            400, f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json"
+        )
+    if _TEXT in first["loc"]:  # report an error inside of a list if it is clear which kind of list is meant
         place = first["loc"][: first["loc"].index(_TEXT)]
         in_lists = [each for each in found[1:] if each["loc"][: len(place)] == place]
         kinds = {each["loc"][len(place)] for each in in_lists}
         if len(kinds) != 1 or in_lists[0]["type"] == "list_type":
-            return _wrong(place, "Input should be a text, or a list of what this parameter takes")
+            return _wrong(place, "Input should be a string, or a list of one of the allowed types")
         first = in_lists[0]
     return _wrong(first["loc"], first["msg"].removeprefix("Value error, "), first["type"])
 
 
 _TEXT = "str"
-"""What pydantic calls the first of the kinds that a value may have."""
+"""The first of the types that a value may have, as pydantic names it in the location of an error."""
 
 
 def _wrong(place: tuple[int | str, ...], message: str, kind: str = "") -> Problem:
     names = [str(part) for part in place if not str(part).startswith(("list[", "function-"))]
     param = ".".join(names) or None
     if kind == "extra_forbidden":
-        return Problem(400, f"{param} is not known to this server", param=param, code="unknown_parameter")
+        return Problem(400, f"{param} is not supported by this server", param=param, code="unknown_parameter")
     if kind == "missing":
         return Problem(400, f"{param} is missing", param=param, code="missing_required_parameter")
     return Problem(400, f"{param}: {message}" if param else message, param=param, code="invalid_value")

@@ -1,4 +1,4 @@
-"""What clients get: the OpenAI API's objects of completions and chats, whole or in chunks."""
+"""The responses of the OpenAI API for completions and chats, whole or in chunks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from ggplug_models.serve.answers import Answers, Piece
+from ggplug_models.serve.answers import Answers, Delta
 from ggplug_models.serve.log_probabilities import Scored
 from ggplug_models.tokenizers import Tokenizer
 
 
 class Reply:
-    """The objects of one answer of the model ``model``."""
+    """Makes the JSON objects of the answers to one request.  ``model``: the name of the model."""
 
     PREFIX: ClassVar[str]
     WHOLE: ClassVar[str]
@@ -26,54 +26,54 @@ class Reply:
         self.created = int(time.time())
         self._tokenizer = tokenizer
 
-    def whole(self, pieces: Sequence[Piece], answers: Answers) -> dict[str, Any]:
-        """The answer that consists of these pieces."""
+    def whole(self, deltas: Sequence[Delta], answers: Answers) -> dict[str, Any]:
+        """The whole response, from all its pieces."""
         choices = []
         for index in range(len(answers.texts)):
-            own = [piece for piece in pieces if piece.index == index]
-            scores = [score for piece in own for score in piece.scores]
-            choice = self.text("".join(piece.text for piece in own))
+            own = [delta for delta in deltas if delta.index == index]
+            scores = [score for delta in own for score in delta.scores]
+            choice = self.text("".join(delta.text for delta in own))
             log_probabilities = None if answers.texts[index].scores is None else self.scores(scores, index)
             choices.append({"index": index, **choice, "logprobs": log_probabilities, "finish_reason": own[-1].finish})
         return self._object(self.WHOLE, choices) | {"usage": usage(answers)}
 
     def begin(self, index: int) -> dict[str, Any] | None:
-        """The chunk that a text begins with."""
+        """The first chunk of a text; None if there is no such chunk."""
         raise NotImplementedError
 
-    def chunk(self, piece: Piece, *, scored: bool) -> dict[str, Any]:
-        """The chunk of a piece."""
-        choice = {"index": piece.index, **self.delta(piece.text)}
-        scores = self.scores(piece.scores, piece.index) if scored else None
-        return self._object(self.CHUNK, [{**choice, "logprobs": scores, "finish_reason": piece.finish}])
+    def chunk(self, delta: Delta, *, scored: bool) -> dict[str, Any]:
+        """The chunk for a piece of a text.  ``scored``: whether it has log probabilities."""
+        choice = {"index": delta.index, **self.delta(delta.text)}
+        scores = self.scores(delta.scores, delta.index) if scored else None
+        return self._object(self.CHUNK, [{**choice, "logprobs": scores, "finish_reason": delta.finish}])
 
     def last(self, answers: Answers) -> dict[str, Any]:
-        """The chunk that tells how many tokens there were."""
+        """The last chunk, with the numbers of tokens."""
         return self._object(self.CHUNK, []) | {"usage": usage(answers)}
 
     def text(self, text: str) -> dict[str, Any]:
-        """A whole text, in its choice."""
+        """The part of a choice with a whole text."""
         raise NotImplementedError
 
     def delta(self, text: str) -> dict[str, Any]:
-        """A part of it."""
+        """The part of a choice with a piece of a text."""
         raise NotImplementedError
 
     def scores(self, scores: Sequence[Scored], index: int) -> dict[str, Any]:
-        """How probable the tokens that come next in the text with the number ``index`` were."""
+        """The log probabilities of the next tokens of the text with the number ``index``."""
         raise NotImplementedError
 
     def others(self, scored: Scored) -> list[tuple[bytes, float]]:
-        """The bytes of the most probable tokens in a token's place, of control tokens their names, and how probable."""
+        """The most probable tokens at a position, as bytes (control tokens: their names), and log probabilities."""
         pieces = [(self._tokenizer.piece(token), value) for token, value in scored.score.others]
-        return [(piece.removeprefix(b" "), value) for piece, value in pieces] if scored.spelled.bare else pieces
+        return [(piece.removeprefix(b" "), value) for piece, value in pieces] if scored.token_text.bare else pieces
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
 
 
 class CompletionReply(Reply):
-    """Of ``/v1/completions``."""
+    """The responses of ``/v1/completions``."""
 
     PREFIX, WHOLE, CHUNK = "cmpl", "text_completion", "text_completion"
 
@@ -91,7 +91,7 @@ class CompletionReply(Reply):
         return {"text": text}
 
     def scores(self, scores: Sequence[Scored], index: int) -> dict[str, Any]:
-        tokens = [scored.spelled.text for scored in scores]
+        tokens = [scored.token_text.text for scored in scores]
         offsets = []
         for token in tokens:
             offsets.append(self._offsets[index])
@@ -99,7 +99,7 @@ class CompletionReply(Reply):
         best: list[dict[str, float]] = [{} for _ in scores]
         for found, scored in zip(best, scores, strict=True):
             for data, value in self.others(scored):
-                found.setdefault(_text(data), value)  # of those with one text the most probable
+                found.setdefault(_text(data), value)  # of tokens with the same text, the most probable one
         return {
             "tokens": tokens,
             "token_logprobs": [scored.score.value for scored in scores],
@@ -109,7 +109,7 @@ class CompletionReply(Reply):
 
 
 class ChatReply(Reply):
-    """Of ``/v1/chat/completions``."""
+    """The responses of ``/v1/chat/completions``."""
 
     PREFIX, WHOLE, CHUNK = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
@@ -128,7 +128,7 @@ class ChatReply(Reply):
         content = []
         for scored in scores:
             others = [_score(_text(data), value, data) for data, value in self.others(scored)]
-            own = _score(scored.spelled.text, scored.score.value, scored.spelled.data)
+            own = _score(scored.token_text.text, scored.score.value, scored.token_text.data)
             content.append(own | {"top_logprobs": others})
         return {"content": content, "refusal": None}
 
@@ -142,10 +142,10 @@ def _text(data: bytes) -> str:
 
 
 def usage(answers: Answers) -> dict[str, Any]:
-    """How many tokens there were."""
+    """The numbers of tokens of a request."""
     return {
         "prompt_tokens": answers.prompt_tokens,
-        "completion_tokens": answers.written,
-        "total_tokens": answers.prompt_tokens + answers.written,
+        "completion_tokens": answers.generated_tokens,
+        "total_tokens": answers.prompt_tokens + answers.generated_tokens,
         "prompt_tokens_details": {"cached_tokens": min(answers.reused_tokens, answers.prompt_tokens)},
     }

@@ -1,4 +1,4 @@
-"""A text that somebody wants to have continued, and what becomes of it."""
+"""Requests: a prompt, how to generate the text that follows it, and the events of its generation."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from ggplug_models.generation.finish import Finish
 from ggplug_models.sampling import Chooses
 
 Event = int | Finish | BaseException
-"""A token, the end, or what failed."""
+"""A generated token, the end of the text, or an error."""
 
 
 class Request:
-    """The tokens that are to follow ``prompt``.
+    """A text to generate after ``prompt``.
 
-    ``choose``: chooses each of them, such as a :class:`~ggplug_models.sampling.Sampler` of its own.  ``max_tokens``:
-    how many at most; None for as many as the context takes.  ``ends``: tokens that end the text, and are not part of
-    it.
+    ``choose``: chooses each token; a :class:`~ggplug_models.sampling.Sampler` must not be used by other requests.
+    ``max_tokens``: maximum number of tokens; None: until the context is full.  ``ends``: end tokens, which are not part
+    of the text.  ``finish``: why the text ended; None before the end.
 
-    One thread reads :meth:`tokens`; any thread may :meth:`cancel`.  ``finish``: why the text ended; None before.
-    ``listener``: is called with each event in place of :meth:`tokens`, by the batcher's thread, and must not raise.
+    One thread iterates over :meth:`tokens`; any thread may call :meth:`cancel`.  If there is a ``listener``, the
+    batcher's thread calls it with each event, and :meth:`tokens` yields nothing; it must not raise.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class Request:
         self.finish: Finish | None = None
         self.cancelled = False
         self.reused = 0
-        """Tokens of the prompt that were not computed, because a sequence began with them."""
+        """Number of tokens of the prompt that were taken from the KV cache, and not computed again."""
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._deliver = listener or self._events.put
 
     def tokens(self) -> Iterator[int]:
-        """The tokens as they come.  Raises what failed while they were computed or chosen.
+        """Yields the tokens as they come.  Raises the error of their computation, or of ``choose``.
 
-        A reader that leaves early cancels the request.
+        A reader that stops early cancels the request.
         """
         try:
             while self.finish is None:
@@ -62,9 +62,9 @@ class Request:
             self.cancel()
 
     def cancel(self) -> None:
-        """Frees the request's place before the next token is computed."""
+        """Ends the request before its next token is computed."""
         self.cancelled = True
 
     def deliver(self, event: Event) -> None:
-        """Gives the reader a token, the end, or what failed; for the batcher."""
+        """Passes an event to the reader or listener; for the batcher."""
         self._deliver(event)

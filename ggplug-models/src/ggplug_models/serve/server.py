@@ -1,4 +1,4 @@
-"""The process of the server: a socket, an event loop, and an end in good order."""
+"""The server process: a socket, an event loop, and an orderly shutdown."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ggplug_models.serve.connections import Connection
 from ggplug_models.serve.service import Service
 
 PATIENCE = 10.0
-"""Seconds that answers may go on for when the server is to end."""
+"""Seconds that running answers may take when the server shuts down."""
 
 
 class ListenError(GGPlugError, OSError):
-    """There is no listening at an address; ``got``: host and port."""
+    """The server cannot listen on an address; ``got``: host and port."""
 
 
 class Server(uvicorn.Server):
-    """Serves until it is told to end, by a signal or by :meth:`stop`.
+    """Serves until a signal or :meth:`stop`.
 
-    Then it takes no more requests, which get 503, and ends when the answers that are under way have ended: after
-    ``patience`` seconds, or at a second signal, they are cut off, and their clients are told.
+    Then new requests get the status 503, and the server ends when the running answers have ended.  After ``patience``
+    seconds, or at a second signal, it cancels them, and their clients get an error.
     """
 
     def __init__(
@@ -48,35 +48,35 @@ class Server(uvicorn.Server):
         self._patience = patience
 
     def stop(self) -> None:
-        """Ends the server; any thread may ask for it."""
+        """Shuts the server down; any thread may call this."""
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal ends the server, the second one at once.  It is no failure of the process."""
+        """Shuts the server down at the first signal, and at once at the second; the exit code is 0."""
         if self.should_exit:
             self.force_exit = True
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends it in good order: first the answers, then the connections."""
+        """Ends first the answers, then the connections."""
         await self.service.drain(self._patience, lambda: self.force_exit)
         await super().shutdown(sockets)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections; port 0: any that is free.  Raises ListenError."""
+    """Creates a listening socket; port 0 chooses a free port.  Raises ListenError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=512)
-    except (OSError, UnicodeError) as error:  # the latter of names that cannot be one of a host
+    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
         reason = str(getattr(error, "strerror", None) or error).partition(" (while attempting")[0]
         raise ListenError(
-            f"cannot listen at {host}, port {port}: {reason}",
+            f"cannot listen on {host}, port {port}: {reason}",
             got=(host, port),
-            remedy="--host names an address of this machine, --port a port that is free; 0: any",
+            remedy="use an address of this machine for --host, and a free port for --port (0 chooses one)",
         ) from None
 
 
 def run(server: Server, listening: socket.socket) -> None:
-    """Serves in this thread, until the end."""
+    """Runs the server in this thread until it ends."""
     asyncio.run(server.serve(sockets=[listening]))

@@ -1,4 +1,4 @@
-"""One model for many clients: what it offers, how many it takes, and how it ends."""
+"""The service of one model: its capacity, its worker threads, and its shutdown."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from ggplug_models.serve.writer import Writer
 Result = TypeVar("Result")
 
 TICK = 0.02
-"""Seconds between two looks at whether the last answer has ended."""
+"""Seconds between two checks whether the last answer has ended."""
 
 
 class Service:
-    """``name``: what clients call the model.  ``writer``: None for an encoder, which writes no texts.
+    """A model that answers requests of many clients, with threads for what takes long.
 
-    ``waiting``: requests that may wait, of texts and of vectors each.  What takes time runs in its threads.
+    ``name``: the name of the model in the API.  ``writer``: generates texts; None for an encoder.  ``waiting``: maximum
+    number of requests that wait, of texts and of embeddings each.
     """
 
     def __init__(self, model: Decoder | Encoder, name: str, writer: Writer | None = None, *, waiting: int = 64) -> None:
@@ -45,12 +46,11 @@ class Service:
 
     @property
     def texts(self) -> Writer:
-        """What writes texts.  Raises Problem where nothing does."""
+        """The writer.  Raises Problem for an encoder."""
         if self.writer is None:
             raise Problem(
                 400,
-                f"{self.name} is a {self.model.architecture} model, which writes no texts; "
-                "it embeds them: /v1/embeddings",
+                f"{self.name} is a {self.model.architecture} model, which cannot generate text; use /v1/embeddings",
                 param="model",
                 code="model_not_supported",
             )
@@ -58,33 +58,33 @@ class Service:
 
     @property
     def healthy(self) -> bool:
-        """Whether requests are taken."""
+        """Whether requests are accepted."""
         return not self.draining and (self.writer is None or not self.writer.batcher.closed)
 
     def check_name(self, name: str | None) -> None:
-        """Raises Problem for another model than the one that there is; clients need not name it."""
+        """Raises Problem if ``name`` is not the name of this model; None is allowed."""
         if name is not None and name != self.name:
             raise Problem(
                 404,
-                f"there is no model {name!r:.200}; this server has {self.name!r}",
+                f"unknown model {name!r:.200}; the model of this server is {self.name!r}",
                 param="model",
                 code="model_not_found",
             )
 
-    # -- who is inside -----------------------------------------------------------------------------
+    # -- accepted requests --------------------------------------------------------------------------
 
     @property
     def most_inside(self) -> int:
-        """How many requests may be computed or wait."""
+        """Maximum number of requests that are computed or wait."""
         return sum(self._most.values())
 
     @property
     def inside(self) -> int:
-        """Requests that are computed or wait."""
+        """Number of requests that are computed or wait."""
         return sum(self._inside.values())
 
-    def check_room(self, kind: str) -> None:
-        """Raises Problem where there are too many requests, or at the end."""
+    def check_capacity(self, kind: str) -> None:
+        """Raises Problem if there are too many requests of this kind, or the service shuts down."""
         if self.draining:
             raise shutting_down()
         if self._inside[kind] >= self._most[kind]:
@@ -95,30 +95,30 @@ class Service:
             )
 
     def enter(self, kind: str) -> None:
-        """Lets a request in; :meth:`leave` has to follow.  Raises what :meth:`check_room` does."""
-        self.check_room(kind)
+        """Counts a request as accepted; :meth:`leave` must follow.  Raises as :meth:`check_capacity` does."""
+        self.check_capacity(kind)
         self._inside[kind] += 1
 
     def leave(self, kind: str) -> None:
-        """A request has been answered, or its client has left."""
+        """Counts a request as finished: it was answered, or its client disconnected."""
         self._inside[kind] -= 1
 
-    # -- what takes time ---------------------------------------------------------------------------
+    # -- worker threads -----------------------------------------------------------------------------
 
     async def prepared(self, prepare: Callable[[], Result]) -> Result:
-        """What a function returns that checks a body and makes token ids of it, in a thread."""
+        """Runs a function that checks a body and tokenizes its texts, in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._prompts, prepare)
 
     async def embedded(self, compute: Callable[[threading.Event], Result], cancelled: threading.Event) -> Result:
-        """What a function returns that computes vectors, one request after the other."""
+        """Runs a function that computes vectors, in the one thread for that."""
         return await asyncio.get_running_loop().run_in_executor(self._vectors, compute, cancelled)
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- shutdown -----------------------------------------------------------------------------------
 
     async def drain(self, patience: float, forced: Callable[[], bool]) -> None:
-        """Takes no more requests, and waits until those inside have been answered.
+        """Refuses new requests, waits until accepted ones are answered, and closes the service.
 
-        What takes more than ``patience`` seconds, or lasts until it is ``forced``, is ended.
+        It waits for ``patience`` seconds at most, and until ``forced()`` is true.
         """
         self.draining = True
         end = time.monotonic() + patience
@@ -127,7 +127,7 @@ class Service:
         await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     def close(self) -> None:
-        """Ends all texts and frees the sessions; the model is the caller's."""
+        """Cancels all texts and frees the sessions; the caller frees the model."""
         self.draining = True
         if self.writer is not None:
             self.writer.close()
@@ -146,9 +146,11 @@ def serving(
     waiting: int = 64,
     template: str | None = None,
 ) -> Iterator[Service]:
-    """The service of a model, for as long as the block lasts; see :class:`.Writer` for the settings of texts."""
+    """A ``with`` block with the service of a model; see :class:`.Writer` for the parameters."""
     if not isinstance(model, (Decoder, Encoder)):
-        raise ParameterError(f"{name} is a model of the kind {type(model).__name__}, which cannot be served", got=model)
+        raise ParameterError(
+            f"{name} is a {type(model).__name__}; only language models and encoders can be served", got=model
+        )
     writer = None
     if isinstance(model, Decoder):
         writer = Writer(model, slots=slots, context=context, cache_type=cache_type, waiting=waiting, template=template)

@@ -1,4 +1,4 @@
-"""Texts to vectors for many clients: one request after the other, beside the texts that are written."""
+"""Computes embeddings for many clients, one request after the other, while texts are generated."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ggplug_models.serve.problems import Problem
 from ggplug_models.tokenizers.encoders import TextTokenizer, TextTooLongError, VocabularyTokenizer
 
 MOST_INPUTS = 2048
-"""Texts of one request."""
+"""Maximum number of texts of a request."""
 
 
 class CancelledError(Exception):
-    """Nobody waits for the vectors any more."""
+    """The client disconnected before its vectors were computed."""
 
 
 class Embedder:
-    """What makes vectors of texts: an encoder, or a language model by its last hidden states."""
+    """Computes embeddings with an encoder, or with the last hidden states of a language model."""
 
     def __init__(self, model: Decoder | Encoder) -> None:
         self.model = model
@@ -39,19 +39,21 @@ class Embedder:
         return VocabularyTokenizer(model.tokenizer, model.n_ctx, model.n_vocab)
 
     def ids(self, body: EmbeddingBody) -> list[list[int]]:
-        """The token ids of the inputs.  Raises Problem, also for long texts; ParameterError, ModelError."""
+        """The token ids of the inputs.  Raises Problem, also for too long a text; ParameterError, ModelError."""
         model, inputs = self.model, several(body.input)
         if not 1 <= len(inputs) <= MOST_INPUTS:
-            raise Problem(400, f"input has {len(inputs)} texts; there may be 1 to {MOST_INPUTS}", param="input")
+            raise Problem(400, f"input has {len(inputs)} texts; 1 to {MOST_INPUTS} are allowed", param="input")
         if body.dimensions not in (None, model.n_embd):
-            raise Problem(400, f"dimensions: this model's vectors have {model.n_embd}", param="dimensions")
+            raise Problem(
+                400, f"dimensions must be {model.n_embd}, the length of this model's vectors", param="dimensions"
+            )
         texts = [each for each in inputs if isinstance(each, str)]
         if texts:
             found = self._of_texts(texts)
         else:
-            room = f"this model takes {model.n_ctx}"
+            limit = f"the context length of this model is {model.n_ctx}"
             found = [
-                ids_of(each, model.n_ctx, model.n_vocab, f"input[{number}]", room)
+                ids_of(each, model.n_ctx, model.n_vocab, f"input[{number}]", limit)
                 for number, each in enumerate(inputs)
                 if not isinstance(each, str)
             ]
@@ -62,19 +64,19 @@ class Embedder:
 
     def _of_texts(self, texts: list[str]) -> list[list[int]]:
         tokenizer = self._tokenizer
-        room = f"this model takes {tokenizer.max_length} of a text"
+        limit = f"this model reads at most {tokenizer.max_length} tokens of a text"
         for number, text in enumerate(texts):
-            check_length(tokenizer.at_least(text), tokenizer.max_length, f"input[{number}]", room, at_least=True)
+            check_length(tokenizer.at_least(text), tokenizer.max_length, f"input[{number}]", limit, at_least=True)
         try:
             return tokenizer.encode_whole(texts)
         except TextTooLongError as error:
-            check_length(error.got, error.wanted, f"input[{error.position}]", room)
+            check_length(error.got, error.wanted, f"input[{error.position}]", limit)
             raise
 
     def vectors(self, ids: list[list[int]], cancelled: threading.Event) -> npt.NDArray[np.float32]:
         """A vector of length 1 for each text.
 
-        Raises CancelledError between two steps, once that is set, and VectorsError for vectors that are not finite.
+        Raises CancelledError between two steps if ``cancelled`` is set, VectorsError for vectors that are not finite.
         """
 
         def check(done: int) -> None:
@@ -88,7 +90,7 @@ class Embedder:
 
 
 def embeddings(model: str, ids: list[list[int]], vectors: npt.NDArray[np.float32], form: str) -> dict[str, Any]:
-    """The OpenAI API's object; ``form``: ``float``, or ``base64`` of little-endian float32."""
+    """The response of ``/v1/embeddings``.  ``form``: ``float``, or ``base64`` of little-endian float32."""
     data = [
         {
             "object": "embedding",

@@ -1,4 +1,4 @@
-"""A language model that writes for many clients: from the bodies of requests to texts that the batcher continues."""
+"""Generates texts for many clients: converts request bodies to texts that the batcher generates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ggplug.errors import ParameterError
 from ggplug_models.chat.template import KEY, ChatTemplate
-from ggplug_models.generation.written import Written
+from ggplug_models.generation.detokenizer import Detokenizer
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from ggplug_models.sampling.grammar import Grammars
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
-"""How chats are written down for a model whose file does not say it."""
+"""The chat template for a model whose file has none."""
 
 
 @dataclass
 class Text:
-    """A text to be written: what it continues, how its tokens are chosen, and what becomes of them."""
+    """A text to generate: its prompt, how tokens are chosen, and their conversion to text."""
 
     prompt: list[int]
     choose: Chooses
     max_tokens: int | None
-    written: Written
+    detokenizer: Detokenizer
     scores: LogProbabilities | None = None
 
 
 class Writer:
-    """A model, the session of its sequences and the batcher that computes them.
+    """A language model with a session and a batcher.
 
-    ``slots``: texts that are written at once.  ``context``: tokens that each of them may have; None: as many as the
-    session takes by itself.  ``waiting``: requests that may wait.  ``template``: of Jinja, in place of the file's.
-    Owns memory: :meth:`close`.  Raises ParameterError, ModelError, OutOfMemoryError.
+    ``slots``: number of texts generated at the same time.  ``context``: context length of each; None: the default of a
+    session.  ``waiting``: maximum number of waiting requests.  ``template``: a Jinja template to use instead of the
+    file's.  Call :meth:`close` to release the memory.  Raises ParameterError, ModelError, OutOfMemoryError.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class Writer:
         self.batcher = Batcher(self.session, waiting=waiting, least=None if has_experts else LEAST)
 
     def close(self) -> None:
-        """Ends all texts and frees the session; the model is the caller's."""
+        """Cancels all texts and frees the session; the caller frees the model."""
         self.batcher.close()
         self.session.free()
 
-    # -- what clients ask for ----------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------
 
     def completion(self, body: CompletionBody) -> list[Text]:
         """The texts of a completion, ``n`` for each prompt.  Raises Problem, ParameterError, ModelError."""
@@ -82,7 +82,7 @@ class Writer:
         if not 1 <= len(prompts) * body.n <= MOST_TEXTS:
             raise Problem(
                 400,
-                f"prompt: there are {len(prompts)}, with n = {body.n}; a request may ask for 1 to {MOST_TEXTS} texts",
+                f"prompt: {len(prompts)} prompts times n = {body.n} texts; 1 to {MOST_TEXTS} texts are allowed",
                 param="prompt",
                 code="invalid_value",
             )
@@ -93,13 +93,13 @@ class Writer:
                 self._check_text(prompt, what)
                 ids = self._fitting(self.tokenizer.prompt(prompt), what)
             else:
-                ids = ids_of(prompt, self.session.n_ctx, self.model.n_vocab, what, self._room)
+                ids = ids_of(prompt, self.session.n_ctx, self.model.n_vocab, what, self._limit)
             found += self._texts(ids, body, body.max_tokens, body.logprobs, begins=not prompt)
         return found
 
     def chat(self, body: ChatBody) -> list[Text]:
         """The ``n`` answers to a chat.  Raises Problem, ParameterError, ModelError."""
-        text = self.template.render([message.as_template_sees_it() for message in body.messages])
+        text = self.template.render([message.for_template() for message in body.messages])
         self._check_text(text, "messages")
         ids = self._fitting(self.tokenizer.prompt(text), "messages")
         most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
@@ -107,32 +107,32 @@ class Writer:
         return self._texts(ids, body, most, scores)
 
     @property
-    def _room(self) -> str:
-        return f"the context of this server is {self.session.n_ctx} tokens, for the prompt and the answer together"
+    def _limit(self) -> str:
+        return f"the context length is {self.session.n_ctx} tokens, for the prompt and the answer together"
 
     def _check_text(self, text: str, what: str) -> None:
-        """Raises Problem for a text that is too long in any case, before its tokens are made."""
-        check_length(self.tokenizer.at_least(text), self.session.n_ctx, what, self._room, at_least=True)
+        """Raises Problem for a text that is certainly too long, before it is tokenized."""
+        check_length(self.tokenizer.at_least(text), self.session.n_ctx, what, self._limit, at_least=True)
 
     def _fitting(self, ids: list[int], what: str) -> list[int]:
         if not ids:
             raise Problem(400, f"{what} has no tokens", param=what.partition("[")[0], code="invalid_value")
-        check_length(len(ids), self.session.n_ctx, what, self._room)
+        check_length(len(ids), self.session.n_ctx, what, self._limit)
         return ids
 
     def _texts(
         self, prompt: list[int], body: TextBody, most: int | None, scores: int | None, *, begins: bool = True
     ) -> list[Text]:
-        """``n`` texts behind one prompt; each further one has the next seed."""
+        """The ``n`` texts of one prompt; each further one uses the next seed."""
         found = []
         for number in range(body.n):
             choose: Chooses = self._sampler(body, number)
             kept = None if scores is None else LogProbabilities(choose, scores)
-            written = Written(self.tokenizer, body.stops, begins=begins, spells=kept is not None)
-            found.append(Text(prompt, kept or choose, most, written, kept))
+            detokenizer = Detokenizer(self.tokenizer, body.stops, begins=begins, keep_texts=kept is not None)
+            found.append(Text(prompt, kept or choose, most, detokenizer, kept))
         return found
 
-    # -- how tokens are chosen ---------------------------------------------------------------------
+    # -- sampling -----------------------------------------------------------------------------------
 
     def _sampler(self, body: TextBody, number: int) -> Sampler:
         seed = None if body.seed is None else (body.seed + number) % 2**64
@@ -140,13 +140,15 @@ class Writer:
         breakers = self._dry_breakers(sampling.dry_breakers) if sampling.dry_multiplier else None
         return Sampler(sampling, breakers=breakers, constraint=self._constraint(body))
 
-    def _biases(self, given: dict[str, float]) -> dict[int, float]:
+    def _biases(self, biases: dict[str, float]) -> dict[int, float]:
         found = {}
         longest = len(str(self.model.n_vocab))
-        for token, value in given.items():
+        for token, value in biases.items():
             known = token.isdecimal() and token.isascii() and len(token) <= longest
             if not known or int(token) >= self.model.n_vocab:
-                raise ParameterError(f"logit_bias has the token {token!r:.40}; there are 0 to {self.model.n_vocab - 1}")
+                raise ParameterError(
+                    f"logit_bias has the token {token!r:.40}; token ids are 0 to {self.model.n_vocab - 1}"
+                )
             found[int(token)] = value
         return found
 

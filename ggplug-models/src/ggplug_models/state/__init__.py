@@ -1,12 +1,12 @@
-"""What a model remembers of the tokens before, and the sequences that it belongs to.
+"""Sessions: sequences of tokens with their KV cache or recurrent state.
 
 =====================  ===========================================================================================
-:mod:`.cells`          which position lies in which cell of a sequence: lines, and rings for sliding windows
-:mod:`.memory`         what a block remembers, keys and values or a state, and the tensors that hold it
-:mod:`.steps`          the graph for some tokens of some sequences, made once for each shape
-:mod:`.session`        sequences that a language model has read: decode, rewind, copy, shift
-:mod:`.session_files`  the same as files
+:mod:`.cells`          which cell holds which position of a sequence: lines, and rings for sliding windows
+:mod:`.memory`         the tensors that hold the keys and values, or the state, of each block
+:mod:`.steps`          the graph that decodes some tokens of some sequences, made once for each shape
+:mod:`.session`        decodes tokens; rewinds, copies and shifts sequences
+:mod:`.session_files`  saves sessions to files and restores them
 =====================  ===========================================================================================
 
-Each sequence has a part of every tensor for itself, so attention reads the cells of its own sequence alone.
+Each sequence has its own part of every tensor, so attention reads only the cells of its own sequence.
 """

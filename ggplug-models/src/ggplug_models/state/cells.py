@@ -1,4 +1,4 @@
-"""Which position lies in which cell: a line of cells for blocks that see everything, a ring for sliding windows."""
+"""Which cell holds which position: a line of cells for full attention, a ring of cells for a sliding window."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 GRANULE = 64
-"""Sequences have multiples of so many cells.
+"""The number of cells of a sequence is a multiple of this.
 
-As many lie behind them, for tokens that only fill a step up.
+As many further cells take the padding tokens of a step.
 """
 
 READ = 256
-"""Cells are read in multiples of this many, so that one graph serves many steps: what is masked costs little."""
+"""Cells are read in multiples of this many, so that one graph serves many steps; masked cells cost little."""
 
 
-_SHOWN, _HIDDEN = np.float16(0), np.float16(-np.inf)
+_VISIBLE, _MASKED = np.float16(0), np.float16(-np.inf)
 
 
 def rounded(count: int) -> int:
-    """``count`` rounded up to whole :data:`READ`, and so that of many at most an eighth is too much."""
+    """``count`` rounded up to a multiple of :data:`READ`, or, if it is large, by at most an eighth."""
     step = max(READ, 1 << max((count - 1).bit_length() - 4, 0))
     return -(-count // step) * step
 
 
 class Cells:
-    """The cells of blocks that see ``window`` positions back (0: all), the same for each of ``n_seq`` sequences.
+    """The cells of blocks that attend to the last ``window`` positions (0: all), for each of ``n_seq`` sequences.
 
-    Position p lies in cell p modulo ``ring``.  A ring has room for a window and one step of ``n_step`` tokens, so a
-    step never overwrites what its first token sees.
+    Cell p modulo ``ring`` holds position p.  A ring holds a window and one step of ``n_step`` tokens, so a step never
+    overwrites what its first token attends to.
     """
 
     def __init__(self, n_seq: int, n_ctx: int, n_step: int, window: int = 0) -> None:
@@ -40,17 +40,17 @@ class Cells:
         needed = n_ctx if not window else min(n_ctx, window + n_step)
         self.ring = -(-needed // GRANULE) * GRANULE
         self.count = self.ring + GRANULE
-        self._lost = np.zeros(n_seq, np.int64)  # positions before it were overwritten
+        self._lost = np.zeros(n_seq, np.int64)  # the cells of positions before this were overwritten
 
     def span(self, longest: int) -> int:
-        """How many cells a step has to read if the longest sequence ends at position ``longest``."""
+        """Number of cells that a step reads if its longest sequence has ``longest`` positions."""
         return min(rounded(longest), self.ring)
 
     def rows(self, first: int, positions: Ints) -> npt.NDArray[np.int32]:
-        """The rows of a cache that tokens are written to, for sequences from ``first`` on.
+        """The rows of the cache in which a step stores its tokens, for the sequences from ``first`` on.
 
-        positions: [S, n], -1 for those that only fill up, at most :data:`GRANULE` of a sequence, at its end.  A row is
-        a cell of a sequence, all cells of one together.
+        positions: [S, n], -1 for padding tokens, at most :data:`GRANULE` of a sequence, at its end.  A row is a cell;
+        the cells of a sequence are adjacent.
         """
         n_seq, n = positions.shape
         cells = positions % self.ring if self.window else positions
@@ -62,45 +62,45 @@ class Cells:
         return cells.reshape(-1).astype(np.int32)
 
     def advance(self, seq: int, length: int) -> None:
-        """Notes that a sequence is about to have ``length`` positions."""
+        """Notes that a sequence will have ``length`` positions after this step."""
         self.lose(seq, length - self.ring)
 
     def lost(self, seq: int) -> int:
-        """The position before which cells of a sequence were overwritten."""
+        """The position before which the cells of a sequence were overwritten."""
         return int(self._lost[seq])
 
     def lose(self, seq: int, position: int) -> None:
-        """Notes that cells of positions before this one were overwritten."""
+        """Notes that the cells of positions before ``position`` were overwritten."""
         self._lost[seq] = max(self._lost[seq], position)
 
     def keeps(self, seq: int, length: int) -> bool:
-        """Whether a sequence that is cut to ``length`` positions has all that the next one sees."""
+        """Whether the next token can attend to all its cells after a sequence is rewound to ``length`` positions."""
         return bool(self.losable(length)[1] >= self._lost[seq])
 
     def losable(self, length: int) -> tuple[int, int]:
-        """From and to which position cells of a sequence of ``length`` positions may be overwritten."""
+        """The least and the largest value that :meth:`lost` may have for a sequence of ``length`` positions."""
         return max(length - self.ring, 0), max(length - self.window + 1, 0) if self.window else 0
 
     def clear(self, seq: int) -> None:
-        """Forgets what was overwritten: the sequence is empty."""
+        """Notes that a sequence is empty, and so has no overwritten cells."""
         self._lost[seq] = 0
 
     def copied(self, source: int, target: int) -> None:
         """Notes that all cells of a sequence were copied to another one."""
         self._lost[target] = self._lost[source]
 
-    def shown(self, first: int, positions: Ints, lengths: Ints, span: int) -> npt.NDArray[Any]:
-        """The mask of a step: F16 [S, 1, n, span], 0 where a token sees a cell and else -inf.
+    def mask(self, first: int, positions: Ints, lengths: Ints, span: int) -> npt.NDArray[Any]:
+        """The attention mask of a step: F16 [S, 1, n, span], 0 where a token attends to a cell, else -inf.
 
-        positions: [S, n], -1 for tokens that only fill up, which see nothing.  lengths: [S], with the step's tokens.
+        positions: [S, n], -1 for padding tokens, which attend to nothing.  lengths: [S], with the step's tokens.
         """
         cell = np.arange(span)
-        if not self.window:  # a line: what lies in a cell is its position
+        if not self.window:  # a line: cell p holds position p
             seen = cell <= positions[..., np.newaxis]
-            return np.where(seen, _SHOWN, _HIDDEN)[:, np.newaxis]
+            return np.where(seen, _VISIBLE, _MASKED)[:, np.newaxis]
         held = cell + self.ring * ((lengths[:, np.newaxis] - 1 - cell) // self.ring)  # [S, span]
         lost = self._lost[first : first + len(lengths), np.newaxis]
         held = np.where((held >= 0) & (held >= lost), held, np.iinfo(np.int64).max)
         seen = held[:, np.newaxis] <= positions[..., np.newaxis]
         seen &= positions[..., np.newaxis] - held[:, np.newaxis] < self.window
-        return np.where(seen, _SHOWN, _HIDDEN)[:, np.newaxis]
+        return np.where(seen, _VISIBLE, _MASKED)[:, np.newaxis]

@@ -1,4 +1,4 @@
-"""What blocks remember, and the tensors that hold it, on the device where the block is computed."""
+"""The tensors that hold keys and values, or the state, of each block, on the device that computes the block."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from ggplug_models.checks.arguments import LARGEST
 
 @dataclass(frozen=True)
 class KeysValues:
-    """A block that attends: numbers of the keys and of the values of a token, in heads of ``head`` at least.
+    """A block with attention.  ``keys``, ``values``: elements that it stores of a token; ``head``: elements of a head.
 
-    ``window``: positions back that it sees, with its own; 0: all.  ``values`` 0: the values are a part of the keys.
+    ``window``: number of positions that a token attends to, its own included; 0: all.  ``values`` 0: the values are a
+    part of the keys.
     """
 
     keys: int
@@ -30,23 +31,24 @@ class KeysValues:
 
 @dataclass(frozen=True)
 class State:
-    """A block whose memory has one size, whatever the number of tokens: numbers of each of its parts."""
+    """A block with a recurrent state of fixed size.  ``parts``: the number of elements of each of its tensors."""
 
     parts: tuple[int, ...]
 
 
 Kind: TypeAlias = KeysValues | State | None
-"""What a block remembers; None: nothing."""
+"""What a session keeps for a block; None: nothing."""
 
 
 class Memory:
-    """The tensors of a model's blocks for ``n_seq`` sequences.
+    """The tensors that a session of ``n_seq`` sequences keeps for each block of a model.
 
-    ``blocks``: of each block a tuple of tensors: keys and values [numbers, n_cells n_seq], of a type that may be
-    quantised, or the parts of a state, F32 [numbers, n_seq].  ``devices``: of each block, where its tensors lie; None
-    makes tensors without a place, for graphs that are not computed.  Owns its memory: :meth:`free`.
+    ``devices``: the device of each block; None makes tensors without a place, for graphs that are only inspected.
+    ``cells``: the number of cells of a sequence, by window.  ``type``: of keys and values; it may be quantised.
+    ``blocks``: a tuple of tensors for each block: keys and values [elements, n_cells n_seq], or the parts of a state,
+    F32 [elements, n_seq].  Call :meth:`free` to release the memory.
 
-    Raises ParameterError for a type that does not fit the heads, OutOfMemoryError.
+    Raises ParameterError for a type whose blocks do not divide the heads, OutOfMemoryError.
     """
 
     def __init__(
@@ -65,8 +67,8 @@ class Memory:
             for device, context in self._contexts.items():
                 if device is not None:
                     allocate(context, device)
-            # Attention reads cells that no token was written to and hides them; what memory held before may be NaN,
-            # which takes another way through its kernels that rounds otherwise.
+            # Attention also reads masked cells that no token was stored in.  Uninitialised memory may hold NaN, for
+            # which kernels take another path that rounds differently.
             for tensor in (tensor for block in self.blocks for tensor in block) if devices is not None else ():
                 tensor.set_zero()
         except BaseException:
@@ -77,18 +79,19 @@ class Memory:
         if isinstance(kind, KeysValues):
             if kind.head % self.type.block_size:
                 raise ParameterError(
-                    f"heads of {kind.head} numbers are no whole blocks of {self.type.name}",
+                    f"a head has {kind.head} elements, which {self.type.name} cannot store: they must be a multiple of "
+                    f"its block size, {self.type.block_size}",
                     got=self.type,
                     wanted=self.type.block_size,
-                    remedy="take another cache type, such as f16",
+                    remedy="use another cache type, such as f16",
                 )
             rows = cells[kind.window] * self.n_seq
             if rows > LARGEST:
                 raise ParameterError(
-                    f"{self.n_seq} sequences of {cells[kind.window]} cells are more than {LARGEST} rows",
+                    f"a KV cache of {self.n_seq} sequences of {cells[kind.window]} cells has more than {LARGEST} rows",
                     got=rows,
                     wanted=LARGEST,
-                    remedy="take a smaller n_ctx or n_seq",
+                    remedy="use a smaller n_ctx or n_seq",
                 )
             widths = {"k": kind.keys, "v": kind.values}
             return tuple(
@@ -103,11 +106,11 @@ class Memory:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
+        """Size of all tensors in bytes."""
         return sum(context.nbytes for context in self._contexts.values())
 
     def of_sequence(self, seq: int) -> list[Tensor]:
-        """Views of what belongs to one sequence: [numbers, cells], or of a state [numbers, 1]."""
+        """Views of the tensors' parts that belong to one sequence: [elements, cells], of a state [elements, 1]."""
         views = []
         for tensor in (tensor for block in self.blocks for tensor in block):
             cells = tensor.ne[1] // self.n_seq
@@ -115,7 +118,7 @@ class Memory:
         return views
 
     def states(self, seq: int) -> list[Tensor]:
-        """Views of the states of one sequence, [numbers, 1]."""
+        """Views of the states of one sequence, [elements, 1]."""
         return [
             gg.view(tensor, tensor.ne[0], 1, nb=(tensor.nb[1],), offset=seq * tensor.nb[1])
             for kind, block in zip(self.kinds, self.blocks, strict=True)
@@ -124,6 +127,6 @@ class Memory:
         ]
 
     def free(self) -> None:
-        """Gives the memory back; raises BufferUseError while arrays share it."""
+        """Releases the memory.  Raises BufferUseError while arrays share it."""
         for context in self._contexts.values():
             context.free()

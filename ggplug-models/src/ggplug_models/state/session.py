@@ -1,4 +1,4 @@
-"""Sessions: sequences of tokens that a language model has read, and goes on with."""
+"""Sessions: sequences of tokens that a language model has decoded, with their KV cache or recurrent state."""
 
 from __future__ import annotations
 
@@ -19,92 +19,92 @@ from ggplug.sharing import Claim, alone
 from ggplug.types import Type
 from ggplug_models.checks.arguments import check_sequence, whole
 from ggplug_models.checks.ids import in_common, listed_ids
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 from ggplug_models.state.cells import GRANULE, Cells
 from ggplug_models.state.memory import Kind, Memory
-from ggplug_models.state.session_files import Known, restore, save
-from ggplug_models.state.steps import Asked, Shape, Step, Tokens
+from ggplug_models.state.session_files import ModelIdentity, restore, save
+from ggplug_models.state.steps import Outputs, Shape, Step, Tokens
 from ggplug_models.tokenizers import Tokenizer
 
 Floats = npt.NDArray[np.float32]
 
 CONTEXT = 4096
-"""Tokens of a sequence at most, unless another number is asked for, or the model takes fewer."""
+"""Default context length, if the model supports it."""
 
 SEQUENCES = 1 << 16
-"""Sequences of a session at most."""
+"""Maximum number of sequences of a session."""
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 FEW = 8
-"""Sequences that go on with at most so many tokens are computed together."""
+"""Sequences that get at most this many tokens are computed together."""
 
 LARGEST_RESULT = 64 << 20
-"""Bytes of logits that a step returns at most, where it has several tokens."""
+"""Maximum size in bytes of the logits of a step of several tokens."""
 
 
-class LanguageModel(Known, Protocol):
-    """What a session, and what goes on with one, asks of a language model; :class:`.Decoder` says what each is."""
+class LanguageModel(ModelIdentity, Protocol):
+    """What sessions and generation need of a language model; :class:`.Decoder` documents the members."""
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that a text may have."""
+        """The context length that the model supports."""
 
     @property
     def most_positions(self) -> int | None:
-        """How many positions there are; None: any number."""
+        """Number of positions that the model has embeddings for; None: no limit."""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What each block remembers."""
+        """What a session keeps for each block."""
 
     @property
     def keeps_states(self) -> bool:
-        """Whether there are blocks without a way back to earlier tokens."""
+        """Whether there are blocks with a recurrent state, which cannot be rewound."""
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The file's."""
+        """The tokenizer of the file."""
 
     @property
     def scheduler(self) -> Scheduler:
-        """What computes its graphs."""
+        """The scheduler that computes the model's graphs."""
 
     def is_long(self, n_ctx: int) -> bool:
-        """Whether contexts of so many tokens are computed in another way than short ones."""
+        """Whether contexts of ``n_ctx`` tokens are computed differently from short ones."""
 
     def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
-        """By window of its blocks, where a session keeps positions."""
+        """The cells of a session, by the window of the blocks that use them."""
 
     def build(self, shape: Shape, memory: Memory, cells: Mapping[int, Cells], n_ctx: int) -> Step:
-        """The graph of the steps of a shape."""
+        """The step with the graph for this shape."""
 
     def device_of(self, number: int) -> Device:
-        """Where a block is computed."""
+        """The device that computes a block."""
 
-    def turn(self) -> Claim:
-        """For a ``with`` block from setting inputs to reading results."""
+    def locked(self) -> Claim:
+        """A ``with`` block in which this thread alone computes with the model."""
 
     def call(self) -> Claim:
-        """For a ``with`` block around a whole call."""
+        """A ``with`` block during which the model is not freed."""
 
     def session(self, n_ctx: int | None = None, n_seq: int = 1, cache_type: str | Type = "f16") -> Session:
-        """New sequences."""
+        """A new session."""
 
 
 class Session:
-    """``n_seq`` sequences of up to ``n_ctx`` tokens each, with what ``model`` remembers of them.
+    """``n_seq`` sequences of up to ``n_ctx`` tokens each, with the KV cache or recurrent state of ``model`` for them.
 
-    ``cache_type``: of keys and values, one of :data:`CACHE_TYPES`.  ``micro_batch``: tokens of a sequence that are
-    computed together at most.  Graphs are made once for each shape of step and computed again from then on.
+    ``cache_type``: type of the KV cache, one of :data:`CACHE_TYPES`.  ``micro_batch``: maximum number of tokens of a
+    sequence that are computed in one step.  Graphs are made once for each shape of step and reused.
 
-    A session takes turns with all else that computes with its model; it is itself used by one thread at a time, and
-    another one gets BusyError.  After an interrupt each sequence has the tokens that it was read with so far, or none.
-    Owns memory: :meth:`free`, or a ``with`` block.  Raises ParameterError, OutOfMemoryError, FreedError.
+    Only one thread at a time may use a session; another one gets BusyError.  Sessions of one model lock the model while
+    they compute.  After an interrupt, each sequence has the tokens that were decoded so far, or none.  Call
+    :meth:`free` to release the memory, or use a ``with`` block.  Raises ParameterError, OutOfMemoryError, FreedError.
     """
 
     GRAPHS = 64
-    """Graphs that are kept; the one used longest ago goes first."""
+    """Number of graphs that are kept; the least recently used one is dropped first."""
 
     def __init__(
         self,
@@ -118,18 +118,18 @@ class Session:
         name = cache_type.lower() if isinstance(cache_type, str) else None
         kind = gg.types.by_name(name) if name in CACHE_TYPES else cache_type
         if not isinstance(kind, Type) or kind.name not in CACHE_TYPES:
-            there = ", ".join(CACHE_TYPES)
-            raise ParameterError(f"cache_type is {shown(cache_type)}: there are {there}", got=cache_type, wanted=there)
+            known = ", ".join(CACHE_TYPES)
+            got = short_repr(cache_type)
+            raise ParameterError(f"cache_type must be one of {known}, got {got}", got=cache_type, wanted=known)
         self.model = model
         self.n_ctx = whole("n_ctx", n_ctx, 1)
         most = model.most_positions
         if most is not None and self.n_ctx > most:
             raise ParameterError(
-                f"n_ctx is {self.n_ctx}, and this {model.architecture} model has {most} positions, each a row of its "
-                "table",
+                f"n_ctx is {self.n_ctx}, but this {model.architecture} model has embeddings for {most} positions only",
                 got=self.n_ctx,
                 wanted=most,
-                remedy=f"take at most {most}, and no longer texts",
+                remedy=f"use an n_ctx of at most {most}",
             )
         self.n_seq = whole("n_seq", n_seq, 1, SEQUENCES)
         self.micro_batch = min(whole("micro_batch", micro_batch, 1), self.n_ctx)
@@ -147,33 +147,36 @@ class Session:
     # -- sequences ---------------------------------------------------------------------------------
 
     def tokens(self, seq: int = 0) -> tuple[int, ...]:
-        """The tokens of a sequence that are remembered."""
+        """The tokens of a sequence."""
         return tuple(self._tokens[self._number(seq)])
 
     def length(self, seq: int = 0) -> int:
-        """How many tokens a sequence has."""
+        """The number of tokens of a sequence."""
         return len(self._tokens[self._number(seq)])
 
     def changes(self, seq: int = 0) -> int:
-        """A number that grows when a sequence gets or loses tokens: whether somebody else went on with it."""
+        """A counter that grows whenever a sequence gets or loses tokens, and so shows whether other code used it."""
         return self._changes[self._number(seq)]
 
     @alone
     def clear(self, seq: int | None = None) -> None:
-        """Forgets a sequence, or all."""
+        """Removes the tokens of a sequence, or of all sequences."""
         for each in range(self.n_seq) if seq is None else (self._number(seq),):
             self._cut(each, 0)
 
     @alone
     def rewind(self, length: int, seq: int = 0) -> int:
-        """Forgets the tokens of a sequence from number ``length`` on; tells how many are still remembered.
+        """Removes all tokens of a sequence but the first ``length``; returns the number of tokens that are left.
 
-        That is 0 where what comes before is not remembered any more: windows slide, and states know no earlier token.
+        That is ``length``, or 0 if the sequence cannot be rewound that far: because the cells of a sliding window were
+        overwritten, or the model has a recurrent state.
         """
         seq = self._number(seq)
         length = whole("length", length)
         if length > len(self._tokens[seq]):
-            raise ParameterError(f"sequence {seq} has {len(self._tokens[seq])} tokens, not {length}", got=length)
+            raise ParameterError(
+                f"cannot rewind to {length} tokens: sequence {seq} has {len(self._tokens[seq])}", got=length
+            )
         if length == len(self._tokens[seq]):
             return length
         keeps = not self.model.keeps_states and all(cells.keeps(seq, length) for cells in self._cells.values())
@@ -181,9 +184,9 @@ class Session:
         return len(self._tokens[seq])
 
     def keep_prefix(self, tokens: Sequence[int], seq: int = 0) -> int:
-        """Rewinds a sequence to what it has in common with ``tokens``, less the last of these; tells how much that is.
+        """Rewinds a sequence to its common prefix with ``tokens[:-1]``; returns the number of tokens that are left.
 
-        So all of ``tokens`` but these have to be decoded, and there is a result for the last.
+        The caller then decodes the rest of ``tokens``, which is at least one token, and so gets logits.
         """
         held = self._tokens[self._number(seq)]
         check_sequence(tokens, "tokens")
@@ -191,12 +194,12 @@ class Session:
 
     @alone
     def copy(self, source: int, target: int) -> None:
-        """Makes a sequence like another one, so that both go on from the same prefix."""
+        """Copies a sequence with its KV cache or state to the sequence ``target``, whose tokens are replaced."""
         source, target = self._number(source), self._number(target)
         if source == target:
             return
-        with self.turn():
-            self._cut(target, 0)  # it is empty until all is there
+        with self.locked():
+            self._cut(target, 0)  # it stays empty until the copy is complete
             for a, b in zip(self.memory.of_sequence(source), self.memory.of_sequence(target), strict=True):
                 b.set_bytes(a.tobytes())
             for cells in self._cells.values():
@@ -204,21 +207,24 @@ class Session:
             self._tokens[target] = list(self._tokens[source])
 
     def shift(self, keep: int, drop: int, seq: int = 0) -> None:
-        """Makes room: forgets ``drop`` tokens behind the first ``keep``, and reads those that come after once more.
+        """Removes the ``drop`` tokens after the first ``keep``, and decodes those after them again.
 
-        So what follows is what the model says to the shorter text; that costs a prompt of that length.
+        This frees part of a full context.  It takes as long as a prompt of the tokens that are decoded again; the
+        result is that of the shorter text.
         """
         seq = self._number(seq)
         held = self._tokens[seq]
         keep, drop = whole("keep", keep), whole("drop", drop)
         if keep + drop > len(held):
-            raise ParameterError(f"{drop} tokens behind {keep} are not there: there are {len(held)}", got=(keep, drop))
+            raise ParameterError(
+                f"cannot drop {drop} tokens after the first {keep}: sequence {seq} has {len(held)}", got=(keep, drop)
+            )
         if not drop:
             return
         tokens = [*held[:keep], *held[keep + drop :]]
         again = tokens[self.rewind(keep, seq) :]
         if again:
-            self.decode({seq: again}, Asked.NONE)
+            self.decode({seq: again}, Outputs.NONE)
 
     @alone
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -226,24 +232,24 @@ class Session:
         save(self, path)
 
     def restore(self, path: str | os.PathLike[str]) -> None:
-        """Goes on from what :meth:`save` wrote, by a session of the same shape for the same model.
+        """Replaces all sequences by those of a file that :meth:`save` wrote.
 
-        Raises ModelError for another one, GGUFError.
+        Raises ModelError if the file is from another model, or from a session with other parameters; GGUFError.
         """
         restore(self, path)
 
     def overwritten(self, seq: int) -> list[int]:
-        """For each kind of cells, before which position those of a sequence were overwritten."""
+        """For each kind of cells, the position before which those of a sequence were overwritten."""
         empty = not self.length(seq)
         return [0 if empty else cells.lost(seq) for cells in self._cells.values()]
 
     def overwritable(self, length: int) -> list[tuple[int, int]]:
-        """For each kind of cells the least and the most that :meth:`overwritten` is of a sequence of this length."""
+        """For each kind of cells, the least and the largest :meth:`overwritten` of a sequence of this length."""
         return [cells.losable(length) for cells in self._cells.values()]
 
     @alone
     def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
-        """Takes as read what the memory of a sequence, which was empty, was set to; see :meth:`overwritten`."""
+        """Sets the tokens of a sequence whose KV cache or state the caller has set; see :meth:`overwritten`."""
         self._cut(seq, 0)
         for cells, lost in zip(self._cells.values(), overwritten, strict=True):
             cells.clear(seq)
@@ -252,19 +258,19 @@ class Session:
 
     def _number(self, seq: int) -> int:
         if not isinstance(seq, (int, np.integer)) or isinstance(seq, bool) or not 0 <= seq < self.n_seq:
-            there = f"0 to {self.n_seq - 1}"
-            raise ParameterError(f"there is no sequence {shown(seq)}, but {there}", got=seq, wanted=there)
+            known = f"0 to {self.n_seq - 1}"
+            raise ParameterError(f"seq must be from {known}, got {short_repr(seq)}", got=seq, wanted=known)
         return int(seq)
 
     def _cut(self, seq: int, length: int) -> None:
-        """Nothing but the tokens go, so that an interrupt finds a sequence as it was or as it will be."""
+        """Cuts a sequence to ``length`` tokens in one operation, so that an interrupt leaves no intermediate state."""
         if self.freed:
             raise self._freed_error()
         self._changes[seq] += 1
         del self._tokens[seq][length:]
 
     def _begin(self, seq: int) -> None:
-        """What a sequence without tokens remembers: nothing."""
+        """Resets the states and cells of a sequence without tokens."""
         for state in self.memory.states(seq):
             state.set_zero()
         for cells in self._cells.values():
@@ -272,108 +278,124 @@ class Session:
 
     # -- computing ---------------------------------------------------------------------------------
 
-    def turn(self) -> Claim:
-        """A turn with the model.  Raises FreedError."""
+    def locked(self) -> Claim:
+        """Locks the model; see :meth:`.Model.locked`.  Raises FreedError."""
         if self.freed:
             raise self._freed_error()
-        return self.model.turn()
+        return self.model.locked()
+
+    turn = locked
+    """The former name of :meth:`locked`."""
 
     @alone
     def decode(
-        self, batch: Mapping[int, Sequence[int]], asked: Asked = Asked.LAST, *, hidden: bool = False, few: int = FEW
+        self,
+        batch: Mapping[int, Sequence[int]],
+        outputs: Outputs = Outputs.LAST,
+        *,
+        hidden: bool = False,
+        few: int = FEW,
     ) -> dict[int, Floats]:
-        """Reads tokens behind those that sequences have; by sequence what comes of it.
+        """Appends tokens to sequences and computes them; returns the results by sequence.
 
-        ``asked`` LAST: the logits after the last token, float32 [n_vocab]; ALL: after each, [n, n_vocab]; NONE: none.
-        ``hidden``: the last block's vectors, normed, in their place.
+        ``batch``: token ids by sequence.  ``outputs``: LAST returns the logits after the last token of each sequence,
+        float32 ``(n_vocab,)``; ALL those after each token, ``(n, n_vocab)``; NONE returns nothing.  ``hidden``: return
+        the normalised vectors of the last block instead of logits.
 
-        Sequences with at most ``few`` tokens, and about as many, are computed together, others one after the other, in
-        pieces; of models with states those that are neighbours and have equally many.  If it fails, or is interrupted,
-        each sequence has the tokens that were read so far.
+        Sequences with at most ``few`` tokens and similar numbers of tokens are computed together (of models with a
+        recurrent state: adjacent sequences with equal numbers); others one after the other, in micro-batches.  If it
+        fails or is interrupted, each sequence has the tokens that were computed so far.
 
-        Raises ParameterError for ids that the model does not have; ContextFullError where a sequence has no room,
-        before anything is computed; FreedError.
+        Raises ParameterError for ids outside of the vocabulary; ContextFullError, before anything is computed, if a
+        sequence would become longer than ``n_ctx``; FreedError.
         """
-        if not isinstance(batch, Mapping) or not isinstance(asked, Asked):
+        if not isinstance(batch, Mapping) or not isinstance(outputs, Outputs):
             raise ParameterError(
-                f"decode takes a dict of token ids by sequence and an Asked, got {shown(batch)} and {shown(asked)}",
-                got=(batch, asked),
+                f"decode takes a dict of token ids by sequence, and Outputs; got {short_repr(batch)} and "
+                f"{short_repr(outputs)}",
+                got=(batch, outputs),
             )
         few = whole("few", few)
         left = {self._number(seq): self._checked(seq, tokens) for seq, tokens in batch.items()}
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
-        for chosen, n in self._pieces({seq: len(tokens) for seq, tokens in left.items()}, few, asked, hidden=hidden):
+        for chosen, n in self._steps_of(
+            {seq: len(tokens) for seq, tokens in left.items()}, few, outputs, hidden=hidden
+        ):
             now = {seq: left[seq][:n] for seq in chosen}
             last = {seq for seq in chosen if len(left[seq]) <= n}
-            wanted = asked if asked is Asked.ALL or last else Asked.NONE
+            wanted = outputs if outputs is Outputs.ALL or last else Outputs.NONE
             for seq, found in self._compute(now, n, wanted, hidden=hidden).items():
-                if asked is Asked.ALL or seq in last:
+                if outputs is Outputs.ALL or seq in last:
                     parts[seq].append(found)
             for seq in chosen:
                 left[seq] = left[seq][n:]
-        if asked is Asked.NONE:
+        if outputs is Outputs.NONE:
             return {}
-        if asked is Asked.LAST:
+        if outputs is Outputs.LAST:
             return {seq: found[0][0] for seq, found in parts.items()}
         return {seq: np.concatenate(found) for seq, found in parts.items()}
 
     def explain(self) -> Explanation:
-        """What the scheduler does in the step that was computed last: which device computes which node, and why.
+        """The scheduler's explanation of the last step: which device computes which node, and why.
 
         Raises ParameterError before the first step.
         """
         if not self._steps:
-            raise ParameterError("no step was computed yet, so there is nothing to explain")
+            raise ParameterError("nothing to explain: this session has decoded no tokens yet")
         step = next(reversed(self._steps.values()))
         assert step.graph is not None
-        with self.turn():
+        with self.locked():
             return self.model.scheduler.explain(step.graph)
 
     def _checked(self, seq: int, tokens: Sequence[int]) -> list[int]:
         found = listed_ids(tokens, self.model.n_vocab, f"sequence {seq}")
-        room = self.n_ctx - len(self._tokens[seq])
-        if len(found) > room:
+        free = self.n_ctx - len(self._tokens[seq])
+        if len(found) > free:
             raise ContextFullError(
-                f"sequence {seq} has {self.n_ctx - room} of {self.n_ctx} tokens, and no room for {len(found)} more",
+                f"sequence {seq} cannot take {len(found)} more tokens: {self.n_ctx - free} of the {self.n_ctx} of its "
+                "context are used",
                 got=len(found),
-                wanted=room,
-                remedy="make the session with a larger n_ctx" + (", or call shift()" if room < self.n_ctx else ""),
+                wanted=free,
+                remedy="create the session with a larger n_ctx" + (", or call shift()" if free < self.n_ctx else ""),
             )
         return found
 
-    def _pieces(self, counts: dict[int, int], few: int, asked: Asked, *, hidden: bool) -> list[tuple[list[int], int]]:
-        """Which sequences are computed together, and how many tokens of each, step by step."""
+    def _steps_of(
+        self, counts: dict[int, int], few: int, outputs: Outputs, *, hidden: bool
+    ) -> list[tuple[list[int], int]]:
+        """The steps of a batch: for each, the sequences, and the maximum number of tokens of a sequence."""
         most = self.micro_batch
-        if asked is Asked.ALL and not hidden:
+        if outputs is Outputs.ALL and not hidden:
             most = max(1, min(most, LARGEST_RESULT // (4 * self.model.n_vocab)))
-        pieces: list[tuple[list[int], int]] = []
+        steps: list[tuple[list[int], int]] = []
         together: list[int] = []
         for seq, count in sorted(counts.items()):
             if count > min(few, most):
-                pieces += [([seq], min(most, count - start)) for start in range(0, count, most)]
+                steps += [([seq], min(most, count - start)) for start in range(0, count, most)]
                 continue
             if together and not self._fit([counts[each] for each in together], count, seq - together[-1]):
-                pieces.append((together, max(counts[each] for each in together)))
+                steps.append((together, max(counts[each] for each in together)))
                 together = []
             together.append(seq)
         if together:
-            pieces.append((together, max(counts[each] for each in together)))
-        return pieces
+            steps.append((together, max(counts[each] for each in together)))
+        return steps
 
     def _fit(self, counts: list[int], count: int, distance: int) -> bool:
-        """Whether a sequence that comes so far behind others is computed with them: the step is filled up for it.
+        """Whether a sequence with ``count`` tokens joins a step of sequences with ``counts`` tokens.
 
-        States would read what only fills up, and what lies between.
+        ``distance``: from the last of these sequences.  The step is padded; a recurrent state would also read padding
+        tokens and the sequences in between, so models with states allow neither.
         """
         if self.model.keeps_states:
             return distance == 1 and count == counts[-1]
         return in_steps(max(*counts, count)) - min(*counts, count) <= GRANULE
 
-    def _compute(self, batch: dict[int, list[int]], n: int, asked: Asked, *, hidden: bool) -> dict[int, Floats]:
-        """One step: the tokens of ``batch``, at most ``n`` of each sequence."""
+    def _compute(self, batch: dict[int, list[int]], n: int, outputs: Outputs, *, hidden: bool) -> dict[int, Floats]:
+        """Computes one step: the tokens of ``batch``, at most ``n`` of each sequence."""
         first, n_seq = min(batch), max(batch) - min(batch) + 1
-        with self.turn():
-            step = self._filled(batch, n, asked, hidden=hidden)
+        with self.locked():
+            step = self._filled(batch, n, outputs, hidden=hidden)
             assert step.graph is not None
             try:
                 self.model.scheduler.compute(step.graph)
@@ -381,43 +403,43 @@ class Session:
                     self._changes[seq] += 1
                     self._tokens[seq].extend(tokens)
             except BaseException:
-                if self.model.keeps_states:  # they may be those of some of the blocks, or of all
+                if self.model.keeps_states:  # some blocks may have updated their state
                     for seq in batch:
                         self._tokens[seq].clear()
                 raise
             if step.result is None:
                 return {}
             found = step.result.numpy().reshape(n_seq, -1, step.result.ne[0])
-        if asked is Asked.LAST:
+        if outputs is Outputs.LAST:
             return {seq: found[seq - first] for seq in batch}
         return {seq: found[seq - first, : len(tokens)] for seq, tokens in batch.items()}
 
     @alone
     def prepared(self, tokens: Sequence[int]) -> Graph:
-        """The graph that reads ``tokens`` as the first ones of sequence 0, its inputs set, for others to compute.
+        """The graph that decodes ``tokens`` as the first ones of sequence 0, with its inputs set, for tests and tools.
 
-        What computes it belongs into a :meth:`turn`, and so does this call.  The session can only be freed then.
+        Call it, and compute the graph, inside of :meth:`locked`.  After that, the session can only be freed.
         """
         checked = self._checked(0, tokens)
-        graph = self._filled({0: checked}, len(checked), Asked.LAST, hidden=False).graph
+        graph = self._filled({0: checked}, len(checked), Outputs.LAST, hidden=False).graph
         assert graph is not None
         return graph
 
-    def _filled(self, batch: dict[int, list[int]], n: int, asked: Asked, *, hidden: bool) -> Step:
-        """The step of these tokens, allocated and with its inputs, in a turn."""
+    def _filled(self, batch: dict[int, list[int]], n: int, outputs: Outputs, *, hidden: bool) -> Step:
+        """The step for these tokens, allocated and with its inputs set.  The caller has locked the model."""
         first, n_seq = min(batch), max(batch) - min(batch) + 1
         n = n if self.model.keeps_states else in_steps(n)
-        # Lists: each of NumPy's calls takes longer than a few tokens, in caches that hold weights.
+        # Lists, because a call of NumPy takes longer than a few tokens do.
         ids, positions, lengths = [], [], []
         for seq in range(first, first + n_seq):
             tokens, held = batch.get(seq, []), len(self._tokens[seq])
-            filling = n - len(tokens)
-            ids.append(tokens + [0] * filling)
-            positions.append([*range(held, held + len(tokens))] + [-1] * filling)
+            padding = n - len(tokens)
+            ids.append(tokens + [0] * padding)
+            positions.append([*range(held, held + len(tokens))] + [-1] * padding)
             lengths.append(held + len(tokens))
         longest = max(lengths[seq - first] for seq in batch)
         spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
-        step = self._step(Shape(first, n_seq, n, spans, asked, hidden))
+        step = self._step(Shape(first, n_seq, n, spans, outputs, hidden))
         assert step.graph is not None
         for seq in batch:
             if not self._tokens[seq]:
@@ -441,13 +463,13 @@ class Session:
     # -- life --------------------------------------------------------------------------------------
 
     def free(self) -> None:
-        """Gives the memory back, after waiting for the model's other threads."""
+        """Releases the memory, after waiting for the computations of other threads."""
         self.memory.free()
         self._steps.clear()
         self.freed = True
 
     def _freed_error(self) -> FreedError:
-        return FreedError(f"{self!r} was freed", thing=self, remedy="make another one: model.session()")
+        return FreedError(f"{self!r} was freed", thing=self, remedy="create another one: model.session()")
 
     def __enter__(self) -> Session:
         return self
@@ -462,7 +484,7 @@ class Session:
 
 
 def in_steps(n: int) -> int:
-    """Tokens of a sequence in a step, rounded up so that few different numbers occur."""
+    """The number of tokens of a sequence in a step, rounded up so that few different graphs are needed."""
     if n <= FEW:
         return n
     step = min(max(8, 1 << (n - 1).bit_length() - 3), GRANULE)

@@ -1,7 +1,7 @@
-"""Sessions as files: tokens, and what a model remembers of them, to go on with another day.
+"""Saves the sequences of a session to a file, and restores them.
 
-The file is a GGUF file: tensors ``SEQ.NUMBER`` hold the cells of a sequence, in the order of the model's blocks, with
-the type of the cache; metadata the tokens and what has to be alike for a session that reads it.
+The file is a GGUF file.  The tensors ``SEQ.NUMBER`` hold the cells of a sequence, in the order of the model's blocks,
+with the type of the cache.  The metadata holds the tokens, and what must be equal in the session that restores them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ ARCHITECTURE = "ggplug-session"
 MODEL = f"{ARCHITECTURE}.model"
 SHAPE = f"{ARCHITECTURE}.shape"
 DIGEST = f"{ARCHITECTURE}.sha256"
-"""Of tokens and cells: a file that was damaged is refused, since nothing else would show it."""
+"""Digest of tokens and cells: a damaged file is refused, since nothing else would reveal the damage."""
 
 
-class Known(Protocol):
-    """What tells a model from others."""
+class ModelIdentity(Protocol):
+    """What identifies a model."""
 
     @property
     def architecture(self) -> str:
@@ -38,19 +38,19 @@ class Known(Protocol):
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What its file says."""
+        """The metadata of its file."""
 
     @property
     def digest(self) -> str:
-        """The same for the same weights."""
+        """The digest of its weights."""
 
     @property
     def n_vocab(self) -> int:
-        """How many tokens there are."""
+        """The number of tokens of its vocabulary."""
 
 
-class Sequences(Protocol):
-    """What a file holds of a session, and how it gets there and back; :class:`.Session` says what each is."""
+class StoredSession(Protocol):
+    """What saving and restoring need of a session; :class:`.Session` documents the members."""
 
     n_ctx: int
     n_seq: int
@@ -58,31 +58,31 @@ class Sequences(Protocol):
     memory: Memory
 
     @property
-    def model(self) -> Known:
-        """Whose memory it is."""
+    def model(self) -> ModelIdentity:
+        """The model of the session."""
 
     def tokens(self, seq: int) -> tuple[int, ...]:
-        """Those that a sequence has."""
+        """The tokens of a sequence."""
 
     def overwritten(self, seq: int) -> list[int]:
-        """Before which positions cells were overwritten."""
+        """For each kind of cells, the position before which those of a sequence were overwritten."""
 
     def overwritable(self, length: int) -> list[tuple[int, int]]:
-        """The limits of that."""
+        """For each kind of cells, the least and the largest value of ``overwritten``."""
 
     def clear(self) -> None:
-        """Forgets all."""
+        """Removes the tokens of all sequences."""
 
-    def turn(self) -> Claim:
-        """A turn with the model."""
+    def locked(self) -> Claim:
+        """Locks the model."""
 
     def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
-        """Takes as read what the memory was set to."""
+        """Sets the tokens of a sequence whose memory was set."""
 
 
-def save(session: Sequences, path: str | os.PathLike[str]) -> None:
-    """Writes all sequences; an existing file is replaced by the complete new one.  Raises FileKindError, OSError."""
-    with session.turn(), GGUFWriter(path, ARCHITECTURE) as writer:
+def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
+    """Saves all sequences; an existing file is replaced by the complete new one.  Raises FileKindError, OSError."""
+    with session.locked(), GGUFWriter(path, ARCHITECTURE) as writer:
         writer.add(MODEL, _fingerprint(session))
         writer.add(SHAPE, _shape(session))
         digest = hashlib.sha256()
@@ -101,20 +101,21 @@ def save(session: Sequences, path: str | os.PathLike[str]) -> None:
         writer.write()
 
 
-def restore(session: Sequences, path: str | os.PathLike[str]) -> None:
-    """Takes over what :func:`save` wrote.  The file is checked first: if it is refused, the session stays as it is.
+def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
+    """Restores what :func:`save` wrote.  The file is checked first: if it is refused, the session is not changed.
 
-    Raises GGUFError; ModelError for a file that was damaged, is of another model, or of a session of another shape.
+    Raises GGUFError; ModelError if the file is damaged, or from another model or a session with other parameters.
     """
     with GGUFReader(path) as reader:
         values = Values(reader.metadata, where=os.fspath(path))
         for key, wanted, what in (
             (MODEL, _fingerprint(session), "the session's model"),
-            (SHAPE, _shape(session), "the session's contexts, sequences, steps and cache type"),
+            (SHAPE, _shape(session), "the session's n_seq x n_ctx, micro_batch and cache type"),
         ):
             if values.text(key) != wanted:
                 raise ModelError(
-                    f"{os.fspath(path)}: {key} is {values.text(key)}, of {what} it is {wanted}",
+                    f"{os.fspath(path)} does not belong to this session: {key} is {values.text(key)}, "
+                    f"but {what} is {wanted}",
                     got=values.text(key),
                     wanted=wanted,
                 )
@@ -127,7 +128,7 @@ def restore(session: Sequences, path: str | os.PathLike[str]) -> None:
                 info = reader.tensors.get(f"{seq}.{number}")
                 if info is None or info.nbytes != view.nbytes or info.type is not view.type:
                     raise ModelError(
-                        f"{os.fspath(path)}: tensor '{seq}.{number}' is missing or of another size",
+                        f"{os.fspath(path)}: tensor '{seq}.{number}' is missing or has the wrong size",
                         got=None if info is None else info.nbytes,
                         wanted=view.nbytes,
                     )
@@ -135,21 +136,21 @@ def restore(session: Sequences, path: str | os.PathLike[str]) -> None:
                 digest.update(np.ascontiguousarray(views[-1][1]).reshape(-1).view(np.uint8).data)
         if values.text(DIGEST) != digest.hexdigest():
             raise ModelError(
-                f"{os.fspath(path)}: the file was damaged: {DIGEST} is not that of its tokens and cells",
+                f"{os.fspath(path)} is damaged: its content does not match its digest {DIGEST}",
                 got=digest.hexdigest(),
                 wanted=values.text(DIGEST),
                 remedy="save the session again",
             )
         session.clear()
-        with session.turn():
+        with session.locked():
             for view, data in views:
                 view.set_bytes(data)
         for seq, (tokens, overwritten) in enumerate(kept):
             session.adopt(seq, tokens.tolist(), overwritten.tolist())
 
 
-def _sequence(session: Sequences, values: Values, seq: int) -> tuple[Ints, Ints]:
-    """The ids of a sequence in a file, and what was overwritten of its cells.  Raises ModelError."""
+def _sequence(session: StoredSession, values: Values, seq: int) -> tuple[Ints, Ints]:
+    """The token ids of a sequence in a file, and its overwritten positions.  Raises ModelError."""
     key, n_vocab = f"{ARCHITECTURE}.{seq}.tokens", session.model.n_vocab
     tokens: Any = values.values.get(key)
     fits = isinstance(tokens, np.ndarray) and (tokens.dtype.kind in "iu" or not tokens.size) and tokens.ndim == 1
@@ -159,7 +160,7 @@ def _sequence(session: Sequences, values: Values, seq: int) -> tuple[Ints, Ints]
     overwritten = values.integers(key, length=len(session.overwritten(seq)))
     limits = session.overwritable(len(tokens))
     if any(not least <= lost <= most for lost, (least, most) in zip(overwritten.tolist(), limits, strict=True)):
-        raise values.refused(key, f"positions of a sequence of {len(tokens)} tokens, from and to {limits}")
+        raise values.refused(key, f"positions within {limits}, for a sequence of {len(tokens)} tokens")
     return tokens.astype(np.int32), overwritten.astype(np.int64)
 
 
@@ -167,14 +168,14 @@ def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints) -> None:
     digest.update(np.int64(len(tokens)).tobytes() + tokens.tobytes() + overwritten.tobytes())
 
 
-def _fingerprint(session: Sequences) -> str:
-    """What tells models apart: the metadata of their architecture, and their weights."""
+def _fingerprint(session: StoredSession) -> str:
+    """A digest of what identifies the model: the metadata of its architecture, and its weights."""
     model = session.model
     found = {key: model.metadata[key] for key in sorted(model.metadata) if key.startswith(model.architecture)}
-    told = [f"{key}={each.tolist() if isinstance(each, np.ndarray) else each}" for key, each in found.items()]
-    told.append(model.digest)
-    return f"{model.architecture} {hashlib.sha256(chr(10).join(told).encode()).hexdigest()}"
+    facts = [f"{key}={each.tolist() if isinstance(each, np.ndarray) else each}" for key, each in found.items()]
+    facts.append(model.digest)
+    return f"{model.architecture} {hashlib.sha256(chr(10).join(facts).encode()).hexdigest()}"
 
 
-def _shape(session: Sequences) -> str:
+def _shape(session: StoredSession) -> str:
     return f"{session.n_seq}x{session.n_ctx} {session.micro_batch} {session.memory.type.name}"

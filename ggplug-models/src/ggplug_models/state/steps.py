@@ -1,4 +1,4 @@
-"""A step: some tokens of some sequences computed together, with one graph for all steps of a shape."""
+"""Steps: some tokens of some sequences computed together; all steps of one shape use one graph."""
 
 from __future__ import annotations
 
@@ -23,34 +23,38 @@ Ints = npt.NDArray[np.int64]
 Ints32 = npt.NDArray[np.int32]
 
 
-class Asked(enum.Enum):
-    """Of which tokens a step's results are wanted."""
+class Outputs(enum.Enum):
+    """The tokens for which a step returns results: none, the last of each sequence, or all."""
 
     NONE = 0
     LAST = 1
     ALL = 2
 
 
-class Shape(NamedTuple):
-    """What steps with the same graph have in common.
+Asked = Outputs
+"""The former name of :class:`Outputs`."""
 
-    Sequences from ``first`` on, ``n_seq`` of them, ``n`` tokens each.  ``spans``: by window how many cells are read.
-    ``hidden``: whether the result is the last block's vectors, normed, in the place of logits.
+
+class Shape(NamedTuple):
+    """The parameters that are equal in all steps with the same graph.
+
+    A step has ``n`` tokens of each of ``n_seq`` sequences, from the sequence ``first`` on.  ``spans``: number of cells
+    that are read, by window.  ``hidden``: whether the result is the normalised vectors of the last block, not logits.
     """
 
     first: int
     n_seq: int
     n: int
     spans: tuple[tuple[int, int], ...]
-    asked: Asked
+    outputs: Outputs
     hidden: bool = False
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """What a step computes: ids and positions [n_seq, n], and of each sequence how many tokens it has after it.
+    """The tokens of a step: ids and positions, [n_seq, n], and the length of each sequence after the step.
 
-    Where a sequence has fewer than ``n`` tokens here, the others have the position -1.
+    Padding tokens, at the end of sequences with fewer than ``n`` tokens, have the position -1.
     """
 
     ids: Ints
@@ -59,7 +63,7 @@ class Tokens:
 
     @property
     def last(self) -> npt.NDArray[np.int32]:
-        """Which rows of the step are the last tokens of their sequences; of a sequence without tokens its first."""
+        """The row of the step with the last token of each sequence; for a sequence without tokens, its first row."""
         n_seq, n = self.positions.shape
         present = (self.positions >= 0).sum(axis=1)
         rows: npt.NDArray[np.int32] = (np.arange(n_seq) * n + np.maximum(present - 1, 0)).astype(np.int32)
@@ -70,10 +74,10 @@ Values = Callable[[Tokens], npt.ArrayLike]
 
 
 class Step:
-    """The graph of steps of a shape while it is made, with its inputs, and then to be computed again and again.
+    """The graph for all steps of a shape, with its inputs.
 
-    ``memory`` and ``cells``: what the model's blocks remember, and by window where.  ``n_ctx``: tokens that a sequence
-    may have at most.
+    A model's blocks add their nodes, :meth:`finish` makes the graph, and :meth:`fill` sets the inputs for each step.
+    ``memory``: the tensors of the session.  ``cells``: its cells, by window.  ``n_ctx``: its context length.
     """
 
     def __init__(self, shape: Shape, memory: Memory, cells: Mapping[int, Cells], n_ctx: int) -> None:
@@ -89,22 +93,22 @@ class Step:
         self._writes: list[Tensor] = []
         self._states: list[Tensor] = []
         self.shared: dict[str, Tensor] = {}
-        """Nodes that a block made for those that come after it."""
+        """Nodes of a block that later blocks read, by name."""
         self.result: Tensor | None = None
         self.graph: Graph | None = None
 
     # -- inputs ------------------------------------------------------------------------------------
 
     def input(self, name: str, type: Type, ne: Sequence[int], values: Values) -> Tensor:
-        """An input of the graph, made when first asked for; ``values`` tells what it holds for a step's tokens."""
+        """The input ``name`` of the graph, made at the first call; ``values`` computes it from the tokens of a step."""
         if name not in self._inputs:
             self._inputs[name] = gg.new_tensor(type, ne, name).set_input(), values
         return self._inputs[name][0]
 
     def whole_numbers(self, name: str, count: int, values: Values) -> Tensor:
-        """As :meth:`input`, I32 [count], at most one for each token: a part of the one input that holds all of these.
+        """As :meth:`input`, for I32 [count] with at most one element for each token: a view of one common input.
 
-        Each input costs calls in every step, so there are few.
+        Setting an input takes time in every step, so integers have one input together.
         """
         if name not in self._parts:
             shape = self._most_parts, self.n_tokens
@@ -116,7 +120,7 @@ class Step:
 
     @property
     def tokens(self) -> Tensor:
-        """The ids, I32 [T]: sequences one after the other."""
+        """The token ids, I32 [T], sequence after sequence."""
         return self.whole_numbers("tokens", self.n_tokens, lambda tokens: tokens.ids.reshape(-1))
 
     @property
@@ -127,7 +131,7 @@ class Step:
         )
 
     def of_positions(self, name: str, values: Callable[[Ints], npt.NDArray[np.floating[Any]]]) -> Tensor:
-        """An input with a number for each token, F32 [1, 1, T]: ``values`` of the positions."""
+        """An input F32 [1, 1, T] that ``values`` computes from the positions."""
 
         def of(tokens: Tokens) -> npt.ArrayLike:
             return values(np.maximum(tokens.positions, 0).reshape(-1)).reshape(-1, 1, 1)
@@ -144,15 +148,15 @@ class Step:
             f"mask {window}",
             gg.F16,
             (span, shape.n, 1, shape.n_seq),
-            lambda tokens: cells.shown(shape.first, tokens.positions, tokens.lengths, span),
+            lambda tokens: cells.mask(shape.first, tokens.positions, tokens.lengths, span),
         )
 
     # -- what blocks ask for -----------------------------------------------------------------------
 
-    def asked(self, x: Tensor) -> Tensor:
-        """The columns of ``x`` whose results are wanted; of one that has no others, itself."""
-        if self.shape.asked is Asked.LAST and self.shape.n > 1 and x.ne[1] == self.n_tokens:
-            return gg.get_rows(x, self.whole_numbers("asked", self.shape.n_seq, lambda tokens: tokens.last))
+    def outputs(self, x: Tensor) -> Tensor:
+        """The columns of ``x`` [n, T] for which the step returns results."""
+        if self.shape.outputs is Outputs.LAST and self.shape.n > 1 and x.ne[1] == self.n_tokens:
+            return gg.get_rows(x, self.whole_numbers("output rows", self.shape.n_seq, lambda tokens: tokens.last))
         return x
 
     def attend(
@@ -167,10 +171,10 @@ class Step:
         sinks: Tensor | None = None,
         d_v: int = 0,
     ) -> Tensor:
-        """Remembers keys and values of block ``number``, and mixes all values that each query sees: [d_v n_head, T].
+        """Stores keys and values of block ``number`` in the KV cache, and computes attention: [d_v n_head, T].
 
-        q: [d_k, n_head, T], k: [d_k, n_head_kv, T], v: [d_v, n_head_kv, T].  With ``v`` None the values are the
-        first ``d_v`` numbers of the keys.
+        q: [d_k, n_head, T], k: [d_k, n_head_kv, T], v: [d_v, n_head_kv, T].  If ``v`` is None, the values are the first
+        ``d_v`` elements of the keys.
         """
         kind = self.memory.kinds[number]
         assert isinstance(kind, KeysValues)
@@ -185,7 +189,7 @@ class Step:
         return mixed_as_one(q, keys, values, self._mask(kind.window), scale=scale, softcap=softcap, sinks=sinks)
 
     def _read(self, held: Tensor, window: int, d: int, n_head: int) -> Tensor:
-        """The first ``d`` numbers of heads in the cells of this step: a view [d, span, n_head, n_seq]."""
+        """The first ``d`` elements of each head in the cells that this step reads: a view [d, span, n_head, n_seq]."""
         row = held.nb[1]
         part = self._cells[window].count * row
         head = row // n_head
@@ -201,7 +205,7 @@ class Step:
         return gg.permute(cells, 0, 2, 1, 3)
 
     def state(self, number: int) -> list[Tensor]:
-        """The parts of the state of block ``number`` before this step: views [numbers, n_seq]."""
+        """The parts of the state of block ``number`` before this step: views [elements, n_seq]."""
         shape = self.shape
         return [
             gg.view(part, part.ne[0], shape.n_seq, nb=(part.nb[1],), offset=shape.first * part.nb[1])
@@ -209,15 +213,15 @@ class Step:
         ]
 
     def remember(self, number: int, *parts: Tensor) -> None:
-        """The parts of the state of block ``number`` after this step, each [numbers, n_seq] in any shape."""
+        """Stores the parts of the state of block ``number`` after this step, each of elements n_seq in any shape."""
         self._states += [gg.cpy(new, held) for new, held in zip(parts, self.state(number), strict=True)]
 
     # -- the graph ---------------------------------------------------------------------------------
 
     def finish(self, x: Tensor, result: Tensor | None, name: str) -> None:
-        """Makes the graph: of the result, and of what is remembered; without a result of the latter alone.
+        """Makes the graph that computes the result, if there is one, and updates the KV cache and the states.
 
-        x: what the last block gives.  States are written when all that reads the old ones is computed.
+        x: the output of the last block.  States are written after the last node that reads the old ones.
         """
         self.result = result if result is None else result.named("result").set_output()
         outputs = [*self._writes, *self._states]
@@ -226,23 +230,24 @@ class Step:
         elif self._states:
             outputs.insert(0, x)
         self.graph = Graph(*outputs, name=name)
-        # What comes behind the last write is left out of a graph without a result, with inputs that only it has.
+        # A graph without a result lacks the nodes after the last write, and the inputs that only these read.
         self._inputs = {name: each for name, each in self._inputs.items() if each[0] in self.graph.index}
 
     def fill(self, tokens: Tokens) -> None:
-        """Sets all inputs; the graph was allocated."""
+        """Sets all inputs.  The graph must be allocated."""
         for tensor, values in self._inputs.values():
-            given = np.asarray(values(tokens))
-            if given.dtype == tensor.type.dtype and given.shape == tensor.shape:
-                tensor.set_bytes(given)
+            computed = np.asarray(values(tokens))
+            if computed.dtype == tensor.type.dtype and computed.shape == tensor.shape:
+                tensor.set_bytes(computed)
             else:
-                tensor.set(given)
+                tensor.set(computed)
 
 
 def _numbers(parts: Mapping[str, tuple[Tensor, Values]], shape: tuple[int, int], tokens: Tokens) -> Ints32:
-    """What the input with all whole numbers holds for a step's tokens: a row for each part.
+    """The values of the common input of integers for the tokens of a step: a row for each part.
 
-    Refers to no step: one that referred to itself would stay, with the weights, until cycles are collected.
+    It is not a method, because a step whose input refers to the step would be a reference cycle, and keep the weights
+    in memory until the garbage collector runs.
     """
     numbers = np.zeros(shape, np.int32)
     for row, (tensor, values) in zip(numbers, parts.values(), strict=False):

@@ -1,4 +1,4 @@
-"""Text to tokens and back: one module for each kind of tokeniser."""
+"""Tokenizers: one module for each kind."""
 
 from __future__ import annotations
 

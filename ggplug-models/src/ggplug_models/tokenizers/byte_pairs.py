@@ -1,4 +1,4 @@
-"""Byte pair encoding (Sennrich et al. 2016) over the bytes of words, as GPT-2 has it, or over characters (Gemma 4)."""
+"""Byte pair encoding (Sennrich et al. 2016) of the bytes of words, as in GPT-2, or of characters, as in Gemma 4."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable, library
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME, PRE, PreTokenizer, splitting
-from ggplug_models.tokenizers.vocabulary import MODEL, SPACE, WHITE_SPACE, Rules, Vocabulary
+from ggplug_models.tokenizers.vocabulary import MODEL, SPACE, WHITE_SPACE, Defaults, Vocabulary
 
 MERGES = "tokenizer.ggml.merges"
 
 
 def _letters() -> dict[str, int]:
-    """GPT-2's letters for bytes: printable characters of Latin-1 stand for themselves, the others follow U+0100."""
+    """GPT-2's characters for bytes: printable characters of Latin-1 are themselves, other bytes are from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
@@ -30,16 +30,16 @@ _SPACES = re.compile(f"[{re.escape(''.join(sorted(WHITE_SPACE)))}]+")
 
 
 class BytePairs(Kind):
-    """Words, split off by the rules of ``tokenizer.ggml.pre``, whose pairs of pieces are merged in the file's order."""
+    """Splits a text into words by ``tokenizer.ggml.pre``, and merges pairs in the order of the file's merges."""
 
     def __init__(self, vocabulary: Vocabulary, row: PreTokenizer) -> None:
         super().__init__(vocabulary)
         self._row = row
         self._lowercase: bool = vocabulary.values.boolean("tokenizer.ggml.normalizer.lowercase", False)
-        self._words_alone = "whitespace" in row.names
-        # Gemma 4's runs of line ends are tokens, though no merges lead to them.
+        self._words_only = "whitespace" in row.names
+        # Gemma 4 has tokens for runs of line ends, for which there are no merges.
         self._line_ends = "gemma4" in row.names
-        if row.bytes_as_text and not self._words_alone and LETTERS.keys() <= vocabulary.ids.keys():
+        if row.bytes_as_text and not self._words_only and LETTERS.keys() <= vocabulary.ids.keys():
             self.longest = max(map(len, vocabulary.texts))
         with required("tokenizers", "making token ids of texts"):
             from tokenizers import Regex, Tokenizer, models, pre_tokenizers
@@ -56,23 +56,23 @@ class BytePairs(Kind):
 
     @classmethod
     def of(cls, values: Values) -> BytePairs:
-        """From metadata; see :class:`Vocabulary` and :func:`splitting`.  Raises ModelError."""
+        """The tokenizer that metadata describes; see :class:`Vocabulary` and :func:`splitting`.  Raises ModelError."""
         model = values.text(MODEL)
         row = splitting(values) if model != "gemma4" else BY_NAME[model]
         ids = {"bos": 11, "eos": 11} if model != "gemma4" else {}
         if not row.bos:
             del ids["bos"]
         escapes = "whitespace" not in row.names and not row.bytes_as_text
-        rules = Rules(ids, add_bos=row.add_bos, escape_whitespaces=escapes, clean_spaces=row.clean_spaces)
+        rules = Defaults(ids, add_bos=row.add_bos, escape_whitespaces=escapes, clean_spaces=row.clean_spaces)
         vocabulary = Vocabulary(values, rules)
         if "gemma4" in row.names:
-            vocabulary.add_bos = True  # files that say otherwise are known to be wrong
+            vocabulary.add_bos = True  # files with another value are known to be wrong
         return cls(vocabulary, row)
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""
         text = encodable(text)
-        if self._words_alone:
+        if self._words_only:
             words = _SPACES.split(text.lower() if self._lowercase else text)
             return [token for word in words if word for token in self._merged(word)]
         if self.vocabulary.escape_whitespaces:
@@ -91,7 +91,7 @@ class BytePairs(Kind):
         return ids
 
     def word(self, text: str) -> bytes:
-        """What a normal token's text stands for."""
+        """The bytes that the text of a normal token stands for."""
         if not self._row.bytes_as_text:
             return super().word(text)
         try:
@@ -103,7 +103,7 @@ class BytePairs(Kind):
 
 
 def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    """The merges, each once.  Raises ModelError for one that names a token that there is not."""
+    """The merges, without duplicates.  Raises ModelError for a merge with a token that the vocabulary does not have."""
     needed = vocabulary.values.text(PRE, None) != "kimi-k2"
     ids = vocabulary.ids
     merges: dict[tuple[str, str], None] = {}
@@ -112,7 +112,7 @@ def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
         left, right = merge[:space], merge[space + 1 :]
         if space < 0 or left not in ids or right not in ids or left + right not in ids:
             raise ModelError(
-                f"{MERGES}[{n}] is {merge!r}; it must be two tokens with a space between, that make a third one",
+                f"{MERGES}[{n}] must be two tokens separated by a space, which joined are a third token, got {merge!r}",
                 got=merge,
             )
         merges[left, right] = None

@@ -1,12 +1,11 @@
-"""Texts to token ids with those around them, cut off where the model ends: what models that embed texts need.
+"""Tokenizers for embedding: token ids with special tokens, truncated to the context length.
 
-Encoders with WordPiece, or with a complete ``tokenizer.json``, do what the models' own tokenisers do, through the
-Hugging Face ``tokenizers`` library (:class:`TextTokenizer`).  It is imported when a tokeniser is made: a model that is
-given token ids needs none.  Others, and language models, have the tokens that :func:`.load_tokenizer` makes
-(:class:`VocabularyTokenizer`).
+For encoders with WordPiece, or with a complete ``tokenizer.json``, :class:`TextTokenizer` does what the models' own
+tokenizers do, with the Hugging Face library ``tokenizers``.  The library is imported when a tokenizer is created; token
+ids can be embedded without it.  For other models, :class:`VocabularyTokenizer` uses :func:`.load_tokenizer`.
 
-Two ways for WordPiece, because they differ: llama.cpp, which ``load_tokenizer`` follows, keeps of each Hangul syllable
-only the first letter, splits words of more than 100 letters, and takes ``[CLS]`` within a text for three words.
+WordPiece has both, because they differ: llama.cpp, which ``load_tokenizer`` follows, keeps only the first letter of
+each Hangul syllable, splits words of more than 100 letters, and reads ``[CLS]`` within a text as three words.
 """
 
 from __future__ import annotations
@@ -28,35 +27,35 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 WORD_START = "\u2581"
-"""GGUF marks pieces that start a word with it, where WordPiece vocabularies mark the others with ``##``."""
+"""The mark of tokens that start a word in GGUF; WordPiece vocabularies mark the other tokens, with ``##``."""
 
 HF_JSON = "tokenizer.huggingface.json"
-"""Key under which a GGUF file carries a complete ``tokenizer.json``; it wins over the vocabulary."""
+"""The key of a complete ``tokenizer.json`` in a GGUF file; it takes precedence over the vocabulary."""
 
 CONTROL = 3
-"""The token type of what stands for itself, such as ``[CLS]``."""
+"""The token type of control tokens, such as ``[CLS]``."""
 
 
 TOGETHER = 1 << 18
-"""Characters that the library is given at once: it keeps all tokens of all texts, also those that it cuts off."""
+"""Characters that the library gets at once, because it keeps all tokens in memory, also those that it truncates."""
 
 
 class TextTooLongError(ContextFullError):
-    """A text has ``got`` tokens, with those around it, of which the model takes ``wanted``; ``position``: which one."""
+    """The text number ``position`` has ``got`` tokens with the special ones; the model reads at most ``wanted``."""
 
     position: int
 
 
 def _too_long(position: int, got: int, wanted: int) -> TextTooLongError:
-    message = f"texts[{position}] has {got} tokens, and the model takes {wanted} of a text"
+    message = f"texts[{position}] has {got} tokens; the model reads at most {wanted}"
     return TextTooLongError(message, position=position, got=got, wanted=wanted)
 
 
 class TextTokenizer:
-    """Text to token ids, truncated to what the model takes.
+    """Tokenizes with the library ``tokenizers``, and truncates to the context length.
 
-    ``max_length``: tokens of a text, with those around it.  ``n_vocab``: ids that the model knows.  ``source``: the key
-    that the tokeniser was made from, for errors.  Raises ModelError.
+    ``max_length``: maximum number of tokens of a text, with special ones.  ``n_vocab``: size of the model's vocabulary.
+    ``source``: the metadata key of the tokenizer, for errors.  Raises ModelError.
     """
 
     def __init__(self, tokenizer: Tokenizer, max_length: int, n_vocab: int, source: str) -> None:
@@ -70,8 +69,8 @@ class TextTokenizer:
         if self.max_length <= around_texts:
             # The library would not truncate at all.
             raise ModelError(
-                f"texts of {self.max_length} tokens have no room for one beside the {around_texts} around them "
-                f"({source}, or context_length)",
+                f"the maximum length of {self.max_length} tokens ({source}, or context_length) must be more than the "
+                f"{around_texts} special tokens of each text",
                 got=self.max_length,
             )
         with library(source):
@@ -83,18 +82,18 @@ class TextTokenizer:
     def encode(self, texts: Sequence[str | LongText]) -> list[list[int]]:
         """Token ids with special tokens, at most ``max_length`` each.
 
-        A long text takes no more memory than a short one, if the tokeniser is one of BERT's; others see it as a whole.
-        Raises ModelError if the tokeniser fails, or gives ids that the model does not know; and what the callable of a
-        long text raises.
+        With a tokenizer of BERT, a long text needs no more memory than a short one; others read it as a whole.  Raises
+        ModelError if the tokenizer fails, or returns ids outside of the vocabulary; and what the callable of a long
+        text raises.
         """
         return self._encoded(texts, whole=False)
 
     def encode_whole(self, texts: Sequence[str]) -> list[list[int]]:
-        """As :meth:`encode`, but texts are not cut: raises TextTooLongError for one that would be."""
+        """As :meth:`encode`, but raises TextTooLongError instead of truncating a text."""
         return self._encoded(texts, whole=True)
 
     def at_least(self, text: str) -> int:
-        """As :meth:`.Tokenizer.at_least`: what this tokeniser makes of a text is not known before."""
+        """See :meth:`.Tokenizer.at_least`; always 0."""
         return 0
 
     def _encoded(self, texts: Sequence[str | LongText], *, whole: bool) -> list[list[int]]:
@@ -126,15 +125,16 @@ class TextTokenizer:
     def _long(self, words: Words, text: str | LongText, position: int, *, whole: bool) -> list[int]:
         assert self._around is not None
         before, behind = self._around
-        room = self.max_length - len(before) - len(behind)
-        ids = words.ids(_read(text), sys.maxsize if whole else room)
-        if len(ids) > room:
+        most = self.max_length - len(before) - len(behind)
+        ids = words.ids(_read(text), sys.maxsize if whole else most)
+        if len(ids) > most:
             raise _too_long(position, len(before) + len(ids) + len(behind), self.max_length)
         return [*before, *ids, *behind]
 
 
 class VocabularyTokenizer:
-    """Text to token ids by a file's vocabulary, truncated to what the model takes; what ends a text stays at its end.
+    """Tokenizes with the vocabulary of a file, and truncates to the context length, but keeps special tokens at the
+    end.
 
     ``max_length``, ``n_vocab``: as for :class:`TextTokenizer`.
     """
@@ -152,15 +152,15 @@ class VocabularyTokenizer:
     def encode(self, texts: Sequence[str | LongText]) -> list[list[int]]:
         """Token ids with special tokens, at most ``max_length`` each.
 
-        Of a long text twice as much is read as so many of the longest tokens are.  Raises ModelError as
-        :meth:`TextTokenizer.encode` does, and what the callable of a long text raises.
+        Of a long text, only twice as many characters are read as ``max_length`` of the longest tokens have.  Raises
+        ModelError as :meth:`TextTokenizer.encode` does, and what the callable of a long text raises.
         """
         found = [self._ids(text) for text in texts]
         _check_ids(found, self.n_vocab, TOKENS)
         return found
 
     def encode_whole(self, texts: Sequence[str]) -> list[list[int]]:
-        """As :meth:`encode`, but texts are not cut: raises TextTooLongError for one that would be."""
+        """As :meth:`encode`, but raises TextTooLongError instead of truncating a text."""
         found = []
         for position, text in enumerate(texts):
             ids = self._tokenizer.encode(text, add_special=True, parse_special=True)
@@ -171,7 +171,7 @@ class VocabularyTokenizer:
         return found
 
     def at_least(self, text: str) -> int:
-        """As :meth:`.Tokenizer.at_least`."""
+        """See :meth:`.Tokenizer.at_least`."""
         return self._tokenizer.at_least(text)
 
     def _ids(self, text: str | LongText) -> list[int]:
@@ -191,11 +191,11 @@ class VocabularyTokenizer:
 
 
 def _check_ids(found: Sequence[Sequence[int]], n_vocab: int, source: str) -> None:
-    """Raises ModelError for an id that the model does not know."""
+    """Raises ModelError for an id outside of the model's vocabulary."""
     largest = max((max(ids, default=0) for ids in found), default=0)
     if largest >= n_vocab:
         raise ModelError(
-            f"{source} has a token {largest}, and the model knows {n_vocab} tokens",
+            f"{source} has the token id {largest}, but the model's vocabulary has {n_vocab} tokens",
             got=largest,
             wanted=n_vocab,
         )
@@ -209,9 +209,9 @@ def _read(text: str | LongText) -> Iterator[str]:
 
 
 def from_metadata(metadata: Mapping[str, Any], max_length: int, n_vocab: int) -> TextTokenizer | VocabularyTokenizer:
-    """The tokeniser that a GGUF file describes for encoders.
+    """The tokenizer for embedding that the metadata of a GGUF file describes.
 
-    Raises ModelError, which names the key, also where ``tokenizers`` is not installed.
+    Raises ModelError, also if the library ``tokenizers`` is needed and not installed.
     """
     values = Values(metadata)
     if HF_JSON not in values and values.text(MODEL) != "bert":
@@ -247,13 +247,13 @@ def _word_piece(values: Values) -> Tokenizer:
         token = default if position is None else tokens[position]
         if token not in vocabulary:
             if position is not None:
-                raise values.refused(key, f"the id of a token that stands for itself, such as {default}")
-            raise values.refused(TOKENS, f"a vocabulary with {default}, or {key} must tell its like")
+                raise values.refused(key, f"the id of a control token such as {default}")
+            raise values.refused(TOKENS, f"a vocabulary that contains {default}, or {key} must be set")
         return token
 
     unknown, cls, sep = named("unknown", "[UNK]"), named("cls", "[CLS]"), named("seperator", "[SEP]")
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
-    # GGUF does not say whether text is lowercased; a vocabulary without any word in capitals says it.
+    # GGUF does not say whether text is lowercased: it is if no word of the vocabulary begins with a capital letter.
     lowercase = not any("A" <= token[1:2] <= "Z" for token in tokens if token.startswith(WORD_START))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

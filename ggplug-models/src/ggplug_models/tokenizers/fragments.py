@@ -1,4 +1,4 @@
-"""Text taken apart at the tokens that stand for themselves, as llama.cpp does it."""
+"""Splits texts at special tokens, as llama.cpp does."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from ggplug_models.tokenizers.vocabulary import FOUND_IN_TEXT, PARSED, Attribute, Vocabulary
 
 WHITE_SPACE = " \t\n\v\f\r"
-"""What C calls white space; special tokens may take it with them."""
+"""White space as C defines it, which some special tokens remove from the text around them."""
 
 
 class Fragments:
-    """Finds the special tokens of a vocabulary in texts.
+    """Splits texts at the special tokens of a vocabulary.
 
-    The longest token is looked for first, in the whole text; then the next in what is left, and so on.  User-defined
-    tokens are always found; control tokens and the unknown token only if special tokens are parsed.
+    The longest token is searched first, in the whole text, then the next in the remaining fragments.  User-defined
+    tokens are always found, control tokens and the unknown token only if special tokens are parsed.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -24,7 +24,7 @@ class Fragments:
         self._beginnings = {beginning for *_, beginning in self._tokens}
 
     def of(self, text: str, *, special: bool) -> Sequence[str | int]:
-        """Pieces of text and ids of tokens, in order; no empty text."""
+        """Fragments of text and ids of special tokens, in order, without empty texts."""
         parts: list[str | int] = [text] if text else []
         there = {beginning for beginning in self._beginnings if beginning in text}
         if not there:

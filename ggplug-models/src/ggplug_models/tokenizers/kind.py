@@ -1,4 +1,4 @@
-"""What a kind of tokeniser does; the rest is the same for all."""
+"""The base class of the kinds of tokenizers."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from ggplug_models.tokenizers.vocabulary import FOUND_IN_TEXT, SPACE, Attribute,
 
 
 class Kind(ABC):
-    """Text between special tokens to ids, and ids to bytes."""
+    """Converts text between special tokens to ids, and ids to bytes."""
 
     longest: int | None = None
-    """Characters of a text that one token stands for at most; None where tokens may stand for any number of them."""
+    """Maximum number of characters that one token stands for; None: no limit."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
 
     @abstractmethod
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
-        """The ids of a text without special tokens.
+        """Tokenizes a text without special tokens.
 
-        ``after_special``: whether the text stands at the beginning, or behind a special token.  Raises ModelError where
-        the vocabulary has no token for the text.
+        ``after_special``: whether the text is at the beginning, or after a special token.  Raises ModelError if the
+        vocabulary has no token for the text.
         """
 
     def piece(self, token: int) -> bytes:
-        """What a token stands for in a text; special tokens stand for themselves."""
+        """The bytes that a token stands for; a special token stands for its name."""
         vocabulary = self.vocabulary
         attribute, text = vocabulary.attributes[token], vocabulary.texts[token]
         if attribute & FOUND_IN_TEXT:
@@ -36,5 +36,5 @@ class Kind(ABC):
         return vocabulary.bytes.get(token, b"")
 
     def word(self, text: str) -> bytes:
-        """What a normal token's text stands for."""
+        """The bytes that the text of a normal token stands for."""
         return text.replace(SPACE, " ").encode("utf-8", "replace")

@@ -1,25 +1,25 @@
-"""Words whose ids were found before: texts have few different ones, and each is looked up once."""
+"""A cache of the token ids of words, because texts repeat few different words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
 WORDS = 1 << 16
-"""Words whose ids are kept."""
+"""Maximum number of words in the cache."""
 
 LONGEST = 64
-"""Characters of a word whose ids are kept."""
+"""Maximum length of a word in the cache."""
 
 
 class KnownWords:
-    """The ids of words, as ``find`` finds them.  Several threads may use it."""
+    """Caches the results of ``find``, the ids of a word.  Several threads may use it."""
 
     def __init__(self, find: Callable[[str], tuple[int, ...]]) -> None:
         self._find = find
         self._known: dict[str, tuple[int, ...]] = {}
 
     def ids(self, words: Iterable[str]) -> list[int]:
-        """The ids of words, one after the other."""
+        """The joined ids of words."""
         found: list[int] = []
         known = self._known
         for word in words:

@@ -1,4 +1,4 @@
-"""The Hugging Face ``tokenizers`` library: its errors as ours, and text that it takes."""
+"""Calls the Hugging Face library ``tokenizers``: converts its errors, and texts that it cannot read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ggplug.errors import GGPlugError, ModelError
 
 
 class CallerFailed(Exception):
-    """``error``: what a callable of the caller's raised, which is not the library's fault."""
+    """Carries ``error``, which the caller's callable raised, through the library's error handling."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -18,9 +18,10 @@ class CallerFailed(Exception):
 
 @contextmanager
 def library(source: str) -> Iterator[None]:
-    """Around calls of ``tokenizers``, which raises bare Exception, and panics by what is no Exception at all.
+    """A ``with`` block around calls of ``tokenizers`` that converts its errors to ModelError.
 
-    ``source``: the metadata key that the library was given; the ModelError names it.
+    The library raises bare Exception, and for a panic a BaseException.  ``source``: the metadata key that the library
+    reads, for the message.
     """
     try:
         yield
@@ -31,11 +32,11 @@ def library(source: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise ModelError(f"{source} describes no tokenizer that works: {error}") from error
+        raise ModelError(f"{source} is not a valid tokenizer: {error}") from error
 
 
 def encodable(text: str) -> str:
-    """The text with halves of surrogate pairs, which have no UTF-8 form, as ``?``."""
+    """The text with lone surrogates, which UTF-8 cannot encode, replaced by ``?``."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -1,10 +1,10 @@
-"""Long texts to token ids in pieces: as many as the model takes, whatever the length of the text.
+"""Tokenizes long texts in pieces, up to the number of tokens that the model reads, in constant memory.
 
-A tokeniser makes tokens of a whole text before it cuts them off, some sixty bytes of memory for each character.  A BERT
-tokeniser, though, works on one word after the other: its normaliser looks at single characters, but for the order of
-combining ones; its pre-tokeniser splits at spaces and around punctuation; its model makes at least one token of each
-word, and one token of any word that is longer than a limit.  So the words of a long text are listed piece by piece, by
-the tokeniser's own parts, until there are enough of them.  Nothing is kept of the rest of a word that is too long.
+The library tokenizes a whole text before it truncates it, which takes about sixty bytes of memory per character.  But a
+BERT tokenizer processes words independently: its normaliser looks at single characters, except for the order of
+combining ones; its pre-tokenizer splits at spaces and around punctuation; and its model makes at least one token of
+each word, and exactly one of a word above a maximum length.  So the words of a long text are split off piece by piece,
+with the tokenizer's own components, until there are enough tokens.  The rest of a word that is too long is dropped.
 """
 
 from __future__ import annotations
@@ -16,41 +16,42 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ggplug.errors import ParameterError
 from ggplug_models.checks.arguments import check_callable
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 LONG = 1 << 14
-"""Characters from which on a text is long, and about as many as are looked at together."""
+"""A text with more characters is long; about this many are processed together."""
 
 LONGEST_WORD = 1 << 12
-"""Characters of a word that is looked up, or of a token that stands for itself, at most."""
+"""Largest supported maximum length of words and of special tokens, in characters."""
 
 
 class LongText:
-    """A text that is read in pieces, such as a line of a file.
+    """A text that is read in pieces, such as a long line of a file.
 
-    ``pieces``: called for each reading, for the pieces from the beginning.  Raises ParameterError if it cannot be.
+    ``pieces``: a function that returns the pieces from the beginning; it is called for each reading.  Raises
+    ParameterError if it is not callable.
     """
 
     def __init__(self, pieces: Callable[[], Iterable[str]]) -> None:
-        check_callable("pieces", pieces, "a function that returns the strings that the text is made of")
+        check_callable("pieces", pieces, "a function that returns the pieces of the text, as strings")
         self.pieces = pieces
 
     def read(self) -> Iterator[str]:
-        """The pieces.  Raises ParameterError for what are no strings, and what ``pieces`` does."""
+        """Yields the pieces.  Raises ParameterError for pieces that are not strings, and what ``pieces`` raises."""
         found = self.pieces()
         for piece in found if isinstance(found, Iterable) else (found,):
             if not isinstance(piece, str):
-                raise ParameterError(f"the pieces of a LongText must be strings, got {shown(piece)}", got=piece)
+                raise ParameterError(f"the pieces of a LongText must be strings, got {short_repr(piece)}", got=piece)
             yield piece
 
 
 class Words:
-    """The words of texts, as a BERT tokeniser sees them.
+    """Splits texts into words as a BERT tokenizer does.
 
-    Made by :meth:`of`, for tokenisers whose parts are known to work as described above.
+    Use :meth:`of`, which checks that the components of the tokenizer work as described above.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -62,7 +63,7 @@ class Words:
         self._special_ids: dict[str, int] = {token.content: number for number, token in added.items() if token.content}
         special = self._special_ids.keys()
         self._reach = max(map(len, special), default=0)
-        # Of several that begin at one place the tokeniser takes the longest.
+        # Of several that begin at the same position, the tokenizer takes the longest.
         self._special = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
         self._decomposes = self._normalizer is not None and (
             self._normalizer.lowercase if self._normalizer.strip_accents is None else self._normalizer.strip_accents
@@ -70,7 +71,7 @@ class Words:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Words | None:
-        """For a tokeniser; None if it does not work by words in the way that this needs."""
+        """The words of a tokenizer; None if it does not process words independently."""
         from tokenizers import models, normalizers, pre_tokenizers
 
         known = (
@@ -79,13 +80,13 @@ class Words:
             and isinstance(tokenizer.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
             and tokenizer.model.max_input_chars_per_word <= LONGEST_WORD
             and all(len(t.content) <= LONGEST_WORD for t in tokenizer.get_added_tokens_decoder().values())
-            # Such tokens are found by what is around them, or after normalisation.
+            # Such tokens depend on the text around them, or are found after normalisation.
             and not any(t.single_word or t.normalized for t in tokenizer.get_added_tokens_decoder().values())
         )
         return cls(tokenizer) if known else None
 
     def ids(self, pieces: Iterable[str], count: int) -> list[int]:
-        """The first ``count`` token ids of a text, without those that stand around it."""
+        """The first ``count`` token ids of a text, without the special tokens before and after it."""
         found: list[int] = []
         for word, special in self._words(pieces):
             if special:
@@ -97,7 +98,7 @@ class Words:
         return found[:count]
 
     def _words(self, pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
-        """Words in normal form, and tokens that stand for themselves with True."""
+        """Yields normalised words with False, and special tokens with True."""
         begun = ""
         for part in self._parts(pieces):
             if part.special:
@@ -117,13 +118,13 @@ class Words:
             yield begun, False
 
     def _parts(self, pieces: Iterable[str]) -> Iterator[_Part]:
-        """The text in parts that can be normalised one by one, and the tokens that stand for themselves."""
+        """Splits a text into parts that can be normalised independently, and special tokens."""
         waiting = ""
         for piece in pieces:
             waiting += piece
             if len(waiting) <= LONG:
                 continue
-            # A token that begins behind this place might end in the next piece, or be the beginning of a longer one.
+            # A special token that begins after this position may end in the next piece, or be part of a longer one.
             end = len(waiting) - max(self._reach, 1)
             begin = 0
             while (match := self._special.search(waiting, begin)) is not None and match.start() < end:
@@ -146,15 +147,15 @@ class Words:
         yield _Part(waiting[position:], False)
 
     def _border(self, text: str, begin: int, end: int) -> int:
-        """The last place from ``begin`` to ``end`` that no character crosses when combining ones are put in order."""
+        """The last position from ``begin`` to ``end`` that the reordering of combining characters does not cross."""
         if not self._decomposes:
             return end
         return next((place for place in range(end, begin, -1) if _begins(text[place])), begin)
 
     def _without_marks(self, marks: str) -> str:
-        """A run of combining marks alone, as far as they make a difference."""
+        """A run of combining marks without those that have no effect."""
         kept = {mark for mark in set(marks) if self._normalizer.normalize_str(mark)}
-        # They are all in one word; where there are more than it may have, their order and number do not matter.
+        # All are in one word; if there are more than a word may have, their order and number do not matter.
         return "".join(mark for mark in marks if mark in kept)[: self._longest + 1]
 
 
@@ -164,7 +165,7 @@ class _Part(NamedTuple):
 
 
 def _begins(character: str) -> bool:
-    """Whether a character stays behind all that come before it when combining characters are put in order."""
+    """Whether the reordering of combining characters never moves this character before an earlier one."""
     if character.isascii():
         return True
     first = unicodedata.normalize("NFD", character)[0]
@@ -172,14 +173,14 @@ def _begins(character: str) -> bool:
 
 
 def pieces_of(text: str | LongText) -> Iterator[str]:
-    """Pieces of at most :data:`LONG` characters; halves of surrogate pairs, which have no UTF-8 form, as ``?``."""
+    """Yields pieces of at most :data:`LONG` characters, with lone surrogates replaced by ``?``."""
     for whole in (text,) if isinstance(text, str) else text.read():
         for start in range(0, len(whole), LONG):
             yield whole[start : start + LONG].encode("utf-8", "replace").decode("utf-8")
 
 
 def around(tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]] | None:
-    """The ids that a tokeniser puts before and behind a text; None if it does something else."""
+    """The ids that a tokenizer adds before and after a text; None if it does something else."""
     encoding = tokenizer.encode("a")
     mask = encoding.special_tokens_mask
     if 0 not in mask:

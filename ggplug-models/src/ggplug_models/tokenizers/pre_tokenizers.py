@@ -1,12 +1,12 @@
-"""How texts are split before byte pairs are merged: a row for each way, under all its names.
+"""The pre-tokenizers: how texts are split into words before byte pairs are merged.
 
-The names are values of ``tokenizer.ggml.pre``; names, patterns and flags are llama.cpp's (``src/llama-vocab.cpp`` and
-``src/unicode.cpp``, commit 0c1e570), where they differ from the models' own also: generated text has to be what
-llama.cpp would have made of it.  Patterns are in the syntax of Oniguruma, and are applied one after the other, each to
-the pieces that the ones before it left; what a pattern does not match is a piece, too.
+The names are values of ``tokenizer.ggml.pre``.  Names, patterns and flags are those of llama.cpp
+(``src/llama-vocab.cpp`` and ``src/unicode.cpp``, commit 0c1e570), also if the models' own tokenizers differ, so that
+token ids equal those of llama.cpp.  Patterns are in the syntax of Oniguruma.  They are applied one after the other,
+each to the pieces that the previous ones left; what a pattern does not match is a piece, too.
 
-llama.cpp's regular expressions know the letters' categories only as a whole, so ``\\p{Lu}`` and its like are ``\\p{L}``
-where it writes them, and their ``\\d`` are the ten digits of ASCII.
+llama.cpp's regular expressions do not distinguish subcategories of letters, so ``\\p{Lu}`` and the like are ``\\p{L}``
+here, and its ``\\d`` are the ten digits of ASCII.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _DEEPSEEK_3 = (
 )
 _NEWLINES = r"[^\n]+|[\n]+"
 _LETTERS_AND_MARKS = r"[\p{L}\p{M}]"
-# Threes from the right.  llama.cpp's \p{N}{1,3}(?=(?:\p{N}{3})*+(?!\p{N})) looks to the end of a run at each place in
-# it.  Here each run is split off, and what is left over of threes is looked for at its beginning alone.
+# Threes from the right.  llama.cpp's \p{N}{1,3}(?=(?:\p{N}{3})*+(?!\p{N})) scans to the end of a run at each position.
+# Here each run is split off first, and only its beginning is checked for one or two digits more than threes.
 _THREES_FROM_THE_RIGHT = (r"\p{N}+", r"\A\p{N}{1,2}(?=(?:\p{N}{3})++\z)|\p{N}{1,3}")
-# The same between (?=([0-9]{3})+(?![0-9])), where other digits stay with what is before them.
+# The same for (?=([0-9]{3})+(?![0-9])), where other digits stay with the text before them.
 _OVER = "[0-9]{1,2}(?=(?:[0-9]{3})*+(?![0-9]))"
 _ASCII_THREES = rf"(?:\A{_OVER}|[0-9]{{3}})(?:[^0-9]++(?:{_OVER})?)*+|(?:[^0-9]++(?:{_OVER})?)++"
 _IDEOGRAPHS = rf"[{_ranges('4e00-9fa5 3040-309f 30a0-30ff')}]+"
@@ -60,7 +60,7 @@ _CHINESE_AND_KOREAN = (
 )
 _SENTENCES = rf" ?[^(\s|.,!?{_ranges('2026 3002 ff0c 3001 964 6d4 60c')})]+"
 _HAN = _ranges("4e00-9fff 3400-4dbf 20000-2a6df 2a700-2b73f 2b740-2b81f 2b820-2ceaf 2ceb0-2ebef f900-faff 2f800-2fa1f")
-# The cased letters of DeepSeek's tokeniser, up to Unicode 12.
+# The cased letters of DeepSeek's tokenizer, up to Unicode 12.
 _CASED = _ranges(
     "41-5a 61-7a b5 c0-d6 d8-f6 f8-1ba 1bc-1bf 1c4-293 295-2af 370-373 376 377 37b-37d 37f 386 388-38a 38c "
     "38e-3a1 3a3-3f5 3f7-481 48a-52f 531-556 10a0-10c5 13a0-13f5 13f8-13fd 1c90-1cba 1cbd-1cbf 1d00-1d2b "
@@ -79,14 +79,14 @@ _ASIAN = _ranges(
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """A way of splitting, and what models that split so do else.
+    """A way of splitting texts, with other properties of the models that use it.
 
     ``names``: values of ``tokenizer.ggml.pre``.  ``patterns``: regular expressions, applied one after the other.
-    ``whole_words``: a word that is a token is taken as it is, whatever the merges say.  ``add_bos``: whether a text
-    begins with BOS where the file does not say it.  ``bos``: whether there is a BOS where the file names none.
-    ``clean_spaces``: whether llama.cpp tidies spaces when it makes text of tokens.  ``bytes_as_text``: whether bytes
-    are letters of their own (GPT-2); otherwise tokens are plain text with U+2581 for spaces, and unknown characters
-    become tokens such as ``<0x0A>``.
+    ``whole_words``: a word that is a token is not split, whatever the merges.  ``add_bos``: whether texts begin with
+    BOS if the file does not say so.  ``bos``: whether there is a BOS token if the file names none.  ``clean_spaces``:
+    whether llama.cpp removes spaces before punctuation in detokenized text.  ``bytes_as_text``: whether each byte is
+    represented by a character (GPT-2); otherwise tokens are plain text with U+2581 for spaces, and unknown characters
+    become byte tokens such as ``<0x0A>``.
     """
 
     names: tuple[str, ...]
@@ -109,7 +109,7 @@ _STARCODER_SPLIT = (r"\p{N}", _GPT_2)
 _DEEPSEEK_3_SPLIT = (r"\p{N}{1,3}", _IDEOGRAPHS, _DEEPSEEK_3)
 
 DEFAULT = "default"
-"""The name of what files without ``tokenizer.ggml.pre`` have."""
+"""The pre-tokenizer of files without ``tokenizer.ggml.pre``."""
 
 ROWS = (
     _row(DEFAULT, split=(r"[\p{P}$+<=>\^~|]+", _GPT_2, r"\p{N}+", r"[0-9][0-9][0-9]")),
@@ -305,7 +305,7 @@ BY_NAME = {name: row for row in ROWS for name in row.names}
 
 
 def splitting(values: Values) -> PreTokenizer:
-    """The way of splitting of a file's ``tokenizer.ggml.pre``.  Raises ModelError for an unknown one."""
+    """The pre-tokenizer that a file's ``tokenizer.ggml.pre`` names.  Raises ModelError for an unknown one."""
     if not values.text(PRE, None):
         return BY_NAME[DEFAULT]
-    return values.entry(PRE, BY_NAME, "a way of splitting text into words")
+    return values.entry(PRE, BY_NAME, "a pre-tokenizer")

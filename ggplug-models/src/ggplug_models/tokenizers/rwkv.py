@@ -1,4 +1,4 @@
-"""The tokeniser of RWKV's "World" models: the longest token at each place, over bytes."""
+"""The tokenizer of RWKV's "World" models: the longest token at each position, over bytes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from ggplug.errors import ModelError
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable
-from ggplug_models.tokenizers.vocabulary import TOKENS, Rules, Vocabulary
+from ggplug_models.tokenizers.vocabulary import TOKENS, Defaults, Vocabulary
 
 _ESCAPE = re.compile(rb"\\(x[0-9a-f]{2}|[^x])", re.DOTALL)
 _NAMED = {b"t": b"\t", b"n": b"\n", b"r": b"\r"}
 
 
 class LongestTokens(Kind):
-    """Takes the longest token that the rest of the text begins with, again and again."""
+    """Repeatedly takes the longest token that the rest of the text begins with."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
         self._pieces = [_unescaped(text) for text in vocabulary.texts]
         self._ids = {piece: n for n, piece in enumerate(self._pieces) if piece}
         self.longest = max(map(len, self._pieces)) or None
-        # By the first two bytes, the lengths that occur, longest first.
+        # The lengths of tokens by their first two bytes, longest first.
         lengths: dict[bytes, set[int]] = {}
         for piece in self._ids:
             lengths.setdefault(piece[:2], set()).add(len(piece))
@@ -31,8 +31,8 @@ class LongestTokens(Kind):
 
     @classmethod
     def of(cls, values: Values) -> LongestTokens:
-        """From metadata; see :class:`Vocabulary`.  Raises ModelError."""
-        return cls(Vocabulary(values, Rules()))
+        """The tokenizer that the metadata describes; see :class:`Vocabulary`.  Raises ModelError."""
+        return cls(Vocabulary(values, Defaults()))
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""
@@ -54,12 +54,12 @@ class LongestTokens(Kind):
         return found
 
     def piece(self, token: int) -> bytes:
-        """What a token stands for in a text."""
+        """The bytes that a token stands for."""
         return self._pieces[token]
 
 
 def _unescaped(text: str) -> bytes:
-    """A token's bytes: files have them in Python's notation for bytes."""
+    """The bytes of a token; files have them in Python's notation for bytes."""
 
     def meant(match: re.Match[bytes]) -> bytes:
         escape = match[1]

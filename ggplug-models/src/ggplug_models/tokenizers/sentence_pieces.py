@@ -1,8 +1,8 @@
-"""Byte pairs of SentencePiece (Kudo and Richardson 2018): characters, merged to the tokens with the best scores.
+"""SentencePiece's byte pair encoding (Kudo and Richardson 2018): merges characters to the tokens with the best scores.
 
-The library's byte pair encoding wants a rank for each pair, and prefers the lower one.  Here it is the token that has
-a score: of pairs that make the same token the leftmost in the text comes first, which no list of ranks says.  So pairs
-are merged by this module; words come back again and again, and are merged once.
+The library ``tokenizers`` needs a rank for each pair.  Here tokens have scores, and of the pairs that make the same
+token, the leftmost in the text is merged first, which ranks cannot express.  So this module merges the pairs itself,
+and caches the results of words.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.known_words import KnownWords
 from ggplug_models.tokenizers.library import encodable
-from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Rules, Vocabulary
+from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Defaults, Vocabulary
 
 Entry = tuple[float, int, int, int]
-"""A pair that could be merged: minus its score, the places of its symbols, and how long they are together."""
+"""A pair that could be merged: minus its score, the positions of its two symbols, and their total length."""
 
 
 class SentencePieces(Kind):
-    """Merges the pair whose token has the highest score, the leftmost of equals, until no pair is a token."""
+    """Merges the pair whose token has the highest score, of equal ones the leftmost, until no pair is a token."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
         self._costs = dict(zip(vocabulary.texts, (-vocabulary.scores).tolist(), strict=True))
-        # No token contains them side by side, so nothing is ever merged across the place between them.
-        self._side_by_side = {text[n : n + 2] for text in vocabulary.texts for n in range(len(text) - 1)}
+        # The pairs of adjacent characters within tokens; no merge joins the characters of another pair.
+        self._adjacent = {text[n : n + 2] for text in vocabulary.texts for n in range(len(text) - 1)}
         self._words = re.compile(f"{SPACE}*[^{SPACE}]+|{SPACE}+")
-        if any(pair[1] == SPACE and pair[0] != SPACE for pair in self._side_by_side):
+        if any(pair[1] == SPACE and pair[0] != SPACE for pair in self._adjacent):
             self._words = re.compile(".+", re.DOTALL)
         self._bytes = self._byte_tokens()
         self._known = KnownWords(self._word)
@@ -39,8 +39,8 @@ class SentencePieces(Kind):
 
     @classmethod
     def of(cls, values: Values) -> SentencePieces:
-        """From metadata; see :class:`Vocabulary`.  Raises ModelError."""
-        rules = Rules({"bos": 1, "eos": 2, "unk": 0}, add_bos=True, add_space_prefix=True)
+        """The tokenizer that the metadata describes; see :class:`Vocabulary`.  Raises ModelError."""
+        rules = Defaults({"bos": 1, "eos": 2, "unk": 0}, add_bos=True, add_space_prefix=True)
         return cls(Vocabulary(values, rules))
 
     def _byte_tokens(self) -> list[int | None]:
@@ -56,8 +56,8 @@ class SentencePieces(Kind):
         return self._known.ids(self._words.findall(text.replace(" ", SPACE)))
 
     def _word(self, word: str) -> tuple[int, ...]:
-        together = self._side_by_side
-        cuts = [n for n in range(1, len(word)) if word[n - 1 : n + 1] not in together]
+        adjacent = self._adjacent
+        cuts = [n for n in range(1, len(word)) if word[n - 1 : n + 1] not in adjacent]
         found: list[int] = []
         for begin, end in zip([0, *cuts], [*cuts, len(word)], strict=True):
             symbols = self._merged(word[begin:end]) if end - begin > 1 else [word[begin]]
@@ -69,7 +69,7 @@ class SentencePieces(Kind):
     def _merged(self, text: str) -> list[str]:
         costs = self._costs
         symbols = list(text)
-        lengths = [1] * len(symbols)  # 0 for what was merged into the symbol before it
+        lengths = [1] * len(symbols)  # 0: merged into the symbol before it
         previous, following = list(range(-1, len(symbols) - 1)), [*range(1, len(symbols)), -1]
         queue: list[Entry] = []
         for left in range(len(symbols) - 1):
@@ -80,7 +80,7 @@ class SentencePieces(Kind):
         while queue:
             _, left, right, length = heappop(queue)
             if not lengths[left] or not lengths[right] or lengths[left] + lengths[right] != length:
-                continue  # one of them is part of something else by now
+                continue  # one of them was merged with another symbol
             merged = symbols[left] = symbols[left] + symbols[right]
             lengths[left], lengths[right] = length, 0
             behind = following[left] = following[right]
@@ -102,7 +102,7 @@ class SentencePieces(Kind):
             token = self._bytes[byte]
             if token is None:
                 raise ModelError(
-                    f"{TOKENS} has neither {symbol!r} nor '<0x{byte:02X}>', nor an unknown token to stand for it",
+                    f"{TOKENS} has no token for {symbol!r}: neither itself, nor '<0x{byte:02X}>', nor an unknown token",
                     got=symbol,
                 )
             found.append(token)

@@ -1,4 +1,4 @@
-"""Text from tokens as they come, never with half a character."""
+"""Decodes tokens one by one to text, never with incomplete characters."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 class StreamDecoder:
-    """Turns tokens into text one by one.
+    """Decodes tokens to text one by one.
 
-    ``piece``: the bytes of a token.  ``skip_space``: whether a space that the text begins with is left out;
-    ``skips_space``: whether that is still to come.
+    ``piece``: a function that returns the bytes of a token.  ``skip_space``: whether to remove a space at the beginning
+    of the text.  ``skips_space``: whether the next token is at the beginning.
 
     >>> decoder = tokenizer.stream()
     >>> text = "".join(decoder.push(token) for token in tokens) + decoder.finish()
@@ -22,9 +22,9 @@ class StreamDecoder:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        """The text that is certain now; empty while a character lacks bytes.
+        """Adds a token, and returns the complete characters; empty if the token ends within a character.
 
-        Raises ParameterError for an id that no token has.
+        Raises ParameterError for an id outside of the vocabulary.
         """
         piece = self.bytes_of(token)
         if self._piece(token):
@@ -32,15 +32,15 @@ class StreamDecoder:
         return self._decoder.decode(piece)
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes that a token would add now.  Raises ParameterError as :meth:`push` does."""
+        """The bytes that a token would add to the text.  Raises ParameterError as :meth:`push` does."""
         piece = self._piece(token)
         return piece.removeprefix(b" ") if self.skips_space else piece
 
     @property
     def within_character(self) -> bool:
-        """Whether the last character lacks bytes."""
+        """Whether the last character is incomplete."""
         return bool(self._decoder.getstate()[0])
 
     def finish(self) -> str:
-        """What is left: U+FFFD if the last character lacks bytes."""
+        """Ends the text; returns U+FFFD if the last character is incomplete."""
         return self._decoder.decode(b"", final=True)

@@ -1,4 +1,4 @@
-"""Text to tokens and back, as llama.cpp does it with the vocabulary of the same GGUF file."""
+"""The tokenizer of a GGUF file, with the same token ids as llama.cpp."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from ggplug import gguf
 from ggplug.errors import ModelError, ParameterError
-from ggplug_models.metadata.values import Values, shown
+from ggplug_models.metadata.values import Values, short_repr
 from ggplug_models.tokenizers.byte_pairs import BytePairs
 from ggplug_models.tokenizers.fragments import Fragments
 from ggplug_models.tokenizers.kind import Kind
@@ -30,11 +30,11 @@ KINDS: Mapping[str, Callable[[Values], Kind]] = {
     "t5": Unigrams.of,
     "whitespace": BytePairs.of,
 }
-"""Kinds of tokenisers by ``tokenizer.ggml.model``."""
+"""The kinds of tokenizers, by ``tokenizer.ggml.model``."""
 
 
 class Tokenizer:
-    """A model's tokeniser.
+    """Converts text to token ids and back.
 
     ``vocabulary``: its tokens and special ids (:class:`~ggplug_models.tokenizers.vocabulary.Vocabulary`).
     Several threads may use it.
@@ -51,31 +51,31 @@ class Tokenizer:
         self._longest = None if self.vocabulary.having(strips) else kind.longest
         for name, adds in (("bos", self.vocabulary.add_bos), ("eos", self.vocabulary.add_eos)):
             if adds and self._adds and name not in self.vocabulary.special:
-                raise ModelError(f"tokenizer.ggml.add_{name}_token is true, and the file has no {name.upper()} token")
+                raise ModelError(f"tokenizer.ggml.add_{name}_token is true, but the file has no {name.upper()} token")
 
     @property
     def n_vocab(self) -> int:
-        """How many tokens there are; their ids are 0 to ``n_vocab - 1``."""
+        """The number of tokens; their ids are 0 to ``n_vocab - 1``."""
         return len(self.vocabulary)
 
     @property
     def bos(self) -> int | None:
-        """The token that texts begin with, where the model has one."""
+        """The token at the beginning of texts; None if there is none."""
         return self.vocabulary.special.get("bos")
 
     @property
     def eos(self) -> int | None:
-        """The token that texts end with, where the model has one."""
+        """The token at the end of texts; None if there is none."""
         return self.vocabulary.special.get("eos")
 
     @property
     def eot(self) -> int | None:
-        """The token that a turn of a chat ends with, where the model has one."""
+        """The token at the end of a turn of a chat; None if there is none."""
         return self.vocabulary.special.get("eot")
 
     @property
     def ends(self) -> frozenset[int]:
-        """The tokens that end a generation, EOS and EOT among them."""
+        """The end tokens of a generation, which include EOS and EOT."""
         return self.vocabulary.ends
 
     def encode(
@@ -83,14 +83,14 @@ class Tokenizer:
     ) -> list[int]:
         """The token ids of a text.
 
-        ``add_special``: BOS and EOS where the file asks for them.  ``parse_special``: the texts of control tokens, such
-        as ``<|im_start|>``, become these tokens; otherwise they are text like any other.  ``begins``: False for what
-        continues a text, so that no space is put before it.  Halves of surrogate pairs count as ``?``.
+        ``add_special``: add BOS and EOS if the file says so.  ``parse_special``: names of control tokens in the text,
+        such as ``<|im_start|>``, become these tokens; otherwise they are plain text.  ``begins``: False if the text
+        continues another one, so that no space is added before it.  Lone surrogates are replaced by ``?``.
 
-        Raises ParameterError for what is no string, and ModelError if the vocabulary has no token for a text.
+        Raises ParameterError if ``text`` is not a string, ModelError if the vocabulary has no token for it.
         """
         if not isinstance(text, str):
-            raise ParameterError(f"the text to encode is {type(text).__name__}, not a string", got=type(text))
+            raise ParameterError(f"the text to encode must be a string, got {type(text).__name__}", got=type(text))
         add_special = add_special and self._adds
         special = self.vocabulary.special
         found: list[int] = []
@@ -111,22 +111,22 @@ class Tokenizer:
         return found
 
     def prompt(self, text: str) -> list[int]:
-        """The token ids of a text that a language model goes on with.
+        """The token ids of a prompt.
 
-        The texts of control tokens become these tokens; BOS stands at the beginning where the file asks for it, once,
-        even if the text has it, too; nothing is put behind the text.  Raises as :meth:`encode` does.
+        Names of control tokens become these tokens.  BOS is at the beginning if the file says so, and only once if the
+        text begins with it, too.  Nothing is added after the text.  Raises as :meth:`encode` does.
         """
         if not self._adds or not self.vocabulary.add_bos or not isinstance(text, str):
-            return self.encode(text, parse_special=True)  # which refuses what is no string
+            return self.encode(text, parse_special=True)  # raises if it is not a string
         bos = self.vocabulary.special["bos"]
         return [bos, *self.encode(text.removeprefix(self.vocabulary.texts[bos]), parse_special=True)]
 
     def at_least(self, text: str) -> int:
-        """How many token ids a text has at least, which takes no time; 0 where that cannot be told."""
+        """A lower bound of the number of tokens of a text, computed without tokenizing it; 0 if unknown."""
         return 0 if self._longest is None else -(-len(text) // self._longest)
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for; a special token stands for its name.
+        """The bytes that a token stands for; of a special token, its name.
 
         Raises ParameterError for an id that no token has.
         """
@@ -137,17 +137,17 @@ class Tokenizer:
         return piece
 
     def is_control(self, token: int) -> bool:
-        """Whether a token is none of the text: BOS, the end of a turn, or unknown.  Raises ParameterError."""
+        """Whether a token is not text: BOS, the end of a turn, or unknown.  Raises ParameterError."""
         return bool(self.vocabulary.attributes[self._checked(token)] & PARSED)
 
     def decode(self, tokens: Iterable[int], *, skip_special: bool = False, clean: bool | None = None) -> str:
         """The text of token ids.
 
-        The space that :meth:`encode` put before a text is taken away; bytes that are no UTF-8 become U+FFFD.
-        ``skip_special``: control tokens are left out.  ``clean``: whether spaces before punctuation and contractions
-        are removed, as llama.cpp does for some models; by default for WordPiece alone, which loses spaces anyway.
+        The space that :meth:`encode` added before the text is removed; invalid UTF-8 becomes U+FFFD.  ``skip_special``:
+        omit control tokens.  ``clean``: remove spaces before punctuation and contractions, as llama.cpp does for some
+        models; by default only for WordPiece, which does not preserve spaces.
 
-        Raises ParameterError for an id that no token has.
+        Raises ParameterError for an id outside of the vocabulary.
         """
         ids = list(tokens)
         skip_space = self._word_pieces or self.vocabulary.add_space_prefix
@@ -160,8 +160,8 @@ class Tokenizer:
     def stream(self, *, skip_special: bool = False, begins: bool = True) -> StreamDecoder:
         """A decoder for tokens that come one by one.
 
-        ``skip_special``: as for :meth:`decode`.  ``begins``: whether they begin a text, whose first space
-        :meth:`encode` would have put there; False for what continues a prompt.
+        ``skip_special``: as for :meth:`decode`.  ``begins``: whether the tokens are at the beginning of a text, where
+        the space that :meth:`encode` adds is removed; False if they continue a prompt.
         """
         skip_space = begins and (self._word_pieces or self.vocabulary.add_space_prefix)
         return StreamDecoder(self._text_piece if skip_special else self.piece, skip_space=skip_space)
@@ -171,9 +171,7 @@ class Tokenizer:
 
     def _checked(self, token: int) -> int:
         if not isinstance(token, Integral) or not 0 <= token < len(self.vocabulary):
-            raise ParameterError(
-                f"there is no token {shown(token)}; the vocabulary has 0 to {len(self.vocabulary) - 1}", got=token
-            )
+            raise ParameterError(f"token ids are 0 to {len(self.vocabulary) - 1}, got {short_repr(token)}", got=token)
         return int(token)
 
     def __repr__(self) -> str:
@@ -181,18 +179,17 @@ class Tokenizer:
 
 
 def _cleaned(text: str) -> str:
-    """llama.cpp's rules for spaces before punctuation, around a lonely apostrophe, and before contractions."""
+    """Removes spaces before punctuation, around a single apostrophe, and before contractions, as llama.cpp does."""
     text = re.sub(r"(?<=.) (?=[?!.,])", "", text, flags=re.DOTALL)
     text = re.sub(r" ' ", "'", text)
     return re.sub(r" (?='(?:[sm]|re|ve))", "", text)
 
 
 def load_tokenizer(source: str | os.PathLike[str] | Mapping[str, Any]) -> Tokenizer:
-    """The tokeniser of a GGUF file, which may have a vocabulary alone, or of a file's metadata.
+    """Loads the tokenizer of a GGUF file, which may contain only a vocabulary, or from the metadata of a file.
 
-    Raises GGUFError, OSError, and ModelError: for a kind of tokeniser, or a way of splitting text
-    (``tokenizer.ggml.pre``), that is not known, for a vocabulary that makes no sense, and where the library
-    ``tokenizers`` is needed and missing.
+    Raises GGUFError, OSError; ModelError for an unknown kind of tokenizer or pre-tokenizer (``tokenizer.ggml.pre``),
+    for an invalid vocabulary, or if the library ``tokenizers`` is needed and missing.
     """
     if isinstance(source, Mapping):
         return _of(source)
@@ -202,7 +199,7 @@ def load_tokenizer(source: str | os.PathLike[str] | Mapping[str, Any]) -> Tokeni
 
 def _of(metadata: Mapping[str, Any]) -> Tokenizer:
     values = Values(metadata)
-    return Tokenizer(values.entry(MODEL, KINDS, "a kind of tokeniser")(values))
+    return Tokenizer(values.entry(MODEL, KINDS, "a kind of tokenizer")(values))
 
 
 __all__ = ["KINDS", "Attribute", "Tokenizer", "load_tokenizer"]

@@ -1,4 +1,4 @@
-"""Unigram language models (Kudo 2018): of all ways to cut a text into tokens, the most probable one (T5, XLM-R)."""
+"""Unigram tokenization (Kudo 2018): the most probable of all ways to split a text into tokens (T5, XLM-R)."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ from ggplug_models.checks.requirements import required
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.library import encodable, library
-from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Attribute, Rules, Vocabulary
+from ggplug_models.tokenizers.vocabulary import SPACE, TOKENS, Attribute, Defaults, Vocabulary
 
 CHARSMAP = "tokenizer.ggml.precompiled_charsmap"
 
 REPLACED = 1 << 16
-"""Words whose normal forms are kept."""
+"""Maximum number of words whose normalised forms are cached."""
 
 
 class CharsMap:
-    """SentencePiece's table of replacements: a double array trie (Kanda 2018), and the replacements behind it.
+    """SentencePiece's table of replacements: a double array trie (Kanda 2018), followed by the replacements.
 
-    An entry of the array has a label in bits 0 to 7, whether a key ends there in bit 8, and where its children are in
-    bits 10 to 30, shifted by 8 if bit 9 is set; the child for a byte is at that place xor the byte.
+    An entry of the array has its label in bits 0 to 7, whether a key ends there in bit 8, and the offset of its
+    children in bits 10 to 30, shifted by 8 if bit 9 is set.  The child for a byte is at the entry's index xor offset
+    xor byte.
     """
 
     def __init__(self, data: bytes) -> None:
         size = struct.unpack_from("<I", data)[0] if len(data) >= 4 else -1
         if size < 4 or size % 4 or 4 + size >= len(data):
-            raise ModelError(f"{CHARSMAP} has {len(data)} bytes, which are no table of replacements", got=len(data))
+            raise ModelError(
+                f"{CHARSMAP} has {len(data)} bytes, which are not a valid table of replacements", got=len(data)
+            )
         self._nodes: list[int] = np.frombuffer(data, "<u4", size // 4, 4).tolist()
         self._replacements = data[4 + size :]
 
     def longest(self, text: bytes, place: int) -> tuple[bytes, int] | None:
-        """What replaces the longest key that the text has at a place, and the key's length; None if there is none."""
+        """The replacement of the longest key at a position of the text, and the key's length; None if there is none."""
         found: tuple[int, int] | None = None
         node = self._children(0)
         for end in range(place, len(text)):
@@ -54,7 +57,7 @@ class CharsMap:
         begin, length = found
         end = self._replacements.find(b"\0", begin)
         if begin >= len(self._replacements) or end < 0:
-            raise ModelError(f"{CHARSMAP} has no replacement at {begin}", got=begin)
+            raise ModelError(f"{CHARSMAP} is damaged: it has no replacement at byte {begin}", got=begin)
         return self._replacements[begin:end], length
 
     def _children(self, node: int) -> int:
@@ -63,12 +66,12 @@ class CharsMap:
 
     def _node(self, node: int) -> int:
         if node >= len(self._nodes):
-            raise ModelError(f"{CHARSMAP} refers to its entry {node}; there are {len(self._nodes)}", got=node)
+            raise ModelError(f"{CHARSMAP} is damaged: it refers to the entry {node} of {len(self._nodes)}", got=node)
         return self._nodes[node]
 
 
 class Unigrams(Kind):
-    """The best cut of normalised text, by the sum of the tokens' scores, which are logarithms of probabilities."""
+    """Splits normalised text into the tokens with the largest sum of scores, which are log probabilities."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
@@ -84,8 +87,8 @@ class Unigrams(Kind):
 
     @classmethod
     def of(cls, values: Values) -> Unigrams:
-        """From metadata; see :class:`Vocabulary`.  Raises ModelError."""
-        return cls(Vocabulary(values, Rules({"eos": 1, "unk": 2, "pad": 0}, add_eos=True)))
+        """The tokenizer that the metadata describes; see :class:`Vocabulary`.  Raises ModelError."""
+        return cls(Vocabulary(values, Defaults({"eos": 1, "unk": 2, "pad": 0}, add_eos=True)))
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""
@@ -105,11 +108,11 @@ class Unigrams(Kind):
         if self._charsmap is None:
             return text
         parts = [text] if self._fixed is None else self._fixed.split(text)
-        # Every other part is a user-defined token, which stays as it is.
+        # Every second part is a user-defined token, which is not normalised.
         return "".join(part if n % 2 else self._replace(part) for n, part in enumerate(parts))
 
     def _replace(self, text: str) -> str:
-        """Each place's longest key replaced; words, with the white space that ends them, are remembered."""
+        """Replaces the longest key at each position; caches the results of words with the white space after them."""
         done = []
         for word in re.split(r"(?<= )(?=[!-~])", text):
             known = self._replaced.get(word)
@@ -136,9 +139,10 @@ class Unigrams(Kind):
 
 
 def _entries(vocabulary: Vocabulary) -> list[tuple[str, float]]:
-    """Tokens with their scores, for the library.
+    """The tokens with their scores, for the library.
 
-    Tokens that no text may become get names that no text has, and a score that does not count for the unknown's.
+    Tokens that no text may be encoded as get names that occur in no text, and a score that does not affect that of the
+    unknown token.
     """
     scores: list[float] = vocabulary.scores.tolist()
     matched = Attribute.NORMAL | Attribute.USER_DEFINED | Attribute.UNUSED

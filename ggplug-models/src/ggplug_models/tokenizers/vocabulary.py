@@ -1,7 +1,7 @@
-"""The vocabulary of a GGUF file: tokens, their attributes, the special ones, and what llama.cpp adds by itself.
+"""The vocabulary of a GGUF file: tokens, their attributes, and the special ones.
 
-Files leave much unsaid, and llama.cpp fills it in by the kind of tokeniser and by the texts of tokens; the same rules
-are here (llama.cpp, ``src/llama-vocab.cpp``, commit 0c1e570).
+llama.cpp completes what a file does not specify, by the kind of tokenizer and the texts of tokens.  This module has the
+same rules (llama.cpp, ``src/llama-vocab.cpp``, commit 0c1e570).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ SCORES = "tokenizer.ggml.scores"
 TOKEN_TYPE = "tokenizer.ggml.token_type"
 
 SPACE = "\u2581"
-"""Stands for a space in the tokens of most vocabularies."""
+"""The character for a space in the tokens of most vocabularies."""
 
 
 WHITE_SPACE = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | frozenset(
     map(chr, range(0x2000, 0x200B))
 )
-"""What Unicode calls white space; Python's ``str.split`` knows four characters more."""
+"""White space as Unicode defines it; Python's ``str.split`` has four more characters."""
 
 
 class Attribute(enum.IntFlag):
-    """What a token is; the file's ``token_type`` is one of the first six, by position from 1 on."""
+    """Attributes of a token.  The first six are the values of the file's ``token_type``, from 1 on."""
 
     NORMAL = enum.auto()
     UNKNOWN = enum.auto()
@@ -41,16 +41,16 @@ class Attribute(enum.IntFlag):
     UNUSED = enum.auto()
     BYTE = enum.auto()
     STRIPS_LEFT = enum.auto()
-    """White space before the token belongs to it."""
+    """The token removes white space before it."""
     STRIPS_RIGHT = enum.auto()
-    """White space after the token belongs to it."""
+    """The token removes white space after it."""
 
 
 FOUND_IN_TEXT = Attribute.CONTROL | Attribute.USER_DEFINED | Attribute.UNKNOWN
-"""Tokens that are looked for in a text as they stand, before anything else is done with it."""
+"""Tokens that are searched in a text before it is tokenized."""
 
 PARSED = Attribute.CONTROL | Attribute.UNKNOWN
-"""Those of them that are looked for only if special tokens are parsed."""
+"""Those of them that are searched only if special tokens are parsed."""
 
 BY_TYPE = dict(enumerate(list(Attribute)[:6], 1))
 
@@ -103,7 +103,7 @@ BY_TEXT = {
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-"""Special tokens that are known by their texts where the file does not name them; the first that is there counts."""
+"""Texts of special tokens, for files that do not name them; the first one in the vocabulary is used."""
 
 ENDS = (
     "<|eot_id|>",
@@ -129,7 +129,7 @@ ENDS = (
     "<｜end▁of▁sentence｜>",
     "[e~[",
 )
-"""Texts of tokens that end a generation."""
+"""Texts of end tokens."""
 
 KEYS = {
     "bos": ("bos",),
@@ -147,12 +147,12 @@ KEYS = {
     "fim_rep": ("fim_rep",),
     "fim_sep": ("fim_sep",),
 }
-"""The middle parts of the metadata keys that name a special token; the last that is there counts."""
+"""The middle parts of the metadata keys of special tokens; the last key that the file has is used."""
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What holds for a kind of tokeniser where the file says nothing.  ``ids``: special tokens."""
+class Defaults:
+    """The defaults of a kind of tokenizer, for what the file does not specify.  ``ids``: those of special tokens."""
 
     ids: Mapping[str, int] = field(default_factory=dict)
     add_bos: bool = False
@@ -163,23 +163,25 @@ class Rules:
 
 
 class Vocabulary:
-    """Tokens by id and by text, and the facts that all kinds of tokenisers share.
+    """The tokens of a file, with the settings that all kinds of tokenizers have.
 
-    ``texts``: by id, as in the file; ``ids``: by text.  ``attributes`` and ``scores``: by id.  ``special``: ids by name
-    (``bos``, ``eos``, ``eot``, ``unk``, ...), only those that there are.  ``ends``: ids that end a generation.
+    ``texts``: the tokens by id, as in the file.  ``ids``: the ids by text.  ``attributes``, ``scores``: by id.
+    ``special``: the ids of special tokens that exist, by name (``bos``, ``eos``, ``eot``, ``unk``, ...).  ``ends``: the
+    ids of end tokens.
 
-    Raises ModelError for lists that are missing, of the wrong type or of different lengths, for a token that is there
-    twice, and for a byte token that names no byte.
+    Raises ModelError for lists that are missing, of the wrong type or of different lengths, for duplicate tokens, and
+    for a byte token whose text is not a byte.
     """
 
-    def __init__(self, values: Values, rules: Rules) -> None:
+    def __init__(self, values: Values, rules: Defaults) -> None:
         self.values = values
         self.texts = [text or f"[EMPTY_{n}]" for n, text in enumerate(values.texts(TOKENS, at_least=1))]
         self.ids = {text: n for n, text in enumerate(self.texts)}
         if len(self.ids) != len(self.texts):
             n = next(n for n, text in enumerate(self.texts) if self.ids[text] != n)
             raise ModelError(
-                f"{TOKENS}[{n}] and [{self.ids[self.texts[n]]}] are both {self.texts[n]!r}", got=self.texts[n]
+                f"{TOKENS} has duplicates: [{n}] and [{self.ids[self.texts[n]]}] are both {self.texts[n]!r}",
+                got=self.texts[n],
             )
         self.scores = self._scores()
         types = values.integers(TOKEN_TYPE, None, length=len(self.texts))
@@ -201,8 +203,8 @@ class Vocabulary:
         return len(self.texts)
 
     def having(self, attribute: Attribute) -> list[int]:
-        """The ids of tokens with any of these attributes."""
-        wanted = int(attribute)  # flags of an enum take a microsecond each
+        """The ids of the tokens with any of these attributes."""
+        wanted = int(attribute)  # operations on an enum take a microsecond each
         return [n for n, each in enumerate(self.attributes) if each & wanted]
 
     def _scores(self) -> npt.NDArray[np.float64]:
@@ -214,7 +216,7 @@ class Vocabulary:
             raise self.values.refused(SCORES, f"an array of {len(self.texts)} finite numbers")
         return np.asarray(value.astype(np.float32), np.float64)
 
-    def _special(self, rules: Rules) -> dict[str, int]:
+    def _special(self, rules: Defaults) -> dict[str, int]:
         found = {}
         for name, parts in KEYS.items():
             number = rules.ids.get(name)
@@ -225,7 +227,7 @@ class Vocabulary:
         return found
 
     def _number(self, key: str, default: int | None) -> int | None:
-        """An id; the default where the file has none, or one that no token has (-1, in some files)."""
+        """The id under ``key``; the default if there is none, or one outside of the vocabulary (-1 in some files)."""
         value: int | None = self.values.integer(key, None, at_least=-(2**63), at_most=2**64)
         return default if value is None or not 0 <= value < len(self.texts) else value
 
@@ -245,7 +247,7 @@ class Vocabulary:
             if text in self.ids:
                 ends.add(self.ids[text])
                 self.attributes[self.ids[text]] |= Attribute.CONTROL
-        for text in ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"):  # gpt-oss: they are to be seen
+        for text in ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"):  # gpt-oss: these are part of the text
             if text in self.ids:
                 self.attributes[self.ids[text]] = Attribute.USER_DEFINED
         ends |= {self.special[name] for name in ("eos", "eot", "eom") if name in self.special}
@@ -255,7 +257,7 @@ class Vocabulary:
 
         calls = among("<|call|>", "<|calls|>")
         if calls and among("<|end|>") and among("<|return|>", "<|flush|>"):
-            # It ends a message there, not an answer.
+            # In these models, it ends a message, not the answer.
             ends.discard(self.ids["<|end|>"])
             self.attributes[self.ids["<|end|>"]] = Attribute.USER_DEFINED
         if among("</s>") and among("<|tool_response>", "<|plamo:eos|>"):
@@ -264,7 +266,7 @@ class Vocabulary:
         return frozenset(ends)
 
     def _known_by_name(self) -> None:
-        """Which special tokens take white space with them; files do not say it, so the name of the model has to."""
+        """Sets which special tokens remove white space, by the name of the model, because files do not specify it."""
         pre = self.values.text("tokenizer.ggml.pre", None) or ""
         architecture = self.values.text("general.architecture", None) or ""
         name = (self.values.text("general.name", None) or "").lower()
@@ -292,4 +294,6 @@ class Vocabulary:
                 return bytes.fromhex(text[3:5])
             except ValueError:
                 pass
-        raise ModelError(f"{TOKENS}[{n}] is {text!r}, and by its type a byte such as '<0x0A>'", got=text)
+        raise ModelError(
+            f"{TOKENS}[{n}] has the type byte, so it must be a byte such as '<0x0A>', got {text!r}", got=text
+        )

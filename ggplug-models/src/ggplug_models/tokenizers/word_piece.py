@@ -1,7 +1,7 @@
-"""WordPiece (Schuster and Nakajima 2012) as llama.cpp has it, for files that bring a vocabulary alone.
+"""WordPiece (Schuster and Nakajima 2012) as llama.cpp implements it, for files with a vocabulary only.
 
-It differs from the models' own tokeniser in Hangul, of which only each syllable's first letter is left, and in that
-words may have any length; :mod:`~ggplug_models.tokenizers.encoders` has the models' own.
+It differs from the models' own tokenizer, which is in :mod:`~ggplug_models.tokenizers.encoders`: it keeps only the
+first letter of each Hangul syllable, and words may have any length.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.kind import Kind
 from ggplug_models.tokenizers.known_words import KnownWords
 from ggplug_models.tokenizers.library import encodable
-from ggplug_models.tokenizers.vocabulary import SPACE, WHITE_SPACE, Rules, Vocabulary
+from ggplug_models.tokenizers.vocabulary import SPACE, WHITE_SPACE, Defaults, Vocabulary
 
 IDEOGRAPHS = (
     range(0x4E00, 0xA000),
@@ -25,11 +25,11 @@ IDEOGRAPHS = (
     range(0xF900, 0xFB00),
     range(0x2F800, 0x2FA20),
 )
-"""Words of one character each."""
+"""Characters that are words of their own."""
 
 
 class _Normal(dict[int, str]):
-    """What becomes of each character, by its code, for ``str.translate``; found out when it first occurs."""
+    """A table for ``str.translate`` that normalises characters; an entry is computed when it is first used."""
 
     def __init__(self, *, lowercase: bool, strip_accents: bool) -> None:
         super().__init__()
@@ -52,12 +52,12 @@ class _Normal(dict[int, str]):
             return ""
         lower = character.lower() if self._lowercase else character
         normal = lower if len(lower) == 1 else character
-        alone = category.startswith("P") or (code < 0x7F and category.startswith("S"))
-        return f" {normal} " if alone or any(code in each for each in IDEOGRAPHS) else normal
+        separate = category.startswith("P") or (code < 0x7F and category.startswith("S"))
+        return f" {normal} " if separate or any(code in each for each in IDEOGRAPHS) else normal
 
 
 class WordPieces(Kind):
-    """Words, each as the longest tokens that it begins with; a word that is not made of tokens is unknown."""
+    """Splits words into the longest tokens, from the left; a word for which that fails is the unknown token."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
@@ -71,9 +71,9 @@ class WordPieces(Kind):
 
     @classmethod
     def of(cls, values: Values) -> WordPieces:
-        """From metadata; see :class:`Vocabulary`.  Raises ModelError."""
+        """The tokenizer that the metadata describes; see :class:`Vocabulary`.  Raises ModelError."""
         ids = {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}
-        return cls(Vocabulary(values, Rules(ids, add_bos=True, add_eos=False, clean_spaces=True)))
+        return cls(Vocabulary(values, Defaults(ids, add_bos=True, add_eos=False, clean_spaces=True)))
 
     def encode(self, text: str, *, after_special: bool) -> Sequence[int]:
         """The ids of a text; see :meth:`Kind.encode`."""

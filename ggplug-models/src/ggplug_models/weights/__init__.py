@@ -1,1 +1,1 @@
-"""A model's weights: by name, the device that each goes to, packed or not, and the files that they are mapped from."""
+"""A model's weights: access by name, the device of each, packing, and the files that they are mapped from."""

@@ -1,4 +1,4 @@
-"""The files that a model's weights are mapped from, watched: what was cut off a mapped file must not be read."""
+"""Checks the files that a model's weights are mapped from: a part that was cut off must not be read."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ggplug.errors import ModelError
 
 
 class MappedFiles:
-    """Files that must not become shorter while their maps are read.
+    """Files that must not become shorter while they are mapped.
 
-    Holds them open until :meth:`close`, or until nothing refers to it any more.
+    They stay open until :meth:`close`, or until the object is deleted.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -26,19 +26,19 @@ class MappedFiles:
             raise
 
     def check(self) -> None:
-        """Raises ModelError if a file is shorter than when it was opened: reading its map would end the process."""
+        """Raises ModelError if a file is shorter than when it was opened: reading its map would crash the process."""
         for path, descriptor, size in self._held:
             now = os.fstat(descriptor).st_size
             if now < size:
                 raise ModelError(
-                    f"{path} was cut from {size} to {now} bytes while the model is in use",
+                    f"{path} was truncated from {size} to {now} bytes while the model uses it",
                     got=now,
                     wanted=size,
-                    remedy="restore the file and load it again",
+                    remedy="restore the file and load the model again",
                 )
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Closes the files."""
         while self._held:
             os.close(self._held.pop()[1])
 

@@ -1,9 +1,9 @@
-"""Which weights of a model are packed when they are loaded, once, instead of at each product with many columns.
+"""Chooses the weights of a model that are packed once, when they are loaded, for products with many columns.
 
-A device offers memory for packed weights as an extra buffer type (``Device.extra_buffer_types``).  A weight goes there
-if the device computes every node of the model that reads it with the weight there, and products of many columns are
-among them.  A weight that get_rows reads as well (tied embeddings), that another device multiplies with, or for which
-there is no room, stays plain.
+A device offers memory for packed weights as an extra buffer type (``Device.extra_buffer_types``).  A weight is packed
+if the device can compute every node that reads it from the packed weight, and at least one of these is a product with
+many columns.  A weight is not packed if get_rows reads it too (tied embeddings), if another device reads it, or if
+there is not enough free memory.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 
 LARGER = 16
-"""A weight grows by at most one such part of itself, unless ``load`` is told otherwise.
+"""Without ``pack_growth``, a weight is packed if it grows by at most 1/16.
 
-Filling up panels takes less; panels that lie beside the rows take more.
+The padding of panels takes less than that; types that are stored both as rows and as panels take more.
 """
 
 MANY_COLUMNS = 16
-"""Products with fewer columns read a weight about as fast plain."""
+"""Products with fewer columns read unpacked weights about as fast."""
 
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """What became of a weight: ``memory`` is the buffer type that it is packed in; if None, ``reason`` says why.
+    """Whether a weight is packed: ``memory`` is the buffer type of the packed weight; None: not packed, for ``reason``.
 
-    ``nbytes``: as it lies in the file.  ``packed_bytes``: packed; of one that is not packed what it would take, or 0.
+    ``nbytes``: size in the file.  ``packed_bytes``: size when packed; if it is not packed, the size it would have, or
+    0.
     """
 
     name: str
@@ -43,66 +44,68 @@ class PackedWeight:
 
     def __str__(self) -> str:
         if self.memory is None:
-            return f"{self.name}  {self.type}  {self.nbytes} bytes, plain: {self.reason}"
-        return f"{self.name}  {self.type}  {self.nbytes} bytes, {self.packed_bytes} in {self.memory.name}"
+            return f"{self.name}  {self.type}  {self.nbytes} bytes, not packed: {self.reason}"
+        return f"{self.name}  {self.type}  {self.nbytes} bytes, packed in {self.memory.name}: {self.packed_bytes} bytes"
 
 
 class Packing:
     """Chooses for each weight of a model whether it is packed.
 
-    ``growth``: bytes by which packed weights may exceed the plain ones, together; 0 packs only what grows by nothing.
-    None packs what grows by next to nothing (:data:`LARGER`).  Raises ParameterError if it is negative.
+    ``growth``: bytes by which all packed weights together may exceed the unpacked ones; 0 packs only weights that do
+    not grow.  None packs weights that grow by at most 1 / :data:`LARGER`.  Raises ParameterError if it is negative.
     """
 
     def __init__(self, growth: int | None = None) -> None:
         if growth is not None and growth < 0:
-            raise ParameterError(f"packing cannot make a model larger by {growth} bytes", got=growth)
+            raise ParameterError(f"pack_growth must be at least 0, got {growth}", got=growth)
         self._growth = growth
-        self._room: dict[Device, int | None] = {}
+        self._free: dict[Device, int | None] = {}
 
     def choose(self, weights: Iterable[Tensor], graph: Graph, device_of: Callable[[str], Device]) -> list[PackedWeight]:
-        """What becomes of each of ``weights``, leafs of ``graph`` without a place; ``device_of`` their names' devices.
+        """Decides for each of ``weights`` whether it is packed.
 
-        ``graph`` has as many columns as the model mostly computes.
+        ``weights``: leafs of ``graph`` without a place.  ``graph``: has a typical number of columns.  ``device_of``:
+        the device of a weight, by name.
         """
         readers = _readers(graph)
         return [self._choose(weight, readers.get(weight, ()), device_of(weight.name)) for weight in weights]
 
     def _choose(self, weight: Tensor, readers: Iterable[Tensor], device: Device) -> PackedWeight:
-        memory, taken, reason = None, 0, f"{device.name} has no memory for packed weights"
+        memory, taken, reason = None, 0, f"{device.name} does not support packed weights"
         for kind in device.extra_buffer_types:
             if not kind.has_own_layout or not device.supports_buffer_type(kind):
                 continue
             found = kind.refusal(weight) or _unread(weight, readers, device, kind)
             if found is None:
                 taken = kind.alloc_size(weight)
-                found = self._no_room(device, taken, weight.nbytes)
+                found = self._too_large(device, taken, weight.nbytes)
             if found is None:
                 memory, reason = kind, ""
                 break
             reason = found
         return PackedWeight(weight.name, weight.type.name, device, memory, weight.nbytes, taken, reason)
 
-    def _no_room(self, device: Device, taken: int, nbytes: int) -> str | None:
+    def _too_large(self, device: Device, taken: int, nbytes: int) -> str | None:
+        """Why a weight is too large to be packed; if it is not, counts its memory as used and returns None."""
         growth = taken - nbytes
         if self._growth is None and LARGER * growth > nbytes:
-            return f"packed it takes {growth} bytes more, which pack_growth has to allow"
+            return f"packing takes {growth} more bytes, which pack_growth must allow"
         if self._growth is not None and growth > self._growth:
-            return f"packed it takes {growth} bytes more, of {self._growth} that packing may still add"
-        if device not in self._room:
-            self._room[device] = device.memory().free
-        room = self._room[device]
-        if room is not None:
-            if 2 * taken > room:  # the file's pages and the computation want their share
-                return f"packed it takes {taken} of the {room} bytes that are free"
-            self._room[device] = room - taken
+            return f"packing takes {growth} more bytes; pack_growth allows {self._growth} more"
+        if device not in self._free:
+            self._free[device] = device.memory().free
+        free = self._free[device]
+        if free is not None:
+            if 2 * taken > free:  # the pages of the file and the computation need memory, too
+                return f"the packed weight takes {taken} bytes, more than half of the {free} that are free"
+            self._free[device] = free - taken
         if self._growth is not None:
             self._growth -= growth
         return None
 
 
 def _readers(graph: Graph) -> Mapping[Tensor, list[Tensor]]:
-    """By root, the nodes that read it, itself or a view."""
+    """The nodes that read a tensor or a view of it, by root tensor."""
     readers: dict[Tensor, list[Tensor]] = {}
     for node in graph.nodes:
         assert node.op is not None
@@ -113,10 +116,10 @@ def _readers(graph: Graph) -> Mapping[Tensor, list[Tensor]]:
 
 
 def _unread(weight: Tensor, readers: Iterable[Tensor], device: Device, kind: BufferType) -> str | None:
-    """Why not every reader of a weight computes with it in this memory; asks with the weight there, unset."""
+    """Why the device cannot compute all ``readers`` from the packed weight; None if it can.  Allocates the weight."""
     nodes = list(readers)
     if all(node.size // max(node.ne[0], 1) < MANY_COLUMNS for node in nodes):
-        return "no product with many columns reads it"
+        return "no product with many columns reads the weight"
     try:
         buffer = kind.alloc(kind.alloc_size(weight))
     except GGPlugError as error:

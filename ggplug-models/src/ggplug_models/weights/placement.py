@@ -1,7 +1,7 @@
-"""Which device each weight of a model goes to; the scheduler then computes where the weights live.
+"""Chooses the device that stores each weight; the scheduler computes a node on the device of its weights.
 
-Splitting a model by layers (llama.cpp's ``--tensor-split`` with ``--split-mode layer``) keeps neighbouring layers on
-one device, so that only the activations between two of them, and the inputs, are copied.
+A split by layers (llama.cpp's ``--tensor-split`` with ``--split-mode layer``) keeps adjacent layers on one device, so
+that only inputs, and the activations between two devices, are copied.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import accumulate
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug_models.checks.arguments import check_callable
-from ggplug_models.metadata.values import shown
+from ggplug_models.metadata.values import short_repr
 
 Placement = Callable[[str, Sequence[Device]], Device]
 """Chooses a device for a weight: ``placement(tensor_name, devices)``."""
@@ -27,14 +27,14 @@ _AFTER_THE_LAYERS = re.compile(r"output|cls|pooler")
 
 
 def first(name: str, devices: Sequence[Device]) -> Device:
-    """The placement of everything on the first device."""
+    """The placement of all weights on the first device."""
     return devices[0]
 
 
 def over(placement: Placement, devices: Sequence[Device]) -> Callable[[str], Device]:
-    """A placement on these devices, by the name alone.
+    """The function that returns the device of a weight by its name, from ``placement`` and these devices.
 
-    Raises ParameterError for what is none and, when it is called, for what it returned if that is no device.
+    Raises ParameterError if ``placement`` is not callable.  The function raises it if ``placement`` returns no device.
     """
     check_callable("placement", placement, f"{WANTED}, or a LayerSplit")
 
@@ -42,7 +42,7 @@ def over(placement: Placement, devices: Sequence[Device]) -> Callable[[str], Dev
         found = placement(name, devices)
         if not isinstance(found, Device):
             raise ParameterError(
-                f"placement must be {WANTED}; for {name!r} it returned {shown(found)}",
+                f"placement must be {WANTED}; for {name!r} it returned {short_repr(found)}",
                 got=found,
                 wanted=Device,
                 remedy=f"return one of devices: {', '.join(device.name for device in devices)}",
@@ -52,78 +52,84 @@ def over(placement: Placement, devices: Sequence[Device]) -> Callable[[str], Dev
     return place
 
 
-def in_turn(name: str, devices: Sequence[Device]) -> Device:
-    """A placement that copies as much as can be, for proofs of devices and schedulers.
+def alternating(name: str, devices: Sequence[Device]) -> Device:
+    """A placement that alternates between two devices, and so makes many copies, for tests of devices and schedulers.
 
-    Even layers go to the first device, odd ones and everything outside of layers to the second, if there is one.
+    The first device has the layers with even numbers, the second all other weights.
     """
     found = _LAYER.match(name)
     return devices[(int(found[1]) if found else 1) % min(2, len(devices))]
 
 
 class LayerSplit:
-    """A model's layers in consecutive runs, one for each of its devices, in their order.
+    """A placement that distributes a model's layers over its devices, in their order.
 
-    ``shares``: a number for each device; only their proportions count, so numbers of layers will do.  By default all
-    shares are equal.  A device whose share is 0 gets nothing, every other one at least one layer.  Embeddings go
-    with the first layer, output and pooler with the last.
+    ``proportions``: a number for each device, relative to each other: ``[3, 1]`` puts three quarters of the layers on
+    the first device.  By default they are equal.  A device with 0 gets nothing; every other one gets at least one
+    layer.  Embeddings are with the first layer, output and pooler with the last.
 
     >>> LayerSplit([24, 8]).layers(n_layer=4, n_devices=2)
     [3, 1]
 
-    Raises ParameterError for shares that are negative, not finite, no numbers, or all zero.
+    Raises ParameterError for proportions that are negative, not finite, not numbers, or all zero.
     """
 
     EVEN = "even"
 
-    def __init__(self, shares: Sequence[float] | None = None) -> None:
-        self.shares = None if shares is None else tuple(map(_share, shares))
-        if self.shares is not None and not any(self.shares):
+    def __init__(self, proportions: Sequence[float] | None = None) -> None:
+        self.proportions = None if proportions is None else tuple(map(_proportion, proportions))
+        if self.proportions is not None and not any(self.proportions):
             raise ParameterError(
-                f"the shares {self} leave every device without layers",
-                got=self.shares,
+                f"the split {self} gives no layers to any device",
+                got=self.proportions,
                 remedy="give at least one device a positive number",
             )
 
+    @property
+    def shares(self) -> tuple[float, ...] | None:
+        """The former name of ``proportions``."""
+        return self.proportions
+
     @classmethod
     def parse(cls, text: str) -> LayerSplit:
-        """From ``"even"``, or one number for each device as in ``"2,1"``.  Raises ParameterError."""
-        return cls() if text.strip().lower() == cls.EVEN else cls([_share(part) for part in text.split(",")])
+        """The split that a text describes: ``"even"``, or proportions such as ``"2,1"``.  Raises ParameterError."""
+        return cls() if text.strip().lower() == cls.EVEN else cls([_proportion(part) for part in text.split(",")])
 
     def layers(self, n_layer: int, n_devices: int) -> list[int]:
-        """How many layers each device gets.
+        """The number of layers of each device.
 
-        Raises ParameterError if there are not as many shares as devices, or more devices with a share than layers.
+        Raises ParameterError if the numbers of proportions and of devices differ, or if there are fewer layers than
+        devices that get some.
         """
-        if self.shares is not None and len(self.shares) != n_devices:
+        if self.proportions is not None and len(self.proportions) != n_devices:
             raise ParameterError(
-                f"{_count(len(self.shares), 'share')} of the layers ({self}) for {_count(n_devices, 'device')}",
-                got=len(self.shares),
+                f"the split {self} has {_count(len(self.proportions), 'number')} for {_count(n_devices, 'device')}",
+                got=len(self.proportions),
                 wanted=n_devices,
-                remedy=f"give one share for each device, or {self.EVEN!r}",
+                remedy=f"give one number for each device, or {self.EVEN!r}",
             )
-        shares = self.shares if self.shares is not None else (1.0,) * n_devices
-        waiting = sum(share > 0 for share in shares)
+        proportions = self.proportions if self.proportions is not None else (1.0,) * n_devices
+        waiting = sum(each > 0 for each in proportions)
         if waiting > n_layer:
             raise ParameterError(
                 f"{_count(n_layer, 'layer')} cannot be split between {waiting} devices",
                 got=waiting,
                 wanted=n_layer,
-                remedy="name fewer devices, or give some of them the share 0",
+                remedy="use fewer devices, or give some of them the number 0",
             )
-        largest = max(shares)
-        total = math.fsum(share / largest for share in shares)
-        counts, given, sum_of_shares = [], 0, 0.0
-        for share in shares:
-            end = given
-            if share > 0:
-                # The boundary between two devices is where the shares say, as far as all that wait get a layer.
+        largest = max(proportions)
+        total = math.fsum(each / largest for each in proportions)
+        counts, begin, so_far = [], 0, 0.0
+        for each in proportions:
+            end = begin
+            if each > 0:
+                # The boundary follows from the proportions, but leaves a layer for each device that has none yet.
                 waiting -= 1
-                sum_of_shares += share / largest
-                end = math.floor(n_layer * sum_of_shares / total + 0.5)
-                end = min(max(end, given + 1), n_layer - waiting)
-            counts.append(end - given)
-            given = end
+                so_far += each / largest
+                end = math.floor(n_layer * so_far / total + 0.5)
+                end = min(max(end, begin + 1), n_layer - waiting)
+            counts.append(end - begin)
+            begin = end
         return counts
 
     def over(self, n_layer: int, n_devices: int) -> Placement:
@@ -141,24 +147,24 @@ class LayerSplit:
         return place
 
     def __str__(self) -> str:
-        return self.EVEN if self.shares is None else ",".join(f"{share:g}" for share in self.shares)
+        return self.EVEN if self.proportions is None else ",".join(f"{each:g}" for each in self.proportions)
 
     def __repr__(self) -> str:
-        return f"LayerSplit({'' if self.shares is None else list(self.shares)})"
+        return f"LayerSplit({'' if self.proportions is None else list(self.proportions)})"
 
 
-def _share(given: float | str) -> float:
+def _proportion(value: float | str) -> float:
     try:
-        share = float(given)
+        found = float(value)
     except (TypeError, ValueError):
-        share = math.nan
-    if not (math.isfinite(share) and share >= 0):
+        found = math.nan
+    if not (math.isfinite(found) and found >= 0):
         raise ParameterError(
-            f"{given!r} is no share of a model's layers",
-            got=given,
-            remedy="give one number for each device, such as 2,1; 0 is no layers",
+            f"a layer split has numbers of at least 0, got {value!r}",
+            got=value,
+            remedy="give one number for each device, such as 2,1; a device with 0 gets no layers",
         )
-    return share
+    return found
 
 
 def _count(number: int, noun: str) -> str:

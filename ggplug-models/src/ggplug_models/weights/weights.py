@@ -1,4 +1,4 @@
-"""A model's weights by name, each with the extents that the architecture gives it, and what tells them from others."""
+"""Looks up a model's weights by name, checks their extents, and computes the digest that identifies them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ggplug.tensor import Context, Tensor
 W = TypeVar("W", Tensor, TensorInfo)
 
 SAMPLES, SAMPLE_BYTES = 256, 4096
-"""Of all weights together, for their digest: the whole of a model that is no larger than that."""
+"""The digest reads about this many samples of this size from all weights together, or all of a smaller model."""
 
 
 class Weights:
     """The tensors of a file whose names begin with ``prefix``: ``weights("attn_q.weight", n_in, n_out)``.
 
-    What is missing, or has other extents, raises ModelError, which names the tensor with what was wanted and found.
+    A tensor that is missing, or has other extents, raises ModelError.
     """
 
     def __init__(self, tensors: Context, architecture: str, prefix: str = "") -> None:
@@ -34,19 +34,19 @@ class Weights:
         return self.prefix + name in self.tensors
 
     def __call__(self, name: str, *ne: int) -> Tensor:
-        """The tensor with the extents ``ne``, innermost first; -1 stands for any number, of at least one."""
+        """The tensor with this name and the extents ``ne``, innermost first; -1 stands for any extent of at least 1."""
         name = self.prefix + name
         tensor = self.tensors.get(name)
         wanted = ne + (1,) * (4 - len(ne))
         if tensor is None:
             raise ModelError(
-                f"the file has no tensor {name!r}, of ne {_extents(wanted)}, which {self.architecture} needs",
+                f"the file has no tensor {name!r}; {self.architecture} needs it with ne {_extents(wanted)}",
                 got=None,
                 wanted=wanted,
             )
         if not all(want in (have, -1) and have for want, have in zip(wanted, tensor.ne, strict=True)):
             raise ModelError(
-                f"tensor {name!r} has ne {_extents(tensor.ne)}, the metadata asks for {_extents(wanted)}",
+                f"tensor {name!r} has ne {_extents(tensor.ne)}; by the file's metadata it must be {_extents(wanted)}",
                 tensor=tensor,
                 got=tensor.ne,
                 wanted=wanted,
@@ -54,11 +54,11 @@ class Weights:
         return tensor
 
     def optional(self, name: str, *ne: int) -> Tensor | None:
-        """The same, or None where the file has no such tensor."""
+        """As a call, but None if the file has no such tensor."""
         return self(name, *ne) if name in self else None
 
     def block(self, number: int) -> Weights:
-        """Those of a block of the model."""
+        """The weights of the block ``number``."""
         return Weights(self.tensors, self.architecture, f"{self.prefix}blk.{number}.")
 
 
@@ -67,10 +67,12 @@ def _extents(ne: tuple[int, ...]) -> str:
 
 
 def digest_of(weights: Iterable[W], read: Callable[[W, int, int], Any]) -> str:
-    """What tells weights from others wherever they lie: names, types, extents, and bytes, all of them or samples.
+    """A digest of weights that does not depend on where they are stored: of names, types, extents, and samples of
+    bytes.
 
-    ``read(weight, offset, size)``: bytes of whole blocks, as the host orders them.  The order of the weights is of no
-    matter.  Of each weight at least the first and the last blocks are read.
+    ``read(weight, offset, size)``: returns bytes of whole blocks, in the host's byte order.  The order of the weights
+    does not matter.  The samples include the first and the last blocks of each weight; small models are read as a
+    whole.
     """
     found = hashlib.sha256()
     ordered = sorted(weights, key=lambda weight: weight.name)
@@ -91,7 +93,7 @@ def digest_of(weights: Iterable[W], read: Callable[[W, int, int], Any]) -> str:
 
 
 def digest_of_file(reader: GGUFReader) -> str:
-    """:func:`digest_of` what a file holds."""
+    """:func:`digest_of` the weights in a file."""
 
     def read(info: TensorInfo, offset: int, size: int) -> Any:
         data = reader.data(info)[offset : offset + size]
@@ -101,7 +103,7 @@ def digest_of_file(reader: GGUFReader) -> str:
 
 
 def digest_of_tensors(weights: Context) -> str:
-    """:func:`digest_of` weights that have places."""
+    """:func:`digest_of` weights that are loaded."""
 
     def read(tensor: Tensor, offset: int, size: int) -> Any:
         out = np.empty(size, np.uint8)

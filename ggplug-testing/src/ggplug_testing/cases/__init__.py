@@ -1,9 +1,8 @@
 """Cases for the conformance suite, made from the ops' descriptions (:mod:`ggplug_testing.ops`).
 
-An op without one gets the cases that its shape rule accepts.  Added to the ops of core are sources that lie elsewhere
-(:mod:`.sources`), special values (:mod:`.special`, :mod:`.wild`), extents of one (:mod:`.ones`) and large ones
-(:mod:`.large`), and tensors without elements (:mod:`.empty`).  Everything random is seeded by the case's name, so a
-case is the same wherever and whenever it runs.
+An op without one gets the cases that its shape rule accepts.  Ops with sketches have the cases that are made of these
+for all ops alike (:mod:`.sketched`), and ops may have cases of special values (:mod:`.special`).  Everything random is
+seeded by the case's name, so a case is the same wherever and whenever it runs.
 """
 
 from __future__ import annotations
@@ -17,13 +16,9 @@ from ggplug.ops.base import Op
 from ggplug.types import Q8_0
 from ggplug_testing.cases.case import LAYOUTS, QUANTIZED, Case, Layout, Leafs, labelled, node
 from ggplug_testing.cases.derived import derived_cases
-from ggplug_testing.cases.empty import empty_cases
 from ggplug_testing.cases.graphs import graph_cases
-from ggplug_testing.cases.large import large_cases
 from ggplug_testing.cases.making import Make
-from ggplug_testing.cases.ones import ones_cases
-from ggplug_testing.cases.sources import source_cases
-from ggplug_testing.cases.wild import wild_cases
+from ggplug_testing.cases.sketched import empty_cases, large_cases, ones_cases, source_cases, wild_cases
 from ggplug_testing.description import GENERATORS, description_of, generates
 from ggplug_testing.judging.comparison import Agreement
 

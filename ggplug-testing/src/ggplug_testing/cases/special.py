@@ -49,22 +49,12 @@ WIDE_ROWS = np.array(
 """Rows of numbers whose squares, sums or distances from the mean are beyond the range of float32."""
 
 
-FLOAT_WORDS = np.array(
+FLOAT_WORDS = np.concatenate(
     [
-        0x7FC00000,
-        0xFFC00000,
-        0x7FC12345,
-        0xFFD54321,
-        0x7FFFFFFF,
-        0x7F800001,
-        0xFF810000,
-        0x7F800000,
-        0xFF800000,
-        0,
-        0x80000000,
-    ],
-    np.uint32,
-)
+        [0x7FC00000, 0xFFC00000, 0x7FC12345, 0xFFD54321, 0x7FFFFFFF, 0x7F800001, 0xFF810000],
+        [0x7F800000, 0xFF800000, 0, 0x80000000],
+    ]
+).astype(np.uint32)
 """NaNs of both signs with several payloads, also such that a narrower type has no place for; infinities, zeros."""
 
 HALF_WORDS = np.array(
@@ -72,64 +62,24 @@ HALF_WORDS = np.array(
     np.uint16,
 )
 
-_NARROWED = np.array(
+_NARROWED = np.concatenate(
     [
-        # f16: its largest number, ties at it, subnormal numbers and ties below the smallest
-        65504.0,
-        65519.996,
-        65520.0,
-        -65520.0,
-        65536.0,
-        1e30,
-        2.0**-14,
-        2.0**-24,
-        2.0**-25,
-        1.0001 * 2.0**-25,
-        -(2.0**-25),
-        3 * 2.0**-25,
-        1 + 2.0**-11,
-        1 + 3 * 2.0**-11,
-        -1 - 2.0**-11,
-        # bf16: its largest number and what rounds to infinity, ties
-        3.3895314e38,
-        3.3961776e38,
-        3.4028235e38,
-        -3.4028235e38,
-        1 + 2.0**-8,
-        1 + 3 * 2.0**-8,
-        1e-38,
-    ],
-    np.float32,
-)
+        [65504.0, 65519.996, 65520.0, -65520.0, 65536.0, 1e30],  # f16: its largest number, and ties at it
+        [2.0**-14, 2.0**-24, 2.0**-25, 1.0001 * 2.0**-25, -(2.0**-25), 3 * 2.0**-25],  # subnormal ones, ties below
+        [1 + 2.0**-11, 1 + 3 * 2.0**-11, -1 - 2.0**-11],
+        [3.3895314e38, 3.3961776e38, 3.4028235e38, -3.4028235e38],  # bf16: its largest, and what becomes infinity
+        [1 + 2.0**-8, 1 + 3 * 2.0**-8, 1e-38],
+    ]
+).astype(np.float32)
 
-WHOLE_ROWS = np.resize(
-    np.array(
-        [
-            NAN,
-            -NAN,
-            INF,
-            -INF,
-            2147483647.0,
-            2147483520.0,
-            -2147483648.0,
-            -2147483904.0,
-            1e20,
-            -1e20,
-            0.9999,
-            -0.9999,
-            -0.0,
-            2.5,
-            -2.5,
-            16777217.0,
-            3e9,
-            -3e9,
-            4294967808.0,
-            -8589935616.0,
-        ],
-        np.float32,
-    ),
-    (3, LONG),
-)
+_WHOLE = np.concatenate(
+    [
+        [NAN, -NAN, INF, -INF, 2147483647.0, 2147483520.0, -2147483648.0, -2147483904.0, 1e20, -1e20],
+        [0.9999, -0.9999, -0.0, 2.5, -2.5, 16777217.0, 3e9, -3e9, 4294967808.0, -8589935616.0],
+    ]
+).astype(np.float32)
+
+WHOLE_ROWS = np.resize(_WHOLE, (3, LONG))
 """Rows of what becomes of floats in I32: NaN, limits and beyond, also what a cut to 32 bits takes for small."""
 
 

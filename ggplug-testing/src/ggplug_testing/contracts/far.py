@@ -147,7 +147,7 @@ def tensors_far_into_a_buffer_are_computed_with(device: Device) -> None:
                 near = _Laid(graph, leafs, buffer, _PAGE)
                 near.moved(start).expect_computed(stream, near, f"{op.name} {what}")
                 computed += 1
-        for name, (chain, _) in CHAINS.items() if forms_groups(device) else ():
+        for name, chain in CHAINS.items() if forms_groups(device) else ():
             leafs = Leafs(2)
             graph = Graph(chain(Context(leafs)).set_output())
             if all(map(device.supports_op, graph.nodes)) and (groups := groups_of(device, graph)):

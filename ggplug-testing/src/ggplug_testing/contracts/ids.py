@@ -19,7 +19,7 @@ def nodes_with_ids(device: Device) -> Iterator[Tensor]:
     for op in OPS.values():
         seen = set()
         for sketch in sketches(op) if op.indexes is not None else ():
-            types = tuple(sketch.type_of(position) for position in range(len(sketch.sources)))
+            types = sketch.kinds()
             if types in seen:
                 continue
             seen.add(types)

@@ -21,38 +21,15 @@ _LARGEST = {F32: 3.4e38, F16: 65504.0, BF16: 3.3e38, F64: 1.7e308}
 _SMALLEST = {F32: 1e-45, F16: 6e-8, BF16: 9.2e-41, F64: 5e-324}
 
 
-def _normal(random: Random, shape: Shape, type: Type) -> Array:
-    return random.standard_normal(shape)
+Make = Callable[[Random, Shape, Type], Array]
+"""Makes numbers for a type."""
 
 
-def _positive(random: Random, shape: Shape, type: Type) -> Array:
-    return random.uniform(0.5, 2, shape)
+def _normal(factor: float) -> Make:
+    return lambda random, shape, type: random.standard_normal(shape) * factor
 
 
-def _scaled(factor: float) -> Callable[[Random, Shape, Type], Array]:
-    def make(random: Random, shape: Shape, type: Type) -> Array:
-        return random.standard_normal(shape) * factor
-
-    return make
-
-
-def _constant(random: Random, shape: Shape, type: Type) -> Array:
-    return np.full(shape, random.choice((0.0, 1.0, -2.5, 0.1)))
-
-
-def _integers(random: Random, shape: Shape, type: Type) -> Array:
-    return random.integers(-4, 5, shape).astype(np.float64)
-
-
-def _ties(random: Random, shape: Shape, type: Type) -> Array:
-    return random.integers(-8, 9, shape) / 2
-
-
-def _denormal(random: Random, shape: Shape, type: Type) -> Array:
-    return random.integers(-40, 41, shape) * _SMALLEST.get(type, 1e-45)
-
-
-def _sprinkled(*specials: float) -> Callable[[Random, Shape, Type], Array]:
+def _sprinkled(*specials: float) -> Make:
     def make(random: Random, shape: Shape, type: Type) -> Array:
         values = random.standard_normal(shape)
         chosen = random.uniform(size=shape) < random.choice((0.02, 0.3, 1.0))
@@ -70,18 +47,18 @@ def _special(random: Random, shape: Shape, type: Type) -> Array:
     return _sprinkled(*pool, np.nan, np.inf, -np.inf)(random, shape, type)
 
 
-KINDS: dict[str, Callable[[Random, Shape, Type], Array]] = {
-    "normal": _normal,
-    "positive": _positive,
-    "integers": _integers,
-    "ties": _ties,
-    "constant": _constant,
-    "hundreds": _scaled(100.0),
-    "large": _scaled(1e4),
-    "small": _scaled(1e-4),
-    "huge": _scaled(1e15),
-    "tiny": _scaled(1e-15),
-    "denormal": _denormal,
+KINDS: dict[str, Make] = {
+    "normal": _normal(1.0),
+    "positive": lambda random, shape, type: random.uniform(0.5, 2, shape),
+    "integers": lambda random, shape, type: random.integers(-4, 5, shape).astype(np.float64),
+    "ties": lambda random, shape, type: random.integers(-8, 9, shape) / 2,
+    "constant": lambda random, shape, type: np.full(shape, random.choice((0.0, 1.0, -2.5, 0.1))),
+    "hundreds": _normal(100.0),
+    "large": _normal(1e4),
+    "small": _normal(1e-4),
+    "huge": _normal(1e15),
+    "tiny": _normal(1e-15),
+    "denormal": lambda random, shape, type: random.integers(-40, 41, shape) * _SMALLEST.get(type, 1e-45),
     "NaN": _sprinkled(np.nan),
     "infinite": _sprinkled(np.inf, -np.inf),
     "special": _special,

@@ -86,21 +86,12 @@ def _parser(program: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--table", type=Path, metavar="OUT.json", help="print the tables of a report that was made")
     parser.add_argument("--prepare", type=Path, metavar="FOLDER", help="make the folder of data")
-    tests = Path("tests", "data")
-    parser.add_argument(
-        "--golden",
-        type=Path,
-        default=tests / "minilm.npz",
-        metavar="FILE",
-        help="for --prepare: token ids and embeddings (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--recorded",
-        type=Path,
-        default=tests / "ggml_ops_compact.npz",
-        metavar="FILE",
-        help="for --prepare: recorded cases (default: %(default)s)",
-    )
+    for name, file, what in (
+        ("golden", "minilm.npz", "token ids and embeddings"),
+        ("recorded", "ggml_ops_compact.npz", "recorded cases"),
+    ):
+        told = f"for --prepare: {what} (default: %(default)s)"
+        parser.add_argument(f"--{name}", type=Path, default=Path("tests", "data", file), metavar="FILE", help=told)
     for name, kind in {"part": str, "journal": Path, "skip": int}.items():
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     return parser

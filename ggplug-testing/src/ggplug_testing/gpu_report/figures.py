@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from ggplug import ops, types
 from ggplug.backend import Backend, Buffer, Device
-from ggplug.cli.overhead import NODES, chain
-from ggplug.cli.products import SEED, K, MatrixVector, Prepared, on, weights
-from ggplug.cli.turns import best_times
+from ggplug.bench.overhead import NODES, chain
+from ggplug.bench.products import SEED, K, MatrixVector, Prepared, on, weights
+from ggplug.bench.turns import best_times
 from ggplug.graph import Graph
 from ggplug.memory import GraphAllocator
 from ggplug.tensor import Tensor, new_tensor

@@ -122,13 +122,13 @@ def host_device() -> Device:
 
 def _embedded(subject: Subject, kind: str, devices: Sequence[Device]) -> Answer:
     from ggplug_models import load
-    from ggplug_models.weights.placement import in_turn
+    from ggplug_models.weights.placement import alternating
 
     ids, wanted = subject.folder.embeddings()
     if len(devices) > 1:  # the host may be slow: the shorter half of the texts will do
         chosen = sorted(range(len(ids)), key=lambda text: len(ids[text]))[: -(-len(ids) // 2)]
         ids, wanted = [ids[text] for text in chosen], wanted[chosen]
-    with load(subject.folder.model(kind), devices, placement=in_turn) as encoder:
+    with load(subject.folder.model(kind), devices, placement=alternating) as encoder:
         got = encoder.embed_ids(ids).astype(np.float64)
         splits = encoder.scheduler.n_splits
     cosines = np.sum(got * wanted, -1) / np.linalg.norm(got, axis=-1) / np.linalg.norm(wanted, axis=-1)

@@ -8,6 +8,7 @@ one goes on with the step behind it.  What was not reached when a part's time wa
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import signal
 import subprocess
@@ -112,25 +113,9 @@ class Report:
             before = _reached(record)
             journal = scratch / "journal"
             journal.write_bytes(b"")
-            command = [
-                sys.executable,
-                "-X",
-                "faulthandler",
-                "-m",
-                self.door.program,
-                "--data",
-                str(self.folder),
-                "--device",
-                device,
-                "--part",
-                name,
-                "--journal",
-                str(journal),
-                "--skip",
-                str(before),
-                "--seconds",
-                str(left),
-            ]
+            given = {"part": name, "data": self.folder, "device": device, "journal": journal, "skip": before}
+            options = [(f"--{option}", str(value)) for option, value in {**given, "seconds": left}.items()]
+            command = [sys.executable, "-X", "faulthandler", "-m", self.door.program, *itertools.chain(*options)]
             with open(scratch / "errors", "w+b") as errors:
                 process = subprocess.Popen(command, stdout=errors, stderr=errors)
                 try:
@@ -249,8 +234,7 @@ def work(door: Door, name: str, device: str, folder: Path, journal: Path, skip: 
             if time.monotonic() > until:
                 return
             tell(begin=step.name)
-            programs = found.programs
-            before = programs.compiled, programs.found, programs.seconds
+            before = _counted(found)
             start = time.monotonic()
             outcome: dict[str, Any]
             try:
@@ -258,11 +242,15 @@ def work(door: Door, name: str, device: str, folder: Path, journal: Path, skip: 
                 good = not outcome["answer"].get("failed")
             except Exception as error:
                 outcome, good = _described(error), False
-            after = programs.compiled, programs.found, programs.seconds
-            spent = {k: b - a for k, a, b in zip(("compiled", "found", "seconds"), before, after, strict=True)}
+            spent = {what: count - before[what] for what, count in _counted(found).items()}
             tell(step=step.name, **outcome, seconds=round(time.monotonic() - start, 3), programs=spent)
             if not good and not alive(found):
                 return
+
+
+def _counted(device: SimtDevice) -> dict[str, float]:
+    """How many programs a device has compiled and found, and how long that took."""
+    return {what: getattr(device.programs, what) for what in ("compiled", "found", "seconds")}
 
 
 def alive(device: SimtDevice) -> bool:

@@ -123,10 +123,10 @@ FAR = 0.05
 
 
 def _beyond(got: Array, want: Array, allowed: Allowed, outside: Array) -> str:
-    """Which of the elements outside of what is allowed is the worst, by how often its room it is off."""
+    """Which of the elements outside of what is allowed is the worst, by how often its tolerance it is off."""
     with np.errstate(all="ignore"):
-        room = np.maximum(np.maximum(allowed.high - want, want - allowed.low), np.spacing(np.abs(want)))
-        ratio = np.where(outside, np.abs(got - want) / room, 0)
+        tolerance = np.maximum(np.maximum(allowed.high - want, want - allowed.low), np.spacing(np.abs(want)))
+        ratio = np.where(outside, np.abs(got - want) / tolerance, 0)
     worst = np.nanmax(ratio) if not np.isnan(ratio).all() else ratio  # NaN where infinities are apart
     place = tuple(int(i) for i in np.argwhere((ratio == worst) | np.isnan(ratio) & np.isnan(worst))[0])
     if _is_far(got, want, outside):

@@ -19,7 +19,7 @@ from ggplug.tensor import Tensor
 from ggplug.types import F32, Type
 from ggplug_testing.judging.comparison import Allowed, power
 from ggplug_testing.judging.oracle import Evaluation, evaluate, nearest
-from ggplug_testing.precision import DEVIATIONS, FLUSHED, UNIT, mean_square, room, rule_of
+from ggplug_testing.precision import DEVIATIONS, FLUSHED, UNIT, mean_square, rule_of, tolerance
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -35,7 +35,7 @@ class Expected:
         self.graph = graph
         self._written = {node.root for node in graph.nodes if node.op is not None and node.op.writes}
         self._results: dict[Tensor, Array] = {}
-        self._rooms: dict[Tensor, Array] = {}
+        self._tolerances: dict[Tensor, Array] = {}
         self._drifts: dict[Tensor, Array] = {}
         self.values: Evaluation = evaluate(graph, values, wide=wide, watching=self._record)
         if self._is_chain():
@@ -51,7 +51,7 @@ class Expected:
         if want.dtype.kind != "f":
             return Allowed(want, want)
         exact = self._result(self.values, node)
-        off, drift = self._room(node), self.drift(node)
+        off, drift = self._tolerance(node), self.drift(node)
         around = off + drift
         if node.type.is_quantized:
             return _in_blocks(node.type, want, around)
@@ -74,13 +74,13 @@ class Expected:
         drift = self._drifts.get(node)
         return np.zeros(node.ne[::-1]) if drift is None else drift
 
-    def _room(self, node: Tensor) -> Array:
-        found = self._rooms.get(node.root)
+    def _tolerance(self, node: Tensor) -> Array:
+        found = self._tolerances.get(node.root)
         return np.zeros(node.ne[::-1]) if found is None or node.root in self._written else _shown(found, node)
 
     def _record(self, node: Tensor, sources: Sequence[Array | None], result: Array) -> Array:
         if result.dtype.kind == "f":
-            self._rooms[node] = room(node, result, sources)
+            self._tolerances[node] = tolerance(node, result, sources)
             self._results[node] = result
         return result
 
@@ -90,14 +90,14 @@ class Expected:
         return values.exact(node) if found is None or node.root in self._written else _shown(found, node)
 
     def _is_chain(self) -> bool:
-        """Whether a node reads, through views or not, what another one has computed with room."""
-        moved = {node.root for node, each in self._rooms.items() if each.any()}
+        """Whether a node reads, through views or not, what another one has computed, with a tolerance."""
+        moved = {node.root for node, each in self._tolerances.items() if each.any()}
         return any(source is not None and source.root in moved for node in self.graph.nodes for source in node.src)
 
     def _move(self, values: Mapping[Tensor, Any]) -> None:
-        """Moves every result by its room, each element up or down, and once the other way round."""
+        """Moves every result by its tolerance, each element up or down, and once the other way round."""
         random = np.random.default_rng(len(self.graph.nodes))
-        ways = {node: random.choice((-1.0, 1.0), each.shape) * each for node, each in self._rooms.items()}
+        ways = {node: random.choice((-1.0, 1.0), each.shape) * each for node, each in self._tolerances.items()}
         for sign in (1.0, -1.0):
             results: dict[Tensor, Array] = {}
 

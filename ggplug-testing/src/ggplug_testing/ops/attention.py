@@ -12,7 +12,7 @@ from ggplug import ops
 from ggplug.ops.attention import alibi_slopes
 from ggplug.ops.base import Array, Op
 from ggplug.ops.elementwise import tile
-from ggplug.ops.flash_attention import shares_of
+from ggplug.ops.flash_attention import probabilities_of
 from ggplug.ops.views import permute, view
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, Precision, Type
@@ -301,7 +301,7 @@ def _attended(
     if mask is not None:
         slopes = alibi_slopes(q.shape[1], node.op.max_bias)[:, np.newaxis, np.newaxis]
         off = off + (34 if node.op.max_bias else 1) * np.abs(slopes * tile(mask[:, :, : q.shape[2]], logits.shape))
-    shares = shares_of(logits, sinks)
+    shares = probabilities_of(logits, sinks)
     highest = np.max(np.where(np.isnan(logits), -np.inf, logits), axis=-1, keepdims=True, initial=-np.inf)
     if sinks is not None:
         highest = np.fmax(highest, sinks.reshape(1, -1, 1, 1))

@@ -15,7 +15,7 @@ from ggplug.types import F16, F32, KERNEL_FLOATS, Type
 from ggplug_testing.cases.case import QUANTIZED, ROWWISE, Case
 from ggplug_testing.cases.making import case, in_blocks, leaf, named
 from ggplug_testing.description import describe
-from ggplug_testing.precision.rule import SUMMED, Node, element
+from ggplug_testing.precision.rule import SUMMED, Node, element, of_magnitudes
 
 _SHAPES = ((31, 4, 17), (1, 1, 1), (7, 4, 1), (130, 3, 5), (1100, 2, 2))
 _LAYOUTS = (*ROWWISE[1:], "transposed")
@@ -69,9 +69,9 @@ def _indexed(node: Tensor, exact: Array, q: Array, k: Array, weights: Array, mas
     products = np.einsum("sthd,skd->sthk", q, keys)
     size = np.maximum(np.abs(products), 2 * np.sqrt(np.einsum("sthd,skd->sthk", q**2, keys**2)))
     relative = SUMMED * math.sqrt(q.shape[3] + 1) * size + (q.shape[2] + 2) * np.abs(products)
-    room = np.einsum("sthk,sth->stk", relative, of_heads)[:, np.newaxis]
+    tolerance = np.einsum("sthk,sth->stk", relative, of_heads)[:, np.newaxis]
     hidden = mask[np.arange(q.shape[0]) % max(1, mask.shape[0])]
-    return np.asarray(room + 2 * np.abs(exact) + np.abs(np.where(np.isfinite(exact), exact - hidden, 0)))
+    return np.asarray(tolerance + 2 * np.abs(exact) + np.abs(np.where(np.isfinite(exact), exact - hidden, 0)))
 
 
 describe(
@@ -133,14 +133,13 @@ def dsv4_hc_cases(op: type[Op]) -> Iterator[Case]:
         yield mixed(layout, 40, 4, 6, layout)
 
 
-def _mixed(node: Node, exact: Array, *sources: Array) -> Array:
-    streams = sources[len(sources) // 4].shape[2]  # of x, or of the residual
-    return np.asarray((streams + 3) * node.op.reference(*map(np.abs, sources)))
-
-
 describe(
     ops.Dsv4HcPre,
     ops.Dsv4HcPost,
     cases=[dsv4_hc_cases],
-    rule=element("(H + 3) f(abs(sources))", "H products and sums", _mixed),
+    rule=of_magnitudes(
+        "(H + 3) f(abs(sources))",
+        "H products and sums",
+        lambda *sources: sources[len(sources) // 4].shape[2] + 3,  # of x, or of the residual
+    ),
 )

@@ -21,7 +21,7 @@ from ggplug_testing.description import CaseOf, describe
 from ggplug_testing.drawing import ANY, ANYTHING, BATCHES, CONTIGUOUS, FEW, NOT_WHOLE, ROWS, Draw, Drawn, of_one
 from ggplug_testing.drawing.draw import NUMBERS as PARAMETERS
 from ggplug_testing.drawing.sketched import sketched
-from ggplug_testing.precision.rule import EXACT, FLUSHED, UNIT, Node, Room, Rule, element, nearest, of_result
+from ggplug_testing.precision.rule import EXACT, FLUSHED, UNIT, Node, Rule, element, nearest, of_result
 
 
 def _labelled(op: type[Op]) -> Iterator[tuple[dict[str, Any], str]]:
@@ -37,27 +37,10 @@ def _near_ties(type: Type) -> Array:
 
 # -- functions of one number -----------------------------------------------------------------------
 
-_EDGES = np.array(
+_EDGES = np.concatenate(
     [
-        0.0,
-        -0.0,
-        0.5,
-        -0.5,
-        1.5,
-        -1.5,
-        2.5,
-        -2.5,
-        1e-30,
-        -1e-30,
-        3.4e-4,
-        20.0,
-        -20.0,
-        88.0,
-        -88.0,
-        110.0,
-        -110.0,
-        1e4,
-        -1e4,
+        [0.0, -0.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 1e-30, -1e-30, 3.4e-4],
+        [20.0, -20.0, 88.0, -88.0, 110.0, -110.0, 1e4, -1e4],
     ]
 )
 """Zeros, halves (for rounding), tiny and huge numbers, both sides of where float32's exp overflows and vanishes."""
@@ -137,17 +120,29 @@ def _overflow(x: Array) -> Array:
     return np.where(np.isfinite(x), np.abs(x), 0) * (FLUSHED / UNIT)
 
 
-_ACTIVATIONS: dict[Any, Callable[[Array, Array], Array]] = {
-    ops.Gelu: lambda x, y: 8 * np.abs(x) + np.abs(y),
-    ops.GeluErf: lambda x, y: 18 * np.abs(x) + np.abs(y),
-    ops.GeluQuick: lambda x, y: (14 + 4 * np.abs(x)) * np.abs(y) + _overflow(x),
-    ops.Silu: lambda x, y: 14 * np.abs(y) + _overflow(x),
+_ACTIVATIONS: dict[Any, tuple[str, str, Callable[[Array, Array], Array]]] = {
+    ops.Silu: (
+        "14 abs(y) + 2**-102 abs(x)",
+        "the power, which may overflow, the sum, the quotient, a product",
+        lambda x, y: 14 * np.abs(y) + _overflow(x),
+    ),
+    ops.Gelu: (
+        "8 abs(x) + abs(y)",
+        "the argument and tanh, of at most 1, the sum 1 + tanh, products",
+        lambda x, y: 8 * np.abs(x) + np.abs(y),
+    ),
+    ops.GeluErf: (
+        "18 abs(x) + abs(y)",
+        "the argument and erf, of at most 1, the sum 1 + erf, products",
+        lambda x, y: 18 * np.abs(x) + np.abs(y),
+    ),
+    ops.GeluQuick: (
+        "(14 + 4 abs(x)) abs(y) + 2**-102 abs(x)",
+        "as silu, and 1.702 x, whose error the power turns into a factor",
+        lambda x, y: (14 + 4 * np.abs(x)) * np.abs(y) + _overflow(x),
+    ),
 }
-"""The room of activations, which gated units have too, from x and y = f(x)."""
-
-
-def _activation(of: Any) -> Room:
-    return lambda node, exact, x: _ACTIVATIONS[of](x, exact)
+"""The rules of activations, from x and y = f(x); gated units have these tolerances, too."""
 
 
 describe(ops.Unary, cases=[unary_cases], special=[_unary_special], draw=_draw_unary)
@@ -200,34 +195,8 @@ describe(
         _xielu,
     ),
 )
-describe(
-    ops.Silu,
-    rule=element(
-        "14 abs(y) + 2**-102 abs(x)",
-        "the power, which may overflow, the sum, the quotient, a product",
-        _activation(ops.Silu),
-    ),
-)
-describe(
-    ops.Gelu,
-    rule=element(
-        "8 abs(x) + abs(y)", "the argument and tanh, of at most 1, the sum 1 + tanh, products", _activation(ops.Gelu)
-    ),
-)
-describe(
-    ops.GeluErf,
-    rule=element(
-        "18 abs(x) + abs(y)", "the argument and erf, of at most 1, the sum 1 + erf, products", _activation(ops.GeluErf)
-    ),
-)
-describe(
-    ops.GeluQuick,
-    rule=element(
-        "(14 + 4 abs(x)) abs(y) + 2**-102 abs(x)",
-        "as silu, and 1.702 x, whose error the power turns into a factor",
-        _activation(ops.GeluQuick),
-    ),
-)
+for _op, (_bound, _why, _off) in _ACTIVATIONS.items():
+    describe(_op, rule=element(_bound, _why, lambda node, exact, x, off=_off: off(x, exact)))
 
 
 # -- arithmetic of two -----------------------------------------------------------------------------
@@ -388,7 +357,7 @@ def _halves(node: Node, x: Array, gate: Array | None) -> tuple[Array, Array]:
 def _gated(node: Node, exact: Array, x: Array, gate: Array | None = None) -> Array:
     x, gate = _halves(node, x, gate)
     y = node.op.activation.formula(x)
-    return np.asarray(_ACTIVATIONS[node.op.activation](x, y) * np.abs(gate) + 2 * np.abs(exact))
+    return np.asarray(_ACTIVATIONS[node.op.activation][2](x, y) * np.abs(gate) + 2 * np.abs(exact))
 
 
 def _swiglu_oai(node: Node, exact: Array, x: Array, gate: Array | None = None) -> Array:

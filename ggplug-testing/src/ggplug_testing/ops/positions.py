@@ -183,9 +183,9 @@ def timestep_cases(op: type[Op]) -> Iterator[Case]:
 def _timestep_embedding(node: Node, exact: Array, x: Array) -> Array:
     half = node.op.dim // 2
     around = (12 + 4 * math.log(node.op.max_period)) * np.abs(x.reshape(-1, 1) * node.op.frequencies)
-    room = np.zeros(exact.shape)
-    room[..., :half] = room[..., half : 2 * half] = around
-    return room + 8
+    tolerance = np.zeros(exact.shape)
+    tolerance[..., :half] = tolerance[..., half : 2 * half] = around
+    return tolerance + 8
 
 
 describe(

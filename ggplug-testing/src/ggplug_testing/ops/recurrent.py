@@ -19,7 +19,7 @@ from ggplug_testing.cases.making import case, leaf, named, spell
 from ggplug_testing.description import describe
 from ggplug_testing.drawing import BATCHES, CONTIGUOUS, FEW, Draw, Drawn
 from ggplug_testing.ops.images import CONVOLVED
-from ggplug_testing.precision.rule import FLUSHED, Node, element
+from ggplug_testing.precision.rule import FLUSHED, Node, element, of_magnitudes
 from ggplug_testing.precision.sums import summed
 
 
@@ -163,17 +163,16 @@ def matrices_cases(op: type[Op]) -> Iterator[Case]:
         yield Case(op.name, f"heads={heads} of {size} tokens={tokens} sequences={sequences}", make)
 
 
-def _of_tokens(node: Node, exact: Array, *sources: Array) -> Array:
-    count = 6 * sources[0].shape[1] + 8 + summed(sources[0])
-    return np.asarray(count * np.asarray(node.op.reference(*map(np.abs, sources))))
-
-
 describe(
     ops.RwkvWkv6,
     ops.RwkvWkv7,
     ops.GatedLinearAttn,
     cases=[matrices_cases],
-    rule=element("(S + 8 + 6 T) f(abs(sources))", "products and sums of each of T tokens", _of_tokens),
+    rule=of_magnitudes(
+        "(S + 8 + 6 T) f(abs(sources))",
+        "products and sums of each of T tokens",
+        lambda first, *others: 6 * first.shape[1] + 8 + summed(first),
+    ),
 )
 
 

@@ -150,13 +150,13 @@ def group_norm_cases(op: type[Op]) -> Iterator[Case]:
 
 def _group_norm(node: Node, exact: Array, x: Array) -> Array:
     channels = -(-x.shape[1] // node.op.n_groups)
-    room = np.zeros_like(exact)
+    tolerance = np.zeros_like(exact)
     for start in range(0, x.shape[1], max(1, channels)):
         part = slice(start, start + channels)
         flat = (x.shape[0], 1, 1, x[:1, part].size)
         found = _norm(node, exact[:, part].reshape(flat), x[:, part].reshape(flat))
-        room[:, part] = found.reshape(exact[:, part].shape)
-    return room
+        tolerance[:, part] = found.reshape(exact[:, part].shape)
+    return tolerance
 
 
 describe(ops.GroupNorm, cases=[group_norm_cases], rule=row("as norm, of groups", "as norm", _group_norm))

@@ -146,9 +146,9 @@ def _rope(node: Node, exact: Array, x: Array, pos: Array, factors: Array | None 
     first = node.op.n_offs + (2 * pair if normal else pair)
     second = first + (1 if normal else node.op.pairs)
     roundings = 16 * (1 + UNIT * np.abs(node.op.angles(pos, factors)))[:, np.newaxis, :] * abs(node.op.magnitude)
-    room = np.zeros_like(exact)
-    room[..., first] = room[..., second] = roundings * np.hypot(x[..., first], x[..., second])
-    return room
+    tolerance = np.zeros_like(exact)
+    tolerance[..., first] = tolerance[..., second] = roundings * np.hypot(x[..., first], x[..., second])
+    return tolerance
 
 
 describe(Rotary, cases=[rope_cases], special=[_rope_special])

@@ -6,14 +6,14 @@ most ``UNIT = 2**-24`` of the number that is rounded.  So a device may compute t
 operation, in any order; it may be more precise, and it may not store numbers on the way in fewer bits.  The rule
 depends on the values that a case has, never on an error that was measured.
 
-**Elements.**  ``room`` is an absolute distance for each element: a number of roundings times the size of what was
-rounded.  A result is right where it lies between ``rounded(exact - room)`` and ``rounded(exact + room)``, rounded to
-the nearest number of the result's type, ties to even.  So with no room it has to be the nearest number itself: a
-result that was stored in fewer bits, or cut off in the place of rounded, is outside.  Functions of a number may be as
-imprecise as OpenCL C allows them to be in its full profile (OpenCL C 3.0, section 7.4), whose limits other vendors'
-libraries keep too: exp and log 3 units in the last place (each at most 2 roundings), division 2.5, sqrt 3, sin and cos
-4, tanh 5, erf 16.  Numbers below float32's smallest normal one, ``2**-126``, may be flushed to zero.  One formula takes
-more than float32: the angles of rope, at positions beyond some hundreds.
+**Elements.**  ``tolerance`` is an absolute distance for each element: a number of roundings times the size of what was
+rounded.  A result is right where it lies between ``rounded(exact - tolerance)`` and ``rounded(exact + tolerance)``,
+rounded to the nearest number of the result's type, ties to even.  So with the tolerance 0 it has to be the nearest
+number itself: a result that was stored in fewer bits, or cut off in the place of rounded, is outside.  Functions of a
+number may be as imprecise as OpenCL C allows them to be in its full profile (OpenCL C 3.0, section 7.4), whose limits
+other vendors' libraries keep too: exp and log 3 units in the last place (each at most 2 roundings), division 2.5, sqrt
+3, sin and cos 4, tanh 5, erf 16.  Numbers below float32's smallest normal one, ``2**-126``, may be flushed to zero.
+One formula takes more than float32: the angles of rope, at positions beyond some hundreds.
 
 **Sums.**  The order of a sum is left open, so each of n additions may round a number about as large as the sum, or as
 the sum of some of its terms: sqrt(sum of squares of the terms) for terms of any sign; twice that is ``size`` if the sum
@@ -36,7 +36,7 @@ at most half a step, with the standard deviation step / sqrt(12), and weighs as 
 the place of F16 it may be TF32, which has as many digits, and which tensor cores cut off: at most a whole step.
 
 **Graphs.**  A node that reads results of other nodes inherits their errors.  How much, its graph shows: it is
-evaluated twice more with each result moved by all of its room, up or down at random, and once the other way round.
+evaluated twice more, with each result moved by its tolerance, up or down at random, and once the other way round.
 
 An op from elsewhere brings its rule as it brings its cases: ``RULES["mine.wavelet"] = Rule(...)``.
 """
@@ -45,7 +45,18 @@ from __future__ import annotations
 
 import ggplug_testing.ops  # noqa: F401  (describes the ops of core)
 from ggplug_testing.description import RULES
-from ggplug_testing.precision.rule import DEVIATIONS, FLUSHED, UNIT, Room, Rule
-from ggplug_testing.precision.table import OTHER, mean_square, room, rule_of
+from ggplug_testing.precision.rule import DEVIATIONS, FLUSHED, UNIT, Rule, Tolerance
+from ggplug_testing.precision.table import OTHER, mean_square, rule_of, tolerance
 
-__all__ = ["DEVIATIONS", "FLUSHED", "OTHER", "RULES", "UNIT", "Room", "Rule", "mean_square", "room", "rule_of"]
+__all__ = [
+    "DEVIATIONS",
+    "FLUSHED",
+    "OTHER",
+    "RULES",
+    "UNIT",
+    "Rule",
+    "Tolerance",
+    "mean_square",
+    "rule_of",
+    "tolerance",
+]

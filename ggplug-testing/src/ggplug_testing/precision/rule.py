@@ -1,4 +1,4 @@
-"""What a rule is, and the rooms that are exact, or a number of roundings of the result."""
+"""What a rule is, and the tolerances that are exact, or a number of roundings of the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUMMED = DEVIATIONS / math.sqrt(3)
 Node = Any
 """A tensor, whose op has the parameters of its class."""
 
-Room = Callable[..., Array]
+Tolerance = Callable[..., Array]
 """``(node, exact, *sources) -> distances in UNITs``, of arrays as references have them."""
 
 
@@ -37,14 +37,14 @@ class Rule(NamedTuple):
     """How far elements may be off.
 
     ``kind``: the kind of op.  ``bound``: the distance in words, x, y, a, b the sources' elements, f(x) the result's.
-    ``why``: what is rounded.  ``room``: the same as a function.  ``spread``: whether it is DEVIATIONS standard
+    ``why``: what is rounded.  ``tolerance``: the same as a function.  ``spread``: whether it is DEVIATIONS standard
     deviations, so that means of many elements are held to less.
     """
 
     kind: str
     bound: str
     why: str
-    room: Room
+    tolerance: Tolerance
     spread: bool = False
 
 
@@ -62,8 +62,8 @@ def once(node: Tensor, exact: Array, *sources: Array | None) -> Array:
     return np.maximum(off, flushed(node, exact))
 
 
-def element(bound: str, why: str, room: Room) -> Rule:
-    return Rule("one by one", bound, why, room)
+def element(bound: str, why: str, tolerance: Tolerance) -> Rule:
+    return Rule("one by one", bound, why, tolerance)
 
 
 def nearest(why: str) -> Rule:
@@ -74,8 +74,17 @@ def of_result(roundings: int, why: str) -> Rule:
     return element(f"{roundings} abs(y)", why, lambda node, exact, *sources: roundings * np.abs(exact))
 
 
-def row(bound: str, why: str, room: Room) -> Rule:
-    return Rule("sums", bound, why, room, spread=True)
+def of_magnitudes(bound: str, why: str, count: Callable[..., float]) -> Rule:
+    """So many roundings, from the sources, of what the op makes of their magnitudes."""
+
+    def tolerance(node: Node, exact: Array, *sources: Array) -> Array:
+        return np.asarray(count(*sources) * np.asarray(node.op.reference(*map(np.abs, sources))))
+
+    return element(bound, why, tolerance)
+
+
+def row(bound: str, why: str, tolerance: Tolerance) -> Rule:
+    return Rule("sums", bound, why, tolerance, spread=True)
 
 
 MOVES = Rule(

@@ -1,4 +1,4 @@
-"""How far sums are off, from which the rooms of many ops are made."""
+"""How far sums are off, from which the tolerances of many ops are made."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ggplug_testing.precision.rule import DEVIATIONS, LARGEST, SUMMED
 def added(x: Array) -> Array:
     """The roundings of adding up rows, [..., 1]; infinite where a sum may overflow on the way."""
     total, squares = (np.sum(each, axis=-1, keepdims=True) for each in (x, x * x))
-    room = roundings(max(1, x.shape[-1]), total, squares)
-    return np.where(overflows(np.sum(np.abs(x), axis=-1, keepdims=True)), np.inf, room)
+    tolerance = roundings(max(1, x.shape[-1]), total, squares)
+    return np.where(overflows(np.sum(np.abs(x), axis=-1, keepdims=True)), np.inf, tolerance)
 
 
 def roundings(count: Array | int, total: Array, squares: Array, *, products: bool = False) -> Array:

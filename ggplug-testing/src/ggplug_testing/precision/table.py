@@ -28,21 +28,21 @@ def rule_of(node: Tensor) -> Rule:
     return RULES.get(node.op.name, OTHER)
 
 
-def room(node: Tensor, exact: Array, sources: Sequence[Array | None]) -> Array:
+def tolerance(node: Tensor, exact: Array, sources: Sequence[Array | None]) -> Array:
     """How far each element of ``node`` may be from ``exact`` before both are rounded to the node's type.
 
     ``exact``: the reference of ``sources``; all four-dimensional, in NumPy order.  0 where ``exact`` is not finite.
     """
     rule = rule_of(node)
-    if rule.room is none:
+    if rule.tolerance is none:
         return np.zeros_like(exact)
     finite = np.isfinite(exact)
     with np.errstate(all="ignore"):
-        roundings = np.broadcast_to(rule.room(node, exact, *sources), exact.shape)
+        roundings = np.broadcast_to(rule.tolerance(node, exact, *sources), exact.shape)
         if (np.isnan(roundings) & finite).any():
             # A number that is not finite has entered elements that it has no part in: sums of a whole row, say.
             tamed = [None if each is None else _tamed(each) for each in sources]
-            without = np.broadcast_to(rule.room(node, np.where(finite, exact, 0), *tamed), exact.shape)
+            without = np.broadcast_to(rule.tolerance(node, np.where(finite, exact, 0), *tamed), exact.shape)
             roundings = np.where(np.isnan(roundings), without, roundings)
         return np.where(finite, np.nan_to_num(roundings, nan=0.0, posinf=np.inf) * UNIT, 0.0)
 

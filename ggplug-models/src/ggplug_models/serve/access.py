@@ -1,4 +1,4 @@
-"""Who may come in: API keys, names of hosts, and headers that every answer has."""
+"""Access control: API keys and host names; security headers and request counters for every response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.problems import Problem
 
 OPEN = frozenset(["/", "/health"])
-"""Paths that need no key: a page that asks for it, and whether the server lives."""
+"""Paths that need no API key: the chat page, which asks for the key, and the health check."""
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -26,7 +26,7 @@ HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address of a host is this machine's own, as seen from itself."""
+    """Whether a host name or address is the loopback interface of this machine."""
     host = host.strip("[]")
     if host == "localhost" or host.endswith(".localhost"):
         return True
@@ -36,12 +36,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Guard:
-    """Around an application: refuses who has no key, counts what is answered, and adds headers.
+class AccessControl:
+    """ASGI middleware that refuses requests without a key or for another host, counts requests, and adds headers.
 
-    ``keys``: any of them will do; none: everybody may come in.  ``hosts``: names by which the server may be asked,
-    beside this machine's own; None: any.  Names are checked where there is no key, so that no page from elsewhere can
-    reach the server under a name of its own (DNS rebinding).  ``paths``: those that are counted by name.
+    ``keys``: accepted API keys; empty: no key is required.  ``hosts``: accepted host names besides those of this
+    machine; None: any.  Without keys, host names are checked, so that a web page of another site cannot reach the
+    server under its own name (DNS rebinding).  ``paths``: paths with counters of their own.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Guard:
             return
         begun = time.monotonic()
         path = scope["path"] if scope["path"] in self._paths else "other"
-        status = 499  # nginx's number for a client that left before it was answered
+        status = 499  # nginx's status for a client that disconnected before the response
 
         async def counted(message: Message) -> None:
             nonlocal status
@@ -93,20 +93,20 @@ class Guard:
             if not is_loopback(host) and host not in self._hosts:
                 return Problem(
                     403,
-                    f"this server is not known as {host!r}; start it with --allow-host, or with a key",
+                    f"the host name {host!r} is not allowed; start the server with --allow-host NAME or --api-key KEY",
                     code="host_not_allowed",
                 )
         known = not self._keys or self._knows(headers.get("authorization", "").encode("latin-1"))
         if not known and scope["path"] not in OPEN:
-            sent = "the API key is not one of this server's" if "authorization" in headers else "an API key is needed"
+            sent = "wrong API key" if "authorization" in headers else "this server requires an API key"
             return Problem(401, f"{sent}: send it as 'Authorization: Bearer KEY'", code="invalid_api_key")
         return None
 
     def _knows(self, authorization: bytes) -> bool:
         kind, _, key = authorization.partition(b" ")
-        given = _digest(key.strip())
-        # Every key is compared, each in constant time, so that the time tells nothing.
-        matches = [hmac.compare_digest(given, known) for known in self._keys]
+        digest = _digest(key.strip())
+        # Every key is compared, each in constant time, so that the time reveals nothing about the keys.
+        matches = [hmac.compare_digest(digest, known) for known in self._keys]
         return kind.lower() == b"bearer" and any(matches)
 
 
@@ -115,7 +115,7 @@ def _digest(key: bytes) -> bytes:
 
 
 def _name(host: str) -> str:
-    """The name in a Host header, without the port."""
+    """The host name of a Host header, without the port."""
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0].lower()

@@ -9,8 +9,8 @@ import numpy as np
 
 from ggplug import ops
 from ggplug.backend import BufferType, Device
-from ggplug.cli.products import SEED, WEIGHTS, K, MatrixVector, on, prepared, stream_on, weights
-from ggplug.cli.turns import speed_relative, take_turns
+from ggplug.bench.products import SEED, WEIGHTS, K, MatrixVector, on, prepared, stream_on, weights
+from ggplug.bench.turns import speed_relative, take_turns
 from ggplug.errors import UnsupportedOpError
 from ggplug.registry.extras import Options
 from ggplug.tensor import new_tensor

@@ -9,8 +9,8 @@ import numpy as np
 
 from ggplug import ops, types
 from ggplug.backend import Device
-from ggplug.cli.products import SEED, MatrixVector, moved, on, prepared, reader, stream_on
-from ggplug.cli.turns import speed_relative, take_turns
+from ggplug.bench.products import SEED, MatrixVector, moved, on, prepared, reader, stream_on
+from ggplug.bench.turns import speed_relative, take_turns
 from ggplug.errors import UnsupportedOpError
 from ggplug.registry.extras import Options
 from ggplug.tensor import Tensor, new_tensor

@@ -14,7 +14,7 @@ import numpy as np
 
 from ggplug import host, ops
 from ggplug.backend import Backend, BufferType, Capabilities, Device, Group, Memory, Operand
-from ggplug.cli.products import on, prepared
+from ggplug.bench.products import on, prepared
 from ggplug.graph import Graph
 from ggplug.registry.extras import Options
 from ggplug.scheduler import Scheduler

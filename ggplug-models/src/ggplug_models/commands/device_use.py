@@ -1,4 +1,4 @@
-"""What runs where: of each device, which layers of a model it holds, and what it does in a step."""
+"""How a model uses its devices: the layers and weights that each holds, and the nodes that it computes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ggplug_models.networks.model import Model
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
 
-class Share(NamedTuple):
-    """A device's part: its layers, bytes of weights, how many of these lie packed, nodes, bytes copied to it."""
+class DeviceUse(NamedTuple):
+    """A device with its layers, bytes of weights, bytes of packed weights, computed nodes, and bytes copied to it."""
 
     device: str
     layers: tuple[int, ...]
@@ -26,8 +26,8 @@ class Share(NamedTuple):
     copied: int
 
 
-def shares(model: Model, explanation: Explanation) -> list[Share]:
-    """The devices that hold weights of a model or compute nodes of a graph, in the model's order of them."""
+def device_uses(model: Model, explanation: Explanation) -> list[DeviceUse]:
+    """The devices that hold weights of ``model`` or compute nodes of the explained graph, in the model's order."""
     nbytes, packed, nodes, copied = (Counter[str]() for _ in range(4))
     layers: dict[str, set[int]] = {}
     for weight in model.weights:
@@ -44,14 +44,14 @@ def shares(model: Model, explanation: Explanation) -> list[Share]:
     for copy in explanation.copies:
         copied[copy.target] += copy.nbytes
     return [
-        Share(name, tuple(sorted(layers.get(name, ()))), nbytes[name], packed[name], nodes[name], copied[name])
+        DeviceUse(name, tuple(sorted(layers.get(name, ()))), nbytes[name], packed[name], nodes[name], copied[name])
         for name in (device.name for device in model.devices)
         if nbytes[name] or nodes[name]
     ]
 
 
-def runs(numbers: Iterable[int]) -> str:
-    """Sorted numbers in short: ``0-2, 5``; ``none`` of none."""
+def ranges(numbers: Iterable[int]) -> str:
+    """Sorted numbers as ranges: ``0-2, 5``; ``none`` if there are none."""
     held = list(numbers)
     parts = np.split(held, np.flatnonzero(np.diff(held) > 1) + 1) if held else []
     return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts) or "none"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ggplug import host, ops, quants, types
 from ggplug.backend import Backend, Device, Plan
-from ggplug.cli.turns import speed_relative, take_turns
+from ggplug.bench.turns import speed_relative, take_turns
 from ggplug.errors import UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.memory import Allocation, allocate_graph

@@ -8,9 +8,9 @@ from typing import Any
 
 from ggplug import quants, types
 from ggplug.backend import Device
-from ggplug.cli.attention import Attention
-from ggplug.cli.moves import Convolution, Moves
-from ggplug.cli.products import MatrixMatrix, MatrixVector
+from ggplug.bench.attention import Attention
+from ggplug.bench.moves import Convolution, Moves
+from ggplug.bench.products import MatrixMatrix, MatrixVector
 from ggplug.registry.extras import Instrument, Options
 
 Row = Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Values and places in turn: each value in one place, which takes a fraction of the time of all of them in all."""
+"""Pairs of values and places for tests: each value in one place, because all pairs would take too long."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 
-def taking_turns(values: Iterable[Any], places: Sequence[Any]) -> list[Any]:
-    """Pairs of a value and a place: of the first value with the first place, and so on; the other pairs are long."""
+def cyclic_pairs(values: Iterable[Any], places: Sequence[Any]) -> list[Any]:
+    """All pairs: value n with place n modulo the number of places runs always, the others are marked as long."""
     return [
         pytest.param(value, place, marks=() if n % len(places) == m else pytest.mark.long)
         for n, value in enumerate(values)

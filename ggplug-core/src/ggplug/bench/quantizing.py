@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from ggplug import quants, types
 from ggplug.backend import Device
-from ggplug.cli.products import SEED, K
-from ggplug.cli.turns import best_times
+from ggplug.bench.products import SEED, K
+from ggplug.bench.turns import best_times
 from ggplug.errors import UnsupportedOpError
 from ggplug.gguf import GGUFWriter
 from ggplug.quantizing import quantize_file

@@ -1,0 +1,56 @@
+"""A command that survives a plugin that crashes the process: it runs in a child process, and again if that is lost."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import warnings
+from collections.abc import Callable
+
+from ggplug.cli.app import exit_code_of
+from ggplug.cli.streams import ended_by_signals, stdout
+from ggplug.registry import REGISTRY
+
+_BY_USERS = {-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL}
+
+
+def tried_twice(command: Callable[[], object]) -> int:
+    """The exit code of a command, which runs once more if a plugin crashes it: then each is tried in a child first.
+
+    Only on Linux, where a process that has loaded no plugin may be forked.  Elsewhere the next command knows of the
+    crash.
+    """
+    if sys.platform != "linux" or stdout() is sys.stdout:  # that of a program that calls the command
+        return exit_code_of(command)
+    limit = REGISTRY.settings.timeout
+    # Longer than all plugins may take to load, to list their devices, and to say what these are.
+    patience = 2 * limit * (len(REGISTRY.catalog.plugins()) + 1) + 15 if limit else None
+    stdout().flush()
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy's threads, which rest
+        child = os.fork()
+    if not child:
+        os.close(reader)
+        try:
+            return exit_code_of(command)
+        finally:  # unless a plugin has ended the process
+            os.write(writer, b".")
+    os.close(writer)
+    told: list[int] = []
+    finished = False
+    try:
+        with ended_by_signals():
+            told, _, _ = select.select([reader], [], [], patience)
+            finished = bool(told and os.read(reader, 1))
+    finally:
+        if not told:  # it hangs, or this process is to end
+            os.kill(child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.close(reader)
+    if finished or (told and code in _BY_USERS):
+        return code if code >= 0 else 128 - code
+    REGISTRY.lifecycle.wary = True
+    return exit_code_of(command)
