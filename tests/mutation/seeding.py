@@ -16,7 +16,6 @@ from functools import cache, partial
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from ggplug_testing.overrides import names_in
 from tests.mutation.operators import Mechanical, changed, functions
 
 SUBJECT = "tests.mutation.subject"
@@ -115,3 +114,11 @@ def _reached(kernel: Callable[..., Any]) -> frozenset[FunctionType]:
             found.add(each)
             waiting += [each.__globals__[name] for name in names_in(each.__code__) if name in each.__globals__]
     return frozenset(found)
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """The names that a function's code uses, also in functions inside of it."""
+    yield from code.co_names
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from names_in(each)

@@ -24,8 +24,10 @@ WAYS: dict[str, Callable[[], FakeDevice]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("clause", CLAUSES, ids=[clause.name for clause in CLAUSES])
 def test_it_keeps_the_contract(way: str, clause: Clause) -> None:
-    finding = run_clause(WAYS[way](), clause)
+    device = WAYS[way]()
+    finding = run_clause(device, clause)
     assert not finding.bad, str(finding)
+    assert device.used == 0, f"{device.used} bytes that the clause has taken are not freed"
 
 
 @pytest.mark.parametrize("way", ["shuffled", "inner"])

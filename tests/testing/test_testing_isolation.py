@@ -8,11 +8,14 @@ import subprocess
 import sys
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from ggplug.ops import Relu
 from ggplug_testing import cases_of
+from ggplug_testing.contracts import plans
+from ggplug_testing.reporting.causes import of_dump
 from ggplug_testing.reporting.report import Finding
 from ggplug_testing.reporting.watching import Watch
 from ggplug_testing.running.isolation import Channel, Worker
@@ -74,6 +77,17 @@ def test_a_hang_fails_its_case_and_names_the_line() -> None:
         hung, *_ = worker.run("hangs", "op")
         assert (hung.case, hung.verdict, hung.reason) == ("hangs", "hung", "nothing happened for 1 seconds")
         assert f"test_testing_isolation.py:{line_of('# the ' + 'hang')} in computes" in hung.where
+
+
+def test_where_a_process_was_is_the_line_of_an_author_or_that_of_the_clause() -> None:
+    def frames(*files: str) -> str:
+        return "Thread 0x1 (most recent call first):\n" + "".join(f'  File "{each}", line 7 in f\n' for each in files)
+
+    clause = str(Path(plans.__file__))
+    waiting = frames(threading.__file__, clause, __file__, "<string>")
+    assert of_dump(waiting).startswith(f"{os.path.relpath(clause)}:7 in f") or of_dump(waiting).startswith(clause)
+    assert of_dump(waiting + frames(threading.__file__, "/toy/queue.py")) == "/toy/queue.py:7 in f"
+    assert of_dump(frames("/toy/kernels.py", clause)) == "/toy/kernels.py:7 in f"
 
 
 def test_a_worker_that_dies_before_any_case_fails_the_unit() -> None:

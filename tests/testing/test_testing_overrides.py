@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from ggplug import host
 from ggplug.backend import Buffer, BufferType, Bytes, Device, Memory
 from ggplug.discrete import DiscreteBuffer, DiscreteDevice, Job, QueuedBackend
+from ggplug.ops import Relu
 from ggplug.sharing import accessing
 from ggplug.types import DeviceKind
 from ggplug_testing import ReferenceDevice
@@ -37,7 +38,8 @@ class ToyBuffer(DiscreteBuffer):
         self.memory[offset : offset + data.size - left] = data[: data.size - left]
 
     def fetch(self, offset: int, out: Bytes) -> None:
-        out[...] = self.memory[offset : offset + out.size]
+        left = 1 if self.device.fault == "fetch" else 0
+        out[: out.size - left] = self.memory[offset : offset + out.size - left]
 
     def memset(self, offset: int, size: int, value: int) -> None:
         if self.device.fault != "memset":
@@ -72,6 +74,10 @@ class ToyStream(QueuedBackend):
             self._executor.submit(job)
         else:
             job.done = True
+
+    def synchronize(self) -> None:
+        if self._fault != "synchronize":
+            super().synchronize()
 
     def close(self) -> None:
         self._executor.shutdown()
@@ -120,6 +126,8 @@ def line_of(method: Callable[..., Any]) -> str:
         ("store", "rows are transferred with a stride", ToyBuffer.store, ", which set_2d calls"),
         ("store", "bytes come back as they were stored", ToyBuffer.store, ", which set calls"),
         ("submit", "asynchronous transfers arrive", ToyStream.submit, ", which set_async calls"),
+        ("fetch", "a read waits for held streams", ToyBuffer.fetch, ", which get calls"),
+        ("synchronize", "the host waits for a held stream", ToyStream.synchronize, ""),
     ],
 )
 def test_a_broken_clause_names_the_authors_method_that_it_is_about(
@@ -132,6 +140,28 @@ def test_a_broken_clause_names_the_authors_method_that_it_is_about(
     assert at, named
     assert at[0] < 2, named
     assert finding.where in text(check(ToyDevice(fault), ops=(), clauses=[clause], graphs=False, groups=False))
+
+
+def test_what_computes_is_named_where_a_thread_that_was_there_before_calls_it() -> None:
+    kept = ThreadPoolExecutor(1)
+
+    class Kept(ToyStream):
+        def submit(self, job: Job) -> None:
+            kept.submit(job)
+
+    class Computing(ToyDevice):
+        kernels: ClassVar = {Relu: lambda op, dst, x: None}
+
+        def init(self, **params: Any) -> Kept:
+            return Kept(self)
+
+        def operand(self, tensor: Any, buffer: DiscreteBuffer, offset: int) -> Any:
+            return buffer
+
+    kept.submit(int).result()
+    finding = broken(Computing(), "a plan computes again with new values")
+    assert line_of(Computing.operand).split(" in ")[0] in finding.where, finding
+    kept.shutdown()
 
 
 def test_methods_that_a_thread_of_the_device_calls_are_named_too() -> None:
@@ -158,7 +188,7 @@ def test_a_profiler_that_runs_is_left_alone() -> None:
     finally:
         sys.setprofile(None)
     assert calls
-    assert finding.where == ""
+    assert line_of(ToyBuffer.store) in finding.where
 
 
 def test_a_clause_that_a_device_of_core_breaks_is_checked_once() -> None:

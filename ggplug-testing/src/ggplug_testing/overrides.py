@@ -1,21 +1,21 @@
 """Which methods of the backend's author a clause of the contract exercises.
 
 A clause that finds something wrong without an exception has no traceback that ends at the author's line.  So it is
-checked once more, while every call of a method is noted that an author's class overrides, until the clause says what
-is wrong: what is called afterwards cleans up.  Those come first that the clause is about, to which few other clauses
-lead, and those last that give it what it works with.
+checked once more, while every method that an author's class overrides notes when it is called, on whatever thread,
+until the clause says what is wrong: what is called afterwards cleans up.  Those come first that the clause is about,
+which its sentence names ``like this``, and those last that give it what it works with.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import sysconfig
-import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
 from ggplug.backend import Backend, Buffer, BufferType, Device, Event, Plan, Registration
@@ -25,12 +25,24 @@ ROOTS = (Registration, Device, BufferType, Buffer, Backend, Event, Plan)
 """The classes that authors derive theirs from."""
 
 _STANDARD = str(Path(sysconfig.get_paths()["stdlib"]))
-_CONTRACTS = "ggplug_testing.contracts."
 _TESTING = str(Path(__file__).parent)
-
 
 _BEGINNING = ("buffer_type", "alloc", "_alloc", "alloc_size", "init", "place", "memory", "supports_op", "device")
 """What most clauses call for something to work with."""
+
+_LEADS_TO = {
+    "set": ("store",),
+    "set_async": ("store",),
+    "get": ("fetch",),
+    "get_async": ("fetch",),
+    "copy_from": ("copy",),
+    "copy_async": ("copy",),
+    "free": ("dispose", "close"),
+}
+"""What a device's threads, or core, call because of a method of the interface."""
+
+_COMPUTING = ("compute", "compute_traced", "rebind")
+"""Methods because of which plans call ``operand``, when they are bound or on whatever thread they compute."""
 
 
 class Override(NamedTuple):
@@ -43,97 +55,77 @@ class Override(NamedTuple):
         return f"{self.line}, which {self.by} calls" if self.by else str(self.line)
 
 
-def exercised(
-    check: Callable[[Device], object], checks: Collection[Callable[..., Any]], device: Device
-) -> list[Override]:
-    """The author's methods that ``check(device)`` calls, those first that the fewest of ``checks`` are about.
+def exercised(check: Callable[[Device], object], meaning: str, device: Device) -> list[Override]:
+    """The author's methods that ``check(device)`` calls; ``meaning`` is the sentence that the check is about.
 
-    Nothing, and it is not checked again, if the device is one of core, or if the process is profiled by somebody else,
-    because there is one profiler at a time.
+    Nothing, and it is not checked again, if the device is one of core.
     """
     home = home_of(device)
-    if not home or sys.getprofile() is not None:
+    if not home:
         return []
-    noted = _Calls()
-    before = threading.getprofile()
-    try:
-        threading.setprofile(noted)
-        sys.setprofile(noted)
+    found: dict[Override, None] = {}
+    outer = sys.exception()  # what the first check has raised, perhaps
+    with contextlib.ExitStack() as ending:
+        for owner in dict.fromkeys(owner for root in ROOTS for owner in _overriding(root)):
+            for name, method in list(vars(owner).items()):
+                if isinstance(method, FunctionType) and not name.startswith("__"):
+                    ending.callback(setattr, owner, name, method)
+                    setattr(owner, name, _noting(method, found, outer))
         with contextlib.suppress(Exception):
             check(device)
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(before)
-    near = [each for each in noted.found if each.line.file.startswith(home)]
-    usual = Counter(name for each in checks for name in _names(each))
-    own = _names(check)
+    about = re.findall(r"``[\w.]*?(\w+)``", meaning)
+    about = [*(["operand"] if set(about) & set(_COMPUTING) else []), *about]
+    after = [name for each in about for name in _LEADS_TO.get(each, ())]
 
-    def common(each: Override) -> tuple[bool, float]:
-        """Whether this is where a clause begins, and how many clauses use what leads here."""
-        name = each.by or each.line.function.rpartition(".")[2]
-        return name in _BEGINNING, usual[name] if name in own else 0.4 * len(checks)
+    def order(each: Override) -> tuple[int, bool, int]:
+        """Whether the clause is about it, or about what leads to it, and in which order; what all work passes last."""
+        names = [each.by, each.line.function.rpartition(".")[2]]
+        for rank, known in enumerate((about, after)):
+            if places := [known.index(name) for name in names if name in known]:
+                return rank, names[1] == "submit", min(places)
+        return 3 if (names[0] or names[1]) in _BEGINNING else 2, False, 0
 
     first: dict[Line, Override] = {}
-    for each in sorted(near or noted.found, key=common):
+    near = [each for each in found if each.line.file.startswith(home)]
+    for each in sorted(near or found, key=order):
         first.setdefault(each.line, each)
     return list(first.values())
 
 
-def _names(check: Callable[..., Any]) -> set[str]:
-    """The names that a clause's function uses, and functions of the contract that it calls."""
-    own = set(names_in(check.__code__))
-    helpers = [check.__globals__.get(name) for name in own]
-    called = [each for each in helpers if isinstance(each, FunctionType) and each.__module__.startswith(_CONTRACTS)]
-    return own.union(*(names_in(each.__code__) for each in called))
+def _overriding(root: type[Any]) -> Iterator[type[Any]]:
+    """The classes of authors that derive from one of core's."""
+    for each in root.__subclasses__():
+        if not (getattr(sys.modules.get(each.__module__), "__file__", None) or "").startswith(CORE):
+            yield each
+        yield from _overriding(each)
 
 
-def names_in(code: CodeType) -> Iterator[str]:
-    """The names that a function's code uses, also in functions inside of it."""
-    yield from code.co_names
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from names_in(each)
+def _noting(method: FunctionType, found: dict[Override, None], outer: BaseException | None) -> Callable[..., Any]:
+    """The method, which is noted when another one than authors' calls it, and not because of an exception."""
+    code = method.__code__
+    line = Line(code.co_filename, code.co_firstlineno, ".".join(code.co_qualname.split(".")[-2:]))
+
+    @wraps(method)
+    def noted(*arguments: Any, **named: Any) -> Any:
+        caller = sys._getframe(1)
+        if sys.exception() in (None, outer) and caller.f_code.co_filename.startswith((*CORE, _STANDARD)):
+            by = _entered_by(caller)
+            found[Override(line, "" if by == code.co_name else by)] = None
+        return method(*arguments, **named)
+
+    return noted
 
 
-class _Calls:
-    """A profiler's function: notes which methods of authors are called from elsewhere, and by way of what.
-
-    Those that only other methods of authors call are left out.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[Override, None] = {}
-        self._told = False
-
-    @property
-    def found(self) -> list[Override]:
-        return list(self._found)
-
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        code = frame.f_code
-        self._told = self._told or code.co_qualname == "ContractError.__init__"
-        if self._told or event != "call" or not _is_authors(code) or code.co_name.startswith("__"):
-            return
-        own = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        caller = frame.f_back
-        if isinstance(own, ROOTS) and not (caller and _is_authors(caller.f_code)):
-            name = ".".join(code.co_qualname.split(".")[-2:])
-            by = _entered_by(frame)
-            line = Line(code.co_filename, code.co_firstlineno, name)
-            self._found[Override(line, "" if by == code.co_name else by)] = None
-
-
-def _is_authors(code: CodeType) -> bool:
-    return not code.co_filename.startswith((*CORE, _STANDARD, "<"))
-
-
-def _entered_by(frame: FrameType) -> str:
+def _entered_by(frame: FrameType | None) -> str:
     """The method of the interface that the suite has called to get here; empty in a thread of the device's own."""
     name = ""
-    current: FrameType | None = frame
-    while current is not None and not current.f_code.co_filename.startswith(_TESTING):
-        called = current.f_code.co_name
+    while frame is not None and (frame.f_code.co_name == "noted" or not _is_suite(frame)):
+        called = frame.f_code.co_name
         if not called.startswith("_") and any(hasattr(root, called) for root in ROOTS):
             name = called
-        current = current.f_back
-    return "" if current is None else name
+        frame = frame.f_back
+    return "" if frame is None else name
+
+
+def _is_suite(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_TESTING)

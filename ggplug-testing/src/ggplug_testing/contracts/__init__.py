@@ -27,10 +27,10 @@ from ggplug_testing.contracts.clause import (
     NotApplicable,
     NotOffered,
     NotProven,
-    clause,
     run_clause,
     run_clauses,
 )
+from ggplug_testing.contracts.given import Given, clause
 
 CHAPTERS = (
     devices,
@@ -59,6 +59,7 @@ __all__ = [
     "CONTRACT",
     "Clause",
     "ContractError",
+    "Given",
     "NotApplicable",
     "NotOffered",
     "NotProven",

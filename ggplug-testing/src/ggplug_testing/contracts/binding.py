@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import permutations
 
 import numpy as np
 
-from ggplug.backend import Device
 from ggplug.graph import Graph
 from ggplug.memory import PERSISTENT, Allocation
 from ggplug.ops.base import Array
 from ggplug.ops.elementwise import div, sub
 from ggplug.ops.matrix import mul_mat
 from ggplug.tensor import Tensor
-from ggplug_testing.contracts.clause import NotOffered, alloc_for, clause, expect, step_between
-from ggplug_testing.contracts.sample import WIDTH, Step, square
-from ggplug_testing.judging.comparison import compare
+from ggplug_testing.contracts.clause import NotOffered, alloc_for, step_between
+from ggplug_testing.contracts.given import Given, clause
+from ggplug_testing.contracts.sample import WIDTH, Step, check_values, numbers, square
 from ggplug_testing.judging.oracle import evaluate
-from ggplug_testing.reporting.causes import names_of_ops
 from ggplug_testing.running.placement import UNWRITTEN
 
 _STEPS: tuple[Step, ...] = (sub, mul_mat, div)
@@ -32,10 +29,10 @@ _Place = tuple[int, int]
 """One of two buffers, and the place in it."""
 
 
-def _steps(device: Device) -> list[Step]:
-    found = [step for step in _STEPS if device.supports_op(step(square(), square()))]
+def _steps(given: Given) -> list[Step]:
+    found = [step for step in _STEPS if given.device.supports_op(step(square(), square()))]
     if not found:
-        raise NotOffered(f"{device.name} supports none of the ops for which the order of sources matters")
+        raise NotOffered(f"{given.device.name} supports none of the ops for which the order of sources matters")
     return found
 
 
@@ -68,30 +65,26 @@ def _arrangements() -> Iterator[list[_Place]]:
 class _Memory:
     """Two buffers of a device with as many places each as there are tensors."""
 
-    def __init__(self, device: Device, ending: ExitStack) -> None:
-        kind = device.buffer_type
-        self._step = step_between(kind, square())
-        self._buffers = [ending.enter_context(alloc_for(kind, square(), _COUNT)) for _ in range(2)]
+    def __init__(self, given: Given) -> None:
+        self._step = step_between(given.kind, square())
+        self._buffers = [given.use(alloc_for(given.kind, square(), _COUNT)) for _ in range(2)]
         random = np.random.default_rng(1)
-        self._values = [random.uniform(0.5, 2, (WIDTH, WIDTH)).astype(np.float32) for _ in range(3)]
+        self._values = [numbers(random, square(), 0.5, 2) for _ in range(3)]
 
     def arranged(self, tensors: list[Tensor], places: list[_Place], *, placed: bool) -> tuple[Graph, Allocation]:
         """A graph of these tensors, leafs set, and where it is computed.
 
         ``placed``: leafs have places of their own.
         """
-        graph = Graph(tensors[-1])
-        slots, offsets = [0] * _COUNT, [0] * _COUNT
-        for tensor, (number, n) in zip(tensors, places, strict=True):
-            position = graph.index[tensor]
-            slots[position], offsets[position] = number, n * self._step
-            raw = np.full(tensor.nbytes, UNWRITTEN, np.uint8)
+        graph, found = Graph(tensors[-1]), {}
+        unwritten = np.full(square().nbytes, UNWRITTEN, np.uint8)
+        for tensor, raw, (number, n) in zip(tensors, [*self._values, *[unwritten] * 4], places, strict=True):
+            found[graph.index[tensor]] = number, n * self._step
             self._buffers[number].set(n * self._step, raw)
-        for leaf, values, (number, n) in zip(tensors, self._values, places, strict=False):
-            self._buffers[number].set(n * self._step, values)
-            if placed:
-                leaf.place(self._buffers[number], n * self._step)
-                slots[graph.index[leaf]], offsets[graph.index[leaf]] = PERSISTENT, 0
+            if placed and tensor.op is None:
+                tensor.place(self._buffers[number], n * self._step)
+                found[graph.index[tensor]] = PERSISTENT, 0
+        slots, offsets = zip(*(found[position] for position in range(_COUNT)), strict=True)
         return graph, Allocation(graph, self._buffers, slots, offsets)
 
     def check(self, graph: Graph, tensors: list[Tensor], places: list[_Place]) -> None:
@@ -100,41 +93,34 @@ class _Memory:
         got: Array = np.empty(WIDTH * WIDTH, np.float32)
         self._buffers[number].get(n * self._step, got.view(np.uint8))
         want = evaluate(graph, dict(zip(tensors, self._values, strict=False)))[tensors[-1]]
-        found = compare(got.astype(np.float64).reshape(want.shape), want, _FAR)
-        expect(found, f"computed with tensors in the places {places}: {found.reason}", names_of_ops(graph))
+        check_values(graph, got, want, f"computed with tensors in the places {places}", _FAR)
 
 
 @clause
-def a_plan_takes_the_place_of_each_tensor(device: Device) -> None:
+def a_plan_takes_the_place_of_each_tensor(given: Given) -> None:
     """``rebind`` finds that tensors of an equal graph have exchanged their places, within a buffer or between two."""
-    for step in _steps(device):
-        with ExitStack() as ending:
-            memory = _Memory(device, ending)
-            stream = ending.enter_context(device.init())
-            plan = stream.plan(Graph(_tensors(step)[-1]))
-            ending.callback(plan.free)
-            for places in _arrangements():
-                tensors = _tensors(step)
-                graph, allocation = memory.arranged(tensors, places, placed=False)
-                plan.rebind(graph, allocation)
-                plan.compute()
+    for step in _steps(given):
+        memory, stream = _Memory(given), given.stream()
+        plan = given.plan(stream, Graph(_tensors(step)[-1]))
+        for places in _arrangements():
+            tensors = _tensors(step)
+            graph, allocation = memory.arranged(tensors, places, placed=False)
+            plan.rebind(graph, allocation)
+            plan.compute()
+            stream.synchronize()
+            memory.check(graph, tensors, places)
+
+
+@clause
+def a_plan_takes_the_place_of_each_leaf(given: Given) -> None:
+    """``compute`` reads each leaf where that lies, also if leafs have exchanged their places since."""
+    for step in _steps(given):
+        memory, stream, same = _Memory(given), given.stream(), _tensors(step)
+        for places in _arrangements():
+            for tensors in (_tensors(step), same):
+                graph, allocation = memory.arranged(tensors, places, placed=True)
+                stream.compute(graph, allocation)
                 stream.synchronize()
                 memory.check(graph, tensors, places)
-
-
-@clause
-def a_plan_takes_the_place_of_each_leaf(device: Device) -> None:
-    """``compute`` reads each leaf where that lies, also if leafs have exchanged their places since."""
-    for step in _steps(device):
-        with ExitStack() as ending:
-            memory = _Memory(device, ending)
-            stream = ending.enter_context(device.init())
-            same = _tensors(step)
-            for places in _arrangements():
-                for tensors in (_tensors(step), same):
-                    graph, allocation = memory.arranged(tensors, places, placed=True)
-                    stream.compute(graph, allocation)
-                    stream.synchronize()
-                    memory.check(graph, tensors, places)
-            for leaf in same[:3]:
-                leaf.place(None)
+        for leaf in same[:3]:
+            leaf.place(None)

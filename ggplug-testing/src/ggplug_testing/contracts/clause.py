@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug_testing.overrides import exercised
 from ggplug_testing.reporting.causes import of_exception
-from ggplug_testing.reporting.report import Finding
+from ggplug_testing.reporting.report import Finding, Verdict
 from ggplug_testing.reporting.watching import EVERYTHING, Watch
 from ggplug_testing.running.placement import Bytes
 
@@ -27,16 +27,28 @@ class ContractError(AssertionError):
         self.builds_on = builds_on
 
 
-class NotOffered(Exception):
+class Unchecked(Exception):
+    """A clause was neither kept nor broken."""
+
+    verdict: ClassVar[Verdict]
+
+
+class NotOffered(Unchecked):
     """The clause is about something that the device does not offer."""
 
+    verdict = "declined"
 
-class NotApplicable(Exception):
+
+class NotApplicable(Unchecked):
     """The clause is about something that cannot happen on the device."""
 
+    verdict = "not applicable"
 
-class NotProven(Exception):
+
+class NotProven(Unchecked):
     """There is no way to find out whether the device keeps the clause."""
+
+    verdict = "not proven"
 
 
 class NotYetProven(NotProven):
@@ -72,12 +84,6 @@ CLAUSES: list[Clause] = []
 """The whole contract, in order."""
 
 
-def clause(check: Callable[[Device], None]) -> Callable[[Device], None]:
-    """Adds a function to the contract; its name becomes the clause's."""
-    CLAUSES.append(Clause(check.__name__.replace("_", " "), check))
-    return check
-
-
 def run_clauses(device: Device, chosen: Iterable[Clause], watch: Watch = EVERYTHING) -> list[Finding]:
     """Those of these clauses that ``watch`` wants."""
     findings = []
@@ -107,12 +113,8 @@ def _outcome(device: Device, chosen: Clause) -> tuple[Finding, tuple[str, ...]]:
             except NotYetProven:
                 if not left:
                     raise
-    except NotOffered as reason:
-        return Finding(CONTRACT, chosen.name, "declined", str(reason)), ()
-    except NotApplicable as reason:
-        return Finding(CONTRACT, chosen.name, "not applicable", str(reason)), ()
-    except NotProven as reason:
-        return Finding(CONTRACT, chosen.name, "not proven", str(reason)), ()
+    except Unchecked as reason:
+        return Finding(CONTRACT, chosen.name, reason.verdict, str(reason)), ()
     except ContractError as error:
         reason_given = f"{error}; the contract: {chosen.meaning}"
         if error.__cause__ is None:
@@ -131,7 +133,7 @@ def _outcome(device: Device, chosen: Clause) -> tuple[Finding, tuple[str, ...]]:
 
 def _with_overrides(finding: Finding, device: Device, chosen: Clause) -> Finding:
     """With the author's methods that a broken clause exercises, where no traceback tells a line of theirs."""
-    found = [str(each) for each in exercised(chosen.check, [each.check for each in CLAUSES], device)[:OVERRIDES]]
+    found = [str(each) for each in exercised(chosen.check, chosen.meaning, device)[:OVERRIDES]]
     if not found:
         return finding
     others = [f"and {', and '.join(found[1:])}"] if found[1:] else []
@@ -156,6 +158,16 @@ def expect_raises(kind: type[BaseException], what: str) -> Iterator[None]:
     except Exception as error:
         raise ContractError(f"{what} must raise {kind.__name__}, raised {type(error).__name__}: {error}") from error
     raise ContractError(f"{what} must raise {kind.__name__}, raised nothing")
+
+
+def expect_all_raise(
+    kind: type[BaseException], attempts: Mapping[str, Callable[[], object]], unchanged: Callable[[str], None]
+) -> None:
+    """Raises ContractError unless every attempt raises ``kind``; after each ``unchanged(what)`` looks at the rest."""
+    for what, attempt in attempts.items():
+        with expect_raises(kind, what):
+            attempt()
+        unchanged(what)
 
 
 def pattern(size: int, seed: int = 0) -> Bytes:
@@ -195,3 +207,9 @@ def expect_equal(got: Array, want: Array, what: str) -> None:
     if not np.array_equal(got, want):
         where = int(np.flatnonzero(got.reshape(-1) != want.reshape(-1))[0])
         raise ContractError(f"{what}: at {where} got {got.reshape(-1)[where]}, want {want.reshape(-1)[where]}")
+
+
+def expect_bytes(got: Buffer | Bytes, seed: int | None, what: str) -> None:
+    """Raises ContractError unless these bytes, or those of a buffer, are those of ``seed``; with None zeros."""
+    found = read(got) if isinstance(got, Buffer) else got
+    expect_equal(found, np.zeros(found.size, np.uint8) if seed is None else pattern(found.size, seed), what)

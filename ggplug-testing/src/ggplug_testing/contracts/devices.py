@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
-from ggplug.backend import Accept, Capabilities, Decline, Device, Group, signature_of
+from ggplug.backend import Accept, Capabilities, Decline, Group, signature_of
 from ggplug.errors import GGPlugError, ParameterError
 from ggplug.graph import Graph
 from ggplug.host import HOST
@@ -14,7 +12,8 @@ from ggplug.ops.views import permute, reshape, transpose, view
 from ggplug.sketches import EXTENTS, Outlines, first_sketch, maker
 from ggplug.tensor import Tensor, like
 from ggplug.types import DeviceKind
-from ggplug_testing.contracts.clause import NotOffered, affordable, alloc_for, clause, expect, expect_raises
+from ggplug_testing.contracts.clause import NotOffered, affordable, alloc_for, expect, expect_raises
+from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.contracts.sample import Sample, square
 from ggplug_testing.running.placement import Placement
 
@@ -29,8 +28,9 @@ def foreign_node(x: Tensor) -> Tensor:
 
 
 @clause
-def a_device_describes_itself(device: Device) -> None:
-    """Name, description and kind are there; memory is None or numbers that fit; ``props`` says the same."""
+def a_device_describes_itself(given: Given) -> None:
+    """Name, description and kind are there; ``memory`` is None or numbers that fit; ``props`` says the same."""
+    device = given.device
     expect(isinstance(device.name, str) and device.name, "a device has a name")
     expect(isinstance(device.description, str) and device.description, "a device has a description")
     expect(isinstance(device.kind, DeviceKind), f"kind must be a DeviceKind, got {device.kind!r}")
@@ -45,16 +45,15 @@ def a_device_describes_itself(device: Device) -> None:
     expect(props.name == device.name and props.kind is device.kind, "props says what the device says")
     expect(props.device_id == device.device_id, "props tells the device id")
     if device.registration is not None:
-        listed = list(device.registration.devices())
+        listed, again = list(device.registration.devices()), list(device.registration.devices())
         expect(any(each is device for each in listed), "the registration lists the device")
-        again = list(device.registration.devices())
         expect(all(a is b for a, b in zip(listed, again, strict=True)), "devices are always the same objects")
 
 
 @clause
-def every_answer_has_its_reason(device: Device) -> None:
+def every_answer_has_its_reason(given: Given) -> None:
     """``supports_op`` answers Accept or a Decline with a reason, the same one each time; views are always accepted."""
-    x = square("x")
+    device, x = given.device, square("x")
     for shown in (reshape(x, 64, 16), view(x, 8, 8, nb=(128,)), permute(x, 1, 0), transpose(x)):
         expect(device.supports_op(shown), f"view ops are supported, {shown!r} is not")
     node = foreign_node(x)
@@ -62,20 +61,20 @@ def every_answer_has_its_reason(device: Device) -> None:
     expect(isinstance(answer, Decline), f"an op that no device knows is declined, got {answer!r}")
     expect(getattr(answer, "reason", ""), "a Decline has a reason")
     expect(device.supports_op(node) == answer, "the same question has the same answer")
-    sample = Sample(device)
-    expect(isinstance(device.supports_op(sample.y), Accept), "a yes is an Accept")
+    expect(isinstance(device.supports_op(Sample(device).y), Accept), "a yes is an Accept")
 
 
 @clause
-def support_depends_on_the_node_alone(device: Device) -> None:
+def support_depends_on_the_node_alone(given: Given) -> None:
     """``supports_op`` and ``match`` of equal nodes are equal, whether or not their sources have places."""
+    device = given.device
     sample = Sample(device)
     before = device.supports_op(sample.y)
     found = [isinstance(device.match(Group((each.y,))), Decline) for each in (sample, sample, Sample(device))]
     expect(found == [not before] * 3, "match() answers equal groups in the same way each time")
-    filler = device.buffer_type.alloc(affordable(device, 1 << 22))
-    with filler, sample.place(device, 1) as placement, device.init() as stream:
-        stream.compute(sample.graph, placement.allocation)
+    with Given(device) as own:
+        own.buffer(size=affordable(device, 1 << 22))
+        own.sample().compute(own.stream())
         expect(device.supports_op(sample.y) == before, "computing changes no answer")
         now = isinstance(device.match(Group((sample.y,))), Decline)
         expect(now is not bool(before), "match() answers in the same way while memory is in use")
@@ -83,8 +82,9 @@ def support_depends_on_the_node_alone(device: Device) -> None:
 
 
 @clause
-def support_goes_by_nothing_but_the_signature(device: Device) -> None:
+def support_goes_by_nothing_but_the_signature(given: Given) -> None:
     """``match`` accepts a node again whose tensors have names, lie in the device's memory, or come out of nodes."""
+    device = given.device
     for op in OPS.values():
         sketch = first_sketch(op)
         make = None if sketch is None or op.is_view else maker(op, sketch, EXTENTS, sketch.layouts())
@@ -94,10 +94,9 @@ def support_goes_by_nothing_but_the_signature(device: Device) -> None:
         for tensor in (named, *_sources(named)):
             tensor.name = "blk.0.the quick brown fox jumps over the lazy dog.weight"
         computed = _of_results(make(Outlines()))
-        with ExitStack() as ending:
+        with Given(device) as own:
             for source in {each.root for each in _sources(placed)}:
-                buffer = ending.enter_context(alloc_for(device.buffer_type, source))
-                source.place(buffer, 0)
+                source.place(own.use(alloc_for(given.kind, source)), 0)
             for node, what in ((named, "have names"), (placed, "lie in its memory"), (computed, "are results")):
                 answer = Accept() if node is None else device.match(Group((node,)))
                 reason = answer.reason if isinstance(answer, Decline) else ""
@@ -119,33 +118,37 @@ def _sources(node: Tensor) -> list[Tensor]:
 
 
 @clause
-def a_device_works_in_its_own_memory(device: Device) -> None:
+def a_device_works_in_its_own_memory(given: Given) -> None:
     """``supports_buffer_type`` is true for the device's own types; host memory only if it is in the tensors' layout."""
+    device = given.device
     for kind in (device.buffer_type, *device.extra_buffer_types):
         expect(device.supports_buffer_type(kind), f"a device works in the memory that it offers, {kind.name}")
     if device.supports_buffer_type(HOST):
-        sample = Sample(device)
-        with Placement(sample.graph, HOST) as placement, device.init() as stream:
-            for tensor, values in sample.inputs(1).items():
-                placement.write(tensor, values)
-            sample.check(sample.compute(stream, placement), 1, "computed in host memory")
+        sample, stream = Sample(device), given.stream()
+        placement = given.use(Placement(sample.graph, HOST))
+        for tensor, values in sample.inputs(1).items():
+            placement.write(tensor, values)
+        stream.compute(sample.graph, placement.allocation)
+        stream.synchronize()
+        sample.check(placement.read(sample.y), 1, "computed in host memory")
 
 
 @clause
-def parameters_that_a_stream_does_not_have_are_refused(device: Device) -> None:
+def parameters_that_a_stream_does_not_have_are_refused(given: Given) -> None:
     """``init`` raises ParameterError for a parameter that the device does not have."""
     with expect_raises(ParameterError, "a stream with a parameter that no device has"):
-        device.init(no_device_has_this_parameter=1)
+        given.device.init(no_device_has_this_parameter=1)
 
 
 @clause
-def memory_that_is_freed_is_free_again(device: Device) -> None:
-    """Where a device counts its memory, ``memory`` tells less while a buffer is there, and as much as before then."""
-    size = affordable(device, 3 << 20)
-    counted = []
+def memory_that_is_freed_is_free_again(given: Given) -> None:
+    """``free`` gives memory back: where a device counts it, ``memory`` tells less while a buffer is there, and as much
+    as before then."""
+    device = given.device
+    size, counted = affordable(device, 3 << 20), []
     for _ in range(3):
         before = device.memory().free
-        with device.buffer_type.alloc(size):
+        with given.kind.alloc(size):
             during, total = device.memory()
             expect(during is None or total is None or during <= total, f"{during} bytes of {total} are free")
         after = device.memory().free
@@ -156,12 +159,12 @@ def memory_that_is_freed_is_free_again(device: Device) -> None:
 
 
 @clause
-def errors_are_typed(device: Device) -> None:
-    """What goes wrong is a GGPlugError, whatever it was."""
-    with device.init() as stream:
-        try:
-            stream.plan(Graph(foreign_node(square())))
-        except GGPlugError:
-            return
-        except Exception as error:
-            expect(False, f"planning an unknown op raised {type(error).__name__}, which is no GGPlugError")
+def errors_are_typed(given: Given) -> None:
+    """Whatever goes wrong in ``plan`` is raised as a GGPlugError."""
+    stream = given.stream()
+    try:
+        stream.plan(Graph(foreign_node(square())))
+    except GGPlugError:
+        return
+    except Exception as error:
+        expect(False, f"planning an unknown op raised {type(error).__name__}, which is no GGPlugError")

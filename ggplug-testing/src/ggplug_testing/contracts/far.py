@@ -9,17 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 
 import numpy as np
 
-from ggplug.backend import Backend, Buffer, Device, Groups, forms_groups, groups_of
+from ggplug.backend import Backend, Buffer, Groups, forms_groups, groups_of
 from ggplug.errors import GGPlugError, OutOfMemoryError
 from ggplug.graph import Graph
-from ggplug.host import HOST
-from ggplug.memory import allocate_graph
-from ggplug.memory.allocation import Allocation
-from ggplug.memory.layout import NOWHERE, aligned
+from ggplug.memory import GraphAllocator
 from ggplug.nodes.groups import UNGROUPED
 from ggplug.ops.base import OPS, Op
 from ggplug.ops.custom import PythonCall
@@ -35,15 +32,15 @@ from ggplug_testing.contracts.clause import (
     NotApplicable,
     NotOffered,
     alloc_for,
-    clause,
     expect,
     expect_equal,
     pattern,
     read,
 )
+from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.results import judge
-from ggplug_testing.running.placement import UNWRITTEN, Bytes, guard
+from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement, guard
 
 FAR = (1 << 32, 1 << 31)
 """Offsets that 32 bits do not hold, and that 31 bits do not; the first for which there is a buffer is taken."""
@@ -60,151 +57,143 @@ _MOST_ROWS = 8
 """Rows that lie far apart, each on a page of its own."""
 
 
-@contextmanager
-def far_buffer(device: Device) -> Iterator[tuple[Buffer, int]]:
+def far_buffer(given: Given) -> tuple[Buffer, int]:
     """A buffer, and an offset in it as far as there is memory for.  Raises NotApplicable where that is not so far."""
-    kind, free = device.buffer_type, device.memory().free
+    kind, free = given.kind, given.device.memory().free
     for far in FAR:
         size = far + BEHIND
         if (kind.max_size is None or size <= kind.max_size) and (free is None or size <= free):
-            try:
-                buffer = kind.alloc(size)
-            except OutOfMemoryError:
-                continue
-            with buffer:
-                yield buffer, far
-            return
+            with suppress(OutOfMemoryError):
+                return given.buffer(size=size), far
     limit = "" if kind.max_size is None else f", a buffer has at most {kind.max_size:,}"
     raise NotApplicable(f"there is no memory for a buffer of {FAR[-1] + BEHIND:,} bytes: {free or 0:,} are free{limit}")
 
 
 @clause
-def bytes_far_into_a_buffer_are_transferred_where_they_lie(device: Device) -> None:
-    """Offsets, and rows that are apart, may be beyond 2**31 and 2**32 bytes, in every way to transfer bytes."""
-    with far_buffer(device) as (buffer, far), device.init() as stream, HOST.alloc(_PAGE) as host:
-        near, there = pattern(2 * _PAGE, 1), pattern(2 * _PAGE, 2)
-        start = far - _PAGE  # half of a page before the border, the other half behind it
-        host.set(0, pattern(_PAGE, 3))
-        buffer.set(0, near)
-        buffer.set(start, there)
+def bytes_far_into_a_buffer_are_transferred_where_they_lie(given: Given) -> None:
+    """Offsets, and rows that are apart, may be beyond 2**31 and 2**32 bytes, in every way to
+    transfer bytes: ``set``, ``memset``, ``copy_from``, ``set_async``, ``copy_async``, ``set_2d``."""
+    (buffer, far), stream, host = far_buffer(given), given.stream(), given.host(3, _PAGE)
+    near, there = pattern(2 * _PAGE, 1), pattern(2 * _PAGE, 2)
+    start = far - _PAGE  # half of a page before the border, the other half behind it
+    buffer.set(0, near)
+    buffer.set(start, there)
 
-        def check(what: str) -> None:
-            expect_equal(read(buffer, start, there.size), there, f"bytes around {far:,} after {what}")
-            expect_equal(read(buffer, 0, near.size), near, f"the first bytes of the buffer after {what} at {far:,}")
+    def check(what: str) -> None:
+        expect_equal(read(buffer, start, there.size), there, f"bytes around {far:,} after {what}")
+        expect_equal(read(buffer, 0, near.size), near, f"the first bytes of the buffer after {what} at {far:,}")
 
-        def put(what: str, offset: int, data: Bytes, act: Callable[[int], object]) -> None:
-            """``act`` puts ``data`` so many bytes behind ``start``."""
-            there[offset : offset + data.size] = data
-            act(start + offset)
+    def put(what: str, offset: int, data: Bytes, act: Callable[[int], object]) -> None:
+        """``act`` puts ``data`` so many bytes behind ``start``."""
+        there[offset : offset + data.size] = data
+        act(start + offset)
+        stream.synchronize()
+        check(what)
+
+    check("set")
+    piece = pattern(777, 4)
+    for offset in (5, _PAGE - 300, _PAGE + 1233):
+        put("set of a piece", offset, piece, lambda at: buffer.set(at, piece))
+        put("memset", offset, np.full(501, 0x5A, np.uint8), lambda at: buffer.memset(at, 501, 0x5A))
+        put("a copy from the host", offset, read(host, 7, 600), lambda at: buffer.copy_from(host, 7, at, 600))
+        put("a copy within the buffer", offset, near[9:709], lambda at: buffer.copy_from(buffer, 9, at, 700))
+        put("set_async", offset, piece, lambda at: stream.set_async(buffer, at, piece))
+        put("copy_async", offset, near[70:633], lambda at: stream.copy_async(buffer, 70, buffer, at, 563))
+        put("set_2d", offset, piece, lambda at: buffer.set_2d(at, piece, 111, 7, 111))
+        fetched, found = np.empty(700, np.uint8), there[offset : offset + 700]
+        stream.get_async(buffer, start + offset, fetched)
+        stream.synchronize()
+        expect_equal(fetched, found, f"bytes that a stream fetched at {start + offset:,}")
+        host.copy_from(buffer, start + offset, 0, 700)
+        expect_equal(read(host, 0, 700), found, f"bytes that the host copied from {start + offset:,}")
+        buffer.get_2d(start + offset, fetched, 100, 7, 100)
+        expect_equal(fetched, found, f"rows that were fetched at {start + offset:,}")
+        for copy in (buffer.copy_from, lambda *where: stream.copy_async(where[0], where[1], buffer, *where[2:])):
+            near[10:710] = found
+            copy(buffer, start + offset, 10, 700)
             stream.synchronize()
-            check(what)
-
-        check("set")
-        piece = pattern(777, 4)
-        for offset in (5, _PAGE - 300, _PAGE + 1233):
-            put("set of a piece", offset, piece, lambda at: buffer.set(at, piece))
-            put("memset", offset, np.full(501, 0x5A, np.uint8), lambda at: buffer.memset(at, 501, 0x5A))
-            put("a copy from the host", offset, read(host, 7, 600), lambda at: buffer.copy_from(host, 7, at, 600))
-            put("a copy within the buffer", offset, near[9:709], lambda at: buffer.copy_from(buffer, 9, at, 700))
-            put("set_async", offset, piece, lambda at: stream.set_async(buffer, at, piece))
-            put("copy_async", offset, near[70:633], lambda at: stream.copy_async(buffer, 70, buffer, at, 563))
-            put("set_2d", offset, piece, lambda at: buffer.set_2d(at, piece, 111, 7, 111))
-            fetched, found = np.empty(700, np.uint8), there[offset : offset + 700]
-            stream.get_async(buffer, start + offset, fetched)
-            stream.synchronize()
-            expect_equal(fetched, found, f"bytes that a stream fetched at {start + offset:,}")
-            host.copy_from(buffer, start + offset, 0, 700)
-            expect_equal(read(host, 0, 700), found, f"bytes that the host copied from {start + offset:,}")
-            buffer.get_2d(start + offset, fetched, 100, 7, 100)
-            expect_equal(fetched, found, f"rows that were fetched at {start + offset:,}")
-            for copy in (buffer.copy_from, lambda *where: stream.copy_async(where[0], where[1], buffer, *where[2:])):
-                near[10:710] = found
-                copy(buffer, start + offset, 10, 700)
-                stream.synchronize()
-                check(f"a copy of 700 bytes from {start + offset:,}")
-        stride = far // 2 + 11
-        rows = pattern(3 * 40, 5)
-        buffer.set_2d(100, rows, 40, 3, stride)
-        near[100:140], there[_PAGE + 122 : _PAGE + 162] = rows[:40], rows[80:]
-        check(f"set_2d of rows {stride:,} bytes apart")
-        expect_equal(read(buffer, 100 + stride, 40), rows[40:80], f"a row at {100 + stride:,}")
-        fetched = np.empty(120, np.uint8)
-        buffer.get_2d(100, fetched, 40, 3, stride)
-        expect_equal(fetched, rows, f"rows that were fetched {stride:,} bytes apart")
+            check(f"a copy of 700 bytes from {start + offset:,}")
+    stride = far // 2 + 11
+    rows = pattern(3 * 40, 5)
+    buffer.set_2d(100, rows, 40, 3, stride)
+    near[100:140], there[_PAGE + 122 : _PAGE + 162] = rows[:40], rows[80:]
+    check(f"set_2d of rows {stride:,} bytes apart")
+    expect_equal(read(buffer, 100 + stride, 40), rows[40:80], f"a row at {100 + stride:,}")
+    fetched = np.empty(120, np.uint8)
+    buffer.get_2d(100, fetched, 40, 3, stride)
+    expect_equal(fetched, rows, f"rows that were fetched {stride:,} bytes apart")
 
 
 @clause
-def tensors_far_into_a_buffer_are_computed_with(device: Device) -> None:
-    """Every op, and every chain in groups, reads its sources and writes its results beyond 2**31 and 2**32 bytes."""
+def tensors_far_into_a_buffer_are_computed_with(given: Given) -> None:
+    """``compute`` of every op, and of every chain in groups, reads sources and writes results beyond 2**31 and 2**32
+    bytes."""
     computed = 0
-    with far_buffer(device) as (buffer, far), device.init() as stream:
-        buffer.set(0, guard(1 << 16))
-        start, what = far + 3 * _PAGE, f"with all tensors {far:,} bytes into a buffer"
-        for op, sketch in _sketched():
-            leafs = Leafs(1)
-            node = _made(op, sketch, EXTENTS, sketch.layouts(), leafs)
-            if node is not None and all(map(device.supports_op, (graph := Graph(node)).nodes)):
-                near = _Laid(graph, leafs, buffer, _PAGE)
-                near.moved(start).expect_computed(stream, near, f"{op.name} {what}")
+    (buffer, far), stream = far_buffer(given), given.stream()
+    buffer.set(0, guard(1 << 16))
+    start, what = far + 3 * _PAGE, f"with all tensors {far:,} bytes into a buffer"
+    for op, sketch in _sketched():
+        leafs = Leafs(1)
+        node = _made(op, sketch, EXTENTS, sketch.layouts(), leafs)
+        if node is not None and all(map(given.device.supports_op, (graph := Graph(node)).nodes)):
+            laid, near = (_Laid(graph, leafs, buffer, at) for at in (start, _PAGE))
+            laid.expect_computed(stream, near, f"{op.name} {what}")
+            computed += 1
+    for name, chain in CHAINS.items() if forms_groups(given.device) else ():
+        leafs = Leafs(2)
+        graph = Graph(chain(Context(leafs)).set_output())
+        if all(map(given.device.supports_op, graph.nodes)) and (groups := groups_of(given.device, graph)):
+            laid, near = (_Laid(graph, leafs, buffer, at, groups) for at in (start, _PAGE))
+            laid.expect_computed(stream, near, f"the group {name!r} {what}")
+    if not computed:
+        raise NotOffered("no op that the clause knows is supported")
+
+
+@clause
+def rows_that_are_far_apart_are_computed_with(given: Given) -> None:
+    """``compute`` of every op reads, and writes, sources whose strides reach over more than 2**31 or 2**32 bytes."""
+    computed = 0
+    (buffer, far), stream = far_buffer(given), given.stream()
+    for op, sketch in _sketched():
+        for sizes, position in itertools.product(_SIZES, range(len(sketch.sources))):
+            if op.indexes is not None and position == op.indexes.ids:
+                continue  # ids are fetched to be looked at, mostly with what lies between them
+            layouts: list[Layout] = ["packed"] * len(sketch.sources)
+            leafs = Leafs(3)
+            packed = _made(op, sketch, sizes, layouts, leafs)
+            layouts[position] = "rows apart"
+            apart = _made(op, sketch, sizes, layouts, _FarLeafs(far))
+            if packed is None or apart is None or not all(map(given.device.supports_op, (graph := Graph(apart)).nodes)):
+                continue
+            source = apart.src[position]
+            if source is not None and not source.is_contiguous():
+                near = _Laid(Graph(packed), leafs, buffer, _PAGE)
+                laid = _Laid(graph, leafs, buffer, 1 << 20, packed=packed, apart=source)
+                what = f"{op.name} with rows of its source {position} that reach over {far:,} bytes"
+                laid.expect_computed(stream, near, what)
                 computed += 1
-        for name, chain in CHAINS.items() if forms_groups(device) else ():
-            leafs = Leafs(2)
-            graph = Graph(chain(Context(leafs)).set_output())
-            if all(map(device.supports_op, graph.nodes)) and (groups := groups_of(device, graph)):
-                near = _Laid(graph, leafs, buffer, _PAGE, groups)
-                near.moved(start).expect_computed(stream, near, f"the group {name!r} {what}")
     if not computed:
         raise NotOffered("no op that the clause knows is supported")
 
 
 @clause
-def rows_that_are_far_apart_are_computed_with(device: Device) -> None:
-    """Every op reads, and writes, sources whose strides reach over more than 2**31 or 2**32 bytes."""
-    computed = 0
-    with far_buffer(device) as (buffer, far), device.init() as stream:
-        for op, sketch in _sketched():
-            for sizes, position in itertools.product(_SIZES, range(len(sketch.sources))):
-                if op.indexes is not None and position == op.indexes.ids:
-                    continue  # ids are fetched to be looked at, mostly with what lies between them
-                layouts: list[Layout] = ["packed"] * len(sketch.sources)
-                leafs = Leafs(3)
-                packed = _made(op, sketch, sizes, layouts, leafs)
-                layouts[position] = "rows apart"
-                apart = _made(op, sketch, sizes, layouts, _FarLeafs(far))
-                if packed is None or apart is None or not all(map(device.supports_op, (graph := Graph(apart)).nodes)):
-                    continue
-                source = apart.src[position]
-                if source is not None and not source.is_contiguous():
-                    near = _Laid(Graph(packed), leafs, buffer, _PAGE)
-                    laid = _Laid(graph, leafs, buffer, 1 << 20, packed=packed, apart=source)
-                    what = f"{op.name} with rows of its source {position} that reach over {far:,} bytes"
-                    laid.expect_computed(stream, near, what)
-                    computed += 1
-    if not computed:
-        raise NotOffered("no op that the clause knows is supported")
-
-
-@clause
-def more_elements_than_float32_counts_are_computed(device: Device) -> None:
-    """A row may have more than 2**24 elements."""
+def more_elements_than_float32_counts_are_computed(given: Given) -> None:
+    """``compute`` takes rows of more than 2**24 elements."""
     x = new_tensor("f16", (MANY,))
-    node = next((each for each in (neg(x), relu(x), sqr(x)) if device.supports_op(each)), None)
+    node = next((each for each in (neg(x), relu(x), sqr(x)) if given.device.supports_op(each)), None)
     if node is None or node.op is None:
         raise NotOffered("no op that the clause knows is supported")
     some = np.random.default_rng(6).standard_normal(60_013).astype(np.float16)
     wanted = np.resize(np.asarray(node.op.reference(some.astype(np.float64)), np.float16), x.size)
     try:
-        with alloc_for(device.buffer_type, x) as buffer, device.init() as stream:
-            x.place(buffer)
-            x.set_bytes(as_bytes(np.resize(some, x.size)))
-            graph = Graph(node)
-            stream.compute(graph, allocate_graph(graph, device.buffer_type))
-            stream.synchronize()
-            got = np.frombuffer(node.tobytes(), np.uint16)
-            x.place(None)
+        x.place(given.use(alloc_for(given.kind, x)))
+        x.set_bytes(as_bytes(np.resize(some, x.size)))
+        graph, stream = Graph(node), given.stream()
+        stream.compute(graph, given.use(GraphAllocator(given.kind)).allocate(graph))
+        stream.synchronize()
     except OutOfMemoryError as error:
         raise NotApplicable(f"there is no memory for {x.size:,} elements and a result") from error
-    expect_equal(got, wanted.view(np.uint16), f"the bits of {node!r}")
+    expect_equal(np.frombuffer(node.tobytes(), np.uint16), wanted.view(np.uint16), f"the bits of {node!r}")
 
 
 # -- graphs of one op, and where their tensors lie -------------------------------------------------
@@ -227,7 +216,7 @@ def _made(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout],
         return None
 
 
-class _Laid:
+class _Laid(Placement):
     """A graph with its tensors one after the other in a buffer, from ``start`` on.
 
     ``packed``: the graph's only node with sources, those of ``leafs``, that have no gaps; it tells what has to come
@@ -244,70 +233,57 @@ class _Laid:
         packed: Tensor | None = None,
         apart: Tensor | None = None,
     ) -> None:
-        self.graph, self.leafs, self.buffer, self.groups = graph, leafs, buffer, groups
+        starts = {} if apart is None else {apart.root: _PAGE}
+        super().__init__(
+            graph, buffer.type, guarded=_PAGE // 16, shift=start, groups=groups, within=buffer, starts=starts
+        )
         self._packed = graph if packed is None else Graph(packed)
-        roots = [graph.tensors[position] for position in dict.fromkeys(graph.roots)]
+        self._values = leafs.values
         if packed is None:
-            self._sources = [(root, root) for root in roots if root.op is None]
+            self._sources = [(root, leafs.values[root]) for root in self.roots if root.op is None]
         else:
             pairs = zip(packed.src, graph.nodes[-1].src, strict=True)
-            self._sources = [(leaf, tensor) for leaf, tensor in pairs if leaf is not None and tensor is not None]
-        self._starts: dict[Tensor, int] = {} if apart is None else {apart.root: _PAGE}
-        kind = buffer.type
-        for root in roots:
-            if root not in self._starts:
-                self._starts[root] = start = aligned(start, kind.alignment)
-                start += kind.alloc_size(root) + _PAGE // 16
-
-    def moved(self, start: int) -> _Laid:
-        """The same from somewhere else on."""
-        return _Laid(self.graph, self.leafs, self.buffer, start, self.groups)
+            self._sources = [
+                (tensor, leafs.values[leaf]) for leaf, tensor in pairs if leaf is not None and tensor is not None
+            ]
 
     def expect_computed(self, stream: Backend, near: _Laid, what: str) -> None:
         """Raises what goes wrong here and not in ``near``; what goes wrong there too is for the op's own cases."""
-        expected = Expected(self._packed, self.leafs.values)
+        expected = Expected(self._packed, self._values)
         error = self._failure(stream, expected, what)
         if error is not None and near._failure(stream, expected, what) is None:
             raise error
 
     def _failure(self, stream: Backend, expected: Expected, what: str) -> Exception | None:
+        kept = [node for node in _computing(self.graph) if node.root in self.roots]
         try:
-            self._compute(stream)
+            for tensor, raw in self._sources:
+                self._put(tensor, raw)
+            for node in kept:
+                if node.root is node:
+                    self._put(node, np.full(node.nbytes, UNWRITTEN, np.uint8))
+            stream.compute(self.graph, self.allocation)
+            stream.synchronize()
             for node, wanted in zip(_computing(self.graph), _computing(self._packed), strict=True):
-                if self.graph.roots[self.graph.index[node]] not in self.groups.inner:
+                if node in kept:
                     found = judge(wanted, self._fetched(node), expected, None, "values")
                     expect(found, f"{what}: {found.reason}")
         except Exception as error:
             return error
         return None
 
-    def _compute(self, stream: Backend) -> None:
-        graph, inner = self.graph, self.groups.inner
-        for leaf, tensor in self._sources:
-            self._put(tensor, self.leafs.values[leaf])
-        for node in _computing(graph):
-            if node.root is node:
-                self._put(node, np.full(node.nbytes, UNWRITTEN, np.uint8))
-        slots = [NOWHERE if root in inner else 0 for root in graph.roots]
-        offsets = [
-            0 if root in inner else self._starts[graph.tensors[root]] + tensor.view_offset
-            for root, tensor in zip(graph.roots, graph.tensors, strict=True)
-        ]
-        stream.compute(graph, Allocation(graph, [self.buffer], slots, offsets, groups=self.groups))
-        stream.synchronize()
-
     def _put(self, tensor: Tensor, raw: Bytes) -> None:
         done = 0
         for offset, size in self._rows(tensor):
-            self.buffer.set(offset, raw[done : done + size])
+            self.buffers[0].set(offset, raw[done : done + size])
             done += size
 
     def _fetched(self, tensor: Tensor) -> Bytes:
-        return np.concatenate([read(self.buffer, offset, size) for offset, size in self._rows(tensor)])
+        return np.concatenate([read(self.buffers[0], offset, size) for offset, size in self._rows(tensor)])
 
     def _rows(self, tensor: Tensor) -> Iterator[tuple[int, int]]:
         """Offsets and sizes of what lies side by side of a tensor, in order."""
-        first = self._starts[tensor.root] + tensor.view_offset
+        _, first = self.region(tensor)
         if tensor.is_contiguous():
             yield first, tensor.nbytes
             return

@@ -12,21 +12,20 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ggplug import types
 from ggplug.backend import Backend, Buffer, BufferType, Device
 from ggplug.errors import BufferUseError
-from ggplug.host import HOST
 from ggplug.sharing import waits
 from ggplug.tensor import Tensor, new_tensor
-from ggplug_testing.contracts.clause import NotOffered, NotProven, alloc_for, clause, expect, pattern
+from ggplug_testing.contracts.clause import NotOffered, NotProven, alloc_for, expect, pattern
+from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.contracts.holding import Aside
-from ggplug_testing.contracts.sample import Sample
 from ggplug_testing.contracts.stepping import chosen_steps, count_steps, freed_at
 
 _SIZE = 256
@@ -41,8 +40,8 @@ class _Work(NamedTuple):
     call: Callable[[], object]
 
 
-Make = Callable[[ExitStack], _Work]
-"""What makes the work on new memory; ``ExitStack`` frees what the work does not."""
+Make = Callable[[Given], _Work]
+"""What makes the work on new memory; ``Given`` frees what the work does not."""
 
 
 class _Freed:
@@ -91,20 +90,23 @@ def _returned(freeing: Aside) -> bool | None:
 
 def _prove(device: Device, every: Mapping[str, Make]) -> None:
     """Raises ContractError for the first of these under which a buffer is freed, NotProven if one never asks for it."""
-    silent = [what for what, make in every.items() if not _is_proven(what, make)]
+    _require(device, [what for what, make in every.items() if not _is_proven(device, what, make)])
+
+
+def _require(device: Device, silent: list[str]) -> None:
     if silent:
         raise NotProven(f"{device.name} does not ask core whether the buffer is there: {', '.join(silent)}")
 
 
-def _is_proven(what: str, make: Make) -> bool:
+def _is_proven(device: Device, what: str, make: Make) -> bool:
     """Whether work asks for its buffer.
 
     Where it asks several times, one of them has to be when the free waits, and what comes after the others raises.
     """
     for number in itertools.count():
         noticed = False
-        with ExitStack() as ending:
-            work = make(ending)
+        with Given(device) as own:
+            work = make(own)
             with _Freed(work.buffer, number) as freed:
                 try:
                     work.call()
@@ -122,107 +124,22 @@ def _is_proven(what: str, make: Make) -> bool:
     raise AssertionError
 
 
-def _is_proven_by_steps(what: str, make: Make) -> bool:
+def _is_proven_by_steps(device: Device, what: str, make: Make) -> bool:
     """Whether a free that comes at some step of the work waits for its end.
 
     One that comes at another step has to be noticed, or the work on the buffer is done.
     """
-    with ExitStack() as ending:
-        make(ending).call()  # what is imported and compiled at first is no part of it
-        count = count_steps(make(ending).call)
+    with Given(device) as own:
+        make(own).call()  # what is imported and compiled at first is no part of it
+        count = count_steps(make(own).call)
     waited = False
     for step in chosen_steps(count):
-        with ExitStack() as ending:
-            work = make(ending)
+        with Given(device) as own:
+            work = make(own)
             seen = freed_at(step, work.buffer, work.call, _returned)
         expect(seen != "used", f"{what}: another thread frees the buffer under it, and it goes on in what was freed")
         waited = waited or seen == "waited"
     return waited
-
-
-def _alloc(device: Device, ending: ExitStack, seed: int = 0) -> Buffer:
-    buffer = device.buffer_type.alloc(_SIZE)
-    ending.callback(buffer.free)
-    buffer.set(0, pattern(_SIZE, seed))
-    return buffer
-
-
-@clause
-def a_buffer_that_is_accessed_is_not_freed_meanwhile(device: Device) -> None:
-    """What ``set``, ``get``, ``memset``, ``copy_from``, ``set_2d`` and ``get_2d`` reach is freed before, and then they
-    raise BufferUseError, or afterwards."""
-    data, out = pattern(64, 1), np.empty(64, np.uint8)
-    ways: dict[str, Callable[[Buffer, Buffer, Buffer], object]] = {
-        "set": lambda buffer, other, host: buffer.set(0, data),
-        "get": lambda buffer, other, host: buffer.get(0, out),
-        "memset": lambda buffer, other, host: buffer.memset(0, 64, 1),
-        "set_2d": lambda buffer, other, host: buffer.set_2d(0, data, 16, 4, 32),
-        "get_2d": lambda buffer, other, host: buffer.get_2d(0, out, 16, 4, 32),
-        "copy_from, into it": lambda buffer, other, host: buffer.copy_from(other, 0, 64, 64),
-        "copy_from, out of it": lambda buffer, other, host: other.copy_from(buffer, 0, 64, 64),
-        "copy_from the host": lambda buffer, other, host: buffer.copy_from(host, 0, 64, 64),
-        "copy_from within it": lambda buffer, other, host: buffer.copy_from(buffer, 0, 64, 64),
-    }
-
-    def make(ending: ExitStack, way: Callable[[Buffer, Buffer, Buffer], object]) -> _Work:
-        buffer, other, host = _alloc(device, ending), _alloc(device, ending, 1), HOST.alloc(_SIZE)
-        return _Work(buffer, lambda: way(buffer, other, host))
-
-    _prove(device, {what: partial(make, way=way) for what, way in ways.items()})
-
-
-@clause
-def extra_memory_that_is_accessed_is_not_freed_meanwhile(device: Device) -> None:
-    """So is memory with a layout of its own, whose tensors are set and read as a whole."""
-    taken: dict[BufferType, Tensor] = {}
-    for kind, type in itertools.product(device.extra_buffer_types, types.TYPES):
-        tensor = new_tensor(type, (256, 8))
-        if kind.refusal(tensor) is None:
-            taken.setdefault(kind, tensor)
-    if not taken:
-        raise NotOffered(f"{device.name} has no extra memory")
-
-    def make(ending: ExitStack, kind: BufferType, tensor: Tensor, reads: bool) -> _Work:
-        buffer = alloc_for(kind, tensor)
-        ending.callback(buffer.free)
-        tensor.place(buffer)
-        ending.callback(tensor.place, None)
-        buffer.init_tensor(tensor)
-        data = pattern(tensor.nbytes)
-        buffer.set_tensor(tensor, data, 0)
-        if reads:
-            return _Work(buffer, lambda: buffer.get_tensor(tensor, np.empty(tensor.nbytes, np.uint8), 0))
-        return _Work(buffer, lambda: buffer.set_tensor(tensor, data, 0))
-
-    _prove(
-        device,
-        {
-            f"{name}_tensor of {kind.name}": partial(make, kind=kind, tensor=tensor, reads=name == "get")
-            for kind, tensor in taken.items()
-            for name in ("set", "get")
-        },
-    )
-
-
-@clause
-def a_buffer_that_a_stream_is_given_work_on_is_not_freed_meanwhile(device: Device) -> None:
-    """What ``set_async``, ``get_async`` and ``copy_async`` reach is freed before the work is given, and then they raise
-    BufferUseError, or after it is done."""
-    data, out = pattern(64, 1), np.empty(64, np.uint8)
-    ways: dict[str, Callable[[Backend, Buffer, Buffer], object]] = {
-        "set_async": lambda stream, buffer, other: stream.set_async(buffer, 0, data),
-        "get_async": lambda stream, buffer, other: stream.get_async(buffer, 0, out),
-        "copy_async, into it": lambda stream, buffer, other: stream.copy_async(other, 0, buffer, 64, 64),
-        "copy_async, out of it": lambda stream, buffer, other: stream.copy_async(buffer, 0, other, 64, 64),
-        "copy_async within it": lambda stream, buffer, other: stream.copy_async(buffer, 0, buffer, 64, 64),
-    }
-    with device.init() as stream:
-
-        def make(ending: ExitStack, way: Callable[[Backend, Buffer, Buffer], object]) -> _Work:
-            buffer, other = _alloc(device, ending), _alloc(device, ending, 1)
-            return _Work(buffer, lambda: _given(stream, lambda: way(stream, buffer, other)))
-
-        _prove(device, {what: partial(make, way=way) for what, way in ways.items()})
 
 
 def _given(stream: Backend, give: Callable[[], object]) -> None:
@@ -235,26 +152,102 @@ def _given(stream: Backend, give: Callable[[], object]) -> None:
         raise
 
 
+_DATA, _OUT = pattern(64, 1), np.empty(64, np.uint8)
+
+_ACCESSES: dict[str, Callable[[Buffer, Buffer, Buffer], object]] = {
+    "set": lambda buffer, other, host: buffer.set(0, _DATA),
+    "get": lambda buffer, other, host: buffer.get(0, _OUT),
+    "memset": lambda buffer, other, host: buffer.memset(0, 64, 1),
+    "set_2d": lambda buffer, other, host: buffer.set_2d(0, _DATA, 16, 4, 32),
+    "get_2d": lambda buffer, other, host: buffer.get_2d(0, _OUT, 16, 4, 32),
+    "copy_from, into it": lambda buffer, other, host: buffer.copy_from(other, 0, 64, 64),
+    "copy_from, out of it": lambda buffer, other, host: other.copy_from(buffer, 0, 64, 64),
+    "copy_from the host": lambda buffer, other, host: buffer.copy_from(host, 0, 64, 64),
+    "copy_from within it": lambda buffer, other, host: buffer.copy_from(buffer, 0, 64, 64),
+}
+_TRANSFERS: dict[str, Callable[[Backend, Buffer, Buffer], object]] = {
+    "set_async": lambda stream, buffer, other: stream.set_async(buffer, 0, _DATA),
+    "get_async": lambda stream, buffer, other: stream.get_async(buffer, 0, _OUT),
+    "copy_async, into it": lambda stream, buffer, other: stream.copy_async(other, 0, buffer, 64, 64),
+    "copy_async, out of it": lambda stream, buffer, other: stream.copy_async(buffer, 0, other, 64, 64),
+    "copy_async within it": lambda stream, buffer, other: stream.copy_async(buffer, 0, buffer, 64, 64),
+}
+
+
 @clause
-def memory_that_is_computed_in_is_not_freed_meanwhile(device: Device) -> None:
+def a_buffer_that_is_accessed_is_not_freed_meanwhile(given: Given) -> None:
+    """What ``set``, ``get``, ``memset``, ``copy_from``, ``set_2d`` and ``get_2d`` reach is freed before, and then they
+    raise BufferUseError, or afterwards."""
+
+    def access(way: Callable[[Buffer, Buffer, Buffer], object]) -> Make:
+        def make(own: Given) -> _Work:
+            buffer, other, host = own.buffer(0, _SIZE), own.buffer(1, _SIZE), own.host(size=_SIZE)
+            return _Work(buffer, lambda: way(buffer, other, host))
+
+        return make
+
+    _prove(given.device, {what: access(way) for what, way in _ACCESSES.items()})
+
+
+@clause
+def extra_memory_that_is_accessed_is_not_freed_meanwhile(given: Given) -> None:
+    """So is memory with a layout of its own, whose tensors are set and read as a whole: ``set_tensor`` and
+    ``get_tensor``."""
+    taken: dict[BufferType, Tensor] = {}
+    for kind, type in itertools.product(given.device.extra_buffer_types, types.TYPES):
+        tensor = new_tensor(type, (256, 8))
+        if kind.refusal(tensor) is None:
+            taken.setdefault(kind, tensor)
+    if not taken:
+        raise NotOffered(f"{given.device.name} has no extra memory")
+
+    def access(kind: BufferType, tensor: Tensor, name: str) -> Make:
+        def make(own: Given) -> _Work:
+            buffer = own.use(alloc_for(kind, tensor))
+            tensor.place(buffer)
+            own.ending.callback(tensor.place, None)
+            buffer.init_tensor(tensor)
+            data: Any = pattern(tensor.nbytes)
+            buffer.set_tensor(tensor, data, 0)
+            return _Work(buffer, lambda: getattr(buffer, name)(tensor, data, 0))
+
+        return make
+
+    ways = itertools.product(taken.items(), ("set_tensor", "get_tensor"))
+    _prove(given.device, {f"{name} of {kind.name}": access(kind, tensor, name) for (kind, tensor), name in ways})
+
+
+@clause
+def a_buffer_that_a_stream_is_given_work_on_is_not_freed_meanwhile(given: Given) -> None:
+    """What ``set_async``, ``get_async`` and ``copy_async`` reach is freed before the work is given, and then they raise
+    BufferUseError, or after it is done."""
+    stream = given.stream()
+
+    def transfer(way: Callable[[Backend, Buffer, Buffer], object]) -> Make:
+        def make(own: Given) -> _Work:
+            buffer, other = own.buffer(0, _SIZE), own.buffer(1, _SIZE)
+            return _Work(buffer, lambda: _given(stream, lambda: way(stream, buffer, other)))
+
+        return make
+
+    _prove(given.device, {what: transfer(way) for what, way in _TRANSFERS.items()})
+
+
+@clause
+def memory_that_is_computed_in_is_not_freed_meanwhile(given: Given) -> None:
     """What a plan computes in is freed before ``compute``, and then that raises BufferUseError, or after it is done."""
-    sample = Sample(device, 2)
-    with device.init() as stream:
+    device, stream = given.device, given.stream()
 
-        def make(ending: ExitStack, traced: bool) -> _Work:
-            placement = ending.enter_context(sample.place(device, 1))
-            plan = stream.plan(sample.graph)
-            ending.callback(plan.free)
-            plan.rebind(sample.graph, placement.allocation)
-            number, _ = placement.region(sample.y)
-            compute = plan.compute_traced if traced else plan.compute
-            return _Work(placement.buffers[number], lambda: _given(stream, compute))
+    def make(own: Given, name: str) -> _Work:
+        placed = own.sample(2)
+        plan = own.bound(stream, placed)
+        return _Work(placed.result[0], lambda: _given(stream, getattr(plan, name)))
 
-        ways = {"compute": partial(make, traced=False), "compute_traced": partial(make, traced=True)}
-        silent = {what: way for what, way in ways.items() if not _is_proven(what, way)}
-        if silent and device.capabilities.asynchronous:
-            raise NotProven(f"{device.name} does not ask core whether the buffer is there: {', '.join(silent)}")
-        unheld = [what for what, way in silent.items() if not _is_proven_by_steps(what, way)]
-        if unheld:
-            raise NotProven(f"{device.name} never lets a free wait: {', '.join(unheld)}")
-        stream.synchronize()
+    ways: dict[str, Make] = {name: partial(make, name=name) for name in ("compute", "compute_traced")}
+    silent = {what: way for what, way in ways.items() if not _is_proven(device, what, way)}
+    if device.capabilities.asynchronous:
+        _require(device, list(silent))
+    unheld = [what for what, way in silent.items() if not _is_proven_by_steps(device, what, way)]
+    if unheld:
+        raise NotProven(f"{device.name} never lets a free wait: {', '.join(unheld)}")
+    stream.synchronize()

@@ -5,17 +5,16 @@ Nothing here knows a layout: what a buffer type refuses, and what the device dec
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, BufferType, Device, Groups, groups_of
+from ggplug.backend import UNGROUPED, Backend, BufferType, Groups, groups_of
 from ggplug.errors import BufferUseError, ShapeError, TypeMismatchError
 from ggplug.graph import Graph
-from ggplug.host import HOST, asarray
+from ggplug.host import asarray
 from ggplug.memory import Allocation, GraphAllocator, allocate_graph
 from ggplug.ops.base import Array
 from ggplug.ops.copy import cont, cpy
@@ -28,128 +27,105 @@ from ggplug.tensor import Tensor, new_tensor
 from ggplug.types import IQ4_NL, KERNEL_FLOATS, MXFP4, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0, TYPES, Type
 from ggplug.values.arrays import as_bytes, encode, strided
 from ggplug_testing.cases.making import in_blocks
+from ggplug_testing.contracts.buffers import keep_values
 from ggplug_testing.contracts.clause import (
     NotOffered,
     alloc_for,
-    clause,
     expect,
+    expect_all_raise,
     expect_equal,
     expect_raises,
-    pattern,
-    step_between,
 )
+from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.contracts.holding import held
-from ggplug_testing.judging.comparison import compare
+from ggplug_testing.contracts.sample import check_expected
 from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.oracle import decoded
 
 # One block type of each kind: nibbles, with minima, bytes, groups in blocks of 256, levels, powers of two as scales.
 _STORED: tuple[Type, ...] = (*KERNEL_FLOATS, Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4)
+_SQUARE = (64, 64, 1)
 _SHAPES = ((100, 33, 1), (256, 64, 1), (64, 5, 3))
 """Numbers in a row, rows and matrices of weights; rows are filled up to whole blocks."""
 _COLUMNS = (1, 5, 40)
 
 
 @clause
-def extra_memory_keeps_weights(device: Device) -> None:
-    """Extra buffer types give back the bytes that tensors were set to, of every type that they take;
-    neighbours stay."""
-    for kind in _extra(device):
-        for type, (k, rows, matrices) in itertools.product(TYPES, _SHAPES):
-            made = [new_tensor(type, (in_blocks(k, type), rows, matrices)) for _ in range(2)]
-            if kind.refusal(made[0]) is not None:
-                continue
-            step = step_between(kind, made[0])
+def extra_memory_keeps_weights(given: Given) -> None:
+    """Extra buffer types give back the bytes that tensors were set to (``set_tensor``, ``get_tensor``), of every type
+    that they take; neighbours stay."""
+    for kind, type, shape in itertools.product(_extra(given), TYPES, _SHAPES):
+        made = [_unplaced(type, shape) for _ in range(2)]
+        if kind.refusal(made[0]) is None:
             with alloc_for(kind, made[0], 2) as buffer:
-                for number, tensor in enumerate(made):
-                    tensor.place(buffer, number * step)
-                    buffer.init_tensor(tensor)
-                for seed in (1, 2):
-                    for number, tensor in enumerate(made):
-                        tensor.set_bytes(pattern(tensor.nbytes, seed + number))
-                for number, tensor in enumerate(made):
-                    what = f"{tensor!r} in {kind.name}"
-                    expect_equal(as_bytes(tensor.tobytes()), pattern(tensor.nbytes, 2 + number), what)
-                _take_away(*made)
+                keep_values(made, buffer, kind.name)
 
 
 @clause
-def products_with_weights_in_extra_memory_are_right(device: Device) -> None:
-    """``mul_mat`` and ``mul_mat_id`` of weights in extra memory are right for few and many columns, or declined."""
-    computed = False
-    with device.init() as stream:
-        for kind in _extra(device):
-            for type, (k, rows, matrices) in itertools.product(_STORED, _SHAPES):
-                with _weights(kind, type, k, rows, matrices) as w:
-                    if w is None:
-                        continue
-                    for columns in _COLUMNS:
-                        computed |= _right_or_declined(device, stream, mul_mat(w, _leaf(w.ne[0], columns, matrices)))
-                    if matrices == 3:
-                        ids = new_tensor("i32", (2, 7), "ids")
-                        computed |= _right_or_declined(device, stream, mul_mat_id(w, _leaf(w.ne[0], 1, 7), ids))
+def products_with_weights_in_extra_memory_are_right(given: Given) -> None:
+    """``compute`` is right for ``mul_mat`` and ``mul_mat_id`` of weights in extra memory, with few and many columns, or
+    they are declined."""
+    computed, stream = False, given.stream()
+    for _, w in _weights(given, *_SHAPES):
+        for columns in _COLUMNS:
+            computed |= _right_or_declined(stream, mul_mat(w, _leaf(w.ne[0], columns, w.ne[2])))
+        if w.ne[2] == 3:
+            ids = new_tensor("i32", (2, 7), "ids")
+            computed |= _right_or_declined(stream, mul_mat_id(w, _leaf(w.ne[0], 1, 7), ids))
     expect(computed, "extra memory is of use for some product")
 
 
 @clause
-def weights_in_extra_memory_can_be_set_anew(device: Device) -> None:
-    """A product reads what weights in extra memory hold when it is computed, by the same plan and by another one."""
-    for kind, w in _multiplied(device):
+def weights_in_extra_memory_can_be_set_anew(given: Given) -> None:
+    """A product reads what ``set_tensor`` has stored in extra memory when it is computed, by the same plan and by
+    another one."""
+    for kind, w in _multiplied(given):
         graph = Graph(mul_mat(w, _leaf(w.ne[0], 5)))
-        with device.init() as stream:
+        with given.device.init() as stream:
             for seed in (1, 2):
                 w.set_bytes(_random(w, seed))
                 _check(stream, graph, f"with weights in {kind.name}, set for the {seed}. time")
         w.set_bytes(_random(w, 3))
-        with device.init() as stream:
+        with given.device.init() as stream:
             _check(stream, Graph(mul_mat(w, _leaf(w.ne[0], 5))), f"with weights in {kind.name}, set for the third time")
 
 
 @clause
-def groups_read_weights_in_extra_memory_rightly(device: Device) -> None:
-    """A product with its bias and activation is right, or computed apart, where its weights lie in extra memory."""
-    with device.init() as stream:
-        for kind, w in _multiplied(device):
-            y = add(mul_mat(w, _leaf(w.ne[0], 5)), _leaf(w.ne[1], 1))
-            for last in (y, relu(y)):
-                graph = Graph(last)
-                if not all(map(device.supports_op, graph.nodes)):
-                    continue
-                groups, expected = groups_of(device, graph), Expected(graph, _values(graph))
-                stream.compute(graph, _filled(device, graph, groups))
-                stream.synchronize()
-                found = compare(_result(last), expected[last], expected.allowed(last))
-                expect(found, f"a group with weights in {kind.name}: {found.reason}")
+def groups_read_weights_in_extra_memory_rightly(given: Given) -> None:
+    """``compute`` of a product with its bias and activation is right, in a group or apart, where its weights lie in
+    extra memory."""
+    stream = given.stream()
+    for kind, w in _multiplied(given):
+        y = add(mul_mat(w, _leaf(w.ne[0], 5)), _leaf(w.ne[1], 1))
+        for last in (y, relu(y)):
+            graph = Graph(last)
+            if all(map(given.device.supports_op, graph.nodes)):
+                _check(stream, graph, f"a group with weights in {kind.name}", groups_of(given.device, graph))
 
 
 @clause
-def extra_memory_waits_for_held_streams(device: Device) -> None:
-    """Setting a tensor in extra memory changes nothing that was given to a stream before."""
-    for _, w in _multiplied(device):
-        graph = Graph(mul_mat(w, _leaf(w.ne[0], 5)))
-        node, before = graph.nodes[-1], Expected(graph, _values(graph))
-        with device.init() as stream:
-            allocation = _filled(device, graph)
+def extra_memory_waits_for_held_streams(given: Given) -> None:
+    """Setting a tensor in extra memory (``set_tensor``) changes nothing that was given to a stream before."""
+    for _, w in itertools.islice(_multiplied(given), 1):
+        graph, stream, raw = Graph(mul_mat(w, _leaf(w.ne[0], 5))), given.stream(), _random(w, 7)
+        expected, allocation = Expected(graph, _values(graph)), _filled(stream, graph)
+        stream.compute(graph, allocation)
+        stream.synchronize()
+        with held(stream) as aside:
             stream.compute(graph, allocation)
-            stream.synchronize()
-            raw = _random(w, 7)
-            with held(stream) as aside:
-                stream.compute(graph, allocation)
-                setting = aside(lambda raw=raw, w=w: w.set_bytes(raw))  # type: ignore[misc]
-                setting.returned(0.05)
-            setting.join("setting a tensor in extra memory")
-            stream.synchronize()
-            found = compare(_result(node), before[node], before.allowed(node))
-            expect(found, f"computed from weights that were set afterwards: {found.reason}")
-            return
+            setting = aside(lambda: w.set_bytes(raw))  # noqa: B023
+            setting.returned(0.05)
+        setting.join("setting a tensor in extra memory")
+        stream.synchronize()
+        check_expected(expected, _result(graph), "computed from weights that were set afterwards")
 
 
 @clause
-def extra_memory_that_was_freed_refuses_use(device: Device) -> None:
-    """Setting and reading tensors in a freed buffer raises BufferUseError; before, parts are read at their place."""
-    for kind, w in _multiplied(device):
-        buffer, start, whole = w.buffer, w.offset, as_bytes(w.tobytes())
-        assert buffer is not None
+def extra_memory_that_was_freed_refuses_use(given: Given) -> None:
+    """Setting and reading tensors in a freed buffer (``set_tensor``, ``get_tensor``) raises BufferUseError; before,
+    parts are read at their place."""
+    for kind, w in itertools.islice(_multiplied(given), 1):
+        buffer, start, whole = _buffer(w), w.offset, as_bytes(w.tobytes())
         part = np.empty(w.nb[1], np.uint8)
         buffer.get_tensor(w, part, start, w.nb[1])
         expect_equal(part, whole[w.nb[1] : 2 * w.nb[1]], f"a part of {w!r} in {kind.name}")
@@ -158,51 +134,20 @@ def extra_memory_that_was_freed_refuses_use(device: Device) -> None:
             buffer.get_tensor(w, np.empty(w.nbytes, np.uint8), start)
         with expect_raises(BufferUseError, f"setting a tensor in freed memory of {kind.name}"):
             buffer.set_tensor(w, whole, start)
-        return
-
-
-def _multiplied(device: Device) -> Iterator[tuple[BufferType, Tensor]]:
-    """Weights in extra memory, 64 rows, one of each buffer type and type that a product is claimed for."""
-    for kind in _extra(device):
-        for type in _STORED:
-            with _weights(kind, type, 64, 64, 1) as w:
-                if w is not None and kind.has_own_layout and device.supports_op(mul_mat(w, _leaf(w.ne[0], 5))):
-                    yield kind, w
 
 
 @clause
-def what_was_not_written_for_a_layout_is_declined(device: Device) -> None:
-    """Other ops, and views, of a tensor in extra memory are declined, or right: none reads it as if it
-    was plain."""
-    with device.init() as stream:
-        for kind in _extra(device):
-            for type in _STORED:
-                with _weights(kind, type, 64, 64, 1) as w:
-                    for make in _OTHERS if w is not None else ():
-                        try:
-                            node = make(w)  # type: ignore[arg-type]
-                        except (TypeMismatchError, ShapeError):  # block types are not added to, or transposed
-                            continue
-                        _right_or_declined(device, stream, node)
-
-
-@clause
-def views_of_weights_in_extra_memory_are_no_weights(device: Device) -> None:
-    """A view of weights in extra memory is not read as weights of its shape are, nor these as the view, whichever is
-    asked about first."""
-    with device.init() as stream:
-        for kind in _extra(device):
-            for type in _STORED:
-                with _weights(kind, type, 64, 64, 1) as w, _weights(kind, type, 64, 7, 1) as whole:
-                    if w is None or whole is None:
-                        continue
-                    rows = view(w, w.ne[0], 7, offset=w.nb[1] * 3)
-                    computed = set()
-                    for columns, order in ((22, (whole, rows)), (23, (rows, whole))):  # asked nowhere else
-                        nodes = [mul_mat(each, _leaf(w.ne[0], columns)) for each in order]
-                        right = [_right_or_declined(device, stream, node) for node in nodes]
-                        computed.add(right[order.index(whole)])
-                    expect(len(computed) == 1, f"products with {whole!r} do not depend on what was asked before")
+def what_was_not_written_for_a_layout_is_declined(given: Given) -> None:
+    """``supports_op`` declines other ops, and views, of a tensor in extra memory, or they are right: none reads it as
+    if it was plain."""
+    stream = given.stream()
+    for _, w in _weights(given):
+        for make in _OTHERS:
+            try:
+                node = make(w)
+            except (TypeMismatchError, ShapeError):  # block types are not added to, or transposed
+                continue
+            _right_or_declined(stream, node)
 
 
 _OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (
@@ -223,21 +168,32 @@ _OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (
 
 
 @clause
-def extra_memory_shows_no_bytes(device: Device) -> None:
-    """Raw access to memory with a layout of its own raises BufferUseError and changes nothing; so does setting a
-    part of a tensor."""
-    for kind in _extra(device):
-        for type in _STORED:
-            with _weights(kind, type, 64, 64, 1) as w:
-                if w is None or not kind.has_own_layout:
-                    continue
-                _shows_no_bytes(kind, w)
+def views_of_weights_in_extra_memory_are_no_weights(given: Given) -> None:
+    """``match`` takes no view of weights in extra memory for weights of its shape, nor these for the view, whichever is
+    asked about first."""
+    stream = given.stream()
+    for kind, w in _weights(given):
+        for _, whole in _weights(given, (64, 7, 1), kinds=[kind], types=[w.type]):
+            rows = view(w, w.ne[0], 7, offset=w.nb[1] * 3)
+            computed = set()
+            for columns, order in ((22, (whole, rows)), (23, (rows, whole))):  # asked nowhere else
+                right = [_right_or_declined(stream, mul_mat(each, _leaf(w.ne[0], columns))) for each in order]
+                computed.add(right[order.index(whole)])
+            expect(len(computed) == 1, f"products with {whole!r} do not depend on what was asked before")
 
 
-def _shows_no_bytes(kind: BufferType, w: Tensor) -> None:
-    buffer, before = w.buffer, w.tobytes()
-    assert buffer is not None
-    some, plain = np.zeros(64, np.uint8), HOST.alloc(64)
+@clause
+def extra_memory_shows_no_bytes(given: Given) -> None:
+    """Raw access (``get``, ``set``, ``memset``, ``copy_from``) to memory with a layout of its own raises
+    BufferUseError and changes nothing; so does setting a part of a tensor."""
+    for kind, w in _weights(given):
+        if kind.has_own_layout:
+            _shows_no_bytes(given, kind, w)
+
+
+def _shows_no_bytes(given: Given, kind: BufferType, w: Tensor) -> None:
+    buffer, before = _buffer(w), as_bytes(w.tobytes())
+    some, plain = np.zeros(64, np.uint8), given.host(size=64)
     plain.set(0, some)
     attempts: dict[str, Callable[[], Any]] = {
         "get": lambda: buffer.get(0, some),
@@ -255,21 +211,20 @@ def _shows_no_bytes(kind: BufferType, w: Tensor) -> None:
         "set_bytes of a view": lambda: view(w, w.ne[0], 1, offset=w.nb[1]).set_bytes(some[: w.nb[1]]),
     }
     expect(not kind.is_host, f"{kind.name} has a layout of its own, so it is no host memory")
-    for what, attempt in attempts.items():
-        with expect_raises(BufferUseError, f"{what} of {kind.name}"):
-            attempt()
+
+    def unchanged(what: str) -> None:
         expect_equal(some, np.zeros(64, np.uint8), f"the target of {what}")
-        expect_equal(as_bytes(w.tobytes()), as_bytes(before), f"{w!r} after {what} raised")
+        expect_equal(as_bytes(w.tobytes()), before, f"{w!r} after {what} raised")
+
+    expect_all_raise(BufferUseError, {f"{what} of {kind.name}": each for what, each in attempts.items()}, unchanged)
     rows = view(w, w.ne[0], 3, offset=w.nb[1] * 2)
-    expect_equal(as_bytes(rows.tobytes()), as_bytes(before)[w.nb[1] * 2 :][: rows.nbytes], f"rows of {w!r}")
+    expect_equal(as_bytes(rows.tobytes()), before[w.nb[1] * 2 :][: rows.nbytes], f"rows of {w!r}")
 
 
 @clause
-def only_leafs_that_were_placed_lie_in_extra_memory(device: Device) -> None:
+def only_leafs_that_were_placed_lie_in_extra_memory(given: Given) -> None:
     """Results, and tensors that the buffer type refuses, get no place in memory with a layout of its own."""
-    for kind in _extra(device):
-        if not kind.has_own_layout:
-            continue
+    for kind in filter(lambda kind: kind.has_own_layout, _extra(given)):
         node = add(_leaf(64, 64), _leaf(64, 64))
         gaps = [new_tensor(type, (64, 4)) for type in TYPES if in_blocks(1, type) <= 64]
         with kind.alloc(1 << 20) as buffer:
@@ -282,31 +237,28 @@ def only_leafs_that_were_placed_lie_in_extra_memory(device: Device) -> None:
 
 
 @clause
-def plans_know_the_layout_of_weights(device: Device) -> None:
-    """Equal graphs over plain weights and weights in extra memory share no plan, whichever is
+def plans_know_the_layout_of_weights(given: Given) -> None:
+    """Equal graphs over plain weights and weights in extra memory share no ``plan``, whichever is
     computed first."""
-    for kind in _extra(device):
-        for type in _STORED:
-            with _weights(kind, type, 64, 64, 1) as w:
-                if w is None or not kind.has_own_layout:
-                    continue
-                for columns in (2, 40):
-                    if device.supports_op(mul_mat(w, _leaf(w.ne[0], columns))):
-                        _check_plans(device, w, columns)
+    for kind, w in _weights(given):
+        for columns in (2, 40) if kind.has_own_layout else ():
+            if given.device.supports_op(mul_mat(w, _leaf(w.ne[0], columns))):
+                _check_plans(given, w, columns)
 
 
-def _check_plans(device: Device, w: Tensor, columns: int) -> None:
-    raw, packed = w.tobytes(), (w.buffer, w.offset)
+def _check_plans(given: Given, w: Tensor, columns: int) -> None:
+    raw, packed = w.tobytes(), (_buffer(w), w.offset)
     graph = Graph(mul_mat(w, _leaf(w.ne[0], columns)))
-    with device.init() as stream, alloc_for(device.buffer_type, w) as plain:
-        for name, buffer, offset in (("packed", *packed), ("plain", plain, 0), ("packed", *packed)):
-            w.place(buffer, offset)
+    with given.device.init() as stream, alloc_for(given.kind, w) as memory:
+        plain = (memory, 0)
+        for name, place in (("packed", packed), ("plain", plain), ("packed", packed)):
+            w.place(*place)
             if name == "plain":
                 w.set_bytes(raw)
             _check(stream, graph, f"with {name} weights")
-        for first, then in ((packed, (plain, 0)), ((plain, 0), packed)):
+        for first, then in ((packed, plain), (plain, packed)):
             w.place(*first)
-            allocation = _filled(device, graph)
+            allocation = _filled(stream, graph)
             plan = stream.plan(graph)
             plan.rebind(graph, allocation)
             w.place(*then)
@@ -326,37 +278,50 @@ def _check_plans(device: Device, w: Tensor, columns: int) -> None:
 # -- what the clauses share ------------------------------------------------------------------------
 
 
-def _extra(device: Device) -> list[BufferType]:
-    kinds = [kind for kind in device.extra_buffer_types if device.supports_buffer_type(kind)]
+def _extra(given: Given) -> list[BufferType]:
+    kinds = [kind for kind in given.device.extra_buffer_types if given.device.supports_buffer_type(kind)]
     if not kinds:
         raise NotOffered("there are no extra buffer types that the device computes in")
     return kinds
 
 
-@contextlib.contextmanager
-def _weights(kind: BufferType, type: Type, k: int, rows: int, matrices: int) -> Iterator[Tensor | None]:
-    """Weights with random values in a buffer of this type; None if it takes no such tensor."""
-    tensor = new_tensor(type, (in_blocks(k, type), rows, matrices), "w")
-    if kind.refusal(tensor) is not None:
-        yield None
-        return
-    buffer = alloc_for(kind, tensor)
-    try:
-        tensor.place(buffer)
-        buffer.init_tensor(tensor)
-        yield tensor.set_bytes(_random(tensor, type.id))
-    finally:
-        _take_away(tensor)
-        buffer.free()
+def _unplaced(type: Type, shape: tuple[int, int, int]) -> Tensor:
+    return new_tensor(type, (in_blocks(shape[0], type), *shape[1:]), "w")
+
+
+def _weights(
+    given: Given,
+    *shapes: tuple[int, int, int],
+    kinds: Sequence[BufferType] | None = None,
+    types: Sequence[Type] = _STORED,
+) -> Iterator[tuple[BufferType, Tensor]]:
+    """Weights with random values in extra memory, of each buffer type and type that it takes, one after the other."""
+    for kind, type, shape in itertools.product(kinds or _extra(given), types, shapes or (_SQUARE,)):
+        tensor = _unplaced(type, shape)
+        if kind.refusal(tensor) is None:
+            with alloc_for(kind, tensor) as buffer:
+                try:
+                    tensor.place(buffer)
+                    buffer.init_tensor(tensor)
+                    yield kind, tensor.set_bytes(_random(tensor, type.id))
+                finally:
+                    tensor.place(None)
+
+
+def _multiplied(given: Given) -> Iterator[tuple[BufferType, Tensor]]:
+    """Weights in extra memory, 64 rows, one of each buffer type and type that a product is claimed for."""
+    for kind, w in _weights(given):
+        if kind.has_own_layout and given.device.supports_op(mul_mat(w, _leaf(w.ne[0], 5))):
+            yield kind, w
+
+
+def _buffer(tensor: Tensor) -> Any:
+    assert tensor.buffer is not None
+    return tensor.buffer
 
 
 def _leaf(*ne: int) -> Tensor:
     return new_tensor("f32", ne)
-
-
-def _take_away(*tensors: Tensor) -> None:
-    for tensor in tensors:
-        tensor.place(None)
 
 
 def _random(leaf: Tensor, seed: int) -> Array:
@@ -366,9 +331,9 @@ def _random(leaf: Tensor, seed: int) -> Array:
     return encode(random.standard_normal(leaf.ne[::-1]).astype(np.float32), leaf.type)
 
 
-def _right_or_declined(device: Device, stream: Backend, node: Tensor) -> bool:
+def _right_or_declined(stream: Backend, node: Tensor) -> bool:
     """Checks a node unless the device declines it; whether it did not."""
-    if not device.supports_op(node):
+    if not stream.device.supports_op(node):
         return False
     written = node.view_src
     before = None if written is None else written.tobytes()
@@ -384,26 +349,25 @@ def _values(graph: Graph) -> dict[Tensor, Array]:
     return {leaf: as_bytes(_random(leaf, 100 + number)) for number, leaf in enumerate(leafs)}
 
 
-def _filled(device: Device, graph: Graph, groups: Groups = UNGROUPED) -> Allocation:
+def _filled(stream: Backend, graph: Graph, groups: Groups = UNGROUPED) -> Allocation:
     """Places in the device's default memory, with those values."""
-    allocation = GraphAllocator(device.buffer_type).allocate(graph, groups=groups)
+    allocation = GraphAllocator(stream.device.buffer_type).allocate(graph, groups=groups)
     for leaf, raw in _values(graph).items():
         buffer, offset = allocation.where(graph, graph.index[leaf])
         buffer.set_tensor(leaf, raw, offset)
     return allocation
 
 
-def _check(stream: Backend, graph: Graph, what: str) -> None:
-    """Computes a graph whose weights lie where they do, and compares its only node with the oracle."""
-    node = graph.nodes[-1]
+def _check(stream: Backend, graph: Graph, what: str, groups: Groups = UNGROUPED) -> None:
+    """Computes a graph whose weights lie where they do, and compares its last node with the oracle."""
+    allocation = _filled(stream, graph, groups)
     expected = Expected(graph, _values(graph))
-    allocation = _filled(stream.device, graph)
     stream.compute(graph, allocation)
     stream.synchronize()
-    found = compare(_result(node), expected[node], expected.allowed(node))
-    expect(found, f"{what}: {found.reason}")
+    check_expected(expected, _result(graph), what)
 
 
-def _result(node: Tensor) -> Array:
+def _result(graph: Graph) -> Array:
     """A result as the oracle has it: four-dimensional, float64 or an integer type."""
+    node = graph.nodes[-1]
     return decoded(strided(np.frombuffer(node.tobytes(), np.uint8), node), node)

@@ -15,9 +15,10 @@ import numpy as np
 
 from ggplug.backend import Backend, Buffer, Device
 from ggplug.graph import Graph
+from ggplug.memory.allocation import Allocation
 from ggplug.ops.base import Array
 from ggplug_testing.contracts.clause import NotOffered, NotProven, NotYetProven, affordable, expect
-from ggplug_testing.contracts.sample import Step, square, supported_steps
+from ggplug_testing.contracts.sample import Step, numbers, square, supported_steps
 from ggplug_testing.running.placement import UNWRITTEN, Placement
 
 TIMES = 4
@@ -62,20 +63,31 @@ def arrived(values: Array) -> bool:
 
 
 class Work:
-    """A step on square tensors of one extent, in memory of the device and bound to a stream."""
+    """A step on square tensors of one extent, in memory of the device and bound to a stream.
 
-    def __init__(self, stream: Backend, step: Step, extent: int) -> None:
+    ``source``: work on perhaps another stream whose result it is computed from, in the place of all of its sources.
+    """
+
+    def __init__(self, stream: Backend, step: Step, extent: int, source: Work | None = None) -> None:
         x, w = square("x", extent), square("w", extent)
         self._stream = stream
         self._y = step(x, w).set_output()
         graph = Graph(self._y)
         self._placement = Placement(graph, stream.device.buffer_type)
         random = np.random.default_rng(extent)
-        for leaf in (x, w):
-            if leaf in graph:
-                self._placement.write(leaf, random.uniform(0.1, 0.3, (extent, extent)).astype(np.float32))
+        places = self._placement.allocation
+        if source is None:
+            for leaf in graph.leafs:
+                self._placement.write(leaf, numbers(random, leaf, 0.1, 0.3))
+        else:
+            buffer, offset, _ = source.result
+            leafs = np.array([tensor.op is None for tensor in graph.tensors])
+            slots = np.where(leafs, len(places.buffers), places.slots)
+            offsets = np.where(leafs, offset, places.offsets)
+            places = Allocation(graph, [*places.buffers, buffer], slots, offsets)
+        self._places = places  # plans rely on it
         self._plan = stream.plan(graph)
-        self._plan.rebind(graph, self._placement.allocation)
+        self._plan.rebind(graph, places)
         self.out = np.full(extent, np.nan, np.float32)
         """Where the last row of the result arrives; NaN until then, or whatever the device leaves there meanwhile."""
 
@@ -84,6 +96,10 @@ class Work:
         """Where the result lies: the buffer, the first byte, and how many there are."""
         number, offset = self._placement.region(self._y)
         return self._placement.buffers[number], offset, self._y.nbytes
+
+    def is_right(self) -> bool:
+        """Whether the result is there."""
+        return arrived(self._placement.read(self._y))
 
     @property
     def last_row(self) -> tuple[Buffer, int, int]:
@@ -127,6 +143,12 @@ class Work:
         self._plan.free()
         self._placement.free()
 
+    def __enter__(self) -> Work:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()
+
 
 _UNITS: WeakKeyDictionary[Device, Unit] = WeakKeyDictionary()
 
@@ -166,12 +188,9 @@ def longest_step(stream: Backend) -> tuple[Step, int]:
 def _measured_step(stream: Backend, step: Step) -> Unit:
     extent = _SMALLEST
     while True:
-        work = Work(stream, step, extent)
-        try:
+        with Work(stream, step, extent) as work:
             # The least of a few: where other programs disturb, a load must not turn out too short.
             giving, seconds = map(min, zip(*(work.measure() for _ in range(3)), strict=True))
-        finally:
-            work.free()
         unit = Unit(step, extent, giving, seconds)
         extent *= 2
         wanted = _TENSORS * square(extent=extent).nbytes

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Decline, Device, Plan, groups_of
+from ggplug.backend import UNGROUPED, Backend, Buffer, Decline, Plan, groups_of
 from ggplug.errors import BufferUseError, GraphError, TensorStateError, UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.memory import PERSISTENT, Allocation
@@ -15,305 +17,263 @@ from ggplug.ops.base import apply
 from ggplug.ops.copy import cpy
 from ggplug.ops.views import reshape, transpose, view
 from ggplug.tensor import Spec, Tensor
-from ggplug_testing.contracts.clause import (
-    NotOffered,
-    alloc_for,
-    clause,
-    expect,
-    expect_equal,
-    expect_raises,
-    step_between,
-)
+from ggplug_testing.contracts.clause import NotOffered, alloc_for, expect, expect_equal, expect_raises, step_between
 from ggplug_testing.contracts.devices import foreign_node
-from ggplug_testing.contracts.sample import WIDTH, Sample, Step, square, steps_of
-from ggplug_testing.judging.comparison import compare
+from ggplug_testing.contracts.given import Given, clause
+from ggplug_testing.contracts.sample import WIDTH, Placed, Step, check_values, numbers, square, steps_of
 from ggplug_testing.judging.oracle import evaluate
-from ggplug_testing.reporting.causes import names_of_ops
 from ggplug_testing.running.placement import UNWRITTEN, Placement
 
 
-@clause
-def a_plan_computes_again_with_new_values(device: Device) -> None:
-    """A bound plan computes any number of times, each time from what its leafs hold then."""
-    sample = Sample(device, 3)
-    with sample.place(device, 1) as placement, device.init() as stream:
-        plan = stream.plan(sample.graph)
-        plan.rebind(sample.graph, placement.allocation)
-        for seed in (1, 2, 3):
-            for tensor, values in sample.inputs(seed).items():
-                placement.write(tensor, values)
-            plan.compute()
-            stream.synchronize()
-            sample.check(placement.read(sample.y), seed, f"computation {seed} of one plan")
-        plan.free()
+def _compute(stream: Backend, computed: Plan | Placed, *checked: tuple[Placed, str]) -> None:
+    """Computes now, and checks results."""
+    if isinstance(computed, Placed):
+        computed.clear()
+        computed.compute(stream)
+    else:
+        computed.compute()
+    stream.synchronize()
+    for placed, what in checked:
+        placed.check(what)
+
+
+@contextmanager
+def _unchanged(placement: Placement, what: str) -> Iterator[None]:
+    """Raises ContractError if the block changes a byte of what lies there."""
+    before = placement.snapshot()
+    yield
+    for was, now in zip(before, placement.snapshot(), strict=True):
+        expect_equal(now, was, what)
+
+
+def _elsewhere(placement: Placement, moved: Mapping[Tensor, Buffer | None]) -> Allocation:
+    """The places of a graph, but for tensors that lie at the beginning of another buffer, or in places of their own."""
+    graph, places = placement.graph, placement.allocation
+    slots, offsets, buffers = places.slots.copy(), places.offsets.copy(), [*placement.buffers]
+    for tensor, buffer in moved.items():
+        slots[graph.index[tensor]], offsets[graph.index[tensor]] = PERSISTENT, 0
+        if buffer is not None:
+            slots[graph.index[tensor]] = len(buffers)
+            buffers.append(buffer)
+    return Allocation(graph, buffers, slots, offsets)
 
 
 @clause
-def a_plan_binds_to_other_places(device: Device) -> None:
+def a_plan_computes_again_with_new_values(given: Given) -> None:
+    """A bound plan computes (``compute``) any number of times, each time from what its leafs hold then."""
+    placed, stream = given.sample(3), given.stream()
+    plan = given.bound(stream, placed)
+    for seed in (1, 2, 3):
+        placed.set(seed)
+        _compute(stream, plan, (placed, f"computation {seed} of one plan"))
+
+
+@clause
+def a_plan_binds_to_other_places(given: Given) -> None:
     """``rebind`` moves a plan to another allocation, and back; the places it left are not touched again."""
-    sample = Sample(device, 3)
-    shift = 2 * device.buffer_type.alignment
-    with (
-        sample.place(device, 1) as first,
-        sample.place(device, 2, shift) as second,
-        device.init() as stream,
-    ):
-        plan = stream.plan(sample.graph)
-        for placement, seed in ((first, 1), (second, 2), (first, 1)):
-            placement.write(sample.y, np.full(sample.y.nbytes, 0xFF, np.uint8))
-            untouched = (second if placement is first else first).snapshot()
-            plan.rebind(sample.graph, placement.allocation)
-            plan.compute()
-            stream.synchronize()
-            sample.check(placement.read(sample.y), seed, f"bound to allocation {seed}")
-            for before, now in zip(untouched, (second if placement is first else first).snapshot(), strict=True):
-                expect_equal(now, before, "the allocation that the plan is not bound to")
-        plan.free()
+    first, second = given.sample(3), given.sample(3, seed=2, shift=2 * given.kind.alignment)
+    stream = given.stream()
+    plan = given.plan(stream, first.graph)
+    for placed, other in ((first, second), (second, first), (first, second)):
+        placed.clear()
+        with _unchanged(other, "the allocation that the plan is not bound to"):
+            plan.rebind(placed.graph, placed.allocation)
+            _compute(stream, plan, (placed, f"bound to allocation {placed.seed}"))
 
 
 @clause
-def pending_work_keeps_its_places(device: Device) -> None:
-    """A computation that was given to the stream goes on with its places when its plan is bound elsewhere."""
-    sample = Sample(device, 10)
-    with sample.place(device, 1) as first, sample.place(device, 2, 512) as second, device.init() as stream:
-        plan = stream.plan(sample.graph)
-        for placement in (first, second):
-            plan.rebind(sample.graph, placement.allocation)
-            plan.compute()
-        stream.synchronize()
-        sample.check(first.read(sample.y), 1, "given before the plan was bound elsewhere")
-        sample.check(second.read(sample.y), 2, "given afterwards")
-        plan.free()
-
-
-@clause
-def a_plan_serves_equal_graphs(device: Device) -> None:
-    """A plan depends on structure only: it can be bound to an equal graph, and ``compute`` does that by itself."""
-    sample, twin = Sample(device, 3), Sample(device, 3)
-    expect(sample.graph.signature() == twin.graph.signature(), "two samples are equal graphs")
-    with sample.place(device, 1) as first, twin.place(device, 2) as second, device.init() as stream:
-        plan = stream.plan(sample.graph)
-        plan.rebind(twin.graph, second.allocation)
+def pending_work_keeps_its_places(given: Given) -> None:
+    """A computation that was given to the stream goes on with its places when its plan is bound elsewhere, by
+    ``rebind``."""
+    first, second, stream = given.sample(10), given.sample(10, seed=2, shift=512), given.stream()
+    plan = given.plan(stream, first.graph)
+    for placed in (first, second):
+        plan.rebind(placed.graph, placed.allocation)
         plan.compute()
-        stream.synchronize()
-        twin.check(second.read(twin.y), 2, "an equal graph by the first one's plan")
-        plan.free()
-        for each, placement, seed in ((sample, first, 1), (twin, second, 2)):
-            each.check(each.compute(stream, placement), seed, "computed")
+    stream.synchronize()
+    first.check("given before the plan was bound elsewhere")
+    second.check("given afterwards")
 
 
 @clause
-def a_plan_is_bound_to_equal_graphs_only(device: Device) -> None:
-    """Another graph raises GraphError, even one of as many tensors: kernels were chosen for other extents."""
-    sample = Sample(device)
-    other = Graph(apply(sample.y.op, tuple(_halved(tensor) for tensor in sample.y.src)))  # type: ignore[arg-type]
-    if not all(map(device.supports_op, other.nodes)):
+def a_plan_serves_equal_graphs(given: Given) -> None:
+    """A plan depends on structure only: ``rebind`` takes an equal graph, and ``compute`` does that by itself."""
+    first, second, stream = given.sample(3), given.sample(3, seed=2), given.stream()
+    expect(first.graph.signature() == second.graph.signature(), "two samples are equal graphs")
+    plan = given.plan(stream, first.graph)
+    plan.rebind(second.graph, second.allocation)
+    _compute(stream, plan, (second, "an equal graph by the first one's plan"))
+    for placed in (first, second):
+        _compute(stream, placed, (placed, "computed"))
+
+
+@clause
+def a_plan_is_bound_to_equal_graphs_only(given: Given) -> None:
+    """``rebind`` to another graph raises GraphError, even to one of as many tensors: kernels were chosen for other
+    extents."""
+    first = given.sample()
+    y = first.sample.y
+    other = Graph(apply(y.op, tuple(_halved(tensor) for tensor in y.src)))  # type: ignore[arg-type]
+    if not all(map(given.device.supports_op, other.nodes)):
         raise NotOffered("the sample is declined with other extents")
-    with (
-        sample.place(device, 1) as first,
-        Placement(other, device.buffer_type) as second,
-        device.init() as stream,
-    ):
-        plan = stream.plan(sample.graph)
-        for graph, placement in ((other, second), (sample.graph, second), (other, first)):
-            with expect_raises(GraphError, "binding a plan to another graph, or a graph to the places of another one"):
-                plan.rebind(graph, placement.allocation)
-        plan.rebind(sample.graph, first.allocation)
-        plan.compute()
-        stream.synchronize()
-        sample.check(first.read(sample.y), 1, "after a plan could not be bound")
-        plan.free()
+    second, stream = given.placement(other), given.stream()
+    plan = given.plan(stream, first.graph)
+    for graph, placement in ((other, second), (first.graph, second), (other, first)):
+        with expect_raises(GraphError, "binding a plan to another graph, or a graph to the places of another one"):
+            plan.rebind(graph, placement.allocation)
+    plan.rebind(first.graph, first.allocation)
+    _compute(stream, plan, (first, "after a plan could not be bound"))
 
 
 def _halved(tensor: Tensor | None) -> Tensor | None:
-    if tensor is None:
-        return None
-    return Tensor(Spec(tensor.type, (WIDTH // 2, WIDTH // 2, 1, 1), 2))
+    return None if tensor is None else Tensor(Spec(tensor.type, (WIDTH // 2, WIDTH // 2, 1, 1), 2))
 
 
 @clause
-def memory_that_may_not_be_written_is_refused(device: Device) -> None:
-    """A plan is not bound to places where it would write into read-only memory, whatever it was bound to before."""
+def memory_that_may_not_be_written_is_refused(given: Given) -> None:
+    """``rebind`` takes no places where the plan would write into read-only memory, whatever it was bound to before."""
+    device = given.device
     if not device.capabilities.buffer_from_host:
         raise NotOffered("capabilities.buffer_from_host is false")
-    sample = Sample(device)
-    graph = sample.graph
-    memory = np.zeros(device.buffer_type.alloc_size(sample.y) // 4 + 64, np.float32)
-    with sample.place(device, 1) as placement, device.init() as stream:
-        plan = stream.plan(graph)
-        plan.rebind(graph, placement.allocation)
-        with device.buffer_from_host(memory.data.toreadonly()) as closed:
-            slots, offsets = placement.allocation.slots.copy(), placement.allocation.offsets.copy()
-            slots[graph.index[sample.y]], offsets[graph.index[sample.y]] = len(placement.buffers), 0
-            _expect_refused(stream, plan, graph, Allocation(graph, [*placement.buffers, closed], slots, offsets))
-            expect(not memory.any(), "a result was written into read-only memory")
-            plan.rebind(graph, placement.allocation)
-            plan.compute()
-            stream.synchronize()
-            sample.check(placement.read(sample.y), 1, "after a plan could not be bound")
-            plan.free()
-            target = square("target")
-            graph = Graph(cpy(square("x"), target))
-            if device.supports_op(graph.nodes[0]):
-                target.place(closed)
-                with Placement(Graph(graph.leafs[0]), device.buffer_type) as elsewhere:
-                    slots = np.array([PERSISTENT if tensor.root is target else 0 for tensor in graph.tensors])
-                    offsets = np.where(slots < 0, 0, elsewhere.roots[graph.leafs[0]][1])
-                    plan = stream.plan(graph)
-                    _expect_refused(stream, plan, graph, Allocation(graph, elsewhere.buffers, slots, offsets))
-                    expect(not memory.any(), "a tensor was written in read-only memory")
-                    plan.free()
-                target.place(None)
+    placed, stream = given.sample(), given.stream()
+    memory = np.zeros(given.kind.alloc_size(placed.sample.y) // 4 + 64, np.float32)
+    plan = given.bound(stream, placed)
+    closed = given.use(device.buffer_from_host(memory.data.toreadonly()))
+    _expect_refused(stream, plan, placed.graph, _elsewhere(placed, {placed.sample.y: closed}))
+    expect(not memory.any(), "a result was written into read-only memory")
+    plan.rebind(placed.graph, placed.allocation)
+    _compute(stream, plan, (placed, "after a plan could not be bound"))
+    target = square("target")
+    graph = Graph(cpy(square("x"), target))
+    if device.supports_op(graph.nodes[0]):
+        target.place(closed)
+        given.ending.callback(target.place, None)
+        source = given.placement(Graph(graph.leafs[0]))
+        slots = np.array([PERSISTENT if tensor.root is target else 0 for tensor in graph.tensors])
+        offsets = np.where(slots < 0, 0, source.roots[graph.leafs[0]][1])
+        allocation = Allocation(graph, source.buffers, slots, offsets)
+        _expect_refused(stream, given.plan(stream, graph), graph, allocation)
+        expect(not memory.any(), "a tensor was written in read-only memory")
 
 
 def _expect_refused(stream: Backend, plan: Plan, graph: Graph, allocation: Allocation) -> None:
     """By a plan that is bound directly, and by one that the stream finds or makes."""
     with expect_raises(BufferUseError, "binding a plan that would write into read-only memory"):
         plan.rebind(graph, allocation)
-        plan.compute()
-        stream.synchronize()
+        _compute(stream, plan)
     with expect_raises(BufferUseError, "computing a graph that would write into read-only memory"):
         stream.compute(graph, allocation)
         stream.synchronize()
 
 
 @clause
-def results_are_read_through_their_tensors(device: Device) -> None:
+def results_are_read_through_their_tensors(given: Given) -> None:
     """After ``compute`` a result's tensor tells its place and its values."""
-    sample = Sample(device, 2)
-    with sample.place(device, 1) as placement, device.init() as stream:
-        stream.compute(sample.graph, placement.allocation)
-        sample.check(sample.y.numpy(), 1, "read through the tensor")
-        expect(sample.y.locate()[0] in placement.buffers, "the result lies in the buffer that it was allocated in")
+    placed, stream = given.sample(2), given.stream()
+    placed.compute(stream)
+    y = placed.sample.y
+    placed.sample.check(y.numpy(), 1, "read through the tensor")
+    expect(y.locate()[0] in placed.buffers, "the result lies in the buffer that it was allocated in")
 
 
 @clause
-def persistent_tensors_are_read_where_they_are(device: Device) -> None:
-    """Leafs with a place of their own are read from there, also after they were placed elsewhere."""
-    sample = Sample(device, 2)
-    graph = sample.graph
-    kind = device.buffer_type
-    with Placement(graph, kind) as placement, device.init() as stream:
-        leafs = list(sample.inputs(1))
-        for seed in (1, 2):
-            with alloc_for(kind, sample.x, 2) as buffer:
-                for i, (leaf, values) in enumerate(sample.inputs(seed).items()):
-                    leaf.place(buffer, i * step_between(kind, sample.x))
-                    leaf.set(values)
-                slots = [
-                    PERSISTENT if tensor in leafs else int(placement.allocation.slots[i])
-                    for i, tensor in enumerate(graph.tensors)
-                ]
-                offsets = [
-                    0 if tensor in leafs else int(placement.allocation.offsets[i])
-                    for i, tensor in enumerate(graph.tensors)
-                ]
-                stream.compute(graph, Allocation(graph, placement.buffers, slots, offsets))
-                stream.synchronize()
-                sample.check(placement.read(sample.y), seed, f"place {seed}")
-        for leaf in leafs:
-            leaf.place(None)
+def persistent_tensors_are_read_where_they_are(given: Given) -> None:
+    """``compute`` reads leafs with a place of their own from there, also after they were placed elsewhere."""
+    placed, stream = given.sample(2, seed=3), given.stream()
+    x = placed.sample.x
+    for seed in (1, 2):
+        with alloc_for(given.kind, x, 2) as buffer:
+            inputs = placed.sample.inputs(seed)
+            for i, (leaf, values) in enumerate(inputs.items()):
+                leaf.place(buffer, i * step_between(given.kind, x))
+                leaf.set(values)
+            stream.compute(placed.graph, _elsewhere(placed, dict.fromkeys(inputs)))
+            stream.synchronize()
+            placed.check(f"place {seed}", seed=seed)
+    for leaf in inputs:
+        leaf.place(None)
 
 
 @clause
-def a_tensor_without_place_is_an_error(device: Device) -> None:
-    """Computing with a leaf that has no bytes raises TensorStateError; with one in a freed buffer, BufferUseError."""
-    sample = Sample(device)
-    graph = sample.graph
-    with sample.place(device, 1) as placement, device.init() as stream:
-        slots = placement.allocation.slots.copy()
-        offsets = placement.allocation.offsets.copy()
-        lost = graph.index[next(iter(sample.inputs(1)))]
-        slots[lost], offsets[lost] = PERSISTENT, 0
-        with expect_raises(TensorStateError, "a leaf without a place"):
-            stream.compute(graph, Allocation(graph, placement.buffers, slots, offsets))
-            stream.synchronize()
-        buffer = alloc_for(device.buffer_type, sample.x)
-        graph.tensors[lost].place(buffer)
-        buffer.free()
-        with expect_raises(BufferUseError, "a leaf in a freed buffer"):
-            stream.compute(graph, Allocation(graph, placement.buffers, slots, offsets))
-            stream.synchronize()
-        graph.tensors[lost].place(None)
+def a_tensor_without_place_is_an_error(given: Given) -> None:
+    """``compute`` with a leaf that has no bytes raises TensorStateError; with one in a freed buffer, BufferUseError."""
+    placed, stream = given.sample(), given.stream()
+    leaf = next(iter(placed.sample.inputs(1)))
+    allocation = _elsewhere(placed, {leaf: None})
+    with expect_raises(TensorStateError, "a leaf without a place"):
+        stream.compute(placed.graph, allocation)
+        stream.synchronize()
+    buffer = alloc_for(given.kind, leaf)
+    leaf.place(buffer)
+    buffer.free()
+    with expect_raises(BufferUseError, "a leaf in a freed buffer"):
+        stream.compute(placed.graph, allocation)
+        stream.synchronize()
+    leaf.place(None)
+    _compute(stream, placed, (placed, "the same graph, placed again"))
+
+
+@clause
+def a_plan_does_not_compute_in_memory_that_was_freed(given: Given) -> None:
+    """``compute`` of a plan whose buffers were freed after it was bound raises BufferUseError; the stream goes on."""
+    stream, placed = given.stream(), given.sample()
+    plan = given.bound(stream, placed)
+    placed.free()
+    with expect_raises(BufferUseError, "computing in a buffer that was freed"):
+        _compute(stream, plan)
+    placed = given.use(Placed(placed.sample, given.device, 2))
+    plan.rebind(placed.graph, placed.allocation)
+    _compute(stream, plan, (placed, "bound to other memory"))
+
+
+@clause
+def a_declined_op_raises_and_harms_nothing(given: Given) -> None:
+    """``plan`` of what the device declines raises UnsupportedOpError with the reason; all tensors stay as they are."""
+    placed, stream = given.sample(), given.stream()
+    sample = placed.sample
+    graph = Graph(foreign_node(sample.y))
+    placement = given.placement(graph)
+    for tensor, values in sample.inputs(1).items():
+        placement.write(tensor, values)
+    with (
+        _unchanged(placement, "memory after an op was declined"),
+        expect_raises(UnsupportedOpError, "computing an op that no device knows"),
+    ):
         stream.compute(graph, placement.allocation)
         stream.synchronize()
-        sample.check(placement.read(sample.y), 1, "the same graph, placed again")
+    try:
+        stream.plan(graph)
+    except UnsupportedOpError as error:
+        expect(error.reason, "UnsupportedOpError has a reason")
+    _compute(given.stream(), placed, (placed, "after an op was declined"))
 
 
 @clause
-def a_plan_does_not_compute_in_memory_that_was_freed(device: Device) -> None:
-    """``compute`` of a plan whose buffers were freed after it was bound raises BufferUseError; the stream goes on."""
-    sample = Sample(device)
-    with device.init() as stream:
-        plan = stream.plan(sample.graph)
-        placement = sample.place(device, 1)
-        plan.rebind(sample.graph, placement.allocation)
-        placement.free()
-        with expect_raises(BufferUseError, "computing in a buffer that was freed"):
-            plan.compute()
-            stream.synchronize()
-        with sample.place(device, 2) as placement:
-            plan.rebind(sample.graph, placement.allocation)
-            plan.compute()
-            stream.synchronize()
-            sample.check(placement.read(sample.y), 2, "bound to other memory")
-        plan.free()
-
-
-@clause
-def a_declined_op_raises_and_harms_nothing(device: Device) -> None:
-    """Planning what the device declines raises UnsupportedOpError with the reason; all tensors stay as they are."""
-    sample = Sample(device)
-    node = foreign_node(sample.y)
-    graph = Graph(node)
-    with Placement(graph, device.buffer_type) as placement, device.init() as stream:
-        for tensor, values in sample.inputs(1).items():
-            placement.write(tensor, values)
-        before = placement.snapshot()
-        with expect_raises(UnsupportedOpError, "computing an op that no device knows"):
+def graphs_without_work_compute(given: Given) -> None:
+    """``compute`` of a graph without nodes, and of one of views only, changes nothing."""
+    stream, x = given.stream(), square("x")
+    for graph in (Graph(x), Graph(transpose(view(reshape(x, 64, 16), 32, 8, nb=(256,), offset=128)))):
+        placement = given.placement(graph)
+        with _unchanged(placement, "memory after a graph without work"):
             stream.compute(graph, placement.allocation)
             stream.synchronize()
-        for was, now in zip(before, placement.snapshot(), strict=True):
-            expect_equal(now, was, "memory after an op was declined")
-        try:
-            stream.plan(graph)
-        except UnsupportedOpError as error:
-            expect(error.reason, "UnsupportedOpError has a reason")
-    with sample.place(device, 1) as placement, device.init() as stream:
-        sample.check(sample.compute(stream, placement), 1, "after an op was declined")
 
 
 @clause
-def graphs_without_work_compute(device: Device) -> None:
-    """A graph without nodes, and one of views only, compute and change nothing."""
-    with device.init() as stream:
-        x = square("x")
-        for graph in (Graph(x), Graph(transpose(view(reshape(x, 64, 16), 32, 8, nb=(256,), offset=128)))):
-            with Placement(graph, device.buffer_type) as placement:
-                before = placement.snapshot()
-                stream.compute(graph, placement.allocation)
-                stream.synchronize()
-                for was, now in zip(before, placement.snapshot(), strict=True):
-                    expect_equal(now, was, "memory after a graph without work")
+def long_graphs_compute(given: Given) -> None:
+    """``compute`` takes hundreds of nodes, each of which reads the one before."""
+    placed = given.sample(300)
+    _compute(given.stream(), placed, (placed, "the end of a chain"))
 
 
 @clause
-def long_graphs_compute(device: Device) -> None:
-    """Hundreds of nodes, each reading the one before."""
-    sample = Sample(device, 300)
-    with sample.place(device, 1) as placement, device.init() as stream:
-        sample.check(sample.compute(stream, placement), 1, "the end of a chain")
-
-
-@clause
-def many_plans_can_live(device: Device) -> None:
-    """More different graphs than a stream keeps plans for, in turns."""
-    with device.init() as stream:
-        samples = [Sample(device, 1 + length) for length in range(stream.PLANS + 3)]
-        for _ in range(2):
-            for sample in samples:
-                with sample.place(device, 1) as placement:
-                    sample.check(sample.compute(stream, placement), 1, f"a graph of {len(sample.graph)} nodes")
+def many_plans_can_live(given: Given) -> None:
+    """``compute`` of more different graphs than a stream keeps plans for, in turns."""
+    stream = given.stream()
+    places = [given.sample(1 + length) for length in range(stream.PLANS + 3)]
+    for _ in range(2):
+        for placed in places:
+            _compute(stream, placed, (placed, f"a graph of {len(placed.graph)} nodes"))
 
 
 def _chain(steps: list[Step]) -> Graph:
@@ -326,29 +286,24 @@ def _chain(steps: list[Step]) -> Graph:
 
 
 @clause
-def tracing_tells_when_nodes_ran(device: Device) -> None:
+def tracing_tells_when_nodes_ran(given: Given) -> None:
     """``compute_traced`` computes, waits, and tells when each node or group ran, once; or of the whole as node -1."""
-    steps = steps_of(device)
+    steps, stream = steps_of(given.device), given.stream()
     graph = _chain([*steps, *steps])
     random = np.random.default_rng(1)
-    values = {leaf: random.uniform(-0.3, 0.3, (WIDTH, WIDTH)).astype(np.float32) for leaf in graph.leafs}
-    with device.init() as stream:
-        for groups in dict.fromkeys((UNGROUPED, groups_of(device, graph))):
-            with Placement(graph, device.buffer_type, groups=groups) as placement:
-                for leaf, array in values.items():
-                    placement.write(leaf, array)
-                plan = stream.plan(graph, groups)
-                plan.rebind(graph, placement.allocation)
-                wanted = [graph.index[group.node] for group in groups.of(graph)]
-                result = graph.outputs[0]
-                placement.write(result, np.full(result.nbytes, UNWRITTEN, np.uint8))
-                for _ in range(2):
-                    _check_times(plan, wanted)
-                computed = placement.read(result)
-                found = compare(computed, evaluate(graph, values)[result].reshape(computed.shape), 1e-3)
-                expect(found, f"traced: {found.reason}", names_of_ops(graph))
-                plan.free()
-                plan.free()
+    values = {leaf: numbers(random, leaf, -0.3, 0.3) for leaf in graph.leafs}
+    result = graph.outputs[0]
+    for groups in dict.fromkeys((UNGROUPED, groups_of(given.device, graph))):
+        placement = given.placement(graph, groups)
+        for leaf, array in (*values.items(), (result, np.full(result.nbytes, UNWRITTEN, np.uint8))):
+            placement.write(leaf, array)
+        plan = given.plan(stream, graph, groups)
+        plan.rebind(graph, placement.allocation)
+        wanted = [graph.index[group.node] for group in groups.of(graph)]
+        for _ in range(2):
+            _check_times(plan, wanted)
+        check_values(graph, placement.read(result), evaluate(graph, values)[result], "traced", 1e-3)
+        plan.free()
 
 
 def _check_times(plan: Plan, wanted: list[int]) -> None:
@@ -365,63 +320,55 @@ def _check_times(plan: Plan, wanted: list[int]) -> None:
 
 
 @clause
-def kernels_are_told_in_the_order_in_which_they_run(device: Device) -> None:
+def kernels_are_told_in_the_order_in_which_they_run(given: Given) -> None:
     """``kernel_names`` has the names of each node's kernels, one node's after the other's; or it has none at all."""
-    steps = steps_of(device)
-    with device.init() as stream:
+    steps, stream = steps_of(given.device), given.stream()
 
-        def names(chosen: list[Step]) -> list[str]:
-            plan = stream.plan(_chain(chosen))
-            found = plan.kernel_names()
-            plan.free()
-            expect(all(isinstance(name, str) for name in found), f"kernel names are strings, got {found}")
-            return found
+    def names(chosen: list[Step]) -> list[str]:
+        found = given.plan(stream, _chain(chosen)).kernel_names()
+        expect(all(isinstance(name, str) for name in found), f"kernel names are strings, got {found}")
+        return found
 
-        alone = {step: names([step]) for step in steps}
-        if not names(steps):
-            raise NotOffered(f"{device.name} tells no names of kernels")
-        for chosen in (steps, steps[::-1], [step for step in steps for _ in range(2)]):
-            told, wanted = names(chosen), [name for step in chosen for name in alone[step]]
-            expect(told == wanted, f"the kernels are {told}, and those of the nodes, one by one, {wanted}")
+    alone = {step: names([step]) for step in steps}
+    if not names(steps):
+        raise NotOffered(f"{given.device.name} tells no names of kernels")
+    for chosen in (steps, steps[::-1], [step for step in steps for _ in range(2)]):
+        told, wanted = names(chosen), [name for step in chosen for name in alone[step]]
+        expect(told == wanted, f"the kernels are {told}, and those of the nodes, one by one, {wanted}")
 
 
 @clause
-def values_are_no_cause_for_warnings(device: Device) -> None:
-    """NaN, infinities and what overflows are values like others: computing with them warns of nothing."""
-    numbers = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0, 1.0], np.float32)
-    sample = Sample(device)
-    with sample.place(device, 1) as placement, device.init() as stream:
-        placement.write(sample.x, np.resize(numbers, (WIDTH, WIDTH)))
-        if sample.w in sample.graph:
-            placement.write(sample.w, np.resize(np.roll(numbers, 1), (WIDTH, WIDTH)))
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            stream.compute(sample.graph, placement.allocation)
-            stream.synchronize()
+def values_are_no_cause_for_warnings(given: Given) -> None:
+    """NaN, infinities and what overflows are values like others: to ``compute`` with them warns of nothing."""
+    special = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0, 1.0], np.float32)
+    placed, stream = given.sample(), given.stream()
+    for number, leaf in enumerate(placed.sample.inputs(1)):
+        placed.write(leaf, np.resize(np.roll(special, number), (WIDTH, WIDTH)))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        _compute(stream, placed)
     told = "; ".join(str(each.message) for each in warned)
     expect(not warned, f"computing with NaN, infinities and large numbers warns: {told}")
 
 
 @clause
-def optimizing_keeps_results(device: Device) -> None:
+def optimizing_keeps_results(given: Given) -> None:
     """``optimize`` answers a graph with the same results."""
-    sample = Sample(device, 4)
-    with device.init() as stream:
-        better = stream.optimize(sample.graph)
-        expect(sample.y in better, "the result is in the optimized graph")
-        with Placement(better, device.buffer_type) as placement:
-            for tensor, values in sample.inputs(1).items():
-                placement.write(tensor, values)
-            stream.compute(better, placement.allocation)
-            stream.synchronize()
-            sample.check(placement.read(sample.y), 1, "the optimized graph")
+    sample, stream = given.sample(4).sample, given.stream()
+    better = stream.optimize(sample.graph)
+    expect(sample.y in better, "the result is in the optimized graph")
+    placement = given.placement(better)
+    for tensor, values in sample.inputs(1).items():
+        placement.write(tensor, values)
+    stream.compute(better, placement.allocation)
+    stream.synchronize()
+    sample.check(placement.read(sample.y), 1, "the optimized graph")
 
 
 @clause
-def what_is_supported_can_be_planned(device: Device) -> None:
+def what_is_supported_can_be_planned(given: Given) -> None:
     """``supports_op`` and ``plan`` agree."""
-    sample = Sample(device)
-    if isinstance(device.supports_op(sample.y), Decline):
+    sample = given.sample().sample
+    if isinstance(given.device.supports_op(sample.y), Decline):
         raise NotOffered("the sample is declined")
-    with device.init() as stream:
-        stream.plan(sample.graph).free()
+    given.plan(given.stream(), sample.graph)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import cache, partial
 from itertools import islice
 
@@ -19,7 +18,8 @@ from ggplug.types import BF16, F16
 from ggplug.values.arrays import strided
 from ggplug_testing.cases import Case, Leafs, cases_of
 from ggplug_testing.cases.chains import whole_chains
-from ggplug_testing.contracts.clause import NotOffered, clause, expect
+from ggplug_testing.contracts.clause import NotOffered, expect
+from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.contracts.holding import MOMENT, held, require_pending
 from ggplug_testing.judging.comparison import Comparison, compare
 from ggplug_testing.judging.oracle import decoded
@@ -108,6 +108,12 @@ class Race:
         self._plan.free()
         self._placement.free()
 
+    def __enter__(self) -> Race:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.free()
+
 
 def races_of(stream: Backend) -> Iterator[Race]:
     """A race of each op for each kind of element type of its first source, and of each kernel for groups.
@@ -175,27 +181,27 @@ def _race(stream: Backend, case: Case, groups: Groups = UNGROUPED) -> Race | Non
 
 
 @clause
-def every_op_of_a_held_stream_keeps_its_order(device: Device) -> None:
-    """A stream computes any op and group after what it was given before, and before what it is given afterwards."""
-    require_pending(device)
-    with ExitStack() as ending:
-        stream = ending.enter_context(device.init())
-        races = []
-        for race in races_of(stream):
-            ending.callback(race.free)
-            races.append(race)
-        if not races:
-            raise NotOffered(f"{device.name} computes no op that could tell when it was computed")
-        start = time.perf_counter()
+def every_op_of_a_held_stream_keeps_its_order(given: Given) -> None:
+    """A stream computes (``compute``) any op and group after what it was given before, and before what it is given
+    afterwards."""
+    require_pending(given.device)
+    stream = given.stream()
+    races = [given.use(race) for race in races_of(stream)]
+    if not races:
+        raise NotOffered(f"{given.device.name} computes no op that could tell when it was computed")
+
+    def give() -> None:
         for race in races:
             race.give()
-        giving = time.perf_counter() - start
-        stream.synchronize()
-        with held(stream, max(giving, MOMENT)):
-            for race in races:
-                race.give()
-        stream.synchronize()
-        found = {race.case: race.found() for race in races}
-        wrong = [case for case, each in found.items() if not each]
-        names = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5} others" if len(wrong) > 5 else "")
-        expect(not wrong, f"{names} not computed in its turn: {found[wrong[0]].reason if wrong else ''}")
+
+    start = time.perf_counter()
+    give()
+    giving = time.perf_counter() - start
+    stream.synchronize()
+    with held(stream, max(giving, MOMENT)):
+        give()
+    stream.synchronize()
+    found = {race.case: race.found() for race in races}
+    wrong = [case for case, each in found.items() if not each]
+    names = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5} others" if len(wrong) > 5 else "")
+    expect(not wrong, f"{names} not computed in its turn: {found[wrong[0]].reason if wrong else ''}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ggplug.backend import Backend, Device
+from ggplug.backend import Backend, Buffer, Device
 from ggplug.graph import Graph
 from ggplug.ops.base import Array
 from ggplug.ops.copy import cont
@@ -17,9 +17,10 @@ from ggplug.tensor import Spec, Tensor
 from ggplug.types import F32
 from ggplug_testing.contracts.clause import NotOffered, expect
 from ggplug_testing.judging.comparison import compare
+from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.oracle import evaluate
 from ggplug_testing.reporting.causes import names_of_ops
-from ggplug_testing.running.placement import Placement
+from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement
 
 WIDTH = 32
 """Extent of everything in a sample: wide enough for any quantised block, small enough for thousands."""
@@ -75,40 +76,86 @@ class Sample:
     def inputs(self, seed: int) -> dict[Tensor, Array]:
         """Values for the leafs that the graph has: small, so that long samples stay finite."""
         random = np.random.default_rng(seed)
-        values = {t: random.uniform(-0.3, 0.3, (WIDTH, WIDTH)).astype(np.float32) for t in (self.x, self.w)}
+        values = {leaf: numbers(random, leaf, -0.3, 0.3) for leaf in (self.x, self.w)}
         return {tensor: array for tensor, array in values.items() if tensor in self.graph}
-
-    def place(self, device: Device, seed: int, shift: int = 0) -> Placement:
-        """The sample's tensors in buffers of the device, leafs set to the inputs of ``seed``."""
-        placement = Placement(self.graph, device.buffer_type, shift=shift)
-        for tensor, values in self.inputs(seed).items():
-            placement.write(tensor, values)
-        return placement
 
     def alone(self, device: Device, seed: int) -> Array:
         """What the device computes for the inputs of ``seed`` while nothing else is given to it."""
-        with self.place(device, seed) as placement, device.init() as stream:
-            return self.compute(stream, placement)
-
-    def compute(self, stream: Backend, placement: Placement) -> Array:
-        """What a stream computes from what lies in the sample's leafs."""
-        stream.compute(self.graph, placement.allocation)
-        stream.synchronize()
-        return placement.read(self.y)
+        with Placed(self, device, seed) as placed, device.init() as stream:
+            placed.compute(stream)
+            stream.synchronize()
+            return placed.read(self.y)
 
     def expected(self, seed: int) -> Array:
         """What the oracle says."""
         return evaluate(self.graph, self.inputs(seed))[self.y]
 
     def check(self, got: Array, seed: int, what: str, want: Array | None = None) -> None:
-        """Raises ContractError if ``got`` is not the result for the inputs of ``seed`` (``want``, if that is known)."""
+        """Raises ContractError if ``got``, values or bytes, is not the result for the inputs of ``seed`` (``want``)."""
         want = self.expected(seed) if want is None else want
-        with np.errstate(invalid="ignore"):  # bytes that are no result may be signaling NaNs
-            values = got.astype(np.float64).reshape(want.shape)
-        found = compare(values, want, 1e-6)
-        expect(found, f"{what}: {found.reason}", names_of_ops(self.graph))
+        check_values(self.graph, got, want, what)
+
+
+def check_values(graph: Graph, got: Array, want: Array, what: str, allowed: float = 1e-6) -> None:
+    """Raises ContractError if ``got``, values or bytes of a graph's result, is further off than ``allowed``."""
+    values = got.view(np.float32) if got.dtype == np.uint8 else got
+    with np.errstate(invalid="ignore"):  # bytes that are no result may be signaling NaNs
+        found = compare(values.astype(np.float64).reshape(want.shape), want, allowed)
+    expect(found, f"{what}: {found.reason}", names_of_ops(graph))
+
+
+def check_expected(expected: Expected, got: Array, what: str) -> None:
+    """Raises ContractError unless the values of a graph's last node are what the node's rule allows."""
+    node = expected.graph.nodes[-1]
+    found = compare(got, expected[node], expected.allowed(node))
+    expect(found, f"{what}: {found.reason}")
+
+
+class Placed(Placement):
+    """A sample's tensors in buffers of a device, its leafs set to the inputs of ``seed``."""
+
+    def __init__(self, sample: Sample, device: Device, seed: int, shift: int = 0) -> None:
+        super().__init__(sample.graph, device.buffer_type, shift=shift)
+        self.sample = sample
+        self.set(seed)
+
+    @property
+    def result(self) -> tuple[Buffer, int, int]:
+        """Where the result lies: the buffer, the first byte, and how many there are."""
+        number, offset = self.region(self.sample.y)
+        return self.buffers[number], offset, self.sample.y.nbytes
+
+    def set(self, seed: int) -> None:
+        """Sets the leafs to other inputs."""
+        self.seed = seed
+        for tensor, values in self.sample.inputs(seed).items():
+            self.write(tensor, values)
+
+    def clear(self) -> None:
+        """Fills the result with what no computation leaves."""
+        self.write(self.sample.y, np.full(self.sample.y.nbytes, UNWRITTEN, np.uint8))
+
+    def compute(self, stream: Backend) -> None:
+        """Gives a stream the computation."""
+        stream.compute(self.graph, self.allocation)
+
+    def fetch(self, stream: Backend) -> Bytes:
+        """Gives a stream a fetch of the result, into the bytes that are returned."""
+        buffer, offset, size = self.result
+        out = np.empty(size, np.uint8)
+        stream.get_async(buffer, offset, out)
+        return out
+
+    def check(self, what: str, *, seed: int | None = None, want: Array | None = None) -> None:
+        """Raises ContractError if what lies there is not the result for the inputs of ``seed`` (default: the last)."""
+        self.sample.check(self.read(self.sample.y), self.seed if seed is None else seed, what, want)
 
 
 def square(name: str = "", extent: int = WIDTH) -> Tensor:
     """An F32 leaf [extent, extent]."""
     return Tensor(Spec(F32, (extent, extent, 1, 1), 2), name=name)
+
+
+def numbers(random: np.random.Generator, tensor: Tensor, low: float, high: float) -> Array:
+    """F32 values for a tensor, drawn evenly between two."""
+    return random.uniform(low, high, tensor.shape).astype(np.float32)

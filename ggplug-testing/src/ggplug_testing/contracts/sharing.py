@@ -7,7 +7,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -18,10 +19,11 @@ from ggplug import sharing
 from ggplug.backend import Backend, Device
 from ggplug.sharing import waits
 from ggplug.tensor import Tensor
-from ggplug_testing.contracts.clause import NotOffered, alloc_for, clause, expect, expect_equal, pattern
+from ggplug_testing.contracts.clause import NotOffered, alloc_for, expect, expect_equal, pattern
+from ggplug_testing.contracts.given import SIZE, Given, clause
 from ggplug_testing.contracts.holding import Aside
 from ggplug_testing.contracts.racing import Race, races_of
-from ggplug_testing.contracts.sample import Sample, Step, steps_of
+from ggplug_testing.contracts.sample import Step, steps_of
 from ggplug_testing.running.placement import Bytes
 
 _THREADS = 3
@@ -41,55 +43,45 @@ def _switching() -> Iterator[None]:
 
 
 def _at_once(works: Sequence[Callable[[], object]]) -> None:
-    """Calls each on a thread of its own, and raises what the first of them that failed raised."""
-    failures: list[BaseException] = []
+    """Calls each on a thread of its own, all at the same time, and raises what the first of them that failed raised."""
     begin = threading.Barrier(len(works))
 
     def run(work: Callable[[], object]) -> None:
-        try:
+        with suppress(threading.BrokenBarrierError):  # another one could not even begin
             begin.wait(30)
             work()
-        except threading.BrokenBarrierError:
-            pass  # another one could not even begin
-        except BaseException as error:
-            failures.append(error)
 
-    threads = [threading.Thread(target=run, args=(work,)) for work in works]
-    with _switching():
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    if failures:
-        raise failures[0]
+    with _switching(), ThreadPoolExecutor(len(works)) as pool:
+        running = [pool.submit(run, work) for work in works]
+    for each in running:
+        each.result()
 
 
 @clause
-def streams_work_on_different_threads(device: Device) -> None:
-    """Streams of one device may be used by different threads at once, whatever they compute and copy."""
-    for step in steps_of(device):
-        with ExitStack() as ending:
-            _at_once([_computing(device, step, seed, ending) for seed in range(_THREADS)])
+def streams_work_on_different_threads(given: Given) -> None:
+    """Streams of one device may be used by different threads at once, whatever they ``compute`` and copy
+    (``copy_async``)."""
+    for step in steps_of(given.device):
+        with Given(given.device) as own:
+            _at_once([_computing(own, step, seed) for seed in range(_THREADS)])
 
 
-def _computing(device: Device, step: Step, seed: int, ending: ExitStack) -> Callable[[], None]:
+def _computing(own: Given, step: Step, seed: int) -> Callable[[], None]:
     """What one thread does, again and again: computes a sample, copies its result, and looks at both."""
-    sample = Sample(device, 2 + seed, step)
-    want = sample.alone(device, seed)
-    placement = ending.enter_context(sample.place(device, seed))
-    copied = ending.enter_context(alloc_for(device.buffer_type, sample.y))
-    stream = ending.enter_context(device.init())
-    number, offset = placement.region(sample.y)
-    out = np.empty(sample.y.nbytes, np.uint8)
+    placed = own.sample(2 + seed, step=step, seed=seed)
+    want = placed.sample.alone(own.device, seed)
+    copied, stream = own.use(alloc_for(own.kind, placed.sample.y)), own.stream()
+    buffer, offset, size = placed.result
+    out = np.empty(size, np.uint8)
 
     def work() -> None:
         for _ in range(_ROUNDS):
-            stream.compute(sample.graph, placement.allocation)
-            stream.copy_async(placement.buffers[number], offset, copied, 0, out.size)
+            placed.compute(stream)
+            stream.copy_async(buffer, offset, copied, 0, size)
             stream.get_async(copied, 0, out)
             stream.synchronize()
-            sample.check(placement.read(sample.y), seed, f"thread {seed}", want)
-            expect_equal(out, placement.read_bytes(sample.y), f"what thread {seed} copied")
+            placed.check(f"thread {seed}", want=want)
+            expect_equal(out, placed.read_bytes(placed.sample.y), f"what thread {seed} copied")
 
     return work
 
@@ -104,7 +96,6 @@ _SKIPPED = (*(str(Path(file).parent) for file in (threading.__file__, np.__file_
 """Where no kernel is: the libraries of Python and NumPy, the contract, core's claims."""
 
 
-_SIZE = 4096
 _Line = tuple[CodeType, int]
 _Step = tuple[_Line | None, _Line]
 """Two lines that a thread runs one after the other: what one has left in scratch the other may read."""
@@ -229,11 +220,11 @@ class _Transfer:
 
     what = "transfers"
 
-    def __init__(self, device: Device, stream: Backend, seed: int, ending: ExitStack) -> None:
+    def __init__(self, given: Given, stream: Backend, seed: int) -> None:
         self._stream = stream
-        self._data = pattern(_SIZE, seed)
-        self._buffers = [ending.enter_context(device.buffer_type.alloc(_SIZE)) for _ in range(2)]
-        self._out = np.zeros(_SIZE, np.uint8)
+        self._data = pattern(SIZE, seed)
+        self._buffers = given.buffer(), given.buffer()
+        self._out = np.zeros(SIZE, np.uint8)
 
     def prepare(self) -> None:
         self._out[...] = 0
@@ -241,7 +232,7 @@ class _Transfer:
     def do(self) -> None:
         first, second = self._buffers  # nothing synchronous: that would wait for the other stream
         self._stream.set_async(first, 0, self._data)
-        self._stream.copy_async(first, 0, second, 0, _SIZE)
+        self._stream.copy_async(first, 0, second, 0, SIZE)
         self._stream.get_async(second, 0, self._out)
         self._stream.synchronize()
 
@@ -264,27 +255,24 @@ def _settled(aside: Aside) -> bool:
 
 
 @clause
-def transfers_share_no_scratch(device: Device) -> None:
-    """What is stored, copied and fetched is what it is alone, whatever another stream transfers between two steps."""
+def transfers_share_no_scratch(given: Given) -> None:
+    """What is stored, copied and fetched (``set_async``, ``copy_async``, ``get_async``) is what it is alone, whatever
+    another stream transfers between two steps."""
     between = _Between()
-    with between.stream(device) as one, device.init() as other, ExitStack() as ending:
-        _Proof(between).of(_Transfer(device, one, 1, ending), _Transfer(device, other, 2, ending))
+    one, other = given.use(between.stream(given.device)), given.stream()
+    _Proof(between).of(_Transfer(given, one, 1), _Transfer(given, other, 2))
 
 
 @clause
-def computations_share_no_scratch(device: Device) -> None:
-    """A computation is what it is alone, whatever another stream computes between two steps of it: of every op
-    and group."""
+def computations_share_no_scratch(given: Given) -> None:
+    """A computation (``compute``) is what it is alone, whatever another stream computes between two steps of it: of
+    every op and group."""
     between, proven = _Between(), 0
-    with between.stream(device) as one, device.init() as other:
-        proof = _Proof(between)
-        for race in races_of(one):
-            twin = Race(other, race.case, race.groups)
-            try:
-                proof.of(_Computation(race, race.values, race.right), _Computation(twin, twin.zeros, race.wrong))
-            finally:
-                race.free()
-                twin.free()
-            proven += 1
+    one, other = given.use(between.stream(given.device)), given.stream()
+    proof = _Proof(between)
+    for race in races_of(one):
+        with race, Race(other, race.case, race.groups) as twin:
+            proof.of(_Computation(race, race.values, race.right), _Computation(twin, twin.zeros, race.wrong))
+        proven += 1
     if not proven:
-        raise NotOffered(f"{device.name} computes no op that could tell what it was computed from")
+        raise NotOffered(f"{given.device.name} computes no op that could tell what it was computed from")

@@ -24,7 +24,9 @@ from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 from ggplug_testing.reporting.report import Finding, Verdict, without_numbers
 
-CORE = tuple(folder + os.sep for folder in (*ggplug.__path__, *ggplug_testing.__path__))
+_SUITE = tuple(folder + os.sep for folder in ggplug_testing.__path__)
+
+CORE = (*(folder + os.sep for folder in ggplug.__path__), *_SUITE)
 """Where the lines of core and of its suite are, which are nobody's who wrote a backend."""
 
 _LIBRARIES = tuple(
@@ -116,16 +118,19 @@ def names_of_ops(graph: Graph, besides: str = "") -> tuple[str, ...]:
 
 
 def of_dump(dump: str) -> str:
-    """The innermost line outside of core in what ``faulthandler`` wrote, the current thread's; or an empty string."""
-    current = re.split(r"^(?:Current thread|Thread) .*$", dump, flags=re.MULTILINE)
-    order = [part for part in current[1:] if part.strip()]
-    found = [
-        Line(file, int(number), function)
-        for part in order
-        for file, number, function in re.findall(r'File "([^"]+)", line (\d+) in (.+)', part)
-    ]
-    own = [line for line in found if not line.file.startswith((*CORE, *_LIBRARIES))]
-    return _quoted(own[0]) if own else ""
+    """Where a process was, by what ``faulthandler`` wrote, the current thread first; or an empty string.
+
+    The innermost line of an author, among those that the suite has called; else the innermost line of the suite.
+    """
+    threads = re.split(r"^(?:Current thread|Thread) .*$", dump, flags=re.MULTILINE)[1:]
+    authors, suites = [], []
+    for thread in threads:
+        found = re.findall(r'File "([^"]+)", line (\d+) in (.+)', thread)
+        lines = [Line(file, int(number), function) for file, number, function in found]
+        at = next((i for i, line in enumerate(lines) if line.file.startswith(_SUITE)), len(lines))
+        suites += lines[at : at + 1]
+        authors += [line for line in lines[:at] if not line.file.startswith((*CORE, *_LIBRARIES, "<"))]
+    return next((_quoted(line) for line in (*authors, *suites)), "")
 
 
 def _code(kernel: Any) -> CodeType | None:

@@ -8,7 +8,7 @@ be what the oracle expects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
@@ -28,12 +28,10 @@ from ggplug_testing.cases.chains import SUBJECT, group_cases
 from ggplug_testing.judging.comparison import compare
 from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.oracle import decoded, first_fault
-from ggplug_testing.judging.results import changed_outside, judge_all
 from ggplug_testing.reporting.causes import Failure, names_of_ops, of_exception
 from ggplug_testing.reporting.report import Finding
 from ggplug_testing.reporting.watching import EVERYTHING, Watch
-from ggplug_testing.running.placement import UNWRITTEN_TOO, Bytes, Placement
-from ggplug_testing.running.runner import GUARDED, compute_between_guards, run_each
+from ggplug_testing.running.runner import Computed, run_each
 
 
 def run_groups(
@@ -73,8 +71,9 @@ def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: flo
         return Finding(SUBJECT, case.label, "declined", "ids out of range end the computation")
     count = len(groups.members)
     shown = f"{count} group" if count == 1 else f"{count} groups"
-    for compute in (_between_guards, _poisoned):
-        failure, worst = compute(device, stream, graph, groups, leafs.values, expected, max_nmse)
+    computed = Computed(stream, graph, leafs.values, expected, max_nmse=max_nmse, groups=groups)
+    for compute in (_apart, _poisoned):
+        failure, worst = compute(computed)
         if failure is not None:
             together = ", ".join(dict.fromkeys(names_of_kernels(device, graph, groups)))
             reason = f"in {shown} ({together}), {failure.reason}"
@@ -90,58 +89,32 @@ def names_of_kernels(device: Device, graph: Graph, groups: Groups) -> list[str]:
     return [kernel_name(device.chosen(Group(*each))) for each in zip(nodes, kept, strict=True)]
 
 
-def _between_guards(
-    device: Device,
-    stream: Backend,
-    graph: Graph,
-    groups: Groups,
-    values: Mapping[Tensor, Bytes],
-    expected: Expected,
-    max_nmse: float | None,
-) -> tuple[Failure | None, float]:
-    """What is wrong when every tensor has bytes of its own, but for results inside of groups, if anything."""
-    with Placement(graph, device.buffer_type, guarded=GUARDED, groups=groups) as placement:
-        before, failure = compute_between_guards(graph, values, placement, stream, None)
-        if failure is not None:
-            return failure, float("inf")
-        kept = [node for node in graph.nodes if graph.roots[graph.index[node]] not in groups.inner]
-        again = partial(compute_between_guards, graph, values, placement, stream, None, UNWRITTEN_TOO)
-        found = judge_all(kept, expected, placement, max_nmse, "values", again)
-        if not found:
-            return Failure("failed", f"each tensor apart: {found.reason}"), found.nmse
-        reason = changed_outside(graph, values, expected, placement, before)
-        return (Failure("failed", reason), float("inf")) if reason else (None, found.nmse)
+def _apart(computed: Computed) -> tuple[Failure | None, float]:
+    failure, worst = computed.between_guards()
+    return failure and failure._replace(reason=f"each tensor apart: {failure.reason}"), worst
 
 
-def _poisoned(
-    device: Device,
-    stream: Backend,
-    graph: Graph,
-    groups: Groups,
-    values: Mapping[Tensor, Bytes],
-    expected: Expected,
-    max_nmse: float | None,
-) -> tuple[Failure | None, float]:
+def _poisoned(computed: Computed) -> tuple[Failure | None, float]:
     """What is wrong in an allocator's places, poisoned between groups or not, and node by node, if anything."""
-    worst = 0.0
+    stream, graph, expected, worst = computed.stream, computed.graph, computed.expected, 0.0
     ways = {
-        "between groups poisoned": (groups, compute_poisoned),
-        "in an allocator's places": (groups, _computed),
+        "between groups poisoned": (computed.groups, compute_poisoned),
+        "in an allocator's places": (computed.groups, _computed),
         "node by node": (Groups(), _computed),
     }
-    with GraphAllocator(device.buffer_type) as allocator:
+    with GraphAllocator(stream.device.buffer_type) as allocator:
         for way, (wanted, compute) in ways.items():
             allocation = allocator.allocate(graph, groups=wanted)
             for root in (leaf.root for leaf in graph.leafs):
-                root.set_bytes(values[root])
+                root.set_bytes(computed.values[root])
             try:
                 compute(stream, graph, allocation)
                 stream.synchronize()
             except Exception as error:
-                failure = of_exception(error, device)
+                failure = of_exception(error, stream.device)
                 return failure._replace(reason=f"{way}: {failure.reason}"), float("inf")
             for tensor, got in _outputs(graph).items():
-                allowed = expected.allowed(tensor) if max_nmse is None else max_nmse
+                allowed = expected.allowed(tensor) if computed.max_nmse is None else computed.max_nmse
                 found = compare(got, expected[tensor], allowed)
                 worst = max(worst, found.nmse)
                 if not found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,7 @@ class Placement:
     ``guarded``: bytes before and after every tensor.  ``aliases``: roots whose bytes are those of another tensor, as an
     allocator may decide for ops that work in place.  ``shift``: bytes, a multiple of the alignment, that everything is
     moved by, so that two placements of one graph differ.  ``groups``: results inside of them lie nowhere.
+    ``within``: a buffer that is there, in which all of it lies; ``starts``: where some roots lie in it.
     """
 
     def __init__(
@@ -53,19 +54,21 @@ class Placement:
         shift: int = 0,
         aliases: Mapping[Tensor, Tensor] | None = None,
         groups: Groups = UNGROUPED,
+        within: Buffer | None = None,
+        starts: Mapping[Tensor, int] | None = None,
     ) -> None:
         self.graph = graph
-        self.roots: dict[Tensor, tuple[int, int]] = {}
+        self.roots: dict[Tensor, tuple[int, int]] = {root: (0, start) for root, start in (starts or {}).items()}
         """Of each root its buffer, by number, and the offset of its first byte."""
         aliases = aliases or {}
         self._aliases = dict(aliases)
         alignment = buffer_type.alignment
-        limit = buffer_type.max_size
+        limit = buffer_type.max_size if within is None else None
         sizes: list[int] = [0]
         end = shift + guarded
         for position in dict.fromkeys(graph.roots):
             root = graph.tensors[position]
-            if root in aliases or position in groups.inner:
+            if root in aliases or root in self.roots or position in groups.inner:
                 continue
             start = -(-end // alignment) * alignment
             end = start + buffer_type.alloc_size(root) + guarded
@@ -78,9 +81,10 @@ class Placement:
         for root, target in aliases.items():
             number, start = self.roots[target.root]
             self.roots[root] = (number, start + target.view_offset)
-        self.buffers: list[Buffer] = []
+        self.buffers: list[Buffer] = [] if within is None else [within]
+        self._owned = within is None
         try:
-            for size in sizes:
+            for size in sizes if within is None else ():
                 buffer = buffer_type.alloc(max(size, alignment))
                 self.buffers.append(buffer)
                 buffer.set(0, guard(buffer.size))
@@ -158,12 +162,12 @@ class Placement:
         return nearest
 
     def free(self) -> None:
-        """Frees the buffers."""
-        for buffer in self.buffers:
+        """Frees the buffers that were made for it."""
+        for buffer in self.buffers if self._owned else ():
             buffer.free()
         self.buffers.clear()
 
-    def __enter__(self) -> Placement:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from ggplug.backend import Backend, Decline, Device, limit_of_ids
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
+from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug_testing.cases import Case, Leafs, cases_of, graph_cases
 from ggplug_testing.cases.derived import why_none
 from ggplug_testing.cases.graphs import SUBJECT as GRAPH
-from ggplug_testing.judging.comparison import Comparison
+from ggplug_testing.judging.comparison import Agreement
 from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.oracle import first_fault
 from ggplug_testing.judging.results import changed_outside, judge_all
@@ -105,26 +107,18 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
             return Finding(case.op, case.label, "declined", answer.reason)
     expected = Expected(graph, leafs.values, wide=case.agreement != "bits")
     own = () if subject is None else tuple(traits_of(subject, leafs.values, first_fault(graph, expected.values)))
+    computed = Computed(stream, graph, leafs.values, expected, case.agreement, max_nmse)
     variants: tuple[str, ...] = ()
     worst = 0.0
     for label, aliases in _variants(case, graph):
         variant = (f"a result in the place of {label.partition(IN_THE_PLACE)[2]}",) if aliases else ()
-        with Placement(graph, device.buffer_type, guarded=GUARDED, aliases=aliases) as placement:
-            fault = first_fault(graph, expected.values)
-            before, failure = compute_between_guards(graph, leafs.values, placement, stream, fault)
-            if failure is not None:
-                return failure.finding(case.op, label, types)._replace(traits=own + variant)
-            nodes = graph.nodes if fault is None else graph.nodes[: graph.nodes.index(fault[0]) + 1]
-            again = partial(compute_between_guards, graph, leafs.values, placement, stream, fault, UNWRITTEN_TOO)
-            found = judge_all(nodes, expected, placement, max_nmse, case.agreement, again)
-            if found:
-                reason = changed_outside(graph, leafs.values, expected, placement, before)
-                found = Comparison(not reason, float("inf") if reason else found.nmse, reason)
-        worst = max(worst, found.nmse)
-        if not found:
-            where, others = of_kernel(device, subject), names_of_ops(graph, case.op)
-            failed = Finding(case.op, label, "failed", found.reason, found.nmse, types, where, builds_on=others)
-            return failed._replace(traits=own + variant)
+        failure, off = computed.between_guards(aliases)
+        if failure is not None:
+            finding = failure.finding(case.op, label, types)._replace(nmse=off, traits=own + variant)
+            if failure.verdict != "failed":
+                return finding
+            return finding._replace(where=of_kernel(device, subject), builds_on=names_of_ops(graph, case.op))
+        worst = max(worst, off)
         variants += variant
     return Finding(case.op, case.label, "passed", "", worst, types, traits=own + variants)
 
@@ -163,35 +157,60 @@ def may_share(result: Tensor, source: Tensor) -> bool:
     return same and source.root.op is None and result.size > 0
 
 
-def compute_between_guards(
-    graph: Graph,
-    values: Mapping[Tensor, Bytes],
-    placement: Placement,
-    stream: Backend,
-    fault: tuple[Tensor, int] | None,
-    unwritten: int = UNWRITTEN,
-) -> tuple[list[Bytes], Failure | None]:
-    """Fills leafs and results, and computes; all bytes from before, and what was wrongly raised, if anything."""
-    for root in placement.roots:
-        if root.op is None:
-            placement.write(root, values[root])
-        elif not placement.is_alias(root):
-            placement.write(root, np.full(root.nbytes, unwritten, np.uint8))
-    before = placement.snapshot()
-    try:
-        stream.compute(graph, placement.allocation)
-        stream.synchronize()
-    except GGPlugError as error:
-        if fault is not None and _names(error, *fault):
-            return before, None
-        return before, of_exception(error, stream.device)
-    except Exception as error:
-        failure = of_exception(error, stream.device)
-        return before, failure._replace(reason=f"an error that is no GGPlugError: {failure.reason}")
-    if fault is not None:
-        what = f"nothing was raised, though {fault[0]!r} was given the id {fault[1]}, which is out of range"
-        return before, Failure("failed", what)
-    return before, None
+class Computed(NamedTuple):
+    """A graph that a stream computes, and what has to come out; ``max_nmse``: an error to allow instead."""
+
+    stream: Backend
+    graph: Graph
+    values: Mapping[Tensor, Bytes]
+    expected: Expected
+    agreement: Agreement = "values"
+    max_nmse: float | None = None
+    groups: Groups = UNGROUPED
+
+    def between_guards(self, aliases: Mapping[Tensor, Tensor] | None = None) -> tuple[Failure | None, float]:
+        """What is wrong where each tensor, but for results inside of groups, has bytes of its own between guards.
+
+        And how far results are off.
+        """
+        graph, kind = self.graph, self.stream.device.buffer_type
+        fault = first_fault(graph, self.expected.values)
+        nodes = graph.nodes if fault is None else graph.nodes[: graph.nodes.index(fault[0]) + 1]
+        kept = [node for node in nodes if graph.roots[graph.index[node]] not in self.groups.inner]
+        with Placement(graph, kind, guarded=GUARDED, aliases=aliases, groups=self.groups) as placement:
+            before, failure = self._compute(placement, fault, UNWRITTEN)
+            if failure is not None:
+                return failure, float("inf")
+            again = partial(self._compute, placement, fault, UNWRITTEN_TOO)
+            found = judge_all(kept, self.expected, placement, self.max_nmse, self.agreement, again)
+            if not found:
+                return Failure("failed", found.reason), found.nmse
+            reason = changed_outside(graph, self.values, self.expected, placement, before)
+            return (Failure("failed", reason), float("inf")) if reason else (None, found.nmse)
+
+    def _compute(
+        self, placement: Placement, fault: tuple[Tensor, int] | None, unwritten: int
+    ) -> tuple[list[Bytes], Failure | None]:
+        """Fills leafs and results, and computes; all bytes from before, and what was wrongly raised, if anything."""
+        for root in placement.roots:
+            if root.op is None:
+                placement.write(root, self.values[root])
+            elif not placement.is_alias(root):
+                placement.write(root, np.full(root.nbytes, unwritten, np.uint8))
+        before, device = placement.snapshot(), self.stream.device
+        try:
+            self.stream.compute(self.graph, placement.allocation)
+            self.stream.synchronize()
+        except GGPlugError as error:
+            named = fault is not None and _names(error, *fault)
+            return before, None if named else of_exception(error, device)
+        except Exception as error:
+            failure = of_exception(error, device)
+            return before, failure._replace(reason=f"an error that is no GGPlugError: {failure.reason}")
+        if fault is not None:
+            what = f"nothing was raised, though {fault[0]!r} was given the id {fault[1]}, which is out of range"
+            return before, Failure("failed", what)
+        return before, None
 
 
 def _names(error: GGPlugError, node: Tensor, got: int) -> bool:

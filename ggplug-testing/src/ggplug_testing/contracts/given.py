@@ -1,0 +1,128 @@
+"""What a clause works with: streams, buffers, plans and samples of one device, which are freed when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from functools import wraps
+from typing import TypeVar
+
+import numpy as np
+
+from ggplug.backend import UNGROUPED, Backend, Buffer, BufferType, Device, Event, Groups, Plan
+from ggplug.graph import Graph
+from ggplug.host import HOST
+from ggplug_testing.contracts.clause import CLAUSES, Clause, expect, pattern
+from ggplug_testing.contracts.holding import held, patience
+from ggplug_testing.contracts.sample import Placed, Sample, Step
+from ggplug_testing.running.placement import Placement
+
+SIZE = 4096
+"""Bytes of a buffer if nothing else is said."""
+
+T = TypeVar("T")
+
+
+class Given:
+    """A device, and what a clause takes of it; all of that is freed at the end, what was taken last first."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.ending = ExitStack()
+
+    @property
+    def kind(self) -> BufferType:
+        """The device's memory."""
+        return self.device.buffer_type
+
+    def use(self, resource: AbstractContextManager[T]) -> T:
+        """Enters a ``with`` block that the clause's end leaves."""
+        return self.ending.enter_context(resource)
+
+    def stream(self) -> Backend:
+        return self.use(self.device.init())
+
+    def streams(self, count: int) -> list[Backend]:
+        return [self.stream() for _ in range(count)]
+
+    def buffer(self, seed: int | None = None, size: int = SIZE) -> Buffer:
+        """A buffer in the device's memory; ``seed``: of the bytes that it holds."""
+        return self._set(self.use(self.kind.alloc(size)), seed)
+
+    def host(self, seed: int | None = None, size: int = SIZE) -> Buffer:
+        """Likewise in memory of the host."""
+        return self._set(self.use(HOST.alloc(size)), seed)
+
+    def _set(self, buffer: Buffer, seed: int | None) -> Buffer:
+        if seed is not None:
+            buffer.set(0, pattern(buffer.size, seed))
+        return buffer
+
+    def event(self) -> Event:
+        event = self.device.event()
+        self.ending.callback(event.free)
+        return event
+
+    def placement(self, graph: Graph, groups: Groups = UNGROUPED) -> Placement:
+        return self.use(Placement(graph, self.kind, groups=groups))
+
+    def sample(self, length: int = 1, *, step: Step | None = None, seed: int = 1, shift: int = 0) -> Placed:
+        """A small computation in the device's memory, from the inputs of ``seed``."""
+        return self.use(Placed(Sample(self.device, length, step), self.device, seed, shift))
+
+    def plan(self, stream: Backend, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        plan = stream.plan(graph, groups)
+        self.ending.callback(plan.free)
+        return plan
+
+    def bound(self, stream: Backend, placed: Placement) -> Plan:
+        """A plan of a graph, bound to where that lies."""
+        plan = self.plan(stream, placed.graph)
+        plan.rebind(placed.graph, placed.allocation)
+        return plan
+
+    def moment(self, stream: Backend) -> float:
+        """How long to wait for a call that has nothing to wait for: a stream transfers, and synchronizes."""
+        with Given(self.device) as given:
+            one, other, out = given.buffer(1), given.buffer(2), np.empty(SIZE, np.uint8)
+
+            def transfers() -> None:
+                stream.copy_async(one, 0, other, 0, SIZE)
+                stream.get_async(other, 0, out)
+                stream.synchronize()
+                other.get(0, out)
+
+            transfers()
+            return patience(transfers)
+
+    def behind(
+        self, stream: Backend, give: Callable[[], object], call: Callable[[], object], what: str, early: str = ""
+    ) -> None:
+        """Calls ``call`` when a held stream was given what ``give`` gives it, and waits for its end behind that.
+
+        ``early``: what is wrong if the call returns while the stream is held; empty where it may.
+        """
+        moment = self.moment(stream)
+        with held(stream, moment) as aside:
+            give()
+            waiting = aside(call)
+            expect(not waiting.returned(moment) or not early, early)
+        waiting.join(what)
+
+    def __enter__(self) -> Given:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.ending.close()
+
+
+def clause(check: Callable[[Given], None]) -> Callable[[Device], None]:
+    """Adds a function to the contract; its name becomes the clause's."""
+
+    @wraps(check)
+    def on(device: Device) -> None:
+        with Given(device) as given:
+            check(given)
+
+    CLAUSES.append(Clause(check.__name__.replace("_", " "), on))
+    return on
