@@ -287,7 +287,7 @@ def test_a_plan_without_memory_says_so(device: CpuDevice) -> None:
         del allocation
         with pytest.raises(TensorStateError, match="keep both"):
             plan.compute()
-        with pytest.raises(GraphError, match="the plan is for another graph"):
+        with pytest.raises(GraphError, match="the plan was made for another graph"):
             plan.rebind(chain(3), counting(device, graph))
 
 
