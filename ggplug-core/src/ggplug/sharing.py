@@ -51,7 +51,7 @@ class Held:
     """A claim of a thread, which is in force, or waits until it is.
 
     ``thread``: by :func:`threading.get_ident`.  ``own``, ``shared``, ``kind``: what it needs.  ``granted``: it does not
-    wait any more.  ``nested``: the thread holds other things; then it waits for what is in force alone, not for
+    wait any more.  ``nested``: the thread holds other things; then it waits only for what is in force, not for
     claims that wait, too.  ``lock``: a weak reference to the lock that is locked while the claim lasts; None where it
     lasts as long as it is in :data:`HELD`.
     """
@@ -233,7 +233,7 @@ def entered(thing: Any, thread: int) -> BusyError:
 def settle(claim: Held) -> None:
     """Grants a claim of the calling thread that is in :data:`HELD`, when nothing conflicts with it; may wait.
 
-    For claims that are not alone there.  Raises BusyError, and SystemExit where another thread leaves the interpreter.
+    For claims that are not the only one.  Raises BusyError, and SystemExit where another thread leaves the interpreter.
     """
     global _grants
     end_thread_if_leaving()

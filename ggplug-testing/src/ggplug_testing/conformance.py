@@ -153,7 +153,7 @@ def _clause(name: Clause | str) -> Clause:
 
 
 def serve(channel: Channel, name: str) -> None:
-    """Runs in a worker: the units that it is asked for."""
+    """Runs in a worker: the units that are requested."""
     device = find_device(name)
     known = {unit.name: unit for unit in units()}
     channel.serve(lambda unit, watch: (device.name, known[unit].run(device, watch)))
@@ -271,7 +271,7 @@ def _runner(
 
 
 def write(report: Report, json: Path | None, page: Path | None) -> None:
-    """Writes what was asked for: every finding as JSON, the report as a page in Markdown."""
+    """Writes the files that the options name: every finding as JSON, the report as a page in Markdown."""
     if json is not None:
         json.write_text(report.as_json(), encoding="utf-8")
     if page is not None:

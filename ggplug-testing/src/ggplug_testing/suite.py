@@ -72,7 +72,7 @@ class BackendSuite:
             pytest.skip("no device: set device_name in the test class, or give --ggplug-device NAME")
         missing = request.config.stash.setdefault(MISSING, set())
         if name in missing:
-            pytest.skip(f"there is no device {name!r}; the first test that asked for it says why")
+            pytest.skip(f"there is no device {name!r}; the first test that needed it says why")
         try:
             return find_device(name)
         except GGPlugError as error:

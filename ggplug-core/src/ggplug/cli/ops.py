@@ -27,9 +27,8 @@ from ggplug.types import KERNEL_FLOATS, TYPES, Type, by_name
 def ops(names: Sequence[str], chosen: Sequence[str], types: Sequence[str], as_page: bool, as_json: bool) -> None:
     """Show which device computes which op in which types.
 
-    A type is that of one of an op's sources, mostly the first; a device is asked about nodes with such sources. With
-    --op or --type every answer is shown, with the reason of each refusal. Without options every op is listed, even
-    where there is no device.
+    A type is that of one of an op's sources, mostly the first. With --op or --type the command shows every answer of
+    the device, with the reason of each refusal. Without options it lists every op, even where there is no device.
     """
     with warnings_held_back():
         devices = [REGISTRY.device(name) for name in names] if names else list(REGISTRY.devices())
@@ -48,7 +47,7 @@ def ops(names: Sequence[str], chosen: Sequence[str], types: Sequence[str], as_pa
         echo(page(devices, found).rstrip("\n"))
     elif chosen or types:
         if not found:
-            echo("No node that a device is asked about has sources of such types.")
+            echo("No op has an example node with sources of these types.")
             return
         print_table(["op", "type", "device", "answer"], map(_answer, found))
     else:

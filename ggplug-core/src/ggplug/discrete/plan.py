@@ -51,7 +51,7 @@ class Call(NamedTuple):
     """A kernel with what it is called with.
 
     ``position``: of the group's last node in the graph.  ``operands``: of each tensor in ``group.operands`` what the
-    device made of it (:meth:`~ggplug.discrete.DiscreteDevice.operand`).  ``ids``: nodes that are given ids, and where
+    device made of it (:meth:`~ggplug.discrete.DiscreteDevice.operand`).  ``ids``: nodes that have ids, and where
     these lie.
     """
 
@@ -110,7 +110,7 @@ class QueuedPlan(Plan):
         self._bound = calls, frozenset(used.values()) or NOTHING
 
     def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any:
-        """What kernels are given for a tensor (default: what the device says)."""
+        """A kernel's argument for a tensor (default: what the device says)."""
         return self.stream.device.operand(tensor, buffer, offset)
 
     def ids(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> npt.NDArray[Any]:

@@ -112,7 +112,7 @@ class QueuedBackend(Backend, ABC):
     def __init__(self, device: DiscreteDevice) -> None:
         super().__init__(device)
         self.last: Job | None = None
-        """The job given last."""
+        """The job submitted last."""
         self._job_error: GGPlugError | None = None
         self._error_lock = threading.Lock()
         device.joined(self)
@@ -126,7 +126,7 @@ class QueuedBackend(Backend, ABC):
     # Optional
 
     def close(self) -> None:
-        """Ends the queue, when the stream was freed and everything given to it is done (default: nothing)."""
+        """Ends the queue, when the stream was freed and everything submitted to it is done (default: nothing)."""
 
     def can_wait_for(self, other: Backend) -> bool:
         """Whether jobs of this stream may wait for those of another one (default: for those of any queue).
@@ -158,7 +158,7 @@ class QueuedBackend(Backend, ABC):
         return job
 
     def drain(self) -> None:
-        """Waits until everything given so far is done.  Errors stay."""
+        """Waits until everything submitted so far is done.  Errors stay."""
         last = self.last
         if last is not None:
             last.wait()
@@ -252,7 +252,7 @@ class QueuedBackend(Backend, ABC):
 
 
 class QueuedEvent(Event):
-    """A mark in a queue: the job that was given last when it was recorded."""
+    """A mark in a queue: the job that was submitted last when it was recorded."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
@@ -296,7 +296,7 @@ class DiscreteDevice(Device):
         self._queued_lock = threading.Lock()
 
     def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any:
-        """What kernels are given for a tensor, which lies at byte ``offset`` of a buffer.
+        """A kernel's argument for a tensor, which lies at byte ``offset`` of a buffer.
 
         ``offset`` is that of the tensor itself, a view's too.  Made when a plan is bound, and used until it is bound to
         other memory; so it shows the memory, not a copy of it.  Default: the three.

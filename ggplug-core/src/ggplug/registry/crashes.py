@@ -73,7 +73,7 @@ class Crashes:
     def verdict(self, plugin: Plugin, limit: float) -> Failure | None:
         """Why the plugin is to be left out, if it crashed a child process and nothing has changed since.
 
-        ``limit``: the seconds that a plugin may take now; one that was too slow for fewer is to be asked again.
+        ``limit``: the seconds that a plugin may take now; one that was too slow for fewer is tried again.
         """
         found = self._verdict(plugin) if plugin.location else {}
         slow = found.get("limit", 0.0)

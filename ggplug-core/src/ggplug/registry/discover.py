@@ -1,4 +1,4 @@
-"""What is installed, from the metadata of distributions alone: nothing is imported here.
+"""What is installed, from the metadata of distributions: nothing is imported here.
 
 A backend is an entry point of the group ``ggplug.backends.v2``; its name is the prefix of its devices' names::
 

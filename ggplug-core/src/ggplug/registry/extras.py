@@ -48,7 +48,7 @@ class KernelCache(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """What ``ggplug bench`` was asked for.
+    """The options of ``ggplug bench``.
 
     ``threads``: as many as a device on the host shall use; None is its default.  ``peers``: whether to measure other
     libraries too, where they are installed, and give ratios.  ``compare_with``: another device to measure

@@ -1,4 +1,4 @@
-"""What plugins state about themselves: asked once, checked, and kept.
+"""What plugins state about themselves: read once, checked, and kept.
 
 A device's attributes may be properties that ask a driver, and so may fail, block or answer nonsense.  The registry
 reads them once, when the plugin lists its devices, and works with what it read.

@@ -79,7 +79,7 @@ class _Call(Generic[T]):
         threading.Thread(target=run, name=f"ggplug-load-{name}", daemon=True).start()
 
     def result(self, until: float, limit: float) -> T:
-        """What the code returned, if it does so ``until`` then; ``limit``: the seconds that it was given."""
+        """What the code returned, if it does so ``until`` then; ``limit``: the seconds that it may take."""
         if not self._done.wait(min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)):
             raise HangError(f"no answer within {limit:.3g} seconds")
         if self._errors:

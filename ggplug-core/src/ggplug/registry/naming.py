@@ -145,7 +145,7 @@ def not_found(what: str, name: str | None, plugins: Sequence[Plugin]) -> DeviceN
         parts.append(f"devices: {', '.join(names)}")
     unprobed = [p for p in plugins if p.reachable_as in idle and not _probed(p)]
     if unprobed:
-        parts.append(f"plugins not asked yet: {', '.join(p.reachable_as for p in unprobed)}")
+        parts.append(f"plugins not loaded yet: {', '.join(p.reachable_as for p in unprobed)}")
     empty = [p for p in plugins if p.reachable_as in idle and _probed(p)]
     if empty:
         parts.append(f"plugins that found no device: {', '.join(map(_why_empty, empty))}")

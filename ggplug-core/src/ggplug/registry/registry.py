@@ -48,7 +48,7 @@ class Description(NamedTuple):
 class Registry:
     """Finds, loads and enumerates plugins, and explains those that fail.
 
-    A plugin is loaded when a device of it is asked for by name, or when all are (:meth:`devices`).  What fails is
+    A plugin is loaded when a device of it is requested by name, or when all are (:meth:`devices`).  What fails is
     kept: :meth:`status` shows it, and asking for its devices raises its cause again.  May be used by several threads at
     once; the code of plugins runs without any lock but the plugin's own.
 
@@ -145,7 +145,7 @@ class Registry:
         return None if plugin is None else plugin.distribution
 
     def describe(self, *, unique: bool = True) -> list[Description]:
-        """What all devices say of themselves now, in the order of :meth:`devices`; all are asked at once.
+        """What all devices say of themselves now, in the order of :meth:`devices`; all in parallel.
 
         One that does not answer within the time limit, fails or answers nonsense is described as it was listed, with
         the ``error``.

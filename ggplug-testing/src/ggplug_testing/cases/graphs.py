@@ -117,7 +117,7 @@ def _cached(leafs: Leafs, type: Type) -> list[Tensor]:
     k = permute(view(written, _HEAD, _HEADS, used, nb=split), 0, 2, 1, 3)
     v = cast(permute(view(values, _HEAD, _HEADS, used, nb=split), 1, 2, 0, 3), "f32")
     scores = soft_max(mul_mat(k, q), mask=_mask(leafs, used), scale=_HEAD**-0.5)
-    # The copy is asked for first, so it comes before the read of the cache.
+    # The copy is the first output, so it comes before the read of the cache.
     return [stored, mul_mat(cont(v), scores)]
 
 

@@ -196,7 +196,7 @@ def buffers_copy_from_each_other(given: Given) -> None:
 
 @clause
 def a_copy_waits_for_the_streams_of_another_device(given: Given) -> None:
-    """``Buffer.copy_from`` reads what was given to the source's device before."""
+    """``Buffer.copy_from`` reads what was submitted to the source's device before."""
     target, other = given.buffer(0), given.use(Given(FakeDevice("another", execution="late")))
     source = other.buffer()
     other.stream().set_async(source, 0, pattern(SIZE, 1))

@@ -219,8 +219,8 @@ def extra_memory_that_is_accessed_is_not_freed_meanwhile(given: Given) -> None:
 
 @clause
 def a_buffer_that_a_stream_is_given_work_on_is_not_freed_meanwhile(given: Given) -> None:
-    """What ``set_async``, ``get_async`` and ``copy_async`` reach is freed before the work is given, and then they raise
-    BufferUseError, or after it is done."""
+    """What ``set_async``, ``get_async`` and ``copy_async`` reach is freed after the work is done, or before
+    it is submitted; then they raise BufferUseError."""
     stream = given.stream()
 
     def transfer(way: Callable[[Backend, Buffer, Buffer], object]) -> Make:

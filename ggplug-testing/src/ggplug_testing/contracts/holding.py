@@ -43,7 +43,7 @@ MOMENT = 0.05
 
 @contextmanager
 def held(stream: Backend, moment: float = MOMENT) -> Iterator[Callable[[Callable[[], object]], Aside]]:
-    """A stream that does nothing of what it is given, until the block ends; yields what makes calls aside meanwhile.
+    """A stream that does none of its work until the block ends; yields what makes calls in other threads meanwhile.
 
     ``moment``: seconds that the block takes at most, other than for what has to wait.  Raises NotApplicable for
     synchronous devices, NotProven where there is no way to hold a stream; where it is held by a load also if that was
@@ -83,7 +83,7 @@ def held(stream: Backend, moment: float = MOMENT) -> Iterator[Callable[[Callable
 def stopped(stream: Backend) -> Iterator[bool]:
     """A stream of a device that says it is synchronous, which does nothing until the block ends; whether it is so.
 
-    A stream that does its work when it is given cannot be given what would hold it.
+    A stream that does its work at once cannot be held.
     """
     release = by_hook(stream)
     if release is not None:

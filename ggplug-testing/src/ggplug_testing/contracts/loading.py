@@ -43,7 +43,7 @@ _MOST = 4096
 class Unit(NamedTuple):
     """A computation that loads are made of.
 
-    ``step``: its op.  ``extent``: of its tensors.  ``giving``, ``seconds``: until it is given and until it is done.
+    ``step``: its op.  ``extent``: of its tensors.  ``giving``, ``seconds``: until it is submitted and until it is done.
     """
 
     step: Step
@@ -124,7 +124,7 @@ class Work:
         self._stream.get_async(buffer, start, self.out.view(np.uint8))
 
     def measure(self) -> tuple[float, float]:
-        """Seconds until one computation and its fetch are given, and until they are done."""
+        """Seconds until one computation and its fetch are submitted, and until they are done."""
         start = time.perf_counter()
         self.give(1)
         given = time.perf_counter()
@@ -167,7 +167,7 @@ def unit_of(device: Device) -> Unit:
 def _measured(device: Device) -> Unit:
     found: Unit | None = None
     with device.init() as stream:
-        # Some ops may be computed while they are given, others not.
+        # Some ops may be computed while they are submitted, others not.
         for step in supported_steps(device, square(), square(), heavy=True):
             found = _measured_step(stream, step)
             if found.runs_on:
@@ -199,16 +199,16 @@ def _measured_step(stream: Backend, step: Step) -> Unit:
 
 
 class Load:
-    """Work in front of everything that a stream is given from now on, for ``seconds`` or longer.
+    """Work in front of everything that is submitted to a stream from now on, for ``seconds`` or longer.
 
-    Raises NotProven if the device cannot be kept busy for so long, NotYetProven if it is not busy once it has been
-    given the work.
+    Raises NotProven if the device cannot be kept busy for so long, NotYetProven if it is not busy once the work
+    was submitted.
     """
 
     def __init__(self, stream: Backend, seconds: float) -> None:
         unit = unit_of(stream.device)
         if not unit.runs_on:
-            raise NotProven(f"{stream.device.name} computes while it is given work, so nothing comes behind a load")
+            raise NotProven(f"{stream.device.name} computes while work is submitted, so nothing comes behind a load")
         count = math.ceil(min(seconds, LONGEST_LOAD) / unit.seconds)
         if count > _MOST:
             raise NotProven(f"{stream.device.name} is too fast to be kept busy for {seconds:.2g} seconds")
@@ -223,7 +223,7 @@ class Load:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the load is not done yet, and so nothing of what was given behind it."""
+        """Whether the load is not done yet, and so nothing of what was submitted behind it."""
         return not self._work.arrived
 
     def require_pending(self) -> None:

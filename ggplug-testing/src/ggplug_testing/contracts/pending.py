@@ -67,7 +67,7 @@ def _copy_behind_an_event(given: Given, what: str, *, free: bool) -> None:
 
 @clause
 def a_held_stream_holds_copies_of_what_it_writes(given: Given) -> None:
-    """``copy_async`` with ``source_stream`` reads its source when that stream has done what it was given before."""
+    """``copy_async`` with ``source_stream`` reads its source when that stream has done its earlier work."""
     source, target, first, second = given.buffer(OLD), given.buffer(OTHER), given.stream(), given.stream()
     copy, early = partial(_copying, second, source, target, first), "a copy did not wait for the stream of its source"
     given.behind(first, _storing(first, source), copy, "a copy from another stream", early)
@@ -76,7 +76,7 @@ def a_held_stream_holds_copies_of_what_it_writes(given: Given) -> None:
 
 @clause
 def the_host_waits_for_the_event_of_a_held_stream(given: Given) -> None:
-    """``Event.synchronize`` returns when what was given before the event is done."""
+    """``Event.synchronize`` returns when what was submitted before the event is done."""
     buffer, stream, event = given.buffer(OLD), given.stream(), given.event()
 
     def store() -> None:
@@ -90,7 +90,7 @@ def the_host_waits_for_the_event_of_a_held_stream(given: Given) -> None:
 
 @clause
 def the_host_waits_for_a_held_stream(given: Given) -> None:
-    """``Backend.synchronize`` returns when everything given is done."""
+    """``Backend.synchronize`` returns when everything submitted is done."""
     buffer, stream = given.buffer(OLD), given.stream()
     fetch, out = _fetching(stream, buffer)
     given.behind(stream, fetch, stream.synchronize, "synchronizing", "a stream that is held was synchronized")
@@ -99,7 +99,7 @@ def the_host_waits_for_a_held_stream(given: Given) -> None:
 
 @clause
 def a_read_waits_for_held_streams(given: Given) -> None:
-    """``Buffer.get`` waits for everything given before to any stream of the device."""
+    """``Buffer.get`` waits for everything submitted before to any stream of the device."""
     buffer, (_, stream, _), out = given.buffer(OLD), given.streams(3), np.empty(SIZE, np.uint8)
     early = "a read did not wait for a stream that is held before it writes"
     given.behind(stream, _storing(stream, buffer), partial(buffer.get, 0, out), "a read", early)
@@ -108,18 +108,18 @@ def a_read_waits_for_held_streams(given: Given) -> None:
 
 @clause
 def a_write_waits_for_held_streams(given: Given) -> None:
-    """``Buffer.set`` waits for everything given before, so that it changes nothing that pending work reads."""
+    """``Buffer.set`` waits for everything submitted before, so that it changes nothing that pending work reads."""
     buffer, stream = given.buffer(OLD), given.stream()
     fetch, out = _fetching(stream, buffer)
     given.behind(stream, fetch, partial(buffer.set, 0, pattern(SIZE, NEW)), "a write")
     stream.synchronize()
-    expect_bytes(out, OLD, "fetched before a write that was given later")
+    expect_bytes(out, OLD, "fetched before a write that was submitted later")
     expect_bytes(buffer, NEW, "written behind pending work")
 
 
 @clause
 def a_copy_waits_for_held_streams(given: Given) -> None:
-    """``Buffer.copy_from`` and ``clear`` wait for everything given before, as ``get`` and ``set`` do."""
+    """``Buffer.copy_from`` and ``clear`` wait for everything submitted before, as ``get`` and ``set`` do."""
     buffer, other, stream = given.buffer(OLD), given.buffer(OTHER), given.stream()
     fetch, out = _fetching(stream, buffer)
     for what, change, after in (
@@ -222,7 +222,7 @@ def a_buffer_that_a_held_stream_uses_is_freed_afterwards(given: Given) -> None:
 
 @clause
 def a_held_stream_is_freed_afterwards(given: Given) -> None:
-    """``Backend.free`` waits until everything that the stream was given is done; it cancels none of it."""
+    """``Backend.free`` waits until everything that was submitted to the stream is done; it cancels none of it."""
     buffer, stream = given.buffer(OLD), given.stream()
     fetch, out = _fetching(stream, buffer)
 
@@ -237,7 +237,7 @@ def a_held_stream_is_freed_afterwards(given: Given) -> None:
 
 @clause
 def work_of_a_held_stream_outlives_its_plan(given: Given) -> None:
-    """``Plan.free`` cancels no computation that was given: it waits for it, or leaves it what it needs."""
+    """``Plan.free`` cancels no computation that was submitted: it waits for it, or leaves it what it needs."""
     placed, stream = given.sample(2), given.stream()
     plan = given.bound(stream, placed)
     given.behind(stream, plan.compute, plan.free, "freeing a plan")
@@ -266,7 +266,7 @@ def a_held_stream_keeps_its_order(given: Given) -> None:
         stream.get_async(target, 0, outs[2])
     stream.synchronize()
     for out, seed, what in zip(outs, (OLD, NEW, NEW), ("before", "after", "from a copy"), strict=True):
-        expect_bytes(out, seed, f"fetched {what} a store was given")
+        expect_bytes(out, seed, f"fetched {what} a store was submitted")
 
 
 @clause
@@ -309,8 +309,8 @@ def a_trace_reports_its_own_computation_only(given: Given) -> None:
 
 @clause
 def held_streams_share_nothing(given: Given) -> None:
-    """What a stream was given (``set_async``, ``compute``, ``get_async``) is not changed by what another one is given
-    meanwhile: they share no staging memory."""
+    """What was submitted to a stream (``set_async``, ``compute``, ``get_async``) is not changed by what is submitted to
+    another one meanwhile: they share no staging memory."""
     device = given.device
     require_pending(device)
     streams, places = given.streams(2), []

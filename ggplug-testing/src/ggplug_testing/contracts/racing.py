@@ -182,8 +182,8 @@ def _race(stream: Backend, case: Case, groups: Groups = UNGROUPED) -> Race | Non
 
 @clause
 def every_op_of_a_held_stream_keeps_its_order(given: Given) -> None:
-    """A stream computes (``compute``) any op and group after what it was given before, and before what it is given
-    afterwards."""
+    """A stream computes (``compute``) any op and group after what was submitted before it, and before what is
+    submitted afterwards."""
     require_pending(given.device)
     stream = given.stream()
     races = [given.use(race) for race in races_of(stream)]

@@ -256,8 +256,8 @@ def _settled(aside: Aside) -> bool:
 
 @clause
 def transfers_share_no_scratch(given: Given) -> None:
-    """What is stored, copied and fetched (``set_async``, ``copy_async``, ``get_async``) is what it is alone, whatever
-    another stream transfers between two steps."""
+    """``set_async``, ``copy_async`` and ``get_async`` transfer the same bytes as by themselves, whatever another stream
+    transfers between two steps."""
     between = _Between()
     one, other = given.use(between.stream(given.device)), given.stream()
     _Proof(between).of(_Transfer(given, one, 1), _Transfer(given, other, 2))
@@ -265,8 +265,8 @@ def transfers_share_no_scratch(given: Given) -> None:
 
 @clause
 def computations_share_no_scratch(given: Given) -> None:
-    """A computation (``compute``) is what it is alone, whatever another stream computes between two steps of it: of
-    every op and group."""
+    """A computation (``compute``) of every op and group has the same result as by itself, whatever another stream
+    computes between two steps of it."""
     between, proven = _Between(), 0
     one, other = given.use(between.stream(given.device)), given.stream()
     proof = _Proof(between)

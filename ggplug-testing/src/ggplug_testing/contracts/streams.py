@@ -38,7 +38,7 @@ def asynchronous_transfers_arrive(given: Given) -> None:
 
 @clause
 def a_stream_keeps_its_order(given: Given) -> None:
-    """Store (``set_async``), ``compute`` and fetch (``get_async``) given to one stream happen in that order without
+    """Store (``set_async``), ``compute`` and fetch (``get_async``) submitted to one stream happen in that order without
     waiting in between."""
     placed, stream = given.sample(3), given.stream()
     x = placed.sample.x
@@ -60,7 +60,7 @@ def a_stream_keeps_its_order(given: Given) -> None:
 
 @clause
 def synchronous_reads_wait(given: Given) -> None:
-    """``Buffer.get`` waits for everything given before to any stream of the device."""
+    """``Buffer.get`` waits for everything submitted before to any stream of the device."""
     placed, stream = given.sample(20), given.stream()
     placed.compute(stream)
     placed.check("read without synchronizing")
@@ -78,7 +78,7 @@ def synchronous_writes_wait(given: Given) -> None:
 
 @clause
 def copies_follow_the_stream_that_writes_their_source(given: Given) -> None:
-    """``copy_async`` with ``source_stream`` comes after what was given to that stream, and in the order of its own."""
+    """``copy_async`` with ``source_stream`` comes after earlier work of that stream, and in the order of its own."""
     placed, target, first, second = given.sample(10), given.buffer(size=SIZE + 64), given.stream(), given.stream()
     buffer, offset, size = placed.result
     out = np.empty(size, np.uint8)
@@ -151,7 +151,7 @@ _OVERLAPS = (
 
 @clause
 def events_order_streams(given: Given) -> None:
-    """A stream that waits for an event (``Event.wait``) goes on after what was given before the event was recorded."""
+    """A stream that waits for an event (``Event.wait``) goes on after work that was submitted before its recording."""
     placed, target, first, second = given.sample(10), given.buffer(), given.stream(), given.stream()
     buffer, offset, size = placed.result
     event = given.event()

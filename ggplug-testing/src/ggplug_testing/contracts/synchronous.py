@@ -1,4 +1,4 @@
-"""The contract of devices that say that they are synchronous: what they are given is done when the call returns.
+"""The contract of devices that say that they are synchronous: what is submitted to them is done when the call returns.
 
 The scheduler takes them at their word: it does not wait for them.  So does this chapter: right behind a call that takes
 long, with nothing waited for, it looks at what the call should have done.
@@ -42,7 +42,7 @@ def _expect_seen(
 
 @clause
 def transfers_of_a_synchronous_device_are_done_when_they_return(given: Given) -> None:
-    """Where ``capabilities.asynchronous`` is false, what ``set_async``, ``get_async`` and ``copy_async`` were given is
+    """Where ``capabilities.asynchronous`` is false, what ``set_async``, ``get_async`` and ``copy_async`` submit is
     done when they return."""
     _require_synchronous(given.device)
     other, stream = given.stream(), given.stream()

@@ -104,7 +104,7 @@ class ActingDevice(DiscreteDevice):
         self.queue.drain()
 
     def act(self, kind: Kind, size: int = 0, what: str = "") -> None:
-        """Notes an activity, or raises what was asked for with :meth:`fail` or :meth:`lose`."""
+        """Notes an activity, or raises what was set with :meth:`fail` or :meth:`lose`."""
         with self._acting:
             if self.lost:
                 raise DeviceLostError(f"{self.name} was lost", device=self)
@@ -123,7 +123,7 @@ class ActingDevice(DiscreteDevice):
         if self.used + size > self.total_memory:
             free = self.total_memory - self.used
             raise OutOfMemoryError(
-                f"{self.name}: {size} bytes were asked for, {free} of {self.total_memory} are free",
+                f"{self.name}: {size} bytes were requested, {free} of {self.total_memory} are free",
                 device=self,
                 requested=size,
                 free=free,

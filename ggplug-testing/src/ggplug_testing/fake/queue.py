@@ -78,7 +78,7 @@ class WorkQueue:
         return count
 
     def drain(self, lane: Lane | None = None) -> None:
-        """Executes until everything that was given to a stream so far, or with None to every stream, is done.
+        """Executes until everything that was submitted to a stream so far, or with None to every stream, is done.
 
         Raises ComputeError if streams wait for each other.
         """

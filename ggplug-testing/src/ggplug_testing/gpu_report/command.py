@@ -22,7 +22,7 @@ BUDGET = 480.0
 
 
 def find(name: str | None) -> Sequence[Device]:
-    """The devices that the registry knows, or the one of that name, whose plugin alone is loaded then."""
+    """The devices that the registry knows, or the one of that name, of which only the plugin is loaded."""
     return registry.devices(unique=False) if name is None else [registry.device(name)]
 
 

@@ -67,7 +67,7 @@ def copying(device: Device) -> Answer:
 
 
 def matrix_vector(device: Device, kind: Type) -> Answer:
-    """Products with one column: one alone, and as many different weights in a row as no cache holds."""
+    """Products with one column: one by itself, and as many different weights in a row as no cache holds."""
     with closing(Rows(device)) as rows:
         vector = rows.keep(on(device, np.random.default_rng(SEED).standard_normal((1, K), np.float32)))
         first = rows.keep(weights(device, kind, K))

@@ -121,7 +121,7 @@ def _convertible(c: Draw, from_name: str, to_name: str) -> tuple[Type, Type, Seq
     if first is not second:
         c.promised = False  # which conversions there are is up to the device
     x, y = (first, second) if aimed == from_name else (second, first)
-    # Of types of integers but I32 there is one answer for integers alone.
+    # Of types of integers but I32 there is only one answer for integers.
     return x, y, ("integers", "constant") if x is not y and y in WHOLE and y is not I32 else ANYTHING
 
 

@@ -24,7 +24,7 @@ from ggplug_testing.reporting.report import Finding, Verdict
 from ggplug_testing.reporting.watching import EVERYTHING, One, Watch
 
 Run = Callable[[str, Watch], tuple[str, list[Finding]]]
-"""``(unit, watch) -> (the device's name, findings)``: what a worker does when it is asked for a unit."""
+"""``(unit, watch) -> (the device's name, findings)``: what a worker does when a unit is requested."""
 
 
 class Channel:
