@@ -89,6 +89,13 @@ def test_an_unknown_instrument_and_an_unknown_device_are_said(site: Site) -> Non
     assert "there is no device that runs whole graphs" in site.ggplug("bench", GGPLUG_BACKENDS="none").stderr
 
 
+@pytest.mark.parametrize("option", ["--compare-with", "--beside"])
+def test_the_device_to_compare_with_has_an_option_with_a_former_name(option: str, site: Site) -> None:
+    done = site.ggplug("bench", "own", option, "NPU9", GGPLUG_BACKENDS="NPU")
+    assert "there is no device 'NPU9'" in done.stderr
+    assert "--beside" not in site.ggplug("bench", "--help").stdout
+
+
 @pytest.fixture(scope="module")
 def host_device() -> Any:
     """The first real device on the host; what it costs is measured, not how fast it is."""

@@ -23,7 +23,7 @@ from ggplug.values.buffers import Buffer
 _serials = itertools.count(1)
 
 
-class Work:
+class Submission:
     """What was submitted to streams for a run: what to wait for, and what went wrong.
 
     ``pending``: what may still compute in the memory.  ``readers``: what may still read the leafs.  ``failure``: what
@@ -85,7 +85,7 @@ class Arena:
     def __init__(self) -> None:
         self.serial = 0
         self.begun: Callable[[], Run | None] = _none
-        self.work = Work()
+        self.work = Submission()
 
     def synchronize(self) -> None:
         """Waits for the last run; raises what went wrong in it."""
@@ -126,7 +126,7 @@ class Run:
         arena = allocation.arena
         self.allocation = allocation
         # What was submitted to streams before may still be at work here.
-        self.work = Work(arena.work.pending)
+        self.work = Submission(arena.work.pending)
         self.thread = 0
         self.progress = 0
         self.serial = next(_serials)

@@ -20,7 +20,7 @@ from ggplug.tensor import Spec, Tensor
 from ggplug_testing.contracts.clause import NotOffered, alloc_for, expect, expect_equal, expect_raises, step_between
 from ggplug_testing.contracts.devices import foreign_node
 from ggplug_testing.contracts.given import Given, clause
-from ggplug_testing.contracts.sample import WIDTH, Placed, Step, check_values, numbers, square, steps_of
+from ggplug_testing.contracts.sample import WIDTH, BinaryOp, Placed, check_values, numbers, square, steps_of
 from ggplug_testing.judging.oracle import evaluate
 from ggplug_testing.running.placement import UNWRITTEN, Placement
 
@@ -275,7 +275,7 @@ def many_plans_can_live(given: Given) -> None:
             _compute(stream, placed, (placed, f"a graph of {len(placed.graph)} nodes"))
 
 
-def _chain(steps: list[Step]) -> Graph:
+def _chain(steps: list[BinaryOp]) -> Graph:
     """A graph in which each step follows the one before."""
     x, w = square("x"), square("w")
     y = x
@@ -323,7 +323,7 @@ def kernel_names_follow_the_order_of_the_kernels(given: Given) -> None:
     """``kernel_names`` has the names of each node's kernels, one node's after the other's; or it has none at all."""
     steps, stream = steps_of(given.device), given.stream()
 
-    def names(chosen: list[Step]) -> list[str]:
+    def names(chosen: list[BinaryOp]) -> list[str]:
         found = given.plan(stream, _chain(chosen)).kernel_names()
         expect(all(isinstance(name, str) for name in found), f"kernel names are strings, got {found}")
         return found

@@ -23,7 +23,7 @@ from ggplug_testing.contracts.clause import NotOffered, alloc_for, expect, expec
 from ggplug_testing.contracts.given import SIZE, Given, clause
 from ggplug_testing.contracts.holding import Aside
 from ggplug_testing.contracts.racing import Race, races_of
-from ggplug_testing.contracts.sample import Step, steps_of
+from ggplug_testing.contracts.sample import BinaryOp, steps_of
 from ggplug_testing.running.placement import Bytes
 
 _THREADS = 3
@@ -66,7 +66,7 @@ def streams_work_on_different_threads(given: Given) -> None:
             _at_once([_computing(own, step, seed) for seed in range(_THREADS)])
 
 
-def _computing(own: Given, step: Step, seed: int) -> Callable[[], None]:
+def _computing(own: Given, step: BinaryOp, seed: int) -> Callable[[], None]:
     """What one thread does, again and again: computes a sample, copies its result, and looks at both."""
     placed = own.sample(2 + seed, step=step, seed=seed)
     want = placed.sample.computed_alone(own.device, seed)
