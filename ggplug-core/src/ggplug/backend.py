@@ -454,7 +454,7 @@ class Event(Overridable):
             self._stream.synchronize()
 
     def free(self) -> None:
-        """Frees the event.  Streams that wait for it still do."""
+        """Frees the event.  Streams that already wait for it continue to wait until the work before it is done."""
         self._stream = None
 
 

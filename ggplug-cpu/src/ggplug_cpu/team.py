@@ -301,7 +301,7 @@ class Team:
 
 def _checked_threads(n_threads: int) -> int:
     if not 1 <= n_threads <= 4096:
-        raise ParameterError(f"{n_threads} threads cannot compute", got=n_threads, remedy="give a number from 1 on")
+        raise ParameterError(f"n_threads must be 1 to 4096, got {n_threads}", got=n_threads)
     return n_threads
 
 

@@ -60,7 +60,7 @@ class Guard:
                         raise ComputeError(
                             f"{self.device.name} does not start: {told(error)}",
                             device=self.device,
-                            remedy="another program may have taken all of it; other devices go on",
+                            remedy="another program may be using the whole device; all other devices stay usable",
                         ) from error
         return self.opened
 
@@ -72,7 +72,7 @@ class Guard:
         """Raises DeviceLostError if the device is lost."""
         if self.lost:
             name = self.device.name
-            raise self._gone(f"{name} is lost, its buffers hold nothing: {self.lost}", op=op, kernel=kernel)
+            raise self._gone(f"{name} is lost, with all values in its buffers: {self.lost}", op=op, kernel=kernel)
 
     def typed(
         self, error: Exception, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None
@@ -102,7 +102,7 @@ class Guard:
         return ComputeError(f"{where} failed: {told(error)}", device=device, op=op, kernel=kernel)
 
     def _gone(self, message: str, *, op: object = None, kernel: str | None = None) -> DeviceLostError:
-        remedy = "the other devices go on; a new process, spawned and not forked, can use this one"
+        remedy = "all other devices stay usable; a new process, spawned and not forked, can use this one"
         return DeviceLostError(message, device=self.device, op=op, kernel=kernel, remedy=remedy)
 
 

@@ -67,7 +67,7 @@ class Ledger:
             free = self._total() - self.used
             if size > free:
                 raise OutOfMemoryError(
-                    f"{device.name}: {size} bytes were asked for, {free} of {self._total()} are free",
+                    f"{device.name}: {size} bytes were requested, {free} of {self._total()} are free",
                     device=device,
                     requested=size,
                     free=free,

@@ -1,6 +1,6 @@
 """The whole conformance suite as one call, and as a command, for programs that are not tests.
 
-``ggplug conformance NAME`` puts a device to it; ``--help`` tells more.
+``ggplug conformance NAME`` runs it on a device; ``ggplug conformance --help`` lists the options.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ def check(
     groups: bool = True,
     case: str | None = None,
 ) -> Report:
-    """Puts a device to these clauses of the contract, all cases of these ops, graphs, and groups; by default to all.
+    """Checks a device with these clauses of the contract, all cases of these ops, graphs, and groups (default: all).
 
-    ``case``: only cases with this label.  Never raises for what the device does: ``report.ok`` and ``report.bad``
-    tell.  Raises ParameterError for a name that is none.
+    ``case``: only cases with this label.  If the device fails, raises nothing: ``report.ok`` is false, and
+    ``report.bad`` has the findings.  Raises ParameterError for an unknown name.
     """
     report = Report(device.name)
     watch = Following(_chosen(case))
@@ -85,7 +85,7 @@ def _fill(
 ) -> None:
     """Adds what ``run`` finds, and calls ``done`` after each unit.
 
-    ``watch`` is told of the cases.  What they were until a KeyboardInterrupt is added, too, before it goes on.
+    Calls ``watch`` for each case.  A KeyboardInterrupt is raised again after the cases that had ended were added.
     """
     for number, unit in enumerate(units):
         watch.forget()
@@ -107,7 +107,7 @@ def _with_command(device: str, finding: Finding) -> Finding:
 
 
 def _command(device: str, finding: Finding) -> str:
-    """What runs a case alone."""
+    """The command line that runs only this case."""
     what = {CONTRACT: ["--clause", finding.case], GRAPH: ["--graphs"], GROUPS: ["--groups"]}.get(
         finding.subject, ["--op", finding.subject]
     )
@@ -153,7 +153,7 @@ def _clause(given: Clause | str) -> Clause:
 
 
 def serve(channel: Channel, name: str) -> None:
-    """Runs in a worker: the units that it is asked for."""
+    """Runs in a child process: runs each unit that the parent process names."""
     device = find_device(name)
     known = {unit.name: unit for unit in units()}
     channel.serve(lambda unit, watch: (device.name, known[unit].run(device, watch)))
@@ -167,34 +167,34 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug_te
     """
     parser = argparse.ArgumentParser(
         prog=program,
-        description="Put a device to the conformance suite: all of it, or the parts that are named.",
+        description="Check a device with the conformance suite: all of it, or the parts that the options name.",
     )
     parser.add_argument("device", nargs="?", help="a device's name, or 'reference' for the ops' references")
     parser.add_argument("--list", action="store_true", help="list the names of ops and clauses, and test nothing")
     parser.add_argument("--op", action="append", metavar="NAME", help="the cases of this op; may be repeated")
     parser.add_argument("--clause", action="append", metavar="NAME", help="this clause; may be repeated")
     parser.add_argument("--contract", action="store_true", help="every clause of the contract")
-    parser.add_argument("--graphs", action="store_true", help="the graphs of many ops")
-    parser.add_argument("--groups", action="store_true", help="chains in the groups that the device forms")
+    parser.add_argument("--graphs", action="store_true", help="graphs of many ops, as in models")
+    parser.add_argument("--groups", action="store_true", help="chains that the device computes as groups")
     parser.add_argument("--case", metavar="LABEL", help="only the cases with this label")
     parser.add_argument(
-        "--isolate", action="store_true", help="compute in a worker, so that a crash or a hang fails one case"
+        "--isolate", action="store_true", help="compute in a child process, so that a crash or a hang ends one case"
     )
     parser.add_argument(
         "--timeout",
         type=float,
         default=Worker.TIMEOUT,
         metavar="SECONDS",
-        help="after how long a case of a worker hangs (default: %(default)g)",
+        help="with --isolate: a case that takes longer counts as hung (default: %(default)g)",
     )
     parser.add_argument(
-        "--repeat", type=int, default=1, metavar="N", help="run it N times, and tell which cases come out differently"
+        "--repeat", type=int, default=1, metavar="N", help="run N times, and report the cases whose results differ"
     )
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="show every subject and every reason, whatever the verdict"
+        "-v", "--verbose", action="store_true", help="show all ops and clauses, passed ones too, and every reason"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every finding as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a page")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a Markdown file")
     given = parser.parse_args(arguments)
     try:
         # First: the package that it comes from may bring ops.
@@ -271,7 +271,7 @@ def _runner(
 
 
 def write(report: Report, json: Path | None, page: Path | None) -> None:
-    """Writes what was asked for: every finding as JSON, the report as a page in Markdown."""
+    """Writes the files that the options name: all findings as JSON, the report as Markdown."""
     if json is not None:
         json.write_text(report.as_json(), encoding="utf-8")
     if page is not None:

@@ -323,7 +323,7 @@ except gg.errors.PluginError as error:
     message, imported, installed = answer(site, code)
     if not installed:
         pytest.skip("ggplug-core is used as a plain source tree here, which has no version")
-    assert "asks for ggplug-core >=1000" in message
+    assert "requires ggplug-core >=1000" in message
     assert not imported
 
 

@@ -21,7 +21,7 @@ class Attention:
     """``flash_attn_ext`` over 4096 keys, heads of 128: of one query with a cache in memory, and of 512 queries."""
 
     name = "attention"
-    description = "4096 keys, heads of 128: of 1 query the share of what memory gives, of 512 the ratio to NumPy"
+    description = "4096 keys, heads of 128: 1 query as a fraction of a plain read's speed, 512 as a ratio to NumPy"
     REPEATS = 9
     HEAD, KEYS, QUERIES, HEADS = 128, 4096, 512, 8
     SIDE = 2048

@@ -115,7 +115,7 @@ class Moves:
     """Ops that read and write each number once: the bytes of their operands and results against a streaming read."""
 
     name = "moves"
-    description = "ops on tensors that no cache holds: gigabytes moved a second, and the share of what memory gives"
+    description = "ops on tensors larger than caches: gigabytes moved a second, as a fraction of a plain read's speed"
     REPEATS = 9
     CASES = tuple(_OPS)
 

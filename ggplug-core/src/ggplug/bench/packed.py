@@ -1,4 +1,4 @@
-"""What packing weights once is worth: products with plain and with packed weights, in turn."""
+"""The speed-up by packed weights: products with plain and with packed weights, measured alternately."""
 
 from __future__ import annotations
 

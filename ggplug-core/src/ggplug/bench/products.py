@@ -83,7 +83,7 @@ class MatrixVector:
     """``mul_mat`` with one column and weights that no cache holds: what generating a token does."""
 
     name = "matvec"
-    description = "weights read from memory: gigabytes a second, and the share of what memory gives"
+    description = "weights read from memory: gigabytes a second, and the fraction of the speed of a plain read"
     REPEATS = 9
 
     def run(self, device: Device, options: Options) -> Iterable[Mapping[str, Any]]:
@@ -113,7 +113,7 @@ class MatrixVector:
         stream.free()
 
     def compared(self, kind: Type, *streams: Backend) -> Mapping[str, Any]:
-        """K x K weights on two devices in turn, which caches may hold."""
+        """K x K weights on two devices, measured alternately; the weights may fit in caches."""
         values = np.random.default_rng(SEED).standard_normal((1, K), np.float32)
         matrices = [weights(stream.device, kind, K) for stream in streams]
         products = [
@@ -156,7 +156,10 @@ def reader(memory: npt.NDArray[np.float32], threads: int) -> Callable[[], None]:
 
 
 def moved(times: Mapping[str, Sequence[float]], nbytes: int, read: int) -> dict[str, float]:
-    """The figures of a function ``ours`` that moves so many bytes, beside ``read``, if it was measured, of so many."""
+    """The figures of the function ``ours``, which moves ``nbytes`` bytes.
+
+    If ``read``, which reads ``read`` bytes, was measured, this includes the ratio of the two speeds.
+    """
     best = min(times["ours"])
     row = {"milliseconds": best * 1e3, "gigabytes_per_second": nbytes / best / 1e9}
     if "read" in times:
@@ -166,7 +169,7 @@ def moved(times: Mapping[str, Sequence[float]], nbytes: int, read: int) -> dict[
 
 
 def largest_cache() -> int:
-    """Bytes of the largest cache of this machine; 0 where the system does not tell."""
+    """Bytes of the largest cache of this machine; 0 if the system does not report it."""
     sizes = [0]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         try:

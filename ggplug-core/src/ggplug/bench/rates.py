@@ -62,7 +62,7 @@ def others() -> list[Goal]:
 
 
 class Rates:
-    """Lines with their goals, by ratios of functions that took turns."""
+    """Compares measured ratios with their goals."""
 
     name = "rates"
     description = "what each type and op reaches of what the machine gives, and where that falls short of its goal"
@@ -88,7 +88,7 @@ def judged(goal: Goal, rows: Iterable[Row]) -> dict[str, Any]:
     reached = row.get(_REACHED[goal.unit])
     if reached is None:
         missing = "--peers and PyTorch are needed" if goal.unit == OF_TORCH else "not measured on this device"
-        return {"note": f"{missing} for the share {goal.unit}"}
+        return {"note": f"{missing} for the fraction {goal.unit}"}
     return {
         "goal": f"{goal.least:g} {goal.unit}",
         "reached": round(reached, 2),

@@ -1,4 +1,4 @@
-"""Functions of a benchmark, measured in turns."""
+"""Functions of a benchmark, measured alternately."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ REST = 0.005
 
 
 def take_turns(functions: Mapping[str, Callable[[], Any]], repeats: int, rest: float = REST) -> dict[str, list[float]]:
-    """Seconds of each run of each function; they take turns, so that a slower minute is a slower minute for all.
+    """Seconds of each run of each function.
 
-    ``rest``: seconds for which a function runs before it is timed, at least once.  This wakes its threads, takes the
-    caches back from the one before, and lets that one's threads, which spin on after their work, fall asleep.
+    In each round every function runs once, so that a slow minute of the machine slows all of them.  ``rest``: seconds
+    for which a function runs before it is timed, at least once.  This wakes its threads, fills the caches with its
+    data, and lets the threads of the previous function, which still spin, fall asleep.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
     for run in functions.values():
@@ -33,10 +34,10 @@ def take_turns(functions: Mapping[str, Callable[[], Any]], repeats: int, rest: f
 
 
 def speed_relative(times: Mapping[str, Sequence[float]], name: str, beside: str) -> float:
-    """How many times as fast as function ``beside`` function ``name`` ran: the median of the ratios of the turns.
+    """How many times as fast as function ``beside`` function ``name`` ran: the median of the ratios of all rounds.
 
-    Both runs of a turn met about the same machine, so a slower minute changes their ratio little, where the best run of
-    one may have met a faster machine than any run of the other.
+    The two runs of a round follow each other, so a slow minute of the machine slows both and changes their ratio
+    little.  The best run of one function may have come in a faster minute than any run of the other.
     """
     return statistics.median(b / a for a, b in zip(times[name], times[beside], strict=True))
 

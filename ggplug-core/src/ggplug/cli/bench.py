@@ -30,16 +30,23 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 
 @click.command(cls=Command)
 @click.argument("instruments", nargs=-1, metavar="[INSTRUMENT | MODEL.gguf]...")
-@click.option("--device", "device_name", metavar="NAME", help="Default: the first that runs whole graphs.")
 @click.option(
-    "--beside", metavar="NAME", help="Another device to compare with in the same run (matvec), on weights in caches."
+    "--device",
+    "device_name",
+    metavar="NAME",
+    help="Device to measure. Default: the first that can compute whole graphs.",
 )
-@click.option("--threads", type=click.IntRange(1), help="For devices on the host. Default: the device's own.")
-@click.option("--overhead", is_flag=True, help="Measure what the framework costs beside the arithmetic.")
-@click.option("--peers", is_flag=True, help="Measure other libraries too, where they are installed.")
+@click.option(
+    "--beside", metavar="NAME", help="Another device to compare with in one run (matvec only; small weights)."
+)
+@click.option(
+    "--threads", type=click.IntRange(1), help="Number of threads of the CPU device. Default: what the device uses."
+)
+@click.option("--overhead", is_flag=True, help="Measure the overhead of the framework on tiny graphs.")
+@click.option("--peers", is_flag=True, help="Also measure other libraries that are installed, such as PyTorch.")
 @click.option("--prompt", default=256, show_default=True, type=click.IntRange(1), help="Tokens that models read.")
 @click.option("--generate", default=32, show_default=True, type=click.IntRange(1), help="Tokens that models write.")
-@click.option("--list", "listing", is_flag=True, help="List the instruments there are.")
+@click.option("--list", "listing", is_flag=True, help="List the instruments.")
 @json_option
 def bench(
     instruments: tuple[str, ...],
@@ -53,10 +60,11 @@ def bench(
     listing: bool,
     as_json: bool,
 ) -> None:
-    """Measure a device with the INSTRUMENTs named, or a MODEL.gguf (default: all but those that run only by name).
+    """Measure a device with each INSTRUMENT (a benchmark; --list lists them), or its speed with each MODEL.gguf.
 
-    Times are those of the best run.  What is compared takes turns in the same process: a ratio is the median of the
-    turns' ratios.
+    Without arguments, runs all instruments except those that --list marks as running only by name. A time is that of
+    the fastest run. Functions that are compared run alternately in one process: each round gives a ratio, and the
+    ratio that is shown is the median of all rounds.
     """
     device = choose(device_name)
     there, broken = collect(device)
@@ -94,7 +102,7 @@ def of_files(there: Mapping[str, Instrument]) -> str:
     """The instrument that measures model files.  Raises ParameterError if there is none."""
     found = next((name for name, each in there.items() if getattr(each, "measures_files", False)), None)
     if found is None:
-        raise ParameterError("nothing measures model files here", remedy='pip install "ggplug-core[models]"')
+        raise ParameterError("no installed instrument measures model files", remedy='pip install "ggplug-core[models]"')
     return found
 
 

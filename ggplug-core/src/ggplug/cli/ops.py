@@ -27,18 +27,18 @@ from ggplug.types import KERNEL_FLOATS, TYPES, Type, by_name
 def ops(names: Sequence[str], chosen: Sequence[str], types: Sequence[str], as_page: bool, as_json: bool) -> None:
     """Show which device computes which op in which types.
 
-    A type is that of one of an op's sources, mostly the first; a device is asked about nodes with such sources. With
-    --op or --type every answer is shown, with the reason of each refusal. Without options every op is listed, even
-    where there is no device.
+    The type is that of a source of the op, usually the first. Asks each device whether it supports nodes of the op
+    with a source of this type. With --op or --type, shows each answer, and the reason if a device declines. If no
+    device is available, lists the ops with their sources.
     """
     with warnings_held_back():
         devices = [REGISTRY.device(name) for name in names] if names else list(REGISTRY.devices())
     if not devices and not (chosen or types or as_page or as_json):
         print_table(["op", "sources"], ([name, ", ".join(cls.sources)] for name, cls in OPS.items() if not cls.is_view))
-        echo("There is no device to ask; install a backend, such as ggplug-cpu.")
+        echo("There is no device; install a backend, such as ggplug-cpu.")
         return
     if not devices:
-        raise DeviceNotFoundError("there is no device to ask", remedy="install a backend, such as ggplug-cpu")
+        raise DeviceNotFoundError("there is no device", remedy="install a backend, such as ggplug-cpu")
     classes = [_op(name) for name in chosen] if chosen else [cls for cls in OPS.values() if not cls.is_view]
     kinds = [by_name(name) for name in types] if types else list(TYPES)
     found = list(offers(devices, classes, kinds))
@@ -48,12 +48,12 @@ def ops(names: Sequence[str], chosen: Sequence[str], types: Sequence[str], as_pa
         echo(page(devices, found).rstrip("\n"))
     elif chosen or types:
         if not found:
-            echo("No node that a device is asked about has sources of such types.")
+            echo("ggplug has no sample node of these ops with sources of these types.")
             return
         print_table(["op", "type", "device", "answer"], map(_answer, found))
     else:
         print_table(["op", *(device.name for device in devices)], _rows(devices, found))
-        echo("In brackets: types in which it computes some nodes only; ggplug ops --op NAME tells why.")
+        echo("In brackets: types in which a device supports only some nodes; ggplug ops --op NAME shows why.")
 
 
 def page(devices: Sequence[Device], found: Sequence[Offer]) -> str:

@@ -38,7 +38,7 @@ class Command(click.Command):
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Prints to a terminal in colour, and elsewhere plainly, in 80 columns unless COLUMNS says otherwise."""
+    """Prints to a terminal in colour, and to files and pipes plainly in 80 columns unless COLUMNS says otherwise."""
     file = sys.stderr if stderr else stdout()
     return Console(file=file, width=columns(file), highlight=False, markup=False, emoji=False)
 

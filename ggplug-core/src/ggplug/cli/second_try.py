@@ -19,7 +19,7 @@ _BY_USERS = {-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL}
 def tried_twice(command: Callable[[], object]) -> int:
     """The exit code of a command, which runs once more if a plugin crashes it: then each is tried in a child first.
 
-    Only on Linux, where a process that has loaded no plugin may be forked.  Elsewhere the next command knows of the
+    Only on Linux, where a process that has loaded no plugin may be forked.  On other systems the next command knows the
     crash.
     """
     if sys.platform != "linux" or stdout() is sys.stdout:  # that of a program that calls the command

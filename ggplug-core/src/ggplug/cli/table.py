@@ -1,4 +1,4 @@
-"""Tables in as many columns as a terminal has: nothing is hidden, and words stay whole where there is room for them.
+"""Tables in as many columns as a terminal has: nothing is hidden, and words are split only where they do not fit.
 
 A table that is too wide gives up width where cells have several words; a name such as ``tokenizer.ggml.tokens`` may
 then be continued in the next line behind a dot or an underscore.  If that is not enough, each row becomes a block of

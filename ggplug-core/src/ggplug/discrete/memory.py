@@ -31,7 +31,7 @@ class DiscreteBuffer(Buffer):
     """One allocation of memory that the host does not see, on a :class:`~ggplug.discrete.DiscreteDevice`.
 
     Subclasses provide :meth:`store`, :meth:`fetch` and :meth:`dispose`.  These work at once and wait for nothing:
-    streams call them when their turn has come.  Everything else waits for the streams of the device first.
+    streams call them when the work submitted before is done.  All other methods wait for the device's streams first.
     """
 
     def __init__(self, type: BufferType, size: int, device: Draining) -> None:

@@ -1,4 +1,4 @@
-"""The plan of streams over a queue: one kernel call after the other, when the stream's turn has come."""
+"""The plan of streams over a queue: it calls one kernel after the other, when the work submitted before is done."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:  # what annotations alone name
     from ggplug.interface.walking import Matching
 
     class PlannedDevice(Matching, Protocol):
-        """A device over discrete memory as plans see it."""
+        """The methods of a device with discrete memory that plans use."""
 
         def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any: ...
 
     class PlannedStream(Protocol):
-        """A stream over a queue as its plans see it."""
+        """The methods of a stream over a queue that its plans use."""
 
         @property
         def device(self) -> PlannedDevice: ...
@@ -48,11 +48,11 @@ if TYPE_CHECKING:  # what annotations alone name
 
 
 class Call(NamedTuple):
-    """A kernel with what it is called with.
+    """A kernel and its arguments.
 
-    ``position``: of the group's last node in the graph.  ``operands``: of each tensor in ``group.operands`` what the
-    device made of it (:meth:`~ggplug.discrete.DiscreteDevice.operand`).  ``ids``: nodes that are given ids, and where
-    these lie.
+    ``position``: of the group's last node in the graph.  ``operands``: for each tensor in ``group.operands`` what
+    :meth:`~ggplug.discrete.DiscreteDevice.operand` returned.  ``ids``: nodes that read ids, each with the ids, their
+    buffer and the offset in it.
     """
 
     position: int
@@ -66,7 +66,7 @@ class QueuedPlan(Plan):
     """Calls ``kernel(op, dst, *src)`` for node after node, or ``kernel(group, operands)`` for a group of several.
 
     ``dst`` and ``src`` are what the device's ``operand`` makes of a tensor, None for absent sources; ``operands`` is a
-    dictionary from tensor to that.  They are made when the plan is bound, and serve until it is bound elsewhere.
+    dictionary from tensor to that.  They are made when the plan is bound, and used until it is bound again.
     Kernels of ops with ids write zeros (or nothing, where the op writes into a source) for those out of range; the plan
     raises the error.
     """

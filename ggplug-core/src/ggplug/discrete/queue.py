@@ -75,7 +75,7 @@ class Job:
         if self.done:
             return
         try:
-            # What the work holds on to goes with it; the job itself may be somebody's mark.
+            # What the work refers to is released with it; events may refer to the job itself for longer.
             run, self._run = self._run, _taken
             after, self._after = self._after, None
             if after is not None:
@@ -112,7 +112,7 @@ class QueuedBackend(Backend, ABC):
     def __init__(self, device: DiscreteDevice) -> None:
         super().__init__(device)
         self.last: Job | None = None
-        """The job given last."""
+        """The job that was submitted last."""
         self._job_error: GGPlugError | None = None
         self._error_lock = threading.Lock()
         device.joined(self)
@@ -126,7 +126,7 @@ class QueuedBackend(Backend, ABC):
     # Optional
 
     def close(self) -> None:
-        """Ends the queue, when the stream was freed and everything given to it is done (default: nothing)."""
+        """Ends the queue, when the stream was freed and all submitted work is done (default: nothing)."""
 
     def can_wait_for(self, other: Backend) -> bool:
         """Whether jobs of this stream may wait for those of another one (default: for those of any queue).
@@ -136,7 +136,7 @@ class QueuedBackend(Backend, ABC):
         return isinstance(other, QueuedBackend)
 
     def advance(self, job: Job) -> None:
-        """Called where the caller has to wait for a job (default: nothing, because the queue goes on by itself).
+        """Called before the host waits for a job (default: nothing, because the queue executes jobs by itself).
 
         A queue without a thread of its own calls jobs here until that one is done.
         """
@@ -144,7 +144,7 @@ class QueuedBackend(Backend, ABC):
     # Provided
 
     def give(self, run: Callable[[], None], *, batch: Batch | None = None, after: Job | None = None) -> Job:
-        """Gives work to the stream: ``run()``, after the job ``after`` of another stream, unless ``batch`` failed."""
+        """Submits ``run()``, to be called after the job ``after`` of another stream, unless ``batch`` has failed."""
         before, job = self.last, Job(self, run, batch, after)
         self.last = job
         try:
@@ -158,7 +158,7 @@ class QueuedBackend(Backend, ABC):
         return job
 
     def drain(self) -> None:
-        """Waits until everything given so far is done.  Errors stay."""
+        """Waits until all submitted work is done.  Keeps errors for :meth:`synchronize`."""
         last = self.last
         if last is not None:
             last.wait()
@@ -252,7 +252,7 @@ class QueuedBackend(Backend, ABC):
 
 
 class QueuedEvent(Event):
-    """A mark in a queue: the job that was given last when it was recorded."""
+    """A mark in a queue: the job that was the last one submitted when the event was recorded."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
@@ -285,8 +285,8 @@ class QueuedEvent(Event):
 class DiscreteDevice(Device):
     """A device with memory and queues of its own, and a table of ``kernels``.
 
-    Required besides what every device has: :meth:`init`, which answers a new :class:`QueuedBackend`, and a buffer type
-    whose buffers are :class:`DiscreteBuffer`.  A subclass with an ``__init__`` of its own calls this one.
+    In addition to what every device needs, a subclass has :meth:`init`, which returns a new :class:`QueuedBackend`, and
+    a buffer type whose buffers are :class:`DiscreteBuffer`.  If it has an ``__init__``, that calls this one.
     """
 
     capabilities = Capabilities(asynchronous=True, events=True)
@@ -296,10 +296,10 @@ class DiscreteDevice(Device):
         self._queued_lock = threading.Lock()
 
     def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any:
-        """What kernels are given for a tensor, which lies at byte ``offset`` of a buffer.
+        """What kernels get for a tensor that lies at byte ``offset`` of a buffer (default: the three arguments).
 
-        ``offset`` is that of the tensor itself, a view's too.  Made when a plan is bound, and used until it is bound
-        elsewhere; so it shows the memory, not a copy of it.  Default: the three.
+        ``offset`` is that of the tensor itself, also for a view.  The plan calls this when it is bound, and uses the
+        result until it is bound again; so the result refers to the memory, and is no copy of it.
         """
         return tensor, buffer, offset
 
@@ -307,7 +307,7 @@ class DiscreteDevice(Device):
         return QueuedEvent(self)
 
     def drain(self) -> None:
-        """Waits for everything given to any stream so far; errors stay with the streams in which they happened."""
+        """Waits until all work that was submitted to any stream is done; each stream keeps its errors."""
         with self._queued_lock:
             streams = list(self._queued)
         for stream in streams:
@@ -320,8 +320,8 @@ class DiscreteDevice(Device):
 
 
 def _nothing() -> None:
-    """The work of a job that only waits."""
+    """Does nothing: the work of a job that only waits."""
 
 
 def _taken() -> None:
-    """Stands in a job that has begun, or was taken back, for its work."""
+    """Does nothing: replaces the work of a job that has begun or was withdrawn."""

@@ -51,7 +51,7 @@ class Options:
     """What ``ggplug bench`` was asked for.
 
     ``threads``: as many as a device on the host shall use; None is its default.  ``peers``: whether to measure other
-    libraries too, where they are installed, and give ratios.  ``beside``: another device to measure in the same run.
+    libraries too, where they are installed, and give ratios.  ``beside``: another device to compare with in the run.
     ``files``: models to measure with; ``prompt`` and ``generate``: tokens that these read and write.
     """
 

@@ -76,7 +76,7 @@ def check_api_version(version: int, distribution: str | None = None) -> None:
 def check_registration(found: object, told: int | None = None, distribution: str | None = None) -> RegistrationFacts:
     """Checks what a hook returned, the API version before all else.  Touches no device.  Raises RefusalError.
 
-    ``told``: the API version that the metadata of its ``distribution`` tells, if there is one and it does.
+    ``told``: the API version in the metadata of its ``distribution``; None if there is no distribution or no version.
     """
     if not isinstance(found, Registration):
         raise RefusalError(f"{HOOK} returned {_what(found)}, not a ggplug Registration")
@@ -158,7 +158,7 @@ def ask(facts: DeviceFacts) -> DeviceProps:
     given = (props.memory_free, props.memory_total)
     for count in given:
         if count is not None and (not isinstance(count, Integral) or isinstance(count, bool) or count < 0):
-            raise RefusalError(f"memory() returned {_what(given)}; these are no numbers of bytes")
+            raise RefusalError(f"memory() returned {_what(given)}; it must return bytes, free and total")
     free, total = (None if count is None else int(count) for count in given)
     if free is not None and total is not None and free > total:
         raise RefusalError(f"memory() says that {free} of {total} bytes are free")

@@ -56,7 +56,7 @@ class PathModule:
         if present is not None:
             if _is_from(present, source):
                 return present
-            origin = getattr(present, "__file__", None) or "elsewhere"
+            origin = getattr(present, "__file__", None) or "no file"
             raise RefusalError(f"a module called {name} is imported already, from {origin}", "rename one of them")
         spec = importlib.util.spec_from_file_location(
             name, source, submodule_search_locations=[str(self.path)] if self.is_package else None
@@ -100,7 +100,7 @@ def plugins_in(folder: Path) -> list[Path]:
 
 
 def registration_hook(hooks: Hooks, plugin: object) -> Callable[[], object]:
-    """The one function of a registered plugin that hands over its backend.  Raises RefusalError."""
+    """The hook function of a plugin that returns its backend's registration.  Raises RefusalError if it has none."""
     found = hooks.implementations(HOOK, plugin)
     where = getattr(plugin, "__name__", repr(plugin))
     if len(found) == 1:

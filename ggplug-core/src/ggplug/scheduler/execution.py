@@ -104,7 +104,10 @@ class BoundSplit(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """All splits of a version, bound to one graph.  ``bound_at``: the number of the graph's revision then."""
+    """The splits of a :class:`Version` after they were bound to a graph.
+
+    ``bound_at``: the number of the graph's revision when they were bound.
+    """
 
     graph: Graph
     bound_at: int
@@ -113,10 +116,10 @@ class Bound(NamedTuple):
 
 
 class Version:
-    """One of the computations of a schedule that may be under way at the same time.
+    """The memory and plans of one computation of a schedule; several versions may compute at the same time.
 
-    ``allocation``: where tensors lie when groups are computed; ``observed``: when it goes node by node, so that results
-    inside of groups have places, too.  ``bound``: None while the plans are bound, and where that came to no end.
+    ``allocation``: the places of tensors if groups are computed; ``observed``: their places if each node is computed
+    alone, so that inner results of groups have places, too.  ``bound``: None until all plans are bound.
     """
 
     __slots__ = ("allocation", "bound", "observed", "splits")
@@ -308,7 +311,7 @@ class Execution:
         ordering.note(stream, done, split.reads, split.writes)
 
     def copy(self, split: BoundSplit, ordering: Ordering) -> None:
-        """Copies what a split reads from elsewhere."""
+        """Copies the tensors that a split reads from other devices."""
         mover, copied = split.planned.mover, split.planned.copied
         ordering.wait(mover, (), split.copy_writes)
         for copy in split.copies:

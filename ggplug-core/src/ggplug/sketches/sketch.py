@@ -1,7 +1,7 @@
 """Sources of an op, sketched by names of extents, and the nodes that are made of a sketch.
 
-The conformance suite's cases that are made alike for all ops start from these: an extent that is zero, or one, is so in
-all sources that have it, and each source in turn lies in memory in another way.
+The conformance suite makes some cases for all ops from these sketches: cases in which an extent is zero, or one, in all
+sources that have it, and cases in which one of the sources has another layout in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Sketch(NamedTuple):
     types: tuple[Type, ...] = (F32,)
     parameters: Callable[[Sizes], Mapping[str, Any]] = lambda sizes: {}
     zeros: str = ""
-    """The extents to make zero in turn; empty is all."""
+    """The extents to make zero, one at a time; empty: all of them."""
     layout: Layout = "packed"
     shown: Callable[[Tensor, Sizes], Tensor] | None = None
     """For view ops, which take no parameters from here: the view of the only source."""

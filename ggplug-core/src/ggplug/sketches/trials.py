@@ -53,7 +53,7 @@ def chosen(dst: Array, a: Array, b: Array, c: Array, ith: int, nth: int, userdat
 
 
 def beside(dst: Array, *rest: Any) -> None:
-    """The transposes of the sources beside each other; all by the first part."""
+    """The transposes of the sources, concatenated along ne0; the first part of the work writes all."""
     *sources, ith, _, _ = rest
     at = 0
     for each in sources if ith == 0 else ():

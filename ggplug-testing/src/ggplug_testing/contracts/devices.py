@@ -153,7 +153,7 @@ def memory_that_is_freed_is_free_again(given: Given) -> None:
             expect(during is None or total is None or during <= total, f"{during} bytes of {total} are free")
         after = device.memory().free
         if before is None or during is None or after is None or not size <= before - during < 2 * size:
-            raise NotOffered("the device does not count what it gives")  # other processes use its memory, too
+            raise NotOffered("the device does not report memory in use")  # other processes use its memory, too
         counted.append(before - after)
     expect(min(map(abs, counted)) < size, f"{size} bytes that were freed are not free again: {counted[0]} are missing")
 

@@ -95,7 +95,7 @@ def _prove(device: Device, every: Mapping[str, Make]) -> None:
 
 def _require(device: Device, silent: list[str]) -> None:
     if silent:
-        raise NotProven(f"{device.name} does not ask core whether the buffer is there: {', '.join(silent)}")
+        raise NotProven(f"{device.name} does not check whether the buffer was freed (check_there): {', '.join(silent)}")
 
 
 def _is_proven(device: Device, what: str, make: Make) -> bool:
@@ -249,5 +249,5 @@ def memory_that_is_computed_in_is_not_freed_meanwhile(given: Given) -> None:
         _require(device, list(silent))
     unheld = [what for what, way in silent.items() if not _is_proven_by_steps(device, what, way)]
     if unheld:
-        raise NotProven(f"{device.name} never lets a free wait: {', '.join(unheld)}")
+        raise NotProven(f"{device.name} never makes Buffer.free wait: {', '.join(unheld)}")
     stream.synchronize()

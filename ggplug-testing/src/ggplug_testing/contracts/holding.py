@@ -181,5 +181,5 @@ def failing_node(device: Device) -> tuple[Tensor, Mapping[Tensor, Array]]:
         return made
     node = next(nodes_with_ids(device), None)
     if node is None:
-        raise NotProven(f"{device.name} gives no hook 'failing_node', and supports no op that takes a wrong id")
+        raise NotProven(f"{device.name} has no hook 'failing_node', and supports no op with ids")
     return node.set_output(), {**values_of(node), ids_of(node): ids(node, wrong=True)}

@@ -281,7 +281,7 @@ def _check_plans(given: Given, w: Tensor, columns: int) -> None:
 def _extra(given: Given) -> list[BufferType]:
     kinds = [kind for kind in given.device.extra_buffer_types if given.device.supports_buffer_type(kind)]
     if not kinds:
-        raise NotOffered("there are no extra buffer types that the device computes in")
+        raise NotOffered("the device computes in no extra buffer type")
     return kinds
 
 

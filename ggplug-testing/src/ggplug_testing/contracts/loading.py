@@ -173,7 +173,7 @@ def _measured(device: Device) -> Unit:
             if found.runs_on:
                 return found
     if found is None:
-        raise NotProven(f"{device.name} supports none of the ops that a load could be made of")
+        raise NotProven(f"{device.name} supports none of the ops that the suite uses to keep a stream busy")
     return found
 
 
@@ -181,7 +181,7 @@ def longest_step(stream: Backend) -> tuple[Step, int]:
     """The step, on tensors of that extent, which a stream computes longest.  Raises NotOffered if it supports none."""
     step = next(supported_steps(stream.device, square(), square(), heavy=True), None)
     if step is None:
-        raise NotOffered(f"{stream.device.name} supports none of the ops that samples are made of")
+        raise NotOffered(f"{stream.device.name} supports none of the ops that the suite computes as samples")
     return step, _measured_step(stream, step).extent
 
 
@@ -208,10 +208,10 @@ class Load:
     def __init__(self, stream: Backend, seconds: float) -> None:
         unit = unit_of(stream.device)
         if not unit.runs_on:
-            raise NotProven(f"{stream.device.name} computes while it is given work, so nothing comes behind a load")
+            raise NotProven(f"{stream.device.name} computes while work is submitted, so the suite cannot keep it busy")
         count = math.ceil(min(seconds, LONGEST_LOAD) / unit.seconds)
         if count > _MOST:
-            raise NotProven(f"{stream.device.name} is too fast to be kept busy for {seconds:.2g} seconds")
+            raise NotProven(f"{stream.device.name} is too fast: it cannot be kept busy for {seconds:.2g} seconds")
         self._device = stream.device
         self._work = Work(stream, unit.step, unit.extent)
         try:
@@ -231,7 +231,7 @@ class Load:
         if not self.is_pending:
             unit = unit_of(self._device)
             _UNITS[self._device] = unit._replace(giving=unit.giving / 2, seconds=unit.seconds / 2)
-            raise NotYetProven(f"a load on {self._device.name} was done before anything could be seen")
+            raise NotYetProven(f"the work that keeps {self._device.name} busy ended before the check did")
 
     def free(self) -> None:
         """Waits for the load, and gives its memory back."""

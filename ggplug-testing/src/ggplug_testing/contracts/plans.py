@@ -115,7 +115,7 @@ def a_plan_is_bound_to_equal_graphs_only(given: Given) -> None:
     y = first.sample.y
     other = Graph(apply(y.op, tuple(_halved(tensor) for tensor in y.src)))  # type: ignore[arg-type]
     if not all(map(given.device.supports_op, other.nodes)):
-        raise NotOffered("the sample is declined with other extents")
+        raise NotOffered("the device declines the sample with other extents")
     second, stream = given.placement(other), given.stream()
     plan = given.plan(stream, first.graph)
     for graph, placement in ((other, second), (first.graph, second), (other, first)):
@@ -331,7 +331,7 @@ def kernels_are_told_in_the_order_in_which_they_run(given: Given) -> None:
 
     alone = {step: names([step]) for step in steps}
     if not names(steps):
-        raise NotOffered(f"{given.device.name} tells no names of kernels")
+        raise NotOffered(f"plans of {given.device.name} give no names of kernels")
     for chosen in (steps, steps[::-1], [step for step in steps for _ in range(2)]):
         told, wanted = names(chosen), [name for step in chosen for name in alone[step]]
         expect(told == wanted, f"the kernels are {told}, and those of the nodes, one by one, {wanted}")
@@ -370,5 +370,5 @@ def what_is_supported_can_be_planned(given: Given) -> None:
     """``supports_op`` and ``plan`` agree."""
     sample = given.sample().sample
     if isinstance(given.device.supports_op(sample.y), Decline):
-        raise NotOffered("the sample is declined")
+        raise NotOffered("the device declines the sample")
     given.plan(given.stream(), sample.graph)

@@ -188,7 +188,7 @@ def every_op_of_a_held_stream_keeps_its_order(given: Given) -> None:
     stream = given.stream()
     races = [given.use(race) for race in races_of(stream)]
     if not races:
-        raise NotOffered(f"{given.device.name} computes no op that could tell when it was computed")
+        raise NotOffered(f"{given.device.name} supports no op whose result shows when it was computed")
 
     def give() -> None:
         for race in races:

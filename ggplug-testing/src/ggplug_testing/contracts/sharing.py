@@ -275,4 +275,4 @@ def computations_share_no_scratch(given: Given) -> None:
             proof.of(_Computation(race, race.values, race.right), _Computation(twin, twin.zeros, race.wrong))
         proven += 1
     if not proven:
-        raise NotOffered(f"{given.device.name} computes no op that could tell what it was computed from")
+        raise NotOffered(f"{given.device.name} supports no op whose result shows from which values it was computed")

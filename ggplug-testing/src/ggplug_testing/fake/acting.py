@@ -123,7 +123,7 @@ class ActingDevice(DiscreteDevice):
         if self.used + size > self.total_memory:
             free = self.total_memory - self.used
             raise OutOfMemoryError(
-                f"{self.name}: {size} bytes were asked for, {free} of {self.total_memory} are free",
+                f"{self.name}: {size} bytes were requested, {free} of {self.total_memory} are free",
                 device=self,
                 requested=size,
                 free=free,

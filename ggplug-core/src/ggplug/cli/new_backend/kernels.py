@@ -100,7 +100,7 @@ SNIPPETS: dict[str, Snippet] = {
         ("written", "rows", "ids"),  # the memory of written is that of dst
         "numbers, chosen = rows.numbers(), ids.array[0]\n"
         "for k, j in np.ndindex(*numbers.shape[:2]):\n"
-        "    at = chosen[k % chosen.shape[0], j % chosen.shape[1]]  # the same ids serve several batches in turn\n"
+        "    at = chosen[k % chosen.shape[0], j % chosen.shape[1]]  # ids of fewer batches repeat\n"
         "    inside = (at >= 0) & (at < dst.array.shape[2])  # other rows are left out; the plan raises the error\n"
         "    if inside.any():\n"
         "        moved = Values(np.empty((1, 1, inside.sum(), dst.array.shape[3]), dst.array.dtype), dst.type)\n"
@@ -117,7 +117,7 @@ SNIPPETS: dict[str, Snippet] = {
         "SoftMax",
         ("x", "mask?", "sinks?"),
         "logits = wide(x) * op.scale\n"
-        "if mask is not None:  # it may have more rows than x, and serves several heads and batches in turn\n"
+        "if mask is not None:  # it may have more rows than x; masks of fewer heads or batches repeat\n"
         "    slopes = ops.alibi_slopes(x.shape[1], op.max_bias).reshape(1, -1, 1, 1)\n"
         "    logits += slopes * repeated(mask[:, :, : x.shape[2]], x.shape)\n"
         "logits[np.abs(logits) > np.finfo(np.float32).max] *= np.inf  # they overflow as float32 does\n"
