@@ -156,7 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line.
 
     Answers the exit code: 0 enough is caught, 1 it is not, 2 there is nothing to be said, 128 and the number of a
-    signal that stopped it; then what was found until then is told.
+    signal that stopped it; then it prints what was found until then.
     """
     given = _parsed(arguments)
     if given.record:

@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_left_out_what_was_said_first_at_first() -> None:
         prompt, used = fitting(words, said, "why?", passages, bare + room)
         assert used == count
         assert len(prompt) == len(words(messages(said[4 - turns :], "why?", passages[:count])))
-    with pytest.raises(ValueError, match=f"a prompt of {bare} tokens; there is room for 5"):
+    with pytest.raises(ValueError, match=f"a prompt of {bare} tokens; at most 5 are possible"):
         fitting(words, said, "why?", passages, 5)
 
 

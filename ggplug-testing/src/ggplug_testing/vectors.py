@@ -55,7 +55,7 @@ _FIELDS = {"op", "vars", "max_nmse", "whole", "out", "tensors"}
 
 
 class Recording:
-    """A file of recorded cases.  Raises ParameterError if it is none."""
+    """A file of recorded cases.  Raises ParameterError for any other file."""
 
     def __init__(self, path: str | Path) -> None:
         try:
@@ -270,7 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line.
 
     Answers the exit code: 0 nothing failed, 1 something did, 2 nothing could be replayed, 128 and the number of a
-    signal that stopped it; then what was found until then is told.
+    signal that stopped it; then it prints what was found until then.
     """
     parser = argparse.ArgumentParser(prog="python -m ggplug_testing.vectors", description="Replay recorded ggml cases.")
     parser.add_argument("file", type=Path, help="the .npz file of recorded cases")

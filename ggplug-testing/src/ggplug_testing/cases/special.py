@@ -32,7 +32,7 @@ ROWS = np.array(
         np.resize([-0.0, 0.0, -1.0], LONG),
     ]
 )
-"""Rows with each kind of special value, alone and beside others."""
+"""Rows with each kind of special value, alone and with others."""
 
 WIDE_ROWS = np.array(
     [

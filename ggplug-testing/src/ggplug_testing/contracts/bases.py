@@ -1,6 +1,6 @@
 """What clauses build on: where a simpler clause is broken, others that take it for kept may be broken by it alone.
 
-A report tells such failures with the simpler one.
+A report shows such failures together with the simpler one.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ OF_CLAUSES: dict[str, tuple[str, ...]] = {
     "a failure does not keep its stream from being freed": (FAILURES,),
     "extra memory waits for held streams": (PACKED, SYNCHRONIZE),
 }
-"""What single clauses build on besides."""
+"""Further clauses that single clauses depend on."""
 
 
 def bases_of(clauses: Iterable[Clause]) -> dict[str, tuple[str, ...]]:

@@ -196,7 +196,7 @@ def buffers_copy_from_each_other(given: Given) -> None:
 
 @clause
 def a_copy_waits_for_the_streams_of_another_device(given: Given) -> None:
-    """``Buffer.copy_from`` reads what was given to the source's device before."""
+    """``Buffer.copy_from`` reads what earlier work of the source's device wrote."""
     target, other = given.buffer(0), given.use(Given(FakeDevice("another", execution="late")))
     source = other.buffer()
     other.stream().set_async(source, 0, pattern(SIZE, 1))
@@ -345,14 +345,14 @@ def host_memory_is_what_the_host_sees(given: Given) -> None:
 
 @clause
 def too_much_memory_raises(given: Given) -> None:
-    """``alloc`` of more memory than there is raises OutOfMemoryError with ``requested``; the device goes on."""
+    """``alloc`` of more memory than there is raises OutOfMemoryError with ``requested``; the device stays usable."""
     wanted = max(1 << 52, 4 * (given.device.memory().total or 0))
     buffer = given.buffer(0)
     try:
         given.kind.alloc(wanted).free()
     except OutOfMemoryError as error:
-        expect(error.requested is not None, "OutOfMemoryError tells how much was requested")
-        expect(error.free is None or error.free >= 0, f"OutOfMemoryError tells that {error.free} bytes are free")
+        expect(error.requested is not None, "OutOfMemoryError has the size that was requested")
+        expect(error.free is None or error.free >= 0, f"OutOfMemoryError says that {error.free} bytes are free")
     else:
         expect(False, f"an allocation of {wanted} bytes must raise OutOfMemoryError")
     expect_bytes(buffer, 0, "a buffer after another one could not be allocated")
@@ -361,7 +361,8 @@ def too_much_memory_raises(given: Given) -> None:
 
 @clause
 def impossible_sizes_raise(given: Given) -> None:
-    """``alloc`` of a negative size raises ParameterError, beyond ``max_size`` OutOfMemoryError; the device goes on."""
+    """``alloc`` of a negative size raises ParameterError, beyond ``max_size`` OutOfMemoryError; the device stays
+    usable."""
     kind = given.kind
     with expect_raises(ParameterError, "a buffer of -1 bytes"):
         kind.alloc(-1)
@@ -384,7 +385,7 @@ def usage_is_only_a_mark(given: Given) -> None:
 
 @clause
 def tensors_keep_their_values(given: Given) -> None:
-    """A tensor in a buffer gives back (``get_tensor``) the bytes that it was set to (``set_tensor``), of every type;
+    """A tensor in a buffer returns (``get_tensor``) the bytes that it was set to (``set_tensor``), for every type;
     neighbours stay."""
     for type in types.TYPES:
         made = [new_tensor(type, (type.block_size * 2, 3)) for _ in range(2)]
@@ -453,7 +454,7 @@ def memory_of_the_host_is_used_in_place(given: Given) -> None:
 def pinned_memory_is_host_memory(given: Given) -> None:
     """A ``host_buffer_type`` is there just where ``capabilities`` say so, and is host memory."""
     device, kind, buffer = given.device, given.device.host_buffer_type, given.buffer(0)
-    expect((kind is not None) == device.capabilities.host_buffer, "capabilities.host_buffer tells whether there is one")
+    expect((kind is not None) == device.capabilities.host_buffer, "capabilities.host_buffer says whether there is one")
     if kind is None:
         raise NotOffered("capabilities.host_buffer is false")
     expect(kind.is_host, f"{kind.name} is host memory")

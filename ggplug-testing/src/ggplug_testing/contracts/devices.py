@@ -43,7 +43,7 @@ def a_device_describes_itself(given: Given) -> None:
     expect(free is None or total is None or free <= total, f"free memory {free} exceeds the total {total}")
     props = device.props()
     expect(props.name == device.name and props.kind is device.kind, "props says what the device says")
-    expect(props.device_id == device.device_id, "props tells the device id")
+    expect(props.device_id == device.device_id, "props has the device id")
     if device.registration is not None:
         listed, again = list(device.registration.devices()), list(device.registration.devices())
         expect(any(each is device for each in listed), "the registration lists the device")
@@ -52,7 +52,7 @@ def a_device_describes_itself(given: Given) -> None:
 
 @clause
 def every_answer_has_its_reason(given: Given) -> None:
-    """``supports_op`` answers Accept or a Decline with a reason, the same one each time; views are always accepted."""
+    """``supports_op`` returns Accept or a Decline with a reason, the same one each time; views are always accepted."""
     device, x = given.device, square("x")
     for shown in (reshape(x, 64, 16), view(x, 8, 8, nb=(128,)), permute(x, 1, 0), transpose(x)):
         expect(device.supports_op(shown), f"view ops are supported, {shown!r} is not")
@@ -60,7 +60,7 @@ def every_answer_has_its_reason(given: Given) -> None:
     answer = device.supports_op(node)
     expect(isinstance(answer, Decline), f"an op that no device knows is declined, got {answer!r}")
     expect(getattr(answer, "reason", ""), "a Decline has a reason")
-    expect(device.supports_op(node) == answer, "the same question has the same answer")
+    expect(device.supports_op(node) == answer, "supports_op returns the same for the same node")
     expect(isinstance(device.supports_op(Sample(device).y), Accept), "a yes is an Accept")
 
 
@@ -71,14 +71,14 @@ def support_depends_on_the_node_alone(given: Given) -> None:
     sample = Sample(device)
     before = device.supports_op(sample.y)
     found = [isinstance(device.match(Group((each.y,))), Decline) for each in (sample, sample, Sample(device))]
-    expect(found == [not before] * 3, "match() answers equal groups in the same way each time")
+    expect(found == [not before] * 3, "match() returns the same for equal groups each time")
     with Given(device) as own:
         own.buffer(size=affordable(device, 1 << 22))
         own.sample().compute(own.stream())
-        expect(device.supports_op(sample.y) == before, "computing changes no answer")
+        expect(device.supports_op(sample.y) == before, "a computation does not change what supports_op returns")
         now = isinstance(device.match(Group((sample.y,))), Decline)
-        expect(now is not bool(before), "match() answers in the same way while memory is in use")
-    expect(device.supports_op(Sample(device).y) == before, "equal nodes have equal answers")
+        expect(now is not bool(before), "match() returns the same while memory is in use")
+    expect(device.supports_op(Sample(device).y) == before, "supports_op returns the same for equal nodes")
 
 
 @clause
@@ -142,8 +142,8 @@ def parameters_that_a_stream_does_not_have_are_refused(given: Given) -> None:
 
 @clause
 def memory_that_is_freed_is_free_again(given: Given) -> None:
-    """``free`` gives memory back: where a device counts it, ``memory`` tells less while a buffer is there, and as much
-    as before then."""
+    """``free`` releases memory: if ``memory`` reports less free memory while a buffer exists, it reports as much as
+    before after ``free``."""
     device = given.device
     size, counted = affordable(device, 3 << 20), []
     for _ in range(3):

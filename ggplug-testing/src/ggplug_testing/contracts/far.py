@@ -51,14 +51,14 @@ BEHIND = 1 << 24
 _PAGE = 4096
 
 MANY = (1 << 24) + 37
-"""Elements that float32 does not count."""
+"""A number of elements that float32 cannot represent exactly."""
 
 _MOST_ROWS = 8
 """Rows that lie far apart, each on a page of its own."""
 
 
 def far_buffer(given: Given) -> tuple[Buffer, int]:
-    """A buffer, and an offset in it as far as there is memory for.  Raises NotApplicable where that is not so far."""
+    """A large buffer, and the largest offset of :data:`FAR` in it.  Raises NotApplicable if no such buffer fits."""
     kind, free = given.kind, given.device.memory().free
     for far in FAR:
         size = far + BEHIND

@@ -1,9 +1,9 @@
-"""Holding a stream still, and provoking a failure: what the clauses about pending work are proven with.
+"""Holds a stream, and provokes a failure: the clauses about pending work need both.
 
 A device's registration may give two hooks, ``Registration.get("stall")`` and ``Registration.get("failing_node")``;
-streams of :mod:`ggplug.discrete` need the first of them not, and devices with ops on ids need the second one not.
-Where nothing holds a stream, a load in front of the work does (:mod:`ggplug_testing.contracts.loading`), and what
-turns out not to have been behind it counts for nothing.
+streams of :mod:`ggplug.discrete` do not need the first, and devices with ops on ids do not need the second.
+If there is no way to hold a stream, a load before the work keeps it busy (:mod:`ggplug_testing.contracts.loading`); if
+the load ended too early, the result does not count.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ggplug_testing.contracts.ids import ids, ids_of, nodes_with_ids, values_of
 from ggplug_testing.contracts.loading import TIMES, Load
 
 LONGEST = 120.0
-"""Seconds after which a call that was let go hangs."""
+"""Seconds after which a call counts as hung, once its stream was released."""
 
 
 def hook(device: Device, name: str) -> Any:
-    """What the device's registration gives by this name, or None."""
+    """What ``get(name)`` of the device's registration returns; None without a registration."""
     return None if device.registration is None else device.registration.get(name)
 
 
@@ -43,11 +43,11 @@ MOMENT = 0.05
 
 @contextmanager
 def held(stream: Backend, moment: float = MOMENT) -> Iterator[Callable[[Callable[[], object]], Aside]]:
-    """A stream that does nothing of what it is given, until the block ends; yields what makes calls aside meanwhile.
+    """A block in which a stream does no submitted work; yields a function that makes a call on another thread.
 
-    ``moment``: seconds that the block takes at most, other than for what has to wait.  Raises NotApplicable for
-    synchronous devices, NotProven where there is no way to hold a stream; where it is held by a load also if that was
-    done before the block was, whatever the block found.
+    ``moment``: seconds that the block takes at most, without calls that wait for the stream.  Raises NotApplicable for
+    synchronous devices, NotProven if there is no way to hold the stream; if a load holds it, also if the load ended
+    before the block did, whatever the block found.
     """
     require_pending(stream.device)
     release = by_hook(stream) or by_gate(stream)
@@ -83,7 +83,7 @@ def held(stream: Backend, moment: float = MOMENT) -> Iterator[Callable[[Callable
 def stopped(stream: Backend) -> Iterator[bool]:
     """A stream of a device that says it is synchronous, which does nothing until the block ends; whether it is so.
 
-    A stream that does its work when it is given cannot be given what would hold it.
+    A stream that does work when it is submitted cannot be held by work that waits.
     """
     release = by_hook(stream)
     if release is not None:
@@ -103,7 +103,7 @@ def stopped(stream: Backend) -> Iterator[bool]:
 
 
 def by_hook(stream: Backend) -> Callable[[], None] | None:
-    """Holds a stream by the hook of its device's registration; returns what lets it go, or None if it gives none."""
+    """Holds a stream by the hook "stall" of the registration; returns the function that releases it, or None."""
     stall = hook(stream.device, "stall")
     return None if stall is None else stall(stream)
 
@@ -127,7 +127,7 @@ def give_gate(stream: QueuedBackend, gate: threading.Event) -> None:
 
 
 _AT_THE_END = 10.0
-"""Seconds that calls aside are waited for where the block has ended early."""
+"""Seconds to wait for calls on other threads if the block has ended by an error."""
 
 
 class Aside:
@@ -152,7 +152,7 @@ class Aside:
         return self._thread.ident
 
     def returned(self, patience: float) -> bool:
-        """Whether it has returned, given that many seconds to do so."""
+        """Whether the call has returned within so many seconds."""
         self._thread.join(patience)
         return not self._thread.is_alive()
 

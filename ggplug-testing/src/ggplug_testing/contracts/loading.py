@@ -1,4 +1,4 @@
-"""A load: work that keeps a stream busy for a while, where the device gives no way to hold its streams.
+"""A load: work that keeps a stream busy for a while, for devices whose streams cannot be held.
 
 How much work that is follows from measuring the device.  What comes behind a load is pending for as long as the load's
 own result has not arrived at the host: so whoever races against a load learns whether there was a race at all.
@@ -43,7 +43,7 @@ _MOST = 4096
 class Unit(NamedTuple):
     """A computation that loads are made of.
 
-    ``step``: its op.  ``extent``: of its tensors.  ``giving``, ``seconds``: until it is given and until it is done.
+    ``step``: its op.  ``extent``: of its tensors.  ``giving``, ``seconds``: until it is submitted and until it is done.
     """
 
     step: Step
@@ -124,7 +124,7 @@ class Work:
         self._stream.get_async(buffer, start, self.out.view(np.uint8))
 
     def measure(self) -> tuple[float, float]:
-        """Seconds until one computation and its fetch are given, and until they are done."""
+        """Seconds until one computation and its fetch are submitted, and until they are done."""
         start = time.perf_counter()
         self.give(1)
         given = time.perf_counter()
@@ -139,7 +139,7 @@ class Work:
         return arrived(self.out)
 
     def free(self) -> None:
-        """Waits for the work, and gives its memory back."""
+        """Waits for the work, and frees its memory."""
         self._plan.free()
         self._placement.free()
 
@@ -167,7 +167,7 @@ def unit_of(device: Device) -> Unit:
 def _measured(device: Device) -> Unit:
     found: Unit | None = None
     with device.init() as stream:
-        # Some ops may be computed while they are given, others not.
+        # Some ops may be computed while they are submitted, others not.
         for step in supported_steps(device, square(), square(), heavy=True):
             found = _measured_step(stream, step)
             if found.runs_on:
@@ -199,10 +199,9 @@ def _measured_step(stream: Backend, step: Step) -> Unit:
 
 
 class Load:
-    """Work in front of everything that a stream is given from now on, for ``seconds`` or longer.
+    """Work that keeps a stream busy for ``seconds`` or longer, so that work submitted after it is pending.
 
-    Raises NotProven if the device cannot be kept busy for so long, NotYetProven if it is not busy once it has been
-    given the work.
+    Raises NotProven if the device cannot be kept busy for so long, NotYetProven if the load ends too early.
     """
 
     def __init__(self, stream: Backend, seconds: float) -> None:
@@ -223,7 +222,7 @@ class Load:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the load is not done yet, and so nothing of what was given behind it."""
+        """Whether the load, and so all work submitted after it, is not done yet."""
         return not self._work.arrived
 
     def require_pending(self) -> None:
@@ -234,5 +233,5 @@ class Load:
             raise NotYetProven(f"the work that keeps {self._device.name} busy ended before the check did")
 
     def free(self) -> None:
-        """Waits for the load, and gives its memory back."""
+        """Waits for the load, and frees its memory."""
         self._work.free()

@@ -23,12 +23,12 @@ SURELY = 5.0
 
 
 def _storing(stream: Backend, buffer: Buffer) -> Callable[[], None]:
-    """What gives a stream a store of the new bytes."""
+    """Ways to submit a store of the new bytes."""
     return lambda: stream.set_async(buffer, 0, pattern(SIZE, NEW))
 
 
 def _fetching(stream: Backend, buffer: Buffer) -> tuple[Callable[[], None], Bytes]:
-    """What gives a stream a fetch, and where that goes."""
+    """Ways to submit a fetch, each with the array that it fills."""
     out = np.empty(SIZE, np.uint8)
     return lambda: stream.get_async(buffer, 0, out), out
 
@@ -67,7 +67,7 @@ def _copy_behind_an_event(given: Given, what: str, *, free: bool) -> None:
 
 @clause
 def a_held_stream_holds_copies_of_what_it_writes(given: Given) -> None:
-    """``copy_async`` with ``source_stream`` reads its source when that stream has done what it was given before."""
+    """``copy_async`` with ``source_stream`` reads its source when that stream has done the work submitted before."""
     source, target, first, second = given.buffer(OLD), given.buffer(OTHER), given.stream(), given.stream()
     copy, early = partial(_copying, second, source, target, first), "a copy did not wait for the stream of its source"
     given.behind(first, _storing(first, source), copy, "a copy from another stream", early)
@@ -76,7 +76,7 @@ def a_held_stream_holds_copies_of_what_it_writes(given: Given) -> None:
 
 @clause
 def the_host_waits_for_the_event_of_a_held_stream(given: Given) -> None:
-    """``Event.synchronize`` returns when what was given before the event is done."""
+    """``Event.synchronize`` returns when the work submitted before the event is done."""
     buffer, stream, event = given.buffer(OLD), given.stream(), given.event()
 
     def store() -> None:
@@ -90,7 +90,7 @@ def the_host_waits_for_the_event_of_a_held_stream(given: Given) -> None:
 
 @clause
 def the_host_waits_for_a_held_stream(given: Given) -> None:
-    """``Backend.synchronize`` returns when everything given is done."""
+    """``Backend.synchronize`` returns when all submitted work is done."""
     buffer, stream = given.buffer(OLD), given.stream()
     fetch, out = _fetching(stream, buffer)
     given.behind(stream, fetch, stream.synchronize, "synchronizing", "a stream that is held was synchronized")
@@ -99,7 +99,7 @@ def the_host_waits_for_a_held_stream(given: Given) -> None:
 
 @clause
 def a_read_waits_for_held_streams(given: Given) -> None:
-    """``Buffer.get`` waits for everything given before to any stream of the device."""
+    """``Buffer.get`` waits for all work submitted before to any stream of the device."""
     buffer, (_, stream, _), out = given.buffer(OLD), given.streams(3), np.empty(SIZE, np.uint8)
     early = "a read did not wait for a stream that is held before it writes"
     given.behind(stream, _storing(stream, buffer), partial(buffer.get, 0, out), "a read", early)
@@ -108,18 +108,18 @@ def a_read_waits_for_held_streams(given: Given) -> None:
 
 @clause
 def a_write_waits_for_held_streams(given: Given) -> None:
-    """``Buffer.set`` waits for everything given before, so that it changes nothing that pending work reads."""
+    """``Buffer.set`` waits for all work submitted before, so that it changes nothing that pending work reads."""
     buffer, stream = given.buffer(OLD), given.stream()
     fetch, out = _fetching(stream, buffer)
     given.behind(stream, fetch, partial(buffer.set, 0, pattern(SIZE, NEW)), "a write")
     stream.synchronize()
-    expect_bytes(out, OLD, "fetched before a write that was given later")
+    expect_bytes(out, OLD, "fetched before a write that was submitted later")
     expect_bytes(buffer, NEW, "written behind pending work")
 
 
 @clause
 def a_copy_waits_for_held_streams(given: Given) -> None:
-    """``Buffer.copy_from`` and ``clear`` wait for everything given before, as ``get`` and ``set`` do."""
+    """``Buffer.copy_from`` and ``clear`` wait for all work submitted before, as ``get`` and ``set`` do."""
     buffer, other, stream = given.buffer(OLD), given.buffer(OTHER), given.stream()
     fetch, out = _fetching(stream, buffer)
     for what, change, after in (
@@ -222,7 +222,7 @@ def a_buffer_that_a_held_stream_uses_is_freed_afterwards(given: Given) -> None:
 
 @clause
 def a_held_stream_is_freed_afterwards(given: Given) -> None:
-    """``Backend.free`` waits until everything that the stream was given is done; it cancels none of it."""
+    """``Backend.free`` waits until all work of the stream is done; it cancels none of it."""
     buffer, stream = given.buffer(OLD), given.stream()
     fetch, out = _fetching(stream, buffer)
 
@@ -237,7 +237,7 @@ def a_held_stream_is_freed_afterwards(given: Given) -> None:
 
 @clause
 def work_of_a_held_stream_outlives_its_plan(given: Given) -> None:
-    """``Plan.free`` cancels no computation that was given: it waits for it, or leaves it what it needs."""
+    """``Plan.free`` cancels no submitted computation: it waits for it, or keeps what it needs."""
     placed, stream = given.sample(2), given.stream()
     plan = given.bound(stream, placed)
     given.behind(stream, plan.compute, plan.free, "freeing a plan")
@@ -247,14 +247,14 @@ def work_of_a_held_stream_outlives_its_plan(given: Given) -> None:
 
 @clause
 def an_event_that_a_stream_waits_for_can_be_freed(given: Given) -> None:
-    """``Event.free`` changes nothing for streams that were told to wait for the event."""
+    """``Event.free`` changes nothing for streams that already wait for the event."""
     require_pending(given.device)
     _copy_behind_an_event(given, "an event that was freed", free=True)
 
 
 @clause
 def a_held_stream_keeps_its_order(given: Given) -> None:
-    """What ``set_async``, ``get_async`` and ``copy_async`` give to a stream waits for its turn, however it is done."""
+    """Work that ``set_async``, ``get_async`` and ``copy_async`` submit is done after all work submitted before."""
     buffer, target, stream = given.buffer(OLD), given.buffer(OTHER), given.stream()
     outs = [np.zeros(SIZE, np.uint8) for _ in range(3)]
     with held(stream):
@@ -266,13 +266,12 @@ def a_held_stream_keeps_its_order(given: Given) -> None:
         stream.get_async(target, 0, outs[2])
     stream.synchronize()
     for out, seed, what in zip(outs, (OLD, NEW, NEW), ("before", "after", "from a copy"), strict=True):
-        expect_bytes(out, seed, f"fetched {what} a store was given")
+        expect_bytes(out, seed, f"fetched {what} a store was submitted")
 
 
 @clause
 def work_of_a_held_stream_keeps_its_places(given: Given) -> None:
-    """A computation that was given goes on with its places and values when its plan is bound elsewhere meanwhile, by
-    ``rebind``."""
+    """A submitted computation keeps its places and values when ``rebind`` binds its plan to other places meanwhile."""
     first, second, stream = given.sample(2), given.sample(2, seed=2, shift=512), given.stream()
     plan = given.bound(stream, first)
     plan.compute()
@@ -284,16 +283,16 @@ def work_of_a_held_stream_keeps_its_places(given: Given) -> None:
             plan.rebind(placed.graph, placed.allocation)
             plan.compute()
 
-    # A plan that cannot be bound elsewhere meanwhile waits.
+    # A plan that cannot be bound to other places meanwhile waits.
     given.behind(stream, lambda: None, twice, "giving work to a held stream")
     stream.synchronize()
-    first.check("given to a held stream before the plan was bound elsewhere")
-    second.check("given to a held stream afterwards")
+    first.check("submitted to a held stream before the plan was bound again")
+    second.check("submitted to a held stream afterwards")
 
 
 @clause
 def a_trace_tells_of_its_own_computation_only(given: Given) -> None:
-    """``compute_traced`` tells when its own nodes ran, not those of a computation of the same plan that was pending."""
+    """``compute_traced`` returns the times of its own nodes, not those of an earlier pending computation."""
     require_pending(given.device)
     placed, stream = given.sample(3), given.stream()
     plan = given.bound(stream, placed)
@@ -310,8 +309,8 @@ def a_trace_tells_of_its_own_computation_only(given: Given) -> None:
 
 @clause
 def held_streams_share_nothing(given: Given) -> None:
-    """What a stream was given (``set_async``, ``compute``, ``get_async``) is not changed by what another one is given
-    meanwhile: they share no staging memory."""
+    """Pending work of a stream (``set_async``, ``compute``, ``get_async``) is not changed by work submitted to another
+    one meanwhile: they share no staging memory."""
     device = given.device
     require_pending(device)
     streams, places = given.streams(2), []
@@ -376,7 +375,7 @@ def a_failure_is_raised_by_the_next_synchronize_and_only_once(given: Given) -> N
 
 @clause
 def a_failure_waits_for_synchronize_and_harms_nothing_else(given: Given) -> None:
-    """After a failed computation the stream goes on; neither it nor an event raises before ``synchronize`` does.
+    """After a failed computation the stream stays usable; neither it nor an event raises before ``synchronize`` does.
 
     Where ``capabilities.events`` is false an event may wait by synchronizing the stream, and raise what that raises.
     """

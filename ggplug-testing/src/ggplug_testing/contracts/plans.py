@@ -83,16 +83,15 @@ def a_plan_binds_to_other_places(given: Given) -> None:
 
 @clause
 def pending_work_keeps_its_places(given: Given) -> None:
-    """A computation that was given to the stream goes on with its places when its plan is bound elsewhere, by
-    ``rebind``."""
+    """A submitted computation keeps its places when ``rebind`` binds its plan to other places."""
     first, second, stream = given.sample(10), given.sample(10, seed=2, shift=512), given.stream()
     plan = given.plan(stream, first.graph)
     for placed in (first, second):
         plan.rebind(placed.graph, placed.allocation)
         plan.compute()
     stream.synchronize()
-    first.check("given before the plan was bound elsewhere")
-    second.check("given afterwards")
+    first.check("submitted before the plan was bound again")
+    second.check("submitted afterwards")
 
 
 @clause
@@ -168,7 +167,7 @@ def _expect_refused(stream: Backend, plan: Plan, graph: Graph, allocation: Alloc
 
 @clause
 def results_are_read_through_their_tensors(given: Given) -> None:
-    """After ``compute`` a result's tensor tells its place and its values."""
+    """After ``compute`` a result's tensor has its place and its values."""
     placed, stream = given.sample(2), given.stream()
     placed.compute(stream)
     y = placed.sample.y
@@ -178,7 +177,7 @@ def results_are_read_through_their_tensors(given: Given) -> None:
 
 @clause
 def persistent_tensors_are_read_where_they_are(given: Given) -> None:
-    """``compute`` reads leafs with a place of their own from there, also after they were placed elsewhere."""
+    """``compute`` reads leafs with a place of their own from there, also after they were placed in another buffer."""
     placed, stream = given.sample(2, seed=3), given.stream()
     x = placed.sample.x
     for seed in (1, 2):
@@ -215,7 +214,8 @@ def a_tensor_without_place_is_an_error(given: Given) -> None:
 
 @clause
 def a_plan_does_not_compute_in_memory_that_was_freed(given: Given) -> None:
-    """``compute`` of a plan whose buffers were freed after it was bound raises BufferUseError; the stream goes on."""
+    """``compute`` of a plan whose buffers were freed after it was bound raises BufferUseError; the stream stays
+    usable."""
     stream, placed = given.stream(), given.sample()
     plan = given.bound(stream, placed)
     placed.free()
@@ -268,7 +268,7 @@ def long_graphs_compute(given: Given) -> None:
 
 @clause
 def many_plans_can_live(given: Given) -> None:
-    """``compute`` of more different graphs than a stream keeps plans for, in turns."""
+    """``compute`` of more different graphs than a stream keeps plans for, alternately."""
     stream = given.stream()
     places = [given.sample(1 + length) for length in range(stream.PLANS + 3)]
     for _ in range(2):
@@ -287,7 +287,7 @@ def _chain(steps: list[Step]) -> Graph:
 
 @clause
 def tracing_tells_when_nodes_ran(given: Given) -> None:
-    """``compute_traced`` computes, waits, and tells when each node or group ran, once; or of the whole as node -1."""
+    """``compute_traced`` computes, waits, and returns one time for each node or group, or one for all as node -1."""
     steps, stream = steps_of(given.device), given.stream()
     graph = _chain([*steps, *steps])
     random = np.random.default_rng(1)
@@ -314,7 +314,9 @@ def _check_times(plan: Plan, wanted: list[int]) -> None:
         expect(each.start <= each.end, f"node {each.node} ended before it started")
     told = {each.node: each for each in times if each.node != -1}
     nodes = [each.node for each in times if each.node != -1]
-    expect(not nodes or sorted(nodes) == wanted, f"a traced computation of the nodes {wanted} told of {nodes}")
+    expect(
+        not nodes or sorted(nodes) == wanted, f"a traced computation of the nodes {wanted} returned times of {nodes}"
+    )
     for one, after in pairwise(wanted if nodes else ()):
         expect(told[one].start <= told[after].start, f"node {after} started before node {one}, which it reads")
 
@@ -353,7 +355,7 @@ def values_are_no_cause_for_warnings(given: Given) -> None:
 
 @clause
 def optimizing_keeps_results(given: Given) -> None:
-    """``optimize`` answers a graph with the same results."""
+    """``optimize`` returns a graph with the same results."""
     sample, stream = given.sample(4).sample, given.stream()
     better = stream.optimize(sample.graph)
     expect(sample.y in better, "the result is in the optimized graph")

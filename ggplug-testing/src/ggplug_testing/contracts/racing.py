@@ -1,4 +1,4 @@
-"""All that a device computes, ops and groups, between two stores into its sources: each has to come in its turn."""
+"""All that a device computes, ops and groups, between two stores into its sources: all three must be done in order."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from ggplug_testing.running.groups import names_of_kernels
 from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement
 
 _TRIED = 4
-"""Of each kind that many cases: the first one that serves is taken."""
+"""How many cases of each kind are tried, until one can be used."""
 
 
 class Race:
-    """A computation of a case that a stream is given between a store of its sources and a store of zeros into them.
+    """A computation that is submitted between a store of its sources and a store of zeros into them.
 
-    ``groups``: what of it is computed at once.
+    ``groups``: the nodes that are computed together.
     """
 
     def __init__(self, stream: Backend, case: Case, groups: Groups = UNGROUPED) -> None:
@@ -54,9 +54,9 @@ class Race:
             raise
 
     def tells(self) -> bool:
-        """Whether the result tells when it was computed; sources are zeros afterwards, and there is no result.
+        """Whether the result shows when it was computed; sources are zeros afterwards, and there is no result.
 
-        ``right``: the result's bytes if that is computed in its turn; ``wrong``: if it is computed too early or late.
+        ``right``: the result's bytes if that is computed in order; ``wrong``: if it is computed too early or late.
         """
         self.right, self.wrong = (self._computed_from(values) for values in (self.values, self.zeros))
         if self._result.root.op is not None:
@@ -95,7 +95,7 @@ class Race:
             self._stream.set_async(self._placement.buffers[number], offset, raw)
 
     def found(self) -> Comparison:
-        """Whether the result that was fetched is the one that is computed in its turn."""
+        """Whether the fetched result is that of a computation in the order of submission."""
         return self.agree(self.out, self.right)
 
     def agree(self, one: Bytes, other: Bytes) -> Comparison:
@@ -118,7 +118,7 @@ class Race:
 def races_of(stream: Backend) -> Iterator[Race]:
     """A race of each op for each kind of element type of its first source, and of each kernel for groups.
 
-    What the device declines is left out, and what it fails in, which the cases of the op tell.
+    Leaves out cases that the device declines, and those that fail: the cases of the op report them.
     """
     device = stream.device
     for op in OPS.values():
@@ -166,7 +166,7 @@ def _groups(device: Device, case: Case) -> tuple[Groups, set[str]]:
 
 
 def _race(stream: Backend, case: Case, groups: Groups = UNGROUPED) -> Race | None:
-    """A race of a case, or None if the device fails in it, or if the result does not tell when it was computed."""
+    """A race of a case, or None if the device fails in it, or if the result does not show when it was computed."""
     try:
         race = Race(stream, case, groups)
     except Exception:
@@ -182,7 +182,7 @@ def _race(stream: Backend, case: Case, groups: Groups = UNGROUPED) -> Race | Non
 
 @clause
 def every_op_of_a_held_stream_keeps_its_order(given: Given) -> None:
-    """A stream computes (``compute``) any op and group after what it was given before, and before what it is given
+    """A stream computes (``compute``) any op and group after work submitted before, and before work submitted
     afterwards."""
     require_pending(given.device)
     stream = given.stream()
@@ -204,4 +204,4 @@ def every_op_of_a_held_stream_keeps_its_order(given: Given) -> None:
     found = {race.case: race.found() for race in races}
     wrong = [case for case, each in found.items() if not each]
     names = ", ".join(map(str, wrong[:5])) + (f" and {len(wrong) - 5} others" if len(wrong) > 5 else "")
-    expect(not wrong, f"{names} not computed in its turn: {found[wrong[0]].reason if wrong else ''}")
+    expect(not wrong, f"{names} not computed in order: {found[wrong[0]].reason if wrong else ''}")

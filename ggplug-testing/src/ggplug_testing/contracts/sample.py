@@ -80,7 +80,7 @@ class Sample:
         return {tensor: array for tensor, array in values.items() if tensor in self.graph}
 
     def alone(self, device: Device, seed: int) -> Array:
-        """What the device computes for the inputs of ``seed`` while nothing else is given to it."""
+        """What the device computes for the inputs of ``seed`` while it has no other work."""
         with Placed(self, device, seed) as placed, device.init() as stream:
             placed.compute(stream)
             stream.synchronize()

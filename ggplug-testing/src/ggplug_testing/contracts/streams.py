@@ -20,7 +20,7 @@ from ggplug_testing.judging.oracle import evaluate
 
 @clause
 def asynchronous_transfers_arrive(given: Given) -> None:
-    """What ``set_async`` stores and ``get_async`` fetches is there after ``synchronize``, in the order given."""
+    """What ``set_async`` stores and ``get_async`` fetches is there after ``synchronize``, in the order of the calls."""
     buffer, stream = given.buffer(), given.stream()
     first, second = pattern(SIZE, 1), pattern(1000, 2)
     before, after = np.empty(SIZE, np.uint8), np.empty(SIZE, np.uint8)
@@ -38,8 +38,8 @@ def asynchronous_transfers_arrive(given: Given) -> None:
 
 @clause
 def a_stream_keeps_its_order(given: Given) -> None:
-    """Store (``set_async``), ``compute`` and fetch (``get_async``) given to one stream happen in that order without
-    waiting in between."""
+    """Store (``set_async``), ``compute`` and fetch (``get_async``) that are submitted to one stream are done in that
+    order, without waiting in between."""
     placed, stream = given.sample(3), given.stream()
     x = placed.sample.x
     number, start = placed.region(x)
@@ -60,7 +60,7 @@ def a_stream_keeps_its_order(given: Given) -> None:
 
 @clause
 def synchronous_reads_wait(given: Given) -> None:
-    """``Buffer.get`` waits for everything given before to any stream of the device."""
+    """``Buffer.get`` waits for all work submitted before to any stream of the device."""
     placed, stream = given.sample(20), given.stream()
     placed.compute(stream)
     placed.check("read without synchronizing")
@@ -78,7 +78,8 @@ def synchronous_writes_wait(given: Given) -> None:
 
 @clause
 def copies_follow_the_stream_that_writes_their_source(given: Given) -> None:
-    """``copy_async`` with ``source_stream`` comes after what was given to that stream, and in the order of its own."""
+    """``copy_async`` with ``source_stream`` comes after the work submitted to that stream, and keeps the order of its
+    own stream."""
     placed, target, first, second = given.sample(10), given.buffer(size=SIZE + 64), given.stream(), given.stream()
     buffer, offset, size = placed.result
     out = np.empty(size, np.uint8)
@@ -151,7 +152,8 @@ _OVERLAPS = (
 
 @clause
 def events_order_streams(given: Given) -> None:
-    """A stream that waits for an event (``Event.wait``) goes on after what was given before the event was recorded."""
+    """A stream that waits for an event (``Event.wait``) goes on after the work submitted before the event was
+    recorded."""
     placed, target, first, second = given.sample(10), given.buffer(), given.stream(), given.stream()
     buffer, offset, size = placed.result
     event = given.event()
@@ -187,7 +189,7 @@ def events_can_be_waited_for_by_the_host(given: Given) -> None:
 
 @clause
 def streams_do_not_disturb_each_other(given: Given) -> None:
-    """Two streams ``compute`` different things on their own buffers, given in turns, and both are right."""
+    """Two streams ``compute`` different graphs on their own buffers, submitted alternately, and both are right."""
     for step in steps_of(given.device):
         with Given(given.device) as own:
             places = [own.sample(length, step=step, seed=seed) for seed, length in enumerate((4, 7))]
@@ -238,7 +240,7 @@ def a_write_comes_before_or_after_the_computations_of_other_threads(given: Given
 @clause
 def asynchronous_transfers_check_bounds(given: Given) -> None:
     """A transfer (``set_async``, ``get_async``) that leaves its buffer raises BufferUseError, at once or when
-    synchronized; the stream goes on."""
+    synchronized; the stream stays usable."""
     buffer, stream = given.buffer(size=64), given.stream()
     for what, transfer in (("set_async", stream.set_async), ("get_async", stream.get_async)):
         with expect_raises(BufferUseError, f"{what} behind the end"):

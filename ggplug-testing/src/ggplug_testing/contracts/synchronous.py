@@ -1,7 +1,7 @@
-"""The contract of devices that say that they are synchronous: what they are given is done when the call returns.
+"""The contract of devices that say that they are synchronous: submitted work is done when the call returns.
 
-The scheduler takes them at their word: it does not wait for them.  So does this chapter: right behind a call that takes
-long, with nothing waited for, it looks at what the call should have done.
+The scheduler relies on this and does not wait for such devices.  These clauses do not wait either: right after a call
+that takes long, they check its results.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _expect_seen(
 
 @clause
 def transfers_of_a_synchronous_device_are_done_when_they_return(given: Given) -> None:
-    """Where ``capabilities.asynchronous`` is false, what ``set_async``, ``get_async`` and ``copy_async`` were given is
-    done when they return."""
+    """Where ``capabilities.asynchronous`` is false, ``set_async``, ``get_async`` and ``copy_async`` have transferred
+    everything when they return."""
     _require_synchronous(given.device)
     other, stream = given.stream(), given.stream()
     size = affordable(given.device, _LARGE, 2)

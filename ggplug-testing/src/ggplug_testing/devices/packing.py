@@ -28,7 +28,7 @@ PADDING = 40
 
 
 class TurnedBufferType(BufferType):
-    """Keeps the bytes of each tensor in reverse, all bits turned, behind :data:`PADDING` bytes."""
+    """Keeps the bytes of each tensor in reverse order with all bits inverted, after :data:`PADDING` bytes."""
 
     def __init__(self, name: str, device: Device) -> None:
         super().__init__(name, device)
@@ -51,7 +51,7 @@ class TurnedBufferType(BufferType):
 
 
 class TurnedBuffer(HostBuffer):
-    """Turned tensors: set as a whole, read as a whole or in part."""
+    """A buffer of tensors whose bytes are reversed and inverted: set as a whole, read as a whole or in part."""
 
     def set_tensor(self, tensor: Described, data: Any, start: int, offset: int = 0) -> None:
         raw = as_bytes(data)
@@ -72,7 +72,7 @@ class TurnedBuffer(HostBuffer):
 
 
 class PackingDevice(ReferenceDevice):
-    """A reference device whose products read weights that were turned (:class:`TurnedBufferType`)."""
+    """A reference device whose products read such reversed weights (:class:`TurnedBufferType`)."""
 
     def __init__(self, name: str = "packing") -> None:
         super().__init__(name)

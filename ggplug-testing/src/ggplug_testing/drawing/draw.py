@@ -102,7 +102,7 @@ class Draw(Choices):
         return self.extent(what, options) if block == 1 else block * self.extent(f"{what}.blocks", BLOCKS)
 
     def shape(self, *types: Type, what: str = "n") -> Ne:
-        """Any four extents."""
+        """Four extents, drawn at random."""
         return (
             self.row(f"{what}0", *types),
             self.extent(f"{what}1"),
@@ -111,7 +111,7 @@ class Draw(Choices):
         )
 
     def kind(self, source: str, type: Type, kinds: Sequence[str]) -> str:
-        """What a source holds."""
+        """The kind of values of a source."""
         if type.is_quantized:
             # Blocks of finite numbers, or any bits; a NaN has no place in a block.
             kinds = [k for k in kinds if k in FINITE or k == BITS]
@@ -129,7 +129,7 @@ class Draw(Choices):
         return Source(name, type, (n0, n1, n2, n3), layout, self.kind(name, type, kinds))
 
     def optional(self, source: str) -> bool:
-        """Whether an optional source is there."""
+        """Whether an optional source is passed."""
         return self.aims_at(source) or self.pick(f"{source}.present", (False, True))
 
     def indices(

@@ -42,7 +42,7 @@ class Total(NamedTuple):
 class ActingDevice(DiscreteDevice):
     """A device with ``memory`` bytes and a ``queue`` that notes each activity in its ``log``, or fails in it.
 
-    ``immediate``: whether streams do work when it is given.  ``inner``: a host device whose plans compute.
+    ``immediate``: whether streams do work when it is submitted.  ``inner``: a host device whose plans compute.
     """
 
     def __init__(self, name: str, memory: int, queue: WorkQueue, *, immediate: bool, inner: Device | None) -> None:
@@ -104,7 +104,7 @@ class ActingDevice(DiscreteDevice):
         self.queue.drain()
 
     def act(self, kind: Kind, size: int = 0, what: str = "") -> None:
-        """Notes an activity, or raises what was asked for with :meth:`fail` or :meth:`lose`."""
+        """Counts a call, or raises the error that :meth:`fail` or :meth:`lose` set."""
         with self._acting:
             if self.lost:
                 raise DeviceLostError(f"{self.name} was lost", device=self)

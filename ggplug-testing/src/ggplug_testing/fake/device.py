@@ -1,4 +1,4 @@
-"""The fake device itself: what it is asked to be, and the interface."""
+"""The fake device itself: its options, and the interface."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FakeDevice(ActingDevice):
     Args:
         name: its name.
         memory: bytes that it has; an allocation beyond raises OutOfMemoryError.
-        execution: ``"now"`` does work when it is given; ``"late"`` when it is waited for; ``"thread"``
+        execution: ``"now"`` does work when it is submitted; ``"late"`` when it is waited for; ``"thread"``
             likewise, but on a thread of its own.  :meth:`step` does pending work piece by piece.
         order: of work in different streams; ``"shuffled"`` takes any order that the contract allows, by ``seed``.
         inner: a host device whose plans compute, in the place of the ops' references.

@@ -1,7 +1,7 @@
 """When two results count as equal.
 
 Floats: each element has to be inside of what :mod:`ggplug_testing.precision` derives, and infinities must agree in sign
-and NaNs in place.  How far a result is off altogether is told by the normalised mean square error,
+and NaNs in place.  The normalised mean square error says how far a result is off altogether:
 ``sum((got - want)^2) / sum(want^2)``, which ggml's own suite uses between two backends.  Integers: exactly.  Indices
 that an op selects (argsort, argmax, top_k) may order equal values differently, so the values that they select are
 compared.

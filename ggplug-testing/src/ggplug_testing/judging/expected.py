@@ -61,7 +61,7 @@ class Expected:
         return within(node.type, exact, around, np.square(off / DEVIATIONS if spread else off) + drift * drift)
 
     def allowed_beside(self, source: Tensor) -> Allowed:
-        """What the elements of a source may be that a node writes beside its result: each as far off as the largest.
+        """The tolerance of a source that a node writes in addition to its result: each as far off as the largest.
 
         32 roundings of that, as for ops without a rule.
         """

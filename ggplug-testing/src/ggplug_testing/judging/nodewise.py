@@ -2,7 +2,7 @@
 
 Every node is computed on both devices *from the same values*, those that the first device computed for its sources (or
 the references, in float64 and rounded).  So an error that a node inherits is not held against it, and a second wrong
-kernel behind the first is found as well.  Beside that the other device computes the whole graph from its own values,
+kernel after the first is found as well.  In addition the other device computes the whole graph from its own values,
 which shows how the difference grows.
 
 A difference counts where it is larger than :mod:`ggplug_testing.precision` derives for a node: of two devices,
@@ -276,7 +276,7 @@ class _Comparison:
                 yield position, members
 
     def _begin(self, position: int) -> None:
-        """Computes a node on the base; where it fails the reference does, and that is told."""
+        """Computes a node on the base device; if that fails, the reference computes it, and the report says so."""
         try:
             self.base.compute((position,))
         except GGPlugError as error:

@@ -84,7 +84,7 @@ def _left(
     agreement: Agreement,
     again: Callable[[], object],
 ) -> str:
-    """How much of a result still holds what it held before, and what is wrong beside that; or an empty string."""
+    """How much of a result was not written, and what else is wrong; or an empty string."""
     if node.root.op is None or not node.is_contiguous():
         return ""
     kind = node.type

@@ -139,7 +139,7 @@ def flash_attn_ext_cases(op: type[Op]) -> Iterator[Case]:
         yield attended(f"{n} queries, keys in parts", 16, n, 1100, g=1)
         yield attended(f"{n} queries, keys in parts, masked", 16, n, 1537, mask=(n,), hidden=0.999, sinks=True)
     yield attended("many queries", 16, 450, 40)
-    beside = "queries of heads beside each other"
+    beside = "queries of heads next to each other"
     k, v = leaf(F16, (32, 21, 2, 2)), leaf(F16, (32, 21, 2, 2))
     yield case(op, beside, _beside((32, 4, 19, 2)), k, v, scale=0.2)
 

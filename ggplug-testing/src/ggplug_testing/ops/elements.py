@@ -46,7 +46,7 @@ _EDGES = np.concatenate(
 """Zeros, halves (for rounding), tiny and huge numbers, both sides of where float32's exp overflows and vanishes."""
 
 _ANGLES = np.array([-4e-28, 1e-3, 0.25, 1.0, 3.1415927, 314.15927, 51471.85, 1e5, 1e10])
-"""From tiny to billions of turns: how one of them is reduced must not depend on those beside it."""
+"""Angles from tiny to billions of turns: how one is reduced must not depend on those next to it."""
 
 
 def unary_cases(op: type[Op], low: float = -6.0, high: float = 6.0) -> Iterator[Case]:
@@ -68,7 +68,7 @@ def unary_cases(op: type[Op], low: float = -6.0, high: float = 6.0) -> Iterator[
         yield case(op, f"special values{shown}", x(64, 3, values=edges), **parameters)
         if op in (ops.Sin, ops.Cos):
             angles = x(48, 3, values=lambda random, shape: random.choice(_ANGLES, shape))
-            yield case(op, "tiny beside huge angles", angles, **parameters)
+            yield case(op, "tiny next to huge angles", angles, **parameters)
         yield case(op, f"column of one element{shown}", x(1, 9, 2, layout="transposed"), **parameters)
         yield case(op, f"many rows{shown}", x(3, 700), **parameters)
 
@@ -309,7 +309,7 @@ describe(
 
 
 def glu_cases(op: type[Op]) -> Iterator[Case]:
-    """Gated linear units: halves of one tensor, either way round, and two tensors."""
+    """Gated linear units: both halves of one tensor, in both orders, and two tensors."""
     for parameters, shown in _labelled(op):
         for length in LENGTHS[1:]:
             yield case(op, f"halves of {spell(F32, (length, 3))}{shown}", leaf(F32, (length, 3)), **parameters)

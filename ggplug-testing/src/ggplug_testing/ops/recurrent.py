@@ -57,7 +57,7 @@ def _scan_extents(
 
 
 def ssm_scan_cases(op: type[Op]) -> Iterator[Case]:
-    """One decay a head and one for each number; groups, snapshots, sources beside each other, ids out of range."""
+    """One decay a head and one for each number; groups, snapshots, sources next to each other, ids out of range."""
     ranges: dict[str, Any] = {"dt": {"low": -3, "high": 3}, "a": {"low": -2, "high": -0.1}}
 
     def make(

@@ -53,7 +53,7 @@ class Line(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What becomes of a case that went wrong: the fields of a :class:`Finding` that tell about it."""
+    """The fields of a :class:`Finding` that describe why a case failed."""
 
     verdict: Verdict
     reason: str
@@ -70,9 +70,10 @@ class Failure(NamedTuple):
 
 
 def of_exception(error: BaseException, device: Device) -> Failure:
-    """What an exception that came out of a device tells: the first error of its chain, and its lines outside of core.
+    """The failure that an exception of a device describes: the first error of its chain, and its lines outside of core.
 
-    The verdict is ``raised``, or ``claimed but failed`` if the device declined what it had accepted.
+    The verdict is ``claimed but failed`` for an UnsupportedOpError, which the device raised although it had accepted the
+    node; otherwise ``raised``.
     """
     chain = list(_chain(error))
     lines: list[Line] = []

@@ -108,7 +108,7 @@ def _reason(same: Sequence[Finding]) -> str:
 
 
 def failures(report: Report, *, verbose: bool = False) -> list[str]:
-    """What went wrong, cause by cause, each told alike: those that there is room for, or all if ``verbose``."""
+    """What went wrong, cause by cause, in the same form: as many as fit, or all if ``verbose``."""
     causes = _ordered(report)
     lines = [f"{len(report.bad)} of {len(report.findings)} cases went wrong, {_plural(len(causes), 'cause')}:"]
     for number, cause in enumerate(causes, 1):

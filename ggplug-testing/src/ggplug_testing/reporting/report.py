@@ -124,7 +124,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing went wrong, in a run that came to its end."""
+        """Whether no case failed and the run was not stopped."""
         return not self.bad and not self.stopped
 
     def counts(self, subject: str | None = None) -> dict[Verdict, int]:
@@ -193,7 +193,7 @@ class Report:
 
     @classmethod
     def merge(cls, device: str, parts: Iterable[dict[str, Any]]) -> Report:
-        """A report of what several :meth:`to_json` tell; cases that passed have lost their names but for the worst."""
+        """Joins reports written by :meth:`to_json`; of cases that passed only the worst keeps its name."""
         report = cls(device)
         for part in parts:
             for subject, (count, worst) in part["passed"].items():

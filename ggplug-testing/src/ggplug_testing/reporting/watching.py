@@ -1,4 +1,4 @@
-"""Following a run of the suite case by case: choosing cases, and telling what is running now."""
+"""Follows a run of the suite case by case: chooses cases, and shows which case is running."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """Is told of every case before it runs and after; the base class wants them all and does nothing.
+    """The suite calls it before and after every case; the base class lets all cases run and does nothing.
 
     ``subject``: the op's name, ``"contract"``, ``"graph"`` or ``"groups"``; ``case``: the case's label.
     """
@@ -27,12 +27,12 @@ class Watch:
         """The case that began last is done."""
 
     def enough(self) -> bool:
-        """Whether no further case needs to run; asked after each."""
+        """Whether no further case needs to run; called after each case."""
         return False
 
 
 EVERYTHING = Watch()
-"""Wants every case, and tells nobody."""
+"""Lets every case run, and does nothing else."""
 
 
 class Following(Watch):

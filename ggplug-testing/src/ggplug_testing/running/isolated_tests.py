@@ -1,4 +1,4 @@
-"""Tests of the suite in a worker: a second session of pytest, which runs them one by one as it is asked to."""
+"""Tests of the suite in a worker: a second session of pytest, which runs each test whose name it receives."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def serve(channel: Channel, arguments: Sequence[str]) -> None:
 
 
 class _Serving:
-    """A session that runs the tests that it is asked for."""
+    """A session that runs the tests whose names it receives."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

@@ -1,8 +1,8 @@
 """Runs the suite in a worker process, so that a crash or a hang fails one case and the others go on.
 
-The worker tells before each case which one begins.  When it dies, or says nothing for too long, the case that it was
-at is charged with it; a new worker takes the cases that are left.  What ``faulthandler`` writes at the end names the
-line at which the process was.
+The worker sends the name of each case before it runs it.  If it dies, or sends nothing for too long, the case that was
+running gets the verdict *crashed* or *hung*, and a new worker runs the remaining cases.  ``faulthandler`` writes the
+line at which the process stopped.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ggplug_testing.reporting.report import Finding, Verdict
 from ggplug_testing.reporting.watching import EVERYTHING, One, Watch
 
 Run = Callable[[str, Watch], tuple[str, list[Finding]]]
-"""``(unit, watch) -> (the device's name, findings)``: what a worker does when it is asked for a unit."""
+"""``(unit, watch) -> (the device's name, findings)``: how a worker runs a unit."""
 
 
 class Channel:
-    """A worker's end: it is asked for units, and tells case by case what it is at."""
+    """A worker's end of a connection: it receives names of units, and sends each case that it runs."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     def serve(self, run: Run) -> None:
-        """Runs what is asked for until the other end is gone."""
+        """Runs the units that arrive until the other end is closed."""
         self._connection.send(("ready", None))
         while True:
             try:
@@ -42,7 +42,7 @@ class Channel:
             except EOFError:
                 return
             watch = _Telling(self._connection, case, done)
-            # What the watch was told of is at the other end already.
+            # The parent process has the findings that the watch has sent.
             device, findings = run(unit, watch)
             rest = [tuple(finding) for finding in findings if finding.case not in watch.told]
             self._connection.send(("done", (device, rest)))
@@ -95,8 +95,8 @@ class Worker:
     ) -> list[Finding]:
         """All findings of a unit; ``case``: only the cases with this label.  Never raises for what the device does.
 
-        ``again``: after a crash or a hang, a new process takes the cases that are left.  ``watch`` is told of the cases
-        here, and chooses none.  A KeyboardInterrupt here ends the process.
+        ``again``: after a crash or a hang, a new process runs the remaining cases.  ``watch`` is called in this
+        process, and cannot choose cases.  A KeyboardInterrupt in this process ends the worker.
         """
         try:
             return self._run(unit, subject, case, again, watch)
