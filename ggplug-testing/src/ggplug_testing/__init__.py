@@ -4,7 +4,7 @@
 :mod:`.suite`         :class:`BackendSuite`, which any backend's tests subclass
 :mod:`.conformance`   the same as one call: ``check(device)``, and as a command
 :mod:`.ops`           what testers know of each op of core: what is tried, what is drawn, how precise it has to be
-:mod:`.description`   the record of it, and how an op from elsewhere is described
+:mod:`.description`   the record of it, and how an op of another package is described
 :mod:`.cases`         cases made of descriptions, and alike for all ops: types, shapes, strides, broadcasts, views
 :mod:`.drawing`       sources and parameters drawn at random, for the fuzzer
 :mod:`.contracts`     the contract of ``ggplug.backend``, clause by clause

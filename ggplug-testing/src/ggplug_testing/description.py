@@ -1,7 +1,7 @@
 """What testers know of each op, in one record: :mod:`ggplug_testing.ops` has those of core, a file for each family.
 
 The cases of the conformance suite, what the fuzzer draws, and the table of precision are made from these.  Cases and
-rules of ops from elsewhere are in the same tables: by :func:`generates`, and as ``RULES["mine.wavelet"] = Rule(...)``.
+rules of other packages are in the same tables: by :func:`generates`, and as ``RULES["mine.wavelet"] = Rule(...)``.
 """
 
 from __future__ import annotations

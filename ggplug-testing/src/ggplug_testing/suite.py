@@ -47,7 +47,7 @@ class BackendSuite:
     Attributes that a subclass may set:
 
     ``device_name``: the device's name, found through the registry.
-    ``thorough``: whether every case is computed for every block type, instead of for some of them in turn.
+    ``thorough``: whether every case is computed for every block type, instead of for other block types in each run.
     ``max_nmse``: errors to allow in the place of the suite's own, by op name, ``"graph"`` or ``"groups"``; for
     hardware that computes in less than float32 and says so.
     """

@@ -169,7 +169,7 @@ def test_an_unknown_device_is_answered_with_what_there_is_and_what_comes_close(s
     shelf.add("NPU")
     shelf.add("Other")
     registry = shelf.registry()
-    with pytest.raises(DeviceNotFoundError, match=r"no device 'NPU1'.*mean NPU0.*not asked yet: Other") as caught:
+    with pytest.raises(DeviceNotFoundError, match=r"no device 'NPU1'.*mean NPU0.*not loaded yet: Other") as caught:
         registry.device("NPU1")
     assert isinstance(caught.value, LookupError)
     assert shelf.imported == ["paper-npu:NPU"]

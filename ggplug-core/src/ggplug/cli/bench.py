@@ -162,7 +162,7 @@ def _offered(instruments: Iterable[Instrument] | None) -> dict[str, Instrument]:
 
 
 def select(there: Mapping[str, Instrument], names: tuple[str, ...], overhead: bool) -> list[str]:
-    """The instruments that were asked for.  Raises ParameterError."""
+    """The instruments that the command names.  Raises ParameterError."""
     unknown = [name for name in names if name not in there]
     if unknown:
         raise ParameterError(f"there is no instrument {unknown[0]!r}", remedy=f"there are {', '.join(there)}")

@@ -1,4 +1,4 @@
-"""``ggplug devices``: what there is to compute on."""
+"""``ggplug devices``: lists the available devices."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _list(as_json: bool) -> None:
 
 
 def as_dict(device: Description) -> dict[str, Any]:
-    """What JSON says of a device.  One that does not answer is listed too, with ``error``."""
+    """A device as JSON; a device that does not answer has the key ``error``."""
     props = device.props
     return {
         "name": device.name,

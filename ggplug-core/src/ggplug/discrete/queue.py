@@ -15,7 +15,7 @@ stream one after the other in the order in which they were submitted.  That is a
             self._executor.shutdown()
 
 What a job raises stays with its stream, until ``synchronize`` raises it, once.  A job that has to wait for one of
-another stream waits on the queue's thread; a queue that cannot afford that asks :attr:`Job.ready` first.
+another stream waits on the queue's thread; a queue that cannot wait checks :attr:`Job.ready` first.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Job:
         return after is None or after.done
 
     def __call__(self) -> None:
-        """Does the work; raises nothing that went wrong in it.  An interrupt of the thread that does it goes on."""
+        """Does the work, and keeps its error for the stream.  Raises only an interrupt of the thread that does it."""
         if self.done:
             return
         try:

@@ -125,7 +125,7 @@ class Run:
     def __init__(self, allocation: Located) -> None:
         arena = allocation.arena
         self.allocation = allocation
-        # What was given to streams before may still be at work here.
+        # Work submitted before may still use this memory.
         self.work = Work(arena.work.pending)
         self.thread = 0
         self.progress = 0
@@ -156,7 +156,7 @@ class Run:
     def fail(self, error: BaseException, *pending: Pending) -> None:
         """The run failed: its results are undefined; its leafs are as they were.
 
-        ``pending``: streams that may still be at what was given to them.
+        ``pending``: streams that may still do submitted work.
         """
         self.work.fail(error)
         self.end(*pending, progress=0)

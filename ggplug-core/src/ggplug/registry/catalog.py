@@ -21,7 +21,7 @@ LOADING: contextvars.ContextVar[tuple[Plugin, ...]] = contextvars.ContextVar("gg
 class Catalog:
     """What is installed, in GGPLUG_BACKEND_PATH, loaded from a path, or handed over by the program.
 
-    Filled when it is asked first, from metadata alone.  ``lock`` guards the list and the names; no plugin's code runs
+    Filled at its first use, from metadata alone.  ``lock`` guards the list and the names; no plugin's code runs
     under it.
     """
 

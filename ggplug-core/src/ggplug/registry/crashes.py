@@ -174,7 +174,7 @@ def _failure(plugin: Plugin, doing: str, reason: str) -> Failure:
 
 
 def _key(plugin: Plugin) -> str:
-    """What tells a plugin from those of other names, distributions and environments."""
+    """What distinguishes a plugin from those of other names, distributions and environments."""
     whole = "\0".join((plugin.location, plugin.distribution or "", plugin.file_name or plugin.name))
     return hashlib.sha256(whole.encode(errors="surrogateescape")).hexdigest()[:20]
 

@@ -44,7 +44,7 @@ class Installed:
 
     ``requires``: the distribution's own restriction on ggplug-core's version, such as ``>=0.1,<0.3``; empty if there
     is none.  ``listed``: one of ggplug-core's extras installs the distribution.  ``api``: the version of the interface
-    that a backend was written for; None if its metadata does not tell.  ``damage``: why its metadata cannot be read.
+    that a backend was written for; None if its metadata does not say.  ``damage``: why its metadata cannot be read.
     ``location``: the folder that the distribution is installed in.
     """
 
@@ -94,7 +94,7 @@ def _newest(found: Iterable[Installed]) -> Iterable[Installed]:
 
 
 def version_of(group: str) -> int | None:
-    """The version of the interface that a group of backends is for; None if its name tells none.
+    """The version of the interface that a group of backends is for; None if its name has none.
 
     The group without a version is that of version 1.
     """

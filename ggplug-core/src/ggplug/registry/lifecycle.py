@@ -160,7 +160,7 @@ class Lifecycle:
             plugin.facts = found
 
     def _roll_back(self, plugin: Plugin) -> None:
-        """As if the plugin had never been asked: hooks, devices and whatever else it registered."""
+        """Removes everything that the plugin registered: hooks, devices and other plugins."""
         if plugin.object is not None:
             self.hooks.unregister(plugin.object)
         if plugin.find is not None:
@@ -177,5 +177,5 @@ def _check_core(plugin: Plugin) -> None:
     if plugin.requires and have is not None and not fits(plugin.requires, have):
         remedy = f'{install_again(plugin.distribution)} "ggplug-core{plugin.requires}"'
         if folder := edited_in(plugin.distribution):
-            remedy = f"change what {folder} asks for, and {install_again(plugin.distribution)}"
+            remedy = f"change what {folder} requires, and {install_again(plugin.distribution)}"
         raise RefusalError(f"its metadata requires ggplug-core {plugin.requires}, and {have} is installed", remedy)

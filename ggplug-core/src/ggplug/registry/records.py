@@ -105,13 +105,13 @@ class Plugin:
     distribution: str | None = None
     version: str | None = None
     location: str = ""
-    """Where it is installed, which tells it from the same plugin in another environment; empty if nobody knows."""
+    """Where it is installed; distinguishes it from the same plugin in another environment; empty if unknown."""
     top_level: str | None = None
     """The package whose import this is, so as not to wait for an import that the caller is in the middle of."""
     forget: Callable[[], None] = lambda: None
     """Undoes what ``find`` did to the process."""
     requires: str = ""
-    """Which versions of ggplug-core its metadata asks for."""
+    """Which versions of ggplug-core its metadata requires."""
     api: int | None = None
     """The version of the interface that its metadata says it was written for."""
     file_name: str = ""

@@ -251,7 +251,7 @@ class Execution:
         if planned.allocation is None:
             planned.allocation = self._place(part, version, split, whole, groups)
         allocation = planned.allocation
-        # The plan asks, too, if it is one of ggplug's own; with one that does not, nothing may be written either.
+        # ggplug's own plans check this, too; other plans may not, and must not write either.
         allocation.check(part, groups)
         plan.rebind(part, allocation)
         ranges = self.schedule.versions[version].copies
@@ -346,10 +346,10 @@ class Execution:
         callback: EvalCallback | None,
         poison: bool,
     ) -> None:
-        """Computes piece by piece, each up to a node that the callback wants to see.
+        """Computes the splits in pieces, each up to a node that the callback observes.
 
-        ``whole``: the places; they say whether groups are computed, which no callback sees.  ``run`` is told how many
-        nodes were computed.  ``poison``: goes node by node or group by group, and fills bytes with NaNs before they are
+        ``whole``: the places; without a callback they may be those of groups.  ``run.progress`` becomes the number of
+        computed nodes.  ``poison``: computes node by node or group by group, and fills bytes with NaNs before they are
         first used and as soon as no node needs them.
         """
         layout, buffers = whole.layout, whole.buffers

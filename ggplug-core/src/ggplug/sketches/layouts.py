@@ -77,7 +77,7 @@ def transposed(type: Type, ne: Extents, rank: int, pick: Pick) -> Lay:
 
 
 def elements_apart(type: Type, ne: Extents, rank: int, pick: Pick) -> Lay:
-    """Every third element of a larger tensor; of up to three dimensions of plain types."""
+    """Every third element of a larger tensor; for plain types and at most three dimensions."""
     if ne[3] != 1 or type.block_size > 1:
         raise ParameterError("the layout 'elements apart' needs a plain type and at most three dimensions", got=ne)
     root = (3, *ne[:3])

@@ -25,7 +25,7 @@ _WHOLE_BLOCKS = {**EXTENTS, "n": 256, "m": 512, "K": 256}
 class Offer(NamedTuple):
     """What a device says to an op in a type.
 
-    ``nodes``: how many it was asked about; ``accepted``: how many of them it computes; ``reasons``: why not the others.
+    ``nodes``: how many were tried; ``accepted``: how many of them it supports; ``reasons``: why not the others.
     """
 
     op: str

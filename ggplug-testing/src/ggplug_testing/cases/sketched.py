@@ -9,7 +9,7 @@
                    axes together and goes by the stride of the first is wrong here
 ``large_cases``    one extent of more than 65,535, all others one, as vocabularies and long texts have: a kernel
                    that counts in 16 bits, or launches as many groups as a GPU has no place for, is wrong here
-``empty_cases``    every extent that its sources have is zero in turn
+``empty_cases``    each extent of its sources is zero in one case
 =================  =============================================================================================
 """
 

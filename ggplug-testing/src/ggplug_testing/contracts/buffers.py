@@ -322,7 +322,7 @@ def buffer_types_describe_their_memory(given: Given) -> None:
 
 @clause
 def host_memory_is_what_the_host_sees(given: Given) -> None:
-    """In host buffer types, ``bytes`` shows and changes what ``get`` and ``set`` do; elsewhere it raises."""
+    """In host buffer types, ``bytes`` reads and writes what ``get`` and ``set`` do; in others it raises."""
     buffer = given.buffer(0)
     if buffer.address is None:
         with expect_raises(BufferUseError, "a zero-copy view of memory that is not the host's"):
@@ -425,7 +425,7 @@ def views_of_tensors_are_set_in_place(given: Given) -> None:
 
 @clause
 def memory_of_the_host_is_used_in_place(given: Given) -> None:
-    """``buffer_from_host`` uses the caller's memory itself, where ``capabilities`` say so; elsewhere it raises."""
+    """``buffer_from_host`` uses the caller's memory itself, if ``capabilities`` say so; otherwise it raises."""
     device, memory = given.device, pattern(8192)
     if not device.capabilities.buffer_from_host:
         with expect_raises(BufferUseError, "buffer_from_host of a device that does not offer it"):

@@ -1,7 +1,7 @@
 """The sources and parameters of an op, drawn at random.
 
 An op's description says which types, layouts and values the op takes; what it is made to take beyond that (the fuzzer
-aims at each type and layout in turn) is not promised, so the op may refuse it, but only by a typed error.
+aims at each type and layout, one after the other) is not promised, so the op may refuse it, but only by a typed error.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""What a device is proven to do, and how fast it is, in one file: ``python -m ggplug_testing.gpu_report``.
+"""Tests and measures a GPU, and writes a report into one file: ``python -m ggplug_testing.gpu_report``.
 
 =============  ==================================================================================================
-``step.py``    the nouns: steps, what they answer, and the door through which a vendor's package comes in
-``folder.py``  the folder of data: a model, its reference embeddings, recorded cases; and how it is prepared
-``proofs.py``  the parts that prove: facts, model, recorded cases, conformance suite
+``step.py``    the classes: steps and their results, and the functions that a vendor's package provides
+``folder.py``  the folder of data (a model, its reference embeddings, recorded cases), and its preparation
+``proofs.py``  the parts that test: facts, model, recorded cases, conformance suite
 ``figures.py`` the part that measures
-``run.py``     budget and processes: whatever happens in a part, the others are run and what was found is kept
+``run.py``     time and processes: if a part fails, the other parts still run, and the results so far are kept
 ``table.py``   the file as Markdown
 ``command.py`` the command line
 =============  ==================================================================================================
 
-It is made for machines on which nothing of ggplug is installed: beside the folders of source it needs NumPy, pluggy
-and the vendor's library.
+It runs on machines on which nothing of ggplug is installed: it needs the source folders, NumPy, pluggy and the vendor's
+library.
 """
 
 from ggplug_testing.gpu_report.command import main

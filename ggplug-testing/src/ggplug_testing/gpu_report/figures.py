@@ -38,7 +38,7 @@ LONGEST = 16
 
 
 def figures(subject: Subject) -> Iterator[Step]:
-    """Memory, products beside those of the vendor's library, the cost of launching, a model."""
+    """Measures memory, products compared with those of the vendor's library, the cost of a launch, and a model."""
     device = subject.device
     yield Step("copy on the device, bytes read and written", functools.partial(copying, device))
     for kind in (types.F16, types.Q8_0, types.Q4_0):

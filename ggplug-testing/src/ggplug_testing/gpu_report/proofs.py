@@ -107,9 +107,9 @@ def _replayed(cases: Sequence[Case], device: Device) -> Answer:
 
 
 def model(subject: Subject) -> Iterator[Step]:
-    """Embeddings by each type of weights: on the device alone, and with layers in turn on the device and the host."""
+    """Embeddings by each type of weights: on the device alone, and with layers alternating between device and host."""
     device, host = subject.device, host_device()
-    for where, devices in (device.name, [device]), (f"{device.name} and {host.name} in turn", [device, host]):
+    for where, devices in (device.name, [device]), (f"{device.name} and {host.name} alternately", [device, host]):
         for kind in COSINES:
             yield Step(f"{kind} on {where}", functools.partial(_embedded, subject, kind, devices))
 

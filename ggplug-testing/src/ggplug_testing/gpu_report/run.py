@@ -33,7 +33,10 @@ from ggplug_testing.gpu_report.step import Door, Step, Subject
 
 
 class Part(NamedTuple):
-    """``share``: of the time, beside what the parts before left over."""
+    """A part of the report.
+
+    ``share``: its weight when the time is divided; a part also gets the time that the parts before did not use.
+    """
 
     share: float
     steps: Callable[[Subject], Iterable[Step]]

@@ -114,7 +114,7 @@ describe(
     cases=[dsv4_hc_comb_cases],
     rule=element(
         "2 abs(y) (24 + 4 max(5 abs(scale mixes) + 3 abs(base)) + 16 n_iter)",
-        "logits, whose errors the powers turn into factors; sums and quotients, which never widen ratios of errors",
+        "logits, whose errors the powers make factors; sums and quotients, which never widen ratios of errors",
         _balanced,
     ),
 )

@@ -138,7 +138,7 @@ _ACTIVATIONS: dict[Any, tuple[str, str, Callable[[Array, Array], Array]]] = {
     ),
     ops.GeluQuick: (
         "(14 + 4 abs(x)) abs(y) + 2**-102 abs(x)",
-        "as silu, and 1.702 x, whose error the power turns into a factor",
+        "as silu, and 1.702 x, whose error the power makes a factor",
         lambda x, y: (14 + 4 * np.abs(x)) * np.abs(y) + _overflow(x),
     ),
 }

@@ -182,7 +182,7 @@ def mul_mat_id_cases(op: type[Op]) -> Iterator[Case]:
         layout: Layout = "packed",
     ) -> Case:
         k = in_blocks(k, weights, other)
-        shared = {used: "", 1: " shared"}.get(rows, f" in turns with {rows} rows")
+        shared = {used: "", 1: " shared"}.get(rows, f" alternately with {rows} rows")
         shape = f"k={k} m={m} experts={experts} used={used} tokens={tokens}{shared}"
         how = (f", {laid} {layout}" if laid else "") + (f", {chosen} chosen" if chosen else "")
         layouts: list[Layout] = [layout if name == laid else "packed" for name in op.sources]

@@ -72,8 +72,8 @@ class Failure(NamedTuple):
 def of_exception(error: BaseException, device: Device) -> Failure:
     """The failure that an exception of a device describes: the first error of its chain, and its lines outside of core.
 
-    The verdict is ``claimed but failed`` for an UnsupportedOpError, which the device raised although it had accepted the
-    node; otherwise ``raised``.
+    The verdict is ``claimed but failed`` for an UnsupportedOpError, which the device raised although it had accepted
+    the node; otherwise ``raised``.
     """
     chain = list(_chain(error))
     lines: list[Line] = []
