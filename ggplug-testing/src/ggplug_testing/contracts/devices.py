@@ -1,4 +1,4 @@
-"""The contract of devices: what they say about themselves, and what they say that they can do."""
+"""The contract of devices: their descriptions, and the nodes and memories that they support."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ggplug_testing.running.placement import Placement
 
 
 def foreign_node(x: Tensor) -> Tensor:
-    """A node whose op no device can know: its class is taken out of the list of ops at once."""
+    """A node of an op that no device knows: its class is removed from the list of ops after the node was made."""
     name = "ggplug_testing.unknown"
     space = {"name": name, "result": lambda self, x: like(x), "__doc__": "An op that no device has."}
     cls: type[Op] = type("Unknown", (Op,), space)
@@ -29,7 +29,7 @@ def foreign_node(x: Tensor) -> Tensor:
 
 @clause
 def a_device_describes_itself(given: Given) -> None:
-    """Name, description and kind are there; ``memory`` is None or numbers that fit; ``props`` says the same."""
+    """A device has name, description and kind; ``memory`` is None or two consistent numbers; ``props`` agrees."""
     device = given.device
     expect(isinstance(device.name, str) and device.name, "a device has a name")
     expect(isinstance(device.description, str) and device.description, "a device has a description")
@@ -83,7 +83,7 @@ def support_depends_on_the_node_alone(given: Given) -> None:
 
 @clause
 def support_goes_by_nothing_but_the_signature(given: Given) -> None:
-    """``match`` accepts a node again whose tensors have names, lie in the device's memory, or come out of nodes."""
+    """``match`` still accepts a node when its tensors have names or places, or are results of other nodes."""
     device = given.device
     for op in OPS.values():
         sketch = first_sketch(op)
@@ -160,7 +160,7 @@ def memory_that_is_freed_is_free_again(given: Given) -> None:
 
 @clause
 def errors_are_typed(given: Given) -> None:
-    """Whatever goes wrong in ``plan`` is raised as a GGPlugError."""
+    """``plan`` raises nothing but a GGPlugError."""
     stream = given.stream()
     try:
         stream.plan(Graph(foreign_node(square())))

@@ -1,4 +1,4 @@
-"""What a clause works with: streams, buffers, plans and samples of one device, which are freed when it ends."""
+"""The streams, buffers, plans and samples that a clause uses; they are freed when the clause ends."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.judging.oracle import compute_node
 
 PADDING = 40
-"""Bytes that a tensor takes beyond its own."""
+"""Additional bytes of each tensor."""
 
 
 class TurnedBufferType(BufferType):
@@ -106,7 +106,7 @@ def multiply_turned(op: Op, dst: Operand, weights: Operand, other: Operand) -> N
 
 
 def turned_back(operand: Operand) -> npt.NDArray[Any]:
-    """A copy of what a turned tensor holds."""
+    """A copy of the values of a reversed tensor."""
     raw = np.empty(operand.tensor.nbytes, np.uint8)
     operand.buffer.get_tensor(operand.tensor, raw, operand.offset)
     return strided(raw, operand.tensor)

@@ -92,7 +92,7 @@ class Draw(Choices):
         return layout
 
     def extent(self, what: str, options: Sequence[int] = COUNTS) -> int:
-        """An extent; now and then it is zero."""
+        """An extent, sometimes zero."""
         chosen = self.pick(what, (*options, 0), [48 // len(options) + 1] * len(options) + [4])
         return int(chosen)
 
@@ -142,7 +142,7 @@ class Draw(Choices):
         distinct: bool = False,
         layouts: Sequence[str] = ONCE,
     ) -> Source:
-        """Indices below a limit; now and then some are out of range.  ``distinct`` along the first dimension."""
+        """Indices below a limit; some may be out of range.  ``distinct`` along the first dimension."""
         type = self.type(name, types)
         ne = (*count, 1, 1, 1, 1)[:4]
         random = np.random.default_rng(self.number(f"{name}.numbers"))

@@ -86,7 +86,7 @@ def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: flo
 
 
 def names_of_kernels(device: Device, graph: Graph, groups: Groups) -> list[str]:
-    """What the device calls the kernels that compute the groups of a graph."""
+    """The device's names for the kernels that compute the groups of a graph."""
     nodes = [tuple(graph.tensors[position] for position in members) for members in groups.members]
     kept = [tuple(position not in groups.inner for position in members) for members in groups.members]
     return [kernel_name(device.chosen(Group(*each))) for each in zip(nodes, kept, strict=True)]
