@@ -18,7 +18,7 @@ from ggplug.errors import (
     GGPlugError,
     KernelCompileError,
     OutOfMemoryError,
-    told,
+    in_one_line,
 )
 from ggplug.ops.base import Op
 from ggplug.sharing import present_while
@@ -58,7 +58,7 @@ class Guard:
                         self.opened = self._open_driver()
                     except Exception as error:
                         raise ComputeError(
-                            f"{self.device.name} does not start: {told(error)}",
+                            f"{self.device.name} does not start: {in_one_line(error)}",
                             device=self.device,
                             remedy="another program may be using the whole device; all other devices stay usable",
                         ) from error
@@ -102,7 +102,7 @@ class Guard:
         if failure is Failure.LOST:
             self.lost = str(error)
             return self._gone(f"{where}: the device is gone ({error})", op=op, kernel=kernel)
-        return ComputeError(f"{where} failed: {told(error)}", device=device, op=op, kernel=kernel)
+        return ComputeError(f"{where} failed: {in_one_line(error)}", device=device, op=op, kernel=kernel)
 
     def _gone(self, message: str, *, op: object = None, kernel: str | None = None) -> DeviceLostError:
         remedy = "all other devices stay usable; a new process, spawned and not forked, can use this one"

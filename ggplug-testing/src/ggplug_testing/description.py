@@ -77,7 +77,7 @@ def describe(
     large: bool | None = None,
 ) -> None:
     """Describes these ops, each after what it derives from, which says the rest; of rules nothing is inherited."""
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "cases": cases,
         "special": special,
         "draw": draw,
@@ -86,7 +86,7 @@ def describe(
         "large": large,
     }
     for op in ops:
-        found = description_of(op)._replace(**{name: each for name, each in told.items() if each is not None})
+        found = description_of(op)._replace(**{name: each for name, each in fields.items() if each is not None})
         DESCRIPTIONS[op] = found
         if OPS.get(op.name) is op and found.cases:
             GENERATORS[op.name] = list(found.cases)

@@ -42,7 +42,7 @@ def one_column() -> list[Goal]:
     least |= dict.fromkeys(DENSER, 0.6)
     least |= dict.fromkeys((*(t.name for t in types.KERNEL_FLOATS), *SIMPLE), 0.9)
     least.pop("q8_K", None)  # activations of other libraries: no weights have this type
-    return [Goal("matvec", name, OF_READING, share) for name, share in least.items()]
+    return [Goal("matvec", name, OF_READING, fraction) for name, fraction in least.items()]
 
 
 def many_columns() -> list[Goal]:

@@ -33,13 +33,13 @@ def take_turns(functions: Mapping[str, Callable[[], Any]], repeats: int, rest: f
     return times
 
 
-def speed_relative(times: Mapping[str, Sequence[float]], name: str, beside: str) -> float:
-    """How many times as fast as function ``beside`` function ``name`` ran: the median of the ratios of all rounds.
+def speed_relative(times: Mapping[str, Sequence[float]], name: str, other: str) -> float:
+    """How many times as fast as function ``other`` function ``name`` ran: the median of the ratios of all rounds.
 
     The two runs of a round follow each other, so a slow minute of the machine slows both and changes their ratio
     little.  The best run of one function may have come in a faster minute than any run of the other.
     """
-    return statistics.median(b / a for a, b in zip(times[name], times[beside], strict=True))
+    return statistics.median(b / a for a, b in zip(times[name], times[other], strict=True))
 
 
 def best_times(functions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:

@@ -39,18 +39,18 @@ def tried_twice(command: Callable[[], object]) -> int:
         finally:  # unless a plugin has ended the process
             os.write(writer, b".")
     os.close(writer)
-    told: list[int] = []
+    ready: list[int] = []
     finished = False
     try:
         with ended_by_signals():
-            told, _, _ = select.select([reader], [], [], patience)
-            finished = bool(told and os.read(reader, 1))
+            ready, _, _ = select.select([reader], [], [], patience)
+            finished = bool(ready and os.read(reader, 1))
     finally:
-        if not told:  # it hangs, or this process is to end
+        if not ready:  # it hangs, or this process is to end
             os.kill(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os.close(reader)
-    if finished or (told and code in _BY_USERS):
+    if finished or (ready and code in _BY_USERS):
         return code if code >= 0 else 128 - code
     REGISTRY.lifecycle.wary = True
     return exit_code_of(command)

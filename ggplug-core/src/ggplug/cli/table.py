@@ -55,13 +55,13 @@ def _fitted(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) 
     words = [max(NARROW, *map(_longest_word, column)) for column in columns]
     least = [min(word, LONG_WORD, widest) for word, widest in zip(words, widths, strict=True)]
     while excess > 0:
-        rooms = [wide - low for wide, low in zip(widths, least, strict=True)]
-        room, position = max((room, position) for position, room in enumerate(rooms))
-        if room == 0:
+        spares = [wide - low for wide, low in zip(widths, least, strict=True)]
+        spare, position = max((spare, position) for position, spare in enumerate(spares))
+        if spare == 0:
             return None
         # The widest gives way down to the next one, so that those that are narrow stay as they are.
         others = [wide for place, wide in enumerate(widths) if place != position and wide < widths[position]]
-        step = min(room, excess, max(1, widths[position] - max(others, default=0)))
+        step = min(spare, excess, max(1, widths[position] - max(others, default=0)))
         widths[position] -= step
         excess -= step
     return widths

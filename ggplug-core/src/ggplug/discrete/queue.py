@@ -31,7 +31,7 @@ import numpy as np
 from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Capabilities, Device, Event, Groups, Plan, check_target
 from ggplug.discrete.memory import DiscreteBuffer
 from ggplug.discrete.plan import QueuedPlan
-from ggplug.errors import BufferUseError, ComputeError, GGPlugError, told
+from ggplug.errors import BufferUseError, ComputeError, GGPlugError, in_one_line
 from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug.sharing import using
@@ -173,7 +173,7 @@ class QueuedBackend(Backend, ABC):
     def failed(self, error: Exception) -> None:
         """Keeps what a job raised, if it is the first since the stream was synchronized."""
         if not isinstance(error, GGPlugError):
-            typed = ComputeError(f"{self.device.name} failed: {told(error)}", device=self.device)
+            typed = ComputeError(f"{self.device.name} failed: {in_one_line(error)}", device=self.device)
             typed.__cause__ = error
             error = typed
         with self._error_lock:

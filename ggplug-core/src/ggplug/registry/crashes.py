@@ -92,11 +92,11 @@ class Crashes:
             self._drop(f"{_key(plugin)}.crashed")
             return None
         if plugin.location and self._folder:
-            told = {"doing": doing, "reason": reason, "limit": limit, "surroundings": _surroundings(plugin)}
+            record = {"doing": doing, "reason": reason, "limit": limit, "surroundings": _surroundings(plugin)}
             with contextlib.suppress(OSError):
                 name = f"{_key(plugin)}.crashed"
                 with replacing(os.path.join(self._folder, name), 0o600, follow=False) as file:
-                    file.write(json.dumps({"plugin": plugin.described, **told}).encode())
+                    file.write(json.dumps({"plugin": plugin.described, **record}).encode())
                 self._names.add(name)
         return _failure(plugin, doing, reason)
 

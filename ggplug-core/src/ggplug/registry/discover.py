@@ -161,8 +161,8 @@ def edited_in(distribution: str | None) -> str:
     from urllib.request import url2pathname
 
     try:
-        told = json.loads(metadata.distribution(distribution or "").read_text("direct_url.json") or "{}")
-        parts = urlsplit(told["url"]) if told["dir_info"].get("editable") else None
+        parsed = json.loads(metadata.distribution(distribution or "").read_text("direct_url.json") or "{}")
+        parts = urlsplit(parsed["url"]) if parsed["dir_info"].get("editable") else None
         return url2pathname(parts.path) if parts is not None and parts.scheme == "file" else ""
     except Exception as error:  # not installed, or whatever damaged metadata makes of it
         log.debug("where %s is edited: %s", distribution, error)

@@ -73,10 +73,10 @@ def check_api_version(version: int, distribution: str | None = None) -> None:
     )
 
 
-def check_registration(found: object, told: int | None = None, distribution: str | None = None) -> RegistrationFacts:
+def check_registration(found: object, stated: int | None = None, distribution: str | None = None) -> RegistrationFacts:
     """Checks what a hook returned, the API version before all else.  Touches no device.  Raises RefusalError.
 
-    ``told``: the API version in the metadata of its ``distribution``; None if there is no distribution or no version.
+    ``stated``: the API version in the metadata of its ``distribution``; None if there is no distribution or no version.
     """
     if not isinstance(found, Registration):
         raise RefusalError(f"{HOOK} returned {_what(found)}, not a ggplug Registration")
@@ -85,9 +85,9 @@ def check_registration(found: object, told: int | None = None, distribution: str
         raise RefusalError(
             f"{type(found).__name__} states no api_version; this ggplug-core has version {API_VERSION} of the interface"
         )
-    if told not in (None, version):
+    if stated not in (None, version):
         raise RefusalError(
-            f"the group of its entry point is for api_version {told}, and its registration states {version}",
+            f"the group of its entry point is for api_version {stated}, and its registration states {version}",
             "name the version that it was written for in both: docs/compatibility.md",
         )
     check_api_version(version, distribution)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ggplug.backend import Device, Registration
-from ggplug.errors import DeviceNotFoundError, DuplicateNameError, GGPlugError, PluginError, told
+from ggplug.errors import DeviceNotFoundError, DuplicateNameError, GGPlugError, PluginError, in_one_line
 from ggplug.registry.facts import DeviceFacts, RefusalError
 
 
@@ -170,8 +170,8 @@ class Plugin:
 
     def problem(self, message: str, remedy: str, **more: Any) -> PluginError:
         """An error whose fields name this plugin."""
-        told = {"distribution": self.distribution, "version": self.version, "stage": self.stage.value}
-        return PluginError(message, entry_point=self.name, **told, remedy=remedy, **more)
+        fields = {"distribution": self.distribution, "version": self.version, "stage": self.stage.value}
+        return PluginError(message, entry_point=self.name, **fields, remedy=remedy, **more)
 
     def status(self) -> PluginStatus:
         error, remedy = None, None
@@ -204,4 +204,4 @@ def reason_of(error: BaseException) -> str:
     """Why a plugin failed, in one line, without the remedy."""
     if isinstance(error, GGPlugError):
         return str(error.message)
-    return str(error) if isinstance(error, RefusalError) else told(error)
+    return str(error) if isinstance(error, RefusalError) else in_one_line(error)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ggplug.backend import API_VERSION, Backend, Device, DeviceProps, Registration
-from ggplug.errors import GGPlugError, ParameterError, PluginError, told
+from ggplug.errors import GGPlugError, ParameterError, PluginError, in_one_line
 from ggplug.hookspecs import Hooks
 from ggplug.registry import naming
 from ggplug.registry.catalog import LOADING, Catalog
@@ -369,7 +369,7 @@ class Registry:
         except GGPlugError:
             raise
         except Exception as error:
-            message = f"{device.name} failed to start a stream: {told(error)}"
+            message = f"{device.name} failed to start a stream: {in_one_line(error)}"
             if plugin is None:
                 raise PluginError(message, device=device) from error
             raise plugin.problem(message, "`ggplug doctor` shows the details", device=device) from error

@@ -149,7 +149,7 @@ class Execution:
         self.schedule = schedule
         self.streams = streams
         self.allocator = allocator
-        self.turn = 0
+        self.current = 0
         """Number of the version that was used last."""
         self._generation = -1
         self._asynchronous = any(map(is_asynchronous, streams))

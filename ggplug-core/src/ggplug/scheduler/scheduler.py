@@ -300,8 +300,8 @@ class Scheduler:
         Inputs keep their values until another graph is allocated or computed.  Raises PlacementError, OutOfMemoryError.
         """
         execution = self._enter(graph)
-        execution.turn = (execution.turn + 1) % self.n_copies
-        allocation = execution.allocation(graph, execution.turn)
+        execution.current = (execution.current + 1) % self.n_copies
+        allocation = execution.allocation(graph, execution.current)
         allocation.prepare(graph, must_be_set=True)
         return allocation
 
@@ -389,8 +389,8 @@ class Scheduler:
             version, inputs = execution.version_of(last.allocation), last.allocation.unplaced
             if version is not None and (inputs or self.n_copies == 1) and (last.current or not inputs):
                 return version
-        execution.turn = (execution.turn + 1) % self.n_copies
-        allocation = execution.allocation(graph, execution.turn)
+        execution.current = (execution.current + 1) % self.n_copies
+        allocation = execution.allocation(graph, execution.current)
         if allocation.unplaced:
             position = allocation.unplaced[0]
             leaf = graph.tensors[position]
@@ -403,7 +403,7 @@ class Scheduler:
             else:
                 what = "lost its value to another computation"
             raise TensorStateError(f"{leaf!r} {what}", tensor=leaf, remedy=remedy)
-        return execution.turn
+        return execution.current
 
     def _bound(self, graph: Graph) -> Bound:
         execution = self._find(graph)

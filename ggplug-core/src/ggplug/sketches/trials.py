@@ -52,7 +52,7 @@ def chosen(dst: Array, a: Array, b: Array, c: Array, ith: int, nth: int, userdat
     dst[rows] = np.where(a[rows] > userdata, b[rows], c[rows])
 
 
-def beside(dst: Array, *rest: Any) -> None:
+def adjoined(dst: Array, *rest: Any) -> None:
     """The transposes of the sources, concatenated along ne0; the first part of the work writes all."""
     *sources, ith, _, _ = rest
     at = 0
@@ -65,7 +65,7 @@ FUNCTIONS: dict[type[Op], Callable[..., None]] = {
     MapCustom1: negated,
     MapCustom2: larger,
     MapCustom3: chosen,
-    Custom4d: beside,
+    Custom4d: adjoined,
 }
 """The function that an op's cases call."""
 

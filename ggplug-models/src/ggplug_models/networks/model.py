@@ -10,7 +10,7 @@ from ggplug.backend import Device
 from ggplug.errors import DuplicateNameError, FreedError
 from ggplug.graph import Graph
 from ggplug.scheduler import Scheduler
-from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, turn
+from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, locked
 from ggplug.tensor import Context
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.weights.files import MappedFiles
@@ -89,7 +89,7 @@ class Model:
 
         Raises BusyError in a callback of the model (``progress``), BufferUseError while arrays share its memory.
         """
-        with turn(self, self._calls):
+        with locked(self, self._calls):
             if self.freed:
                 return
             self.scheduler.free()

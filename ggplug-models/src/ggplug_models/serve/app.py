@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from ggplug.errors import told
+from ggplug.errors import in_one_line
 from ggplug_models.serve.access import AccessControl
 from ggplug_models.serve.answers import Answers, ClientDisconnected
 from ggplug_models.serve.bodies import ChatBody, CompletionBody, EmbeddingBody, TextBody
@@ -252,5 +252,5 @@ def _logged(error: BaseException) -> Problem:
         raise error
     problem = problem_of(error)
     if problem.status >= 500 and not isinstance(error, Problem):
-        LOG.error("%s: %s", problem.message, told(error), exc_info=error)
+        LOG.error("%s: %s", problem.message, in_one_line(error), exc_info=error)
     return problem

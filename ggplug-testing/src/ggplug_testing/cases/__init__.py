@@ -26,9 +26,9 @@ from ggplug_testing.judging.comparison import Agreement
 def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:
     """The cases of an op, in a fixed order; empty if none can be made.
 
-    Cases that differ in nothing but a block type are many: of these, unless ``thorough``, a few types have their turn,
-    others in the next such cases.  So every type meets something of everything, and everything meets some types.
-    Cases that say ``every_type`` are all there.
+    Many cases differ only in their block type.  Unless ``thorough``, only a few types of each such set are computed,
+    and other types in the next set: so each type gets some cases, and each set some types.  Cases with ``every_type``
+    are always computed.
     """
     others = (source_cases(op), _special_cases(op), wild_cases(op), ones_cases(op), large_cases(op), empty_cases(op))
     cases = labelled(itertools.chain(_own_cases(op), *others))
@@ -46,8 +46,8 @@ def _in_turn(cases: list[Case]) -> list[Case]:
     for case in cases:
         found = _BLOCK_TYPE.search(case.label)
         if found is not None and found[0] != Q8_0.name and not case.every_type:
-            turn = kinds.setdefault(_BLOCK_TYPE.sub("", case.label), len(kinds))
-            if (turn + _POSITIONS[found[0]]) % _TURNS:
+            number = kinds.setdefault(_BLOCK_TYPE.sub("", case.label), len(kinds))
+            if (number + _POSITIONS[found[0]]) % _TURNS:
                 continue
         chosen.append(case)
     return chosen

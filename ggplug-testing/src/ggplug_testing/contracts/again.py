@@ -79,11 +79,11 @@ def every_source_is_read_in_each_computation(given: Given) -> None:
         with Given(given.device) as own:
             placement = own.placement(graph)
             plan, twin = own.plan(stream, graph), own.plan(other, graph)
-            for turn, (computed, user) in enumerate(((plan, stream), (twin, other), (plan, stream))):
+            for number, (computed, user) in enumerate(((plan, stream), (twin, other), (plan, stream))):
                 computed.rebind(graph, placement.allocation)
                 values: dict[Tensor, Array] = {}
                 for again in (0, 1, 2):
-                    values = _values(graph, 10 * again + turn, values if again == 2 else {})
+                    values = _values(graph, 10 * again + number, values if again == 2 else {})
                     for leaf, raw in values.items():
                         placement.write(leaf, raw)
                     computed.compute()

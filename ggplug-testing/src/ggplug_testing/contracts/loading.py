@@ -189,7 +189,7 @@ def _measured_step(stream: Backend, step: Step) -> Unit:
     extent = _SMALLEST
     while True:
         with Work(stream, step, extent) as work:
-            # The least of a few: where other programs disturb, a load must not turn out too short.
+            # The least of a few: where other programs disturb, a load must not be too short.
             giving, seconds = map(min, zip(*(work.measure() for _ in range(3)), strict=True))
         unit = Unit(step, extent, giving, seconds)
         extent *= 2

@@ -361,12 +361,12 @@ def a_failure_is_raised_by_the_next_synchronize_and_only_once(given: Given) -> N
     """A computation that fails on the device raises a ComputeError at the next ``synchronize`` of its stream, once."""
     require_pending(given.device)
     stream = given.stream()
-    for turn in ("first", "second"):
+    for which in ("first", "second"):
         _failed(given, stream)
         error = _raised(stream)
-        expect(isinstance(error, ComputeError), f"the {turn} computation that failed raised {error!r}")
+        expect(isinstance(error, ComputeError), f"the {which} computation that failed raised {error!r}")
         again = _raised(stream)
-        expect(again is None, f"what went wrong in the {turn} computation was raised twice: {again!r}")
+        expect(again is None, f"what went wrong in the {which} computation was raised twice: {again!r}")
     placed = given.sample(2)
     placed.compute(stream)
     stream.synchronize()
@@ -405,8 +405,8 @@ def a_failure_stays_with_its_stream(given: Given) -> None:
     placed, stream, other = given.sample(2), given.stream(), given.stream()
     _failed(given, stream)
     placed.compute(other)
-    elsewhere = _raised(other)
-    expect(elsewhere is None, f"another stream raised {elsewhere!r}")
+    unexpected = _raised(other)
+    expect(unexpected is None, f"another stream raised {unexpected!r}")
     placed.check("computed by another stream")
     _expect_failure(_raised(stream))
 

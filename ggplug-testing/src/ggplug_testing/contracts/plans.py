@@ -312,13 +312,13 @@ def _check_times(plan: Plan, wanted: list[int]) -> None:
     expect(times, "a traced computation has times")
     for each in times:
         expect(each.start <= each.end, f"node {each.node} ended before it started")
-    told = {each.node: each for each in times if each.node != -1}
+    timed = {each.node: each for each in times if each.node != -1}
     nodes = [each.node for each in times if each.node != -1]
     expect(
         not nodes or sorted(nodes) == wanted, f"a traced computation of the nodes {wanted} returned times of {nodes}"
     )
     for one, after in pairwise(wanted if nodes else ()):
-        expect(told[one].start <= told[after].start, f"node {after} started before node {one}, which it reads")
+        expect(timed[one].start <= timed[after].start, f"node {after} started before node {one}, which it reads")
 
 
 @clause
@@ -335,8 +335,8 @@ def kernels_are_told_in_the_order_in_which_they_run(given: Given) -> None:
     if not names(steps):
         raise NotOffered(f"plans of {given.device.name} give no names of kernels")
     for chosen in (steps, steps[::-1], [step for step in steps for _ in range(2)]):
-        told, wanted = names(chosen), [name for step in chosen for name in alone[step]]
-        expect(told == wanted, f"the kernels are {told}, and those of the nodes, one by one, {wanted}")
+        chosen_names, wanted = names(chosen), [name for step in chosen for name in alone[step]]
+        expect(chosen_names == wanted, f"the kernels are {chosen_names}, and those of the nodes, one by one, {wanted}")
 
 
 @clause
@@ -349,8 +349,8 @@ def values_are_no_cause_for_warnings(given: Given) -> None:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         _compute(stream, placed)
-    told = "; ".join(str(each.message) for each in warned)
-    expect(not warned, f"computing with NaN, infinities and large numbers warns: {told}")
+    messages = "; ".join(str(each.message) for each in warned)
+    expect(not warned, f"computing with NaN, infinities and large numbers warns: {messages}")
 
 
 @clause

@@ -172,12 +172,12 @@ def _race(stream: Backend, case: Case, groups: Groups = UNGROUPED) -> Race | Non
     except Exception:
         return None
     try:
-        told = race.tells()
+        shows = race.tells()
     except Exception:
-        told = False
-    if not told:
+        shows = False
+    if not shows:
         race.free()
-    return race if told else None
+    return race if shows else None
 
 
 @clause

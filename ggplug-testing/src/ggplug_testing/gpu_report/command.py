@@ -90,8 +90,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
         ("golden", "minilm.npz", "token ids and embeddings"),
         ("recorded", "ggml_ops_compact.npz", "recorded cases"),
     ):
-        told = f"for --prepare: {what} (default: %(default)s)"
-        parser.add_argument(f"--{name}", type=Path, default=Path("tests", "data", file), metavar="FILE", help=told)
+        meaning = f"for --prepare: {what} (default: %(default)s)"
+        parser.add_argument(f"--{name}", type=Path, default=Path("tests", "data", file), metavar="FILE", help=meaning)
     for name, kind in {"part": str, "journal": Path, "skip": int}.items():
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     return parser

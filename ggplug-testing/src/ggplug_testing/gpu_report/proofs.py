@@ -64,18 +64,18 @@ def suite(subject: Subject) -> Iterator[Step]:
 
 def _counted(run: Callable[..., Finding | list[Finding]], *arguments: Any) -> Answer:
     found = run(*arguments)
-    findings = [found] if isinstance(found, Finding) else found
-    passed = [each for each in findings if each.verdict == "passed"]
-    others = [each for each in findings if each.verdict != "passed"]
-    told = [
+    described = [found] if isinstance(found, Finding) else found
+    passed = [each for each in described if each.verdict == "passed"]
+    others = [each for each in described if each.verdict != "passed"]
+    described = [
         (each.bad, {"case": f"{each.subject}: {each.case}", "reason": each.reason, "nmse": finite(each.nmse)})
         for each in others
     ]
     return {
         "passed": len(passed),
         "largest_nmse": max((each.nmse for each in passed), default=0.0),
-        "failed": [each for bad, each in told if bad],
-        "declined": [each for bad, each in told if not bad],
+        "failed": [each for bad, each in described if bad],
+        "declined": [each for bad, each in described if not bad],
     }
 
 
@@ -94,13 +94,13 @@ def recorded(subject: Subject) -> Iterator[Step]:
 def _replayed(cases: Sequence[Case], device: Device) -> Answer:
     found = report(replay(cases, device))
 
-    def told(verdict: str) -> list[dict[str, Any]]:
+    def listed(verdict: str) -> list[dict[str, Any]]:
         return [
             {"case": f"{each['op']} {each['vars']}", "reason": each["reason"], "nmse": each.get("nmse")}
             for each in found[verdict]
         ]
 
-    return {"passed": found["passed"], "failed": told("failed"), "declined": told("unsupported")}
+    return {"passed": found["passed"], "failed": listed("failed"), "declined": listed("unsupported")}
 
 
 # -- a model ---------------------------------------------------------------------------------------

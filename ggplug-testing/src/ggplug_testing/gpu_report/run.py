@@ -128,9 +128,9 @@ class Report:
                         process.kill()
                         process.wait()
                 errors.seek(0)
-                told = errors.read().decode(errors="replace")[-4000:]
+                output = errors.read().decode(errors="replace")[-4000:]
             if ended or record["begun"]:
-                record["errors"].append({"step": record["begun"], "error": ended or "it ended", "traceback": told})
+                record["errors"].append({"step": record["begun"], "error": ended or "it ended", "traceback": output})
                 record["begun"] = ""
             if _reached(record) in (before, len(record["steps"])):
                 break

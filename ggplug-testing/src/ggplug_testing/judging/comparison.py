@@ -87,11 +87,11 @@ def compare(got: Array, want: Array, allowed: float | Allowed, agreement: Agreem
     # Near a type's largest number infinity may be inside.
     for what, differs in _special(got, want, agreement):
         if (differs & ~inside).any():
-            return Comparison(False, math.inf, _told(what, got, want, differs & ~inside))
+            return Comparison(False, math.inf, _described(what, got, want, differs & ~inside))
     if agreement == "signs":
         differs = (want == 0) & (got == 0) & (np.signbit(got) != np.signbit(want)) & ~anything
         if differs.any():
-            return Comparison(False, math.inf, _told("have the wrong sign", got, want, differs))
+            return Comparison(False, math.inf, _described("have the wrong sign", got, want, differs))
     finite = np.isfinite(want) & np.isfinite(got) & ~anything
     error = nmse(got[finite], want[finite])
     outside = finite & ~inside
@@ -101,7 +101,7 @@ def compare(got: Array, want: Array, allowed: float | Allowed, agreement: Agreem
     if error <= limit:
         return Comparison(True, error, "")
     distance = np.where(finite, np.abs(np.where(finite, got, 0) - np.where(finite, want, 0)), 0)
-    largest = _told("are furthest off", got, want, distance == distance.max())
+    largest = _described("are furthest off", got, want, distance == distance.max())
     return Comparison(False, error, f"NMSE {error:.3g} > {limit:.3g}; {largest}")
 
 
@@ -130,10 +130,10 @@ def _beyond(got: Array, want: Array, allowed: Allowed, outside: Array) -> str:
     worst = np.nanmax(ratio) if not np.isnan(ratio).all() else ratio  # NaN where infinities are apart
     place = tuple(int(i) for i in np.argwhere((ratio == worst) | np.isnan(ratio) & np.isnan(worst))[0])
     if _is_far(got, want, outside):
-        return _told("are wrong", got, want, outside, place) + _taken_from(got, want, outside)
-    told = _told("are not precise enough", got, want, outside, place)
+        return _described("are wrong", got, want, outside, place) + _taken_from(got, want, outside)
+    text = _described("are not precise enough", got, want, outside, place)
     low, high = allowed.low[place], allowed.high[place]
-    return f"{told}, exactly" if low == high else f"{told}, from {low} to {high}"
+    return f"{text}, exactly" if low == high else f"{text}, from {low} to {high}"
 
 
 def _is_far(got: Array, want: Array, outside: Array) -> bool:
@@ -192,7 +192,7 @@ def compare_selected(
     width = values.shape[-1]
     outside = (got < 0) | (got >= width)
     if outside.any():
-        return Comparison(False, math.inf, _told(f"are no indices into a row of {width}", got, want, outside))
+        return Comparison(False, math.inf, _described(f"are no indices into a row of {width}", got, want, outside))
     if not want.size:
         return Comparison(True, 0.0, "")
     rows = values.reshape(-1, width)
@@ -208,7 +208,7 @@ def compare_selected(
         same = (selected == expected) | (np.isnan(selected) & np.isnan(expected))
         later = same & (chosen != wanted)
         if later.any():
-            return Comparison(False, math.inf, _told("are not the first of equal values", chosen, wanted, later))
+            return Comparison(False, math.inf, _described("are not the first of equal values", chosen, wanted, later))
     expected = expected.astype(np.float64)
     outcome = compare(selected.astype(np.float64), expected, Allowed(expected - within, expected + within))
     return outcome if outcome else outcome._replace(reason=f"of the selected values: {outcome.reason}")
@@ -218,10 +218,10 @@ def _exactly(got: Array, want: Array) -> Comparison:
     differs = got != want
     if not differs.any():
         return Comparison(True, 0.0, "")
-    return Comparison(False, math.inf, _told("are wrong", got, want, differs) + _taken_from(got, want, differs))
+    return Comparison(False, math.inf, _described("are wrong", got, want, differs) + _taken_from(got, want, differs))
 
 
-def _told(what: str, got: Array, want: Array, where: Array, place: tuple[int, ...] | None = None) -> str:
+def _described(what: str, got: Array, want: Array, where: Array, place: tuple[int, ...] | None = None) -> str:
     """Says how many elements are ``what``, and shows one of them: that at ``place``, or the first."""
     chosen = tuple(int(i) for i in np.argwhere(where)[0]) if place is None else place
     count = f"{int(where.sum())} of {want.size} elements {what}"

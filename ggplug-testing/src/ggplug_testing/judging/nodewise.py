@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import BufferType, Decline, Device, forms_groups, groups_of
-from ggplug.errors import GGPlugError, GraphError, told
+from ggplug.errors import GGPlugError, GraphError, in_one_line
 from ggplug.graph import Graph
 from ggplug.memory.graph_allocator import GraphAllocator, compute_piece, piece
 from ggplug.nodes.groups import UNGROUPED, Group, Groups
@@ -371,7 +371,7 @@ class _Comparison:
                 yield Element(shown, *(float(each[place]) for each in numbers))
 
     def _failed(self, side: _Side, members: tuple[int, ...], error: GGPlugError) -> WrongNode:
-        return self._described(side, members, members[-1], told(error), np.inf, (side.device.name,), ())
+        return self._described(side, members, members[-1], in_one_line(error), np.inf, (side.device.name,), ())
 
     def _described(
         self,

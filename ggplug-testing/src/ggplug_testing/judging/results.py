@@ -102,10 +102,10 @@ def _left(
     shape = (*node.ne[:0:-1], node.ne[0] // kind.block_size)
     place = [int(i) for i in np.unravel_index(int(left.argmax()), shape)[::-1]]
     what = "blocks" if kind.block_size > 1 else "elements"
-    told = f"{int(left.sum())} of {left.size} {what} were not written, the first at {place} (ne order)"
+    unwritten = f"{int(left.sum())} of {left.size} {what} were not written, the first at {place} (ne order)"
     blocks[left] = wanted[left]
     others = judge(node, blocks.reshape(-1), expected, max_nmse, agreement)
-    return told if others else f"{told}; and {others.reason}"
+    return unwritten if others else f"{unwritten}; and {others.reason}"
 
 
 def changed_outside(

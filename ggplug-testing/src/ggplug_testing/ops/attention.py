@@ -24,12 +24,12 @@ from ggplug_testing.precision.rule import DEVIATIONS, SUMMED, UNIT, Node, row
 from ggplug_testing.precision.sums import roundings, summed
 
 
-def _hiding(share: float) -> Any:
+def _hiding(fraction: float) -> Any:
     """Masks of random numbers that hide so many of the keys."""
 
     def values(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
         drawn = random.standard_normal(shape)
-        drawn[random.uniform(size=shape) < share] = -np.inf
+        drawn[random.uniform(size=shape) < fraction] = -np.inf
         return drawn
 
     return values
@@ -139,9 +139,9 @@ def flash_attn_ext_cases(op: type[Op]) -> Iterator[Case]:
         yield attended(f"{n} queries, keys in parts", 16, n, 1100, g=1)
         yield attended(f"{n} queries, keys in parts, masked", 16, n, 1537, mask=(n,), hidden=0.999, sinks=True)
     yield attended("many queries", 16, 450, 40)
-    beside = "queries of heads next to each other"
+    label = "queries of heads next to each other"
     k, v = leaf(F16, (32, 21, 2, 2)), leaf(F16, (32, 21, 2, 2))
-    yield case(op, beside, _beside((32, 4, 19, 2)), k, v, scale=0.2)
+    yield case(op, label, _next_to_each_other((32, 4, 19, 2)), k, v, scale=0.2)
 
 
 def _keys(type: Type, size: int, keys: int, heads: int, batches: int, cached: bool) -> Make:
@@ -154,7 +154,7 @@ def _keys(type: Type, size: int, keys: int, heads: int, batches: int, cached: bo
     return make if cached else leaf(type, (size, keys, heads, batches))
 
 
-def _beside(ne: tuple[int, ...]) -> Make:
+def _next_to_each_other(ne: tuple[int, ...]) -> Make:
     """Queries, whose heads lie side by side."""
     return lambda leafs: permute(leafs.tensor(F32, *ne), 0, 2, 1, 3)
 
@@ -241,7 +241,7 @@ def flash_attn_back_cases(op: type[Op]) -> Iterator[Case]:
         cached: bool = False,
         **parameters: Any,
     ) -> Case:
-        q = _beside((dk, h, n, b)) if cached else leaf(F32, (dk, n, h, b))
+        q = _next_to_each_other((dk, h, n, b)) if cached else leaf(F32, (dk, n, h, b))
         k, v = (_keys(kind, size, m, g, b, cached) for size in (dk, dv))
         shown = None if mask is None else leaf(F16, (m, *mask), values=_hiding(hidden))
         each = leaf(F32, (h,)) if sinks else None
@@ -336,8 +336,8 @@ def _flash_attn_back(
     sinks: Array | None = None,
 ) -> Array:
     q, k, v, d = (np.where(np.isfinite(each), each, 0) for each in (q, k, v, d))
-    batches, groups, share = *k.shape[:2], q.shape[1] // max(1, k.shape[1])
-    wide_k, wide_v = (np.repeat(each, share, axis=1) for each in (k, v))
+    batches, groups, repeats = *k.shape[:2], q.shape[1] // max(1, k.shape[1])
+    wide_k, wide_v = (np.repeat(each, repeats, axis=1) for each in (k, v))
     shares, off = _attended(node, q, wide_k, mask, sinks, 0.0)
     d = d.swapaxes(1, 2)
     wanted = np.abs(d @ wide_v.swapaxes(-1, -2))
@@ -352,10 +352,10 @@ def _flash_attn_back(
     def collected(first: Array, second: Array, off: Array) -> Array:
         """Roundings of the product of two matrices, the first of which is off by so much."""
         terms = 2 * np.sqrt((first * first) @ (second * second))
-        return np.asarray(off @ np.abs(second) + SUMMED * math.sqrt(share * first.shape[-1] + 1) * terms)
+        return np.asarray(off @ np.abs(second) + SUMMED * math.sqrt(repeats * first.shape[-1] + 1) * terms)
 
     def folded(x: Array) -> Array:
-        return np.asarray(x.reshape(batches, groups, share, *x.shape[2:]).sum(axis=2))
+        return np.asarray(x.reshape(batches, groups, repeats, *x.shape[2:]).sum(axis=2))
 
     turned = (each.swapaxes(-1, -2) for each in (size, moved, shares, off))
     sizes, moves, weights, offs = turned

@@ -390,10 +390,10 @@ describe(ops.GetRelPos, cases=[get_rel_pos_cases], rule=MOVES)
 def add_rel_pos_cases(op: type[Op]) -> Iterator[Case]:
     """Rows of some lengths, and batches."""
     for size, wide, high, batches in ((1, 2, 3, 1), (5, 2, 3, 4), (7, 7, 7, 2), (18, 1, 2, 3)):
-        beside = (size, wide, high, batches)
+        gate = (size, wide, high, batches)
         a = (size * size, wide * high, batches)
-        label = f"{spell(F32, a)} and {spell(F32, beside)}"
-        yield case(op, label, leaf(F32, a), leaf(F32, beside), leaf(F32, beside, "offset"))
+        label = f"{spell(F32, a)} and {spell(F32, gate)}"
+        yield case(op, label, leaf(F32, a), leaf(F32, gate), leaf(F32, gate, "offset"))
 
 
 describe(

@@ -52,17 +52,17 @@ def verdict(report: Report) -> list[str]:
     cases = len(report.findings)
     others = [f"{counts[each]:,} {each}" for each in _NOT_RUN if counts[each]]
     proven = f"{counts['passed']:,} of {_plural(cases, 'case')} passed"
-    told = "; ".join([proven, *([", ".join(others)] if others else [])])
+    summary = "; ".join([proven, *([", ".join(others)] if others else [])])
     named = report.device or "the device"
     if report.bad:
         causes = _plural(len(report.causes()), "cause")
-        lines = [f"FAILED: {named}: {len(report.bad):,} of {_plural(cases, 'case')} went wrong, {causes}; {told}"]
+        lines = [f"FAILED: {named}: {len(report.bad):,} of {_plural(cases, 'case')} went wrong, {causes}; {summary}"]
     elif report.stopped:
-        lines = [f"until then: {told}; none went wrong"]
+        lines = [f"until then: {summary}; none went wrong"]
     elif not counts["passed"]:
-        return [f"NOTHING WAS PROVEN: {named}: {told}"]
+        return [f"NOTHING WAS PROVEN: {named}: {summary}"]
     else:
-        return [f"PASSED: {named}: {told}"]
+        return [f"PASSED: {named}: {summary}"]
     return [*lines, f"STOPPED: {named}: {report.stopped}"] if report.stopped else lines
 
 
@@ -112,12 +112,12 @@ def failures(report: Report, *, verbose: bool = False) -> list[str]:
     causes = _ordered(report)
     lines = [f"{len(report.bad)} of {len(report.findings)} cases went wrong, {_plural(len(causes), 'cause')}:"]
     for number, cause in enumerate(causes, 1):
-        told = [f"{number:2}. {line}" if i == 0 else f"    {line}" for i, line in enumerate(_cause(cause))]
-        if len(lines) + len(told) > ROOM and not verbose and number > 1:
+        block = [f"{number:2}. {line}" if i == 0 else f"    {line}" for i, line in enumerate(_cause(cause))]
+        if len(lines) + len(block) > ROOM and not verbose and number > 1:
             subjects = dict.fromkeys(each.findings[0].subject for each in causes[number - 1 :])
             left = _plural(len(causes) - number + 1, "more cause")
             return [*lines, f"    ... and {left}, which -v shows: in {_enumerated(list(subjects))}"]
-        lines += told
+        lines += block
     return lines
 
 
@@ -150,8 +150,8 @@ def aligned(shown: Sequence[Sequence[str]]) -> list[str]:
 def declined(report: Report) -> list[str]:
     """Why cases did not run, and how many."""
     left = [each for each in report.findings if each.verdict in _NOT_RUN]
-    told = [f"{each.case}: {each.reason}" if is_clause(each) else each.reason for each in left]
-    counted = Counter(f"{each.verdict}: {reason}" for each, reason in zip(left, told, strict=True))
+    reasons = [f"{each.case}: {each.reason}" if is_clause(each) else each.reason for each in left]
+    counted = Counter(f"{each.verdict}: {reason}" for each, reason in zip(left, reasons, strict=True))
     return [f"{count:5d} {reason}" for reason, count in counted.most_common()]
 
 
@@ -211,12 +211,12 @@ def _heading(finding: Finding) -> list[str]:
 def _which(cause: Cause) -> str:
     """The first case of a cause, what else it concerns, and what builds on these."""
     first, *others = cause.findings
-    told = [f"in {first.subject}: {_named(first)}"]
+    parts = [f"in {first.subject}: {_named(first)}"]
     if others:
-        told.append(f"and {_counted(others, first.subject)}")
+        parts.append(f"and {_counted(others, first.subject)}")
     if cause.consequences:
-        told.append(f"which others build on: {_counted(cause.consequences)}")
-    return "; ".join(told)
+        parts.append(f"which others build on: {_counted(cause.consequences)}")
+    return "; ".join(parts)
 
 
 def _counted(same: Sequence[Finding], subject: str = "") -> str:

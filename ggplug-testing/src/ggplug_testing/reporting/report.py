@@ -243,11 +243,11 @@ def hint(op: str, failed: Sequence[Sequence[str]], passed: Iterable[str]) -> str
     if len(failed) < 2 or not lacked:
         return ""
     common = set.intersection(*map(set, failed)) - lacked
-    told = list({re.sub(r"\d[\d,]*", "#", each): each for each in failed[0] if each in common}.values())
-    if not told:
+    common_traits = list({re.sub(r"\d[\d,]*", "#", each): each for each in failed[0] if each in common}.values())
+    if not common_traits:
         return ""
-    more = f" (and {len(told) - TRAITS} more such things)" if len(told) > TRAITS else ""
-    return f"all {len(failed)} of {op} have {', '.join(told[:TRAITS])}{more}, and no case that passed has"
+    more = f" (and {len(common_traits) - TRAITS} more such things)" if len(common_traits) > TRAITS else ""
+    return f"all {len(failed)} of {op} have {', '.join(common_traits[:TRAITS])}{more}, and no case that passed has"
 
 
 def _hint(cause: Cause, passed: Mapping[str, Passed]) -> str:
@@ -271,5 +271,5 @@ def finding_of(plain: dict[str, Any]) -> Finding:
 def _plain(finding: Finding) -> dict[str, Any]:
     """The fields of a finding that say something."""
     nmse = finding.nmse if math.isfinite(finding.nmse) else None
-    told = {name: value for name, value in finding._asdict().items() if value or name in ("case", "subject")}
-    return {**told, "nmse": nmse}
+    fields = {name: value for name, value in finding._asdict().items() if value or name in ("case", "subject")}
+    return {**fields, "nmse": nmse}

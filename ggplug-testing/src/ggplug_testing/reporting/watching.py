@@ -38,19 +38,19 @@ EVERYTHING = Watch()
 class Following(Watch):
     """Passes on to another watch, and keeps what has ended.
 
-    ``findings``: of the cases that have ended since :meth:`forget`.  ``told``: called with subject and case when one
+    ``findings``: of the cases that have ended since :meth:`forget`.  ``began``: called with subject and case when one
     begins.  ``clock``: seconds from whenever.
     """
 
     def __init__(
         self,
         watch: Watch,
-        told: Callable[[str, str], object] = lambda subject, case: None,
+        began: Callable[[str, str], object] = lambda subject, case: None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watch = watch
-        self._told = told
+        self._on_begin = began
         self._clock = clock
         self.findings: list[Finding] = []
         self._current = ""
@@ -74,7 +74,7 @@ class Following(Watch):
     def begins(self, subject: str, case: str) -> None:
         self._current, self._began = f"{subject}: {case}", self._clock()
         self._watch.begins(subject, case)
-        self._told(subject, case)
+        self._on_begin(subject, case)
 
     def ended(self, finding: Finding) -> None:
         self.findings.append(finding)

@@ -80,8 +80,8 @@ def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: flo
         if failure is not None:
             together = ", ".join(dict.fromkeys(names_of_kernels(device, graph, groups)))
             reason = f"in {shown} ({together}), {failure.reason}"
-            told = failure._replace(reason=reason).finding(SUBJECT, case.label)
-            return told._replace(nmse=worst, builds_on=names_of_ops(graph) if told.verdict == "failed" else ())
+            finding = failure._replace(reason=reason).finding(SUBJECT, case.label)
+            return finding._replace(nmse=worst, builds_on=names_of_ops(graph) if finding.verdict == "failed" else ())
     return Finding(SUBJECT, case.label, "passed", shown, worst)
 
 

@@ -44,7 +44,7 @@ class Channel:
             watch = _Telling(self._connection, case, done)
             # The parent process has the findings that the watch has sent.
             device, findings = run(unit, watch)
-            rest = [tuple(finding) for finding in findings if finding.case not in watch.told]
+            rest = [tuple(finding) for finding in findings if finding.case not in watch.sent]
             self._connection.send(("done", (device, rest)))
 
 
@@ -55,7 +55,7 @@ class _Telling(Watch):
         self._connection = connection
         self._chosen = Watch() if case is None else One(case)
         self._done = done
-        self.told: set[str] = set()
+        self.sent: set[str] = set()
 
     def wants(self, subject: str, case: str) -> bool:
         return self._chosen.wants(subject, case) and case not in self._done
@@ -64,7 +64,7 @@ class _Telling(Watch):
         self._connection.send(("begins", case))
 
     def ended(self, finding: Finding) -> None:
-        self.told.add(finding.case)
+        self.sent.add(finding.case)
         self._connection.send(("ended", tuple(finding)))
 
 
@@ -118,22 +118,22 @@ class Worker:
                     if not connection.poll(self._timeout if self._ready else self.TIMEOUT):
                         verdict = "hung"
                         break
-                    what, told = connection.recv()
+                    what, content = connection.recv()
                     self._ready = True
                     if what == "ready":
                         continue
                     if what == "begins":
-                        current = told
-                        repeated = told in begun
-                        begun.append(told)
-                        watch.begins(subject, told)
+                        current = content
+                        repeated = content in begun
+                        begun.append(content)
+                        watch.begins(subject, content)
                     elif what == "ended":
-                        findings.append(Finding(*told))
+                        findings.append(Finding(*content))
                         current = None
                         watch.ended(findings[-1])
                     else:
-                        self.device = told[0]
-                        return [*findings, *(Finding(*each) for each in told[1])]
+                        self.device = content[0]
+                        return [*findings, *(Finding(*each) for each in content[1])]
             except (EOFError, OSError):
                 verdict = "crashed"
             reason, dump = self._ended(verdict)
