@@ -64,9 +64,9 @@ def suite(subject: Subject) -> Iterator[Step]:
 
 def _counted(run: Callable[..., Finding | list[Finding]], *arguments: Any) -> Answer:
     found = run(*arguments)
-    described = [found] if isinstance(found, Finding) else found
-    passed = [each for each in described if each.verdict == "passed"]
-    others = [each for each in described if each.verdict != "passed"]
+    findings = [found] if isinstance(found, Finding) else found
+    passed = [each for each in findings if each.verdict == "passed"]
+    others = [each for each in findings if each.verdict != "passed"]
     described = [
         (each.bad, {"case": f"{each.subject}: {each.case}", "reason": each.reason, "nmse": finite(each.nmse)})
         for each in others
