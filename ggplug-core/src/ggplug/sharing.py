@@ -219,7 +219,7 @@ def entered(thing: Any, thread: int) -> BusyError:
     """The error for a call of something that one thread uses at a time, while ``thread`` is in it."""
     if thread == get_ident():
         return BusyError(
-            f"{thing!r} is in use: a callback, an observer or a signal handler made this call during another one",
+            f"{thing!r} is in use: this call was made from within another one, by a callback or a signal handler",
             thing=thing,
             remedy="do it when that has ended, or use another one",
         )
@@ -285,8 +285,8 @@ def _holds_more(claim: Held) -> bool:
         thing = None if may else _conflict(claim, each)
         if thing is not None:
             raise BusyError(
-                f"{thing!r} is in use by this thread: this call was made during a computation or an access that "
-                "an abort callback, a signal handler, an observer or a finalizer interrupted",
+                f"{thing!r} is in use by this thread: this call was made from within a computation or an access, by an "
+                "abort callback, a signal handler, an observer or a finalizer",
                 thing=thing,
                 remedy="do it when that has ended",
             )
