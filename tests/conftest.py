@@ -18,6 +18,10 @@ _SIBLING = _ROOT.parent / "shared"
 # Compiled kernels of the tests stay in the repository's own (ignored) folder, and so does every child process's.
 os.environ.setdefault("GGPLUG_CACHE_DIR", str(_ROOT / ".cache"))
 
+# Tests that run side by side have as many processes that compile kernels as there are processors, all together.
+_AT_ONCE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+os.environ.setdefault("GGPLUG_COMPILERS", str(max(1, (os.cpu_count() or 1) // _AT_ONCE)))
+
 # A shell that starts the tests in the background has them ignore Ctrl-C, which some of them press.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""ggplug-cpu's compiler: kernels are made for the chosen features, kept on disk, and loaded without Numba."""
+"""ggplug-cpu's compiler: kernels are made for the chosen features, kept on disk, and loaded without the compiler."""
 
 from __future__ import annotations
 
@@ -210,14 +210,14 @@ def test_loops_are_vectorised_with_whole_registers() -> None:
 # -- what cannot be compiled ------------------------------------------------------------------------
 
 
-def test_what_numba_rejects_is_a_compile_error_with_its_message() -> None:
+def test_what_is_outside_of_the_language_is_a_compile_error_that_shows_the_line() -> None:
     def mistyped(ctx: int, params: int) -> None:
         store_word(params, "text")
 
     with pytest.raises(KernelCompileError, match="kernel mistyped does not compile") as caught:
         made_of(mistyped).address()
     assert caught.value.op == "mistyped"
-    assert "store_word" in (caught.value.log or "")
+    assert f"{__file__}, line {mistyped.__code__.co_firstlineno + 1} in mistyped" in (caught.value.log or "")
 
 
 def test_a_kernel_cannot_raise() -> None:
@@ -272,7 +272,7 @@ _PROGRAM = """
     import kernels
     handles = [kernels.add_up(i) for i in range(30)]
     addresses = [handle.address() for handle in handles]
-    print(len(set(addresses)), "numba" in sys.modules)
+    print(len(set(addresses)), "ggplug_cpu.language.machine_code" in sys.modules)
 """
 
 _KERNELS = """
@@ -294,7 +294,7 @@ def start(program: str, tmp_path: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", text], stdout=pipe, stderr=pipe, text=True, env=dict(os.environ))
 
 
-def test_a_process_that_finds_its_kernels_on_disk_never_imports_numba(tmp_path: Path) -> None:
+def test_a_process_that_finds_its_kernels_on_disk_never_imports_the_compiler(tmp_path: Path) -> None:
     cold, cold_log = start(_PROGRAM, tmp_path).communicate()
     assert cold.split() == ["30", "True"]
     assert "INFO:ggplug:compiling add_up[29]" in cold_log
@@ -314,7 +314,7 @@ def test_two_processes_may_compile_the_same_kernels_at_once(tmp_path: Path, fold
 
 def forget(handle: Kernel) -> None:
     """As if the process were new."""
-    handle._addresses.clear()
+    handle.addresses.clear()
 
 
 def compiled(action: Callable[[], object]) -> list[str]:
@@ -397,13 +397,15 @@ def test_once_a_kernel_is_compiled_its_llvm_code_is_freed() -> None:
 
         return body
 
-    from ggplug_cpu import frontend
+    from ggplug_cpu.language import functions
+
+    def kept() -> list[str]:
+        gc.collect()
+        return [each.declaration.name for each in gc.get_objects() if isinstance(each, functions._Function)]
 
     adds_by_another(3).address()
-    gc.collect()
-    kept = [each.name for each in gc.get_objects() if isinstance(each, frontend._Library)]
-    assert kept
-    assert not [name for name in kept if "adds_by_another" in name]
+    assert [name for name in kept() if name.startswith("word.")]
+    assert not [name for name in kept() if name.startswith(("another.", "body."))]
 
 
 def test_a_shared_device_function_is_compiled_once_for_each_target() -> None:
@@ -506,7 +508,7 @@ def test_imports_are_followed_within_the_package_and_sub_packages_count_whole(pa
         "ggplug_made_up.parts.inner",
     }
     assert "ggplug.errors" in drawn
-    assert "ggplug_cpu.frontend" in drawn
+    assert "ggplug_cpu.language.functions" in drawn
     assert cache_key.source_modules("ggplug_cpu.walker") >= {"ggplug_cpu.context", "ggplug_cpu.walker"}
 
 
@@ -540,7 +542,7 @@ def test_a_function_without_a_source_file_is_known_by_its_byte_code() -> None:
     assert len(keys) == 2
 
 
-# -- progress, threads, other users of Numba ----------------------------------------------------------
+# -- progress, threads ---------------------------------------------------------------------------------
 
 
 def test_listeners_hear_of_every_compilation_and_prebuild_counts_them() -> None:
@@ -595,26 +597,6 @@ def test_two_threads_that_want_one_kernel_compile_it_once() -> None:
     assert compiled(both) == ["fill[52,False]"]
     assert len(set(addresses)) == 1
     assert len(addresses) == 2
-
-
-def test_numba_itself_still_compiles_for_its_own_target() -> None:
-    fill(53).address()
-    import numba
-    from numba.core.registry import cpu_target
-
-    with features.forced("generic"):
-        forget(fill(53))
-        fill(53).address()
-
-        @numba.njit
-        def total(values: Any) -> Any:
-            result = 0.0
-            for value in values:
-                result += value
-            return result
-
-        assert total(np.arange(10.0)) == 45
-    assert cpu_target.target_context.codegen()._tm_features != features.parse("generic").features
 
 
 def test_symbols_of_an_object_file_are_found_without_loading_it() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
@@ -393,7 +394,7 @@ def test_the_device_names_the_instructions_it_was_compiled_with() -> None:
         assert "(neon)" in CpuDevice().description
 
 
-def test_inline_assembly_compiles() -> None:
+def test_inline_assembly_compiles(tmp_path: Path) -> None:
     """In a process of its own: LLVM ends the process where it lacks its parser of assembly."""
     code = """
     from llvmlite import ir
@@ -411,4 +412,6 @@ def test_inline_assembly_compiles() -> None:
 
     assert "nop" in idle().assembly()
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(code))
+    subprocess.run([sys.executable, str(program)], check=True)

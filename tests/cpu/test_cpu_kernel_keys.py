@@ -62,7 +62,8 @@ def test_ops_planning_and_the_rest_of_the_package_recompile_nothing(copied: Path
     assert len(choosing) > 30
     for path in choosing:
         edit(path, lambda text: text + "# edited\n")
-    for name in ("device", "matching", "backend", "tape", "team", "prebuild", "extras"):
+    compiling = [f"compiling/{name}" for name in ("job", "obtaining", "pool", "worker")]
+    for name in ("device", "matching", "backend", "tape", "team", "prebuild", "extras", *compiling):
         edit(copied / "ggplug_cpu" / f"{name}.py", lambda text: text + "# edited\n")
     edit(copied / "ggplug" / "ops" / "unary.py", add_an_op)
     assert keys(copied) == before
@@ -73,6 +74,13 @@ def test_editing_a_kernel_recompiles_it_and_no_other(copied: Path) -> None:
     edit(copied / "ggplug_cpu" / "ops" / "norms" / "kernels.py", lambda text: text + "# edited\n")
     after = keys(copied)
     assert {name.partition("[")[0] for name in before if after[name] != before[name]} == {"norm", "mul_mat_norm"}
+
+
+def test_another_compiler_of_the_language_recompiles_all_kernels(copied: Path) -> None:
+    before = keys(copied)
+    edit(copied / "ggplug_cpu" / "language" / "arithmetic.py", lambda text: text + "# edited\n")
+    after = keys(copied)
+    assert not [name for name in before if after[name] == before[name]]
 
 
 def test_other_tables_or_layouts_of_block_types_recompile_their_readers(copied: Path) -> None:

@@ -70,12 +70,12 @@ class Setting:
         """A computation that another thread holds inside the abort callback, which also calls ``callback``."""
         gate = Gate()
 
-        def callback() -> bool:
+        def asked() -> bool:
             if callback is not None and not gate.reached.is_set():
                 callback()
             return gate()
 
-        self.ask(callback)
+        self.ask(asked)
         return held(self.compute, gate)
 
     def ask(self, callback: Callable[[], Any] | None) -> None:

@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from ggplug import ops
 from ggplug.backend import Decline, Group
 from ggplug.tensor import Tensor, new_tensor
-from ggplug_cpu import features, frontend
+from ggplug_cpu import features
 from ggplug_cpu.compiler import Kernel
+from ggplug_cpu.language import machine_code
 from ggplug_cpu.matching import match
 from ggplug_cpu.simd import dots
 
@@ -76,7 +77,7 @@ def extensions(kernel: Kernel) -> set[str]:
     if "neon" in target.flags:
         text = _assembly(kernel, target)
         return {name for name, pattern in _ARM.items() if re.search(pattern, text)}
-    return set().union(*map(_of_x86, _machine_code(frontend.compile_kernel(kernel, target))))
+    return set().union(*map(_of_x86, _machine_code(machine_code.compile_kernel(kernel, target))))
 
 
 def _of_x86(code: bytes) -> set[str]:

@@ -1,6 +1,6 @@
 """ggplug's CPU device: kernels written in Python, compiled for the CPU that they run on.
 
-Importing this package imports neither Numba nor llvmlite; the first computation does, as far as it must.
+Importing this package does not import llvmlite; the first computation does.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import os
 import re
 import sys
@@ -29,7 +28,7 @@ _NOT_DRAWN_IN = frozenset(
     for name in ("cache_key", "compiler", "detect", "features", "instruction_sets", "loader", "recorded", "team")
 )
 #: Modules that translate Python to machine code; they count for every kernel.
-_ALWAYS_DRAWN_IN = ("ggplug_cpu.frontend", "ggplug_cpu.vectors")
+_LANGUAGE = "ggplug_cpu.language"
 #: Modules of core count by their data: see :func:`_data`.
 _CORE = "ggplug."
 
@@ -57,12 +56,10 @@ def cache_key(function: Callable[..., Any], arguments: tuple[Any, ...], target: 
 
 @functools.cache
 def _versions() -> str:
-    """Versions of the compilers.  Numba's is read from its version file, without importing Numba."""
+    """Versions of what turns source into code."""
     import llvmlite
 
-    numba = importlib.util.find_spec("numba")
-    version = _read(os.path.join(os.path.dirname(numba.origin), "_version.py")) if numba and numba.origin else b""
-    return f"{sys.version}|{llvmlite.__version__}|{hashlib.sha256(version).hexdigest()}"
+    return f"{sys.version}|{llvmlite.__version__}"
 
 
 @functools.cache
@@ -96,7 +93,7 @@ def source_modules(module: str) -> frozenset[str]:
     distributions count where they are imported directly.
     """
     own = {module.partition(".")[0], "ggplug_cpu"}
-    found: set[str] = set(_ALWAYS_DRAWN_IN)
+    found = set(_whole(_LANGUAGE))
     pending = [module]
     while pending:
         name = pending.pop()

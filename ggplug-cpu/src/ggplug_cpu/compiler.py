@@ -1,14 +1,14 @@
 """Compiles Python functions to machine code: the decorators for kernels, and the disk cache.
 
-Three decorators, none of which imports Numba; they only *record* the Python function.  Numba is imported when a
-kernel has to be compiled, so a process that finds all its kernels on disk never pays for it::
+Three decorators, which only *record* the Python function.  The compiler is imported when a kernel has to be compiled,
+so a process that finds all its kernels on disk never pays for it::
 
-    from ggplug_cpu import simd                              # loads its modules, and Numba, on first attribute access
+    from ggplug_cpu import simd
     from ggplug_cpu.compiler import device_function, kernel
     from ggplug_cpu.context import thread_count, thread_index
     from ggplug_cpu.parameters import Parameters, destination, integer, real, source
 
-    @device_function                                         # plain Numba Python, always inlined
+    @device_function                                         # always inlined
     def square(x):
         return x * x
 
@@ -20,20 +20,19 @@ kernel has to be compiled, so a process that finds all its kernels on disk never
 
     @kernel                                                  # a factory: its arguments are compile-time constants
     def scale_squared(type_name, in_place=False):
-        F = simd.vec(type_name)                              # any Python may run here, at compile time
+        load = simd.load(simd.vec(type_name))                # any Python may run here, at compile time
         def body(ctx, params):                               # both int64; returns nothing
             x, y = ScaleSquared.x.address(params), ScaleSquared.y.address(params)
             for i in range(thread_index(ctx), ScaleSquared.vectors(params), thread_count(ctx)):
-                simd.store(y + 64 * i, square(simd.load(F, x + 64 * i)) * ScaleSquared.scale(params))
+                simd.store(y + 64 * i, square(load(x + 64 * i)) * ScaleSquared.scale(params))
         return body
 
     handle = scale_squared("f32")                            # a Kernel: memoised, nothing compiled yet
     handle.name                                              # 'scale_squared[f32,False]'
     handle.address()                                         # compiled or loaded from disk on first use
 
-What a body may use: its globals, its closure, attributes of modules and of :class:`Namespace`; of these, numbers,
-device functions, intrinsics and whatever Numba itself understands.  (Numba's own ``@njit`` functions would be compiled
-for Numba's target instead of ours: use ``@device_function``.)  Modules of kernels never import Numba.
+What a body may consist of says :mod:`ggplug_cpu.language`: a small part of Python.  It may use its globals and its
+closure; of these, numbers, device functions, intrinsics, and attributes of modules and of :class:`Namespace`.
 
 A function that makes device functions of compile-time constants is :func:`shared`, where kernels have them in common::
 
@@ -50,22 +49,17 @@ A function that makes device functions of compile-time constants is :func:`share
     def fma(builder, a, x, c):
         return llvm_call(builder, "llvm.fma.v16f32", a.type, a, x, c)
 
-Names of types: the scalars ``bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64``, vectors made of an element, ``x`` and a
-count (``f32x16 i8x64 i1x16 f16x8 bf16x32``), tuples of numbers (``i64*3 f64*3``), and ``void`` as a result.  Vectors
-are signless, as in LLVM.  An argument is converted to its declared scalar type (int64 to i32, float64 to f32).  An
-intrinsic for many types gives a function in place of the signature: it receives the names of the argument types and
-returns a signature, or None when they do not fit, as in ``@intrinsic(lambda a, b: f"{a}({a}, {b})")``.  Immediates (a
-tile's number, a shuffle's pattern) come from the closure: write a Python function that defines an intrinsic and returns
-it.  Vectors of one type have the operators ``+ - * / & | ^ << >>``, unary ``-`` and ``~``; ``>>`` is arithmetic, ``/``
-is for floats.
+Names of types are those of :mod:`ggplug_cpu.language`, and ``void`` as a result.  An argument is converted to its
+declared scalar type (i64 to i32, f64 to f32).  An intrinsic for many types gives a function in place of the signature:
+it receives the names of the argument types and returns a signature, or None when they do not fit, as in
+``@intrinsic(lambda a, b: f"{a}({a}, {b})")``.  Immediates (a tile's number, a shuffle's pattern) come from the closure:
+write a Python function that defines an intrinsic and returns it.
 
 **Loops over scalars** are vectorised by LLVM if it can prove that addresses differ, which it can when a load is made
 from a base and an index (``inttoptr`` of the base, then ``gep``), not from an address computed by integers.
 
-**What kernels cannot do**: allocate, touch Python objects, print, raise (an index error or a division by zero is never
-raised either).  Addresses are int64, loads and stores come from ``simd``.  Mixing int64 with uint64 makes Numba fall
-back to float64: stay with int64.  A symbol outside the list in ``loader.py`` (libm and memcpy, mostly) is a
-:class:`~ggplug.errors.KernelCompileError` at compile time.
+Addresses are int64, loads and stores come from ``simd``.  A symbol outside the list in ``loader.py`` (libm and memcpy,
+mostly) is a :class:`~ggplug.errors.KernelCompileError` at compile time.
 
 **Floating point** is strict unless ``@kernel(fastmath=...)`` or ``@device_function(fastmath=...)`` says otherwise:
 True, or a set of LLVM's flags such as ``{"contract", "reassoc"}``; it covers the decorated function's own arithmetic,
@@ -75,34 +69,28 @@ not that of the functions it calls.
 of the disk cache covers the target, so every target keeps its own code.
 
 **The disk cache** recompiles a kernel when its arguments, its module, any module of this package (or of the kernel's
-own package) that this module imports, directly or not, the target, or the versions of Python, Numba and llvmlite
-change. What a factory reads from a file or an environment variable must be one of its arguments.
+own package) that this module imports, directly or not, the target, or the versions of Python and llvmlite change.
+What a factory reads from a file or an environment variable must be one of its arguments.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import logging
-import os
-import threading
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
-from ggplug.cache import KernelFiles
-from ggplug.errors import KernelCompileError
 from ggplug_cpu import features
 from ggplug_cpu.cache_key import cache_key
+from ggplug_cpu.compiling.job import Reference, reference_of
+from ggplug_cpu.compiling.obtaining import FILES, CompileEvent, Progress, inspected, obtain, on_compile
+from ggplug_cpu.language.declarations import llvm_call
 from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath, Intrinsic, Namespace, Signature
-
-if TYPE_CHECKING:
-    from llvmlite import ir
 
 __all__ = [
     "FILES",
     "Body",
+    "CompileEvent",
     "DeviceFunction",
     "Fastmath",
     "Intrinsic",
@@ -115,13 +103,10 @@ __all__ = [
     "intrinsic",
     "kernel",
     "llvm_call",
+    "on_compile",
+    "prebuild",
     "shared",
 ]
-
-log = logging.getLogger("ggplug")
-
-#: Compiled kernels on disk.
-FILES = KernelFiles("cpu")
 
 #: What a kernel factory's arguments may be.
 Parameter = str | int | bool | None
@@ -181,7 +166,7 @@ class Kernel:
         self.arguments = arguments
         #: The name in messages: ``add[f32,f32,f32]``, without empty arguments at the end.
         self.name = f"{factory.name}[{','.join(map(str, arguments)).rstrip(',')}]" if arguments else factory.name
-        self._addresses: dict[str, int] = {}
+        self.addresses: dict[str, int] = {}
 
     @property
     def fastmath(self) -> Fastmath:
@@ -195,16 +180,24 @@ class Kernel:
     def address(self) -> int:
         """The native function's address for the current target; compiles it or loads it from disk on first use.
 
-        Raises :class:`~ggplug.errors.KernelCompileError`, with Numba's message as ``log``.
+        Raises :class:`~ggplug.errors.KernelCompileError`, with what is wrong as ``log``.
         """
         target = features.target()
-        found = self._addresses.get(target.key)
-        return _obtain(self, target) if found is None else found
+        found = self.addresses.get(target.key)
+        if found is None:
+            obtain((self,), target)
+            found = self.addresses[target.key]
+        return found
+
+    @property
+    def reference(self) -> Reference | None:
+        """Where another process finds this kernel to compile it; None where it does not."""
+        return reference_of(self.factory, self.arguments)
 
     @property
     def ready(self) -> bool:
         """Whether :meth:`address` has the code in memory already."""
-        return features.target().key in self._addresses
+        return features.target().key in self.addresses
 
     def cache_key(self) -> str:
         """The key of the disk cache for the current target; hexadecimal."""
@@ -212,11 +205,11 @@ class Kernel:
 
     def assembly(self) -> str:
         """The machine code as text, compiled anew; for authors of kernels."""
-        return _inspect(self, "assembly")
+        return inspected(self, features.target(), "assembly")
 
     def llvm_ir(self) -> str:
         """The optimised LLVM code as text, compiled anew; for authors of kernels."""
-        return _inspect(self, "llvm")
+        return inspected(self, features.target(), "llvm")
 
     def __repr__(self) -> str:
         return f"<kernel {self.name}>"
@@ -273,132 +266,9 @@ def kernel(
     return KernelFactory(function, fastmath)
 
 
-# -- compiling and loading ---------------------------------------------------------------------------------
+def prebuild(kernels: Iterable[Kernel], progress: Progress | None = None) -> int:
+    """Make every one of ``kernels`` ready to run; returns how many had to be compiled.
 
-
-@dataclass(frozen=True)
-class CompileEvent:
-    """The argument of :func:`on_compile`'s callbacks.
-
-    ``phase`` is ``start``, ``done`` or ``failed``; ``seconds`` is how long it took, 0 at the start.
+    ``progress``: called with how many are ready, how many there are, and the name of one that is next.
     """
-
-    name: str
-    phase: str
-    seconds: float = 0.0
-
-
-_listeners: list[Callable[[CompileEvent], None]] = []
-
-# Numba's front end isn't re-entrant, and two threads should not compile one kernel twice.
-_lock = threading.RLock()
-
-
-def on_compile(callback: Callable[[CompileEvent], None]) -> Callable[[], None]:
-    """Call ``callback`` when a kernel begins to be compiled and when that ends; returns a function that stops this.
-
-    Kernels that are found on disk are not announced.
-    """
-    _listeners.append(callback)
-    return lambda: _listeners.remove(callback) if callback in _listeners else None
-
-
-def prebuild(kernels: Iterable[Kernel]) -> int:
-    """Make every one of ``kernels`` ready to run; returns how many had to be compiled."""
-    compiled = 0
-
-    def count(event: CompileEvent) -> None:
-        nonlocal compiled
-        compiled += event.phase == "done"
-
-    stop = on_compile(count)
-    try:
-        for each in dict.fromkeys(kernels):
-            each.address()
-    finally:
-        stop()
-    return compiled
-
-
-def _obtain(wanted: Kernel, target: features.Target) -> int:
-    """The address of the kernel's code, loaded from disk, or else compiled and stored there."""
-    from ggplug_cpu import loader
-
-    if not target.runs_here:
-        raise KernelCompileError(
-            f"kernel {wanted.name} would be code for {target.triple}, which cannot run here",
-            op=wanted.name,
-            remedy="assembly() shows it",
-        )
-    with _lock:
-        found = wanted._addresses.get(target.key)
-        if found is None:
-            key = wanted.cache_key()
-            found = _kept(wanted, key)
-            if found is None:
-                code = _compile(wanted, target)
-                found = loader.load(wanted.name, code)  # a missing symbol must not reach the disk
-                FILES.store(wanted.name, key, str(target), code)
-            wanted._addresses[target.key] = found
-        return found
-
-
-def _kept(wanted: Kernel, key: str) -> int | None:
-    """The address of the code on disk; None if there is none, or none that can be loaded."""
-    from ggplug_cpu import loader
-
-    code = FILES.load(wanted.name, key)
-    if code is None:
-        return None
-    try:
-        return loader.load(wanted.name, code)
-    except KernelCompileError as error:
-        log.warning("ignoring what is on disk: %s; compiling it again", error)
-        return None
-
-
-def _compile(wanted: Kernel, target: features.Target) -> bytes:
-    log.info("compiling %s", wanted.name)
-    _announce(CompileEvent(wanted.name, "start"))
-    started = time.perf_counter()
-    try:
-        from ggplug_cpu import frontend
-
-        code = frontend.compile_kernel(wanted, target)
-    except BaseException:
-        _announce(CompileEvent(wanted.name, "failed", time.perf_counter() - started))
-        raise
-    _announce(CompileEvent(wanted.name, "done", time.perf_counter() - started))
-    return code
-
-
-def _announce(event: CompileEvent) -> None:
-    for listener in tuple(_listeners):
-        listener(event)
-
-
-def _inspect(wanted: Kernel, what: str) -> str:
-    from ggplug_cpu import frontend
-
-    with _lock:
-        return frontend.inspect_kernel(wanted, features.target(), what)
-
-
-def llvm_call(builder: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Value) -> ir.Value:
-    """Emit a call of the LLVM intrinsic ``name`` (``llvm.prefetch.p0``); its type follows from result and arguments."""
-    from llvmlite import ir
-
-    module = builder.module
-    function = module.globals.get(name)
-    if function is None:
-        function = ir.Function(module, ir.FunctionType(result, [arg.type for arg in args]), name)
-    return builder.call(function, args)
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.RLock()  # another thread may have held it
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    return obtain(kernels, features.target(), progress)

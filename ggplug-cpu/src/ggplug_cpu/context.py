@@ -22,7 +22,7 @@ threads may then be anywhere, what they were to write may be missing, and the ke
             return
 """
 
-# only Numba knows what intrinsics return
+# only the compiler of kernels knows what intrinsics return
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations

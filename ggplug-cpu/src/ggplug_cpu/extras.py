@@ -69,13 +69,7 @@ class KernelCache(KernelFiles):
         """
         from ggplug_cpu import compiler, prebuild
 
-        kernels = prebuild.likely_kernels()
-        compiled = 0
-        for done, each in enumerate(kernels):
-            if progress is not None:
-                progress(done, len(kernels), each.name)
-            compiled += compiler.prebuild([each])
-        return compiled
+        return compiler.prebuild(prebuild.likely_kernels(), progress)
 
 
 _EXTRAS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Loads object code into memory and returns the addresses of kernels, without Numba.
+"""Loads object code into memory and returns the addresses of kernels.
 
 A kernel may call only the functions of :data:`SYMBOLS`, so it behaves the same in every process.
 """

@@ -1,4 +1,4 @@
-"""The objects that the decorators of :mod:`ggplug_cpu.compiler` make, and :mod:`ggplug_cpu.frontend` compiles."""
+"""The objects that the decorators of :mod:`ggplug_cpu.compiler` make, and :mod:`ggplug_cpu.language` compiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DeviceFunction:
         functools.update_wrapper(self, function)
         self.function = function
         self.fastmath = fastmath
-        #: target key -> Numba's dispatcher; filled by the front end, freed with this object.
+        #: target key -> its LLVM code for each set of argument types; freed with this object.
         self.materialised: dict[str, Any] = {}
 
     def __call__(self, *args: Any) -> Any:
@@ -37,7 +37,6 @@ class Intrinsic:
         functools.update_wrapper(self, function)
         self.function = function
         self.signature = signature
-        self.materialised: dict[str, Any] = {}
 
     def __call__(self, *args: Any) -> Any:
         raise TypeError(f"{self.function.__qualname__} is an intrinsic: only kernels can call it")

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ParameterError
-from ggplug_cpu.compiler import Kernel
+from ggplug_cpu.compiler import Kernel, prebuild
 from ggplug_cpu.parameters import Ref, Word
 from ggplug_cpu.walker import RING_ROW_BYTES, ROW_BYTES, TAPE_WORDS
 
@@ -79,6 +79,7 @@ class Tape:
         reals: list[tuple[int, float]] = []
         refs: list[tuple[int, int, int]] = []
         workspace_refs: list[tuple[int, int]] = []
+        called: list[tuple[int, Kernel]] = []
         starts: list[int] = []
         for entry in self.entries:
             starts.append(len(words))
@@ -94,12 +95,16 @@ class Tape:
                         raise self._bad(entry, f"{value} is outside the tape's {self.n_slots} slots")
                     words.append(0)
                 elif isinstance(value, Kernel):
-                    words.append(value.address())
+                    called.append((len(words), value))
+                    words.append(0)
                 elif isinstance(value, float | np.floating):
                     reals.append((len(words), float(value)))
                     words.append(0)
                 else:
                     words.append(int(value))
+        prebuild([*(entry.kernel for entry in self.entries), *(kernel for _, kernel in called)])
+        for at, kernel in called:
+            words[at] = kernel.address()
         try:
             self._words: Words = np.array(words, np.int64)
         except OverflowError:

@@ -28,7 +28,7 @@ The word ABORT needs no order: a thread that sees it late computes a little long
 memory whether the machine code of these functions keeps these promises.
 """
 
-# only Numba knows what intrinsics return
+# only the compiler of kernels knows what intrinsics return
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations

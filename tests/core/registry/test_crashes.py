@@ -44,7 +44,11 @@ PLACES = {
 CASES = [(kind, place) for kind in KINDS for place in PLACES]
 REPAIRED = [case for case in CASES if case[0] == "segfaults" or case[1] == "devices"]
 """That it is repaired has nothing to do with the kind of crash in the other places."""
-every_case = pytest.mark.parametrize(("kind", "place"), CASES, ids=map("-".join, CASES))
+every_case = pytest.mark.parametrize(
+    ("kind", "place"),
+    [pytest.param(*case, id="-".join(case), marks=() if case in REPAIRED else pytest.mark.long) for case in CASES],
+)
+"""Each kind at one place and each place with one kind take seconds; all of them take minutes."""
 
 
 def good(name: str) -> str:

@@ -1,15 +1,15 @@
 """Kernels of a guest, compiled by the host.
 
-Under emulation Numba takes twenty times as long as on the host, and most of a session would be spent in it.  The
+Under emulation the compiler takes twenty times as long as on the host, and most of a session would be spent in it.  The
 compiler can compile for other processors (:func:`ggplug_cpu.features.cross_target`), so inside of :func:`on_host` the
 guest sends the place of a kernel's factory, the factory's arguments and the target that the guest found, and gets back
 object code (or text), which it loads and runs as its own.  ``guest_site`` is the guest's side; ggplug is unchanged.
 
 What such tests show: the code that the compiler makes for that processor gives right results, and uses no instruction
-that the processor lacks.  What they cannot show: that Numba and LLVM, as wheels for that processor, make this code
-there.  For that some kernels are left to the guest: those of the thread team, which every computation needs, so that a
-compiler that does not work stops every session; those whose factory is defined in a function, so that no name leads to
-it, as some tests have; and those that the host fails to compile (inline assembly of another processor is beyond it).
+that the processor lacks.  What they cannot show: that LLVM, as a wheel for that processor, makes this code there.  For
+that some kernels are left to the guest: those of the thread team, which every computation needs, so that a compiler
+that does not work stops every session; those whose factory is defined in a function, so that no name leads to it, as
+some tests have; and those that the host fails to compile (inline assembly of another processor is beyond it).
 """
 
 from __future__ import annotations
@@ -71,7 +71,12 @@ def on_host(python: str, processes: int, cache: Path) -> Iterator[dict[str, str]
                 if server.stdout.readline() != "listening\n":
                     raise RuntimeError(f"{' '.join(command)} ended with {server.wait()}")
                 site = str(_SUPPORT / "emulation" / "guest_site")
-                yield {"PYTHONPATH": site, "GGPLUG_COMPILER": address, "GGPLUG_CACHE_DIR": str(cache)}
+                yield {
+                    "PYTHONPATH": site,
+                    "GGPLUG_COMPILER": address,
+                    "GGPLUG_COMPILERS": "1",  # the host has as many as it wants
+                    "GGPLUG_CACHE_DIR": str(cache),
+                }
             finally:
                 server.stdin.close()  # this ends it
                 print(server.stdout.read(), end="", flush=True)
@@ -132,8 +137,9 @@ class _Server:
 
 
 def _compile(job: Job) -> bytes | str:
-    from ggplug_cpu import features, frontend
+    from ggplug_cpu import features
     from ggplug_cpu.compiler import KernelFactory
+    from ggplug_cpu.language import machine_code
 
     factory = getattr(importlib.import_module(job.module), job.name)
     if not isinstance(factory, KernelFactory):
@@ -141,8 +147,8 @@ def _compile(job: Job) -> bytes | str:
     with features.forced(job.target) as target:
         kernel = factory(*job.arguments)
         if job.what == "object":
-            return frontend.compile_kernel(kernel, target)
-        return frontend.inspect_kernel(kernel, target, job.what)
+            return machine_code.compile_kernel(kernel, target)
+        return machine_code.inspect_kernel(kernel, target, job.what)
 
 
 if __name__ == "__main__":

@@ -15,34 +15,11 @@ from collections.abc import Callable, Sequence
 from llvmlite import ir
 
 from .. import compiler, features
+from ..language.names import ELEMENTS
 from . import lanes
 
-I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
-F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
-
-
-class _BFloat(ir.types._BaseFloatType):  # type: ignore[misc]
-    """LLVM's ``bfloat``, which llvmlite lacks; only the operand type of dot products."""
-
-    null = "0.0"
-    intrinsic_name = "bf16"
-
-    def __str__(self) -> str:
-        return "bfloat"
-
-
-_BFloat._create_instance()
-BF16 = _BFloat()
-
-_ELEMENTS: dict[str, ir.Type] = {
-    "i1": I1,
-    "i8": I8,
-    "i16": I16,
-    "i32": I32,
-    "i64": I64,
-    "f32": F32,
-    "f64": F64,
-}
+I1, I8, I16, I32, I64 = (ELEMENTS[f"i{bits}"] for bits in (1, 8, 16, 32, 64))
+BF16, F16, F32, F64 = (ELEMENTS[name] for name in ("bf16", "f16", "f32", "f64"))
 
 Number = int | float
 
@@ -54,7 +31,7 @@ def vector(element: ir.Type, count: int) -> ir.VectorType:
 def vector_named(name: str) -> ir.VectorType:
     """The LLVM type of a vector type's name: ``f32x16``."""
     elem, count = lanes.split(name)
-    return ir.VectorType(_ELEMENTS[elem], count)
+    return ir.VectorType(ELEMENTS[elem], count)
 
 
 def _suffix(t: ir.Type) -> str:
@@ -225,12 +202,12 @@ class Value:
         t = vector(self.type, count)
         undefined = ir.Constant(t, ir.Undefined)
         one = self.b.insert_element(undefined, self.ir, ir.Constant(I32, 0))
-        return Value(self.b, self.b.shuffle_vector(one, undefined, ir.Constant(vector(I32, count), [0] * count)))
+        return Value(self.b, self.b.shuffle_vector(one, undefined, _constant(vector(I32, count), [0] * count)))
 
     def shuffle(self, lanes: Sequence[int], other: Value | None = None) -> Value:
         """The chosen lanes of this vector followed by ``other`` (numbers from ``count`` on choose from ``other``)."""
         second = other.ir if other is not None else ir.Constant(self.type, ir.Undefined)
-        mask = ir.Constant(vector(I32, len(lanes)), list(lanes))
+        mask = _constant(vector(I32, len(lanes)), lanes)
         return Value(self.b, self.b.shuffle_vector(self.ir, second, mask))
 
     def concat(self, other: Value) -> Value:
@@ -333,14 +310,27 @@ def _round_even_by_magic(x: Value) -> Value:
 
 def constant(b: ir.IRBuilder, t: ir.Type, number: Number) -> Value:
     """``number`` as a constant of type ``t``, in every lane."""
-    element = t.element if isinstance(t, ir.VectorType) else t
-    plain = int(number) if isinstance(element, ir.IntType) else float(number)
-    return Value(b, ir.Constant(t, [plain] * t.count if isinstance(t, ir.VectorType) else plain))
+    count = t.count if isinstance(t, ir.VectorType) else 1
+    return Value(b, _constant(t, (number,) * count))
 
 
 def constants(b: ir.IRBuilder, element: ir.Type, numbers: Sequence[Number]) -> Value:
     """A vector constant, lane by lane."""
-    return Value(b, ir.Constant(vector(element, len(numbers)), list(numbers)))
+    return Value(b, _constant(vector(element, len(numbers)), numbers))
+
+
+def _constant(t: ir.Type, numbers: Sequence[Number]) -> ir.Constant:
+    element = t.element if isinstance(t, ir.VectorType) else t
+    if isinstance(element, ir.IntType):
+        return _known_constant(t, tuple(map(int, numbers)))
+    return _known_constant(t, tuple(float(number).hex() for number in numbers))
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _known_constant(t: ir.Type, numbers: tuple[int | str, ...]) -> ir.Constant:
+    """A constant, made once, because writing it down is slow.  Floats are texts, of which those of 0 and -0 differ."""
+    plain = [float.fromhex(number) if isinstance(number, str) else number for number in numbers]
+    return ir.Constant(t, plain if isinstance(t, ir.VectorType) else plain[0])
 
 
 def joined(parts: Sequence[Value]) -> Value:

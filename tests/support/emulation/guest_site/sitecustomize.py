@@ -14,13 +14,13 @@ from pathlib import Path
 from types import ModuleType
 
 
-class _HostFrontend(MetaPathFinder):
-    """Finds ``host_frontend.py`` in the place of the module that brings Numba."""
+class _HostCompiler(MetaPathFinder):
+    """Finds ``host_machine_code.py`` in the place of the module that compiles."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != "ggplug_cpu.frontend":
+        if name != "ggplug_cpu.language.machine_code":
             return None
-        return importlib.util.spec_from_file_location(name, Path(__file__).with_name("host_frontend.py"))
+        return importlib.util.spec_from_file_location(name, Path(__file__).with_name("host_machine_code.py"))
 
 
-sys.meta_path.insert(0, _HostFrontend())
+sys.meta_path.insert(0, _HostCompiler())

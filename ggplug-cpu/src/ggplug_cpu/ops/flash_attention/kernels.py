@@ -82,7 +82,7 @@ class Flash(Parameters):
 
 
 @device_function
-def rows_of(params):  # type: ignore[no-untyped-def]  # Numba infers the types of device functions
+def rows_of(params):  # type: ignore[no-untyped-def]  # types follow from the arguments
     """The number of rows of a matrix."""
     return Flash.queries(params) * (Flash.heads(params) // Flash.groups(params))
 

@@ -35,7 +35,7 @@ class Prepared(Parameters):
 
 
 @device_function
-def _row_address(params, row, ne1, ne2):  # type: ignore[no-untyped-def]  # Numba infers the types
+def _row_address(params, row, ne1, ne2):  # type: ignore[no-untyped-def]  # types follow from the arguments
     i3 = row // (ne1 * ne2)
     rest = row - i3 * (ne1 * ne2)
     i2 = rest // ne1

@@ -57,7 +57,7 @@ SLOT_SHIFT = 32
 
 
 @device_function
-def matrix_address(params, matrix):  # type: ignore[no-untyped-def]  # Numba infers the types of device functions
+def matrix_address(params, matrix):  # type: ignore[no-untyped-def]  # types follow from the arguments
     """The address of the first row of a matrix of weights."""
     ne02 = Product.ne02(params)
     inside = matrix % ne02 * Product.weights.nb2(params) + matrix // ne02 * Product.weights.nb3(params)

@@ -1,4 +1,4 @@
-"""What ``ggplug_cpu.frontend`` offers, asked of the host; without Numba as long as the host has an answer."""
+"""What ``ggplug_cpu.language.machine_code`` offers, asked of the host; compiled here where the host has no answer."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LEFT_TO_THE_GUEST = "ggplug_cpu.walker"
 def compile_kernel(kernel: Kernel, target: Target) -> bytes:
     """The object file of ``kernel`` for ``target``."""
     code = _from_host("object", kernel, target)
-    return _frontend().compile_kernel(kernel, target) if code is None else code
+    return _own_compiler().compile_kernel(kernel, target) if code is None else code
 
 
 def inspect_kernel(kernel: Kernel, target: Target, what: str) -> str:
     """The optimised code of ``kernel`` as text: ``what`` is ``assembly`` or ``llvm``."""
     text = _from_host(what, kernel, target)
-    return _frontend().inspect_kernel(kernel, target, what) if text is None else text
+    return _own_compiler().inspect_kernel(kernel, target, what) if text is None else text
 
 
 def _from_host(what: str, kernel: Kernel, target: Target) -> bytes | str | None:
@@ -45,10 +45,10 @@ def _from_host(what: str, kernel: Kernel, target: Target) -> bytes | str | None:
 
 
 @functools.cache
-def _frontend() -> ModuleType:
+def _own_compiler() -> ModuleType:
     """The real module."""
-    path = Path(ggplug_cpu.__file__).with_name("frontend.py")
-    spec = importlib.util.spec_from_file_location("ggplug_cpu.frontend_of_guest", path)
+    path = Path(ggplug_cpu.__file__).with_name("language") / "machine_code.py"
+    spec = importlib.util.spec_from_file_location("ggplug_cpu.language.machine_code_of_guest", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

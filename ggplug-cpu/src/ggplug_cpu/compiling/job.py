@@ -1,0 +1,60 @@
+"""A kernel that another process compiles: the place of its factory, the factory's arguments, and the target."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, NamedTuple
+
+from ggplug_cpu import features
+from ggplug_cpu.features import Target
+from ggplug_cpu.recorded import Compilable
+
+
+class Reference(NamedTuple):
+    """Where a kernel is made: the module (and its file), the factory's name there, and the factory's arguments."""
+
+    module: str
+    file: str
+    name: str
+    arguments: tuple[str | int | bool | None, ...]
+
+
+class Job(NamedTuple):
+    """A kernel and what it is compiled for."""
+
+    reference: Reference
+    target: Target
+
+    def compiled(self) -> bytes:
+        """The object file.  Raises LookupError where this process does not find the kernel."""
+        from ggplug_cpu.language import machine_code
+
+        with features.forced(self.target):
+            return machine_code.compile_kernel(found(self.reference), self.target)
+
+
+def reference_of(factory: Any, arguments: tuple[str | int | bool | None, ...]) -> Reference | None:
+    """The place of a kernel for other processes; None where they cannot find it.
+
+    They find no factory that a function defines, or the program that was started, because they do not run it.
+    """
+    name = factory.function.__module__, factory.function.__qualname__
+    module = sys.modules.get(name[0])
+    file = getattr(module, "__file__", None)
+    if name[0] == "__main__" or file is None or getattr(module, name[1], None) is not factory:
+        return None
+    return Reference(name[0], file, name[1], arguments)
+
+
+def found(reference: Reference) -> Compilable:
+    """The kernel in this process.  Raises LookupError where it is another one."""
+    try:
+        module = importlib.import_module(reference.module)
+        factory = getattr(module, reference.name)
+    except Exception as error:
+        raise LookupError(f"{reference.module}.{reference.name} cannot be imported: {error}") from error
+    if getattr(module, "__file__", None) != reference.file:
+        raise LookupError(f"{reference.module} is another file here")
+    kernel: Compilable = factory(*reference.arguments)
+    return kernel

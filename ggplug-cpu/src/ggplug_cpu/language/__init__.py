@@ -1,0 +1,48 @@
+"""The language of kernels: a small part of Python, compiled to LLVM code.
+
+:mod:`ggplug_cpu.compiler` has the decorators by which kernels are declared and shows an example.  What follows is all
+that the body of a kernel, or a device function, may consist of.  Everything outside of it is a
+:class:`~ggplug.errors.KernelCompileError` with the file, the line and what to write instead.
+
+**Values** are either known when the kernel is compiled, or computed when it runs.  Known are: numbers in the source,
+globals, variables of enclosing functions (both are constants), and attributes and elements of what is known.  Where all
+operands are known, Python itself computes the result.  A condition that is known chooses which branch is compiled; the
+other one may be anything.  Computed values have a type:
+
+=========================  ==========================================================================================
+``bool``                   what comparisons give
+``i64 i32 i16 i8``         signed integers; parameters, addresses and what ``int()`` gives are ``i64``
+``f64 f32``                floats; numbers in the source with a point are ``f64``
+``f32x16``, ``i8x64``      vectors: an element (``i1 i8 i16 i32 i64 f16 bf16 f32 f64``), ``x``, a count; without sign
+``(i64, f32x16)``          tuples of any of these; ``i64*3`` in signatures of intrinsics
+=========================  ==========================================================================================
+
+**Numbers of two types** are computed in one: integers (and ``bool``) in ``i64``, ``f32`` with a small integer
+(``bool``, ``i8``, ``i16``) in ``f32``, all else in ``f64``; so a number from the source makes an ``f32`` an ``f64``.
+Integers have 64 bits and wrap around.  ``//`` and ``%`` round down as Python's do; by zero both
+give 0.  ``/`` is of floats.  Vectors of one type have the operators ``+ - * & | ^ << >>``, those of floats ``/``, and
+unary ``-`` and ``~``; ``>>`` keeps the sign.  Products and sums are contracted only where a function asks for it.
+
+**Statements**: assignment (also of several names, ``a, b = b, a``, and in place, ``a += b``), ``if``, ``while``,
+``for i in range(...)``, ``break``, ``continue``, ``pass``, ``return`` and calls.  A variable has one type in the whole
+function, that of its first assignment; what is assigned later is converted if that loses nothing (``bool`` to ``i64``,
+``f32`` or an integer to ``f64``).  A variable is set on every way to where it is read, and one that is first set in a
+loop is gone behind it.  A name for something that is no number (a function, None) always stands for the same thing.
+
+**Expressions**: names, attributes of what is known, numbers, tuples and their elements by a known index, arithmetic,
+comparisons, ``and``, ``or``, ``not``, ``a if c else b``, ``x ** 2`` (a known exponent), and calls of
+
+* device functions, which are compiled for each set of argument types that they meet, and always inlined.  Arguments
+  that are no numbers (functions, strings, None) and ``True`` and ``False`` are known in them; they cannot call
+  themselves, not even through others;
+* intrinsics: their arguments are converted to the declared types, of numbers to numbers only;
+* ``min max abs int float bool``, and of ``math`` ``sqrt floor ceil exp log sin cos tanh erf erfc pow``.
+
+**What there is not**: memory of Python (lists, strings, dictionaries), exceptions, ``print``, functions inside of
+bodies, recursion.
+
+The modules, each of which uses those before it: ``names`` (of types), ``sources`` (the syntax tree of a function, and
+errors that show its lines), ``values``, ``declarations`` (of what LLVM has), ``arithmetic``, ``scopes`` (variables),
+``calls``, ``expressions``, ``statements``, ``functions`` (one LLVM function for each set of argument types),
+``machine_code`` (LLVM's optimiser and its code for a processor).
+"""

@@ -1,0 +1,186 @@
+"""Expressions of the language."""
+
+# llvmlite is untyped
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from ggplug_cpu.language import arithmetic, calls
+from ggplug_cpu.language.arithmetic import as_type, common_type, is_true
+from ggplug_cpu.language.scopes import Scope
+from ggplug_cpu.language.sources import Refusal, Source
+from ggplug_cpu.language.values import Computed, Known, Several, Value, described, elements, known, type_of
+from ggplug_cpu.recorded import DeviceFunction, Intrinsic
+
+#: What calls a device function: its LLVM code is another one's matter.
+Calling = Callable[[ir.IRBuilder, DeviceFunction, Sequence[Value]], Value]
+
+
+class Expressions:
+    """Emits the code of one function's expressions."""
+
+    def __init__(self, b: ir.IRBuilder, source: Source, scope: Scope, call: Calling) -> None:
+        self._b = b
+        self._source = source
+        self._scope = scope
+        self._call = call
+
+    def value(self, node: ast.expr) -> Value:
+        """The value of an expression.  Raises Refusal."""
+        try:
+            emit = getattr(self, f"_emit_{type(node).__name__.lower()}", None)
+            if emit is None:
+                raise Refusal(
+                    f"kernels have no {type(node).__name__}", "ggplug_cpu/language/__init__.py says what they have"
+                )
+            found: Value = emit(node)
+            return found
+        except Refusal as refusal:
+            refusal.at(self._source, node)
+            raise
+
+    def truth(self, node: ast.expr) -> bool | ir.Value:
+        """Whether an expression is true: a bool of Python where that is known, else LLVM's."""
+        value = self.value(node)
+        try:
+            return is_true(self._b, value)
+        except Refusal as refusal:
+            refusal.at(self._source, node)
+            raise
+
+    def _emit_constant(self, node: ast.Constant) -> Value:
+        return known(node.value)
+
+    def _emit_name(self, node: ast.Name) -> Value:
+        return self._scope.read(node.id)
+
+    def _emit_tuple(self, node: ast.Tuple) -> Value:
+        return Several(tuple(map(self.value, node.elts)))
+
+    def _emit_attribute(self, node: ast.Attribute) -> Value:
+        owner = self.value(node.value)
+        if not isinstance(owner, Known):
+            raise Refusal(f"{described(owner)} has no attributes", "attributes are of modules and of declarations")
+        try:
+            return known(getattr(owner.value, node.attr))
+        except AttributeError as error:
+            raise Refusal(str(error), "attributes are those that Python sees") from None
+
+    def _emit_subscript(self, node: ast.Subscript) -> Value:
+        owner, index = self.value(node.value), self.value(node.slice)
+        if not isinstance(index, Known):
+            raise Refusal("the index is computed", "the index of a tuple is known; memory is read by simd.load")
+        if isinstance(owner, Known):
+            found = arithmetic.folded(lambda value, at: value[at], owner, index)
+            return known(found.value)
+        items, at = elements(owner), index.value
+        if type(at) is not int or not -len(items) <= at < len(items):
+            raise Refusal(f"a tuple of {len(items)} has no element {at!r}", "the first has index 0")
+        return items[at]
+
+    def _emit_unaryop(self, node: ast.UnaryOp) -> Value:
+        return arithmetic.unary(self._b, type(node.op), self.value(node.operand))
+
+    def _emit_binop(self, node: ast.BinOp) -> Value:
+        return self.operated(node.op, self.value(node.left), self.value(node.right))
+
+    def operated(self, symbol: ast.operator, left: Value, right: Value) -> Value:
+        """Two values by an operator of two."""
+        return arithmetic.binary(self._b, type(symbol), left, right)
+
+    def _emit_compare(self, node: ast.Compare) -> Value:
+        if len(node.ops) > 1:
+            raise Refusal("several comparisons in one", "join them by and")
+        return arithmetic.compare(self._b, type(node.ops[0]), self.value(node.left), self.value(node.comparators[0]))
+
+    def _emit_boolop(self, node: ast.BoolOp) -> Value:
+        """What is right is computed only where what is left does not decide."""
+        decisive = isinstance(node.op, ast.Or)
+        ways: list[tuple[ir.Block, Value]] = []
+        end = None
+        value: Value = Known(not decisive)
+        for each in node.values:
+            if isinstance(value, Computed):
+                more = self._b.append_basic_block("more")
+                end = end or self._b.append_basic_block("decided")
+                ways.append((self._b.block, as_type(self._b, Known(decisive), "bool")))
+                self._b.cbranch(value.ir, *((end, more) if decisive else (more, end)))
+                self._b.position_at_end(more)
+            value = self._decision(each)
+            if value == Known(decisive):
+                break
+        if end is None:
+            return value
+        ways.append((self._b.block, as_type(self._b, value, "bool")))
+        self._b.branch(end)
+        self._b.position_at_end(end)
+        return self._merged(ways)
+
+    def _decision(self, node: ast.expr) -> Known | Computed:
+        """The truth of an operand of ``and`` or ``or``, which is a bool if it is computed."""
+        value = self.value(node)
+        if isinstance(value, Known):
+            return Known(bool(value.value))
+        if isinstance(value, Computed) and value.type == "bool":
+            return value
+        refusal = Refusal(f"{described(value)} is no bool", "compare operands of and and or with something")
+        refusal.at(self._source, node)
+        raise refusal
+
+    def _emit_ifexp(self, node: ast.IfExp) -> Value:
+        test = self.truth(node.test)
+        if isinstance(test, bool):
+            return self.value(node.body if test else node.orelse)
+        blocks = [self._b.append_basic_block(name) for name in ("then", "else", "either")]
+        self._b.cbranch(test, *blocks[:2])
+        found: list[tuple[ir.Block, Value]] = []
+        for block, each in zip(blocks, (node.body, node.orelse), strict=False):
+            self._b.position_at_end(block)
+            found.append((block, self.value(each)))
+            found[-1] = self._b.block, found[-1][1]
+        values = [value for _, value in found]
+        type = common_type(type_of(values[0]), type_of(values[1]))
+        for i, (block, value) in enumerate(found):
+            self._b.position_at_end(block)
+            found[i] = block, as_type(self._b, value, type)
+            self._b.branch(blocks[2])
+        self._b.position_at_end(blocks[2])
+        return self._merged(found)
+
+    def _merged(self, found: Sequence[tuple[ir.Block, Value]]) -> Value:
+        """What is one of several values of one type, by the block that control comes from."""
+        first = found[0][1]
+        if isinstance(first, Several):
+            rows = [(block, elements(value)) for block, value in found]
+            return Several(
+                tuple(self._merged([(block, items[i]) for block, items in rows]) for i in range(len(first.items)))
+            )
+        assert isinstance(first, Computed)
+        phi = self._b.phi(first.ir.type)
+        for block, value in found:
+            assert isinstance(value, Computed)
+            phi.add_incoming(value.ir, block)
+        return Computed(first.type, phi)
+
+    def _emit_call(self, node: ast.Call) -> Value:
+        callee = self.value(node.func)
+        if not isinstance(callee, Known):
+            raise Refusal(
+                f"{described(callee)} cannot be called", "only what is known when the kernel is compiled can be"
+            )
+        given: list[Value] = []
+        for each in node.args:
+            given += elements(self.value(each.value)) if isinstance(each, ast.Starred) else [self.value(each)]
+        by_name = {each.arg: self.value(each.value) for each in node.keywords if each.arg is not None}
+        if isinstance(callee.value, DeviceFunction) and len(by_name) == len(node.keywords):
+            return self._call(self._b, callee.value, calls.arguments_of(callee.value, given, by_name))
+        if node.keywords:
+            raise Refusal("arguments by name", "only device functions take arguments by name")
+        if isinstance(callee.value, Intrinsic):
+            return calls.of_intrinsic(self._b, callee.value, given)
+        return calls.of_builtin(self._b, callee.value, given)

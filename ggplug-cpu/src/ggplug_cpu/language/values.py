@@ -1,0 +1,88 @@
+"""What an expression of a kernel stands for while the kernel is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ggplug_cpu.language.names import Type
+from ggplug_cpu.language.sources import Refusal
+
+if TYPE_CHECKING:
+    from llvmlite import ir
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known when the kernel is compiled: a number, a function, a module, a string, None."""
+
+    value: Any
+
+    @property
+    def is_number(self) -> bool:
+        return isinstance(self.value, int | float)
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A number or a vector that the kernel computes, and LLVM's value for it."""
+
+    type: str
+    ir: ir.Value
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """A tuple."""
+
+    items: tuple[Value, ...]
+
+
+Value: TypeAlias = Known | Computed | Several
+
+NOTHING = Known(None)
+
+
+def known(value: Any) -> Value:
+    """What an object of Python stands for."""
+    return Several(tuple(map(known, value))) if type(value) is tuple else Known(value)
+
+
+def type_of(value: Value) -> Type:
+    """The type that a value has when the kernel runs.  Raises Refusal for what it cannot be computed with."""
+    match value:
+        case Computed():
+            return value.type
+        case Several():
+            return tuple(map(type_of, value.items))
+        case Known(bool()):
+            return "bool"
+        case Known(int()):
+            return "i64"
+        case Known(float()):
+            return "f64"
+    raise Refusal(
+        f"{described(value)} is no value that a kernel can compute with", "a kernel computes with numbers and vectors"
+    )
+
+
+def described(value: Value) -> str:
+    """A value for messages."""
+    match value:
+        case Known(None):
+            return "None"
+        case Known():
+            if value.is_number:
+                return repr(value.value)
+            return f"{getattr(value.value, '__qualname__', repr(value.value))} (a {type(value.value).__name__})"
+        case Computed():
+            return f"a value of type {value.type}"
+    return f"a tuple of {len(value.items)}"
+
+
+def elements(value: Value) -> Sequence[Value]:
+    """The elements of a tuple.  Raises Refusal for what is none."""
+    if isinstance(value, Several):
+        return value.items
+    raise Refusal(f"{described(value)} is no tuple", "only tuples have elements")
