@@ -748,5 +748,5 @@ def test_a_full_ring_keeps_the_latest_rows() -> None:
         team.run(bound, trace=ring)
         team.run(bound, trace=ring)
         assert ring.rows()[:, 0].tolist() == [3, 4, 5, 6]
-    with pytest.raises(ParameterError, match="holds nothing"):
+    with pytest.raises(ParameterError, match="capacity must be at least 1"):
         TraceRing(0)

@@ -424,7 +424,7 @@ def test_ggplug_conformance_is_the_command(capsys: pytest.CaptureFixture[str]) -
     assert run(["conformance"]) == 2
     assert "ggplug conformance: error: name a device" in capsys.readouterr().err
     assert run(["--help"]) == 0
-    assert "  conformance  Put a device to the conformance suite.\n" in capsys.readouterr().out
+    assert "  conformance  Check a device with the conformance suite.\n" in capsys.readouterr().out
 
 
 def test_the_command_writes_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

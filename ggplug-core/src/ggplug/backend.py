@@ -279,7 +279,7 @@ class Device(Overridable, ABC):
     """Op class or pattern -> a Python function over :class:`Operand`, as :class:`WalkPlan` calls it."""
 
     CHOICES: ClassVar[int] = 1 << 14
-    """How many answers of :meth:`match` are kept."""
+    """How many results of :meth:`match` are kept."""
 
     @abstractmethod
     def memory(self) -> Memory:
@@ -339,7 +339,7 @@ class Device(Overridable, ABC):
         return None
 
     def chosen(self, group: Group) -> Any:
-        """The answer of :meth:`match` for a group, kept for all groups with the same signature.
+        """The result of :meth:`match` for a group, kept for all groups with the same signature.
 
         ``supports_op``, ``groups``, plans and schedulers all call this.  Raises ComputeError if ``match`` returns None
         or raises an exception that is no GGPlugError.
@@ -454,7 +454,7 @@ class Event(Overridable):
             self._stream.synchronize()
 
     def free(self) -> None:
-        """Frees the event.  Streams that wait for it still do."""
+        """Frees the event.  Streams that already wait for it continue to wait until the work before it is done."""
         self._stream = None
 
 

@@ -206,10 +206,10 @@ class Graph:
         return graph
 
     def over(self, whole: Graph) -> Graph:
-        """The same part of another graph, which must be equal to the whole graph of this part.
+        """The part of ``whole`` with the same positions as this part has in its own graph.
 
-        Makes no Python call per tensor.  Raises GraphError if this is no part, or ``whole`` has another number of
-        tensors.
+        ``whole`` must be equal to that graph.  Makes no Python call per tensor.  Raises GraphError if this graph is no
+        part of another one, or ``whole`` has too few tensors.
         """
         if self.positions is None or (self.positions and max(self.positions) >= len(whole.tensors)):
             raise GraphError(f"{self!r} is no part of {whole!r}")

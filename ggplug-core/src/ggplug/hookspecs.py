@@ -139,7 +139,7 @@ class Hooks:
             except Exception as error:
                 if self._manager.is_registered(plugin):
                     self._manager.unregister(plugin)
-                raise PluginError(f"the hooks of {plugin!r} do not fit: {error}") from error
+                raise PluginError(f"the hooks of {plugin!r} do not match ggplug's: {error}") from error
             self._changed()
             return name
 

@@ -149,7 +149,7 @@ class Formula(Pattern):
         self.kinds = _kinds_of(self._last)
         unknown = [hole for hole in inplace if hole not in holes]
         if unknown:
-            raise ParameterError(f"pattern {name!r} has no hole {unknown[0]!r}", got=unknown[0])
+            raise ParameterError(f"the formula of pattern {name!r} has no parameter {unknown[0]!r}", got=unknown[0])
         self._holes = holes
         self._inplace = tuple(inplace)
 

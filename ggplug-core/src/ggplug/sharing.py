@@ -148,7 +148,7 @@ def freeing(*buffers: Any) -> Claim:
 
 
 def using(buffers: Collection[Any]) -> Claim:
-    """Working in buffers by Python code, which may access them meanwhile: they are not freed, and left alone by others.
+    """Computing in buffers by Python code, which may access them: other threads neither free nor access them meanwhile.
 
     ``buffers``: best a frozenset, since it is searched.
     """
@@ -156,7 +156,7 @@ def using(buffers: Collection[Any]) -> Claim:
 
 
 def locked(*things: Any) -> Claim:
-    """What one thread does at a time with anything that is hashable."""
+    """A lock on hashable objects: one thread at a time is in a ``with`` block that locks the same object."""
     return Claim(things)
 
 
@@ -165,7 +165,7 @@ turn = locked
 
 
 def present() -> Claim:
-    """Being in native code that gives Python's lock away: leaving the interpreter waits until the thread is out of it.
+    """A call of native code that releases Python's global lock: the interpreter does not exit before it has returned.
 
     A daemon thread that comes back into an interpreter that has gone is ended on the spot, and libraries in C++ then
     end the process.
@@ -200,7 +200,7 @@ def one_thread_at_a_time(method: Callable[P, R]) -> Callable[P, R]:
         if self._entered_by:
             raise entered(self, self._entered_by)
         try:
-            # No call since the question: Python's lock was not given away.
+            # No call since the check, so no other thread has run in between.
             self._entered_by = thread
             return method(*args, **kwargs)
         finally:
@@ -218,7 +218,7 @@ def entered(thing: Any, thread: int) -> BusyError:
     """The error for a call of something that one thread uses at a time, while ``thread`` is in it."""
     if thread == get_ident():
         return BusyError(
-            f"{thing!r} is in use by what this call was made from within: a callback, an observer or a signal handler",
+            f"{thing!r} is in use: this call was made from within another one, by a callback or a signal handler",
             thing=thing,
             remedy="do it when that has ended, or use another one",
         )
@@ -284,8 +284,8 @@ def _holds_more(claim: Held) -> bool:
         thing = None if may else _conflict(claim, each)
         if thing is not None:
             raise BusyError(
-                f"{thing!r} is in use by what this call was made from within: a computation, or an access, that "
-                "an abort callback, a signal handler, an observer or a finalizer interrupted",
+                f"{thing!r} is in use by this thread: this call was made from within a computation or an access, by an "
+                "abort callback, a signal handler, an observer or a finalizer",
                 thing=thing,
                 remedy="do it when that has ended",
             )
@@ -329,9 +329,9 @@ def _check_cycle(claim: Held) -> None:
         if thread == claim.thread:
             thing = first[0][1]
             raise BusyError(
-                f"{thing!r} is in use by a thread that waits for what this one uses: neither could go on",
+                f"{thing!r} is in use by another thread, which waits for this one: neither could go on",
                 thing=thing,
-                remedy="do it when what this thread does now has ended",
+                remedy="call it after this thread's current computation or access has ended",
             )
         if thread not in seen:
             seen.add(thread)

@@ -225,7 +225,7 @@ class TraceRing:
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
-            raise ParameterError(f"a ring of {capacity} rows holds nothing", got=capacity)
+            raise ParameterError(f"capacity must be at least 1, got {capacity}", got=capacity)
         self.capacity = capacity
         self._rows = np.zeros((capacity, RING_ROW_BYTES // 8), np.int64)
         self._head = np.array([self._rows.ctypes.data, capacity, 0], np.int64)

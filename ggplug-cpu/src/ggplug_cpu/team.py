@@ -4,15 +4,16 @@ A :class:`Team` of ``n`` threads is the calling thread, which is thread 0 of eve
 that live as long as the team.  The others never run Python after they have started, so nothing in Python delays them.
 Between computations they spin briefly (``poll``), then sleep.
 
-- Computations of one team take turns; a second Python thread that calls :meth:`Team.run` waits for the first.  So do
-  all that change the team.  What an abort callback or a signal handler calls from within a computation cannot wait for
+- A team does one computation at a time: a second Python thread that calls :meth:`Team.run` waits for the first.  So do
+  calls that change the team.  A call from an abort callback or a signal handler within a computation cannot wait for
   it: it gets :class:`~ggplug.errors.BusyError`, and the computation goes on.
-- A computation claims its buffers (:mod:`ggplug.sharing`): nobody frees them or changes them under it.
-- About every 50 ms thread 0 visits Python: signal handlers run, so Ctrl-C in the main thread ends the computation with
-  ``KeyboardInterrupt``; the abort callback is asked, and a true answer ends it with
-  :class:`~ggplug.errors.ComputeAborted`.  Both leave the team usable.
+- A computation claims its buffers (:mod:`ggplug.sharing`): no other thread frees or changes them meanwhile.
+- About every 50 ms thread 0 calls Python: signal handlers run, so Ctrl-C in the main thread ends the computation with
+  ``KeyboardInterrupt``; if the abort callback returns true, the computation ends with
+  :class:`~ggplug.errors.ComputeAborted`.  The team stays usable after both.
 - After ``os.fork`` the child's team starts threads of its own when it first computes.
-- Leaving the interpreter stops what runs and does not wait for it for long.  Daemon threads end then, without a word.
+- At its exit the interpreter stops running computations, and waits for them for a few seconds at most.  Daemon threads
+  then end without a message.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ class Stop:
 
 
 class Memory(Protocol):
-    """The memory that a tape is bound to, as :meth:`Team.run` asks for it.
+    """The members of a plan that :meth:`Team.run` uses: the memory that its tape is bound to.
 
-    ``revision``: that of the graph whose tensors lie there.  ``bound_at``: its number when the tape was bound; when it
-    has moved, buffers may have been freed, or tensors may lie elsewhere.  ``buffers``: what the tape's addresses lie
-    in.  ``stop``: the abort callback of the stream that the tape belongs to.
+    ``revision``: of the graph whose tensors lie there.  ``bound_at``: the revision's number when the tape was bound; if
+    the number has changed, buffers may have been freed, or tensors may have other places.  ``buffers``: those in which
+    the tape's addresses lie.  ``stop``: the abort callback of the tape's stream.
     """
 
     revision: Revision
@@ -78,7 +79,7 @@ class Memory(Protocol):
     stop: Stop
 
     def renew(self) -> None:
-        """Binds the tape anew, and sets both.  Raises what there is to say about buffers that were freed."""
+        """Binds the tape again, and sets ``bound_at`` and ``buffers``.  Raises BufferUseError if a buffer was freed."""
 
 
 class Team:
@@ -159,7 +160,7 @@ class Team:
                 self._retired_callbacks.clear()
             words = crew.words
             words[_TRACE] = 0 if trace is None else trace.address
-            # signals are handled by the main thread only, elsewhere there is no reason to visit Python
+            # signals are handled by the main thread only, so other threads need not call Python
             callback = self._abort_callback
             if memory is not None and memory.stop.callback is not None:
                 callback = memory.stop.callback  # kept while it may be asked
@@ -301,7 +302,7 @@ class Team:
 
 def _checked_threads(n_threads: int) -> int:
     if not 1 <= n_threads <= 4096:
-        raise ParameterError(f"{n_threads} threads cannot compute", got=n_threads, remedy="give a number from 1 on")
+        raise ParameterError(f"n_threads must be 1 to 4096, got {n_threads}", got=n_threads)
     return n_threads
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ThreadedDevice(Device):
-    """All its streams compute on one :attr:`team` of threads and take turns."""
+    """A device whose streams compute on one :attr:`team` of threads, one stream at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -59,7 +59,7 @@ class ThreadedDevice(Device):
                     old.end()
 
     def with_team(self, action: Callable[[Team], T]) -> T:
-        """``action(team)``, with the new team if the first was replaced before it got its turn."""
+        """Returns ``action(team)``; if another team replaced this one while it waited, calls it with the new one."""
         while True:
             team = self.team
             try:

@@ -190,7 +190,7 @@ class Driver(ABC):
 
     @abstractmethod
     def allocate(self, size: int) -> Handle:
-        """Memory of the device; whole words of 4 bytes, if only ranges of words can be bound."""
+        """Allocates memory of the device; if the API binds only ranges of 4-byte words, a whole number of words."""
 
     @abstractmethod
     def free(self, handle: Handle) -> None:

@@ -1,4 +1,4 @@
-"""The guard of a driver: opens it when it is first needed, and turns what it raises into typed errors."""
+"""The guard of a driver: opens it when it is first needed, and converts its exceptions to typed errors."""
 
 from __future__ import annotations
 
@@ -60,19 +60,22 @@ class Guard:
                         raise ComputeError(
                             f"{self.device.name} does not start: {in_one_line(error)}",
                             device=self.device,
-                            remedy="another program may have taken all of it; other devices go on",
+                            remedy="another program may be using the whole device; all other devices stay usable",
                         ) from error
         return self.opened
 
     def guarded(self, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None) -> Call:
-        """Turns what the vendor's library raises inside into the typed error; refuses a lost device at once."""
+        """A block for calls of the vendor's library: converts its exceptions to typed errors.
+
+        Entering raises DeviceLostError if the device is lost.
+        """
         return Call(self, what, op, kernel, requested)
 
     def check(self, op: object = None, kernel: str | None = None) -> None:
         """Raises DeviceLostError if the device is lost."""
         if self.lost:
             name = self.device.name
-            raise self._gone(f"{name} is lost, its buffers hold nothing: {self.lost}", op=op, kernel=kernel)
+            raise self._gone(f"{name} is lost, with all values in its buffers: {self.lost}", op=op, kernel=kernel)
 
     def typed(
         self, error: Exception, what: str, *, op: object = None, kernel: str | None = None, requested: int | None = None
@@ -102,14 +105,14 @@ class Guard:
         return ComputeError(f"{where} failed: {in_one_line(error)}", device=device, op=op, kernel=kernel)
 
     def _gone(self, message: str, *, op: object = None, kernel: str | None = None) -> DeviceLostError:
-        remedy = "the other devices go on; a new process, spawned and not forked, can use this one"
+        remedy = "all other devices stay usable; a new process, spawned and not forked, can use this one"
         return DeviceLostError(message, device=self.device, op=op, kernel=kernel, remedy=remedy)
 
 
 class Call:
-    """While the calling thread is in the vendor's library; :meth:`Guard.guarded` makes one.
+    """A block in which the calling thread uses the vendor's library; :meth:`Guard.guarded` makes it.
 
-    ``what``, ``op``, ``kernel``, ``requested``: what is being done, for the error; they may be set later on.
+    ``what``, ``op``, ``kernel``, ``requested``: what the block does, for the error; they may be set later on.
 
     Entering raises DeviceLostError where the device is lost already.  Each computation enters two of them, so they
     make as few calls as they can.
@@ -136,7 +139,7 @@ class Call:
         guard = self._guard
         if guard.lost:
             guard.check(self.op, self.kernel)
-        # From here on the block alone refers to what ends it: it goes with the block, whatever interrupts that.
+        # From here on only the block refers to ``end``: it is released when the block ends, also by an interrupt.
         end, self._end = self._end, None
         try:
             present_while(end)
@@ -166,7 +169,7 @@ class Call:
             self._explain(error)
 
     def _explain(self, error: BaseException) -> None:
-        """Raises the typed error for what is none, unless it is not about the device (KeyboardInterrupt)."""
+        """Raises the typed error for an exception of the library; returns for others (KeyboardInterrupt)."""
         if isinstance(error, Exception) and not isinstance(error, GGPlugError):
             raise self._guard.typed(
                 error, self.what, op=self.op, kernel=self.kernel, requested=self.requested

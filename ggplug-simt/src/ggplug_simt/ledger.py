@@ -1,4 +1,4 @@
-"""The ledger of a device's memory: what was taken, and what nobody has any more."""
+"""The ledger of a device's memory: which memory is allocated, and which has no references any more and can be freed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ggplug_simt.order import Order
 
 
 class _Taken:
-    """Bytes that were taken.  ``handle``: the vendor's name for them; None before and after."""
+    """Allocated bytes.  ``handle``: the vendor's handle for them; None before the allocation and after its end."""
 
     __slots__ = ("handle", "size")
 
@@ -24,9 +24,9 @@ class _Taken:
 
 
 class DeviceMemory:
-    """A piece of the device's memory.  When the last reference to it goes the ledger gives the memory back.
+    """An allocation of the device's memory.  The ledger frees it after the last reference to this object is gone.
 
-    ``freed``: it was given back, and no launch or transfer may reach it.
+    ``freed``: it was freed, and no launch or transfer may access it.
     """
 
     __slots__ = ("__weakref__", "_taken", "freed", "size")
@@ -38,12 +38,12 @@ class DeviceMemory:
 
     @property
     def handle(self) -> Handle:
-        """The vendor's name for it; None after it was given back."""
+        """The vendor's handle; None after the memory was freed."""
         return self._taken.handle
 
 
 class Ledger:
-    """Memory of one device, counted.  Wherever something breaks off, none of it is lost."""
+    """Counts the memory of one device, and frees it.  After an error or an interrupt no memory is leaked."""
 
     def __init__(self, guard: Guard, order: Order, total: Callable[[], int]) -> None:
         self._guard = guard
@@ -51,23 +51,23 @@ class Ledger:
         self._total = total
         self._taken: dict[ref[DeviceMemory], _Taken] = {}
         self._dropped: deque[ref[DeviceMemory]] = deque()
-        """What died anywhere, even amid a vendor's call, and is given back later."""
+        """Allocations without references, which are freed later: an object may be deleted during a vendor's call."""
 
     @property
     def used(self) -> int:
-        """Bytes that this process has taken."""
+        """Bytes that this process has allocated."""
         return sum(taken.size for taken in [*self._taken.values()])
 
     def take(self, size: int) -> DeviceMemory:
-        """Takes ``size`` bytes.  Raises OutOfMemoryError."""
+        """Allocates ``size`` bytes.  Raises OutOfMemoryError."""
         self.give_dropped()
         device = self._guard.device
         with self._guard.lock:
-            # Drivers promise more than there is and fail when it is used, so the sum is checked here.
+            # Drivers allocate more than the device has and fail when it is used, so the sum is checked here.
             free = self._total() - self.used
             if size > free:
                 raise OutOfMemoryError(
-                    f"{device.name}: {size} bytes were asked for, {free} of {self._total()} are free",
+                    f"{device.name}: {size} bytes were requested, {free} of {self._total()} are free",
                     device=device,
                     requested=size,
                     free=free,
@@ -90,7 +90,7 @@ class Ledger:
         self._give(ref(memory), memory)
 
     def give_dropped(self) -> None:
-        """Gives back what was dropped."""
+        """Frees the allocations in ``_dropped``."""
         while self._dropped:
             with contextlib.suppress(IndexError, ValueError):  # another thread was quicker
                 dropped = self._dropped[0]

@@ -1,4 +1,4 @@
-"""The order of a device's queues: what is pending in them, and synchronous transfers between what they were given."""
+"""The order of a device's queues: their pending work, and synchronous transfers, which wait for this work."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ggplug_simt.guard import Guard
 
 
 class Lane:
-    """A queue of one stream, and what of its pending work the host has to remember.
+    """A queue of one stream, with the host memory that its pending work uses.
 
-    ``error``: the first thing that went wrong while somebody waited; the stream's own ``synchronize`` raises it.
+    ``error``: the first error found while a thread waited for the queue; the stream's ``synchronize`` raises it.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -27,21 +27,21 @@ class Lane:
         self._kept: list[Any] = []
 
     def keep(self, *objects: Any) -> None:
-        """Keeps what the queue reads or writes on the host until it was finished."""
+        """Keeps alive what the queue reads or writes on the host, until the queue has finished."""
         self._kept.append(objects)
 
     def mark(self) -> Mark:
-        """A mark behind everything given so far, which others may wait for."""
+        """A mark after all work submitted so far; other queues can wait for it."""
         with self.guard.guarded("recording an event"):
             mark = self.queue.record()
             self.queue.flush()
         return mark
 
     def settle(self) -> None:
-        """Waits for everything given, and keeps what went wrong in ``error``."""
+        """Waits for all submitted work, and keeps an error in ``error``."""
         if self.is_free:
             return
-        # Another thread may wait for this queue while its own gives it more: only what was given before is done after.
+        # While one thread waits here another may submit more work, which need not be done at the end.
         done, self._kept = self._kept, []
         try:
             with self.guard.guarded("waiting"):
@@ -74,12 +74,12 @@ class Order:
         return lane
 
     def forget(self, lane: Lane) -> None:
-        """A lane that was freed."""
+        """Removes a lane that was freed."""
         with self._guard.lock:
             self._lanes.discard(lane)
 
     def finish(self) -> None:
-        """Waits for everything that may use memory of this device.  Errors stay with their lane."""
+        """Waits for all work that may use memory of this device.  Each lane keeps its error."""
         for order in (self, *tuple(self.readers)):
             with order._guard.lock:
                 lanes = list(order._lanes)
@@ -87,9 +87,9 @@ class Order:
                 lane.settle()
 
     def transfer(self, what: str, action: Callable[[Queue], object]) -> None:
-        """A synchronous transfer: ``action(queue)`` comes after everything given before, and is done in the end.
+        """Does ``action(queue)``, a transfer, after all work submitted before, and waits until it is done.
 
-        What it returns is kept until then.
+        Keeps what ``action`` returns alive until then.
         """
         self.finish()
         with self._guard.lock, self._guard.guarded(what):

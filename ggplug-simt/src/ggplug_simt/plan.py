@@ -230,7 +230,7 @@ class SimtPlan(Plan):
         """Registers the graph with ids in the stream's faults, whose lock is held."""
         graph = self._graph()
         if graph is None:
-            raise TensorStateError("the plan is bound to a graph that is gone: keep the graph that is computed")
+            raise TensorStateError("the graph of this plan does not exist any more: keep a reference to it")
         self._workspace.faults.pending[self._number] = graph
 
     def compute_traced(self) -> list[NodeTime]:

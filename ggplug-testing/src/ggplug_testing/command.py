@@ -8,11 +8,11 @@ import click
 @click.command(
     add_help_option=False,
     context_settings={"ignore_unknown_options": True},
-    short_help="Put a device to the conformance suite.",
+    short_help="Check a device with the conformance suite.",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def conformance(arguments: tuple[str, ...]) -> int:
-    """Put a device to the conformance suite: all of it, or the parts that are named."""
+    """Check a device with the conformance suite: all of it, or the parts that the options name."""
     from ggplug_testing import conformance as suite  # not for `ggplug --help`, which imports this module
 
     try:

@@ -61,7 +61,7 @@ def check(
     groups: bool = True,
     case: str | None = None,
 ) -> Report:
-    """Puts a device to these clauses of the contract, all cases of these ops, graphs, and groups; by default to all.
+    """Checks a device with these clauses of the contract, all cases of these ops, graphs, and groups (default: all).
 
     ``case``: only cases with this label.  Never raises for what the device does: that is in ``report.ok`` and
     ``report.bad``.  Raises ParameterError for a name that is none.
@@ -167,31 +167,31 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug_te
     """
     parser = argparse.ArgumentParser(
         prog=program,
-        description="Put a device to the conformance suite: all of it, or the parts that are named.",
+        description="Check a device with the conformance suite: all of it, or the parts that the options name.",
     )
     parser.add_argument("device", nargs="?", help="a device's name, or 'reference' for the ops' references")
     parser.add_argument("--list", action="store_true", help="list the names of ops and clauses, and test nothing")
     parser.add_argument("--op", action="append", metavar="NAME", help="the cases of this op; may be repeated")
     parser.add_argument("--clause", action="append", metavar="NAME", help="this clause; may be repeated")
     parser.add_argument("--contract", action="store_true", help="every clause of the contract")
-    parser.add_argument("--graphs", action="store_true", help="the graphs of many ops")
-    parser.add_argument("--groups", action="store_true", help="chains in the groups that the device forms")
+    parser.add_argument("--graphs", action="store_true", help="graphs of many ops, as in models")
+    parser.add_argument("--groups", action="store_true", help="chains that the device computes as groups")
     parser.add_argument("--case", metavar="LABEL", help="only the cases with this label")
     parser.add_argument(
-        "--isolate", action="store_true", help="compute in a worker, so that a crash or a hang fails one case"
+        "--isolate", action="store_true", help="compute in a child process, so that a crash or a hang ends one case"
     )
     parser.add_argument(
         "--timeout",
         type=float,
         default=Worker.TIMEOUT,
         metavar="SECONDS",
-        help="after how long a case of a worker hangs (default: %(default)g)",
+        help="with --isolate: a case that takes longer counts as hung (default: %(default)g)",
     )
     parser.add_argument(
         "--repeat", type=int, default=1, metavar="N", help="run it N times, and report the cases whose results differ"
     )
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="show every subject and every reason, whatever the verdict"
+        "-v", "--verbose", action="store_true", help="show all ops and clauses, passed ones too, and every reason"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every finding as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a page")

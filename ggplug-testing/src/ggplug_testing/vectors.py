@@ -55,7 +55,7 @@ _FIELDS = {"op", "vars", "max_nmse", "whole", "out", "tensors"}
 
 
 class Recording:
-    """A file of recorded cases.  Raises ParameterError if it is none."""
+    """A file of recorded cases.  Raises ParameterError for any other file."""
 
     def __init__(self, path: str | Path) -> None:
         try:

@@ -248,7 +248,7 @@ def test_names_are_used_once_and_stand_for_something() -> None:
         pattern("twice", lambda x: ADD(NEG(x), NEG(x)))
     with pytest.raises(ParameterError, match="twice"):
         pattern("twice", lambda neg: NEG(neg))
-    with pytest.raises(ParameterError, match="no hole 'y'"):
+    with pytest.raises(ParameterError, match="no parameter 'y'"):
         pattern("unknown", lambda x: NEG(x), inplace=("y",))
 
 

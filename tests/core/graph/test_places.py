@@ -451,7 +451,7 @@ def test_a_graph_that_grew_needs_another_allocation(device: Device) -> None:
         result = graph.node(-1)
         graph.expand(gg.neg(result))
         assert result.numpy().shape == (16,)
-        with pytest.raises(gg.TensorStateError, match="came to its graph after"):
+        with pytest.raises(gg.TensorStateError, match="was added to its graph after"):
             graph.node(-1).numpy()
         with pytest.raises(gg.GraphError, match="the allocation was made for another graph"):
             stream.compute(graph, allocation)

@@ -466,7 +466,7 @@ def test_a_plugin_that_asks_for_its_own_device_while_it_loads_fails_at_once(shel
 
     shelf.add("Bad", load)
     registry = shelf.registry()
-    with pytest.raises(PluginError, match="asks for itself"):
+    with pytest.raises(PluginError, match="uses itself through ggplug"):
         registry.registration("Bad")
 
 
@@ -579,7 +579,7 @@ def test_a_plugin_built_for_another_core_is_not_imported(shelf: Shelf, monkeypat
     registry = shelf.registry()
     assert [d.name for d in registry.devices()] == ["Fits0"]
     assert shelf.imported == ["paper-fits:Fits"]
-    assert "asks for ggplug-core <0.1, and 0.1.0 is installed" in (status_of(registry, "Old").error or "")
+    assert "requires ggplug-core <0.1, and 0.1.0 is installed" in (status_of(registry, "Old").error or "")
 
 
 @pytest.mark.parametrize(

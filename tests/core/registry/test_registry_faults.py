@@ -265,7 +265,7 @@ print(json.dumps({each.entry_point: each.remedy for each in gg.registry.failures
         "Changed": f"{install} installs the versions that it needs; {without.format('changed', 'Changed')}",
         "Wrong": f"this is a fault of the plugin: mend it in {folder}; {without.format('wrong', 'Wrong')}",
         "Old": f"change it in {folder} for api_version {API_VERSION}, or install a ggplug-core that accepts 1",
-        "Other": f"change what {folder} asks for, and {install}",
+        "Other": f"change what {folder} requires, and {install}",
         "Gone": f"its files are missing: {install}",
     }
 
@@ -326,7 +326,7 @@ except gg.errors.PluginError as error:
     message, imported, installed = answer(site, code)
     if not installed:
         pytest.skip("ggplug-core is used as a plain source tree here, which has no version")
-    assert "asks for ggplug-core >=1000" in message
+    assert "requires ggplug-core >=1000" in message
     assert not imported
 
 

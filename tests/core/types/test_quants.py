@@ -91,7 +91,7 @@ def test_mistakes_with_an_importance_matrix_are_named() -> None:
     for wrong in (-1.0, math.nan, math.inf):
         with pytest.raises(ParameterError, match="finite numbers that are not negative"):
             quants.quantize(values, types.Q4_0, np.full(64, wrong))
-    with pytest.raises(ParameterError, match="stored=True takes no importance matrix"):
+    with pytest.raises(ParameterError, match="stored=True cannot be combined with an importance matrix"):
         quants.quantize(values, types.Q4_0, np.ones(64), stored=True)
 
 

@@ -62,7 +62,7 @@ class SubjectDevice(DiscreteDevice):
             if self.used + size > MEMORY:
                 free = MEMORY - self.used
                 raise OutOfMemoryError(
-                    f"{self.name}: {size} bytes were asked for, {free} are free", device=self, requested=size, free=free
+                    f"{self.name}: {size} bytes were requested, {free} are free", device=self, requested=size, free=free
                 )
             self.used += size
 

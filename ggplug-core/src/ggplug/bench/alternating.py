@@ -16,8 +16,9 @@ def timed_alternately(
 ) -> dict[str, list[float]]:
     """Seconds of each run of each function. They run alternately, so a slower minute slows all of them down.
 
-    ``rest``: seconds for which a function runs before it is timed, at least once.  This wakes its threads, takes the
-    caches back from the one before, and lets that one's threads, which spin on after their work, fall asleep.
+    In each round every function runs once, so that a slow minute of the machine slows all of them.  ``rest``: seconds
+    for which a function runs before it is timed, at least once.  This wakes its threads, fills the caches with its
+    data, and lets the threads of the previous function, which still spin, fall asleep.
     """
     times: dict[str, list[float]] = {name: [] for name in functions}
     for run in functions.values():

@@ -21,10 +21,10 @@ from ggplug.errors import GGPlugError, PluginError
 from ggplug.registry.discover import missing_extras
 
 BUILT_IN = {
-    "bench": ("ggplug.cli.bench:bench", "Measure devices, and what the framework itself costs."),
+    "bench": ("ggplug.cli.bench:bench", "Measure the speed of devices, and the overhead of ggplug."),
     "cache": ("ggplug.cli.cache:cache", "Show, clear or prebuild compiled kernels."),
-    "devices": ("ggplug.cli.devices:devices", "List the devices there are."),
-    "doctor": ("ggplug.cli.doctor:doctor", "Try every plugin, and say what is wrong and what to do."),
+    "devices": ("ggplug.cli.devices:devices", "List the available devices."),
+    "doctor": ("ggplug.cli.doctor:doctor", "Try every plugin, and show what is wrong and how to fix it."),
     "gguf": ("ggplug.cli.gguf:gguf", "Show what a GGUF file holds."),
     "ops": ("ggplug.cli.ops:ops", "Show which device computes which op in which types, and why not."),
     "new-backend": ("ggplug.cli.new_backend.command:new_backend", "Write a backend that passes its own tests."),

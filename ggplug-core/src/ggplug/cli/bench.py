@@ -30,7 +30,6 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 
 @click.command(cls=Command)
 @click.argument("instruments", nargs=-1, metavar="[INSTRUMENT | MODEL.gguf]...")
-@click.option("--device", "device_name", metavar="NAME", help="Default: the first that runs whole graphs.")
 @click.option(
     "--compare-with",
     metavar="NAME",
@@ -42,7 +41,7 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 @click.option("--peers", is_flag=True, help="Measure other libraries too, where they are installed.")
 @click.option("--prompt", default=256, show_default=True, type=click.IntRange(1), help="Tokens that models read.")
 @click.option("--generate", default=32, show_default=True, type=click.IntRange(1), help="Tokens that models write.")
-@click.option("--list", "listing", is_flag=True, help="List the instruments there are.")
+@click.option("--list", "listing", is_flag=True, help="List the instruments.")
 @json_option
 def bench(
     instruments: tuple[str, ...],
@@ -57,7 +56,7 @@ def bench(
     listing: bool,
     as_json: bool,
 ) -> None:
-    """Measure a device with the INSTRUMENTs named, or a MODEL.gguf (default: all but those that run only by name).
+    """Measure a device with each INSTRUMENT (a benchmark; --list lists them), or its speed with each MODEL.gguf.
 
     Times are those of the best run.  What is compared is measured alternately in the same process: a ratio is the
     median of the rounds' ratios.
@@ -99,7 +98,7 @@ def of_files(there: Mapping[str, Instrument]) -> str:
     """The instrument that measures model files.  Raises ParameterError if there is none."""
     found = next((name for name, each in there.items() if getattr(each, "measures_files", False)), None)
     if found is None:
-        raise ParameterError("nothing measures model files here", remedy='pip install "ggplug-core[models]"')
+        raise ParameterError("no installed instrument measures model files", remedy='pip install "ggplug-core[models]"')
     return found
 
 

@@ -31,7 +31,7 @@ from ggplug.registry.records import reason_of
 T = TypeVar("T")
 
 backend_option = click.option(
-    "--backend", metavar="NAME", help="Only this backend's kernels (default: of all that keep some)."
+    "--backend", metavar="NAME", help="Only the kernels of this backend (default: of all backends)."
 )
 
 
@@ -39,7 +39,8 @@ backend_option = click.option(
 def cache() -> None:
     """Show, clear or prebuild compiled kernels.
 
-    Kernels are compiled when they are first needed, and kept on disk. Everything here is safe at any time.
+    Kernels are compiled when they are first needed, and kept on disk. You can use all of these commands at any time,
+    also while other processes compute.
     """
 
 
@@ -49,7 +50,7 @@ def cache() -> None:
 def show(backend: str | None, as_json: bool) -> int:
     """List compiled kernels.
 
-    What is no kernel, or none that may be used, is listed with the reason.
+    Files that are damaged, or that cannot be used, are listed with the reason.
     """
     answers = _Answers(backend)
     listed = answers.of(lambda kernels: list(map(_entry, kernels.entries())))
@@ -101,9 +102,9 @@ def clear(backend: str | None, as_json: bool) -> int:
 @backend_option
 @json_option
 def prebuild(backend: str | None, as_json: bool) -> int:
-    """Compile what models are likely to need.
+    """Compile the kernels that models are likely to need.
 
-    No first run has to do it then.
+    The first run of a model is then faster.
     """
     backend_name, kernel = TextColumn("{task.fields[backend]}"), TextColumn("{task.description}")
     columns = (backend_name, BarColumn(), MofNCompleteColumn(), kernel)
@@ -124,7 +125,7 @@ def prebuild(backend: str | None, as_json: bool) -> int:
 
 
 class _Answers:
-    """What the backends that keep kernels answer; one that fails or hangs is named on standard error.
+    """Calls the kernel caches of backends; prints on standard error which backends fail or hang.
 
     ``patience``: seconds that each may take (default GGPLUG_LOAD_TIMEOUT; 0: no limit).  ``current``: the backend
     whose answer is awaited.  ``code``: the exit code that this makes.
@@ -137,7 +138,10 @@ class _Answers:
         self.code = 0
 
     def of(self, question: Callable[[KernelCache], T]) -> Iterator[tuple[str, T]]:
-        """Backends and answers.  Raises ParameterError if the one that was named keeps no kernels."""
+        """Names of backends, and what ``question`` returns for their caches.
+
+        Raises ParameterError if the command names a backend that keeps no kernels.
+        """
         named = self.backend is not None
         for registration in [REGISTRY.registration(self.backend)] if self.backend else REGISTRY.registrations():
             self.current = registration.name

@@ -1,4 +1,4 @@
-"""``ggplug devices``: what there is to compute on."""
+"""``ggplug devices``: lists the available devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ggplug.registry.registry import Description
 @json_option
 @safe_option
 def devices(as_json: bool) -> int:
-    """List the devices there are, in order of priority.
+    """List the available devices, in order of priority.
 
     Loads every installed plugin. Those that fail, and those that say why they have no device, are named below the
     list; `ggplug doctor` shows more. Where a plugin crashes the process, the others are listed all the same.
@@ -55,7 +55,7 @@ def _list(as_json: bool) -> None:
 
 
 def as_dict(device: Description) -> dict[str, Any]:
-    """What JSON says of a device.  One that does not answer is listed too, with ``error``."""
+    """A device as JSON; a device that does not answer has the key ``error``."""
     props = device.props
     return {
         "name": device.name,

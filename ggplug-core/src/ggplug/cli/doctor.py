@@ -19,16 +19,18 @@ from ggplug.registry.discover import missing_extras
 @json_option
 @click.option("--traceback", "tracebacks", is_flag=True, help="Show the tracebacks of what failed.")
 @click.option("--strict", is_flag=True, hidden=True, expose_value=False)  # what it always is now
-@click.option("--retry", multiple=True, metavar="NAME", help="Try a plugin again that is left out because it crashed.")
+@click.option(
+    "--retry", multiple=True, metavar="NAME", help="Try again a plugin that ggplug leaves out because it crashed."
+)
 def doctor(plugins: tuple[str, ...], as_json: bool, tracebacks: bool, retry: tuple[str, ...]) -> int:
-    """Try all PLUGINS (default: every one that is installed), each in a process of its own.
+    """Try each of PLUGINS (default: every installed plugin) in a process of its own.
 
-    So a plugin that crashes or hangs is a finding like any other. Each is loaded, its devices are listed, a stream is
-    started on each of them, and a tiny graph is computed there, whose values are compared with NumPy's. One that was
-    left out because it crashed is used again if it passes.
+    For each plugin, loads it, lists its devices, starts a stream on each device, computes a tiny graph there and
+    compares the values with NumPy's. A crash or a hang is reported like any other problem. A plugin that ggplug left
+    out because it had crashed is used again if it passes.
 
-    Exits with 1 if a plugin has a problem, also with --json. A plugin that finds no device, because there is no
-    hardware or no driver for it, has none.
+    The exit code is 1 if a plugin has a problem, also with --json. If a plugin finds no device, because its hardware
+    or its driver is missing, that is not a problem.
     """
     plugins += retry
     out = console()

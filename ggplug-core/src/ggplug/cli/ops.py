@@ -34,10 +34,10 @@ def ops(names: Sequence[str], chosen: Sequence[str], types: Sequence[str], as_pa
         devices = [REGISTRY.device(name) for name in names] if names else list(REGISTRY.devices())
     if not devices and not (chosen or types or as_page or as_json):
         print_table(["op", "sources"], ([name, ", ".join(cls.sources)] for name, cls in OPS.items() if not cls.is_view))
-        echo("There is no device to ask; install a backend, such as ggplug-cpu.")
+        echo("There is no device; install a backend, such as ggplug-cpu.")
         return
     if not devices:
-        raise DeviceNotFoundError("there is no device to ask", remedy="install a backend, such as ggplug-cpu")
+        raise DeviceNotFoundError("there is no device", remedy="install a backend, such as ggplug-cpu")
     classes = [_op(name) for name in chosen] if chosen else [cls for cls in OPS.values() if not cls.is_view]
     kinds = [by_name(name) for name in types] if types else list(TYPES)
     found = list(offers(devices, classes, kinds))

@@ -1,4 +1,4 @@
-"""The standard streams of the process: what commands print arrives alone on standard output, and errors have a name.
+"""The standard streams of the process: only results of commands reach standard output, and errors name the stream.
 
 Plugins print, in Python or in C, from threads of their own and from child processes, when they are imported and when
 the process ends.  So :func:`protect` puts the real standard output under a number that only this module knows, and
@@ -6,8 +6,8 @@ standard error under the number 1.  Commands of ggplug write to :func:`stdout`. 
 in the main thread goes there too (help, and commands of other distributions), except while a plugin's code or a
 :class:`Command` runs; then it goes to standard error.
 
-A stream may be closed, its disk may be full, and its reader may be gone.  The first is no error until something is to
-be written; on standard error none of them is.
+A stream may be closed, its disk may be full, or its reader may have exited.  A closed stream is an error only when a
+command writes to it.  On standard error all three are ignored.
 """
 
 from __future__ import annotations

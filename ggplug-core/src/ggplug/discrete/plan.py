@@ -32,12 +32,12 @@ if TYPE_CHECKING:  # what annotations alone name
     from ggplug.interface.walking import Matching
 
     class PlannedDevice(Matching, Protocol):
-        """A device over discrete memory as plans see it."""
+        """The methods of a device with discrete memory that plans use."""
 
         def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any: ...
 
     class PlannedStream(Protocol):
-        """A stream over a queue as its plans see it."""
+        """The methods of a stream over a queue that its plans use."""
 
         @property
         def device(self) -> PlannedDevice: ...
@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # what annotations alone name
 
 
 class Call(NamedTuple):
-    """A kernel with what it is called with.
+    """A kernel and its arguments.
 
     ``position``: of the group's last node in the graph.  ``operands``: of each tensor in ``group.operands`` what the
     device made of it (:meth:`~ggplug.discrete.DiscreteDevice.operand`).  ``ids``: nodes that have ids, and where

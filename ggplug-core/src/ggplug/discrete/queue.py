@@ -15,7 +15,7 @@ stream one after the other in the order in which they were submitted.  That is a
             self._executor.shutdown()
 
 What a job raises stays with its stream, until ``synchronize`` raises it, once.  A job that has to wait for one of
-another stream waits on the queue's thread; a queue that cannot afford that asks :attr:`Job.ready` first.
+another stream waits on the queue's thread; a queue that cannot wait checks :attr:`Job.ready` first.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Job:
         return after is None or after.done
 
     def __call__(self) -> None:
-        """Does the work; raises nothing that went wrong in it.  An interrupt of the thread that does it goes on."""
+        """Does the work, and keeps its error for the stream.  Raises only an interrupt of the thread that does it."""
         if self.done:
             return
         try:
-            # What the work holds on to goes with it; the job itself may be somebody's mark.
+            # What the work refers to is released with it; events may refer to the job itself for longer.
             run, self._run = self._run, _taken
             after, self._after = self._after, None
             if after is not None:
@@ -136,7 +136,7 @@ class QueuedBackend(Backend, ABC):
         return isinstance(other, QueuedBackend)
 
     def advance(self, job: Job) -> None:
-        """Called where the caller has to wait for a job (default: nothing, because the queue goes on by itself).
+        """Called before the host waits for a job (default: nothing, because the queue executes jobs by itself).
 
         A queue without a thread of its own calls jobs here until that one is done.
         """
@@ -144,7 +144,7 @@ class QueuedBackend(Backend, ABC):
     # Provided
 
     def give(self, run: Callable[[], None], *, batch: Batch | None = None, after: Job | None = None) -> Job:
-        """Gives work to the stream: ``run()``, after the job ``after`` of another stream, unless ``batch`` failed."""
+        """Submits ``run()``, to be called after the job ``after`` of another stream, unless ``batch`` has failed."""
         before, job = self.last, Job(self, run, batch, after)
         self.last = job
         try:
@@ -285,8 +285,8 @@ class QueuedEvent(Event):
 class DiscreteDevice(Device):
     """A device with memory and queues of its own, and a table of ``kernels``.
 
-    Required besides what every device has: :meth:`init`, which answers a new :class:`QueuedBackend`, and a buffer type
-    whose buffers are :class:`DiscreteBuffer`.  A subclass with an ``__init__`` of its own calls this one.
+    In addition to what every device needs, a subclass has :meth:`init`, which returns a new :class:`QueuedBackend`, and
+    a buffer type whose buffers are :class:`DiscreteBuffer`.  If it has an ``__init__``, that calls this one.
     """
 
     capabilities = Capabilities(asynchronous=True, events=True)
@@ -320,8 +320,8 @@ class DiscreteDevice(Device):
 
 
 def _nothing() -> None:
-    """The work of a job that only waits."""
+    """Does nothing: the work of a job that only waits."""
 
 
 def _taken() -> None:
-    """Stands in a job that has begun, or was taken back, for its work."""
+    """Does nothing: replaces the work of a job that has begun or was withdrawn."""

@@ -164,7 +164,7 @@ class GGUFWriter:
     def add_tensor(
         self, name: str, data: TensorData, type: Type | str | None = None, ne: Sequence[int] | None = None
     ) -> None:
-        """Declare a tensor.  Nothing is copied: ``data`` has to stay as it is until :meth:`write`.
+        """Declare a tensor.  Nothing is copied: do not change ``data`` before :meth:`write` has returned.
 
         Args:
             name: unique, at most 63 bytes of UTF-8.

@@ -101,7 +101,7 @@ def check_groups(
         raise GraphError(f"{_called(graph, stray[0])} is marked as inner, but is in no group", got=stray[0])
     for position in groups.inplace.keys() - {members[-1] for members in groups.members}:
         node = _called(graph, position)
-        raise GraphError(f"inplace names {node}, which is not the last node of a group", got=position)
+        raise GraphError(f"inplace has an entry for {node}, which is not the last node of a group", got=position)
     groups.checked = checked
 
 

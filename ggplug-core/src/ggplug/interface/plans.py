@@ -39,7 +39,7 @@ class BufferOffsets(NamedTuple):
 
 
 class Pending(Protocol):
-    """A stream or an event, which can be waited for."""
+    """A stream or an event: what a thread can wait for."""
 
     def synchronize(self) -> None: ...
 

@@ -154,7 +154,7 @@ class GraphAllocator:
         if any(memory >= len(self._memories) for memory, _ in layout.chunks):
             count = len(self._memories)
             raise ParameterError(
-                f"the layout needs more memories than the {count} of {self!r}: lay the graph out with it"
+                f"the layout has more memories than the {count} of {self!r}: make the layout with this allocator"
             )
         counts = [0] * len(self._memories)
         for memory, size in layout.chunks[: layout.inside]:

@@ -100,7 +100,7 @@ class Arena:
 
 
 class Located(RunPlaces, Protocol):
-    """Where the tensors of a run lie: :class:`ggplug.memory.Allocation`."""
+    """The members of :class:`ggplug.memory.Allocation` that a run uses: where its tensors lie."""
 
     @property
     def arena(self) -> Arena: ...
@@ -113,11 +113,11 @@ class Located(RunPlaces, Protocol):
 
 
 class Run:
-    """A computation of a graph in the places of an allocation, or what prepares one.
+    """A computation of a graph in the places of an allocation, or its preparation (setting leafs before it begins).
 
-    ``serial``: larger numbers began later.  ``progress``: how many nodes were computed so far.  ``thread``: which one
-    is giving it to streams now; 0 when it has ended, or is only prepared.  ``work``: what to wait for, and what went
-    wrong.
+    ``serial``: a run with a larger number began later.  ``progress``: how many nodes were computed so far.  ``thread``:
+    the thread that is submitting it to streams; 0 before and after that.  ``work``: the streams to wait for, and the
+    error.
     """
 
     __slots__ = ("__weakref__", "allocation", "progress", "serial", "thread", "work")
@@ -180,7 +180,7 @@ class Run:
         allocation = self.allocation
         tensor = graph.tensors[position]
         if position >= len(allocation.slots):
-            raise TensorStateError(f"{tensor!r} came to its graph after that was computed last", tensor=tensor)
+            raise TensorStateError(f"{tensor!r} was added to its graph after the last computation", tensor=tensor)
         slot = allocation.slots[position]
         if slot == NOWHERE:
             raise allocation.not_kept(graph, position)
@@ -234,9 +234,9 @@ class Run:
 
 
 def begun(allocation: Located) -> Run:
-    """A run that this thread gives to streams, for ``Allocation.begin``; who calls that sets ``thread`` to 0 at last.
+    """Begins a run that this thread submits; the caller of ``Allocation.begin`` sets ``thread`` to 0 at last.
 
-    Raises BusyError if another thread gives one in the same memory.
+    Raises BusyError if another thread is submitting a run in the same memory.
     """
     thread = get_ident()
     arena = allocation.arena

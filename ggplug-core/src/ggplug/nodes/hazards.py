@@ -89,7 +89,7 @@ class Hazards:
                 self.rewritten.add(self.memory(position))
 
     def memory(self, position: int) -> int:
-        """The root to whose bytes accesses to the tensor at a position are counted."""
+        """The root whose bytes the tensor at a position uses; of several roots that share bytes, the first one."""
         root = self.graph.roots[position]
         return self.shared.get(root, (root, 0))[0]
 
@@ -167,7 +167,9 @@ class Hazards:
         """
         graph = self.graph
         if sorted(order) != sorted(graph.order):
-            raise GraphError("an order must hold each node of the graph once", got=len(order), wanted=len(graph.order))
+            raise GraphError(
+                "an order must contain each node of the graph exactly once", got=len(order), wanted=len(graph.order)
+            )
         place = {position: number for number, position in enumerate(order)}
         number_of = {position: number for number, position in enumerate(self.order)}
         reads, writes = Latest(self), Latest(self)

@@ -56,7 +56,7 @@ class SoftMax(Op):
             if not mask.is_contiguous():
                 misfit(self, "the mask must be contiguous (use gg.cont first)", x, mask, sinks)
         elif self.max_bias > 0:
-            raise ParameterError("soft_max: max_bias scales the mask, so it needs one", op=self)
+            raise ParameterError("soft_max: max_bias scales the mask, so the op needs a mask", op=self)
         if sinks is not None:
             if sinks.type is not F32:
                 mismatch(self, "the sinks must be f32", x, mask, sinks)

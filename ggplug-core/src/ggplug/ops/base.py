@@ -374,7 +374,7 @@ def mismatch(op: Op, message: str, *tensors: Tensor | None) -> NoReturn:
 
 
 def is_multiple(n: int, m: int) -> bool:
-    """Whether an extent ``m`` can be repeated to ``n``; 0 only to 0."""
+    """Whether an extent ``m`` can be repeated to ``n``; an extent of 0 can only become 0."""
     return n % m == 0 if m else n == 0
 
 

@@ -81,7 +81,7 @@ class Attending(Op, abstract=True):
             if not mask.is_contiguous():
                 misfit(self, "the mask must be contiguous (use gg.cont first)", *sources)
         elif self.max_bias > 0:
-            raise ParameterError(f"{self.name}: max_bias scales the mask, so it needs one", op=self)
+            raise ParameterError(f"{self.name}: max_bias scales the mask, so the op needs a mask", op=self)
         if sinks is not None:
             if sinks.type is not F32:
                 mismatch(self, "the sinks must be f32", *sources)

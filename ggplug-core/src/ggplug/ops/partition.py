@@ -20,7 +20,8 @@ def _check_window(op: Op, w: int) -> None:
 class WinPart(Op):
     """y[:, i, j, (q, p)] = x[:, p w + i, q w + j], 0 beyond the ends of x  (ggml_win_part).
 
-    x: F32 [C, W, H], any strides.  Result: F32 [C, w, w, P Q] with P and Q windows along ne1 and ne2; p is the fastest.
+    x: F32 [C, W, H], any strides.  Result: F32 [C, w, w, P Q] with P and Q windows along ne1 and ne2; along its last
+    dimension p varies fastest.
     """
 
     w: int

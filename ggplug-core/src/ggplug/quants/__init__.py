@@ -98,7 +98,7 @@ def quantize(
 def _importance(imatrix: npt.ArrayLike, ne0: int, stored: bool) -> npt.NDArray[np.float32]:
     """``imatrix`` as float32 [ne0], checked."""
     if stored:
-        raise ParameterError("quantize: stored=True takes no importance matrix", got=imatrix)
+        raise ParameterError("quantize: stored=True cannot be combined with an importance matrix", got=imatrix)
     importance = np.ascontiguousarray(imatrix, np.float32)
     if importance.shape != (ne0,):
         raise ShapeError(

@@ -72,7 +72,9 @@ class Lattice:
     def rows(
         self, digits: Whole, x: Floats, weights: Floats, scale: Floats, levels: Floats
     ) -> tuple[npt.NDArray[np.int32], Mask]:
-        """The row for each point: itself if it is one, else the row nearby with the least error; and which are rows.
+        """For each point the number of a row of the grid, and whether the point is that row itself.
+
+        If a point is no row of the grid, the row is the one with the least error among the rows near it.
 
         ``digits``, ``x``, ``weights``: [width, n].  A digit d of point j stands for ``scale[j] * levels[d]``, or
         ``levels[d, j]``.

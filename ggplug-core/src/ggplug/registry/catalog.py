@@ -127,7 +127,7 @@ class Catalog:
             return made
 
     def holds(self, plugin: Plugin) -> bool:
-        """Whether a plugin is known still: one that was loaded from a path is forgotten when it is unloaded."""
+        """Whether a plugin is in the catalog; unloading removes a plugin that was loaded from a path."""
         with self.lock:
             return any(other is plugin for other in self._list())
 
@@ -144,9 +144,9 @@ class Catalog:
                 )
 
     def hand_over(self, plugin: Plugin) -> None:
-        """Adds a ready-made plugin.  One that another plugin brings while it is loaded goes with that.
+        """Adds a plugin that a program registered.  If another plugin did so while it was loaded, both end together.
 
-        The same registration or device again is no error.  Raises DuplicateNameError.
+        If the registration or one of its devices is known already, nothing happens.  Raises DuplicateNameError.
         """
         chain = LOADING.get()
         if chain:

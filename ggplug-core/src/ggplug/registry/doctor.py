@@ -86,7 +86,7 @@ _TAKEN = ("stage", "version", "error", "remedy", "traceback", "no_device", "mill
 def _run(job: dict[str, Any], limit: float) -> tuple[dict[str, Any], str | None]:
     """What the child said last, and how it ended if that was not by itself."""
     if not sys.executable or getattr(sys, "frozen", False):
-        raise OSError("this program brings its own Python")
+        raise OSError("this program has Python built in")
     command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD]
     patience = (len(Stage) - 1) * limit + 15
     # Files, not pipes: a grandchild that a plugin leaves behind would keep a pipe open for ever.

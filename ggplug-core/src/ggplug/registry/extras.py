@@ -1,4 +1,4 @@
-"""The extras that ggplug itself asks a backend for, by ``Registration.get(name)``.  All are optional.
+"""The extras of a backend that ggplug itself uses, by ``Registration.get(name)``.  All are optional.
 
 They are protocols: a backend needs to import nothing, only to provide objects (or modules) of that shape.
 
@@ -31,12 +31,13 @@ Progress = Callable[[int, int, str], None]
 
 @runtime_checkable
 class KernelCache(Protocol):
-    """Compiled kernels on disk; :class:`ggplug.cache.KernelFiles` with a method more is one."""
+    """Compiled kernels on disk; :class:`ggplug.cache.KernelFiles` with a method :meth:`prebuild` is one."""
 
     def entries(self) -> Sequence[Any]:
-        """What is there: objects with ``name``, ``bytes``; if known ``target``, ``used`` (in seconds), ``path``.
+        """The kernels in the cache: objects with ``name`` and ``bytes``.
 
-        And ``problem``: why it is of no use, if so.
+        If known, they also have ``target``, ``used`` (in seconds) and ``path``, and for an unusable kernel ``problem``,
+        the reason.
         """
 
     def clear(self) -> int:

@@ -21,7 +21,7 @@ MOST_DEVICES = 1024
 
 
 class RefusalError(Exception):
-    """What a plugin hands over is not what the interface asks for.  ``remedy``: what to do, if it is not to fix it."""
+    """A plugin does not provide what the interface requires.  ``remedy``: what to do, if it is not to fix it."""
 
     def __init__(self, reason: str, remedy: str | None = None) -> None:
         super().__init__(reason)
@@ -169,7 +169,7 @@ def ask(facts: DeviceFacts) -> DeviceProps:
 
 
 def silent(facts: DeviceFacts) -> DeviceProps:
-    """What is known of a device that does not answer now."""
+    """The last known description of a device that does not answer now."""
     return DeviceProps(facts.name, facts.description, facts.kind, None, None, facts.device_id, facts.capabilities)
 
 

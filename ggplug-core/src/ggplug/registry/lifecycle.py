@@ -97,7 +97,7 @@ class Lifecycle:
         """One stage, once; other threads wait for it meanwhile."""
         chain = LOADING.get()
         if plugin in chain:
-            raise PluginError(f"the plugin {plugin.described} asks for itself while it is being loaded")
+            raise PluginError(f"the plugin {plugin.described} uses itself through ggplug while it is being loaded")
         with plugin.lock:
             if plugin.failure is None and needed():
                 if not self.catalog.holds(plugin):  # what is loaded now would never be unloaded
@@ -177,5 +177,5 @@ def _check_core(plugin: Plugin) -> None:
     if plugin.requires and have is not None and not fits(plugin.requires, have):
         remedy = f'{install_again(plugin.distribution)} "ggplug-core{plugin.requires}"'
         if folder := edited_in(plugin.distribution):
-            remedy = f"change what {folder} asks for, and {install_again(plugin.distribution)}"
-        raise RefusalError(f"its metadata asks for ggplug-core {plugin.requires}, and {have} is installed", remedy)
+            remedy = f"change what {folder} requires, and {install_again(plugin.distribution)}"
+        raise RefusalError(f"its metadata requires ggplug-core {plugin.requires}, and {have} is installed", remedy)

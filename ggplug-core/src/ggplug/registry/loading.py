@@ -100,7 +100,7 @@ def plugins_in(folder: Path) -> list[Path]:
 
 
 def registration_hook(hooks: Hooks, plugin: object) -> Callable[[], object]:
-    """The one function of a registered plugin that hands over its backend.  Raises RefusalError."""
+    """The hook function of a plugin that returns its backend's registration.  Raises RefusalError if it has none."""
     found = hooks.implementations(HOOK, plugin)
     where = getattr(plugin, "__name__", repr(plugin))
     if len(found) == 1:

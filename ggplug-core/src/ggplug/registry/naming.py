@@ -131,7 +131,7 @@ def _wish(plugin: Plugin, settings: Settings) -> int:
 
 
 def not_found(what: str, name: str | None, plugins: Sequence[Plugin]) -> DeviceNotFoundError:
-    """The error for what is missing: what there is, what failed, what comes close to ``name``, what to install."""
+    """The error for a missing name: it lists what exists, what failed, similar names, and what to install."""
     names = [each.name for plugin in plugins for each in plugin.facts]
     idle = [p.reachable_as for p in plugins if not p.facts and p.disabled is None and p.failure is None]
     failed = [p for p in plugins if p.failure is not None and p.disabled is None]

@@ -111,7 +111,7 @@ class Plugin:
     forget: Callable[[], None] = lambda: None
     """Undoes what ``find`` did to the process."""
     requires: str = ""
-    """Which versions of ggplug-core its metadata asks for."""
+    """Which versions of ggplug-core its metadata requires."""
     api: int | None = None
     """The version of the interface that its metadata says it was written for."""
     file_name: str = ""

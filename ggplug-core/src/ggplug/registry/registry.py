@@ -73,7 +73,7 @@ class Registry:
         """What the environment says, as it was when the registry was used first."""
         return self.catalog.settings
 
-    # -- what there is -----------------------------------------------------------------------------
+    # -- listing ----------------------------------------------------------------------------------
 
     def load_all(self) -> list[Registration]:
         """Loads every plugin that is installed or in GGPLUG_BACKEND_PATH (ggml_backend_load_all).

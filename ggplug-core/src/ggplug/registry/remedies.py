@@ -10,7 +10,7 @@ from ggplug.registry.records import Failure, Plugin, reason_of
 
 
 def failure_of(plugin: Plugin, doing: str, error: Exception) -> Failure:
-    """The record of why a plugin failed to do something."""
+    """The record of a plugin's failure: what it was doing, the reason, and the remedy."""
     without = f"GGPLUG_DISABLE={plugin.qualified} leaves it out"
     folder = edited_in(plugin.distribution)
     fault = f"this is a fault of the plugin: {f'mend it in {folder}' if folder else 'upgrade it'}; {without}"

@@ -108,7 +108,7 @@ class _Passes:
         self.offload = offload
         self.last = len(streams) - 1
         self.kinds = kinds(graph)
-        # By stream and kind of node: the answers are needed thousands of times.
+        # By stream and kind of node: these results are needed thousands of times.
         self.able: list[dict[int, bool]] = [{} for _ in range(len(streams))]
         self.nodes = list(self.kinds)
         count = len(self.tensors)

@@ -104,7 +104,10 @@ class BoundSplit(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """All splits of a version, bound to one graph.  ``bound_at``: the number of the graph's revision then."""
+    """The splits of a :class:`Version` after they were bound to a graph.
+
+    ``bound_at``: the number of the graph's revision when they were bound.
+    """
 
     graph: Graph
     bound_at: int
@@ -113,10 +116,10 @@ class Bound(NamedTuple):
 
 
 class Version:
-    """One of the computations of a schedule that may be under way at the same time.
+    """The memory and plans of one computation of a schedule; several versions may compute at the same time.
 
-    ``allocation``: where tensors lie when groups are computed; ``observed``: when it goes node by node, so that results
-    inside of groups have places, too.  ``bound``: None while the plans are bound, and where that came to no end.
+    ``allocation``: the places of tensors if groups are computed; ``observed``: their places if each node is computed
+    alone, so that inner results of groups have places, too.  ``bound``: None until all plans are bound.
     """
 
     __slots__ = ("allocation", "bound", "observed", "splits")
@@ -248,7 +251,7 @@ class Execution:
         if planned.allocation is None:
             planned.allocation = self._place(part, version, split, whole, groups)
         allocation = planned.allocation
-        # The plan asks, too, if it is one of ggplug's own; with one that does not, nothing may be written either.
+        # ggplug's own plans check this, too; other plans may not, and must not write either.
         allocation.check(part, groups)
         plan.rebind(part, allocation)
         ranges = self.schedule.versions[version].copies
@@ -343,7 +346,7 @@ class Execution:
         callback: EvalCallback | None,
         poison: bool,
     ) -> None:
-        """Computes piece by piece, each up to a node that the callback wants to see.
+        """Computes the splits in pieces, each up to a node that the callback observes.
 
         ``whole``: the places; they say whether groups are computed, which no callback sees.  ``run`` counts the
         nodes that were computed.  ``poison``: goes node by node or group by group, and fills bytes with NaNs before

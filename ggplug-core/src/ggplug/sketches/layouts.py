@@ -77,9 +77,9 @@ def transposed(type: Type, ne: Extents, rank: int, pick: Pick) -> Lay:
 
 
 def elements_apart(type: Type, ne: Extents, rank: int, pick: Pick) -> Lay:
-    """Every third element of a larger tensor; of up to three dimensions of plain types."""
+    """Every third element of a larger tensor; for plain types and at most three dimensions."""
     if ne[3] != 1 or type.block_size > 1:
-        raise ParameterError("elements apart: for three dimensions at most, and no blocks", got=ne)
+        raise ParameterError("the layout 'elements apart' needs a plain type and at most three dimensions", got=ne)
     root = (3, *ne[:3])
     steps = View((1, *ne[:3]), contiguous_strides(type, root)[1:], type.block_bytes), Permute((3, 0, 1, 2))
     return Lay(root, steps)

@@ -23,8 +23,8 @@ _PRUNE_AT = 64
 class Revision:
     """A number that moves when something changes that a graph depends on.
 
-    ``now``: the number.  A number that was left behind never comes back, whatever several threads do.  ``watched``: the
-    number at which all buffers of the graph were told of it, the last time.
+    ``now``: the number.  It only grows, also if several threads advance it.  ``watched``: the number that it had when
+    it was last added to the watchers of the graph's buffers.
     """
 
     __slots__ = ("__weakref__", "now", "watched")

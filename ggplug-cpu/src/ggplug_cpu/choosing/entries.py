@@ -1,9 +1,9 @@
 """The kernels for a group of nodes, as entries of a tape that refer to the group's operands.
 
 Kernels are chosen once for all equal groups, wherever their tensors stand in a graph.  So a
-:class:`~ggplug_cpu.parameters.Ref` in :class:`Entries` counts ``group.operands``: slot :data:`RESULT` is the
-node (of several the last), slot ``source(i)`` the node's source ``i`` (of several ``group.sources[i]``, and after these
-the other kept results).  The plan of a graph replaces these slots by the tensors' positions.
+:class:`~ggplug_cpu.parameters.Ref` in :class:`Entries` has an index into ``group.operands`` as its slot.  Slot
+:data:`RESULT` is the group's last node.  Slot ``source(i)`` is source ``i`` of a single node, or ``group.sources[i]``;
+after these come the other kept results.  The plan of a graph replaces these slots by the tensors' positions.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ class Source(NamedTuple):
         return Shape(self.ne, self.tensor.nb, self.tensor.type.block_size)
 
     def spread(self, ne: Extents) -> Shape | None:
-        """The source broadcast to the extents ``ne``, with stride 0 where it repeats; None if a run of several elements
-        repeats.
+        """The source broadcast to the extents ``ne``, with stride 0 where an extent of 1 repeats.
+
+        None if a larger extent would have to repeat, which a stride cannot express.
         """
         if any(1 < mine < wanted for mine, wanted in zip(self.ne, ne, strict=True)):
             return None

@@ -1,6 +1,6 @@
 """Converters: rows of every type to contiguous f32 and back; see :mod:`.rows`.
 
-With its pair of converters here, every op reads and writes a type.
+Every op can read and write a type that has a pair of converters here.
 """
 
 from __future__ import annotations

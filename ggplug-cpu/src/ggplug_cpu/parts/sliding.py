@@ -46,7 +46,7 @@ class Sliding(Parameters):
 
 
 def numbers_of(field: str, words: Value) -> list[Value]:
-    """A field's words for the three axes."""
+    """The values of the parameters ``field0``, ``field1`` and ``field2`` of :class:`Sliding`, for the three axes."""
     return [emitted_number(getattr(Sliding, f"{field}{axis}"), words) for axis in range(3)]
 
 

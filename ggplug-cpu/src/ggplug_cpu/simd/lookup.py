@@ -51,14 +51,15 @@ BYTES = 64
 
 
 def permutes_bytes() -> bool:
-    """Whether the target chooses any of 128 bytes in one instruction, and shifts bytes out of words."""
+    """Whether the target has AVX-512 VBMI: one instruction selects any of 128 bytes, another extracts shifted bytes."""
     return features.has("avx512vbmi")
 
 
 def emit_lookup_of_many(table: Sequence[int], low: Value, higher: Sequence[Value]) -> Value:
-    """Bytes of a table of 128 times a power of two: for :func:`permutes_bytes`.
+    """64 bytes selected by index from a table of 128, 256, 512, ... bytes; needs :func:`permutes_bytes`.
 
-    The lower seven bits of the index are in 64 int8 lanes, whose eighth bit is ignored, the higher bits in masks.
+    ``low``: the lower seven bits of each index, in int8 lanes whose eighth bit is ignored.  ``higher``: a mask for each
+    further bit.
     """
     b, lanes = low.b, vector(I8, BYTES)
     if len(table) == 2 * BYTES:

@@ -192,7 +192,7 @@ def inverse_of(scale: Value, of: float = 1.0) -> Value:
 
 
 def size_of(x: Value) -> Value:
-    """The magnitudes of f32 lanes as integers of the same order, in which a NaN is larger than any number."""
+    """The magnitudes of f32 lanes as integers that compare in the same order; a NaN compares as the largest."""
     return x.bits() & 0x7FFFFFFF
 
 

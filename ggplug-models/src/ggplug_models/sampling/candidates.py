@@ -152,7 +152,8 @@ def top_n_sigma(candidates: Candidates, n: float) -> Candidates:
 def xtc(candidates: Candidates, probability: float, threshold: float, random: np.random.Generator) -> Candidates:
     """At random, leaves out all but the least probable of the tokens above a threshold (Weidmann 2024, "XTC").
 
-    ``probability``: that it does so; if 0, no random number is drawn.  ``threshold``: least probability of the tokens.
+    ``probability``: how probable it is that tokens are left out; if 0, no random number is drawn.  ``threshold``: the
+    smallest probability of these tokens.
     """
     if not probability or threshold > 0.5 or len(candidates.ids) < 2 or random.random() > probability:
         return candidates

@@ -213,7 +213,10 @@ class Step:
         ]
 
     def remember(self, number: int, *parts: Tensor) -> None:
-        """Stores the parts of the state of block ``number`` after this step, each of elements n_seq in any shape."""
+        """Stores the parts of the state of block ``number`` after this step.
+
+        Each part has the elements of all sequences, in any shape.
+        """
         self._states += [gg.cpy(new, held) for new, held in zip(parts, self.state(number), strict=True)]
 
     # -- the graph ---------------------------------------------------------------------------------

@@ -91,8 +91,8 @@ class Leafs:
 
         Floats are normally distributed, or uniform between ``low`` and ``high``; integers uniform from ``low`` to
         ``high - 1``, or over the whole range of their type, most of which a float of the same size does not hold;
-        ``values`` makes others.  What a view leaves out of its leaf is random too.  Of a type that nothing can be
-        rounded to, blocks are random bytes with scales of some hundredths.
+        ``values`` is a function that makes them instead.  Bytes of the leaf outside of a view are random too.  For a
+        type without an encoder, blocks are random bytes with scales of some hundredths.
         """
         kind = as_type(type)
         full, rank = extents(ne)

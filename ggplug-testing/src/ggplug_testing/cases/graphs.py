@@ -1,4 +1,4 @@
-"""Graphs of many ops, as models have them: what a device fuses, reorders or aliases goes wrong here, if it does."""
+"""Graphs of many ops, as models have them: they find faults in how a device fuses, reorders or reuses memory."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def bits(type: Type, words: Array) -> Make:
 
 
 def made(op: type[Op], /, *sources: Make | None, **parameters: Any) -> Make:
-    """An op applied to what these make; None for sources that are left out."""
+    """Makes a node: applies an op to the tensors that ``sources`` make; None for sources that are left out."""
     return lambda leafs: node(op, *(None if each is None else each(leafs) for each in sources), **parameters)
 
 

@@ -62,7 +62,7 @@ OF_CLAUSES: dict[str, tuple[str, ...]] = {
     "a failure does not keep its stream from being freed": (FAILURES,),
     "extra memory waits for held streams": (PACKED, SYNCHRONIZE),
 }
-"""What single clauses build on besides."""
+"""Further clauses that single clauses depend on."""
 
 
 def bases_of(clauses: Iterable[Clause]) -> dict[str, tuple[str, ...]]:
@@ -81,7 +81,7 @@ def bases_of(clauses: Iterable[Clause]) -> dict[str, tuple[str, ...]]:
         if name not in names:
             raise ParameterError(f"the contract has no clause {name!r}", got=name)
         if name in _below(name, found):
-            raise ParameterError(f"the clause {name!r} builds on itself", got=name)
+            raise ParameterError(f"the clause {name!r} depends on itself", got=name)
     return found
 
 

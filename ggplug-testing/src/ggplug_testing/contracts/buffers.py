@@ -114,7 +114,7 @@ def operands_behind_many_bytes_are_read_where_they_lie(given: Given) -> None:
     x = new_tensor("f32", (64, 3))
     node = next((each for each in (neg(x), cont(x), add(x, x), relu(x)) if given.device.supports_op(each)), None)
     if node is None:
-        raise NotOffered("no op that the clause knows is supported")
+        raise NotOffered("the device supports none of the ops that this clause computes")
     if kind.max_size is not None and offset + kind.alloc_size(x) > kind.max_size:
         raise NotOffered(f"no buffer has {offset + kind.alloc_size(x):,} bytes")
     values = np.random.default_rng(7).standard_normal((3, 64), np.float32)
@@ -345,7 +345,7 @@ def host_memory_is_what_the_host_sees(given: Given) -> None:
 
 @clause
 def too_much_memory_raises(given: Given) -> None:
-    """``alloc`` of more memory than there is raises OutOfMemoryError with ``requested``; the device goes on."""
+    """``alloc`` of more memory than there is raises OutOfMemoryError with ``requested``; the device stays usable."""
     wanted = max(1 << 52, 4 * (given.device.memory().total or 0))
     buffer = given.buffer(0)
     try:
@@ -361,7 +361,8 @@ def too_much_memory_raises(given: Given) -> None:
 
 @clause
 def impossible_sizes_raise(given: Given) -> None:
-    """``alloc`` of a negative size raises ParameterError, beyond ``max_size`` OutOfMemoryError; the device goes on."""
+    """``alloc`` of a negative size raises ParameterError, beyond ``max_size`` OutOfMemoryError; the device stays
+    usable."""
     kind = given.kind
     with expect_raises(ParameterError, "a buffer of -1 bytes"):
         kind.alloc(-1)
@@ -384,7 +385,7 @@ def usage_is_only_a_mark(given: Given) -> None:
 
 @clause
 def tensors_keep_their_values(given: Given) -> None:
-    """A tensor in a buffer gives back (``get_tensor``) the bytes that it was set to (``set_tensor``), of every type;
+    """A tensor in a buffer returns (``get_tensor``) the bytes that it was set to (``set_tensor``), for every type;
     neighbours stay."""
     for type in types.TYPES:
         made = [new_tensor(type, (type.block_size * 2, 3)) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""The contract of devices: what they say about themselves, and what they say that they can do."""
+"""The contract of devices: their descriptions, and the nodes and memories that they support."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ggplug_testing.running.placement import Placement
 
 
 def foreign_node(x: Tensor) -> Tensor:
-    """A node whose op no device can know: its class is taken out of the list of ops at once."""
+    """A node of an op that no device knows: its class is removed from the list of ops after the node was made."""
     name = "ggplug_testing.unknown"
     space = {"name": name, "result": lambda self, x: like(x), "__doc__": "An op that no device has."}
     cls: type[Op] = type("Unknown", (Op,), space)
@@ -29,7 +29,7 @@ def foreign_node(x: Tensor) -> Tensor:
 
 @clause
 def a_device_describes_itself(given: Given) -> None:
-    """Name, description and kind are there; ``memory`` is None or numbers that fit; ``props`` says the same."""
+    """A device has name, description and kind; ``memory`` is None or two consistent numbers; ``props`` agrees."""
     device = given.device
     expect(isinstance(device.name, str) and device.name, "a device has a name")
     expect(isinstance(device.description, str) and device.description, "a device has a description")
@@ -52,7 +52,7 @@ def a_device_describes_itself(given: Given) -> None:
 
 @clause
 def every_answer_has_its_reason(given: Given) -> None:
-    """``supports_op`` answers Accept or a Decline with a reason, the same one each time; views are always accepted."""
+    """``supports_op`` returns Accept or a Decline with a reason, the same one each time; views are always accepted."""
     device, x = given.device, square("x")
     for shown in (reshape(x, 64, 16), view(x, 8, 8, nb=(128,)), permute(x, 1, 0), transpose(x)):
         expect(device.supports_op(shown), f"view ops are supported, {shown!r} is not")
@@ -60,7 +60,7 @@ def every_answer_has_its_reason(given: Given) -> None:
     answer = device.supports_op(node)
     expect(isinstance(answer, Decline), f"an op that no device knows is declined, got {answer!r}")
     expect(getattr(answer, "reason", ""), "a Decline has a reason")
-    expect(device.supports_op(node) == answer, "the same question has the same answer")
+    expect(device.supports_op(node) == answer, "supports_op returns the same for the same node")
     expect(isinstance(device.supports_op(Sample(device).y), Accept), "a yes is an Accept")
 
 
@@ -71,19 +71,19 @@ def support_depends_on_the_node_alone(given: Given) -> None:
     sample = Sample(device)
     before = device.supports_op(sample.y)
     found = [isinstance(device.match(Group((each.y,))), Decline) for each in (sample, sample, Sample(device))]
-    expect(found == [not before] * 3, "match() answers equal groups in the same way each time")
+    expect(found == [not before] * 3, "match() returns the same for equal groups each time")
     with Given(device) as own:
         own.buffer(size=affordable(device, 1 << 22))
         own.sample().compute(own.stream())
-        expect(device.supports_op(sample.y) == before, "computing changes no answer")
+        expect(device.supports_op(sample.y) == before, "a computation does not change what supports_op returns")
         now = isinstance(device.match(Group((sample.y,))), Decline)
-        expect(now is not bool(before), "match() answers in the same way while memory is in use")
-    expect(device.supports_op(Sample(device).y) == before, "equal nodes have equal answers")
+        expect(now is not bool(before), "match() returns the same while memory is in use")
+    expect(device.supports_op(Sample(device).y) == before, "supports_op returns the same for equal nodes")
 
 
 @clause
 def support_goes_by_nothing_but_the_signature(given: Given) -> None:
-    """``match`` accepts a node again whose tensors have names, lie in the device's memory, or come out of nodes."""
+    """``match`` still accepts a node when its tensors have names or places, or are results of other nodes."""
     device = given.device
     for op in OPS.values():
         sketch = first_sketch(op)
@@ -153,14 +153,14 @@ def memory_that_is_freed_is_free_again(given: Given) -> None:
             expect(during is None or total is None or during <= total, f"{during} bytes of {total} are free")
         after = device.memory().free
         if before is None or during is None or after is None or not size <= before - during < 2 * size:
-            raise NotOffered("the device does not count what it gives")  # other processes use its memory, too
+            raise NotOffered("the device does not report memory in use")  # other processes use its memory, too
         counted.append(before - after)
     expect(min(map(abs, counted)) < size, f"{size} bytes that were freed are not free again: {counted[0]} are missing")
 
 
 @clause
 def errors_are_typed(given: Given) -> None:
-    """Whatever goes wrong in ``plan`` is raised as a GGPlugError."""
+    """``plan`` raises nothing but a GGPlugError."""
     stream = given.stream()
     try:
         stream.plan(Graph(foreign_node(square())))

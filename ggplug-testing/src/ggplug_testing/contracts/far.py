@@ -51,14 +51,14 @@ BEHIND = 1 << 24
 _PAGE = 4096
 
 MANY = (1 << 24) + 37
-"""Elements that float32 does not count."""
+"""A number of elements that float32 cannot represent exactly."""
 
 _MOST_ROWS = 8
 """Rows that lie far apart, each on a page of its own."""
 
 
 def far_buffer(given: Given) -> tuple[Buffer, int]:
-    """A buffer, and an offset in it as far as there is memory for.  Raises NotApplicable where that is not so far."""
+    """A large buffer, and the largest offset of :data:`FAR` in it.  Raises NotApplicable if no such buffer fits."""
     kind, free = given.kind, given.device.memory().free
     for far in FAR:
         size = far + BEHIND
@@ -146,7 +146,7 @@ def tensors_far_into_a_buffer_are_computed_with(given: Given) -> None:
             laid, near = (_Laid(graph, leafs, buffer, at, groups) for at in (start, _PAGE))
             laid.expect_computed(stream, near, f"the group {name!r} {what}")
     if not computed:
-        raise NotOffered("no op that the clause knows is supported")
+        raise NotOffered("the device supports none of the ops that this clause computes")
 
 
 @clause
@@ -173,7 +173,7 @@ def rows_that_are_far_apart_are_computed_with(given: Given) -> None:
                 laid.expect_computed(stream, near, what)
                 computed += 1
     if not computed:
-        raise NotOffered("no op that the clause knows is supported")
+        raise NotOffered("the device supports none of the ops that this clause computes")
 
 
 @clause
@@ -182,7 +182,7 @@ def more_elements_than_float32_counts_are_computed(given: Given) -> None:
     x = new_tensor("f16", (MANY,))
     node = next((each for each in (neg(x), relu(x), sqr(x)) if given.device.supports_op(each)), None)
     if node is None or node.op is None:
-        raise NotOffered("no op that the clause knows is supported")
+        raise NotOffered("the device supports none of the ops that this clause computes")
     some = np.random.default_rng(6).standard_normal(60_013).astype(np.float16)
     wanted = np.resize(np.asarray(node.op.reference(some.astype(np.float64)), np.float16), x.size)
     try:

@@ -1,10 +1,10 @@
-"""The contract of freeing: what one thread works with, another one does not free meanwhile.
+"""The contract of freeing: no thread frees a buffer while another one works with it.
 
-Whatever is about to work with a buffer asks core whether it is there: ``check_there``, which ``check_read``,
-``check_write`` and the like call.  From inside of that question another thread frees the buffer.  The free has to wait
-until the operation is over, as it does for those that hold a claim; or the operation has to notice, and raises
-BufferUseError.  A computation need not ask, where it finds out otherwise: it is taken step by step instead
-(:mod:`.stepping`).  Nobody has to be quick, and nobody sleeps: core knows which threads wait for a claim.
+Work on a buffer first checks that it was not freed: by ``check_there``, which ``check_read``, ``check_write`` and the
+like call.  The clauses let another thread free the buffer during this check.  Either the free waits until the operation
+has ended, because the operation holds a claim; or the operation detects the free, and raises BufferUseError.  For
+a computation that does not call ``check_there``, the clauses free the buffer at each step instead (:mod:`.stepping`).
+Nothing depends on timing: core knows which threads wait for a claim.
 """
 
 from __future__ import annotations
@@ -89,19 +89,19 @@ def _returned(freeing: Aside) -> bool | None:
 
 
 def _prove(device: Device, every: Mapping[str, Make]) -> None:
-    """Raises ContractError for the first of these under which a buffer is freed, NotProven if one never asks for it."""
+    """Raises ContractError for the first work whose buffer is freed during it, NotProven if one never checks it."""
     _require(device, [what for what, make in every.items() if not _is_proven(device, what, make)])
 
 
 def _require(device: Device, silent: list[str]) -> None:
     if silent:
-        raise NotProven(f"{device.name} does not ask core whether the buffer is there: {', '.join(silent)}")
+        raise NotProven(f"{device.name} does not check whether the buffer was freed (check_there): {', '.join(silent)}")
 
 
 def _is_proven(device: Device, what: str, make: Make) -> bool:
-    """Whether work asks for its buffer.
+    """Whether work checks that its buffer exists.
 
-    Where it asks several times, one of them has to be when the free waits, and what comes after the others raises.
+    If it checks several times, the free has to wait after one of the checks; after the others the work has to raise.
     """
     for number in itertools.count():
         noticed = False
@@ -199,7 +199,7 @@ def extra_memory_that_is_accessed_is_not_freed_meanwhile(given: Given) -> None:
         if kind.refusal(tensor) is None:
             taken.setdefault(kind, tensor)
     if not taken:
-        raise NotOffered(f"{given.device.name} has no extra memory")
+        raise NotOffered(f"{given.device.name} has no extra buffer types")
 
     def access(kind: BufferType, tensor: Tensor, name: str) -> Make:
         def make(own: Given) -> _Work:
@@ -235,7 +235,7 @@ def a_buffer_that_a_stream_is_given_work_on_is_not_freed_meanwhile(given: Given)
 
 @clause
 def memory_that_is_computed_in_is_not_freed_meanwhile(given: Given) -> None:
-    """What a plan computes in is freed before ``compute``, and then that raises BufferUseError, or after it is done."""
+    """``free`` of a plan's buffer comes before ``compute``, which then raises BufferUseError, or waits for it."""
     device, stream = given.device, given.stream()
 
     def make(own: Given, name: str) -> _Work:
@@ -249,5 +249,5 @@ def memory_that_is_computed_in_is_not_freed_meanwhile(given: Given) -> None:
         _require(device, list(silent))
     unheld = [what for what, way in silent.items() if not _is_proven_by_steps(device, what, way)]
     if unheld:
-        raise NotProven(f"{device.name} never lets a free wait: {', '.join(unheld)}")
+        raise NotProven(f"{device.name} never makes Buffer.free wait: {', '.join(unheld)}")
     stream.synchronize()

@@ -1,4 +1,4 @@
-"""What a clause works with: streams, buffers, plans and samples of one device, which are freed when it ends."""
+"""The streams, buffers, plans and samples that a clause uses; they are freed when the clause ends."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ggplug_testing.contracts.sample import BinaryOp, Placed, Sample
 from ggplug_testing.running.placement import Placement
 
 SIZE = 4096
-"""Bytes of a buffer if nothing else is said."""
+"""The default size of a buffer in bytes."""
 
 T = TypeVar("T")
 
 
 class Given:
-    """A device, and what a clause takes of it; all of that is freed at the end, what was taken last first."""
+    """A device, and what a clause creates on it; the end of the block frees all of it, the newest first."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -36,7 +36,7 @@ class Given:
         return self.device.buffer_type
 
     def use(self, resource: AbstractContextManager[T]) -> T:
-        """Enters a ``with`` block that the clause's end leaves."""
+        """Enters a context manager, which exits when the clause ends."""
         return self.ending.enter_context(resource)
 
     def stream(self) -> Backend:
@@ -50,7 +50,7 @@ class Given:
         return self._set(self.use(self.kind.alloc(size)), seed)
 
     def host(self, seed: int | None = None, size: int = SIZE) -> Buffer:
-        """Likewise in memory of the host."""
+        """A buffer in host memory; ``seed``: of the bytes that it holds."""
         return self._set(self.use(HOST.alloc(size)), seed)
 
     def _set(self, buffer: Buffer, seed: int | None) -> Buffer:
@@ -76,13 +76,13 @@ class Given:
         return plan
 
     def bound(self, stream: Backend, placed: Placement) -> Plan:
-        """A plan of a graph, bound to where that lies."""
+        """A plan of a graph, bound to the places of the graph's tensors."""
         plan = self.plan(stream, placed.graph)
         plan.rebind(placed.graph, placed.allocation)
         return plan
 
     def moment(self, stream: Backend) -> float:
-        """How long to wait for a call that has nothing to wait for: a stream transfers, and synchronizes."""
+        """How long to wait for a call that should return at once: as long as a transfer and a synchronize take."""
         with Given(self.device) as given:
             one, other, out = given.buffer(1), given.buffer(2), np.empty(SIZE, np.uint8)
 
@@ -98,9 +98,9 @@ class Given:
     def behind(
         self, stream: Backend, give: Callable[[], object], call: Callable[[], object], what: str, early: str = ""
     ) -> None:
-        """Calls ``call`` when a held stream was given what ``give`` gives it, and waits for its end behind that.
+        """Submits work by ``give`` while the stream is held, makes ``call`` on another thread, and waits for its end.
 
-        ``early``: what is wrong if the call returns while the stream is held; empty where it may.
+        ``early``: the fault if the call returns while the stream is held; empty if it may return.
         """
         moment = self.moment(stream)
         with held(stream, moment) as aside:
@@ -117,7 +117,7 @@ class Given:
 
 
 def clause(check: Callable[[Given], None]) -> Callable[[Device], None]:
-    """Adds a function to the contract; its name becomes the clause's."""
+    """Adds a function to the contract as a clause; the clause is named after the function."""
 
     @wraps(check)
     def on(device: Device) -> None:

@@ -1,4 +1,4 @@
-"""Holding a stream still, and provoking a failure: what the clauses about pending work are proven with.
+"""Holds a stream, and provokes a failure: the clauses about pending work need both.
 
 A device's registration may give two hooks, ``Registration.get("stall")`` and ``Registration.get("failing_node")``;
 streams of :mod:`ggplug.discrete` need the first of them not, and devices with ops on ids need the second one not.
@@ -23,11 +23,11 @@ from ggplug_testing.contracts.ids import ids, ids_of, nodes_with_ids, values_of
 from ggplug_testing.contracts.loading import TIMES, Load
 
 LONGEST = 120.0
-"""Seconds after which a call that was let go hangs."""
+"""Seconds after which a call counts as hung, once its stream was released."""
 
 
 def hook(device: Device, name: str) -> Any:
-    """What the device's registration gives by this name, or None."""
+    """What ``get(name)`` of the device's registration returns; None without a registration."""
     return None if device.registration is None else device.registration.get(name)
 
 
@@ -45,9 +45,9 @@ MOMENT = 0.05
 def held(stream: Backend, moment: float = MOMENT) -> Iterator[Callable[[Callable[[], object]], Aside]]:
     """A stream that does none of its work until the block ends; yields what makes calls in other threads meanwhile.
 
-    ``moment``: seconds that the block takes at most, other than for what has to wait.  Raises NotApplicable for
-    synchronous devices, NotProven where there is no way to hold a stream; where it is held by a load also if that was
-    done before the block was, whatever the block found.
+    ``moment``: seconds that the block takes at most, without calls that wait for the stream.  Raises NotApplicable for
+    synchronous devices, NotProven if there is no way to hold the stream; if a load holds it, also if the load ended
+    before the block did, whatever the block found.
     """
     require_pending(stream.device)
     release = by_hook(stream) or by_gate(stream)
@@ -103,7 +103,7 @@ def stopped(stream: Backend) -> Iterator[bool]:
 
 
 def by_hook(stream: Backend) -> Callable[[], None] | None:
-    """Holds a stream by the hook of its device's registration; returns what lets it go, or None if it gives none."""
+    """Holds a stream by the hook "stall" of the registration; returns the function that releases it, or None."""
     stall = hook(stream.device, "stall")
     return None if stall is None else stall(stream)
 
@@ -127,7 +127,7 @@ def give_gate(stream: QueuedBackend, gate: threading.Event) -> None:
 
 
 _AT_THE_END = 10.0
-"""Seconds that calls aside are waited for where the block has ended early."""
+"""Seconds to wait for calls on other threads if the block has ended by an error."""
 
 
 class Aside:
@@ -152,7 +152,7 @@ class Aside:
         return self._thread.ident
 
     def returned(self, patience: float) -> bool:
-        """Whether it has returned, given that many seconds to do so."""
+        """Whether the call has returned within so many seconds."""
         self._thread.join(patience)
         return not self._thread.is_alive()
 
@@ -181,5 +181,5 @@ def failing_node(device: Device) -> tuple[Tensor, Mapping[Tensor, Array]]:
         return made
     node = next(nodes_with_ids(device), None)
     if node is None:
-        raise NotProven(f"{device.name} gives no hook 'failing_node', and supports no op that takes a wrong id")
+        raise NotProven(f"{device.name} has no hook 'failing_node', and supports no op with ids")
     return node.set_output(), {**values_of(node), ids_of(node): ids(node, wrong=True)}

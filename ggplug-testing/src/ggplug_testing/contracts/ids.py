@@ -1,4 +1,4 @@
-"""Nodes that are given ids, of every op that takes some: with an id out of range their computation fails."""
+"""Nodes of every op that reads ids: their computation fails if an id is out of range."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ _COLUMNS = (1, 5, 40)
 
 @clause
 def extra_memory_keeps_weights(given: Given) -> None:
-    """Extra buffer types give back the bytes that tensors were set to (``set_tensor``, ``get_tensor``), of every type
+    """Extra buffer types return the bytes that tensors were set to (``set_tensor``, ``get_tensor``), of every type
     that they take; neighbours stay."""
     for kind, type, shape in itertools.product(_extra(given), TYPES, _SHAPES):
         made = [_unplaced(type, shape) for _ in range(2)]
@@ -281,7 +281,7 @@ def _check_plans(given: Given, w: Tensor, columns: int) -> None:
 def _extra(given: Given) -> list[BufferType]:
     kinds = [kind for kind in given.device.extra_buffer_types if given.device.supports_buffer_type(kind)]
     if not kinds:
-        raise NotOffered("there are no extra buffer types that the device computes in")
+        raise NotOffered("the device computes in no extra buffer type")
     return kinds
 
 

@@ -1,4 +1,4 @@
-"""A load: work that keeps a stream busy for a while, where the device gives no way to hold its streams.
+"""A load: work that keeps a stream busy for a while, for devices whose streams cannot be held.
 
 How much work that is follows from measuring the device.  What comes behind a load is pending for as long as the load's
 own result has not arrived at the host: so whoever races against a load learns whether there was a race at all.
@@ -139,7 +139,7 @@ class Computation:
         return arrived(self.out)
 
     def free(self) -> None:
-        """Waits for the work, and gives its memory back."""
+        """Waits for the work, and frees its memory."""
         self._plan.free()
         self._placement.free()
 
@@ -173,7 +173,7 @@ def _measured(device: Device) -> Unit:
             if found.runs_on:
                 return found
     if found is None:
-        raise NotProven(f"{device.name} supports none of the ops that a load could be made of")
+        raise NotProven(f"{device.name} supports none of the ops that the suite uses to keep a stream busy")
     return found
 
 
@@ -181,7 +181,7 @@ def longest_step(stream: Backend) -> tuple[BinaryOp, int]:
     """The step, on tensors of that extent, which a stream computes longest.  Raises NotOffered if it supports none."""
     step = next(supported_steps(stream.device, square(), square(), heavy=True), None)
     if step is None:
-        raise NotOffered(f"{stream.device.name} supports none of the ops that samples are made of")
+        raise NotOffered(f"{stream.device.name} supports none of the ops that the suite computes as samples")
     return step, _measured_step(stream, step).extent
 
 
@@ -211,7 +211,7 @@ class Load:
             raise NotProven(f"{stream.device.name} computes while work is submitted, so nothing comes behind a load")
         count = math.ceil(min(seconds, LONGEST_LOAD) / unit.seconds)
         if count > _MOST:
-            raise NotProven(f"{stream.device.name} is too fast to be kept busy for {seconds:.2g} seconds")
+            raise NotProven(f"{stream.device.name} is too fast: it cannot be kept busy for {seconds:.2g} seconds")
         self._device = stream.device
         self._work = Computation(stream, unit.step, unit.extent)
         try:
@@ -231,8 +231,8 @@ class Load:
         if not self.is_pending:
             unit = unit_of(self._device)
             _UNITS[self._device] = unit._replace(giving=unit.giving / 2, seconds=unit.seconds / 2)
-            raise NotYetProven(f"a load on {self._device.name} was done before anything could be seen")
+            raise NotYetProven(f"the work that keeps {self._device.name} busy ended before the check did")
 
     def free(self) -> None:
-        """Waits for the load, and gives its memory back."""
+        """Waits for the load, and frees its memory."""
         self._work.free()

@@ -23,12 +23,12 @@ SURELY = 5.0
 
 
 def _storing(stream: Backend, buffer: Buffer) -> Callable[[], None]:
-    """What gives a stream a store of the new bytes."""
+    """Ways to submit a store of the new bytes."""
     return lambda: stream.set_async(buffer, 0, pattern(SIZE, NEW))
 
 
 def _fetching(stream: Backend, buffer: Buffer) -> tuple[Callable[[], None], Bytes]:
-    """What gives a stream a fetch, and where that goes."""
+    """Ways to submit a fetch, each with the array that it fills."""
     out = np.empty(SIZE, np.uint8)
     return lambda: stream.get_async(buffer, 0, out), out
 
@@ -375,7 +375,7 @@ def a_failure_is_raised_by_the_next_synchronize_and_only_once(given: Given) -> N
 
 @clause
 def a_failure_waits_for_synchronize_and_harms_nothing_else(given: Given) -> None:
-    """After a failed computation the stream goes on; neither it nor an event raises before ``synchronize`` does.
+    """After a failed computation the stream stays usable; neither it nor an event raises before ``synchronize`` does.
 
     Where ``capabilities.events`` is false an event may wait by synchronizing the stream, and raise what that raises.
     """

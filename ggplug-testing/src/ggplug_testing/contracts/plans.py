@@ -114,7 +114,7 @@ def a_plan_is_bound_to_equal_graphs_only(given: Given) -> None:
     y = first.sample.y
     other = Graph(apply(y.op, tuple(_halved(tensor) for tensor in y.src)))  # type: ignore[arg-type]
     if not all(map(given.device.supports_op, other.nodes)):
-        raise NotOffered("the sample is declined with other extents")
+        raise NotOffered("the device declines the sample with other extents")
     second, stream = given.placement(other), given.stream()
     plan = given.plan(stream, first.graph)
     for graph, placement in ((other, second), (first.graph, second), (other, first)):
@@ -214,7 +214,8 @@ def a_tensor_without_place_is_an_error(given: Given) -> None:
 
 @clause
 def a_plan_does_not_compute_in_memory_that_was_freed(given: Given) -> None:
-    """``compute`` of a plan whose buffers were freed after it was bound raises BufferUseError; the stream goes on."""
+    """``compute`` of a plan whose buffers were freed after it was bound raises BufferUseError; the stream stays
+    usable."""
     stream, placed = given.stream(), given.sample()
     plan = given.bound(stream, placed)
     placed.free()
@@ -352,7 +353,7 @@ def values_are_no_cause_for_warnings(given: Given) -> None:
 
 @clause
 def optimizing_keeps_results(given: Given) -> None:
-    """``optimize`` answers a graph with the same results."""
+    """``optimize`` returns a graph with the same results."""
     sample, stream = given.sample(4).sample, given.stream()
     better = stream.optimize(sample.graph)
     expect(sample.y in better, "the result is in the optimized graph")
@@ -369,5 +370,5 @@ def what_is_supported_can_be_planned(given: Given) -> None:
     """``supports_op`` and ``plan`` agree."""
     sample = given.sample().sample
     if isinstance(given.device.supports_op(sample.y), Decline):
-        raise NotOffered("the sample is declined")
+        raise NotOffered("the device declines the sample")
     given.plan(given.stream(), sample.graph)

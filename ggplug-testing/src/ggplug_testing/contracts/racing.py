@@ -27,13 +27,13 @@ from ggplug_testing.running.groups import names_of_kernels
 from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement
 
 _TRIED = 4
-"""Of each kind that many cases: the first one that serves is taken."""
+"""How many cases of each kind are tried, until one can be used."""
 
 
 class Race:
-    """A computation of a case that a stream is given between a store of its sources and a store of zeros into them.
+    """A computation that is submitted between a store of its sources and a store of zeros into them.
 
-    ``groups``: what of it is computed at once.
+    ``groups``: the nodes that are computed together.
     """
 
     def __init__(self, stream: Backend, case: Case, groups: Groups = UNGROUPED) -> None:

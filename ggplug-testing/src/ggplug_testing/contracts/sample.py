@@ -54,7 +54,7 @@ def steps_of(device: Device) -> list[BinaryOp]:
     """All steps that samples of a device can be made of.  Raises NotOffered if it supports none."""
     found = list(supported_steps(device, square(), square()))
     if not found:
-        raise NotOffered(f"{device.name} supports none of the ops that samples are made of")
+        raise NotOffered(f"{device.name} supports none of the ops that the suite computes as samples")
     return found
 
 

@@ -1,8 +1,7 @@
-"""Freeing a buffer at any step of a call: for work of which core is not asked whether the buffer is there.
+"""Frees a buffer at any step of a call: for work that does not check by core's methods whether the buffer exists.
 
-The call is made again and again, and another thread frees the buffer before its first line of Python, its second, and
-so on.  The memory stays in truth, so that a device at fault ends no process: what a call writes into a buffer that
-counts as freed shows.
+The call is repeated; each time another thread frees the buffer before the next line of its Python code.  The memory is
+not really released, so that a faulty device does not end the process: writes into the buffer after the free are found.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ the free waited for something else than a claim.
 
 
 def count_steps(call: Callable[[], object]) -> int:
-    """How many lines of Python a call takes."""
+    """The number of lines of Python code that a call executes."""
     steps = _Steps(-1, lambda: None)
     steps.trace(call)
     return steps.count

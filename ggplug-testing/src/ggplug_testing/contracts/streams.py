@@ -20,7 +20,7 @@ from ggplug_testing.judging.oracle import evaluate
 
 @clause
 def asynchronous_transfers_arrive(given: Given) -> None:
-    """What ``set_async`` stores and ``get_async`` fetches is there after ``synchronize``, in the order given."""
+    """What ``set_async`` stores and ``get_async`` fetches is there after ``synchronize``, in the order of the calls."""
     buffer, stream = given.buffer(), given.stream()
     first, second = pattern(SIZE, 1), pattern(1000, 2)
     before, after = np.empty(SIZE, np.uint8), np.empty(SIZE, np.uint8)
@@ -238,7 +238,7 @@ def a_write_comes_before_or_after_the_computations_of_other_threads(given: Given
 @clause
 def asynchronous_transfers_check_bounds(given: Given) -> None:
     """A transfer (``set_async``, ``get_async``) that leaves its buffer raises BufferUseError, at once or when
-    synchronized; the stream goes on."""
+    synchronized; the stream stays usable."""
     buffer, stream = given.buffer(size=64), given.stream()
     for what, transfer in (("set_async", stream.set_async), ("get_async", stream.get_async)):
         with expect_raises(BufferUseError, f"{what} behind the end"):

@@ -1,7 +1,7 @@
 """The contract of devices that say that they are synchronous: what is submitted to them is done when the call returns.
 
-The scheduler takes them at their word: it does not wait for them.  So does this chapter: right behind a call that takes
-long, with nothing waited for, it looks at what the call should have done.
+The scheduler relies on this and does not wait for such devices.  These clauses do not wait either: right after a call
+that takes long, they check its results.
 """
 
 from __future__ import annotations

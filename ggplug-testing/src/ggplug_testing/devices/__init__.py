@@ -1,1 +1,1 @@
-"""Devices that conform: examples, and what the suite is tried with."""
+"""Devices that pass the suite: they are examples, and tests of the suite use them."""

@@ -24,7 +24,7 @@ from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.judging.oracle import compute_node
 
 PADDING = 40
-"""Bytes that a tensor takes beyond its own."""
+"""Additional bytes of each tensor."""
 
 
 class ReversedBufferType(BufferType):

@@ -54,5 +54,5 @@ class Choices:
         return next(each for each, end in zip(options, accumulate(weights), strict=True) if place < end)
 
     def rarely(self, what: str, one_in: int) -> bool:
-        """True once in so many cases."""
+        """True in one of ``one_in`` cases, at random."""
         return self.pick(what, (False, True), (one_in - 1, 1))

@@ -92,7 +92,7 @@ class Draw(Choices):
         return layout
 
     def extent(self, what: str, options: Sequence[int] = COUNTS) -> int:
-        """An extent; now and then it is zero."""
+        """An extent, sometimes zero."""
         chosen = self.pick(what, (*options, 0), [48 // len(options) + 1] * len(options) + [4])
         return int(chosen)
 
@@ -102,7 +102,7 @@ class Draw(Choices):
         return self.extent(what, options) if block == 1 else block * self.extent(f"{what}.blocks", BLOCKS)
 
     def shape(self, *types: Type, what: str = "n") -> Ne:
-        """Any four extents."""
+        """Four extents, drawn at random."""
         return (
             self.row(f"{what}0", *types),
             self.extent(f"{what}1"),
@@ -111,7 +111,7 @@ class Draw(Choices):
         )
 
     def kind(self, source: str, type: Type, kinds: Sequence[str]) -> str:
-        """What a source holds."""
+        """The kind of values of a source."""
         if type.is_quantized:
             # Blocks of finite numbers, or any bits; a NaN has no place in a block.
             kinds = [k for k in kinds if k in FINITE or k == BITS]
@@ -129,7 +129,7 @@ class Draw(Choices):
         return Source(name, type, (n0, n1, n2, n3), layout, self.kind(name, type, kinds))
 
     def optional(self, source: str) -> bool:
-        """Whether an optional source is there."""
+        """Whether an optional source is passed."""
         return self.aims_at(source) or self.pick(f"{source}.present", (False, True))
 
     def indices(
@@ -142,7 +142,7 @@ class Draw(Choices):
         distinct: bool = False,
         layouts: Sequence[str] = ONCE,
     ) -> Source:
-        """Indices below a limit; now and then some are out of range.  ``distinct`` along the first dimension."""
+        """Indices below a limit; some may be out of range.  ``distinct`` along the first dimension."""
         type = self.type(name, types)
         ne = (*count, 1, 1, 1, 1)[:4]
         random = np.random.default_rng(self.number(f"{name}.numbers"))

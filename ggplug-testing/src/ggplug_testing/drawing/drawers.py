@@ -1,4 +1,4 @@
-"""Which drawer an op has."""
+"""Finds the function that draws the sources of an op."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def drawer_of(op: type[Op]) -> Drawer:
 
 
 def drawable() -> list[str]:
-    """The ops of which it is known how to draw their sources."""
+    """The ops whose sources can be drawn."""
     return [name for name, op in OPS.items() if drawer_of(op) is not alike]
 
 

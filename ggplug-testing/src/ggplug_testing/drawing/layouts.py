@@ -1,4 +1,4 @@
-"""In which layouts a source is drawn, and which of them ops take."""
+"""The layouts of drawn sources, and which of them ops support."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from ggplug_testing.drawing.choices import Choices
 Ne = tuple[int, int, int, int]
 
 LAYOUTS = tuple(name for name in LAYS if name not in ("elements apart", "ones outermost"))
-"""Those that any extents fit, the simplest first."""
+"""Layouts that are possible for any extents, the simplest first."""
 
 ANY = tuple(name for name in LAYOUTS if name != "misaligned")
-"""What an op that takes any strides takes."""
+"""The layouts for an op that takes any strides."""
 
 ROWS = tuple(name for name in ANY if name != "transposed")
-"""Those whose rows are contiguous."""
+"""Layouts whose rows are contiguous."""
 
 CONTIGUOUS = ("packed", "offset")
 
 ONCE = tuple(name for name in ANY if name not in ("zero stride", "overlapping"))
-"""Those in which no two elements share bytes, so that writing them has one outcome."""
+"""Layouts in which no two elements share bytes, so that writing them has only one possible result."""
 
 ONCE_ROWS = tuple(name for name in ONCE if name != "transposed")
-"""Of those the ones whose rows are contiguous."""
+"""Layouts with contiguous rows in which no two elements share bytes."""
 
 
 def lay(choices: Choices, source: str, layout: str, type: Type, ne: Ne) -> Lay:

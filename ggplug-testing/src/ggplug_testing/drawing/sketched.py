@@ -1,4 +1,4 @@
-"""What is drawn for ops whose descriptions do not say it: their sketches in other sizes, types and layouts."""
+"""Draws sources for ops without a description of their own: their sketches in other sizes, types and layouts."""
 
 from __future__ import annotations
 

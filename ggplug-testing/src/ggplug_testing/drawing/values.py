@@ -1,4 +1,4 @@
-"""What tensors hold: ordinary numbers, ties, denormals, infinities, NaNs, any bits at all."""
+"""Kinds of values for tensors: ordinary numbers, ties, denormals, infinities, NaNs, any bits."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ ENCODED = 1 << 16
 
 ANYTHING = (*KINDS, BITS)
 ADDED_UP = tuple(name for name in KINDS if name != "denormal")
-"""What is added up: all, but those that a device may take as zero."""
+"""Kinds of values for sums: all but those that a device may treat as zero."""
 FINITE = tuple(name for name in KINDS if name not in ("NaN", "infinite", "special"))
 MODERATE = ("normal", "integers", "ties", "constant", "hundreds", "small")
-"""Neither squares nor sums of these leave float16."""
+"""Kinds of values whose squares and sums do not overflow float16."""
 
 
 def raw(kind: str, random: Random, tensor: Tensor, values: Array | None = None) -> npt.NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""What a fake device did, and how it fails on demand: what its memory and its streams know of it."""
+"""The log of a fake device, and errors on demand; its memory and its streams use both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Activity:
 
 
 class Total(NamedTuple):
-    """How often something was done, and with how many bytes."""
+    """The number of calls of a kind, and their bytes."""
 
     calls: int
     bytes: int
@@ -42,7 +42,7 @@ class Total(NamedTuple):
 class ActingDevice(DiscreteDevice):
     """A device with ``memory`` bytes and a ``queue`` that notes each activity in its ``log``, or fails in it.
 
-    ``immediate``: whether streams do work when it is given.  ``inner``: a host device whose plans compute.
+    ``immediate``: whether streams do work when it is submitted.  ``inner``: a host device whose plans compute.
     """
 
     def __init__(self, name: str, memory: int, queue: WorkQueue, *, immediate: bool, inner: Device | None) -> None:
@@ -83,7 +83,7 @@ class ActingDevice(DiscreteDevice):
         self._failures.setdefault(kind, []).append((done + nth, error))
 
     def lose(self) -> None:
-        """The device is gone: from now on everything raises DeviceLostError."""
+        """Loses the device: from now on every call raises DeviceLostError."""
         self.lost = True
 
     def step(self, count: int = 1) -> int:
@@ -92,7 +92,7 @@ class ActingDevice(DiscreteDevice):
 
     @contextmanager
     def working(self, stream: str) -> Iterator[None]:
-        """What this thread does within is done by a stream."""
+        """A block whose calls are logged as calls of a stream."""
         before = getattr(self._working, "stream", "")
         self._working.stream = stream
         try:

@@ -58,14 +58,14 @@ class WorkQueue:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="fake-device") if threaded else None
 
     def lane(self, name: str) -> Lane:
-        """A new stream's place in the queue."""
+        """Adds the queue of a new stream."""
         made = Lane(name)
         with self._lock:
             self.lanes.append(made)
         return made
 
     def submit(self, lane: Lane, job: Job) -> None:
-        """Gives a job to a stream."""
+        """Submits a job to a stream."""
         with self._lock:
             self._serial += 1
             lane.tasks.append(Task(self._serial, job))
@@ -100,7 +100,7 @@ class WorkQueue:
 
     @property
     def pending(self) -> int:
-        """How many pieces of work wait."""
+        """The number of pieces of pending work."""
         return sum(len(lane.tasks) for lane in self.lanes)
 
     def close(self, lanes: Iterable[Lane] = ()) -> None:

@@ -102,7 +102,7 @@ class FakeBackend(QueuedBackend):
 
 
 class FakePlan(QueuedPlan):
-    """Gives each group to the stream as a piece of work of its own, or the whole graph to the inner device's plan."""
+    """Submits each group as a piece of work of its own, or the whole graph by the inner device's plan."""
 
     stream: FakeBackend
 

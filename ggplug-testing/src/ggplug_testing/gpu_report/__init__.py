@@ -1,11 +1,11 @@
-"""What a device is proven to do, and how fast it is, in one file: ``python -m ggplug_testing.gpu_report``.
+"""Tests and measures a GPU, and writes a report into one file: ``python -m ggplug_testing.gpu_report``.
 
 =============  ==================================================================================================
-``step.py``    the nouns: steps, what they answer, and the door through which a vendor's package comes in
-``folder.py``  the folder of data: a model, its reference embeddings, recorded cases; and how it is prepared
-``proofs.py``  the parts that prove: facts, model, recorded cases, conformance suite
+``step.py``    the classes: steps and their results, and the functions that a vendor's package provides
+``folder.py``  the folder of data (a model, its reference embeddings, recorded cases), and its preparation
+``proofs.py``  the parts that test: facts, model, recorded cases, conformance suite
 ``figures.py`` the part that measures
-``run.py``     budget and processes: whatever happens in a part, the others are run and what was found is kept
+``run.py``     time and processes: if a part fails, the other parts still run, and the results so far are kept
 ``table.py``   the file as Markdown
 ``command.py`` the command line
 =============  ==================================================================================================

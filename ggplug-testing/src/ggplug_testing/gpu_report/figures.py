@@ -166,7 +166,7 @@ class Rows:
         return tensor
 
     def prepared(self, nodes: Sequence[Tensor]) -> Prepared:
-        """What computes these nodes in a row, and waits for the last of them."""
+        """A function that computes these nodes one after the other, and waits for the last."""
         graph = Graph(*nodes)
         plan = self.stream.plan(graph)
         allocator = GraphAllocator(self.device.buffer_type)
@@ -174,11 +174,11 @@ class Rows:
         return Prepared(self.stream, plan, graph, allocator.allocate(graph))
 
     def seconds(self, nodes: Sequence[Tensor]) -> float:
-        """The best time of these nodes in a row."""
+        """The shortest time for computing these nodes once, one after the other."""
         return best_times({"run": self.prepared(nodes)}, REPEATS)["run"]
 
     def close(self) -> None:
-        """Gives stream and memory back."""
+        """Frees the stream and all memory."""
         self.stream.free()
         for held in self._held:
             held.free()

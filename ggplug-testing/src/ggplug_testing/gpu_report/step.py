@@ -41,9 +41,9 @@ def _no_steps(device: SimtDevice) -> Iterable[Step]:
 
 @dataclass(frozen=True)
 class Door:
-    """Where a report comes in.
+    """What a vendor's package provides for a report.
 
-    ``program``: the module that was started, which is started again for each part.  ``find(name)``: devices, among
+    ``program``: the module that was started; the report starts it again for each part.  ``find(name)``: devices, among
     them the one of that name if one is given; raises GGPlugError if there is none.  ``facts(device)``: what only the
     vendor's package knows.  ``figures(device)``: what its library reaches, to be compared with ours.
     """

@@ -1,1 +1,1 @@
-"""What results have to be, and how they are compared with it."""
+"""The expected values of results, and the comparison with them."""

@@ -56,7 +56,7 @@ def power(values: Array) -> float:
 
 
 class Allowed(NamedTuple):
-    """What a result may be: each element from ``low`` to ``high``, and all together within ``nmse``.
+    """The bounds of a result: each element from ``low`` to ``high``, and all together within ``nmse``.
 
     An element from -infinity to infinity may be anything, also NaN, and does not count for ``nmse``.
     """
@@ -67,7 +67,7 @@ class Allowed(NamedTuple):
 
     @property
     def anything(self) -> Array:
-        """Which elements may be anything."""
+        """Which elements may have any value."""
         return np.isneginf(self.low) & np.isposinf(self.high)
 
 
@@ -119,11 +119,11 @@ def _special(got: Array, want: Array, agreement: Agreement) -> Iterator[tuple[st
 
 
 FAR = 0.05
-"""The part of a value, or of what values are on the average, from which on a difference comes from no rounding."""
+"""A difference of more than this fraction of a value, or of the typical value, is no rounding error."""
 
 
 def _beyond(got: Array, want: Array, allowed: Allowed, outside: Array) -> str:
-    """Which of the elements outside of what is allowed is the worst, by how often its tolerance it is off."""
+    """Names the worst element outside of the bounds: the one with the largest ratio of error to tolerance."""
     with np.errstate(all="ignore"):
         tolerance = np.maximum(np.maximum(allowed.high - want, want - allowed.low), np.spacing(np.abs(want)))
         ratio = np.where(outside, np.abs(got - want) / tolerance, 0)
@@ -137,7 +137,7 @@ def _beyond(got: Array, want: Array, allowed: Allowed, outside: Array) -> str:
 
 
 def _is_far(got: Array, want: Array, outside: Array) -> bool:
-    """Whether one of these elements is further off than less precise arithmetic is."""
+    """Whether the error of one of these elements is too large for less precise arithmetic (:data:`FAR`)."""
     with np.errstate(all="ignore"):
         finite = np.isfinite(want)
         usual = math.sqrt(float(np.mean(np.square(want[finite])))) if finite.any() else 0.0
@@ -146,7 +146,7 @@ def _is_far(got: Array, want: Array, outside: Array) -> bool:
 
 
 def _taken_from(got: Array, want: Array, wrong: Array) -> str:
-    """Which row the first wrong row holds the values of, if it is one of the others; else an empty string."""
+    """Says which other row has the values of the first wrong row; an empty string if none has."""
     row = tuple(int(i) for i in np.argwhere(wrong.any(axis=-1))[0])
     held = got[row]
     if held.size < 2 or not held.any():

@@ -1,4 +1,4 @@
-"""What a comparison of two devices found: nodes, wrong ones, and how the difference grows."""
+"""The result of a comparison of two devices: nodes, wrong nodes, and how the difference grows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has to come out of a graph: the oracle's values, and how far from them each result may be.
+"""The expected values of a graph: the oracle's values, and the tolerance of each result.
 
 The distance of a single node is its op's rule (:mod:`ggplug_testing.precision`).  What the nodes before it add is found
 by moving their results as far as their own rules allow, and looking at what that does to it.
@@ -25,7 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Expected:
-    """The values of a graph, and what each node's may be.
+    """The values of a graph, and the bounds of each node.
 
     ``values``: the bytes of the graph's leafs.  ``wide=False`` rounds F32 results on the way, which is for results that
     have to agree in every bit.  Raises what :func:`~ggplug_testing.judging.oracle.evaluate` raises.
@@ -46,7 +46,7 @@ class Expected:
         return self.values[node]
 
     def allowed(self, node: Tensor) -> Allowed:
-        """What the elements of a node may be."""
+        """The bounds of a node's elements."""
         want = self.values[node]
         if want.dtype.kind != "f":
             return Allowed(want, want)
@@ -126,7 +126,7 @@ class Expected:
 
 
 def _shown(of_root: Array, tensor: Tensor) -> Array:
-    """What a tensor shows of float64 values of its root, which was computed and so is contiguous."""
+    """A tensor's values, from the float64 values of its root, which is a result and so contiguous."""
     if tensor.root is tensor or tensor.type.is_quantized:
         return of_root.reshape(tensor.ne[::-1])
     size = tensor.type.block_bytes
@@ -155,7 +155,7 @@ def within(type: Type, exact: Array, around: Array, squares: Array | None = None
 
 
 def _in_blocks(type: Type, want: Array, around: Array) -> Allowed:
-    """What numbers of a block type may be: where they are not exact, the next step; and that of few only."""
+    """The bounds of numbers of a block type: a few of them may be off by one step of the type."""
     if not around.any():
         return Allowed(want, want)
     want = np.where(np.isfinite(want), want, 0)

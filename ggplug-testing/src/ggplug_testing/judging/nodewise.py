@@ -1,4 +1,4 @@
-"""Two devices compared node by node: which number is the first wrong one, and what follows from it.
+"""Compares two devices node by node: finds the first wrong number, and the nodes that depend on it.
 
 Every node is computed on both devices *from the same values*, those that the first device computed for its sources (or
 the references, in float64 and rounded).  So an error that a node inherits is not held against it, and a second wrong
@@ -40,7 +40,7 @@ from ggplug_testing.judging.results import judge
 Bytes = npt.NDArray[np.uint8]
 
 LARGEST = 5
-"""Elements that are shown of a wrong node."""
+"""How many elements of a wrong node are shown."""
 
 
 def compare(
@@ -53,7 +53,7 @@ def compare(
     groups: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Differences:
-    """Computes a graph node by node on two devices, and says which nodes differ by more than they may.
+    """Computes a graph node by node on two devices, and finds the nodes that differ by more than their tolerance.
 
     The graph and its tensors stay as they are.  ``graph``: or two equal ones, over weights that lie in each device's
     own memory and, perhaps packed, in its own layout.  ``values``: bytes of leafs (of the first graph); the others are
@@ -125,14 +125,14 @@ class _Side:
             compute_piece(self._stream, piece(self.graph, nodes), self._allocation, groups)
 
     def refer(self, position: int) -> None:
-        """Has a node computed by its reference, from the values that are here."""
+        """Computes a node by its reference, from the values in this copy."""
         part = piece(self.graph, (position,))
         found = evaluate(part, {root: self.get(self.graph.index[root]) for root in _read(part)}, wide=False)
         for target in _written(self.graph, position):
             self.set(target, found.bits(self.graph.tensors[target]).tobytes())
 
     def kernel(self, nodes: Sequence[int]) -> str:
-        """What the device calls the kernel that computes these nodes."""
+        """The device's name for the kernel that computes these nodes."""
         kept = (True,) if len(nodes) == 1 else tuple(position not in self.groups.inner for position in nodes)
         return kernel_name(self.device.chosen(Group(tuple(self.graph.tensors[p] for p in nodes), kept)))
 
@@ -196,7 +196,7 @@ class _Pair(Expected):
         return self._expected.drift(node)
 
     def allowed(self, node: Tensor) -> Allowed:
-        """As far from the other one's as both may be apart."""
+        """The tolerance of the difference: the sum of both tolerances."""
         allowed = self._expected.allowed(node)
         want = self[node]
         if want.dtype.kind != "f":
@@ -269,7 +269,7 @@ class _Comparison:
         )
 
     def _units(self, side: _Side) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """By position of its last node, what a side computes together."""
+        """The groups of a device, by position of the last node."""
         for position, members in zip(self.graph.order, side.groups.by_place(self.graph.order), strict=True):
             node = self.graph.tensors[position]
             if members and not node.op.is_view and node.size:  # type: ignore[union-attr]
@@ -298,12 +298,12 @@ class _Comparison:
         self._restore(side, members)
 
     def _restore(self, side: _Side, members: Sequence[int]) -> None:
-        """Gives a side the base's values of all that these nodes write."""
+        """Copies the base device's values of all results of these nodes to another device."""
         for target in dict.fromkeys(target for member in members for target in _written(self.graph, member)):
             side.set(target, self.base.get(target))
 
     def _wrong_alone(self, side: _Side, member: int, members: Sequence[int]) -> bool:
-        """Whether a node of a group is wrong too when it is computed by itself."""
+        """Whether a node of a group is also wrong when the device computes it alone."""
         if member in side.declined:
             return False
         self._restore(side, members)
@@ -339,7 +339,7 @@ class _Comparison:
         return None
 
     def _expected(self, members: Sequence[int]) -> Expected:
-        """What the references make of these nodes, from the base's values."""
+        """The results of the references for these nodes, from the base device's values."""
         part = piece(self.base.graph, members)
         values = {}
         before = {target: raw for p in reversed(members) for target, raw in self._before.get(p, {}).items()}
@@ -418,14 +418,14 @@ class _Comparison:
     # -- from end to end ---------------------------------------------------------------------------
 
     def _go_on(self, side: _Side, members: tuple[int, ...]) -> None:
-        """Computes nodes from a side's own values; where that fails it goes on with the base's."""
+        """Computes nodes from a device's own values; if that fails, uses the base device's values."""
         try:
             side.compute(members)
         except GGPlugError:
             self._restore(side, members)
 
     def _measure(self, members: tuple[int, ...]) -> None:
-        """How far the devices are apart at these nodes, each by its own values."""
+        """The difference of the devices at these nodes, each computing from its own values."""
         first, second = self.own
         for position in members:
             node = self.graph.tensors[position]

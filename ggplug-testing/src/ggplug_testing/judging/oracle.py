@@ -77,7 +77,7 @@ class Evaluation:
         return nearest(values, tensor.type) if tensor.type is F32 else values
 
     def exact(self, tensor: Tensor) -> Array:
-        """The same before F32 is rounded; other types are as they were stored."""
+        """A tensor's values at the end, before F32 is rounded; other types are rounded to their type."""
         return self._stores[tensor.root].read(tensor)
 
     def bits(self, tensor: Tensor) -> Array:

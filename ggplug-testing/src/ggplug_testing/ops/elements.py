@@ -309,7 +309,7 @@ describe(
 
 
 def glu_cases(op: type[Op]) -> Iterator[Case]:
-    """Gated linear units: halves of one tensor, either way round, and two tensors."""
+    """Gated linear units: both halves of one tensor, in both orders, and two tensors."""
     for parameters, shown in _labelled(op):
         for length in LENGTHS[1:]:
             yield case(op, f"halves of {spell(F32, (length, 3))}{shown}", leaf(F32, (length, 3)), **parameters)

@@ -360,7 +360,7 @@ describe(ops.WinPart, cases=[win_part_cases], rule=EXACT)
 
 
 def win_unpart_cases(op: type[Op]) -> Iterator[Case]:
-    """The way back."""
+    """From windows back to the image: windows that fill the image, and that reach beyond it."""
     for n, w0, h0, w in ((16, 8, 6, 2), (7, 5, 9, 4), (33, 3, 2, 7), (1, 14, 14, 3)):
         ne = (n, w, w, -(-w0 // w) * -(-h0 // w))
         for layout in LAYOUTS if w == 4 else LAYOUTS[:1]:

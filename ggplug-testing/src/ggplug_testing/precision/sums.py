@@ -1,4 +1,4 @@
-"""How far sums are off, from which the tolerances of many ops are made."""
+"""The rounding errors of sums, from which the tolerances of many ops follow."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ggplug_testing.precision.rule import DEVIATIONS, LARGEST, SUMMED
 
 
 def added(x: Array) -> Array:
-    """The roundings of adding up rows, [..., 1]; infinite where a sum may overflow on the way."""
+    """The rounding error of the sums of rows, [..., 1]; infinite where a partial sum may overflow."""
     total, squares = (np.sum(each, axis=-1, keepdims=True) for each in (x, x * x))
     tolerance = roundings(max(1, x.shape[-1]), total, squares)
     return np.where(overflows(np.sum(np.abs(x), axis=-1, keepdims=True)), np.inf, tolerance)
 
 
 def roundings(count: Array | int, total: Array, squares: Array, *, products: bool = False) -> Array:
-    """The roundings of adding up ``count`` terms with this sum and this sum of squares.
+    """The rounding error of adding up ``count`` terms with this sum and this sum of squares.
 
     ``products``: the terms are products, which are rounded themselves.
 
-    Where all terms are equal, which is where Cauchy and Schwarz's inequality is an equation, roundings are not
+    Where all terms are equal (Cauchy and Schwarz's inequality is then an equation), roundings are not
     independent: a device that adds one term after the other may round each time the same way.
     """
     total = np.abs(total)

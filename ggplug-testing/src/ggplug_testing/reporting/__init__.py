@@ -1,1 +1,1 @@
-"""What a run of the suite says, and to whom."""
+"""Reports of a run of the suite: their contents, and their forms as text, Markdown and JSON."""

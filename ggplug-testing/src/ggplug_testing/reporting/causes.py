@@ -72,7 +72,8 @@ class Failure(NamedTuple):
 def of_exception(error: BaseException, device: Device) -> Failure:
     """What an exception that came out of a device says: the first error of its chain, and its lines outside of core.
 
-    The verdict is ``raised``, or ``claimed but failed`` if the device declined what it had accepted.
+    The verdict is ``claimed but failed`` for an UnsupportedOpError, which the device raised although it had accepted
+    the node; otherwise ``raised``.
     """
     chain = list(_chain(error))
     lines: list[Line] = []

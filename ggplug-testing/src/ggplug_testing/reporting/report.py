@@ -124,7 +124,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing went wrong, in a run that came to its end."""
+        """Whether no case failed and the run was not stopped."""
         return not self.bad and not self.stopped
 
     def counts(self, subject: str | None = None) -> dict[Verdict, int]:

@@ -27,7 +27,7 @@ class Watch:
         """The case that began last is done."""
 
     def enough(self) -> bool:
-        """Whether no further case needs to run; asked after each."""
+        """Whether no further case needs to run; called after each case."""
         return False
 
 

@@ -41,7 +41,7 @@ def run_groups(
     max_nmse: float | None = None,
     watch: Watch = EVERYTHING,
 ) -> list[Finding]:
-    """All chains, and the graphs of models, in the groups that a device forms; a finding for each."""
+    """Computes all chains and the graphs of models in the groups that a device forms; returns a finding for each."""
     if not forms_groups(device):
         return [Finding(SUBJECT, "", "declined", f"{device.name} computes every node alone")]
     chosen = [*group_cases(), *graph_cases()] if cases is None else cases
@@ -49,7 +49,10 @@ def run_groups(
 
 
 def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | None = None) -> Finding:
-    """One graph in the groups that a device forms; declined if it forms none.  ``max_nmse`` as for ``run_case``."""
+    """Computes one graph in the groups that a device forms; the finding is "declined" if it forms none.
+
+    ``max_nmse``: as for ``run_case``.
+    """
     leafs = Leafs(case.seed)
     graph = case.graph(leafs)
     try:
@@ -83,7 +86,7 @@ def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: flo
 
 
 def names_of_kernels(device: Device, graph: Graph, groups: Groups) -> list[str]:
-    """What the device calls the kernels that compute the groups of a graph."""
+    """The device's names for the kernels that compute the groups of a graph."""
     nodes = [tuple(graph.tensors[position] for position in members) for members in groups.members]
     kept = [tuple(position not in groups.inner for position in members) for members in groups.members]
     return [kernel_name(device.chosen(Group(*each))) for each in zip(nodes, kept, strict=True)]

@@ -10,7 +10,7 @@ from ggplug.system.signals import raising
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal other than SIGINT asks for the end; it goes the way that KeyboardInterrupt goes."""
+    """Raised by a signal other than SIGINT that ends the process; it is handled as KeyboardInterrupt is."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)

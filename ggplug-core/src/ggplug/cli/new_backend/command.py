@@ -34,14 +34,14 @@ RULE = "small letters, digits and single hyphens or underscores between them, a 
     type=click.Choice(list(MEMORIES)),
     default="host",
     show_default=True,
-    help="Whether the host sees the device's memory.",
+    help="Whether Python can read the device's memory directly (host) or not (discrete).",
 )
 @click.option(
     "--ops",
     default=",".join(DEFAULT),
     show_default=True,
     metavar="NAME,...",
-    help="The ops that it begins with, of those below.",
+    help="The ops with kernels in the new backend; choose from the list below.",
 )
 @click.option(
     "--into", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="The folder to write it into."
@@ -49,8 +49,9 @@ RULE = "small letters, digits and single hyphens or underscores between them, a 
 def new_backend(name: str, memory: str, ops: str, into: Path) -> None:
     """Write the distribution ggplug-NAME: a backend with a device, kernels, tests, a README and a CI file.
 
-    NAME consists of small letters, digits and single hyphens or underscores between them, a letter first. It conforms
-    as it is: `pip install -e ./ggplug-NAME && pytest ggplug-NAME`.
+    NAME consists of lower-case letters and digits, begins with a letter, and may have single hyphens or underscores
+    between these. The new backend passes the conformance suite without changes: `pip install -e ./ggplug-NAME && pytest
+    ggplug-NAME`.
     """
     installed = check_name(name)
     chosen = list(dict.fromkeys(part.strip() for part in ops.split(",") if part.strip()))

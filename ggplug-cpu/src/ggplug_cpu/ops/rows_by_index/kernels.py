@@ -17,7 +17,7 @@ from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, read, write
 
 
 class RowsByIndex(Parameters):
-    """Rows of ``n`` numbers at ``ni`` by ``nj`` by ``nk`` positions; indices are below ``limit``."""
+    """Rows of ``n`` numbers selected by ``ni`` by ``nj`` by ``nk`` indices; valid indices are below ``limit``."""
 
     y = destination(STRIDES, CONVERTED)
     x = source(STRIDES, CONVERTED)
