@@ -113,6 +113,6 @@ def _halves(length: int) -> Array:
 
 
 def ids_of(type: Type, limit: int) -> Array:
-    """Ids in range, and others: just outside, far, and of 64 bits some whose lower half is in range."""
+    """Ids in range, and others: just outside, a few below 0, far, and of 64 bits some whose lower half is in range."""
     far = [2**32 + 1, -(2**32) + 1, 2**63 - 1] if type is I64 else [2**31 - 1, -(2**31)]
-    return np.array([1, limit, 0, -1, *far, 2])
+    return np.array([1, limit, 0, -1, -2, *far, 2])

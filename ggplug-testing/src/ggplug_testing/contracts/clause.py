@@ -71,7 +71,7 @@ class Clause(NamedTuple):
     @property
     def meaning(self) -> str:
         """What the contract says, from the check's docstring."""
-        return (self.check.__doc__ or "").strip()
+        return " ".join((self.check.__doc__ or "").split())
 
 
 BASES: dict[str, tuple[str, ...]] = {}

@@ -89,6 +89,14 @@ def the_host_waits_for_the_event_of_a_held_stream(given: Given) -> None:
 
 
 @clause
+def an_event_is_reached_after_the_work_submitted_last_before_it(given: Given) -> None:
+    """``Event.record`` marks the end of the work that was submitted last, not of the work before that."""
+    stream, event = given.stream(), given.event()
+    early = "an event was passed while the work submitted last before it was held"
+    given.behind(stream, lambda: event.record(stream), event.synchronize, "waiting for an event", early)
+
+
+@clause
 def the_host_waits_for_a_held_stream(given: Given) -> None:
     """``Backend.synchronize`` returns when everything submitted is done."""
     buffer, stream = given.buffer(OLD), given.stream()

@@ -21,7 +21,6 @@ import ggplug_testing
 from ggplug.backend import Decline, Device, Group
 from ggplug.errors import GGPlugError, UnsupportedOpError
 from ggplug.graph import Graph
-from ggplug.tensor import Tensor
 from ggplug_testing.reporting.report import Finding, Verdict, without_numbers
 
 _SUITE = tuple(folder + os.sep for folder in ggplug_testing.__path__)
@@ -99,12 +98,10 @@ def of_exception(error: BaseException, device: Device) -> Failure:
     return Failure(verdict, reason, _quoted(line), trace, f"{type(first).__name__} {line}")
 
 
-def of_kernel(device: Device, node: Tensor | None) -> str:
-    """Where the kernel that a device has for a node is written, or an empty string."""
-    if node is None:
-        return ""
+def of_kernel(device: Device, group: Group) -> str:
+    """Where the kernel that a device has for a group is written, or an empty string."""
     try:
-        kernel = device.chosen(Group((node,)))
+        kernel = device.chosen(group)
     except Exception:
         return ""
     code = None if isinstance(kernel, Decline) else _code(kernel)

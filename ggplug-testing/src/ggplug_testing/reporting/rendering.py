@@ -204,7 +204,7 @@ def _cause(cause: Cause) -> list[str]:
 
 def _heading(finding: Finding) -> list[str]:
     """Verdict and reason, of a long one the beginning."""
-    first, *more = (line[:_WIDTH] for line in (f"{finding.verdict}: {finding.reason}".splitlines() or [""]))
+    first, *more = (line[:_WIDTH] for line in f"{finding.verdict}: {finding.reason}".splitlines())
     return [first, *more[:2]]
 
 

@@ -28,7 +28,7 @@ from ggplug_testing.cases.chains import SUBJECT, group_cases
 from ggplug_testing.judging.comparison import compare
 from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.oracle import decoded, first_fault
-from ggplug_testing.reporting.causes import Failure, names_of_ops, of_exception
+from ggplug_testing.reporting.causes import Failure, names_of_ops, of_exception, of_kernel
 from ggplug_testing.reporting.report import Finding
 from ggplug_testing.reporting.watching import EVERYTHING, Watch
 from ggplug_testing.running.runner import Computed, run_each
@@ -80,16 +80,24 @@ def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: flo
         if failure is not None:
             together = ", ".join(dict.fromkeys(names_of_kernels(device, graph, groups)))
             reason = f"in {counted} ({together}), {failure.reason}"
-            found = failure._replace(reason=reason).finding(SUBJECT, case.label)
-            return found._replace(nmse=worst, builds_on=names_of_ops(graph) if found.verdict == "failed" else ())
+            found = failure._replace(reason=reason).finding(SUBJECT, case.label)._replace(nmse=worst)
+            if found.verdict != "failed":
+                return found
+            where = of_kernel(device, groups_in(graph, groups)[0])
+            return found._replace(where=where, builds_on=names_of_ops(graph))
     return Finding(SUBJECT, case.label, "passed", counted, worst)
+
+
+def groups_in(graph: Graph, groups: Groups) -> list[Group]:
+    """The groups of a graph."""
+    nodes = [tuple(graph.tensors[position] for position in members) for members in groups.members]
+    kept = [tuple(position not in groups.inner for position in members) for members in groups.members]
+    return [Group(*each) for each in zip(nodes, kept, strict=True)]
 
 
 def names_of_kernels(device: Device, graph: Graph, groups: Groups) -> list[str]:
     """The device's names for the kernels that compute the groups of a graph."""
-    nodes = [tuple(graph.tensors[position] for position in members) for members in groups.members]
-    kept = [tuple(position not in groups.inner for position in members) for members in groups.members]
-    return [kernel_name(device.chosen(Group(*each))) for each in zip(nodes, kept, strict=True)]
+    return [kernel_name(device.chosen(group)) for group in groups_in(graph, groups)]
 
 
 def _apart(computed: Computed) -> tuple[Failure | None, float]:

@@ -17,7 +17,7 @@ import numpy as np
 from ggplug.backend import Backend, Decline, Device, limit_of_ids
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
-from ggplug.nodes.groups import UNGROUPED, Groups
+from ggplug.nodes.groups import UNGROUPED, Group, Groups
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug_testing.cases import Case, Leafs, cases_of, graph_cases
@@ -117,7 +117,8 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
             finding = failure.finding(case.op, label, types)._replace(nmse=off, traits=own + variant)
             if failure.verdict != "failed":
                 return finding
-            return finding._replace(where=of_kernel(device, subject), builds_on=names_of_ops(graph, case.op))
+            where = "" if subject is None else of_kernel(device, Group((subject,)))
+            return finding._replace(where=where, builds_on=names_of_ops(graph, case.op))
         worst = max(worst, off)
         variants += variant
     return Finding(case.op, case.label, "passed", "", worst, types, traits=own + variants)
