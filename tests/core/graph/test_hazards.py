@@ -157,7 +157,7 @@ def test_an_order_with_a_node_before_its_source_is_refused() -> None:
 
 def test_an_order_has_to_hold_every_node() -> None:
     graph = gg.Graph(gg.neg(gg.silu(leaf(4))))
-    with pytest.raises(gg.GraphError, match="each node of the graph once"):
+    with pytest.raises(gg.GraphError, match="each node of the graph exactly once"):
         Hazards(graph).check_order(graph.order[:1])
 
 

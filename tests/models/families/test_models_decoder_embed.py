@@ -153,7 +153,7 @@ def test_what_is_no_text_is_named(model: Decoder) -> None:
         model.embed_ids([[5]], batch=0)
     with pytest.raises(ParameterError, match="got one string"):
         model.embed("hello")
-    with pytest.raises(ParameterError, match=r"texts\[1\] is int"):
+    with pytest.raises(ParameterError, match=r"texts\[1\] must be a string or a LongText, got int"):
         model.embed(["hello", 5])  # type: ignore[list-item]
     assert model.embed_ids([]).shape == (0, 64)
 
