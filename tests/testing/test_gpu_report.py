@@ -125,18 +125,18 @@ def test_a_device_is_proven_without_what_only_an_installation_has(tiny: Path, tm
     assert parts["facts"]["results"]["facts"]["facts"]["driver"]
     assert list(parts["model"]["results"]) == [
         f"{kind} on {where}"
-        for where in ("OpenCL0", "OpenCL0 and reference in turn")
+        for where in ("OpenCL0", "OpenCL0 and reference alternately")
         for kind in ("F32", "F16", "Q8_0", "Q4_0")
     ]
     for step, answer in parts["model"]["results"].items():
         assert answer["passed"] == 1
         assert answer["figures"]["smallest_cosine"] >= answer["figures"]["wanted_cosine"]
-        assert (answer["figures"]["splits"] > 1) == ("in turn" in step)
+        assert (answer["figures"]["splits"] > 1) == ("alternately" in step)
     recorded = parts["recorded"]["results"]
     assert recorded["ADD"]["passed"] > 0
     assert not any(answer["failed"] for answer in recorded.values())
     assert all(each["reason"] for answer in recorded.values() for each in answer["declined"])
-    assert re.search(r"\| F32 on OpenCL0 and reference in turn \| (1\.0000|0\.9999)", done.stdout)
+    assert re.search(r"\| F32 on OpenCL0 and reference alternately \| (1\.0000|0\.9999)", done.stdout)
     assert start("ggplug_testing.gpu_report", "--table", out).stdout == done.stdout
 
 
