@@ -306,7 +306,7 @@ def test_a_kernel_reaches_only_peers_with_access_which_is_enabled_once(cuda: Sta
         ("overlap", lambda cuda, stream, memory: copy(cuda, stream, memory.ptr, memory.ptr + 1, 8)),
         ("module was unloaded", lambda cuda, stream, memory: start(cuda, stream, squares(8), memory, memory) and None),
         pytest.param(
-            "map_one: something was written beside the 256 bytes",
+            "map_one: something was written outside of the 256 bytes",
             lambda cuda, stream, memory: start(cuda, stream, squares(65), memory, memory),
             marks=needs_compiler,
         ),

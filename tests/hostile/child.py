@@ -25,7 +25,7 @@ COMMAND = ("-m", "tests.hostile.run")
 LIMIT = 120.0
 """Seconds that a case may take, kernels that have to be compiled included.
 
-Beside other work a case may take longer, as long as it goes on: until it has had a processor for so many seconds.
+While other programs work, a case may take longer: until it has had a processor for so many seconds.
 """
 
 
@@ -44,7 +44,7 @@ class Child:
         self._errors: BinaryIO | None = None
         self._pending = b""
 
-    def ask(self, name: str, given: Mapping[str, Any] | None = None) -> Outcome:
+    def ask(self, name: str, fixed: Mapping[str, Any] | None = None) -> Outcome:
         """Runs a case.  A child that crashes, hangs or ends is an outcome too, of the kind "crash" or "hang"."""
         if self._process is None:
             self._start()
@@ -52,13 +52,13 @@ class Child:
         assert self._process is not None
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps({"case": name, "given": dict(given or {})}).encode() + b"\n")
+            self._process.stdin.write(json.dumps({"case": name, "fixed": dict(fixed or {})}).encode() + b"\n")
             self._process.stdin.flush()
             answer = self._read()
         except (BrokenPipeError, EOFError):
             return self._ended()
         except TimeoutError:
-            self._process.send_signal(signal.SIGABRT)  # faulthandler tells where it was
+            self._process.send_signal(signal.SIGABRT)  # faulthandler says where it was
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(5)
             said = self._said()
@@ -153,7 +153,7 @@ class Child:
 
 
 def _processor_seconds(process: int) -> float:
-    """How long a process has had a processor; 0 where the system does not tell."""
+    """How long a process has had a processor; 0 where the system does not report it."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:

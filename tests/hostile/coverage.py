@@ -118,6 +118,6 @@ class Coverage:
         missing = self.missing()
         counts = (self.drawn[*row, name] for row in self.rows for name in (*LAYOUTS, *self.types))
         lines.append(f"smallest count: {min(counts, default=0)}")
-        shown = "; ".join(missing[:20]) + (f"; and {len(missing) - 20} more" if len(missing) > 20 else "")
-        lines.append(f"drawn less than {self.wanted} times: {shown or 'nothing'}")
+        names = "; ".join(missing[:20]) + (f"; and {len(missing) - 20} more" if len(missing) > 20 else "")
+        lines.append(f"drawn less than {self.wanted} times: {names or 'nothing'}")
         return "\n".join(lines)

@@ -33,7 +33,7 @@ from . import guard
 ROUTES = ("plan", "stream", "scheduler", "fallback", "compute")
 """Who computes: a plan, a stream, a scheduler, one that has the CPU behind the device, or ``gg.compute``."""
 
-THEN = ("nothing", "cont", "neg", "twice", "turned", "window", "flat")
+THEN = ("nothing", "cont", "neg", "twice", "permuted", "window", "flat")
 """What is done with the op's result."""
 
 
@@ -73,7 +73,7 @@ class Case:
     then: str = "nothing"
     made_by: list[str] = field(default_factory=list)
     """For each source whether its root is a leaf, or what computes it."""
-    shares: int | None = None
+    inplace: int | None = None
     """The source in whose place the result lies."""
     where: list[str] = field(default_factory=list)
     """For each source where its leaf lies; see :data:`guard.WHERE`."""
@@ -88,7 +88,7 @@ class Case:
     together: int | None = None
     """Both what is read and what is written are rows of one leaf: so many rows apart, or None."""
     vast: int = 0
-    """An extent of the tensor without elements that is looked at beside the case, or 0."""
+    """An extent of the tensor without elements that is looked at in addition to the case, or 0."""
 
     @property
     def promised(self) -> bool:
@@ -102,11 +102,11 @@ class Case:
         return [Target(op, s.name, s.layout, s.type.name) for s in self.drawn.sources if s is not None]
 
 
-def draw(name: str, given: Mapping[str, Any] | None = None) -> Case:
-    """The case of this name, with some choices given."""
+def draw(name: str, fixed: Mapping[str, Any] | None = None) -> Case:
+    """The case of this name, with some choices fixed."""
     target = target_of(name)
     cls = OPS[target.op]
-    choices = Draw(name, (target.source, target.layout, by_name(target.type)), given)
+    choices = Draw(name, (target.source, target.layout, by_name(target.type)), fixed)
     drawn = drawer_of(cls)(choices, cls)
     _misshape(choices, drawn)
     case = Case(name, cls, choices, drawn, [])
@@ -120,7 +120,7 @@ def draw(name: str, given: Mapping[str, Any] | None = None) -> Case:
         case.where.append(choices.pick(f"{label}.where", guard.WHERE, (6, 3, 3, 1)))
         case.owned.append(choices.pick(f"{label}.owned", (True, False)))
     if cls.inplace and choices.rarely("in place", 2):
-        case.shares = choices.pick("shares", cls.inplace)
+        case.inplace = choices.pick("inplace", cls.inplace)
     if cls.writes and choices.rarely("read only", 6):
         case.read_only = choices.pick("read-only memory", guard.READ_ONLY)
         case.first_writable = choices.pick("first writable", (False, True))
@@ -176,7 +176,7 @@ class Built:
     """The end of the graph."""
     leafs: list[tuple[Tensor, int]]
     """The leafs, each with the number of its source; two sources may have one leaf."""
-    shown: list[Tensor | None]
+    viewed: list[Tensor | None]
     """The sources of the op."""
 
 
@@ -216,7 +216,7 @@ def _then(how: str, node: Tensor) -> Tensor:
         return apply(Neg(), (node,))
     if how == "twice" and plain:
         return apply(Add(), (node, node))
-    if how == "turned" and node.type.block_size == 1:
+    if how == "permuted" and node.type.block_size == 1:
         return apply(Cont(), (apply(Transpose(), (node,)),))
     if how == "window" and node.ne[1] > 1 and node.nb[0] == node.type.block_bytes:
         ne = (node.ne[0], node.ne[1] - 1, node.ne[2], node.ne[3])
@@ -260,8 +260,8 @@ def describe(case: Case) -> str:
         if source.values is not None:
             lines.append(f"    values {np.asarray(source.values).reshape(-1)[:32].tolist()}")
     lines.append(f"  computed by {case.route} with {case.threads} thread(s), then {case.then}")
-    if case.shares is not None:
-        lines.append(f"  the result in the place of {case.cls.sources[case.shares]}")
+    if case.inplace is not None:
+        lines.append(f"  the result in the place of {case.cls.sources[case.inplace]}")
     if case.read_only:
         before = ", first over writable memory" if case.first_writable else ""
         lines.append(f"  writes into read-only memory ({case.read_only}){before}")

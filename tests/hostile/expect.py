@@ -34,9 +34,9 @@ class Expected:
 
     ``seen``: the bytes that a device left in the roots it computed.  What follows is expected of those, so that one
     node's error is not another one's.  ``values`` has those whose type the reference conversions can read; ``stored``
-    the bytes of each node's elements.  ``bad``: for each node that was given indices out of range the mask of them.
+    the bytes of each node's elements.  ``bad``: for each node with indices out of range the mask of them.
     ``exact`` has what the reference of a node gave before it was rounded, ``tolerances`` how far off results may be.
-    ``others``: the values that an op of several leaves in those sources that it writes beside the first.
+    ``others``: the values that an op of several leaves in those sources that it writes in addition to the first.
 
     Raises GGPlugError where a reference has no answer (a float that is no integer, as an integer).
     """
@@ -115,8 +115,8 @@ class Expected:
 
     def _leave_out(self, node: Tensor, target: Array, stored: list[Array | None], mask: Array) -> None:
         """Rows written by index, as set_rows does, without those whose index is out of range."""
-        given = [(array, tensor) for array, tensor in zip(stored, node.src, strict=True)]
-        dst, rows, ids = (decoded(a, s) for a, s in given if a is not None and s is not None)
+        pairs = [(array, tensor) for array, tensor in zip(stored, node.src, strict=True)]
+        dst, rows, ids = (decoded(a, s) for a, s in pairs if a is not None and s is not None)
         out = dst.copy()
         for k in range(rows.shape[0]):
             for j in range(rows.shape[1]):
@@ -136,11 +136,12 @@ class Expected:
 
 
 def difference(
-    node: Tensor, got: Array, want: Array, sources: list[Array | None], expected: Expected, *, alone: bool
+    node: Tensor, got: Array, want: Array, sources: list[Array | None], expected: Expected, *, own_sources: bool
 ) -> str:
     """What is wrong with the values of a node, or an empty string.
 
-    ``alone``: whether ``want`` was computed from what the node was given; otherwise errors of other nodes are in it.
+    ``own_sources``: whether ``want`` was computed from the node's sources as they were; otherwise errors of other
+    nodes are in it.
     """
     op = node.op
     assert op is not None
@@ -164,11 +165,11 @@ def difference(
         got = np.where(_written_twice(want, sources), want, got)
     if isinstance(op, ops.Glu):
         got = np.where(_underflows(node, sources), want, got)
-    if description_of(type(op)).signs and alone and not node.type.is_quantized:
-        turned = (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want)) & ~_vanishes(node, sources)
-        if turned.any():
-            return _first("zero with another sign", got, want, turned)
-    if not alone:
+    if description_of(type(op)).signs and own_sources and not node.type.is_quantized:
+        flipped = (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want)) & ~_vanishes(node, sources)
+        if flipped.any():
+            return _first("zero with another sign", got, want, flipped)
+    if not own_sources:
         low, high, limit = expected.allowed(node)
         same = got == want  # as what may be anything was made above
         return compare(got, want, Allowed(np.where(same, got, low), np.where(same, got, high), limit)).reason
@@ -202,8 +203,8 @@ def _left_out(op: ops.FlashAttnExt, sources: list[Array | None]) -> npt.NDArray[
     lost = np.repeat(~np.isfinite(v), q.shape[1] // max(1, v.shape[1]), axis=1)
     if not lost.any():
         return np.zeros((), bool)
-    shares = probabilities_of(op.logits(q, k, mask)[0], sinks)
-    vanishes = (shares > 0) & (shares < 100 * FLUSHED)
+    probabilities = probabilities_of(op.logits(q, k, mask)[0], sinks)
+    vanishes = (probabilities > 0) & (probabilities < 100 * FLUSHED)
     return np.asarray((vanishes.astype(np.float32) @ lost.astype(np.float32) > 0).swapaxes(1, 2))
 
 

@@ -43,8 +43,8 @@ class Found:
     outcome: Outcome
     history: list[str]
     count: int = 1
-    given: dict[str, Any] = field(default_factory=dict)
-    alone: bool = True
+    fixed: dict[str, Any] = field(default_factory=dict)
+    reproducible: bool = True
     """Whether the case shows it in a process of its own."""
 
 
@@ -60,10 +60,10 @@ class Fuzzer:
         types: Sequence[str] = (),
         limit: float = LIMIT,
         wanted: int = 200,
-        given: Mapping[str, Any] | None = None,
+        fixed: Mapping[str, Any] | None = None,
     ) -> None:
         self.device = device
-        self.given = dict(given or {})
+        self.fixed = dict(fixed or {})
         self.limit = limit
         self.coverage = Coverage(ops or drawable(), types or [t.name for t in TYPES], seed, wanted)
         self.found: dict[tuple[str, str], Found] = {}
@@ -88,7 +88,7 @@ class Fuzzer:
                     self.count += 1
                     name = self.coverage.next()
                 history = [*child.history, name]
-                outcome = child.ask(name, self.given)
+                outcome = child.ask(name, self.fixed)
                 with self._lock:
                     self.coverage.note(name, outcome)
                     if outcome.how == "fault":
@@ -110,17 +110,17 @@ class Fuzzer:
         with Child(self.device, self.limit) as child:
             for (_, kind), found in self.found.items():
 
-                def same(given: dict[str, Any], found: Found = found, kind: str = kind) -> bool:
-                    outcome = child.ask(found.name, {**self.given, **given})
+                def same(fixed: dict[str, Any], found: Found = found, kind: str = kind) -> bool:
+                    outcome = child.ask(found.name, {**self.fixed, **fixed})
                     if outcome.kind != kind:
                         return False
                     found.outcome = outcome
                     return True
 
-                found.given = dict(self.given)
-                found.alone = same({})
-                if found.alone:
-                    found.given |= minimise(found.name, same, 60 if kind.startswith(("crash", "hang")) else 200)
+                found.fixed = dict(self.fixed)
+                found.reproducible = same({})
+                if found.reproducible:
+                    found.fixed |= minimise(found.name, same, 60 if kind.startswith(("crash", "hang")) else 200)
 
 
 def _line(outcome: Outcome) -> str:
@@ -129,20 +129,20 @@ def _line(outcome: Outcome) -> str:
     return chosen[:300]
 
 
-def command(device: str, name: str, given: dict[str, Any]) -> str:
+def command(device: str, name: str, fixed: dict[str, Any]) -> str:
     """What repeats a case."""
-    choices = "".join(f" --with {shlex.quote(f'{what}={value}')}" for what, value in given.items())
+    choices = "".join(f" --with {shlex.quote(f'{what}={value}')}" for what, value in fixed.items())
     return f"python -m tests.hostile.fuzz --device {device} --case {shlex.quote(name)}{choices}"
 
 
 def report(found: Found) -> str:
     """A fault with everything that is needed to repeat it."""
     lines = [f"== {found.device}: {found.outcome.kind}, {found.count} times", found.outcome.text.rstrip()]
-    if not found.alone:
+    if not found.reproducible:
         lines.append(f"Only after other cases; the process had run: {' '.join(found.history)}")
-    case = draw(found.name, found.given)
+    case = draw(found.name, found.fixed)
     program = script(case, found.device)
-    lines += [describe(case), command(found.device, found.name, found.given)]
+    lines += [describe(case), command(found.device, found.name, found.fixed)]
     lines.append(_indented(program) if len(program) < PRINTED else "    (--script prints the case as a program)")
     return "\n".join(lines)
 
@@ -166,31 +166,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-table", action="store_true")
     parser.add_argument("--no-shrink", action="store_true", help="report cases as they were drawn")
     parser.add_argument("--case", action="append", help="run this one; several run in one process")
-    parser.add_argument("--with", action="append", dest="given", default=[], metavar="CHOICE=VALUE")
+    parser.add_argument("--with", action="append", dest="choices", default=[], metavar="CHOICE=VALUE")
     parser.add_argument("--script", action="store_true", help="print the case as a program")
-    given = parser.parse_args(arguments)
-    devices = given.device or ["CPU"]
-    if given.case:
-        return _repeat(devices[0], given.case, _choices(given.given), as_script=given.script)
-    seconds = given.seconds + 60 * given.minutes
+    options = parser.parse_args(arguments)
+    devices = options.device or ["CPU"]
+    if options.case:
+        return _repeat(devices[0], options.case, _choices(options.choices), as_script=options.script)
+    seconds = options.seconds + 60 * options.minutes
     fuzzers = [
         Fuzzer(
             device,
-            seed=given.seed,
-            ops=_names(given.ops),
-            types=_names(given.types),
-            limit=given.limit,
-            given=_choices(given.given),
+            seed=options.seed,
+            ops=_names(options.ops),
+            types=_names(options.types),
+            limit=options.limit,
+            fixed=_choices(options.choices),
         )
         for device in devices
     ]
-    limits: dict[str, Any] = {"cases": given.cases, "seconds": seconds or (None if given.cases else 60)}
-    threads = [threading.Thread(target=fuzzer.run, kwargs={**limits, "children": given.children}) for fuzzer in fuzzers]
+    limits: dict[str, Any] = {"cases": options.cases, "seconds": seconds or (None if options.cases else 60)}
+    threads = [
+        threading.Thread(target=fuzzer.run, kwargs={**limits, "children": options.children}) for fuzzer in fuzzers
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return finish(fuzzers, table=not given.no_table, shrink=not given.no_shrink)
+    return finish(fuzzers, table=not options.no_table, shrink=not options.no_shrink)
 
 
 def finish(fuzzers: Sequence[Fuzzer], *, table: bool, shrink: bool) -> int:
@@ -209,22 +211,22 @@ def finish(fuzzers: Sequence[Fuzzer], *, table: bool, shrink: bool) -> int:
     return 1 if total["fault"] else 0
 
 
-def _repeat(device: str, names: Sequence[str], given: dict[str, Any], *, as_script: bool) -> int:
+def _repeat(device: str, names: Sequence[str], fixed: dict[str, Any], *, as_script: bool) -> int:
     failed = False
     with Child(device) as child:
         for name in names:
-            case = draw(name, given)
+            case = draw(name, fixed)
             print(script(case, device) if as_script else describe(case))
             if not as_script:
-                outcome = child.ask(name, given)
+                outcome = child.ask(name, fixed)
                 print(f"{outcome.how} {outcome.kind}\n{outcome.text}".rstrip())
                 failed |= outcome.how == "fault"
     return int(failed)
 
 
-def _choices(given: Sequence[str]) -> dict[str, Any]:
+def _choices(texts: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for each in given:
+    for each in texts:
         what, _, value = each.partition("=")
         try:
             found[what] = ast.literal_eval(value)

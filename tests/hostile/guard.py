@@ -1,4 +1,4 @@
-"""Memory that notices what kernels do beside their tensors.
+"""Memory that notices what kernels do outside of their tensors.
 
 Host memory lies between pages that nobody may touch, so that an access behind its end, or before its beginning, ends
 the process.  Memory of other devices has borders of known bytes, which are looked at afterwards.
@@ -75,7 +75,7 @@ class Place:
         raise NotImplementedError
 
     def stray(self) -> str:
-        """What was changed beside the tensor, or an empty string."""
+        """What was changed outside of the tensor, or an empty string."""
         before, behind = self.around()
         for name, part in (("before the beginning", before[::-1]), ("behind the end", behind)):
             changed = np.flatnonzero(part != self._pattern)

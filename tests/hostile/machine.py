@@ -42,7 +42,7 @@ class Machine:
         return self._fallback
 
     def set_threads(self, count: int) -> None:
-        """Computes with so many threads, where the device can be told."""
+        """Computes with so many threads, where the device has such a setting."""
         if count != self._threads and hasattr(self.stream, "set_n_threads"):
             self.stream.set_n_threads(count)
         self._threads = count

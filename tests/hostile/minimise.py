@@ -13,31 +13,31 @@ TRIES = 200
 
 def minimise(name: str, same: Callable[[dict[str, Any]], bool], tries: int = TRIES) -> dict[str, Any]:
     """Choices to give to the case ``name`` so that it is small and ``same(choices)`` is still true."""
-    given: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
     progress = True
     while progress and tries > 0:
         progress = False
-        made = draw(name, given).draw.made
+        made = draw(name, fixed).draw.made
         for what, (value, options) in made.items():
             for simpler in _simpler(value, options):
                 if tries <= 0:
-                    return _used(name, given)
+                    return _used(name, fixed)
                 tries -= 1
-                trial = {**given, what: simpler}
+                trial = {**fixed, what: simpler}
                 try:
                     draw(name, trial)
                 except Exception:
                     continue
                 if same(trial):
-                    given, progress = trial, True
+                    fixed, progress = trial, True
                     break
-    return _used(name, given)
+    return _used(name, fixed)
 
 
-def _used(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def _used(name: str, fixed: dict[str, Any]) -> dict[str, Any]:
     """Those of the choices that the case still makes."""
-    made = draw(name, given).draw.made
-    return {what: value for what, value in given.items() if what in made}
+    made = draw(name, fixed).draw.made
+    return {what: value for what, value in fixed.items() if what in made}
 
 
 def _simpler(value: Any, options: tuple[Any, ...]) -> list[Any]:

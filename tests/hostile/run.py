@@ -24,10 +24,10 @@ from .outcome import Fault, Outcome
 from .trial import Trial, spell
 
 
-def run(name: str, machine: Machine, given: Mapping[str, Any] | None = None) -> Outcome:
+def run(name: str, machine: Machine, fixed: Mapping[str, Any] | None = None) -> Outcome:
     """Runs a case; never raises but for what ends a process."""
     try:
-        case = draw(name, given)
+        case = draw(name, fixed)
     except GGPlugError as error:
         return Outcome("refused", spell(error), uses=[target_of(name)])
     try:
@@ -49,8 +49,8 @@ def main(arguments: list[str]) -> None:
     machine = Machine(gg.device(arguments[0]))
     print(json.dumps({"ready": machine.device.description}), file=answers)
     for line in sys.stdin:
-        asked = json.loads(line)
-        outcome = run(asked["case"], machine, asked.get("given"))
+        job = json.loads(line)
+        outcome = run(job["case"], machine, job.get("fixed"))
         print(json.dumps(dataclasses.asdict(outcome)), file=answers)
     machine.free()
 

@@ -80,8 +80,8 @@ def _after(case: Case) -> list[str]:
     notes = []
     if case.then != "nothing":
         notes.append(f"the case goes on with: {case.then}")
-    if case.shares is not None:
-        notes.append(f"the case puts the result in the place of {case.cls.sources[case.shares]}")
+    if case.inplace is not None:
+        notes.append(f"the case puts the result in the place of {case.cls.sources[case.inplace]}")
     if case.route != "compute":
         notes.append(f"the case computes by {case.route}, between guard pages")
     return notes

@@ -105,7 +105,7 @@ def test_the_references_themselves_are_right() -> None:
     [
         (kernels.last_element_wrong, ("relu", "add", "cpy"), "values"),
         (kernels.slightly_wrong, ("mul_mat", "soft_max"), "values"),
-        (kernels.writes_before_the_beginning, ("relu", "get_rows"), "beside"),
+        (kernels.writes_before_the_beginning, ("relu", "get_rows"), "outside"),
         (kernels.leaves_the_tail, ("silu", "rms_norm"), "values"),
         (kernels.leaves_the_last_row, ("norm",), "values"),
         (kernels.modifies_a_source, ("add", "concat"), "overwritten"),
@@ -163,12 +163,12 @@ def test_a_fault_is_made_small() -> None:
     device = kernels.FaultyKernels(kernels.last_element_wrong)
     machine = Machine(device)
     name = next(iter(faults_of(device, ("add",), 60)["values"]))
-    given = minimise(name, lambda choices: run(name, machine, choices).kind == "values")
-    small = draw(name, given)
+    fixed = minimise(name, lambda choices: run(name, machine, choices).kind == "values")
+    small = draw(name, fixed)
     assert all(set(source.ne) <= {1, small.drawn.sources[0].ne[0]} for source in small.drawn.sources if source)
-    assert run(name, machine, given).kind == "values"
-    for what in given:
-        assert f"{what}=" in command("CPU", name, given)
+    assert run(name, machine, fixed).kind == "values"
+    for what in fixed:
+        assert f"{what}=" in command("CPU", name, fixed)
     machine.free()
 
 

@@ -118,7 +118,7 @@ class Adder(Model):
         self.used = threading.Event()
 
     def embed(self, value: float) -> np.ndarray:
-        with self.turn():
+        with self.locked():
             self.scheduler.allocate(self.graph)
             self.x.set(np.full(WIDTH, value, np.float32))
             self.scheduler.compute(self.graph)

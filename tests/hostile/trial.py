@@ -43,7 +43,7 @@ class Trial:
         self.direct = case.route in DIRECT
         self.expected: Expected | None = None
         self.raw: dict[Tensor, Bytes] = {}
-        """The bytes that the leafs were given for the computation that is under way."""
+        """The bytes that the leafs hold in the computation that is under way."""
         self.results: list[dict[Tensor, Bytes]] = []
         """For each computation the packed elements of the nodes that could be read."""
 
@@ -66,12 +66,12 @@ class Trial:
             return self._refused_write(declined)
         self.machine.set_threads(case.threads)
         raised = ""
-        for turn in (0, 1):
-            with self._placed(turn) as places:
-                if turn == 0:
+        for run in (0, 1):
+            with self._placed(run) as places:
+                if run == 0:
                     self._place_outside(places)
                     judge_leafs(self.built, self.raw, places)
-                error = self._compute(places, turn)
+                error = self._compute(places, run)
             if declined is not None and (error is not None or case.route != "fallback"):
                 if error is None and all(not n.size for n, a in zip(graph.nodes, answers, strict=True) if not a):
                     continue  # nothing had to be computed
@@ -85,7 +85,7 @@ class Trial:
     # -- memory ------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _placed(self, turn: int, read_only: str = "") -> Iterator[dict[Tensor, Place]]:
+    def _placed(self, run: int, read_only: str = "") -> Iterator[dict[Tensor, Place]]:
         """Places for all roots; leafs hold their values, results hold garbage."""
         case, graph = self.case, self.built.graph
         number_of = self._numbers()
@@ -96,20 +96,20 @@ class Trial:
                 root = graph.tensors[position]
                 if root.op is not None:
                     if self.direct:
-                        garbage = np.full(root.nbytes, GARBAGE[turn], np.uint8)
-                        places[root] = self.machine.place(garbage, case.where[0], GARBAGE[turn])
+                        garbage = np.full(root.nbytes, GARBAGE[run], np.uint8)
+                        places[root] = self.machine.place(garbage, case.where[0], GARBAGE[run])
                     continue
                 number = number_of[root]
                 written = number in case.cls.writes
                 # What a node is computed from is no garbage, nor what a window may show.
                 matters = case.made_by[number] != "leaf" or case.cls is View
-                self.raw[root] = content(case, self.built, root, GARBAGE[1 if matters else turn])
+                self.raw[root] = content(case, self.built, root, GARBAGE[1 if matters else run])
                 # What is written has to lie where the device computes, and all of it in one memory.
                 owned = case.owned[min(case.cls.writes) if written else number]
                 host = not self.direct and not owned and (not written or case.route == "fallback")
                 protected = read_only if written else ""
                 places[root] = self.machine.place(
-                    self.raw[root], case.where[number], GARBAGE[turn], protected, host=host or bool(protected)
+                    self.raw[root], case.where[number], GARBAGE[run], protected, host=host or bool(protected)
                 )
             for leaf in self.raw:
                 if not self.direct or case.owned[number_of[leaf]]:
@@ -160,10 +160,10 @@ class Trial:
 
     def _sharing(self) -> Tensor | None:
         """The source in whose place the result lies, if the op and its layout allow that."""
-        node, shares = self.built.node, self.case.shares
-        if shares is None or not self.direct or shares >= len(node.src) or not node.size:
+        node, inplace = self.built.node, self.case.inplace
+        if inplace is None or not self.direct or inplace >= len(node.src) or not node.size:
             return None
-        source = node.src[shares]
+        source = node.src[inplace]
         if source is None or source.root.op is not None:
             return None
         if any(other is not source and other is not None and other.root is source.root for other in node.src):
@@ -188,7 +188,7 @@ class Trial:
                 slots.append(PERSISTENT)
                 offsets.append(shift)
                 continue
-            # A result in the place of a persistent source is told its buffer, as an allocator would.
+            # A result in the place of a persistent source gets its buffer, as from an allocator.
             buffer, offset = (root.buffer, root.offset) if root.buffer is not None else places[root].at()
             buffers.append(buffer)
             slots.append(len(buffers) - 1)
@@ -197,7 +197,7 @@ class Trial:
 
     # -- computing ---------------------------------------------------------------------------------
 
-    def _compute(self, places: dict[Tensor, Place], turn: int) -> Exception | None:
+    def _compute(self, places: dict[Tensor, Place], run: int) -> Exception | None:
         """Computes; what was raised, or None.  Judges what came out and everything around it."""
         error: Exception | None = None
         try:
@@ -205,7 +205,7 @@ class Trial:
         except Exception as raised:
             error = raised
         shared = self._sharing()
-        if turn == 0:
+        if run == 0:
             with contextlib.suppress(GGPlugError):
                 self.expected = Expected(self.built.graph, self.raw, self._seen(places) if self.direct else {})
         if error is not None and not isinstance(error, ComputeError):
@@ -218,8 +218,8 @@ class Trial:
                 # What comes after the node that failed may not have been computed.
                 last = self.built.graph.nodes.index(next(iter(self.expected.bad)))
                 found = {node: raw for node, raw in found.items() if node in self.built.graph.nodes[: last + 1]}
-            if turn == 0 and self.expected is not None:
-                judge_values(self.built, self.expected, found, alone=self.direct)
+            if run == 0 and self.expected is not None:
+                judge_values(self.built, self.expected, found, own_sources=self.direct)
                 judge_others(self.built, self.expected, places)
             self.results.append(found)
         return error

@@ -30,7 +30,7 @@ Bytes = npt.NDArray[np.uint8]
 
 def judge_leafs(built: Built, raw: Mapping[Tensor, Bytes], places: Mapping[Tensor, Place]) -> None:
     """Values of persistent tensors come back as they were stored, and can be stored again; empty ones too."""
-    for source in built.shown:
+    for source in built.viewed:
         if source is None or source.root.buffer is None or source.root not in raw:
             continue
         try:
@@ -55,7 +55,7 @@ def judge_leafs(built: Built, raw: Mapping[Tensor, Bytes], places: Mapping[Tenso
         with np.errstate(all="ignore"):
             again = decoded(strided(places[source.root].get(), source), source).reshape(source.shape)
         if not np.array_equal(again, got.astype(again.dtype), equal_nan=again.dtype.kind == "f"):
-            raise Fault("set", f"set() of {source!r} stores other values than it is given")
+            raise Fault("set", f"set() of {source!r} stores other values than its argument has")
         source.set_bytes(raw[source.root])
 
 
@@ -68,7 +68,7 @@ def judge_memory(
     *,
     changed: bool,
 ) -> None:
-    """Nothing beside the tensors was written, and no leaf but what the op writes, where it writes it.
+    """Nothing outside of the tensors was written, and no leaf but what the op writes, where it writes it.
 
     ``shared``: the source in whose place the result lies.  ``changed``: whether anything was computed.
     """
@@ -80,7 +80,7 @@ def judge_memory(
     for root, place in places.items():
         stray = place.stray()
         if stray:
-            raise Fault("beside", f"beside {root!r}: {stray}")
+            raise Fault("outside", f"outside of {root!r}: {stray}")
         if root not in raw:
             continue
         before, after = raw[root], place.get()
@@ -150,10 +150,10 @@ def _judge_kept(node: Tensor, expected: Expected, before: Bytes, after: Bytes) -
         raise Fault("overwritten", f"rows of {node!r} that no index names were changed")
 
 
-def judge_values(built: Built, expected: Expected, found: Mapping[Tensor, Bytes], *, alone: bool) -> None:
+def judge_values(built: Built, expected: Expected, found: Mapping[Tensor, Bytes], *, own_sources: bool) -> None:
     """Each node's values are the oracle's, or near enough.
 
-    ``alone``: whether all nodes were seen, so that each is judged by what it was given.
+    ``own_sources``: whether all nodes were seen, so that each is judged by its sources as they were.
     """
     if any(is_open(node) for node in built.graph.nodes):
         return
@@ -164,7 +164,7 @@ def judge_values(built: Built, expected: Expected, found: Mapping[Tensor, Bytes]
             continue
         # What a later node makes of rows that were written is not seen apart from the writing.
         seen = node.root in written or all(s is None or s.root not in written for s in node.src)
-        exact = len(nodes) == 1 or (alone and seen)
+        exact = len(nodes) == 1 or (own_sources and seen)
         if (moves_bits(node) and exact) or node not in expected.values:
             wrong = np.flatnonzero(expected.bytes[node] != raw)
             if wrong.size:
@@ -174,13 +174,13 @@ def judge_values(built: Built, expected: Expected, found: Mapping[Tensor, Bytes]
         with np.errstate(all="ignore"):
             got, want = decoded(blocks, node), expected.values[node]
             sources = [None if s is None else expected.values.get(s) for s in node.src]
-        reason = difference(node, got, want, sources, expected, alone=exact)
+        reason = difference(node, got, want, sources, expected, own_sources=exact)
         if reason:
             raise Fault("values", f"{node!r}: {reason}")
 
 
 def judge_others(built: Built, expected: Expected, places: Mapping[Tensor, Place]) -> None:
-    """What an op of several leaves in the sources that it writes beside the first."""
+    """What an op of several leaves in the sources that it writes in addition to the first."""
     if any(is_open(node) for node in built.graph.nodes):
         return
     for source, want in expected.others.items():

@@ -61,7 +61,9 @@ class Fault(NamedTuple):
     def part(self) -> str:
         """Which part of a backend it is in."""
         places = [f"{seed.module} {seed.function}" for seed in self.seeds] or [type(self.make()).__module__]
-        fits = [(len(each), part) for part, given in PARTS.items() for each in given if places[0].startswith(each)]
+        fits = [
+            (len(each), part) for part, prefixes in PARTS.items() for each in prefixes if places[0].startswith(each)
+        ]
         return max(fits)[1]
 
 
@@ -71,7 +73,7 @@ WRITTEN: list[Fault] = []
 T = TypeVar("T")
 
 
-def written(device: Callable[..., Device]) -> Callable[..., Callable[[T], T]]:
+def by_hand(device: Callable[..., Device]) -> Callable[..., Callable[[T], T]]:
     """Decorators that list ``device(what they decorate)`` as a fault: ``(its name, *what finds it)``."""
 
     def of(name: str, *found_by: str, **more: Any) -> Callable[[T], T]:

@@ -28,13 +28,13 @@ from ggplug_testing.devices.fusing import (
     PRODUCT,
     RESIDUAL,
     SOFT_MAX,
-    TURNED,
+    TRANSPOSED,
     UP,
     FusingDevice,
     interpret_group,
 )
 from ggplug_testing.judging.oracle import compute_node
-from tests.mutation.fault import written
+from tests.mutation.fault import by_hand
 
 SCALE = of(Scale)
 
@@ -74,7 +74,7 @@ class GoesOnInItsResult(FusingDevice):
 OVER_MATRICES: tuple[Pattern, ...] = (
     pattern(
         "attention",
-        lambda k, q, v, mask=None: COPIED(viewed(MIXED(TURNED(v), SOFT_MAX(LOGITS(k, q), mask)))),
+        lambda k, q, v, mask=None: COPIED(viewed(MIXED(TRANSPOSED(v), SOFT_MAX(LOGITS(k, q), mask)))),
         inplace=("k",),
     ),
     pattern("scores", lambda k, q, mask: SOFT_MAX(SCALE(LOGITS(k, q)), mask), inplace=("k",)),
@@ -104,11 +104,11 @@ class StoresRowByRow(FusingDevice):
             result[...] = before
 
 
-fault = written(StoresRowByRow)
+fault = by_hand(StoresRowByRow)
 for each in OVER_MATRICES:
     fault(f"overwrites a matrix that it multiplies: {each.name}", "groups")(each.name)
 
-fault = written(GoesOnInItsResult)
+fault = by_hand(GoesOnInItsResult)
 fault("overwrites the factor of a norm", "groups", patterns=IN_PLACE_OF_ANY)(RowNorm)
 fault("overwrites the scale of a sum's norm", "groups", patterns=IN_PLACE_OF_ANY)(Add)
 fault("overwrites what a product is added to", "groups")(MulMat)

@@ -19,7 +19,7 @@ from ggplug.tensor import Spec, Tensor
 from ggplug.types import BF16, F16, F32, I32, KERNEL_FLOATS, Type
 from ggplug_testing.devices.reference import ReferenceDevice, interpret
 from ggplug_testing.judging.oracle import compute_node, cut, decoded, moves_bits, round_into
-from tests.mutation.fault import written
+from tests.mutation.fault import by_hand
 
 Kernel = Callable[..., None]
 
@@ -36,7 +36,7 @@ class FaultyKernels(ReferenceDevice):
         return self._kernel if found is interpret else found
 
 
-faulty = written(FaultyKernels)
+faulty = by_hand(FaultyKernels)
 
 
 def values_of(operand: Operand) -> Array:
@@ -363,7 +363,7 @@ def broadcasts_the_first_row(op: Op, a: Array, b: Array) -> Array:
 @faulty("takes the last row of b", "mul_mat_id")
 @computes(MulMatId)
 def takes_the_last_row_of_b(op: Op, weights: Array, b: Array, ids: Array) -> Array:
-    """Where several experts share a row of b, all but the first take the last one, and not each its turn."""
+    """Where several experts share a row of b, all but the first take the last one, and not each its own."""
     return op.reference(weights, b[:, :, np.minimum(np.arange(ids.shape[-1]), b.shape[2] - 1)], ids)
 
 
@@ -427,26 +427,26 @@ faulty("adds products up in f16", "mul_mat")(sums_in(F16))
 faulty("adds products up in bf16", "mul_mat")(sums_in(BF16))
 
 
-def turns(angles: Callable[[Rope, Array, Array | None], Array]) -> Kernel:
+def rotates(angles: Callable[[Rope, Array, Array | None], Array]) -> Kernel:
     """A kernel of rope with other angles."""
 
-    def turned(op: Rope, x: Array, pos: Array, factors: Array | None = None) -> Array:
+    def rotated(op: Rope, x: Array, pos: Array, factors: Array | None = None) -> Array:
         other = copy.copy(op)
         object.__setattr__(other, "angles", lambda pos, factors=None: angles(op, pos, factors))
         return other.reference(x, pos, factors)
 
-    return computes(Rope)(turned)
+    return computes(Rope)(rotated)
 
 
 def angles_in_float32(beyond: int) -> Kernel:
-    """Turns by angles that are rounded to float32 at positions beyond a limit."""
+    """Rotates by angles that are rounded to float32 at positions beyond a limit."""
 
     def rounded(op: Rope, pos: Array, factors: Array | None) -> Array:
         angles = op.angles(pos, factors)
         farthest = np.abs(pos.reshape(4 if op.several_axes else 1, -1)).max(axis=0)[:, np.newaxis]
         return np.where(farthest > beyond, angles.astype(np.float32).astype(np.float64), angles)
 
-    return turns(rounded)
+    return rotates(rounded)
 
 
 for beyond, where in ((0, ""), (131_071, " beyond position 131071"), (1 << 24, " beyond position 2^24")):
@@ -454,9 +454,9 @@ for beyond, where in ((0, ""), (131_071, " beyond position 131071"), (1 << 24, "
 for bits in (20, 24):
     mask = (1 << bits) - 1
     faulty(f"positions have {bits} bits", "rope")(
-        turns(lambda op, pos, factors, mask=mask: op.angles(pos & mask, factors))  # type: ignore[misc]
+        rotates(lambda op, pos, factors, mask=mask: op.angles(pos & mask, factors))  # type: ignore[misc]
     )
 # float32 holds whole numbers up to 2**24.
 faulty("positions are rounded to float32", "rope")(
-    turns(lambda op, pos, factors: op.angles(pos.astype(np.float32), factors))
+    rotates(lambda op, pos, factors: op.angles(pos.astype(np.float32), factors))
 )

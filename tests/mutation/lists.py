@@ -58,8 +58,8 @@ def by_hand() -> Iterator[Fault]:
             title, *lines = entry.splitlines()
             function, name = title.split(": ", 1)
             for bits in (31, 32) if "{bits}" in name else (0,):
-                told = [line.replace("{bits}", str(bits)).replace("{mask}", hex((1 << bits) - 1)) for line in lines]
-                old, new, found_by, missed = ([each[2:] for each in told if each[:1] in marks] for marks in _MARKS)
+                filled = [line.replace("{bits}", str(bits)).replace("{mask}", hex((1 << bits) - 1)) for line in lines]
+                old, new, found_by, missed = ([each[2:] for each in filled if each[:1] in marks] for marks in _MARKS)
                 edit = Edit(module, function, "\n".join(old), "\n".join(new))
                 yield Fault(
                     name.replace("{bits}", str(bits)), DEVICES[device], tuple(found_by), (edit,), " ".join(missed)

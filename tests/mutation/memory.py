@@ -12,7 +12,7 @@ from ggplug.host import HostBuffer, HostBufferType
 from ggplug.types import BufferUsage
 from ggplug_testing.contracts.bases import FAR_BYTES
 from ggplug_testing.devices.reference import ReferenceDevice
-from tests.mutation.fault import written
+from tests.mutation.fault import by_hand
 
 
 class OtherBuffers(ReferenceDevice):
@@ -46,7 +46,7 @@ class _Buffer(HostBuffer):
         return self._memory
 
 
-faulty = written(OtherBuffers)
+faulty = by_hand(OtherBuffers)
 
 
 @faulty("memory is not aligned", "buffer types describe their memory")
@@ -135,7 +135,7 @@ for method in ("memset", "copy_from", "set_2d", "get_2d"):
     for bits in (31, 32):
         faulty(f"{method} keeps {bits} bits of offsets", FAR_BYTES)(wraps(method, bits))
 
-device = written(lambda kind: kind("faulty"))
+device = by_hand(lambda kind: kind("faulty"))
 
 
 @device(

@@ -1,7 +1,7 @@
 """The suite's own score: how many of the seeded faults it finds, and by which case.
 
 ``python -m tests.mutation.score`` runs every fault of :mod:`tests.mutation` in worker processes, up to the first
-case that finds it; a crash or a hang finds it, too.  ``--help`` tells more.
+case that finds it; a crash or a hang finds it, too.  ``--help`` says more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.mutation.seeding import SeedError, source
 from tests.mutation.trial import CONFORMING, every_fault
 
 WANTED = 0.98
-"""The share of faults that the suite has to find."""
+"""The fraction of faults that the suite has to find."""
 
 HANGS = 30.0
 """Seconds without a word after which a case hangs."""
@@ -70,15 +70,15 @@ class Outcome(NamedTuple):
 
 
 def serve(channel: Channel, quick: bool) -> None:
-    """Runs in a worker: the faults that it is asked for, by name."""
+    """Runs in a worker: the faults that are requested, by name."""
     faults = {fault.name: fault for fault in [CONFORMING, *every_fault()]}
     channel.serve(lambda name, watch: (name, trial.trial(faults[name], watch, quick=quick)))
 
 
 def score(
-    faults: Sequence[Fault], told: Callable[[Outcome], object], *, jobs: int, timeout: float, quick: bool
+    faults: Sequence[Fault], report: Callable[[Outcome], object], *, jobs: int, timeout: float, quick: bool
 ) -> None:
-    """Puts the suite to these faults, in that order, in ``jobs`` processes; ``told`` hears of each as it is done.
+    """Puts the suite to these faults, in that order, in ``jobs`` processes; ``report`` is called after each.
 
     ``quick``: only what concerns each fault, and not the rest of the suite.  Raises ScoreError if a process dies before
     it has begun with a case.  A KeyboardInterrupt ends the processes.
@@ -95,7 +95,7 @@ def score(
         found = next((finding for finding in findings if finding.bad), None)
         if found is not None and not found.case:
             raise ScoreError(f"{fault.name}: the worker {found.verdict} before the first case: {found.reason}")
-        told(Outcome(fault, found, time.perf_counter() - start))
+        report(Outcome(fault, found, time.perf_counter() - start))
 
     with ExitStack() as ending:
         workers = [ending.enter_context(Worker(partial(serve, quick=quick), timeout)) for _ in range(jobs)]
@@ -156,10 +156,10 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line.
 
     Answers the exit code: 0 enough is caught, 1 it is not, 2 there is nothing to be said, 128 and the number of a
-    signal that stopped it; then it prints what was found until then.
+    signal that stopped it; then what was found until then is reported.
     """
-    given = _parsed(arguments)
-    if given.record:
+    options = _parsed(arguments)
+    if options.record:
         lists.record()
         return 0
     try:
@@ -167,36 +167,36 @@ def main(arguments: list[str] | None = None) -> int:
     except SeedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    chosen = [fault for fault in every_fault() if not given.only or _is_one_of(fault, given.only)]
-    if given.list:
+    chosen = [fault for fault in every_fault() if not options.only or _is_one_of(fault, options.only)]
+    if options.list:
         print("\n".join(aligned([("part", "fault"), *((fault.part, fault.name) for fault in chosen)])))
         return 0
     if not chosen:
-        print(f"error: no fault has a name or part like {' or '.join(given.only)}", file=sys.stderr)
+        print(f"error: no fault has a name or part like {' or '.join(options.only)}", file=sys.stderr)
         return 2
     start = time.perf_counter()
     done: dict[str, Outcome] = {}
     stop: KeyboardInterrupt | None = None
-    with bar(len(chosen) + 1) as shown:
+    with bar(len(chosen) + 1) as progress:
 
         def note(outcome: Outcome) -> None:
             done[outcome.fault.name] = outcome
-            shown.at(outcome.fault.part, outcome.fault.name)
-            shown.done()
-            if given.verbose:
+            progress.at(outcome.fault.part, outcome.fault.name)
+            progress.done()
+            if options.verbose:
                 found = f"{outcome.finding.verdict}: {outcome.by}" if outcome.finding is not None else "NOT CAUGHT"
                 print(f"{outcome.seconds:6.1f} s  {outcome.fault.name}\n          {found}", flush=True)
 
         try:
             with stoppable():
-                score([CONFORMING, *chosen], note, jobs=given.jobs, timeout=given.timeout, quick=given.quick)
+                score([CONFORMING, *chosen], note, jobs=options.jobs, timeout=options.timeout, quick=options.quick)
         except KeyboardInterrupt as given_signal:
             stop = given_signal
     outcomes = [done[fault.name] for fault in chosen if fault.name in done]
-    if given.json is not None:
-        given.json.write_text(json.dumps([each.as_dict() for each in outcomes], indent=1), encoding="utf-8")
+    if options.json is not None:
+        options.json.write_text(json.dumps([each.as_dict() for each in outcomes], indent=1), encoding="utf-8")
     print("\n".join([*missed(outcomes), "", *summary(outcomes)]))
-    print(f"in {time.perf_counter() - start:.0f} seconds, {given.jobs} at a time")
+    print(f"in {time.perf_counter() - start:.0f} seconds, {options.jobs} at a time")
     if stop is not None:
         left = f"{len(chosen) - len(outcomes)} of {len(chosen)} faults were not put to the suite"
         print(f"STOPPED {in_words(stop, '', left)}")
@@ -215,7 +215,7 @@ def _is_one_of(fault: Fault, patterns: Sequence[str]) -> bool:
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutation.score",
-        description="Put the conformance suite to devices with one fault each, and tell how many it finds.",
+        description="Put the conformance suite to devices with one fault each, and report how many it finds.",
     )
     only = "faults of this part, or whose name contains or matches this (*, ?); may be repeated"
     quick = "only what concerns each fault, and not the rest of the suite"
@@ -224,7 +224,7 @@ def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", metavar="PATTERN", action="append", default=[], help=only)
     parser.add_argument("--list", action="store_true", help="list the faults and run none")
     parser.add_argument("--quick", action="store_true", help=quick)
-    parser.add_argument("--verbose", action="store_true", help="tell of each fault by which case it was caught")
+    parser.add_argument("--verbose", action="store_true", help="show for each fault which case caught it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (%(default)s)")
     parser.add_argument("--timeout", type=float, default=HANGS, metavar="SECONDS", help=hangs)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what became of each fault as JSON")

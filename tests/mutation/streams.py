@@ -9,7 +9,7 @@ from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Capabilities, Grou
 from ggplug.discrete import QueuedPlan
 from ggplug.graph import Graph
 from ggplug_testing.devices.reference import ReferenceDevice
-from tests.mutation.fault import written
+from tests.mutation.fault import by_hand
 from tests.mutation.subject.device import SubjectDevice, SubjectStream
 
 
@@ -24,16 +24,16 @@ class SynchronousDevice(SubjectDevice):
 
 
 class _WaitingStream(SubjectStream):
-    def set_async(self, *given: Any, **named: Any) -> None:
-        super().set_async(*given, **named)
+    def set_async(self, *args: Any, **kwargs: Any) -> None:
+        super().set_async(*args, **kwargs)
         self.drain()
 
-    def get_async(self, *given: Any, **named: Any) -> None:
-        super().get_async(*given, **named)
+    def get_async(self, *args: Any, **kwargs: Any) -> None:
+        super().get_async(*args, **kwargs)
         self.drain()
 
-    def copy_async(self, *given: Any, **named: Any) -> None:
-        super().copy_async(*given, **named)
+    def copy_async(self, *args: Any, **kwargs: Any) -> None:
+        super().copy_async(*args, **kwargs)
         self.drain()
 
     def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
@@ -91,6 +91,6 @@ class _ThreadedPlan(WalkPlan):
         self.stream.last = self.stream.thread.submit(super().compute)
 
 
-written(PretendsOnHostMemory)(
+by_hand(PretendsOnHostMemory)(
     "says nothing of its thread", "computations of a synchronous device are done when they return"
 )("faulty")

@@ -42,14 +42,14 @@ def every_fault() -> list[Fault]:
 
 
 def _mechanical(each: Recorded) -> Fault:
-    # The subject's queue has threads, which wait; the fake device's is asked, and asks which jobs need not wait.
+    # The subject's queue has threads, which wait; the fake device's asks which jobs need not wait.
     asks = (each.seed.function, each.seed.operator) == ("QueuedBackend.wait_for", "statement left out")
     device = "late" if asks or each.seed.function == "Job.ready" else "subject"
     return Fault(each.seed.name, DEVICES[device], seeds=(each.seed,), missed=each.missed)
 
 
 def trial(fault: Fault, watch: Watch, *, quick: bool = False) -> list[Finding]:
-    """What finds the fault: nothing, or the first finding that is bad.  ``watch`` is told of every case that begins.
+    """What finds the fault: nothing, or the first finding that is bad.  ``watch`` is called for every case that begins.
 
     ``quick``: only what concerns the fault, and not the rest of the suite.
     """

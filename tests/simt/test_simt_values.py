@@ -25,7 +25,7 @@ from ggplug_testing.running.runner import run_case
 
 pytest.importorskip("ggplug_simt")
 
-from simt_devices import EVERYWHERE, IN_VECTORS, everywhere, in_turn
+from simt_devices import EVERYWHERE, IN_VECTORS, everywhere, over_devices
 from simt_devices import device as device
 
 from ggplug_simt.c.types import BLOCKS
@@ -69,7 +69,7 @@ def test_slopes_too_small_for_float32_hide_what_a_mask_hides(device: Device) -> 
     conforms(device, "soft_max", steep=make)
 
 
-@in_turn("op", ["sum", "sum_rows", "mean", "rms_norm", "l2_norm", "argmax", "cont"], EVERYWHERE)
+@over_devices("op", ["sum", "sum_rows", "mean", "rms_norm", "l2_norm", "argmax", "cont"], EVERYWHERE)
 def test_rows_of_one_repeated_element_are_as_long_as_they_are(op: str, device: Device) -> None:
     def repeated(kind: types.Type) -> Make:
         def make(leafs: Leafs) -> Any:
@@ -93,7 +93,7 @@ def test_products_with_one_repeated_element_are_sums(device: Device) -> None:
     conforms(device, "mul_mat", few=make(3), many=make(40))
 
 
-@in_turn("type", [type for type in types.TYPES if type.is_quantized and type in BLOCKS], IN_VECTORS)
+@over_devices("type", [type for type in types.TYPES if type.is_quantized and type in BLOCKS], IN_VECTORS)
 def test_vectors_of_halves_may_lie_at_any_even_address(type: types.Type, device: Device) -> None:
     def make(leafs: Leafs) -> Any:
         b = ops.view(leafs.tensor(types.F16, 258, 4), 256, 4, nb=(516,), offset=2)
@@ -130,7 +130,7 @@ def test_infinite_elements_make_a_sum_infinite_wherever_they_are(device: Device)
     conforms(device, "sum", **cases)
 
 
-@in_turn("op", sorted(op.name for op in OPS.values() if issubclass(op, Unary)), IN_VECTORS)
+@over_devices("op", sorted(op.name for op in OPS.values() if issubclass(op, Unary)), IN_VECTORS)
 def test_an_element_has_no_part_in_the_results_of_its_neighbours(op: str, device: Device) -> None:
     (parameters, *_) = parameters_of(OPS[op])
 

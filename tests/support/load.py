@@ -1,4 +1,4 @@
-"""Many clients at once on a real server: every answer has to be the one that the model gives alone.
+"""Many clients at once on a real server: every answer has to be the one that the model gives a single client.
 
     python -m tests.support.load --minutes 5 --clients 32 --slots 8    # a llama of 0.85 G random weights, in Q4_0
     python -m tests.support.load --minutes 5 --model some.gguf
@@ -34,7 +34,7 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 
 LEAVES = 0.1
-"""Share of the clients' requests that they do not wait for the end of."""
+"""Fraction of the clients' requests that they do not wait for the end of."""
 SHOWN = 5
 """Wrong answers that are printed."""
 TIMEOUT = 300
@@ -43,7 +43,7 @@ TIMEOUT = 300
 
 @dataclass(frozen=True)
 class Task:
-    """A request, and the text that the model writes alone."""
+    """A request, and the text that the model generates for a single client."""
 
     body: dict[str, Any]
     wanted: str
@@ -197,8 +197,8 @@ def main() -> int:
         print(f"  {fault}")
     for outcome in ("right", "wrong", "lost", "left early", "429", "503"):
         print(f"{outcome:12}{tally.outcomes[outcome]:8}")
-    written = counts["ggplug_generated_tokens_total"]
-    print(f"{written:.0f} tokens written in {seconds:.0f} s, {written / seconds:.1f} a second")
+    generated = counts["ggplug_generated_tokens_total"]
+    print(f"{generated:.0f} tokens generated in {seconds:.0f} s, {generated / seconds:.1f} a second")
     if tally.first:
         last = sorted(tally.first)[int(0.95 * (len(tally.first) - 1))]
         print(f"first token after {statistics.median(tally.first):.2f} s (median), {last:.2f} s (19 of 20)")

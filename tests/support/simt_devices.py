@@ -78,7 +78,7 @@ everywhere = pytest.mark.parametrize("device", EVERYWHERE, indirect=True)
 """Runs a test, which needs the fixture ``device`` of this module, on each of them."""
 
 
-def in_turn(name: str, values: Iterable[Any], devices: Sequence[Callable[[], Device]]) -> pytest.MarkDecorator:
+def over_devices(name: str, values: Iterable[Any], devices: Sequence[Callable[[], Device]]) -> pytest.MarkDecorator:
     """Runs it with each value on one of the devices, alternately; with all on all it is long."""
     return pytest.mark.parametrize((name, "device"), cyclic_pairs(values, devices), indirect=["device"])
 

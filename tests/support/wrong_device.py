@@ -21,9 +21,9 @@ class Wrong(FusingDevice):
         if isinstance(found, Decline) or not self.wrong(group):
             return found
 
-        def kernel(*given: Any) -> None:
-            found(*given)
-            result = given[1][given[0].node] if len(group) > 1 else given[1]
+        def kernel(*args: Any) -> None:
+            found(*args)
+            result = args[1][args[0].node] if len(group) > 1 else args[1]
             result.array()[0, 0, 0, 0] += self.by
 
         kernel.__name__ = f"wrong_{'_'.join(node.op.name for node in group.nodes)}"

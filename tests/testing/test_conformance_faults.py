@@ -59,7 +59,7 @@ def test_a_result_that_was_not_written_is_called_so() -> None:
     assert finding.reason == "silu: 1 of 1 elements were not written, the first at [0, 0, 0, 0] (ne order)"
 
 
-def test_what_was_not_written_comes_before_what_is_wrong_beside_it() -> None:
+def test_what_was_not_written_comes_before_what_else_is_wrong() -> None:
     def half(op: Op, dst: Operand, *src: Operand | None) -> None:
         before = dst.array().copy()
         interpret(op, dst, *src)

@@ -39,14 +39,14 @@ def test_a_discrete_device_that_works_late_passes() -> None:
     assert sum(finding.verdict == "passed" for finding in findings) > 30
 
 
-def test_a_group_that_fails_is_told_with_the_name_of_its_kernel() -> None:
+def test_a_group_that_fails_is_reported_with_the_name_of_its_kernel() -> None:
     (fault,) = (each for each in FAULTS if each.name == "overwrites the factor of a norm")
     case = next(each for each in group_cases() if each.label == "norm, scale, shift, source 1 computed alone")
     with fault.device() as device, device.init() as stream:
         assert run_group_case(device, stream, case).reason.startswith("in 1 group (_compute), ")
 
 
-def test_a_device_that_forms_no_groups_is_told_so() -> None:
+def test_a_device_that_forms_no_groups_gets_a_report_of_that() -> None:
     (finding,) = run_groups(ReferenceDevice())
     assert finding.verdict == "declined"
     assert "every node alone" in finding.reason

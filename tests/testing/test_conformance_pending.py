@@ -17,7 +17,7 @@ from ggplug.ops.custom import PythonCall
 from ggplug_testing.cases import cases_of
 from ggplug_testing.contracts import CLAUSES, Clause, holding, loading, racing, run_clause
 from ggplug_testing.contracts.clause import ATTEMPTS
-from ggplug_testing.contracts.loading import Load, Unit, Work
+from ggplug_testing.contracts.loading import Computation, Load, Unit
 from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.fake import FakeBackend, FakeDevice, FakeRegistration
 from tests.mutation import FAULTS, Fault
@@ -131,20 +131,20 @@ def unholdable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def long_loads(unholdable: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loads that last until nobody needs them: on fake devices, whose computations take as long as the host does."""
-    give, free, gates = Work.give, Work.free, []
+    give, free, gates = Computation.give, Computation.free, []
     monkeypatch.setattr(loading, "_measured", lambda device: Unit(add, 64, giving=0.0, seconds=1.0))
 
-    def give_behind_a_gate(work: Work, count: int) -> None:
+    def give_behind_a_gate(work: Computation, count: int) -> None:
         gates.append(threading.Event())
         work._stream.give(partial(gates[-1].wait, 60))  # type: ignore[attr-defined]
         give(work, count)
 
-    def let_go(work: Work) -> None:
+    def let_go(work: Computation) -> None:
         gates[-1].set()
         free(work)
 
-    monkeypatch.setattr(Work, "give", give_behind_a_gate)
-    monkeypatch.setattr(Work, "free", let_go)
+    monkeypatch.setattr(Computation, "give", give_behind_a_gate)
+    monkeypatch.setattr(Computation, "free", let_go)
 
 
 @pytest.mark.parametrize("clause", HELD, ids=NAMES)
@@ -232,4 +232,4 @@ def test_every_op_that_the_device_claims_is_raced(monkeypatch: pytest.MonkeyPatc
     assert run_clause(FakeDevice(execution="late"), clause).verdict == "passed"
     computing = {name for name, op in OPS.items() if not op.is_view and cases_of(op)}
     python = {name for name, op in OPS.items() if issubclass(op, PythonCall)}  # a discrete device calls none
-    assert computing - set(raced) - python == {"arange", "fill"}  # they read nothing that could tell when
+    assert computing - set(raced) - python == {"arange", "fill"}  # they read nothing that changes meanwhile

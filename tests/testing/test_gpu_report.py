@@ -259,8 +259,8 @@ def test_what_cannot_be_begun_is_one_line_and_code_2(
         ("--prepare", str(tmp_path / "made"), "--recorded", str(no_report)): "holds no recorded cases",
     }.items():
         assert main(list(arguments), door) == 2
-        told = capsys.readouterr().err
-        assert (told.count("\n"), wanted in told) == (1, True), told
+        message = capsys.readouterr().err
+        assert (message.count("\n"), wanted in message) == (1, True), message
     assert main(["--data", str(tiny), "out.json", "--device", "Nowhere7"]) == 2
     assert "no device 'Nowhere7'" in capsys.readouterr().err
     assert main(["--data", str(tiny), "out.json", "--device", "Nowhere7"], door) == 2
@@ -279,14 +279,14 @@ def test_without_a_device_it_says_what_it_would_run(
     out = tmp_path / "out.json"
     door = Door("nowhere", nowhere, figures=figures)
     assert main(["--data", str(tiny), str(out), "--seconds", "77"], door) == 2
-    told = capsys.readouterr()
-    assert told.err.count("\n") == 1
-    assert "no driver of a GPU is installed" in told.err
-    assert "in at most 77 seconds" in told.out
+    printed = capsys.readouterr()
+    assert printed.err.count("\n") == 1
+    assert "no driver of a GPU is installed" in printed.err
+    assert "in at most 77 seconds" in printed.out
     for name in ("facts", "model", "recorded", "figures", "suite"):
-        assert f"| {name} | " in told.out
+        assert f"| {name} | " in printed.out
     for step in ("F16 on the device", "the vendor's product", "contract: ", "mul_mat; ", "ssm_scan"):
-        assert step in told.out
+        assert step in printed.out
     assert main(["--data", str(tiny), str(out), "--parts", "facts,figures"], door) == 2
     assert "| suite |" not in capsys.readouterr().out
     assert not out.exists()
@@ -379,9 +379,9 @@ def test_a_gpu_comes_in_with_its_versions_and_the_products_of_its_library(monkey
     with pytest.raises(DeviceNotFoundError, match="there is no CUDA7"):
         door.devices("CUDA7")
 
-    told = door.facts(second)
-    assert told["cupy"] == "14.2.0"
-    assert {"cuda_driver", "cuda_runtime", "nvrtc", "multiProcessorCount"} <= told.keys()
+    found = door.facts(second)
+    assert found["cupy"] == "14.2.0"
+    assert {"cuda_driver", "cuda_runtime", "nvrtc", "multiProcessorCount"} <= found.keys()
 
     for step, kind in zip(door.figures(second), ("float32", "float16"), strict=True):
         computed.clear()

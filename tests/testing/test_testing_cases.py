@@ -1,4 +1,4 @@
-"""Cases come from declarations: layouts are what they say, ops from elsewhere bring their own or get what fits."""
+"""Cases come from declarations: layouts are what they say, ops of other packages bring their own or get what fits."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_given_values_are_what_the_tensor_shows(layout: Layout) -> None:
 def test_what_repeats_to_another_extent_is_met_with_more_than_one_and_fewer_than_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Asked of each question of a shape rule, told apart by op, line and turn in the call."""
+    """Asked of each question of a shape rule, distinguished by op, line and number in the call."""
     met: dict[tuple[str, int, int], set[bool]] = {}
     last: list[Any] = [None, 0]
 
@@ -194,7 +194,7 @@ def define() -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("define")
-def test_an_op_from_elsewhere_gets_the_cases_that_its_shape_rule_takes() -> None:
+def test_an_op_of_another_package_gets_the_cases_that_its_shape_rule_takes() -> None:
     class Average(Op):
         name = "test.average"
 
@@ -212,7 +212,7 @@ def test_an_op_from_elsewhere_gets_the_cases_that_its_shape_rule_takes() -> None
 
 
 @pytest.mark.usefixtures("define")
-def test_an_op_from_elsewhere_brings_its_own_cases() -> None:
+def test_an_op_of_another_package_brings_its_own_cases() -> None:
     class Shift(Op):
         name = "test.shift"
         by: int

@@ -142,7 +142,7 @@ def test_what_is_far_off_is_wrong_and_not_imprecise() -> None:
     )
     small = WANT.copy()
     small[..., 0] = 1e-9
-    # beside numbers of about 3 a small one may be off by a part of these
+    # next to numbers of about 3 a small one may be off by a part of these
     around = Allowed(small - 1e-12, small + 1e-12)
     got = small.copy()
     got[..., 0] = 1e-6
@@ -158,7 +158,7 @@ def test_one_element_that_is_far_off_is_wrong_whatever_the_others_are() -> None:
         assert "are wrong" in compare(got, WANT, around).reason
 
 
-def test_a_row_that_holds_the_values_of_another_one_is_told() -> None:
+def test_a_row_that_holds_the_values_of_another_one_is_reported() -> None:
     rows = np.random.default_rng(1).standard_normal((1, 2, 3, 8))
     allowed = Allowed(rows - 1e-6, rows + 1e-6)
     got = rows.copy()

@@ -21,7 +21,7 @@ from ggplug_testing.precision.rule import EXACT
 
 @pytest.fixture
 def halved() -> Iterator[type[Op]]:
-    """An op from elsewhere that derives from one of core's abstract ops."""
+    """An op of another package that derives from one of core's abstract ops."""
 
     class Halved(Unary):
         name = "test.halved"

@@ -1,4 +1,4 @@
-"""The fake discrete device does what the contract allows, fails when it is told to, and counts everything."""
+"""The fake discrete device does what the contract allows, fails on request, and counts everything."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_the_nth_call_fails_and_the_next_one_works() -> None:
     buffer.set(0, np.zeros(1, np.uint8))
 
 
-def test_a_failing_kernel_is_told_when_the_stream_is_synchronized() -> None:
+def test_a_failing_kernel_is_reported_when_the_stream_is_synchronized() -> None:
     device = FakeDevice(execution="late")
     chain, stream = Chain(device), device.init()
     device.fail("kernel", 2)
@@ -258,7 +258,7 @@ def test_a_lost_device_says_so() -> None:
         buffer.get(0, np.empty(8, np.uint8))
 
 
-def test_it_declines_what_it_is_told_to() -> None:
+def test_it_declines_what_its_author_says() -> None:
     device = FakeDevice(declines=lambda node: "no squares today" if node.op and node.op.name == "sqr" else "")
     chain = Chain(device)
     answer = device.supports_op(chain.y)
@@ -271,8 +271,8 @@ def test_it_declines_what_it_is_told_to() -> None:
 def test_kernels_cannot_reach_memory_of_others() -> None:
     device = FakeDevice()
     chain = Chain(device)
-    with pytest.raises(BufferUseError, match="copy it over"), Placement(chain.graph, HOST) as elsewhere:
-        device.init().compute(chain.graph, elsewhere.allocation)
+    with pytest.raises(BufferUseError, match="copy it over"), Placement(chain.graph, HOST) as other:
+        device.init().compute(chain.graph, other.allocation)
 
 
 @pytest.mark.parametrize("execution", ["now", "late", "thread"])

@@ -24,7 +24,7 @@ main(sys.argv[1:])
 """
 
 
-def alone(*arguments: object) -> subprocess.CompletedProcess[str]:
+def core_only(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", ALONE, *map(str, arguments)], capture_output=True, text=True)
 
 
@@ -64,9 +64,9 @@ def test_what_the_suite_itself_lacks_is_not_taken_for_the_suite(monkeypatch: pyt
 def test_commands_of_core_run_without_the_suite(tmp_path: Path) -> None:
     """Some of them; `nox -s backends` runs all, where wheels alone are installed."""
     for arguments in (["--help"], ["ops"], ["bench", "--list"], ["new-backend", "fresh", "--into", tmp_path]):
-        done = alone(*arguments)
+        done = core_only(*arguments)
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)
         assert "conformance" not in done.stdout or arguments[0] != "--help"
-    done = alone("conformance", "CPU")
+    done = core_only("conformance", "CPU")
     assert done.returncode == 2
     assert "No such command 'conformance'" in done.stderr

@@ -55,23 +55,23 @@ def line_of(text: str) -> int:
         return next(number for number, line in enumerate(file, 1) if text in line)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="processes end by signals elsewhere")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no such signals")
 def test_a_crash_fails_its_case_alone() -> None:
     with Worker(serve) as worker:
         findings = worker.run("op", "op")
         assert worker.device == "toy"
         assert [each.case for each in findings] == [*CASES, "at the end"]
-        told = {each.case: each for each in findings}
-        assert [told[case].verdict for case in ("first", "second", "third")] == ["passed"] * 3
-        assert os.getpid() not in {int(told[case].reason) for case in ("first", "second", "third")}
-        assert (told["dies"].verdict, told["dies"].reason) == ("crashed", "the process ended by SIGABRT")
-        assert f"test_testing_isolation.py:{line_of('# the ' + 'crash')} in computes: os.abort()" in told["dies"].where
-        assert (told["exits"].verdict, told["exits"].reason) == ("crashed", "the process ended with exit code 3")
+        found = {each.case: each for each in findings}
+        assert [found[case].verdict for case in ("first", "second", "third")] == ["passed"] * 3
+        assert os.getpid() not in {int(found[case].reason) for case in ("first", "second", "third")}
+        assert (found["dies"].verdict, found["dies"].reason) == ("crashed", "the process ended by SIGABRT")
+        assert f"test_testing_isolation.py:{line_of('# the ' + 'crash')} in computes: os.abort()" in found["dies"].where
+        assert (found["exits"].verdict, found["exits"].reason) == ("crashed", "the process ended with exit code 3")
         (alone,) = (each for each in worker.run("op", "op", "second") if each.case == "second")
         assert alone.verdict == "passed"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="processes end by signals elsewhere")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no such signals")
 def test_a_hang_fails_its_case_and_names_the_line() -> None:
     with Worker(serve, 1.0) as worker:
         hung, *_ = worker.run("hangs", "op")
@@ -138,7 +138,7 @@ class TestToy(BackendSuite):
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="processes end by signals elsewhere")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no such signals")
 def test_tests_of_the_suite_run_in_a_worker(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(toy=TOY, test_toy=TESTS)
     chosen = "test_op and relu and not leaky or own or memset"
@@ -158,7 +158,7 @@ def test_tests_of_the_suite_run_in_a_worker(pytester: pytest.Pytester) -> None:
     assert "--ggplug-case 'f32[17]'" in done.stdout
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="processes end by signals elsewhere")
+@pytest.mark.skipif(sys.platform == "win32", reason="this system has no such signals")
 def test_tests_that_are_shared_out_to_several_processes_have_a_worker_each(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(toy=TOY, test_toy=TESTS)
     chosen = "test_op and (relu or neg) and not leaky or of_its_own"

@@ -83,7 +83,7 @@ def test_the_first_device_may_be_the_wrong_one() -> None:
 
 @pytest.mark.parametrize("reference", [False, True])
 @pytest.mark.parametrize("a_is_wrong", [False, True])
-def test_a_wrong_group_is_told_from_wrong_nodes(reference: bool, a_is_wrong: bool) -> None:
+def test_a_wrong_group_is_distinguished_from_wrong_nodes(reference: bool, a_is_wrong: bool) -> None:
     patterns = [each for each in PATTERNS if each.name == "norm_scale"]
     wrong = Wrong(lambda group: len(group) == 2, patterns=patterns)
     devices = (wrong, ReferenceDevice()) if a_is_wrong else (ReferenceDevice(), wrong)
@@ -102,8 +102,8 @@ def test_a_wrong_group_is_told_from_wrong_nodes(reference: bool, a_is_wrong: boo
 def test_a_group_that_writes_into_a_cache_is_judged_from_what_lay_there() -> None:
     def graph() -> Graph:
         cache, rows = drawn(6, 8), gg.tensor(np.array([4, 1], np.int64))
-        turned = gg.rope(drawn(2, 1, 8), gg.tensor(np.array([4, 1], np.int32)), 8, name="turned")
-        held = gg.set_rows(cache, gg.reshape(turned, 8, 2), rows, name="held")
+        rotated = gg.rope(drawn(2, 1, 8), gg.tensor(np.array([4, 1], np.int32)), 8, name="rotated")
+        held = gg.set_rows(cache, gg.reshape(rotated, 8, 2), rows, name="held")
         again = gg.set_rows(held, drawn(1, 8), gg.tensor(np.array([4], np.int64)), name="again")
         return Graph(gg.scale(again, 2.0, name="read").set_output())
 
@@ -113,7 +113,7 @@ def test_a_group_that_writes_into_a_cache_is_judged_from_what_lay_there() -> Non
     assert before.leafs[0].tobytes() == held, "the graph's own tensors stay as they are"
     found = compare(graph(), ReferenceDevice(), Wrong(lambda group: group.node.name == "held"))
     assert names(found) == ["held"]
-    assert [node.name for node in found.wrong[0].group] == ["turned", "held"]
+    assert [node.name for node in found.wrong[0].group] == ["rotated", "held"]
     assert [node.name for node in found.wrong[0].alone] == ["held"]
     assert [node.name for node in found.follows] == ["again", "read"]
 
@@ -141,7 +141,7 @@ def test_the_difference_from_end_to_end_begins_at_the_wrong_node() -> None:
     assert found.growth[-1].nmse == pytest.approx(found.follows[-1].nmse)
 
 
-def test_what_a_device_declines_or_fails_at_is_told() -> None:
+def test_what_a_device_declines_or_fails_at_is_reported() -> None:
     class Fewer(ReferenceDevice):
         def match(self, group: Group) -> Any:
             if group.node.op.name == "silu":

@@ -23,8 +23,8 @@ def test_views_read_their_root_with_their_strides() -> None:
     x = leaf("f32", 6, 5, 4)
     values = rng.standard_normal((4, 5, 6)).astype(np.float32)
     window = gg.view(x, 3, 2, 2, nb=(2 * x.nb[1], x.nb[2]), offset=x.nb[2] + x.nb[1] + 8)
-    turned = gg.cont(gg.permute(window, 2, 0, 1, 3))
-    got = evaluate(gg.Graph(turned), {x: values})[turned]
+    permuted = gg.cont(gg.permute(window, 2, 0, 1, 3))
+    got = evaluate(gg.Graph(permuted), {x: values})[permuted]
     want = values[1:3, 1:5:2, 2:5].transpose(2, 0, 1)
     np.testing.assert_array_equal(got[0], want)
 

@@ -1,4 +1,4 @@
-"""What the suite tells about a failure: the author's line, the cases that share a cause, a command for one of them."""
+"""What the suite reports about a failure: the author's line, the cases with the same cause, a command for one."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def losing() -> Device:
     return device
 
 
-def test_what_builds_on_a_clause_that_is_broken_is_told_with_it() -> None:
+def test_what_builds_on_a_clause_that_is_broken_is_reported_with_it() -> None:
     clauses = [each for each in CLAUSES if each.check.__module__.endswith((".buffers", ".streams"))]
     report = check(losing(), ops=["add", "relu"], clauses=clauses, graphs=False, groups=False)
     first, *others = report.causes()
@@ -191,8 +191,8 @@ def test_failures_of_their_own_are_causes_of_their_own() -> None:
         Finding("contract", "back", "failed", "i", builds_on=("circle",)),
     ]
     causes = Report("d", findings).causes()
-    told = [[[each.reason for each in some] for some in cause[:2]] for cause in causes]
-    assert sorted(map(tuple, told)) == [
+    reasons = [[[each.reason for each in some] for some in cause[:2]] for cause in causes]
+    assert sorted(map(tuple, reasons)) == [
         (["a"], ["b", "c"]),
         (["d"], []),
         (["e"], ["f"]),
@@ -215,18 +215,18 @@ def test_what_clauses_build_on_is_checked() -> None:
     assert position["asynchronous transfers arrive"] < position["a held stream keeps its order"]
 
 
-def test_every_cause_is_told_alike_and_all_of_them_with_v() -> None:
+def test_every_cause_is_shown_alike_and_all_of_them_with_v() -> None:
     findings = [
         Finding(f"op{n}", "case", "failed", f"reason {chr(97 + n)}", where=f"x.py:{n} in f", command=f"pytest {n}")
         for n in range(12)
     ]
-    told = text(Report("d", findings)).splitlines()
-    count = sum(line.startswith("    again: ") for line in told)
+    lines = text(Report("d", findings)).splitlines()
+    count = sum(line.startswith("    again: ") for line in lines)
     assert 3 < count < 12
     for n in range(count):
-        at = told.index(f"{n + 1:2}. failed: reason {chr(97 + n)}")
-        assert told[at + 1 : at + 4] == [f"    x.py:{n} in f", f"    in op{n}: case", f"    again: pytest {n}"]
-    assert f"    ... and {12 - count} more causes, which -v shows: in op{count}" in "\n".join(told)
+        at = lines.index(f"{n + 1:2}. failed: reason {chr(97 + n)}")
+        assert lines[at + 1 : at + 4] == [f"    x.py:{n} in f", f"    in op{n}: case", f"    again: pytest {n}"]
+    assert f"    ... and {12 - count} more causes, which -v shows: in op{count}" in "\n".join(lines)
     assert text(Report("d", findings), verbose=True).count("    again: ") == 12
 
 
@@ -329,7 +329,7 @@ def stopped_by(signal: int, length: int) -> Any:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 @pytest.mark.parametrize("signal", [SIGINT, SIGTERM])
-def test_a_run_that_is_stopped_tells_what_was_proven_and_where_it_was(
+def test_a_run_that_is_stopped_reports_what_was_proven_and_where_it_was(
     signal: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     cases = cases_of(Relu)
@@ -346,9 +346,9 @@ def test_a_run_that_is_stopped_tells_what_was_proven_and_where_it_was(
     running, rest = "which had been running for 0.25 s", "2 of 3 parts had not begun, add the first of them"
     said = re.sub(r"\d+\.\d s", "0.25 s", stopped)
     assert said == f"STOPPED: toy: by {name} at relu: f32[3], {running}; {rest}"
-    told = json.loads(json_file.read_text(encoding="utf-8"))
-    assert told["stopped"] == stopped.removeprefix("STOPPED: toy: ")
-    assert [each["case"] for each in told["findings"]] == [case.label for case in cases[:2]]
+    found = json.loads(json_file.read_text(encoding="utf-8"))
+    assert found["stopped"] == stopped.removeprefix("STOPPED: toy: ")
+    assert [each["case"] for each in found["findings"]] == [case.label for case in cases[:2]]
 
 
 def test_the_time_that_a_case_has_been_running_is_counted_from_its_beginning() -> None:
@@ -418,7 +418,7 @@ def test_ggplug_conformance_is_the_command(capsys: pytest.CaptureFixture[str]) -
     assert run(["conformance", "reference", "--op", "relu", "--case", "f32[9]"]) == 0
     assert capsys.readouterr().out == "PASSED: reference: 1 of 1 case passed\n"
     assert run(["conformance", "reference", "--op", "nonsense"]) == 2
-    assert "`ggplug conformance --list` tells them" in capsys.readouterr().err
+    assert "`ggplug conformance --list` lists them" in capsys.readouterr().err
     assert run(["conformance", "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: ggplug conformance ")
     assert run(["conformance"]) == 2
@@ -430,9 +430,9 @@ def test_ggplug_conformance_is_the_command(capsys: pytest.CaptureFixture[str]) -
 def test_the_command_writes_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     json_file, page = tmp_path / "r.json", tmp_path / "r.md"
     assert main(["reference", "--op", "argmax", "--json", str(json_file), "--markdown", str(page)]) == 0
-    told = json.loads(json_file.read_text(encoding="utf-8"))
-    assert told["device"] == "reference"
-    assert told["counts"]["passed"] == len(told["findings"]) > 10
+    found = json.loads(json_file.read_text(encoding="utf-8"))
+    assert found["device"] == "reference"
+    assert found["counts"]["passed"] == len(found["findings"]) > 10
     assert "| argmax |" in page.read_text(encoding="utf-8")
     assert main(["reference", "--op", "nonsense"]) == 2
     assert "there is no op 'nonsense'" in capsys.readouterr().err
@@ -446,7 +446,7 @@ def test_the_command_lists_ops_and_clauses(capsys: pytest.CaptureFixture[str]) -
         main([])
     assert "name a device" in capsys.readouterr().err
     assert main(["reference", "--clause", "nonsense"]) == 2
-    assert "--list` tells them" in capsys.readouterr().err
+    assert "--list` lists them" in capsys.readouterr().err
 
 
 def test_the_page_has_every_cause_and_subject() -> None:
@@ -513,8 +513,8 @@ def test_a_typo_in_a_helper_is_a_report_of_forty_lines(pytester: pytest.Pytester
     assert first == " 1. raised: AttributeError: 'Operand' object has no attribute 'aray'"
     assert "    toy.py:13 in prepare: return operand.aray()" in done.stdout
     assert "    from toy.py:9 in compute" in done.stdout
-    told = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
-    assert told[0]["counts"]["raised"] > 100
+    found = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
+    assert found[0]["counts"]["raised"] > 100
     again = next(line for line in done.stdout.splitlines() if line.startswith("    again: "))
     command = shlex.split(again.removeprefix("    again: "))
     alone = subprocess.run(
@@ -531,7 +531,7 @@ STOPPING = TOY.replace("return operand.aray()", "os.kill(WHOM(), signal.SIGTERM)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 @pytest.mark.parametrize("isolated", [False, True])
-def test_a_session_that_is_stopped_tells_what_was_proven(pytester: pytest.Pytester, isolated: bool) -> None:
+def test_a_session_that_is_stopped_reports_what_was_proven(pytester: pytest.Pytester, isolated: bool) -> None:
     toy = STOPPING.replace("WHOM()", "os.getppid()" if isolated else "os.getpid()")
     pytester.makepyfile(toy=toy, test_toy=TESTS)
     pytester.syspathinsert()
@@ -551,9 +551,9 @@ def test_a_session_that_is_stopped_tells_what_was_proven(pytester: pytest.Pytest
     left = "; 3 of 5 tests had not begun, test_op[argmax] the first of them"
     assert re.search(rf" at add: .*, which had been running for \d+\.\d s{re.escape(left)}$", lines[at])
     assert lines[at - 1] == "until then: 1 of 1 case passed; none went wrong"
-    (told,) = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
-    assert told["stopped"].startswith("by SIGTERM at add: ")
-    assert told["counts"]["passed"] == 1
+    (found,) = json.loads((pytester.path / "r.json").read_text(encoding="utf-8"))
+    assert found["stopped"].startswith("by SIGTERM at add: ")
+    assert found["counts"]["passed"] == 1
 
 
 def test_a_case_that_there_is_not_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:

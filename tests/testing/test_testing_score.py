@@ -175,9 +175,9 @@ SOME = (
     "says nothing of its thread",
     "takes the same places in another order for the same",
     "compares offsets, and which buffers there are",
-    "tells kernels from the last to the first",
-    "does not tell the last kernel",
-    "does not tell the time of the last node",
+    "names kernels from the last to the first",
+    "leaves the last kernel's name out",
+    "leaves out the time of the last node",
     "copies forwards where the bytes of a stream's copy overlap",
     "rounds the base of frequencies",
     "adds 65535 rows and no more",
@@ -219,21 +219,21 @@ def test_the_score_passes_if_nearly_all_is_caught_and_the_rest_has_a_reason() ->
     assert score.summary([*caught, outcome(False, "why")])[-1].split() == ["total", "99", "98", "99.0%", "0.1", "s"]
 
 
-def test_the_command_tells_by_which_case_each_fault_was_caught(
+def test_the_command_shows_by_which_case_each_fault_was_caught(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "score.json"
     chosen = ["--only", "formulas.step, close comparison", "--quick", "--jobs", "1", "--verbose", "--json", str(file)]
     assert score.main(chosen) == 0
     printed = capsys.readouterr().out
-    (told,) = json.loads(file.read_text(encoding="utf-8"))
-    assert told["caught"]
-    assert told["by"].startswith("step: ")
-    assert f"failed: {told['by']}" in printed
+    (found,) = json.loads(file.read_text(encoding="utf-8"))
+    assert found["caught"]
+    assert found["by"].startswith("step: ")
+    assert f"failed: {found['by']}" in printed
     assert score.main(["--only", "nonsense"]) == 2
 
 
-def test_runs_that_come_out_differently_are_told() -> None:
+def test_runs_that_come_out_differently_are_reported() -> None:
     first = Report("d", [Finding("add", "rows", "passed"), Finding("mul", "rows", "passed")])
     second = Report("d", [Finding("add", "rows, in the place of a", "failed"), Finding("mul", "rows", "passed")])
     assert conformance.differences([first, first]) == []
@@ -255,7 +255,7 @@ def test_the_list_has_part_and_name_of_every_fault(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
-def test_a_score_that_is_stopped_tells_what_was_found_until_then(tmp_path: Path) -> None:
+def test_a_score_that_is_stopped_reports_what_was_found_until_then(tmp_path: Path) -> None:
     """Nothing is left running, and the faults that had not begun are not begun."""
     chosen = ["--only", "waits for events on the host", "--only", "*an event*", "--jobs", "1", "--quick", "--verbose"]
     command = [sys.executable, "-u", "-m", "tests.mutation.score", *chosen, "--json", str(tmp_path / "found.json")]

@@ -59,7 +59,7 @@ def has_nan(operand: Operand | None) -> bool:
         ("silu", lambda op, dst, src: dst.offset == src[0].offset, "a result in the place of x"),
     ],
 )
-def test_what_separates_the_failing_cases_is_told(op: str, when: When, words: str) -> None:
+def test_what_separates_the_failing_cases_is_named(op: str, when: When, words: str) -> None:
     report = report_of(op, when)
     assert report.bad
     assert report.counts()["passed"]
@@ -72,7 +72,7 @@ def test_what_separates_the_failing_cases_is_told(op: str, when: When, words: st
         assert "mask" not in cause.hint
 
 
-def test_nothing_is_told_where_passing_cases_have_it_too() -> None:
+def test_nothing_is_named_where_passing_cases_have_it_too() -> None:
     seen = []
 
     def third(op: Op, dst: Operand, src: tuple[Operand | None, ...]) -> bool:
@@ -83,15 +83,15 @@ def test_nothing_is_told_where_passing_cases_have_it_too() -> None:
     assert cause.hint == ""
 
 
-def test_nothing_is_told_of_one_case_or_where_nothing_passed() -> None:
+def test_nothing_is_named_of_one_case_or_where_nothing_passed() -> None:
     assert hint("add", [["an offset of b"]], {"a of f32"}) == ""
     assert hint("add", [["an offset of b"]] * 2, ()) == ""
     assert hint("add", [["x", "y"], ["y", "z"]], {"z"}) == "all 2 of add have y, and no case that passed has"
     many = [["v", "w", "x", "y", "z"]] * 3
     bounds = [["more than 64 rows", "more than 65,535 rows", "rows longer than 16"]] * 2
     assert hint("add", bounds, {"a"}).startswith("all 2 of add have more than 65,535 rows, rows longer than 16, and no")
-    told = "all 3 of add have v, w, x (and 2 more such things), and no case that passed has"
-    assert hint("add", many, {"a"}) == told
+    expected = "all 3 of add have v, w, x (and 2 more such things), and no case that passed has"
+    assert hint("add", many, {"a"}) == expected
 
 
 def test_reports_of_other_processes_say_the_same() -> None:

@@ -103,7 +103,7 @@ from ggplug.interface.walking import Operand, WalkPlan, call_kernel
 from ggplug.nodes.groups import UNGROUPED, Group, Groups, signature_of
 from ggplug.ops.base import Op
 from ggplug.patterns import Pattern
-from ggplug.sharing import alone
+from ggplug.sharing import one_thread_at_a_time
 from ggplug.system.overriding import Overridable
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind
@@ -472,7 +472,7 @@ class Backend(Overridable):
     """How many plans :meth:`compute` keeps; the one used longest ago goes first."""
 
     _entered_by = 0
-    """The thread that computes or frees now (:func:`ggplug.sharing.alone`)."""
+    """The thread that computes or frees now (:func:`ggplug.sharing.one_thread_at_a_time`)."""
 
     freed = False
     """Whether the stream was freed; it then refuses to compute."""
@@ -529,7 +529,7 @@ class Backend(Overridable):
         """A graph with the same results that suits the device better (default: the same graph)."""
         return graph
 
-    @alone
+    @one_thread_at_a_time
     def compute(self, graph: Graph, allocation: Places) -> None:
         """Computes a graph with a plan that is kept for all equal graphs.
 
@@ -548,7 +548,7 @@ class Backend(Overridable):
         finally:
             run.thread = 0
 
-    @alone
+    @one_thread_at_a_time
     def free(self) -> None:
         """Waits until all submitted work is done, then frees the stream and its plans.
 

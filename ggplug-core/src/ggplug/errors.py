@@ -84,9 +84,6 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}{f': {text}' if text else ''}{f' ({where})' if where else ''}"
 
 
-told = in_one_line  # the name that backends written for this version of the interface import
-
-
 def _line_of_plugin(traceback: TracebackType | None) -> str:
     """``FILE:LINE in FUNCTION`` of the plugin that core called: the innermost one, above what libraries it called."""
     plugin, found = "", ""

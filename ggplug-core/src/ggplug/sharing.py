@@ -51,7 +51,7 @@ class Held:
     """A claim of a thread, which is in force, or waits until it is.
 
     ``thread``: by :func:`threading.get_ident`.  ``own``, ``shared``, ``kind``: what it needs.  ``granted``: it does not
-    wait any more.  ``nested``: the thread holds other things; then it waits for what is in force alone, not for
+    wait any more.  ``nested``: the thread holds other things; then it waits only for what is in force, not for
     claims that wait, too.  ``lock``: a weak reference to the lock that is locked while the claim lasts; None where it
     lasts as long as it is in :data:`HELD`.
     """
@@ -186,12 +186,11 @@ def present_while(thing: object) -> None:
 # -- what one thread uses at a time ------------------------------------------------------------------
 
 
-def alone(method: Callable[P, R]) -> Callable[P, R]:
+def one_thread_at_a_time(method: Callable[P, R]) -> Callable[P, R]:
     """Marks methods of which one thread at a time may be in one, such as those of a scheduler.
 
-    Another thread gets BusyError.  It does not wait, because waiting would not help: its call would then come between
-    two calls of the first thread, and change what these rely on.  A call that comes from within a method gets
-    BusyError, too.  The object has an attribute ``_entered_by``, 0 at first.
+    Another thread gets BusyError, because waiting would not help: what it does between two calls of the first
+    thread is in the way, too.  So does a call from within.  The object has an attribute ``_entered_by``, 0 at first.
     """
 
     @functools.wraps(method)
@@ -224,7 +223,7 @@ def entered(thing: Any, thread: int) -> BusyError:
             remedy="do it when that has ended, or use another one",
         )
     return BusyError(
-        f"{thing!r} is in use by another thread", thing=thing, remedy="give each thread its own, or use it under a lock"
+        f"{thing!r} is in use by another thread", thing=thing, remedy="give each thread one of its own, or use a lock"
     )
 
 
@@ -234,7 +233,7 @@ def entered(thing: Any, thread: int) -> BusyError:
 def settle(claim: Held) -> None:
     """Grants a claim of the calling thread that is in :data:`HELD`, when nothing conflicts with it; may wait.
 
-    For claims that are not alone there.  Raises BusyError, and SystemExit where another thread leaves the interpreter.
+    For claims that are not the only one.  Raises BusyError, and SystemExit where another thread leaves the interpreter.
     """
     global _grants
     end_thread_if_leaving()

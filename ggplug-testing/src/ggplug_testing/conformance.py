@@ -1,6 +1,6 @@
 """The whole conformance suite as one call, and as a command, for programs that are not tests.
 
-``ggplug conformance NAME`` runs it on a device; ``ggplug conformance --help`` lists the options.
+``ggplug conformance NAME`` puts a device to it; ``--help`` says more.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def check(
 ) -> Report:
     """Checks a device with these clauses of the contract, all cases of these ops, graphs, and groups (default: all).
 
-    ``case``: only cases with this label.  If the device fails, raises nothing: ``report.ok`` is false, and
-    ``report.bad`` has the findings.  Raises ParameterError for an unknown name.
+    ``case``: only cases with this label.  Never raises for what the device does: that is in ``report.ok`` and
+    ``report.bad``.  Raises ParameterError for a name that is none.
     """
     report = Report(device.name)
     watch = Following(_chosen(case))
@@ -85,7 +85,7 @@ def _fill(
 ) -> None:
     """Adds what ``run`` finds, and calls ``done`` after each unit.
 
-    Calls ``watch`` for each case.  A KeyboardInterrupt is raised again after the cases that had ended were added.
+    ``watch`` is called for each case.  What they were until a KeyboardInterrupt is added, too, before it goes on.
     """
     for number, unit in enumerate(units):
         watch.forget()
@@ -107,7 +107,7 @@ def _with_command(device: str, finding: Finding) -> Finding:
 
 
 def _command(device: str, finding: Finding) -> str:
-    """The command line that runs only this case."""
+    """The command that runs one case."""
     what = {CONTRACT: ["--clause", finding.case], GRAPH: ["--graphs"], GROUPS: ["--groups"]}.get(
         finding.subject, ["--op", finding.subject]
     )
@@ -132,28 +132,28 @@ def units(
         yield Unit(GROUPS)
 
 
-_LISTED = "`ggplug conformance --list` tells them"
+_LISTED = "`ggplug conformance --list` lists them"
 
 
-def _op(given: type[Op] | str) -> type[Op]:
-    if not isinstance(given, str):
-        return given
-    if given not in OPS:
-        raise ParameterError(f"there is no op {given!r}", got=given, remedy=_LISTED)
-    return OPS[given]
+def _op(name: type[Op] | str) -> type[Op]:
+    if not isinstance(name, str):
+        return name
+    if name not in OPS:
+        raise ParameterError(f"there is no op {name!r}", got=name, remedy=_LISTED)
+    return OPS[name]
 
 
-def _clause(given: Clause | str) -> Clause:
-    if isinstance(given, Clause):
-        return given
+def _clause(name: Clause | str) -> Clause:
+    if isinstance(name, Clause):
+        return name
     for clause in CLAUSES:
-        if clause.name == given:
+        if clause.name == name:
             return clause
-    raise ParameterError(f"the contract has no clause {given!r}", got=given, remedy=_LISTED)
+    raise ParameterError(f"the contract has no clause {name!r}", got=name, remedy=_LISTED)
 
 
 def serve(channel: Channel, name: str) -> None:
-    """Runs in a child process: runs each unit that the parent process names."""
+    """Runs in a worker: the units that are requested."""
     device = find_device(name)
     known = {unit.name: unit for unit in units()}
     channel.serve(lambda unit, watch: (device.name, known[unit].run(device, watch)))
@@ -188,41 +188,41 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug_te
         help="with --isolate: a case that takes longer counts as hung (default: %(default)g)",
     )
     parser.add_argument(
-        "--repeat", type=int, default=1, metavar="N", help="run N times, and report the cases whose results differ"
+        "--repeat", type=int, default=1, metavar="N", help="run it N times, and report the cases whose results differ"
     )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="show all ops and clauses, passed ones too, and every reason"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every finding as JSON")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a Markdown file")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a page")
+    options = parser.parse_args(arguments)
     try:
         # First: the package that it comes from may bring ops.
-        device = None if given.device is None else find_device(given.device)
-        if given.list:
+        device = None if options.device is None else find_device(options.device)
+        if options.list:
             print("ops:", *(f"  {name}" for name in OPS), "clauses:", *(f"  {each.name}" for each in CLAUSES), sep="\n")
             return 0
         if device is None:
             parser.error("name a device: `ggplug devices` lists them")
-        some = bool(given.op or given.clause or given.contract or given.graphs or given.groups)
+        some = bool(options.op or options.clause or options.contract or options.graphs or options.groups)
         chosen = list(
             units(
-                given.op or () if some else None,
-                None if given.contract or not some else given.clause or (),
-                given.graphs or not some,
-                given.groups or not some,
+                options.op or () if some else None,
+                None if options.contract or not some else options.clause or (),
+                options.graphs or not some,
+                options.groups or not some,
             )
         )
-        reports, code = _computed(device, given, chosen)
+        reports, code = _computed(device, options, chosen)
     except GGPlugError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     report = next((each for each in reports if not each.ok), reports[-1])
-    write(report, given.json, given.markdown)
+    write(report, options.json, options.markdown)
     flakes = differences([each for each in reports if not each.stopped])
-    if given.repeat > 1:
+    if options.repeat > 1:
         print(f"{len(flakes)} cases came out differently in {len(reports)} runs", *flakes, "", sep="\n")
-    print(text(report, verbose=given.verbose))
+    print(text(report, verbose=options.verbose))
     if not (report.counts()["passed"] or report.bad):
         return code or 2
     return code or (0 if report.ok and not flakes else 1)
@@ -242,36 +242,36 @@ def differences(reports: Sequence[Report]) -> list[str]:
     ]
 
 
-def _computed(device: Device, given: argparse.Namespace, chosen: Sequence[Unit]) -> tuple[list[Report], int]:
+def _computed(device: Device, options: argparse.Namespace, chosen: Sequence[Unit]) -> tuple[list[Report], int]:
     """A report for each run, and 128 and a signal's number, if one has stopped the last run; else 0."""
     reports: list[Report] = []
     try:
-        with stoppable(), bar(len(chosen) * max(1, given.repeat)) as shown, ExitStack() as ending:
-            watch = Following(_chosen(given.case), shown.at)
-            name, run = _runner(device, given, watch, ending)
-            for _ in range(max(1, given.repeat)):
+        with stoppable(), bar(len(chosen) * max(1, options.repeat)) as progress, ExitStack() as ending:
+            watch = Following(_chosen(options.case), progress.at)
+            name, run = _runner(device, options, watch, ending)
+            for _ in range(max(1, options.repeat)):
                 reports.append(Report(name))
-                _fill(reports[-1], chosen, run, watch, shown.done)
+                _fill(reports[-1], chosen, run, watch, progress.done)
     except KeyboardInterrupt as stop:
         if not reports or not reports[-1].stopped:
-            reports.append(Report(given.device))
+            reports.append(Report(options.device))
             reports[-1].stopped = in_words(stop, "")
         return reports, 128 + number_of(stop)
     return reports, 0
 
 
 def _runner(
-    device: Device, given: argparse.Namespace, watch: Following, ending: ExitStack
+    device: Device, options: argparse.Namespace, watch: Following, ending: ExitStack
 ) -> tuple[str, Callable[[Unit], list[Finding]]]:
     """The device's name, and what runs a unit on it: here, or in a worker, which ``ending`` closes."""
-    if not given.isolate:
+    if not options.isolate:
         return device.name, lambda unit: unit.run(device, watch)
-    worker = ending.enter_context(Worker(partial(serve, name=given.device), given.timeout))
-    return given.device, lambda unit: worker.run(unit.name, unit.subject, given.case, watch=watch)
+    worker = ending.enter_context(Worker(partial(serve, name=options.device), options.timeout))
+    return options.device, lambda unit: worker.run(unit.name, unit.subject, options.case, watch=watch)
 
 
 def write(report: Report, json: Path | None, page: Path | None) -> None:
-    """Writes the files that the options name: all findings as JSON, the report as Markdown."""
+    """Writes the files that the options name: every finding as JSON, the report as a page in Markdown."""
     if json is not None:
         json.write_text(report.as_json(), encoding="utf-8")
     if page is not None:

@@ -1,7 +1,7 @@
 """What testers know of each op, in one record: :mod:`ggplug_testing.ops` has those of core, a file for each family.
 
-The cases of the conformance suite, what the fuzzer draws, and the table of precision are made from these.  Cases and
-rules of other packages are in the same tables: by :func:`generates`, and as ``RULES["mine.wavelet"] = Rule(...)``.
+The cases of the conformance suite, what the fuzzer draws, and the table of precision are made from these.  Other
+packages add cases and rules of their ops: by :func:`generates`, and by ``RULES["mine.wavelet"] = Rule(...)``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def describe(
     large: bool | None = None,
 ) -> None:
     """Describes these ops, each after what it derives from, which says the rest; of rules nothing is inherited."""
-    fields: dict[str, Any] = {
+    described: dict[str, Any] = {
         "cases": cases,
         "special": special,
         "draw": draw,
@@ -86,7 +86,7 @@ def describe(
         "large": large,
     }
     for op in ops:
-        found = description_of(op)._replace(**{name: each for name, each in fields.items() if each is not None})
+        found = description_of(op)._replace(**{name: each for name, each in described.items() if each is not None})
         DESCRIPTIONS[op] = found
         if OPS.get(op.name) is op and found.cases:
             GENERATORS[op.name] = list(found.cases)

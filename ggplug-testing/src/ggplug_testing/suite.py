@@ -47,7 +47,7 @@ class BackendSuite:
     Attributes that a subclass may set:
 
     ``device_name``: the device's name, found through the registry.
-    ``thorough``: whether every case is computed for every block type, instead of for other block types in each run.
+    ``thorough``: whether every case is computed for every block type, instead of for some of them.
     ``max_nmse``: errors to allow in the place of the suite's own, by op name, ``"graph"`` or ``"groups"``; for
     hardware that computes in less than float32 and says so.
     """
@@ -72,7 +72,7 @@ class BackendSuite:
             pytest.skip("no device: set device_name in the test class, or give --ggplug-device NAME")
         missing = request.config.stash.setdefault(MISSING, set())
         if name in missing:
-            pytest.skip(f"there is no device {name!r}; the first test that asked for it says why")
+            pytest.skip(f"there is no device {name!r}; the first test that needed it says why")
         try:
             return find_device(name)
         except GGPlugError as error:

@@ -250,7 +250,7 @@ _FAKES: dict[str, dict[str, Any]] = {
 def find_device(name: str) -> Device:
     """The device of that name; ``reference`` is the ops' references.  Raises DeviceNotFoundError.
 
-    ``fake``, ``fake-late``, ``fake-thread`` and ``fake-shuffled`` are fake devices that work when they are given work,
+    ``fake``, ``fake-late``, ``fake-thread`` and ``fake-shuffled`` are fake devices that work when work is submitted,
     when they are waited for, on a thread, and in any order that the contract allows.
     """
     if name == "reference":
@@ -270,37 +270,37 @@ def main(arguments: list[str] | None = None) -> int:
     """The command line.
 
     Answers the exit code: 0 nothing failed, 1 something did, 2 nothing could be replayed, 128 and the number of a
-    signal that stopped it; then it prints what was found until then.
+    signal that stopped it; then what was found until then is reported.
     """
     parser = argparse.ArgumentParser(prog="python -m ggplug_testing.vectors", description="Replay recorded ggml cases.")
     parser.add_argument("file", type=Path, help="the .npz file of recorded cases")
     parser.add_argument("--device", required=True, help="a device's name, or 'reference' for the ops' references")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--op", action="append", metavar="NAME", help="only these of ggml's cases; may be repeated")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        recording = Recording(given.file)
-        device = find_device(given.device)
+        recording = Recording(options.file)
+        device = find_device(options.device)
     except GGPlugError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    wanted = {name.upper() for name in given.op or ()}
+    wanted = {name.upper() for name in options.op or ()}
     chosen = (case for case in recording if not wanted or case.op in wanted)
     count = sum(not wanted or record["op"] in wanted for record in recording.cases)
     outcomes: list[Outcome] = []
     stopped: dict[str, str] = {}
     code = 0
     try:
-        with stoppable(), bar(count) as shown:
+        with stoppable(), bar(count) as progress:
             for outcome in replay(chosen, device):
                 outcomes.append(outcome)
-                shown.at(outcome.op, outcome.vars)
-                shown.done()
+                progress.at(outcome.op, outcome.vars)
+                progress.done()
     except KeyboardInterrupt as stop:
         left = f"{count - len(outcomes)} of {count} cases were not replayed"
         stopped, code = {"stopped": in_words(stop, "", left)}, 128 + number_of(stop)
     found = {**report(outcomes), **stopped}
-    if given.json:
+    if options.json:
         print(json.dumps(found))
     else:
         _print(found, device)

@@ -117,7 +117,7 @@ def test_a_job_that_goes_to_the_background_draws_when_it_comes_back(to: str, tmp
     assert ("in front again" in drawn) == (to == "back")
 
 
-def test_what_others_print_beside_a_bar_arrives(tmp_path: Path) -> None:
+def test_what_others_print_during_a_bar_arrives(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(
         "import signal, sys\nfrom ggplug.display import bars\nsignal.signal(signal.SIGTTOU, signal.SIG_IGN)\n"

@@ -89,6 +89,13 @@ def test_an_unknown_instrument_and_an_unknown_device_are_said(site: Site) -> Non
     assert "there is no device that runs whole graphs" in site.ggplug("bench", GGPLUG_BACKENDS="none").stderr
 
 
+@pytest.mark.parametrize("option", ["--compare-with", "--beside"])
+def test_the_device_to_compare_with_has_an_option_with_a_former_name(option: str, site: Site) -> None:
+    done = site.ggplug("bench", "own", option, "NPU9", GGPLUG_BACKENDS="NPU")
+    assert "there is no device 'NPU9'" in done.stderr
+    assert "--beside" not in site.ggplug("bench", "--help").stdout
+
+
 @pytest.fixture(scope="module")
 def host_device() -> Any:
     """The first real device on the host; what it costs is measured, not how fast it is."""
@@ -160,7 +167,7 @@ def test_matrix_products_are_measured_by_weight_type(host_device: Any, monkeypat
         rows = list(instrument.run(host_device, Options()))
         assert [row["case"] for row in rows] == ["f32", "q8_0"]
         assert all(row["milliseconds"] > 0 for row in rows)
-    measured = list(products.MatrixVector().run(host_device, Options(beside=host_device)))[1::2]
+    measured = list(products.MatrixVector().run(host_device, Options(compare_with=host_device)))[1::2]
     assert [row["case"] for row in measured] == ["f32 4096 x 4096", "q8_0 4096 x 4096"]
     assert all(row[f"relative_to_{host_device.name}"] > 0 for row in measured)
 
@@ -204,11 +211,11 @@ def test_attention_is_measured_of_one_query_and_of_many(host_device: Any, monkey
     one, many = attention.Attention().run(host_device, Options())
     assert (one["case"], many["case"]) == ("1 query, f16", "20 queries, f16")
     assert one["gigabytes_per_second"] > 0
-    assert one["share_of_streaming"] > 0
+    assert one["fraction_of_streaming"] > 0
     assert many["relative_to_numpy"] == pytest.approx(many["gigaflops"] / many["numpy_gigaflops"])
 
 
-def test_products_with_packed_weights_are_measured_beside_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_with_packed_weights_are_compared_with_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     from ggplug import types
     from ggplug.bench import packed
     from ggplug.errors import UnsupportedOpError
@@ -227,7 +234,7 @@ def test_products_with_packed_weights_are_measured_beside_plain_ones(monkeypatch
         list(packed.PackedWeights().run(ReferenceDevice(), Options()))
 
 
-def test_ops_that_move_memory_are_measured_beside_a_streaming_read(
+def test_ops_that_move_memory_are_compared_with_a_streaming_read(
     host_device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ggplug.bench import moves, products
@@ -240,12 +247,12 @@ def test_ops_that_move_memory_are_measured_beside_a_streaming_read(
     assert tuple(rows) == moves.Moves.CASES
     for case in ("scale", "norm", "rope", "cpy f32 to f32", "get_rows f32", "set_rows f32"):
         assert rows[case]["gigabytes_per_second"] == pytest.approx(2 * 512 * 64 * 4 / rows[case]["milliseconds"] / 1e6)
-        assert rows[case]["share_of_streaming"] > 0
+        assert rows[case]["fraction_of_streaming"] > 0
     added = rows["add"]
     assert added["gigabytes_per_second"] == pytest.approx(3 * 512 * 42 * 4 / added["milliseconds"] / 1e6)
 
 
-def test_a_convolution_is_measured_beside_the_product_of_as_many_operations(
+def test_a_convolution_is_compared_with_the_product_of_as_many_operations(
     host_device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ggplug.bench import moves
@@ -279,8 +286,8 @@ def test_figures_are_held_against_their_goals() -> None:
 
     vectors = Known(
         "matvec",
-        {"case": "f32", "share_of_streaming": 0.9},
-        {"case": "q8_0", "share_of_streaming": 0.88},
+        {"case": "f32", "fraction_of_streaming": 0.9},
+        {"case": "q8_0", "fraction_of_streaming": 0.88},
         {"case": "iq1_s", "note": "too few bits"},
     )
     products = Known(
@@ -308,8 +315,8 @@ def test_figures_are_held_against_their_goals() -> None:
     assert rows["matvec q4_0"]["note"] == "not measured"
 
 
-def test_a_ratio_is_the_median_of_those_of_the_turns() -> None:
-    from ggplug.bench.turns import speed_relative
+def test_a_ratio_is_the_median_of_those_of_the_rounds() -> None:
+    from ggplug.bench.alternating import speed_relative
 
     # the third round met a slower machine, and ours alone was interrupted in the fourth
     times = {"ours": [1.0, 1.0, 4.0, 9.0, 1.0], "theirs": [2.0, 2.0, 8.0, 2.0, 2.0]}
@@ -356,9 +363,9 @@ def test_lines_of_the_random_model_are_held_against_their_goals_and_no_others() 
         return generation.judged({"case": case, **figures}).get("met")
 
     near, far = "random-llama-Q4_0, written at 256", "random-llama-Q4_0, written at 4096"
-    assert met(near, share_of_streaming=0.95, relative_to_llama_cpp=1.5) == "yes"
-    assert met(near, share_of_streaming=0.95, relative_to_llama_cpp=1.0) == "falls short"
-    assert met(near, share_of_streaming=0.95) == "yes"
+    assert met(near, fraction_of_streaming=0.95, relative_to_llama_cpp=1.5) == "yes"
+    assert met(near, fraction_of_streaming=0.95, relative_to_llama_cpp=1.0) == "falls short"
+    assert met(near, fraction_of_streaming=0.95) == "yes"
     assert met(far, relative_to_short=0.69) == "falls short"
     assert met("random-llama-F16, beside computing", milliseconds=0.4) == "yes"
     assert met("random-llama-F16, first token", seconds=2.0) == "falls short"

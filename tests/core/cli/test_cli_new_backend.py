@@ -161,7 +161,7 @@ def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
     assert "there already" in str(write(tmp_path, "link").exception)
 
 
-def test_one_that_is_installed_is_written_again_elsewhere_and_it_says_so(
+def test_one_that_is_installed_is_written_again_in_another_folder_and_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "first", "another", "--ops", "relu")
@@ -177,7 +177,7 @@ def test_one_that_is_installed_is_written_again_elsewhere_and_it_says_so(
     assert "of no backend ggplug-another" in str(write(tmp_path / "third", "another").exception)
 
 
-def test_help_tells_the_rule_for_names_and_the_ops_to_begin_with() -> None:
+def test_help_has_the_rule_for_names_and_the_ops_to_begin_with() -> None:
     shown = " ".join(CliRunner().invoke(new_backend, ["--help"]).output.split())
     assert RULE in shown
     for name in SNIPPETS:

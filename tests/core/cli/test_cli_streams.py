@@ -126,7 +126,7 @@ def test_what_plugins_print_goes_to_standard_error(
                 assert f"{way} {place}\n" in done.stderr
 
 
-def test_help_and_the_commands_of_others_print_as_ever_beside_a_loud_plugin(site: Site) -> None:
+def test_help_and_the_commands_of_others_print_as_ever_when_a_plugin_prints(site: Site) -> None:
     source = "import click\nprint('python import')\n@click.command()\ndef hello():\n    'Greets.'\n    "
     source += "click.echo('hello')\n    print('world')\n    import ggplug\n    ggplug.device('Loud0').memory()\n"
     site.add("fake-greeter", {"ggplug.commands": {"hello": "fake_greeter:hello"}}, {"fake_greeter": source})

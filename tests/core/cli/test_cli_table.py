@@ -26,7 +26,7 @@ def test_a_table_that_fits_is_as_wide_as_its_cells() -> None:
     ]
 
 
-def test_text_is_folded_between_words_beside_short_cells() -> None:
+def test_text_is_folded_between_words_next_to_short_cells() -> None:
     assert list(layout(HEADINGS, DEVICES[:1], 60, rule="-")) == [
         "device   kind   memory          what it is",
         "-" * 60,

@@ -77,15 +77,15 @@ def test_another_device_gets_a_copy_through_the_tensor_and_the_explanation_says_
         scheduler.compute(graph)
         np.testing.assert_allclose(graph.node(0).numpy(), x @ values.T, rtol=1e-5, atol=1e-6)
     assert [(copy.name, copy.unpacked) for copy in explanation.copies if copy.name == "w"] == [("w", True)]
-    assert "copy w  packing turned -> gpu  128 bytes, unpacked for each computation" in str(explanation)
-    assert f"1 tensors of 128 bytes take {128 + PADDING} in packing turned" in str(explanation)
+    assert "copy w  packing reversed -> gpu  128 bytes, unpacked for each computation" in str(explanation)
+    assert f"1 tensors of 128 bytes take {128 + PADDING} in packing reversed" in str(explanation)
     (row,) = explanation.packed
-    assert (row.name, row.nbytes, row.packed_bytes, row.memory) == ("w", 128, 128 + PADDING, "packing turned")
+    assert (row.name, row.nbytes, row.packed_bytes, row.memory) == ("w", 128, 128 + PADDING, "packing reversed")
     assert explanation.to_dict()["packed"][0]["packed_bytes"] == 128 + PADDING
 
 
 def test_a_scheduler_keeps_no_results_in_packed_memory(device: PackingDevice) -> None:
-    with pytest.raises(ParameterError, match="packing turned is not for results"):
+    with pytest.raises(ParameterError, match="packing reversed is not for results"):
         Scheduler([device], buffer_types=device.extra_buffer_types)
 
 
@@ -127,7 +127,7 @@ def test_a_plan_names_the_tensor_that_lies_in_another_layout(device: PackingDevi
         plan, allocation = stream.plan(graph), allocate_graph(graph, device.buffer_type)
         plan.rebind(graph, allocation)
         w.place(gg.tensor(numbers((4, 8)).astype(np.float32)).buffer)
-        with pytest.raises(BufferUseError, match=r"the plan is for .*'w'.* in the layout of packing turned") as caught:
+        with pytest.raises(BufferUseError, match=r"the plan is for .*'w'.* layout of packing reversed") as caught:
             plan.rebind(graph, allocation)
         assert caught.value.tensor is w
         assert caught.value.remedy == "make a new plan"

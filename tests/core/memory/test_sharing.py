@@ -1,4 +1,4 @@
-"""Claims: who waits for whom, in which order, and who is told that it would wait for itself."""
+"""Claims: who waits for whom, in which order, and who gets an error because it would wait for itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from held import Doing, Gate, held, until
 
 from ggplug import sharing
 from ggplug.errors import BusyError
-from ggplug.sharing import HELD, OPEN, WAITING, Claim, accessing, alone, freeing, turn, using
+from ggplug.sharing import HELD, OPEN, WAITING, Claim, accessing, freeing, locked, one_thread_at_a_time, using
 
 
 class Thing:
@@ -66,7 +66,7 @@ def entering(claim: AbstractContextManager[None]) -> Doing:
         (lambda: using({A, B}), lambda: freeing(B), True),
         (lambda: using({A, B}), lambda: using({A}), False),
         (lambda: using({A, B}), lambda: accessing(C, B), True),
-        (lambda: turn(A), lambda: turn(A), True),
+        (lambda: locked(A), lambda: locked(A), True),
         (lambda: Claim((A,), {B}), lambda: Claim((C,), {B}), False),
         (lambda: Claim((A,), {B}), lambda: Claim((B,), {C}), True),
     ],
@@ -125,7 +125,7 @@ def test_a_claim_is_granted_as_a_whole() -> None:
     with held(lambda: inside(accessing(A), gate), gate):
         both = entering(accessing(B, A))
         assert both.settled()
-        with turn(C), accessing(B):  # within another claim, so it does not stand in line: B is not taken yet
+        with locked(C), accessing(B):  # within another claim, so it does not stand in line: B is not taken yet
             pass
     both.result()
 
@@ -191,7 +191,7 @@ def test_a_claim_that_is_granted_while_another_one_looks_is_seen(monkeypatch: py
         return found
 
     monkeypatch.setattr(sharing, "_blockers", slow)
-    with turn(C):
+    with locked(C):
         other = entering(accessing(A))
         until(gate.reached.is_set)
         with accessing(A):  # within another claim, so it does not stand in line
@@ -215,7 +215,7 @@ def test_a_claim_that_is_granted_while_another_one_looks_is_seen(monkeypatch: py
         (lambda: freeing(A), lambda: Claim((B,), {A}), True),
         (lambda: Claim((A,), {B}), lambda: accessing(B), True),
         (lambda: Claim((A,), {B}), lambda: freeing(B), True),
-        (lambda: Claim((A,), {B}), lambda: turn(A), True),
+        (lambda: Claim((A,), {B}), lambda: locked(A), True),
         (lambda: Claim((A,), {B}), lambda: Claim((C,), {B}), False),
         (lambda: Claim((A,), {B}), lambda: freeing(C), False),
     ],
@@ -242,7 +242,7 @@ def test_who_waits_while_it_holds_something_does_not_stand_in_line() -> None:
     # The computation of A holds its team; a second one waits for that, and would share B.  What the first does to B
     # from within must not wait for the second.
     team = Thing("team")
-    with turn(team):
+    with locked(team):
         second = entering(Claim((team,), {B}))
         assert second.settled()
         with freeing(B):
@@ -257,7 +257,7 @@ def test_who_waits_while_it_holds_something_waits_for_those_alone_that_hold_what
         until(lambda: len(WAITING) == 2)
         gate.open()
 
-    with turn(team), held(lambda: inside(accessing(B), gate), gate):
+    with locked(team), held(lambda: inside(accessing(B), gate), gate):
         second = entering(Claim((team,), {B}))
         assert second.settled()
         opening = Doing(open_soon)
@@ -267,7 +267,7 @@ def test_who_waits_while_it_holds_something_waits_for_those_alone_that_hold_what
     second.result()
 
 
-def test_threads_that_would_wait_for_each_other_are_told() -> None:
+def test_threads_that_would_wait_for_each_other_get_an_error() -> None:
     gate = Gate()
 
     def first() -> None:
@@ -293,8 +293,8 @@ def test_a_claim_is_for_one_block_at_a_time() -> None:
 
 def test_a_claim_that_was_refused_leaves_nothing_behind() -> None:
     gate = Gate()
-    with held(lambda: inside(turn(A), gate), gate):
-        with turn(B), pytest.raises(BusyError), turn(B):
+    with held(lambda: inside(locked(A), gate), gate):
+        with locked(B), pytest.raises(BusyError), locked(B):
             pass
         behind = entering(accessing(A))
         assert behind.settled()
@@ -321,7 +321,7 @@ def test_ctrl_c_ends_waiting() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent to threads")
-def test_a_signal_handler_that_waits_behind_what_it_interrupted_is_told() -> None:
+def test_a_signal_handler_that_waits_behind_what_it_interrupted_gets_an_error() -> None:
     gate = Gate()
     outcomes: list[Any] = []
 
@@ -348,12 +348,12 @@ def test_a_signal_handler_that_waits_behind_what_it_interrupted_is_told() -> Non
         with held(lambda: inside(using({A}), gate), gate):
             threads.append(Doing(press))
             with accessing(A):
-                outcomes.append("in turn")
+                outcomes.append("locked in the end")
     finally:
         signal.signal(signal.SIGINT, before)
     for thread in threads:
         thread.result()
-    assert outcomes == ["free things are to be had", BusyError, "in turn"]
+    assert outcomes == ["free things are to be had", BusyError, "locked in the end"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -382,16 +382,16 @@ class Counter:
     def __repr__(self) -> str:
         return "<a counter>"
 
-    @alone
+    @one_thread_at_a_time
     def count(self, action: Any) -> Any:
         return action()
 
-    @alone
+    @one_thread_at_a_time
     def other(self) -> int:
         return 1
 
 
-def test_a_second_thread_in_an_object_for_one_is_told() -> None:
+def test_a_second_thread_in_an_object_for_one_gets_an_error() -> None:
     counter, gate = Counter(), Gate()
     with held(lambda: counter.count(gate), gate):
         with pytest.raises(BusyError, match="<a counter> is in use by another thread") as caught:
@@ -400,7 +400,7 @@ def test_a_second_thread_in_an_object_for_one_is_told() -> None:
     assert counter.other() == 1
 
 
-def test_a_call_from_within_an_object_for_one_thread_is_told() -> None:
+def test_a_call_from_within_an_object_for_one_thread_gets_an_error() -> None:
     counter = Counter()
     with pytest.raises(BusyError, match="from within"):
         counter.count(counter.other)
@@ -455,13 +455,13 @@ def test_leaving_the_interpreter_does_not_wait_for_ever(monkeypatch: pytest.Monk
     stopped: list[int] = []
     gate = Gate()
     try:
-        with held(lambda: inside(turn(A), gate), gate):
+        with held(lambda: inside(locked(A), gate), gate):
             sharing.leave(lambda: stopped.append(1))
             assert stopped
-            with turn(B):  # the thread that leaves goes on as before
+            with locked(B):  # the thread that leaves goes on as before
                 pass
             with pytest.raises(SystemExit):
-                entering(turn(B)).result()
+                entering(locked(B)).result()
     finally:
         sharing._leaving = 0
         HELD.clear()

@@ -93,7 +93,7 @@ USE = {"memory": "gg.registry.REGISTRY.describe()", "init": "gg.init_best().free
 """What makes a program run the code at that place, where listing devices does not."""
 
 
-def told(output: str) -> str:
+def reported(output: str) -> str:
     """In one line."""
     return re.sub(r"within 1\.9\d? seconds", "within 2 seconds", " ".join(output.split()))
 
@@ -112,7 +112,7 @@ def test_devices_lists_the_others_at_once_and_the_next_command_names_the_plugin(
     done = site.ggplug("devices", **chosen)
     assert (done.returncode, done.stderr) == (0, "")
     assert healthy_in(done.stdout)
-    text, name = told(done.stdout), name_of(kind, place)
+    text, name = reported(done.stdout), name_of(kind, place)
     if place == "init":  # listing devices does not get there
         assert f"{name}0" in text
     elif (kind, place) == ("loops", "memory"):
@@ -142,7 +142,7 @@ def test_a_program_that_it_ended_lists_the_others_when_it_runs_again(
     assert healthy_in(done.stdout)
     if (kind, place) != ("loops", "memory"):  # that costs the others nothing
         name = name_of(kind, place)
-        assert f"the plugin {name} of fake-{name.lower()} 1.0 {PLACES[place][1]}: {ENDINGS[kind]} (" in told(
+        assert f"the plugin {name} of fake-{name.lower()} 1.0 {PLACES[place][1]}: {ENDINGS[kind]} (" in reported(
             done.stderr
         )
         assert f"{name}0" not in done.stdout
@@ -153,7 +153,7 @@ def test_the_doctor_names_it_and_exits_with_1(kind: str, place: str, site: Site,
     done = site.ggplug("doctor", name_of(kind, place), "NPU", "--json", **chosen)
     assert done.returncode == 1, done.stderr
     bad, fine = json.loads(done.stdout)
-    assert told(bad["error"]) == f"{PLACES[place][1]}: {ENDINGS[kind]}"
+    assert reported(bad["error"]) == f"{PLACES[place][1]}: {ENDINGS[kind]}"
     assert bad["remedy"]
     assert fine["ok"]
 

@@ -1,4 +1,4 @@
-"""What overrides a method of the interface fits it, or that is told when the class is made, with the author's line."""
+"""What overrides a method of the interface fits it, or making the class raises an error with the author's line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plugin raises is told with its class and the plugin's line, wherever ggplug makes an error of its own of it.
+"""Wherever ggplug wraps what a plugin raises in an error of its own, that has the class and the plugin's line.
 
 A ``KeyError`` is the case that matters: all that it says itself is a key.
 """
@@ -15,7 +15,7 @@ import pytest
 import ggplug as gg
 from ggplug.backend import Device
 from ggplug.cli.new_backend.files import files
-from ggplug.errors import GGPlugError, PluginError, told
+from ggplug.errors import GGPlugError, PluginError, in_one_line
 from ggplug.registry.registry import Registry
 
 HELPER = """
@@ -83,7 +83,7 @@ def use(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[
 
 @pytest.mark.parametrize("memory", ["host", "discrete"])
 @pytest.mark.parametrize("where", INSIDE)
-def test_a_key_error_of_a_plugin_is_told_with_its_class_and_its_line(
+def test_a_key_error_of_a_plugin_is_reported_with_its_class_and_its_line(
     where: str, memory: str, use: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     with pytest.raises(GGPlugError) as caught:
@@ -93,7 +93,7 @@ def test_a_key_error_of_a_plugin_is_told_with_its_class_and_its_line(
     assert f"KeyError: 'x' ({file}:{line} in looked_up)" in str(caught.value)
 
 
-def test_what_is_registered_by_the_program_itself_is_told_as_well() -> None:
+def test_what_is_registered_by_the_program_itself_is_reported_as_well() -> None:
     class Broken(Device):
         @property
         def name(self) -> str:  # type: ignore[override]
@@ -125,5 +125,5 @@ class Mute(Exception):
         (gg.ShapeError("3 is not 4", remedy="make it 4"), "3 is not 4 (make it 4)"),
     ],
 )
-def test_an_exception_is_told_in_one_line_with_its_class(error: Exception, words: str) -> None:
-    assert told(error) == words
+def test_an_exception_is_described_in_one_line_with_its_class(error: Exception, words: str) -> None:
+    assert in_one_line(error) == words

@@ -136,7 +136,7 @@ def test_each_plugin_is_loaded_and_probed_once(shelf: Shelf) -> None:
     assert backend.probes == 1
 
 
-def test_status_tells_the_stages_that_a_plugin_went_through(shelf: Shelf) -> None:
+def test_status_lists_the_stages_that_a_plugin_went_through(shelf: Shelf) -> None:
     shelf.add("NPU")
     registry = shelf.registry()
     stages = [status_of(registry, "NPU").stage]
@@ -209,13 +209,13 @@ def test_a_plugin_may_say_why_it_has_no_device(shelf: Shelf, caplog: pytest.LogC
     assert nothing.probes == 1
 
 
-def test_hooks_beside_the_registration_are_heard_once_the_plugin_is_loaded(shelf: Shelf) -> None:
-    told: list[str] = []
+def test_hooks_next_to_the_registration_are_called_once_the_plugin_is_loaded(shelf: Shelf) -> None:
+    seen: list[str] = []
     both = plugin_object(PaperBackend("NPU"))
 
     @hookimpl
     def ggplug_nodes_timed(device: Any) -> None:
-        told.append(device)
+        seen.append(device)
 
     both.ggplug_nodes_timed = ggplug_nodes_timed
     shelf.add("NPU", both)
@@ -225,7 +225,7 @@ def test_hooks_beside_the_registration_are_heard_once_the_plugin_is_loaded(shelf
     registry.hooks.notify("ggplug_nodes_timed", graph=None, device="it", times=[])
     registry.unload("NPU")
     assert registry.hooks.listeners("ggplug_nodes_timed") is None
-    assert told == ["it"]
+    assert seen == ["it"]
 
 
 # -- order -----------------------------------------------------------------------------------------
@@ -568,7 +568,7 @@ def test_metadata_and_registration_name_the_same_version_of_the_interface(shelf:
         ("ggplug.backends.v" + "9" * 5000, None),
     ],
 )
-def test_the_name_of_an_entry_points_group_tells_the_version(group: str, version: int | None) -> None:
+def test_the_name_of_an_entry_points_group_has_the_version(group: str, version: int | None) -> None:
     assert version_of(group) == version
 
 

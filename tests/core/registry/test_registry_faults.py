@@ -99,7 +99,7 @@ def test_eight_faults_take_no_device_away_from_what_is_really_installed(broken: 
     assert set(answer(broken, code, GGPLUG_LOAD_TIMEOUT="3")) == {*really_there, "NPU0"}
 
 
-def test_the_cpu_computes_beside_eight_faults_and_none_of_them_is_imported(broken: Site) -> None:
+def test_the_cpu_computes_despite_eight_faults_and_none_of_them_is_imported(broken: Site) -> None:
     pytest.importorskip("ggplug_cpu")
     code = """
 import numpy as np
@@ -249,17 +249,17 @@ def test_what_is_edited_in_a_folder_is_mended_and_installed_from_there(site: Sit
     site.add_backend("Other", requires="ggplug-core<0.0.1")
     site.add("fake-gone", {"ggplug.backends.v2": {"Gone": "fake_gone"}}, {})
     for information in site.folder.glob("*.dist-info"):
-        told = {"url": folder.as_uri(), "dir_info": {"editable": True}}
-        (information / "direct_url.json").write_text(json.dumps(told), "utf-8")
+        origin = {"url": folder.as_uri(), "dir_info": {"editable": True}}
+        (information / "direct_url.json").write_text(json.dumps(origin), "utf-8")
     code = """
 logging.disable()
 gg.devices()
 print(json.dumps({each.entry_point: each.remedy for each in gg.registry.failures()}))
 """
-    told = answer(site, code)
+    found = answer(site, code)
     install = f"pip install -e '{folder}'"
     without = "GGPLUG_DISABLE=fake-{0}:{1} leaves it out"
-    assert told == {
+    assert found == {
         "Missing": "install what provides the module nobody_has_this, and name it in the dependencies of "
         f"{folder}; {without.format('missing', 'Missing')}",
         "Changed": f"{install} installs the versions that it needs; {without.format('changed', 'Changed')}",
@@ -271,7 +271,7 @@ print(json.dumps({each.entry_point: each.remedy for each in gg.registry.failures
 
 
 @pytest.mark.parametrize(
-    "told",
+    "origin",
     [
         "{",
         "[]",
@@ -281,10 +281,10 @@ print(json.dumps({each.entry_point: each.remedy for each in gg.registry.failures
         '{"url": "file:///x", "dir_info": {}}',
     ],
 )
-def test_what_is_installed_from_elsewhere_is_upgraded(told: str, site: Site) -> None:
+def test_what_is_installed_from_another_place_is_upgraded(origin: str, site: Site) -> None:
     site.add_backend("Missing", "import nobody_has_this")
     (information,) = site.folder.glob("fake_missing-*.dist-info")
-    (information / "direct_url.json").write_text(told, "utf-8")
+    (information / "direct_url.json").write_text(origin, "utf-8")
     code = "logging.disable(); gg.devices(); print(json.dumps([each.remedy for each in gg.registry.failures()]))"
     (remedy,) = answer(site, code)
     assert remedy.startswith("pip install --upgrade fake-missing installs what it needs; ")
@@ -300,16 +300,19 @@ def test_the_group_of_an_entry_point_keeps_what_was_written_for_another_version_
     code = """
 logging.disable()
 names = [device.name for device in gg.devices()]
-told = {each.entry_point: [each.error, each.remedy] for each in gg.registry.failures()}
-print(json.dumps([names, told, sorted(name for name in sys.modules if name.startswith("fake_"))]))
+failed = {each.entry_point: [each.error, each.remedy] for each in gg.registry.failures()}
+print(json.dumps([names, failed, sorted(name for name in sys.modules if name.startswith("fake_"))]))
 """
-    names, told, imported = answer(site, code)
+    names, failed, imported = answer(site, code)
     assert set(names) >= {"NPU0", "Both0"}
     assert imported == ["fake_both", "fake_npu"]
     another = "failed to load: it was written for api_version {} of the interface, and this ggplug-core accepts 2"
-    assert told["Old"] == [another.format(1), "pip install --upgrade fake-old, or install a ggplug-core that accepts 1"]
-    assert told["New"] == [another.format(1000), "pip install --upgrade ggplug-core"]
-    assert told["Typo"][0].endswith("the group of its entry point, ggplug.backends.2, is not ggplug.backends.v2")
+    assert failed["Old"] == [
+        another.format(1),
+        "pip install --upgrade fake-old, or install a ggplug-core that accepts 1",
+    ]
+    assert failed["New"] == [another.format(1000), "pip install --upgrade ggplug-core"]
+    assert failed["Typo"][0].endswith("the group of its entry point, ggplug.backends.2, is not ggplug.backends.v2")
 
 
 def test_metadata_that_excludes_this_core_keeps_the_plugin_from_being_imported(site: Site) -> None:

@@ -224,11 +224,11 @@ class Changing(Device):
     capabilities = Capabilities()
 
     def __init__(self) -> None:
-        self.asked = {"name": 0, "kind": 0, "description": 0}
+        self.calls = {"name": 0, "kind": 0, "description": 0}
 
     def _once(self, what: str, value: Any) -> Any:
-        self.asked[what] += 1
-        return value if self.asked[what] == 1 else None
+        self.calls[what] += 1
+        return value if self.calls[what] == 1 else None
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -272,7 +272,7 @@ def test_a_backend_or_device_by_hand_is_refused_in_words() -> None:
     with pytest.raises(PluginError, match="cannot register this backend: ZeroDivisionError"):
         registry.register(Broken())
     device = Changing()
-    device.asked["name"] = 1
+    device.calls["name"] = 1
     with pytest.raises(PluginError, match="cannot register this device: the device Changing has the name None"):
         registry.register_device(device)
 
@@ -282,7 +282,7 @@ def test_a_time_limit_beyond_what_a_system_can_count_is_no_limit() -> None:
     assert all_within(1e300, {"a": lambda: 1, "b": lambda: 1 // 0})["a"] == 1
 
 
-def test_answers_come_beside_hangs_and_faults() -> None:
+def test_answers_come_despite_hangs_and_faults() -> None:
     import threading
 
     never = threading.Event()

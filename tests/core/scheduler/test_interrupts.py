@@ -21,7 +21,7 @@ import ggplug as gg
 from ggplug import sharing
 from ggplug.backend import Device
 from ggplug.errors import BusyError, TensorStateError
-from ggplug.sharing import HELD, WAITING, Claim, accessing, freeing, turn, using
+from ggplug.sharing import HELD, WAITING, Claim, accessing, freeing, locked, using
 
 
 class Thing:
@@ -34,7 +34,7 @@ A, B = Thing(), Thing()
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Any:
     yield
-    with turn(Thing()):  # ends what an interrupt left behind in this thread
+    with locked(Thing()):  # ends what an interrupt left behind in this thread
         pass
     assert not HELD
     assert not WAITING
@@ -45,11 +45,11 @@ def in_sharing(frame: Any) -> bool:
 
 
 def nested() -> None:
-    with turn(A), contextlib.suppress(BusyError), using({B}), accessing(B), turn(A):
+    with locked(A), contextlib.suppress(BusyError), using({B}), accessing(B), locked(A):
         pass
 
 
-@pytest.mark.parametrize("action", [nested, lambda: claim_once(turn(A)), lambda: claim_once(freeing(A, B))])
+@pytest.mark.parametrize("action", [nested, lambda: claim_once(locked(A)), lambda: claim_once(freeing(A, B))])
 def test_a_claim_ends_wherever_it_is_interrupted(action: Any) -> None:
     for _ in interrupted_everywhere(action, in_sharing):
         assert not still_held()
@@ -70,7 +70,7 @@ def test_a_claim_that_waits_leaves_the_line_wherever_it_is_interrupted(
 
     def wait() -> None:
         gate = Gate()
-        with held(lambda: holding(turn(A), gate), gate), turn(outer) if outer else contextlib.nullcontext():
+        with held(lambda: holding(locked(A), gate), gate), locked(outer) if outer else contextlib.nullcontext():
             claim_once(Claim((A,), {B} if outer is None else ()))  # only the interrupt ends the waiting
 
     seen = []
@@ -97,7 +97,7 @@ def test_no_interrupt_comes_between_a_block_and_the_end_of_its_claim() -> None:
 
     sys.setprofile(profile)
     try:
-        claim_once(turn(A))
+        claim_once(locked(A))
     finally:
         sys.setprofile(None)
     assert events == [("call", ""), ("c_call", "__exit__"), ("c_return", "__exit__")]
@@ -157,17 +157,17 @@ def test_a_storm_of_interrupts_leaves_nothing_locked() -> None:
 def test_a_claim_in_a_generator_or_entered_by_hand_is_held_until_it_is_left() -> None:
     @contextlib.contextmanager
     def by_generator() -> Any:
-        with turn(A):
+        with locked(A):
             yield
 
     def by_hand() -> Any:
         stack = contextlib.ExitStack()
-        stack.enter_context(turn(A))
+        stack.enter_context(locked(A))
         return stack
 
     for made in (by_generator, by_hand):
         with made():
-            with pytest.raises(BusyError), turn(A):
+            with pytest.raises(BusyError), locked(A):
                 pass
             waiting = Doing(nested)
             assert waiting.settled()

@@ -1,4 +1,4 @@
-"""Memory with a layout of its own: the rows of weights in panels of four, block beside block."""
+"""Memory with a layout of its own: the rows of weights in panels of four, block next to block."""
 
 from __future__ import annotations
 

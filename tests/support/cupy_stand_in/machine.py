@@ -21,7 +21,7 @@ import numpy.typing as npt
 from cupy_stand_in.errors import STICKY, CUDARuntimeError, Fault, Status
 
 Bytes = npt.NDArray[np.uint8]
-Work = Callable[[], None]
+Task = Callable[[], None]
 
 FRESH = 0xFF
 GUARD = 256
@@ -135,12 +135,12 @@ class Queue:
         self.device = device
         self.given = 0
         self.done = 0
-        self.captured: list[Work] | None = None
+        self.captured: list[Task] | None = None
         """What was given while the stream captures."""
         self.invalid = False
-        self._work: deque[Work] = deque()
+        self._work: deque[Task] = deque()
 
-    def give(self, work: Work) -> None:
+    def give(self, work: Task) -> None:
         """More to do, or to capture."""
         if self.captured is not None:
             self.check()

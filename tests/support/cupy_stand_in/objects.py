@@ -11,7 +11,7 @@ import numpy as np
 
 from cupy_stand_in.calls import CUBIN, Function, Noted, call, query
 from cupy_stand_in.errors import CUDADriverError, CUDARuntimeError, Fault, OutOfMemoryError
-from cupy_stand_in.machine import FRESH, Allocation, Device, Machine, Mark, Pinned, Queue, Work, rounded
+from cupy_stand_in.machine import FRESH, Allocation, Device, Machine, Mark, Pinned, Queue, Task, rounded
 
 _PAGE = 4096
 
@@ -37,7 +37,7 @@ class Event(Noted):
 class Graph(Noted):
     """``cupy.cuda.Graph``: what a stream was given while it captured, with the arguments of then."""
 
-    def __init__(self, machine: Machine, device: Device, work: list[Work]) -> None:
+    def __init__(self, machine: Machine, device: Device, work: list[Task]) -> None:
         super().__init__(machine)
         self._device = device
         self._work = work

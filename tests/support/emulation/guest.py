@@ -72,20 +72,20 @@ def guests(
     repository: Path,
     pip: Sequence[str],
     needs: Sequence[str] = (),
-    alone: Sequence[str] = (),
+    lone_packages: Sequence[str] = (),
 ) -> list[Guest]:
     """A Python on each of the processors ``names`` of :data:`PROCESSORS`, with this repository's distributions.
 
     ``folder``: where downloads stay between runs.  ``pip``: the command that runs pip on the host.  ``needs``: further
-    libraries, ``alone``: those that are wanted without what they need.  Raises UnavailableError where this system is of
-    another kind or has no network, PackagesError where the fetching fails otherwise.
+    libraries; ``lone_packages``: libraries without what they need.  Raises UnavailableError where this system is of
+    another kind or has no network, PackagesError where the download fails otherwise.
     """
     processors = [PROCESSORS[name] for name in names]
     folder = folder.resolve()
     pythons: dict[str, Path] = {}
     for each in processors:
         if each.architecture not in pythons:
-            pythons[each.architecture] = _python(each, folder, repository, pip, needs, alone)
+            pythons[each.architecture] = _python(each, folder, repository, pip, needs, lone_packages)
     return [
         Guest(pythons[each.architecture], {"QEMU_CPU": each.cpu, **_ENVIRONMENT, **each.environment})
         for each in processors
@@ -93,7 +93,12 @@ def guests(
 
 
 def _python(
-    processor: Processor, folder: Path, repository: Path, pip: Sequence[str], needs: Sequence[str], alone: Sequence[str]
+    processor: Processor,
+    folder: Path,
+    repository: Path,
+    pip: Sequence[str],
+    needs: Sequence[str],
+    lone_packages: Sequence[str],
 ) -> Path:
     """The program, the same for all processors of an architecture."""
     place = folder / processor.architecture
@@ -101,9 +106,9 @@ def _python(
     interpreter = _interpreter(place, processor.architecture)
     python = _virtual_environment(place / "venv", qemu, place / "root", interpreter)
     libraries = place / "venv" / "lib" / interpreter.name / "site-packages"
-    asked = [*requirements(repository), *processor.needs, *needs]
-    _install_libraries(pip, libraries, interpreter.name, processor.machine, asked)
-    _install_alone(pip, libraries, alone)
+    wanted = [*requirements(repository), *processor.needs, *needs]
+    _install_libraries(pip, libraries, interpreter.name, processor.machine, wanted)
+    _install_without_dependencies(pip, libraries, lone_packages)
     sources = [str(repository / each) for each in DISTRIBUTIONS]
     _pip(pip, "--no-deps", "--upgrade", "--target", str(libraries), *sources)
     return python
@@ -126,7 +131,7 @@ def _qemu(folder: Path, machine: str) -> Path:
         versions = archive.versions("qemu-user")
         if not versions or _major(versions[0]) < _QEMU_VERSION:
             raise PackagesError(f"needs QEMU {_QEMU_VERSION}; there is {', '.join(versions) or 'none'}")
-        archive.unpack_alone("qemu-user", versions[0], folder / "root")
+        archive.unpack_single("qemu-user", versions[0], folder / "root")
     return program
 
 
@@ -161,9 +166,9 @@ def _virtual_environment(folder: Path, qemu: Path, root: Path, interpreter: Path
     return python
 
 
-def _install_libraries(pip: Sequence[str], libraries: Path, version: str, machine: str, asked: Sequence[str]) -> None:
+def _install_libraries(pip: Sequence[str], libraries: Path, version: str, machine: str, wanted: Sequence[str]) -> None:
     """Wheels for the guest, fetched by the host's pip; once for each list of what is asked for."""
-    key = hashlib.sha256("\n".join(asked).encode()).hexdigest()
+    key = hashlib.sha256("\n".join(wanted).encode()).hexdigest()
     marker = libraries / "installed.txt"
     if marker.exists() and marker.read_text(encoding="utf-8") == key:
         return
@@ -179,12 +184,12 @@ def _install_libraries(pip: Sequence[str], libraries: Path, version: str, machin
         version.removeprefix("python"),
         *platforms,
         "--only-binary=:all:",
-        *asked,
+        *wanted,
     )
     marker.write_text(key, encoding="utf-8")
 
 
-def _install_alone(pip: Sequence[str], libraries: Path, names: Sequence[str]) -> None:
+def _install_without_dependencies(pip: Sequence[str], libraries: Path, names: Sequence[str]) -> None:
     """What is wanted without what it needs; once each, and again when the libraries were replaced."""
     for name in names:
         marker = libraries / f"installed-{name}.txt"

@@ -42,13 +42,13 @@ class PackagesError(Exception):
     """What a program wrote that fetches packages and failed, for a reason that does not lie outside: a test failed."""
 
 
-def failure(command: Sequence[str], written: str) -> UnavailableError | PackagesError:
-    """What to raise where a program failed that fetches packages; ``written``: what it wrote."""
-    found = _NO_NETWORK.search(written)
+def failure(command: Sequence[str], output: str) -> UnavailableError | PackagesError:
+    """What to raise where a program failed that fetches packages; ``output``: what it wrote."""
+    found = _NO_NETWORK.search(output)
     if found:
-        line = written[written.rfind("\n", 0, found.start()) + 1 :].splitlines()[0]
+        line = output[output.rfind("\n", 0, found.start()) + 1 :].splitlines()[0]
         return UnavailableError(f"{' '.join(command[:2])} reached nothing: {line.strip()}")
-    return PackagesError(f"{' '.join(command)} failed:\n{written.strip()}")
+    return PackagesError(f"{' '.join(command)} failed:\n{output.strip()}")
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Archive:
         self._run("apt-get", "install", "--yes", "--download-only", "--no-install-recommends", *packages)
         unpack(sorted((self.folder / "cache" / "archives").glob("*.deb")), into)
 
-    def unpack_alone(self, package: str, version: str, into: Path) -> None:
+    def unpack_single(self, package: str, version: str, into: Path) -> None:
         """One package without what it needs, at ``into``."""
         loose = self.folder / "loose"
         loose.mkdir(exist_ok=True)

@@ -16,17 +16,17 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*", help="families, by default all")
     parser.add_argument("--exact", type=Path, help="a folder for the same files with matrices in single precision")
     parser.add_argument("--check", action="store_true", help="record in a temporary folder, and compare")
-    given = parser.parse_intermixed_args()
-    folder = given.folder
-    if given.check:
+    options = parser.parse_intermixed_args()
+    folder = options.folder
+    if options.check:
         with tempfile.TemporaryDirectory() as scratch:
-            for name in given.names or FAMILIES:
+            for name in options.names or FAMILIES:
                 check(name, Path(scratch), folder)
                 print(f"{name} is what transformers computes", flush=True)
         sys.exit()
     print("| file | seed | gguf bytes | npz bytes | std | margin |\n|---|---|---|---|---|---|")
-    for name in given.names or FAMILIES:
-        found = record(name, folder, given.exact)
+    for name in options.names or FAMILIES:
+        found = record(name, folder, options.exact)
         sizes = " | ".join(str((folder / f"{name}.{end}").stat().st_size) for end in ("gguf", "npz"))
         margin = "-" if found.margin is None else f"{found.margin:.3f}"
         print(f"| `{name}` | {found.seed} | {sizes} | {found.std:.2f} | {margin} |", flush=True)

@@ -85,8 +85,8 @@ class JinaBert(OwnModel):
         positions = np.arange(len(x))
         scores = q @ k.swapaxes(1, 2) / np.sqrt(width)
         scores = scores - slopes[:, None, None] * np.abs(positions[:, None] - positions)
-        share = np.exp(scores - scores.max(-1, keepdims=True))
-        rows = (share / share.sum(-1, keepdims=True)) @ v
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+        rows = (powers / powers.sum(-1, keepdims=True)) @ v
         return self._linear(f"{b}attn_output", rows.swapaxes(0, 1).reshape(len(x), -1))
 
     def _linear(self, name: str, x: Array) -> Array:

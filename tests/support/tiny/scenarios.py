@@ -312,7 +312,7 @@ def scratch_memory_is_bound_like_any_other() -> None:
 
 
 @scenario
-def the_first_id_out_of_range_is_told_by_a_record_of_words() -> None:
+def the_first_id_out_of_range_is_reported_by_a_record_of_words() -> None:
     device = TinyDevice()
     table, ids = f32(4, 3), new_tensor(types.I32, (3,), "ids").set_input()
     rows = ops.get_rows(table, ids).set_output()

@@ -9,8 +9,8 @@ import numpy as np
 
 from ggplug import ops, types
 from ggplug.backend import Backend, Device
+from ggplug.bench.alternating import speed_relative, timed_alternately
 from ggplug.bench.products import SEED, MatrixVector, moved, on, prepared, reader, stream_on
-from ggplug.bench.turns import speed_relative, take_turns
 from ggplug.errors import UnsupportedOpError
 from ggplug.registry.extras import Options
 from ggplug.tensor import Tensor, new_tensor
@@ -21,7 +21,7 @@ class Attention:
     """``flash_attn_ext`` over 4096 keys, heads of 128: of one query with a cache in memory, and of 512 queries."""
 
     name = "attention"
-    description = "4096 keys, heads of 128: 1 query as a fraction of a plain read's speed, 512 as a ratio to NumPy"
+    description = "4096 keys, heads of 128: 1 query as a fraction of memory's speed, 512 queries compared with NumPy"
     REPEATS = 9
     HEAD, KEYS, QUERIES, HEADS = 128, 4096, 512, 8
     SIDE = 2048
@@ -48,7 +48,7 @@ class Attention:
         if device.buffer_type.is_host:
             memory = np.ones(size // 4, np.float32)
             functions["read"] = reader(memory, getattr(stream, "n_threads", None) or 1)
-        times = take_turns(functions, self.REPEATS)
+        times = timed_alternately(functions, self.REPEATS)
         _free(cache)
         return {"case": f"1 query, {kind.name}", **moved(times, size, size)}
 
@@ -59,7 +59,7 @@ class Attention:
         generator = np.random.default_rng(SEED)
         rows = generator.standard_normal((self.QUERIES, self.SIDE), np.float32)
         matrix = generator.standard_normal((self.SIDE, self.SIDE), np.float32)
-        times = take_turns({"ours": ours, "numpy": lambda: rows @ matrix.T}, self.REPEATS)
+        times = timed_alternately({"ours": ours, "numpy": lambda: rows @ matrix.T}, self.REPEATS)
         _free(cache)
         operations = 4.0 * self.HEAD * self.KEYS * self.QUERIES * self.HEADS
         theirs = 2.0 * self.QUERIES * self.SIDE * self.SIDE

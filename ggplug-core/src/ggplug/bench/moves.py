@@ -9,8 +9,8 @@ import numpy as np
 
 from ggplug import ops, types
 from ggplug.backend import Device
+from ggplug.bench.alternating import speed_relative, timed_alternately
 from ggplug.bench.products import SEED, MatrixVector, moved, on, prepared, reader, stream_on
-from ggplug.bench.turns import speed_relative, take_turns
 from ggplug.errors import UnsupportedOpError
 from ggplug.registry.extras import Options
 from ggplug.tensor import Tensor, new_tensor
@@ -115,7 +115,7 @@ class Moves:
     """Ops that read and write each number once: the bytes of their operands and results against a streaming read."""
 
     name = "moves"
-    description = "ops on tensors larger than caches: gigabytes moved a second, as a fraction of a plain read's speed"
+    description = "ops on tensors that no cache holds: gigabytes moved a second, and the fraction of memory's speed"
     REPEATS = 9
     CASES = tuple(_OPS)
 
@@ -134,7 +134,7 @@ class Moves:
                 continue
             if on_host:
                 functions["read"] = reader(memory, getattr(stream, "n_threads", None) or 1)
-            times = take_turns(functions, self.REPEATS)
+            times = timed_alternately(functions, self.REPEATS)
             nbytes = sum(tensor.nbytes for tensor in operands) + result.nbytes
             yield {"case": case, "megabytes": round(nbytes / 1e6), **moved(times, nbytes, memory.nbytes)}
             del functions, operands, result
@@ -165,7 +165,7 @@ class Convolution:
             ):
                 case = f"{name}, {kind.name}"
                 try:
-                    times = take_turns({"ours": prepared(stream, built), "product": product}, self.REPEATS)
+                    times = timed_alternately({"ours": prepared(stream, built), "product": product}, self.REPEATS)
                 except UnsupportedOpError as error:
                     yield {"case": case, "note": error.reason or error.message}
                     continue

@@ -31,7 +31,7 @@ class Overhead:
     """A chain of a thousand ops on sixteen elements each."""
 
     name = "overhead"
-    description = "the overhead of the framework, on a graph of tiny tensors"
+    description = "what the framework costs in addition to the arithmetic, on a graph of tiny tensors"
     runs_by_name = True
 
     def run(self, device: Device, options: Options) -> Iterable[Mapping[str, Any]]:
@@ -128,7 +128,7 @@ def splitting_time(device: Device) -> float:
 
 
 def shared(devices: Sequence[Device]) -> list[Tensor]:
-    """Ten weights without values, distributed alternately over the memories of these devices."""
+    """Ten weights without values, distributed over the memory of these devices, one after the other."""
     leafs = []
     for position in range(10):
         leaf = new_tensor("f32", (ELEMENTS,))

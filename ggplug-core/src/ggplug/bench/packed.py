@@ -1,4 +1,4 @@
-"""The speed-up by packed weights: products with plain and with packed weights, measured alternately."""
+"""What packing weights once is worth: products with plain and with packed weights, measured alternately."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from ggplug import ops
 from ggplug.backend import BufferType, Device
+from ggplug.bench.alternating import speed_relative, timed_alternately
 from ggplug.bench.products import SEED, WEIGHTS, K, MatrixVector, on, prepared, stream_on, weights
-from ggplug.bench.turns import speed_relative, take_turns
 from ggplug.errors import UnsupportedOpError
 from ggplug.registry.extras import Options
 from ggplug.tensor import new_tensor
@@ -50,7 +50,7 @@ class PackedWeights:
                 packed.set_bytes(plain.tobytes())
                 x = on(device, np.random.default_rng(SEED).standard_normal((columns, K), np.float32))
                 products = {each: prepared(stream, ops.mul_mat(each, x)) for each in (plain, packed)}
-                taken = take_turns({"plain": products[plain], "packed": products[packed]}, self.REPEATS)
+                taken = timed_alternately({"plain": products[plain], "packed": products[packed]}, self.REPEATS)
                 yield {
                     "case": f"{type.name}, {columns} columns",
                     "megabytes": round(plain.nbytes / 1e6, 1),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ggplug import host, ops, quants, types
 from ggplug.backend import Backend, Device, Plan
-from ggplug.bench.turns import speed_relative, take_turns
+from ggplug.bench.alternating import speed_relative, timed_alternately
 from ggplug.errors import UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.memory import Allocation, allocate_graph
@@ -83,7 +83,7 @@ class MatrixVector:
     """``mul_mat`` with one column and weights that no cache holds: what generating a token does."""
 
     name = "matvec"
-    description = "weights read from memory: gigabytes a second, and the fraction of the speed of a plain read"
+    description = "weights read from memory: gigabytes a second, and the fraction of memory's speed"
     REPEATS = 9
 
     def run(self, device: Device, options: Options) -> Iterable[Mapping[str, Any]]:
@@ -100,7 +100,7 @@ class MatrixVector:
                 functions: dict[str, Callable[[], None]] = {"ours": prepared(stream, ops.mul_mat(matrix, vector))}
                 if on_host:
                     functions["read"] = reader(memory, threads or 1)
-                times = take_turns(functions, self.REPEATS)
+                times = timed_alternately(functions, self.REPEATS)
             except UnsupportedOpError as error:
                 yield {"case": kind.name, "note": error.reason or error.message}
                 continue
@@ -108,12 +108,12 @@ class MatrixVector:
                 matrix.buffer.free()
             megabytes = round(matrix.nbytes / 1e6)
             yield {"case": kind.name, "megabytes": megabytes, **moved(times, matrix.nbytes, memory.nbytes)}
-            if options.beside is not None:
-                yield self.compared(kind, stream, stream_on(options.beside, options))
+            if options.compare_with is not None:
+                yield self.compared(kind, stream, stream_on(options.compare_with, options))
         stream.free()
 
     def compared(self, kind: Type, *streams: Backend) -> Mapping[str, Any]:
-        """K x K weights on two devices, measured alternately; the weights may fit in caches."""
+        """K x K weights, which caches may hold, on two devices alternately."""
         values = np.random.default_rng(SEED).standard_normal((1, K), np.float32)
         matrices = [weights(stream.device, kind, K) for stream in streams]
         products = [
@@ -121,7 +121,7 @@ class MatrixVector:
             for stream, matrix in zip(streams, matrices, strict=True)
         ]
         name = streams[1].device.name
-        times = take_turns({"ours": products[0], "theirs": products[1]}, 4 * self.REPEATS)
+        times = timed_alternately({"ours": products[0], "theirs": products[1]}, 4 * self.REPEATS)
         for matrix in matrices:
             assert matrix.buffer is not None
             matrix.buffer.free()
@@ -156,20 +156,17 @@ def reader(memory: npt.NDArray[np.float32], threads: int) -> Callable[[], None]:
 
 
 def moved(times: Mapping[str, Sequence[float]], nbytes: int, read: int) -> dict[str, float]:
-    """The figures of the function ``ours``, which moves ``nbytes`` bytes.
-
-    If ``read``, which reads ``read`` bytes, was measured, this includes the ratio of the two speeds.
-    """
+    """The figures of the function ``ours``, which moves ``nbytes``, compared with ``read``, if it was measured."""
     best = min(times["ours"])
     row = {"milliseconds": best * 1e3, "gigabytes_per_second": nbytes / best / 1e9}
     if "read" in times:
         row["streaming_gigabytes_per_second"] = read / min(times["read"]) / 1e9
-        row["share_of_streaming"] = speed_relative(times, "ours", "read") * nbytes / read
+        row["fraction_of_streaming"] = speed_relative(times, "ours", "read") * nbytes / read
     return row
 
 
 def largest_cache() -> int:
-    """Bytes of the largest cache of this machine; 0 if the system does not report it."""
+    """Bytes of the largest cache of this machine; 0 where the system does not report it."""
     sizes = [0]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         try:
@@ -209,7 +206,7 @@ class MatrixMatrix:
                 functions["torch"] = torch_product(matrix, values, kind, getattr(stream, "n_threads", None))
             try:
                 functions["ours"] = prepared(stream, ops.mul_mat(weight, columns))
-                times = take_turns(functions, self.REPEATS)
+                times = timed_alternately(functions, self.REPEATS)
             except UnsupportedOpError as error:
                 yield {"case": kind.name, "note": error.reason or error.message}
                 continue

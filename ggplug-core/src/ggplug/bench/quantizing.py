@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from ggplug import quants, types
 from ggplug.backend import Device
+from ggplug.bench.alternating import best_times
 from ggplug.bench.products import SEED, K
-from ggplug.bench.turns import best_times
 from ggplug.errors import UnsupportedOpError
 from ggplug.gguf import GGUFWriter
 from ggplug.quantizing import quantize_file
@@ -64,10 +64,10 @@ class Quantizing:
         importance: npt.NDArray[np.float32],
     ) -> Mapping[str, Any]:
         out = np.empty((len(rows), type.row_bytes(K)), np.uint8)
-        given = {"": None, "weighted_": importance}
+        importances = {"": None, "weighted_": importance}
         functions = {
             name: functools.partial(quantizer.encode, rows.view(np.uint8), types.F16, type, weights, out)
-            for name, weights in given.items()
+            for name, weights in importances.items()
             if quants.can_quantize(type, imatrix=weights is not None)
             and quantizer.takes(types.F16, type, weighted=weights is not None)
         }

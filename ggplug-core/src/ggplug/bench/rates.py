@@ -42,7 +42,7 @@ def one_column() -> list[Goal]:
     least |= dict.fromkeys(DENSER, 0.6)
     least |= dict.fromkeys((*(t.name for t in types.KERNEL_FLOATS), *SIMPLE), 0.9)
     least.pop("q8_K", None)  # activations of other libraries: no weights have this type
-    return [Goal("matvec", name, OF_READING, fraction) for name, fraction in least.items()]
+    return [Goal("matvec", name, OF_READING, least_ratio) for name, least_ratio in least.items()]
 
 
 def many_columns() -> list[Goal]:
@@ -62,7 +62,7 @@ def others() -> list[Goal]:
 
 
 class Rates:
-    """Compares measured ratios with their goals."""
+    """Lines with their goals, by ratios of functions that were measured alternately."""
 
     name = "rates"
     description = "what each type and op reaches of what the machine gives, and where that falls short of its goal"
@@ -88,7 +88,7 @@ def judged(goal: Goal, rows: Iterable[Row]) -> dict[str, Any]:
     reached = row.get(_REACHED[goal.unit])
     if reached is None:
         missing = "--peers and PyTorch are needed" if goal.unit == OF_TORCH else "not measured on this device"
-        return {"note": f"{missing} for the fraction {goal.unit}"}
+        return {"note": f"{missing} for the ratio {goal.unit}"}
     return {
         "goal": f"{goal.least:g} {goal.unit}",
         "reached": round(reached, 2),
@@ -97,7 +97,7 @@ def judged(goal: Goal, rows: Iterable[Row]) -> dict[str, Any]:
 
 
 _REACHED = {
-    OF_READING: "share_of_streaming",
+    OF_READING: "fraction_of_streaming",
     OF_OWN_INT8: "relative_to_q8_0",
     OF_NUMPY: "relative_to_numpy",
     OF_TORCH: "relative_to_torch",

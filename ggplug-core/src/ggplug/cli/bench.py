@@ -31,19 +31,14 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 @click.command(cls=Command)
 @click.argument("instruments", nargs=-1, metavar="[INSTRUMENT | MODEL.gguf]...")
 @click.option(
-    "--device",
-    "device_name",
+    "--compare-with",
     metavar="NAME",
-    help="Device to measure. Default: the first that can compute whole graphs.",
+    help="Another device to measure alternately with this one (matvec, on weights in caches).",
 )
-@click.option(
-    "--beside", metavar="NAME", help="Another device to compare with in one run (matvec only; small weights)."
-)
-@click.option(
-    "--threads", type=click.IntRange(1), help="Number of threads of the CPU device. Default: what the device uses."
-)
-@click.option("--overhead", is_flag=True, help="Measure the overhead of the framework on tiny graphs.")
-@click.option("--peers", is_flag=True, help="Also measure other libraries that are installed, such as PyTorch.")
+@click.option("--beside", hidden=True)  # the former name of --compare-with
+@click.option("--threads", type=click.IntRange(1), help="For devices on the host. Default: the device's own.")
+@click.option("--overhead", is_flag=True, help="Measure what the framework costs in addition to the arithmetic.")
+@click.option("--peers", is_flag=True, help="Measure other libraries too, where they are installed.")
 @click.option("--prompt", default=256, show_default=True, type=click.IntRange(1), help="Tokens that models read.")
 @click.option("--generate", default=32, show_default=True, type=click.IntRange(1), help="Tokens that models write.")
 @click.option("--list", "listing", is_flag=True, help="List the instruments.")
@@ -51,6 +46,7 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 def bench(
     instruments: tuple[str, ...],
     device_name: str | None,
+    compare_with: str | None,
     beside: str | None,
     threads: int | None,
     overhead: bool,
@@ -62,9 +58,8 @@ def bench(
 ) -> None:
     """Measure a device with each INSTRUMENT (a benchmark; --list lists them), or its speed with each MODEL.gguf.
 
-    Without arguments, runs all instruments except those that --list marks as running only by name. A time is that of
-    the fastest run. Functions that are compared run alternately in one process: each round gives a ratio, and the
-    ratio that is shown is the median of all rounds.
+    Times are those of the best run.  What is compared is measured alternately in the same process: a ratio is the
+    median of the rounds' ratios.
     """
     device = choose(device_name)
     there, broken = collect(device)
@@ -76,7 +71,8 @@ def bench(
         GGUFReader(file).close()  # what is none is said now, not behind what takes minutes
     names = tuple(of_files(there) if Path(name) in files else name for name in instruments)
     chosen = select(there, names, overhead)
-    options = Options(threads, peers, None if beside is None else choose(beside), files, prompt, generate)
+    other = compare_with or beside
+    options = Options(threads, peers, None if other is None else choose(other), files, prompt, generate)
     results = []
     out = console()
     if not as_json:
@@ -162,7 +158,7 @@ def _offered(instruments: Iterable[Instrument] | None) -> dict[str, Instrument]:
 
 
 def select(there: Mapping[str, Instrument], names: tuple[str, ...], overhead: bool) -> list[str]:
-    """The instruments that the command names.  Raises ParameterError."""
+    """The instruments that the arguments name.  Raises ParameterError."""
     unknown = [name for name in names if name not in there]
     if unknown:
         raise ParameterError(f"there is no instrument {unknown[0]!r}", remedy=f"there are {', '.join(there)}")
@@ -222,9 +218,9 @@ def _show(instrument: Instrument, rows: list[dict[str, Any]]) -> None:
     out.print()
     out.print(text(f"{instrument.name}: {instrument.description}", "bold"))
     keys = list(dict.fromkeys(key for row in rows for key in row if key not in ("benchmark", "device", "case")))
-    shown = [(str(row.get("case", "")), *(_figure(row.get(key)) for key in keys)) for row in rows]
+    cells = [(str(row.get("case", "")), *(_figure(row.get(key)) for key in keys)) for row in rows]
     headings = [_heading(key) for key in keys]
-    print_table(["case", *headings], shown, right=[heading for heading in headings if heading != "note"])
+    print_table(["case", *headings], cells, right=[heading for heading in headings if heading != "note"])
 
 
 def _heading(key: str) -> str:

@@ -112,10 +112,10 @@ def prebuild(backend: str | None, as_json: bool) -> int:
     with progress(*columns) as bar:
         task = bar.add_task("", total=None, backend="")
 
-        def tell(done: int, total: int, name: str) -> None:
-            bar.update(task, completed=done, total=total, description=printable(name), backend=answers.asked)
+        def report(done: int, total: int, name: str) -> None:
+            bar.update(task, completed=done, total=total, description=printable(name), backend=answers.current)
 
-        counts = dict(answers.of(lambda kernels: int(kernels.prebuild(tell))))
+        counts = dict(answers.of(lambda kernels: int(kernels.prebuild(report))))
     if as_json:
         print_json([{"backend": name, "compiled": count} for name, count in counts.items()])
         return answers.code
@@ -127,14 +127,14 @@ def prebuild(backend: str | None, as_json: bool) -> int:
 class _Answers:
     """Calls the kernel caches of backends; prints on standard error which backends fail or hang.
 
-    ``patience``: seconds that each backend may take (default GGPLUG_LOAD_TIMEOUT; 0: no limit).  ``asked``: the backend
-    that is called now.  ``code``: the exit code of the command.
+    ``patience``: seconds that each may take (default GGPLUG_LOAD_TIMEOUT; 0: no limit).  ``current``: the backend
+    whose answer is awaited.  ``code``: the exit code that this makes.
     """
 
     def __init__(self, backend: str | None, patience: float | None = None) -> None:
         self.backend = backend
         self.patience = REGISTRY.settings.timeout if patience is None else patience
-        self.asked = ""
+        self.current = ""
         self.code = 0
 
     def of(self, question: Callable[[KernelCache], T]) -> Iterator[tuple[str, T]]:
@@ -144,13 +144,13 @@ class _Answers:
         """
         named = self.backend is not None
         for registration in [REGISTRY.registration(self.backend)] if self.backend else REGISTRY.registrations():
-            self.asked = registration.name
+            self.current = registration.name
             try:
-                kernels = within(self.patience, self.asked, partial(registration.get, "cache"))
+                kernels = within(self.patience, self.current, partial(registration.get, "cache"))
                 if kernels is not None:
-                    yield self.asked, within(self.patience, self.asked, partial(question, kernels))
+                    yield self.current, within(self.patience, self.current, partial(question, kernels))
                 elif named:
-                    raise ParameterError(f"the backend {self.asked} keeps no compiled kernels on disk")
+                    raise ParameterError(f"the backend {self.current} keeps no compiled kernels on disk")
             except HangError as error:
                 self._failed(str(error))
             except FaultError as error:
@@ -160,7 +160,7 @@ class _Answers:
                     self._failed(reason_of(error.cause))
 
     def _failed(self, reason: str) -> None:
-        print_error(f"the cache of the backend {self.asked}: {reason}")
+        print_error(f"the cache of the backend {self.current}: {reason}")
         self.code = 1
 
 

@@ -21,8 +21,8 @@ from ggplug.registry.registry import Description
 def devices(as_json: bool) -> int:
     """List the available devices, in order of priority.
 
-    Loads every installed plugin. Below the list, it names the plugins that failed or found no device, with the reason;
-    `ggplug doctor` shows the details. If a plugin crashes the process, the devices of the others are still listed.
+    Loads every installed plugin. Those that fail, and those that say why they have no device, are named below the
+    list; `ggplug doctor` shows more. Where a plugin crashes the process, the others are listed all the same.
     """
     return tried_twice(lambda: _list(as_json))
 

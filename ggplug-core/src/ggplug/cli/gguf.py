@@ -60,7 +60,7 @@ def as_dict(reader: GGUFReader) -> dict[str, Any]:
 
 
 def _value(reader: GGUFReader, key: str) -> Any:
-    """A value; one that cannot be decoded is shown as the reason."""
+    """A value; for one that cannot be decoded the reason."""
     try:
         return reader.metadata[key]
     except GGUFError as error:
@@ -78,7 +78,7 @@ def _show(reader: GGUFReader, full: bool, *, tensors: bool) -> None:
     out.print(f"{_count(len(infos), 'tensor')}, {_count(elements, 'element')}, {byte_count(size)}")
     if reader.metadata:
         out.print()
-        values = [_shown(reader, key, full) for key in reader.metadata]
+        values = [_value_text(reader, key, full) for key in reader.metadata]
         kinds = [_type_name(reader, key) for key in reader.metadata]
         print_table(["key", "type", "value"], zip(map(on_one_line, reader.metadata), kinds, values, strict=True))
     if tensors and infos:
@@ -101,7 +101,7 @@ def _type_name(reader: GGUFReader, key: str) -> str:
     return item.name.lower() + "[]" * len(arrays)
 
 
-def _shown(reader: GGUFReader, key: str, full: bool) -> str:
+def _value_text(reader: GGUFReader, key: str, full: bool) -> str:
     """A value as people read it: in one line, and not much of it unless all is wanted."""
     try:
         if full:
@@ -111,14 +111,14 @@ def _shown(reader: GGUFReader, key: str, full: bool) -> str:
     except GGUFError as error:
         return f"<{error.message}>"
     if isinstance(value, (np.ndarray, list)):
-        return _shown_array(list(map(_item, value)), length)
-    shown = on_one_line(_scalar(value))
-    if len(shown) <= LONGEST:
-        return shown
-    return f"{shown[:LONGEST]}... ({len(str(value)):,} characters)"
+        return _array_in_short(list(map(_item, value)), length)
+    text = on_one_line(_scalar(value))
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}... ({len(str(value)):,} characters)"
 
 
-def _shown_array(items: list[str], length: int) -> str:
+def _array_in_short(items: list[str], length: int) -> str:
     """All of a short array; of a longer one the beginning, and how many items it has."""
     whole = ", ".join(items)
     if len(items) == length and len(whole) <= LONGEST // 2:
@@ -132,7 +132,7 @@ def _cut(item: str) -> str:
 
 def _item(value: Any) -> str:
     if isinstance(value, (np.ndarray, list)):
-        return f"[{_shown_array(list(map(_item, value[:SHORT_ARRAY])), len(value))}]"
+        return f"[{_array_in_short(list(map(_item, value[:SHORT_ARRAY])), len(value))}]"
     return f'"{on_one_line(value)}"' if isinstance(value, str) else _scalar(value)
 
 

@@ -27,9 +27,8 @@ from ggplug.types import KERNEL_FLOATS, TYPES, Type, by_name
 def ops(names: Sequence[str], chosen: Sequence[str], types: Sequence[str], as_page: bool, as_json: bool) -> None:
     """Show which device computes which op in which types.
 
-    The type is that of a source of the op, usually the first. Asks each device whether it supports nodes of the op
-    with a source of this type. With --op or --type, shows each answer, and the reason if a device declines. If no
-    device is available, lists the ops with their sources.
+    A type is that of one of an op's sources, mostly the first. With --op or --type the command shows every answer of
+    the device, with the reason of each refusal. Without options it lists every op, even where there is no device.
     """
     with warnings_held_back():
         devices = [REGISTRY.device(name) for name in names] if names else list(REGISTRY.devices())
@@ -48,12 +47,12 @@ def ops(names: Sequence[str], chosen: Sequence[str], types: Sequence[str], as_pa
         echo(page(devices, found).rstrip("\n"))
     elif chosen or types:
         if not found:
-            echo("ggplug has no sample node of these ops with sources of these types.")
+            echo("No op has an example node with sources of these types.")
             return
         print_table(["op", "type", "device", "answer"], map(_answer, found))
     else:
         print_table(["op", *(device.name for device in devices)], _rows(devices, found))
-        echo("In brackets: types in which a device supports only some nodes; ggplug ops --op NAME shows why.")
+        echo("In brackets: types for which the device computes only some nodes; ggplug ops --op NAME says why.")
 
 
 def page(devices: Sequence[Device], found: Sequence[Offer]) -> str:
@@ -125,13 +124,13 @@ def _taken(found: Sequence[Offer]) -> str:
 def _spelled(names: Sequence[str]) -> str:
     """Types in short."""
     rest: list[str] = list(names)
-    shown: list[str] = []
+    labels: list[str] = []
     for label, kinds in (("floats", KERNEL_FLOATS), ("blocks", block_types())):
         members = _names(kinds)
         if set(members) <= set(rest):
-            shown.append(label)
+            labels.append(label)
             rest = [name for name in rest if name not in members]
-    return ", ".join([*shown, *rest])
+    return ", ".join([*labels, *rest])
 
 
 def _names(kinds: Iterable[Type]) -> list[str]:

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ggplug.cli.streams import output_alone, stdout
+from ggplug.cli.streams import own_output_only, stdout
 from ggplug.cli.table import layout
 
 if TYPE_CHECKING:
@@ -33,21 +33,21 @@ class Command(click.Command):
     """A command whose standard output holds what this module prints, and nothing else."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        with output_alone():
+        with own_output_only():
             return super().invoke(ctx)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Prints to a terminal in colour, and to files and pipes plainly in 80 columns unless COLUMNS says otherwise."""
+    """Prints to a terminal in colour, to files and pipes without, in 80 columns unless COLUMNS says otherwise."""
     file = sys.stderr if stderr else stdout()
     return Console(file=file, width=columns(file), highlight=False, markup=False, emoji=False)
 
 
-def progress(*shown: ProgressColumn) -> Progress:
+def progress(*parts: ProgressColumn) -> Progress:
     """A bar of these columns on standard error; see :func:`ggplug.display.bars.bar`."""
     from ggplug.display import bars  # most commands have none, and it takes long to import
 
-    return bars.bar(*shown, width=columns(sys.stderr))
+    return bars.bar(*parts, width=columns(sys.stderr))
 
 
 def busy(words: str) -> Progress:

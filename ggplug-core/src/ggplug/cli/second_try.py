@@ -19,8 +19,8 @@ _BY_USERS = {-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL}
 def tried_twice(command: Callable[[], object]) -> int:
     """The exit code of a command, which runs once more if a plugin crashes it: then each is tried in a child first.
 
-    Only on Linux, where a process that has loaded no plugin may be forked.  On other systems the next command knows the
-    crash.
+    Only on Linux, where a process that has loaded no plugin may be forked.  On other systems the next command
+    knows of the crash.
     """
     if sys.platform != "linux" or stdout() is sys.stdout:  # that of a program that calls the command
         return exit_code_of(command)

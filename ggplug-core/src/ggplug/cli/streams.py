@@ -120,7 +120,7 @@ class _Routed:
 
 
 @contextlib.contextmanager
-def output_alone() -> Iterator[None]:
+def own_output_only() -> Iterator[None]:
     """Inside of the block only what is written to :func:`stdout` arrives there."""
     token = _PRINTS.set(False)
     try:

@@ -1,4 +1,4 @@
-"""Tables in as many columns as a terminal has: nothing is hidden, and words are split only where they do not fit.
+"""Tables in as many columns as a terminal has: nothing is hidden, and words stay whole where the width suffices.
 
 A table that is too wide gives up width where cells have several words; a name such as ``tokenizer.ggml.tokens`` may
 then be continued in the next line behind a dot or an underscore.  If that is not enough, each row becomes a block of
@@ -55,13 +55,13 @@ def _fitted(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) 
     words = [max(NARROW, *map(_longest_word, column)) for column in columns]
     least = [min(word, LONG_WORD, widest) for word, widest in zip(words, widths, strict=True)]
     while excess > 0:
-        spares = [wide - low for wide, low in zip(widths, least, strict=True)]
-        spare, position = max((spare, position) for position, spare in enumerate(spares))
-        if spare == 0:
+        spare = [wide - low for wide, low in zip(widths, least, strict=True)]
+        most, position = max((most, position) for position, most in enumerate(spare))
+        if most == 0:
             return None
         # The widest gives way down to the next one, so that those that are narrow stay as they are.
         others = [wide for place, wide in enumerate(widths) if place != position and wide < widths[position]]
-        step = min(spare, excess, max(1, widths[position] - max(others, default=0)))
+        step = min(most, excess, max(1, widths[position] - max(others, default=0)))
         widths[position] -= step
         excess -= step
     return widths

@@ -10,7 +10,7 @@
 ====================  ==========================================================================================
 
 A device of this kind provides a buffer type, buffers with ``store``, ``fetch`` and ``dispose``, streams with
-``submit``, and ``kernels``; :meth:`DiscreteDevice.operand` says what a kernel is given for a tensor.
+``submit``, and ``kernels``; :meth:`DiscreteDevice.operand` makes a kernel's argument of a tensor.
 :class:`ggplug.backend.TensorLayout` describes how a tensor lies in its bytes.  ``examples/ggplug-torch`` is a complete
 device, and the fake devices of ``ggplug.testing`` are others.
 """

@@ -15,7 +15,7 @@ class Draining(Protocol):
     """A device that can be waited for."""
 
     def drain(self) -> None:
-        """Waits for everything given to any stream of the device; raises nothing that went wrong in it."""
+        """Waits for everything submitted to any stream of the device; raises nothing that went wrong in it."""
 
 
 class Waited(Protocol):
@@ -31,7 +31,7 @@ class DiscreteBuffer(Buffer):
     """One allocation of memory that the host does not see, on a :class:`~ggplug.discrete.DiscreteDevice`.
 
     Subclasses provide :meth:`store`, :meth:`fetch` and :meth:`dispose`.  These work at once and wait for nothing:
-    streams call them when the work submitted before is done.  All other methods wait for the device's streams first.
+    streams call them in the order of their queue.  Everything else waits for the streams of the device first.
     """
 
     def __init__(self, type: BufferType, size: int, device: Draining) -> None:

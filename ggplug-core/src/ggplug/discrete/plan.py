@@ -1,4 +1,4 @@
-"""The plan of streams over a queue: it calls one kernel after the other, when the work submitted before is done."""
+"""The plan of streams over a queue: one kernel call after the other, in the stream's order."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ if TYPE_CHECKING:  # what annotations alone name
 class Call(NamedTuple):
     """A kernel and its arguments.
 
-    ``position``: of the group's last node in the graph.  ``operands``: for each tensor in ``group.operands`` what
-    :meth:`~ggplug.discrete.DiscreteDevice.operand` returned.  ``ids``: nodes that read ids, each with the ids, their
-    buffer and the offset in it.
+    ``position``: of the group's last node in the graph.  ``operands``: of each tensor in ``group.operands`` what the
+    device made of it (:meth:`~ggplug.discrete.DiscreteDevice.operand`).  ``ids``: nodes that have ids, and where
+    these lie.
     """
 
     position: int
@@ -66,7 +66,7 @@ class QueuedPlan(Plan):
     """Calls ``kernel(op, dst, *src)`` for node after node, or ``kernel(group, operands)`` for a group of several.
 
     ``dst`` and ``src`` are what the device's ``operand`` makes of a tensor, None for absent sources; ``operands`` is a
-    dictionary from tensor to that.  They are made when the plan is bound, and used until it is bound again.
+    dictionary from tensor to that.  They are made when the plan is bound, and serve until it is bound to other memory.
     Kernels of ops with ids write zeros (or nothing, where the op writes into a source) for those out of range; the plan
     raises the error.
     """
@@ -102,15 +102,15 @@ class QueuedPlan(Plan):
         calls = []
         for kernel, group in zip(self._kernels, self.groups.of(graph), strict=True):
             ids = []
-            for node, given in _with_ids(group):
-                place = places[graph.index[given]]
+            for node, indices in _with_ids(group):
+                place = places[graph.index[indices]]
                 if place is not None:
-                    ids.append((node, given, *place))
+                    ids.append((node, indices, *place))
             calls.append(Call(graph.index[group.node], kernel, group, [*map(operand, group.operands)], ids))
         self._bound = calls, frozenset(used.values()) or NOTHING
 
     def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any:
-        """What kernels are given for a tensor (default: what the device says)."""
+        """A kernel's argument for a tensor (default: what the device says)."""
         return self.stream.device.operand(tensor, buffer, offset)
 
     def ids(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> npt.NDArray[Any]:
@@ -179,9 +179,9 @@ class QueuedPlan(Plan):
 
 
 def _with_ids(group: Group) -> Iterable[tuple[Tensor, Tensor]]:
-    """The nodes of a group that are given ids, and these."""
+    """The nodes of a group that have ids, and the tensors of these."""
     for node in group.nodes:
         if node.op is not None and node.op.indexes is not None:
-            given = node.src[node.op.indexes.ids]
-            assert given is not None
-            yield node, given
+            indices = node.src[node.op.indexes.ids]
+            assert indices is not None
+            yield node, indices

@@ -112,7 +112,7 @@ class QueuedBackend(Backend, ABC):
     def __init__(self, device: DiscreteDevice) -> None:
         super().__init__(device)
         self.last: Job | None = None
-        """The job that was submitted last."""
+        """The job submitted last."""
         self._job_error: GGPlugError | None = None
         self._error_lock = threading.Lock()
         device.joined(self)
@@ -126,7 +126,7 @@ class QueuedBackend(Backend, ABC):
     # Optional
 
     def close(self) -> None:
-        """Ends the queue, when the stream was freed and all submitted work is done (default: nothing)."""
+        """Ends the queue, when the stream was freed and everything submitted to it is done (default: nothing)."""
 
     def can_wait_for(self, other: Backend) -> bool:
         """Whether jobs of this stream may wait for those of another one (default: for those of any queue).
@@ -158,7 +158,7 @@ class QueuedBackend(Backend, ABC):
         return job
 
     def drain(self) -> None:
-        """Waits until all submitted work is done.  Keeps errors for :meth:`synchronize`."""
+        """Waits until everything submitted so far is done.  Errors stay."""
         last = self.last
         if last is not None:
             last.wait()
@@ -252,7 +252,7 @@ class QueuedBackend(Backend, ABC):
 
 
 class QueuedEvent(Event):
-    """A mark in a queue: the job that was the last one submitted when the event was recorded."""
+    """A mark in a queue: the job that was submitted last when it was recorded."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(device)
@@ -296,10 +296,10 @@ class DiscreteDevice(Device):
         self._queued_lock = threading.Lock()
 
     def operand(self, tensor: Tensor, buffer: DiscreteBuffer, offset: int) -> Any:
-        """What kernels get for a tensor that lies at byte ``offset`` of a buffer (default: the three arguments).
+        """A kernel's argument for a tensor, which lies at byte ``offset`` of a buffer.
 
-        ``offset`` is that of the tensor itself, also for a view.  The plan calls this when it is bound, and uses the
-        result until it is bound again; so the result refers to the memory, and is no copy of it.
+        ``offset`` is that of the tensor itself, a view's too.  Made when a plan is bound, and used until it is bound to
+        other memory; so it shows the memory, not a copy of it.  Default: the three.
         """
         return tensor, buffer, offset
 
@@ -307,7 +307,7 @@ class DiscreteDevice(Device):
         return QueuedEvent(self)
 
     def drain(self) -> None:
-        """Waits until all work that was submitted to any stream is done; each stream keeps its errors."""
+        """Waits for everything submitted to any stream so far; errors stay with the streams in which they happened."""
         with self._queued_lock:
             streams = list(self._queued)
         for stream in streams:

@@ -15,7 +15,7 @@ from ggplug.graph import Graph
 from ggplug.interface.grouping import check_groups
 from ggplug.interface.plans import BufferOffsets, Pending
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
-from ggplug.memory.runs import Arena, Run, Work, begun
+from ggplug.memory.runs import Arena, Run, Submission, begun
 from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.nodes.hazards import written_positions
 from ggplug.tensor import Tensor
@@ -61,7 +61,7 @@ class Allocation:
         self.layout = layout
         self.groups = groups
         self.arena = arena if arena is not None else Arena()
-        self._work: Work | None = None
+        self._work: Submission | None = None
         """The graph of the last run in these places."""
         self.unplaced: list[int] = [] if graph.positions is not None else self._leafs(graph)
         """Positions of the leafs in these buffers, which the caller sets before computing (none for parts)."""

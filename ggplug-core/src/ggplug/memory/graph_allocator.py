@@ -20,7 +20,7 @@ from ggplug.memory.layout import Layout, Range, Request, lay_out
 from ggplug.memory.runs import Arena
 from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.nodes.hazards import Hazards
-from ggplug.sharing import alone, freeing
+from ggplug.sharing import freeing, one_thread_at_a_time
 from ggplug.types import BufferUsage
 
 POISON = 0xFF
@@ -102,7 +102,7 @@ class GraphAllocator:
 
     # -- allocating --------------------------------------------------------------------------------
 
-    @alone
+    @one_thread_at_a_time
     def reserve(
         self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None, *, groups: Groups = UNGROUPED
     ) -> list[int]:
@@ -114,7 +114,7 @@ class GraphAllocator:
         self.ensure(self.lay_out(graph, assignment, groups=groups))
         return self.sizes()
 
-    @alone
+    @one_thread_at_a_time
     def allocate(
         self, graph: Graph, assignment: Mapping[int, int] | Sequence[int] | None = None, *, groups: Groups = UNGROUPED
     ) -> Allocation:
@@ -226,7 +226,7 @@ class GraphAllocator:
         for buffer in self._held():
             buffer.check_free()
 
-    @alone
+    @one_thread_at_a_time
     def free(self) -> None:
         """Frees all buffers, after waiting for computations in them.
 

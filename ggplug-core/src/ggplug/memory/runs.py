@@ -1,6 +1,6 @@
 """One record of each run of a graph: where its results lie, how far it got, what may still be at work, and what failed.
 
-A run begins when a graph is given to streams, or when its leafs are to be set before that.  Runs that use the same
+A run begins when a graph is submitted to streams, or when its leafs are to be set before that.  Runs that use the same
 memory end each other: the results of one are there until the next one begins.
 """
 
@@ -23,8 +23,8 @@ from ggplug.values.buffers import Buffer
 _serials = itertools.count(1)
 
 
-class Work:
-    """What streams were given for a run: what to wait for, and what went wrong.
+class Submission:
+    """What was submitted to streams for a run: what to wait for, and what went wrong.
 
     ``pending``: what may still compute in the memory.  ``readers``: what may still read the leafs.  ``failure``: what
     went wrong, in words; empty if nothing did.  The memory holds this part of the record, too, and refers to nothing
@@ -44,7 +44,7 @@ class Work:
         self.failure = f"{type(error).__name__}: {error}".rstrip(": ")
 
     def settle(self) -> None:
-        """Everything that was given to streams is done."""
+        """Everything that was submitted to streams is done."""
         self.pending = self.readers = ()
 
     def wait(self, arena: Arena, *, of_leafs: bool = False) -> None:
@@ -77,7 +77,7 @@ class Arena:
     """The memory that an allocator hands out again and again.
 
     ``serial``: number of the last run in it; results of earlier ones are gone.  ``work``: what it gave to streams.
-    ``begun``: a weak reference to the last run that was given to streams.
+    ``begun``: a weak reference to the last run that was submitted to streams.
     """
 
     __slots__ = ("__weakref__", "begun", "serial", "work")
@@ -85,7 +85,7 @@ class Arena:
     def __init__(self) -> None:
         self.serial = 0
         self.begun: Callable[[], Run | None] = _none
-        self.work = Work()
+        self.work = Submission()
 
     def synchronize(self) -> None:
         """Waits for the last run; raises what went wrong in it."""
@@ -125,8 +125,8 @@ class Run:
     def __init__(self, allocation: Located) -> None:
         arena = allocation.arena
         self.allocation = allocation
-        # Work submitted before may still use this memory.
-        self.work = Work(arena.work.pending)
+        # What was submitted to streams before may still be at work here.
+        self.work = Submission(arena.work.pending)
         self.thread = 0
         self.progress = 0
         self.serial = next(_serials)
@@ -143,7 +143,7 @@ class Run:
         return self.work.failure
 
     def end(self, *pending: Pending, progress: int, readers: tuple[Pending, ...] = ()) -> None:
-        """The run was given to streams.
+        """The run was submitted to streams.
 
         ``pending``: those that may still be at it.  ``progress``: how many nodes were computed.  ``readers``: what to
         wait for before leafs are set again, where that is less than ``pending``.
@@ -156,7 +156,7 @@ class Run:
     def fail(self, error: BaseException, *pending: Pending) -> None:
         """The run failed: its results are undefined; its leafs are as they were.
 
-        ``pending``: streams that may still do submitted work.
+        ``pending``: streams that may not be done with what was submitted to them.
         """
         self.work.fail(error)
         self.end(*pending, progress=0)
@@ -250,4 +250,4 @@ def begun(allocation: Located) -> Run:
 
 
 def _none() -> None:
-    """Returns None: stands for the last run in memory in which no run has begun."""
+    """The run that was submitted in memory without a run so far."""

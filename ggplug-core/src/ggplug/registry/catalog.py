@@ -21,7 +21,7 @@ LOADING: contextvars.ContextVar[tuple[Plugin, ...]] = contextvars.ContextVar("gg
 class Catalog:
     """What is installed, in GGPLUG_BACKEND_PATH, loaded from a path, or handed over by the program.
 
-    Filled at its first use, from metadata alone.  ``lock`` guards the list and the names; no plugin's code runs
+    Filled on first use, only from metadata.  ``lock`` guards the list and the names; no plugin's code runs
     under it.
     """
 
@@ -48,7 +48,7 @@ class Catalog:
     def usable(self) -> list[Plugin]:
         """Those that take part in enumerations.
 
-        They are not left out, and have a name of their own or were asked for by the full one.  While a plugin is being
+        They are not left out, and have a name of their own or were requested by the full one.  While a plugin is being
         loaded, it does not see itself.
         """
         return [
@@ -158,7 +158,7 @@ class Catalog:
                 if other.registration is plugin.registration or shared:
                     return
             if chain and chain[-1].failure is not None:
-                raise PluginError(f"loading {chain[-1].described} was abandoned: {chain[-1].failure.reason}")
+                raise PluginError(f"the plugin {chain[-1].described} was abandoned: {chain[-1].failure.reason}")
             self.check_free(plugin.name, plugin)
             self._list().append(plugin)
 

@@ -73,7 +73,7 @@ class Crashes:
     def verdict(self, plugin: Plugin, limit: float) -> Failure | None:
         """Why the plugin is to be left out, if it crashed a child process and nothing has changed since.
 
-        ``limit``: the seconds that a plugin may take now; one that was too slow for fewer is to be asked again.
+        ``limit``: the seconds that a plugin may take now; one that was too slow for fewer is tried again.
         """
         found = self._verdict(plugin) if plugin.location else {}
         slow = found.get("limit", 0.0)
@@ -92,11 +92,11 @@ class Crashes:
             self._drop(f"{_key(plugin)}.crashed")
             return None
         if plugin.location and self._folder:
-            record = {"doing": doing, "reason": reason, "limit": limit, "surroundings": _surroundings(plugin)}
+            found = {"doing": doing, "reason": reason, "limit": limit, "surroundings": _surroundings(plugin)}
             with contextlib.suppress(OSError):
                 name = f"{_key(plugin)}.crashed"
                 with replacing(os.path.join(self._folder, name), 0o600, follow=False) as file:
-                    file.write(json.dumps({"plugin": plugin.described, **record}).encode())
+                    file.write(json.dumps({"plugin": plugin.described, **found}).encode())
                 self._names.add(name)
         return _failure(plugin, doing, reason)
 

@@ -1,4 +1,4 @@
-"""What is installed, from the metadata of distributions alone: nothing is imported here.
+"""What is installed, from the metadata of distributions: nothing is imported here.
 
 A backend is an entry point of the group ``ggplug.backends.v2``; its name is the prefix of its devices' names::
 
@@ -161,8 +161,8 @@ def edited_in(distribution: str | None) -> str:
     from urllib.request import url2pathname
 
     try:
-        parsed = json.loads(metadata.distribution(distribution or "").read_text("direct_url.json") or "{}")
-        parts = urlsplit(parsed["url"]) if parsed["dir_info"].get("editable") else None
+        origin = json.loads(metadata.distribution(distribution or "").read_text("direct_url.json") or "{}")
+        parts = urlsplit(origin["url"]) if origin["dir_info"].get("editable") else None
         return url2pathname(parts.path) if parts is not None and parts.scheme == "file" else ""
     except Exception as error:  # not installed, or whatever damaged metadata makes of it
         log.debug("where %s is edited: %s", distribution, error)

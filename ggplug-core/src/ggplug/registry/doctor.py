@@ -90,10 +90,10 @@ def _run(job: dict[str, Any], limit: float) -> tuple[dict[str, Any], str | None]
     command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD]
     patience = (len(Stage) - 1) * limit + 15
     # Files, not pipes: a grandchild that a plugin leaves behind would keep a pipe open for ever.
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        given.write(json.dumps(job).encode())
-        given.seek(0)
-        process = subprocess.Popen(command, stdin=given, stdout=output, stderr=errors)
+    with tempfile.TemporaryFile() as job_file, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        job_file.write(json.dumps(job).encode())
+        job_file.seek(0)
+        process = subprocess.Popen(command, stdin=job_file, stdout=output, stderr=errors)
         try:
             # Each stage has its own limit; beyond that the child cannot even run its timers.
             code = process.wait(patience)

@@ -52,13 +52,13 @@ class Options:
     """The options of ``ggplug bench``.
 
     ``threads``: as many as a device on the host shall use; None is its default.  ``peers``: whether to measure other
-    libraries too, where they are installed, and give ratios.  ``beside``: another device to compare with in the run.
-    ``files``: models to measure with; ``prompt`` and ``generate``: tokens that these read and write.
+    libraries too, where they are installed, and give ratios.  ``compare_with``: another device to measure
+    alternately.  ``files``: models to measure with; ``prompt`` and ``generate``: tokens that these read and write.
     """
 
     threads: int | None = None
     peers: bool = False
-    beside: Device | None = None
+    compare_with: Device | None = None
     files: tuple[Path, ...] = ()
     prompt: int = 256
     generate: int = 32

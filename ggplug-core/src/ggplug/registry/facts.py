@@ -73,10 +73,12 @@ def check_api_version(version: int, distribution: str | None = None) -> None:
     )
 
 
-def check_registration(found: object, stated: int | None = None, distribution: str | None = None) -> RegistrationFacts:
+def check_registration(
+    found: object, announced: int | None = None, distribution: str | None = None
+) -> RegistrationFacts:
     """Checks what a hook returned, the API version before all else.  Touches no device.  Raises RefusalError.
 
-    ``stated``: the API version in the metadata of its ``distribution``; None if there is no distribution or no version.
+    ``announced``: the API version in the metadata of its ``distribution``; None if there is none.
     """
     if not isinstance(found, Registration):
         raise RefusalError(f"{HOOK} returned {_what(found)}, not a ggplug Registration")
@@ -85,9 +87,9 @@ def check_registration(found: object, stated: int | None = None, distribution: s
         raise RefusalError(
             f"{type(found).__name__} states no api_version; this ggplug-core has version {API_VERSION} of the interface"
         )
-    if stated not in (None, version):
+    if announced not in (None, version):
         raise RefusalError(
-            f"the group of its entry point is for api_version {stated}, and its registration states {version}",
+            f"the group of its entry point is for api_version {announced}, and its registration states {version}",
             "name the version that it was written for in both: docs/compatibility.md",
         )
     check_api_version(version, distribution)
@@ -155,11 +157,11 @@ def ask(facts: DeviceFacts) -> DeviceProps:
     props = facts.device.props()
     if not isinstance(props, DeviceProps):
         raise RefusalError(f"props() returned {_what(props)}, not DeviceProps")
-    given = (props.memory_free, props.memory_total)
-    for count in given:
+    counts = (props.memory_free, props.memory_total)
+    for count in counts:
         if count is not None and (not isinstance(count, Integral) or isinstance(count, bool) or count < 0):
-            raise RefusalError(f"memory() returned {_what(given)}; it must return bytes, free and total")
-    free, total = (None if count is None else int(count) for count in given)
+            raise RefusalError(f"memory() returned {_what(counts)}; these are no numbers of bytes")
+    free, total = (None if count is None else int(count) for count in counts)
     if free is not None and total is not None and free > total:
         raise RefusalError(f"memory() says that {free} of {total} bytes are free")
     stated = check_device(facts.device)

@@ -39,7 +39,7 @@ def within(seconds: float, name: str, function: Callable[[], T]) -> T:
     """
     if not seconds:
         return _guarded(function)
-    return _Call(name, function).result(time.monotonic() + seconds, seconds)
+    return _PluginThread(name, function).result(time.monotonic() + seconds, seconds)
 
 
 def all_within(seconds: float, questions: Mapping[K, Callable[[], T]]) -> dict[K, T | HangError | FaultError]:
@@ -53,12 +53,12 @@ def all_within(seconds: float, questions: Mapping[K, Callable[[], T]]) -> dict[K
 
     if not seconds:
         return {key: answer(partial(_guarded, question)) for key, question in questions.items()}
-    calls = {key: _Call(str(key), question) for key, question in questions.items()}
+    calls = {key: _PluginThread(str(key), question) for key, question in questions.items()}
     until = time.monotonic() + seconds
     return {key: answer(partial(call.result, until, seconds)) for key, call in calls.items()}
 
 
-class _Call(Generic[T]):
+class _PluginThread(Generic[T]):
     """A plugin's code in a thread of its own, begun at once."""
 
     def __init__(self, name: str, function: Callable[[], T]) -> None:
@@ -79,7 +79,7 @@ class _Call(Generic[T]):
         threading.Thread(target=run, name=f"ggplug-load-{name}", daemon=True).start()
 
     def result(self, until: float, limit: float) -> T:
-        """What the code returned, if it does so ``until`` then; ``limit``: the seconds that it was given."""
+        """What the code returned, if it does so ``until`` then; ``limit``: the seconds that it may take."""
         if not self._done.wait(min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)):
             raise HangError(f"no answer within {limit:.3g} seconds")
         if self._errors:

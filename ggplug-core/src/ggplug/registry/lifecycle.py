@@ -160,7 +160,7 @@ class Lifecycle:
             plugin.facts = found
 
     def _roll_back(self, plugin: Plugin) -> None:
-        """Removes everything that the plugin registered: hooks, devices and other plugins."""
+        """As if the plugin had never been loaded: hooks, devices and whatever else it registered."""
         if plugin.object is not None:
             self.hooks.unregister(plugin.object)
         if plugin.find is not None:
@@ -172,7 +172,7 @@ class Lifecycle:
 
 
 def _check_core(plugin: Plugin) -> None:
-    """Refuses, from metadata alone, a plugin that was built for another ggplug-core."""
+    """Refuses, by its metadata, a plugin that was built for another ggplug-core."""
     have = core_version()
     if plugin.requires and have is not None and not fits(plugin.requires, have):
         remedy = f'{install_again(plugin.distribution)} "ggplug-core{plugin.requires}"'

@@ -105,7 +105,7 @@ def claims(plugin: Plugin, name: str, newcomer: Plugin) -> bool:
     """Whether a name that a newcomer wants for itself or a device belongs to a plugin, loaded or not."""
     marked = newcomer.duplicate is not None or plugin.duplicate is not None
     if plugin.disabled is not None or (marked and newcomer.name.casefold() == plugin.name.casefold()):
-        return False  # the names of their distributions distinguish the two
+        return False  # the two are distinguished by their distributions
     wanted = name.casefold()
     if wanted == plugin.name.casefold() or wanted in (each.name.casefold() for each in plugin.facts):
         return not plugin.is_unnamed

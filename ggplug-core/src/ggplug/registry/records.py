@@ -21,7 +21,7 @@ class Stage(enum.Enum):
     LOADED = "loaded"  #: imported and registered, no hardware touched
     PROBED = "probed"  #: its devices are known, without a context or device memory
     INITIALISED = "initialised"  #: a stream on one of its devices was made
-    COMPUTED = "computed"  #: its devices computed a tiny graph, and rightly; the doctor alone tries that
+    COMPUTED = "computed"  #: its devices computed a tiny graph, and rightly; only the doctor tries that
 
     @property
     def action(self) -> str:
@@ -47,7 +47,7 @@ class PluginStatus:
     ``name``: what it is reached by, ``distribution:entry_point`` if the plain name is taken.  ``source``: the object
     reference of the entry point, or a file.  ``stage``: how far it got.  ``ok``: nothing is wrong with it (a plugin
     that the user left out is fine too: then ``disabled`` says by what).  ``milliseconds``: all its stages together;
-    ``stages``: each of them.  ``no_device``: why it found no device, if it said so; that alone is nothing wrong.
+    ``stages``: each of them.  ``no_device``: why it found no device, if it said so; that is no failure.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Plugin:
     distribution: str | None = None
     version: str | None = None
     location: str = ""
-    """Where it is installed; distinguishes it from the same plugin in another environment; empty if unknown."""
+    """Where it is installed, unlike the same plugin in another environment; empty if that is unknown."""
     top_level: str | None = None
     """The package whose import this is, so as not to wait for an import that the caller is in the middle of."""
     forget: Callable[[], None] = lambda: None

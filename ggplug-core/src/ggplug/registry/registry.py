@@ -48,9 +48,9 @@ class Description(NamedTuple):
 class Registry:
     """Finds, loads and enumerates plugins, and explains those that fail.
 
-    A plugin is loaded when a program asks for one of its devices by name, or for all devices (:meth:`devices`).  If it
-    fails, the registry keeps the error: :meth:`status` shows it, and asking for its devices raises it again.  Several
-    threads may use a registry at once; the code of plugins runs without any lock but the plugin's own.
+    A plugin is loaded when a device of it is requested by name, or when all are (:meth:`devices`).  What fails is
+    kept: :meth:`status` shows it, and asking for its devices raises its cause again.  May be used by several threads at
+    once; the code of plugins runs without any lock but the plugin's own.
 
     ``plugins``: what is installed (default: what the entry points say).  ``settings``: default from the environment,
     read when the registry is used first.  ``hooks``: where plugins' hooks are registered (default: hooks of this
@@ -115,7 +115,7 @@ class Registry:
         name others have too.
 
         Raises PluginError with the cause if that plugin failed, DuplicateNameError if several have the name, and
-        DeviceNotFoundError otherwise, which lists the devices.
+        DeviceNotFoundError otherwise, whose message lists the devices.
         """
         plain = naming.split_name(name)[1].casefold()
         for find in (self.catalog.plugins, self._of_paths):
@@ -145,7 +145,7 @@ class Registry:
         return None if plugin is None else plugin.distribution
 
     def describe(self, *, unique: bool = True) -> list[Description]:
-        """What all devices say of themselves now, in the order of :meth:`devices`; all are asked at once.
+        """What all devices say of themselves now, in the order of :meth:`devices`; all in parallel.
 
         One that does not answer within the time limit, fails or answers nonsense is described as it was listed, with
         the ``error``.
@@ -321,8 +321,8 @@ class Registry:
         """Tries every plugin in a child process, up to a tiny computation on each of its devices.
 
         Reports what works, what does not, and why.  ``names``: only these plugins (default all).  A plugin that crashes
-        or hangs is reported like any other failure.  Backends that the program itself registered are tried in this
-        process.  Raises DeviceNotFoundError for an unknown name.
+        or hangs is a finding like any other.  What the program itself handed over is reported as it is in this process.
+        Raises DeviceNotFoundError for an unknown name.
         """
         if names is None:
             chosen = self.catalog.plugins()
@@ -372,7 +372,7 @@ class Registry:
             message = f"{device.name} failed to start a stream: {in_one_line(error)}"
             if plugin is None:
                 raise PluginError(message, device=device) from error
-            raise plugin.problem(message, "`ggplug doctor` shows the details", device=device) from error
+            raise plugin.problem(message, "`ggplug doctor` shows more", device=device) from error
         if plugin is not None:
             plugin.stage = Stage.INITIALISED
             plugin.stages.setdefault(Stage.INITIALISED.value, (time.perf_counter() - start) * 1e3)

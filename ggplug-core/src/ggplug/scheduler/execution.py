@@ -149,7 +149,7 @@ class Execution:
         self.schedule = schedule
         self.streams = streams
         self.allocator = allocator
-        self.current = 0
+        self.version = 0
         """Number of the version that was used last."""
         self._generation = -1
         self._asynchronous = any(map(is_asynchronous, streams))
@@ -311,7 +311,7 @@ class Execution:
         ordering.note(stream, done, split.reads, split.writes)
 
     def copy(self, split: BoundSplit, ordering: Ordering) -> None:
-        """Copies the tensors that a split reads from other devices."""
+        """Copies what a split reads from other splits' memory."""
         mover, copied = split.planned.mover, split.planned.copied
         ordering.wait(mover, (), split.copy_writes)
         for copy in split.copies:
@@ -348,9 +348,9 @@ class Execution:
     ) -> None:
         """Computes the splits in pieces, each up to a node that the callback observes.
 
-        ``whole``: the places; without a callback they may be those of groups.  ``run.progress`` becomes the number of
-        computed nodes.  ``poison``: computes node by node or group by group, and fills bytes with NaNs before they are
-        first used and as soon as no node needs them.
+        ``whole``: the places; they say whether groups are computed, which no callback sees.  ``run`` counts the
+        nodes that were computed.  ``poison``: goes node by node or group by group, and fills bytes with NaNs before
+        they are first used and as soon as no node needs them.
         """
         layout, buffers = whole.layout, whole.buffers
         assert layout is not None

@@ -23,7 +23,7 @@ from ggplug.scheduler.explain import Explanation, SplitRow, explanation
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule, make_schedule
 from ggplug.scheduler.support import Streams
-from ggplug.sharing import alone
+from ggplug.sharing import one_thread_at_a_time
 from ggplug.tensor import Tensor
 
 _usage = attrgetter("buffer._usage._value_")
@@ -143,7 +143,7 @@ class Scheduler:
 
     # -- deciding ----------------------------------------------------------------------------------
 
-    @alone
+    @one_thread_at_a_time
     def pin(self, tensor: Tensor, backend: Backend | None) -> None:
         """Pins a node, or an input, to a stream (ggml_backend_sched_set_tensor_backend).
 
@@ -156,7 +156,7 @@ class Scheduler:
             self._pins[tensor] = self._number(backend)
         self._found = None
 
-    @alone
+    @one_thread_at_a_time
     def reset(self) -> None:
         """Removes all pins and the reference to the last graph (ggml_backend_sched_reset).
 
@@ -167,7 +167,7 @@ class Scheduler:
         self._found = None
         self._allocator.arena.clear()
 
-    @alone
+    @one_thread_at_a_time
     def split(self, graph: Graph) -> tuple[SplitRow, ...]:
         """Decides which stream computes which node, without allocating or computing (ggml_backend_sched_split_graph).
 
@@ -175,7 +175,7 @@ class Scheduler:
         """
         return self._explain(graph).splits
 
-    @alone
+    @one_thread_at_a_time
     def explain(self, graph: Graph) -> Explanation:
         """The device and the reason for each node, and all splits and copies, exactly as they will be executed.
 
@@ -189,7 +189,7 @@ class Scheduler:
         memory = dict(zip(self._streams.names(), sizes, strict=True))
         return explanation(graph, self._streams, schedule, memory)
 
-    @alone
+    @one_thread_at_a_time
     def backend_of(self, tensor: Tensor, graph: Graph) -> Backend | None:
         """The stream that computes a node of a graph, or stores a leaf (ggml_backend_sched_get_tensor_backend).
 
@@ -275,7 +275,7 @@ class Scheduler:
 
     # -- memory ------------------------------------------------------------------------------------
 
-    @alone
+    @one_thread_at_a_time
     def reserve(self, graph: Graph) -> None:
         """Allocates memory for a graph (ggml_backend_sched_reserve); smaller graphs then allocate nothing.
 
@@ -284,7 +284,7 @@ class Scheduler:
         self._synchronize()
         self._allocator.ensure(self._find(graph).schedule.layout)
 
-    @alone
+    @one_thread_at_a_time
     def reserve_size(self, graph: Graph) -> list[int]:
         """The bytes, by stream, that :meth:`reserve` would allocate in all (ggml_backend_sched_reserve_size)."""
         return self._allocator.sizes(self._find(graph).schedule.layout)
@@ -293,15 +293,15 @@ class Scheduler:
         """Bytes that are allocated for results of a stream (ggml_backend_sched_get_buffer_size)."""
         return self._allocator.sizes()[self._number(backend)]
 
-    @alone
+    @one_thread_at_a_time
     def allocate(self, graph: Graph) -> Allocation:
         """Gives all tensors of a graph a place, so that its inputs can be set (ggml_backend_sched_alloc_graph).
 
         Inputs keep their values until another graph is allocated or computed.  Raises PlacementError, OutOfMemoryError.
         """
         execution = self._enter(graph)
-        execution.current = (execution.current + 1) % self.n_copies
-        allocation = execution.allocation(graph, execution.current)
+        execution.version = (execution.version + 1) % self.n_copies
+        allocation = execution.allocation(graph, execution.version)
         allocation.prepare(graph, must_be_set=True)
         return allocation
 
@@ -327,7 +327,7 @@ class Scheduler:
         if devices is not None:
             HOOKS.notify("ggplug_graph_computed", graph=graph, devices=devices, start=start, end=time.perf_counter_ns())
 
-    @alone
+    @one_thread_at_a_time
     def _compute(self, graph: Graph) -> list[Device] | None:
         """Computes and waits.  Returns the devices that took part, if a hook listens."""
         self._compute_async(graph)
@@ -336,7 +336,7 @@ class Scheduler:
             return None
         return list(dict.fromkeys(split.planned.stream.device for split in self._bound(graph).splits))
 
-    @alone
+    @one_thread_at_a_time
     def compute_async(self, graph: Graph) -> None:
         """Submits a graph to the streams (ggml_backend_sched_graph_compute_async).
 
@@ -389,8 +389,8 @@ class Scheduler:
             version, inputs = execution.version_of(last.allocation), last.allocation.unplaced
             if version is not None and (inputs or self.n_copies == 1) and (last.current or not inputs):
                 return version
-        execution.current = (execution.current + 1) % self.n_copies
-        allocation = execution.allocation(graph, execution.current)
+        execution.version = (execution.version + 1) % self.n_copies
+        allocation = execution.allocation(graph, execution.version)
         if allocation.unplaced:
             position = allocation.unplaced[0]
             leaf = graph.tensors[position]
@@ -403,7 +403,7 @@ class Scheduler:
             else:
                 what = "lost its value to another computation"
             raise TensorStateError(f"{leaf!r} {what}", tensor=leaf, remedy=remedy)
-        return execution.current
+        return execution.version
 
     def _bound(self, graph: Graph) -> Bound:
         execution = self._find(graph)
@@ -430,7 +430,7 @@ class Scheduler:
                 groups = execution.schedule.groups
                 HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=whole, groups=groups)
 
-    @alone
+    @one_thread_at_a_time
     def synchronize(self) -> None:
         """Waits for all streams (ggml_backend_sched_synchronize), then raises the first error of one.
 
@@ -482,7 +482,7 @@ class Scheduler:
         """
         self._callback = callback
 
-    @alone
+    @one_thread_at_a_time
     def get_async(self, tensor: Tensor, graph: Graph, out: Bytes) -> Backend:
         """Fetches a result in the order of the stream that computes it, and returns that stream.
 
@@ -520,7 +520,7 @@ class Scheduler:
             self._ordering.note(backend, event, (buffer,), ())
         return backend
 
-    @alone
+    @one_thread_at_a_time
     def free(self) -> None:
         """Waits, and frees plans, memory and the scheduler's own streams.  Results cannot be read any more.
 

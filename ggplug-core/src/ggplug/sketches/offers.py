@@ -1,7 +1,7 @@
 """What devices say to each op in each type: the matrix behind ``ggplug ops``.
 
 Nodes are an op's sketches with the types of their sources exchanged, as far as the op's shape rule takes them; an op of
-somebody else has sources of equal shape.  Devices are asked by ``supports_op``.  Nothing is computed, and no values are
+somebody else has sources of equal shape.  ``supports_op`` of devices decides.  Nothing is computed, and no values are
 made.
 """
 
@@ -25,7 +25,7 @@ _WHOLE_BLOCKS = {**EXTENTS, "n": 256, "m": 512, "K": 256}
 class Offer(NamedTuple):
     """What a device says to an op in a type.
 
-    ``nodes``: how many were tried; ``accepted``: how many of them it supports; ``reasons``: why not the others.
+    ``nodes``: how many were tried; ``accepted``: how many of them it computes; ``reasons``: why not the others.
     """
 
     op: str
@@ -47,7 +47,7 @@ def examples(op: type[Op]) -> Iterator[tuple[Type, Tensor]]:
 
 
 def _made(op: type[Op]) -> Iterator[tuple[Type, Tensor]]:
-    own = [sketch for sketch in sketches(op) if sketch.shown is None]
+    own = [sketch for sketch in sketches(op) if sketch.view is None]
     for sketch in own or _alike(op):
         for kind, types in _exchanged(sketch):
             try:

@@ -1,7 +1,7 @@
 """Sources of an op, sketched by names of extents, and the nodes that are made of a sketch.
 
-The conformance suite makes some cases for all ops from these sketches: cases in which an extent is zero, or one, in all
-sources that have it, and cases in which one of the sources has another layout in memory.
+The conformance suite's cases that are made alike for all ops start from these: an extent that is zero, or one, is so in
+all sources that have it, and one source after the other lies in memory in another way.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Sketch(NamedTuple):
     types: tuple[Type, ...] = (F32,)
     parameters: Callable[[Sizes], Mapping[str, Any]] = lambda sizes: {}
     zeros: str = ""
-    """The extents to make zero, one at a time; empty: all of them."""
+    """The extents to make zero, one after the other; empty is all."""
     layout: Layout = "packed"
-    shown: Callable[[Tensor, Sizes], Tensor] | None = None
+    view: Callable[[Tensor, Sizes], Tensor] | None = None
     """For view ops, which take no parameters from here: the view of the only source."""
 
     def type_of(self, position: int) -> Type:
@@ -86,8 +86,8 @@ def maker(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout])
                 most = 100 if op.sources[position] == "pos" else None
                 low = None if most is None else 0
                 sources.append(leafs.tensor(type, *ne, low=low, high=most, layout=layouts[position]))
-        if sketch.shown is not None:
-            return node(Cont, sketch.shown(sources[0], sizes))
+        if sketch.view is not None:
+            return node(Cont, sketch.view(sources[0], sizes))
         return node(op, *sources, **{**parameters_of(op)[0], **sketch.parameters(sizes)})
 
     return make

@@ -20,18 +20,18 @@ X = "n r b c"
 def of(
     *sources: str,
     types: tuple[Type, ...] = (F32,),
-    given: Callable[[Sizes], Mapping[str, Any]] | None = None,
+    from_extents: Callable[[Sizes], Mapping[str, Any]] | None = None,
     zeros: str = "",
     layout: Layout = "packed",
     **parameters: Any,
 ) -> Sketch:
-    """A sketch with these parameters, or with what ``given`` makes of the extents."""
-    return Sketch(sources, types, given or (lambda sizes: parameters), zeros, layout)
+    """A sketch with these parameters, or with what ``from_extents`` makes of the extents."""
+    return Sketch(sources, types, from_extents or (lambda sizes: parameters), zeros, layout)
 
 
-def shown(source: str, show: Callable[[Tensor, Sizes], Tensor], zeros: str = "") -> Sketch:
+def view_of(source: str, show: Callable[[Tensor, Sizes], Tensor], zeros: str = "") -> Sketch:
     """A sketch of a view of one source."""
-    return Sketch((source,), zeros=zeros, shown=show)
+    return Sketch((source,), zeros=zeros, view=show)
 
 
 def _repeated(times: int) -> Callable[[Sizes], Mapping[str, Any]]:
@@ -65,7 +65,7 @@ SKETCHES: Mapping[type[Op], Sequence[Sketch]] = {
     ops.CountEqual: (of(X, X, types=(I32,)),),
     ops.Argmax: (of("n r"),),
     ops.Argsort: (of(X),),
-    ops.TopK: (of(X, given=lambda n: {"k": min(2, n["n"])}),),
+    ops.TopK: (of(X, from_extents=lambda n: {"k": min(2, n["n"])}),),
     ops.SoftMax: (of(X), of(X, "n r", types=(F32, F16), max_bias=8.0), of(X, X, "b")),
     ops.Rotary: (
         of(X, "b", types=(F32, I32), n_dims=EXTENTS["n"]),
@@ -88,9 +88,9 @@ SKETCHES: Mapping[type[Op], Sequence[Sketch]] = {
         for dim, other in enumerate(("m r b c", "n m b c", "n r m c", "n r b m"))
         for type in (F32, Q8_0)
     ],
-    ops.Repeat: (of(X, given=_repeated(2)), of(X, types=(Q8_0,), given=_repeated(1))),
+    ops.Repeat: (of(X, from_extents=_repeated(2)), of(X, types=(Q8_0,), from_extents=_repeated(1))),
     ops.RepeatBack: (
-        of(X, given=lambda n: {"ne": (n["n"], 1, 1, n["c"])}),
+        of(X, from_extents=lambda n: {"ne": (n["n"], 1, 1, n["c"])}),
         of(X, layout="window", ne=(1, 1, 1, 1)),
     ),
     ops.Pad: (
@@ -100,13 +100,13 @@ SKETCHES: Mapping[type[Op], Sequence[Sketch]] = {
     ops.PadReflect1d: (of(X, zeros="rbc", p0=1, p1=2),),
     ops.Roll: (of(X, shifts=(1, -1, 0, 0)),),
     ops.Window: (of(X, "N E", zeros="NE", strides=(32, 96, 192)),),
-    ops.Reshape: (shown(X, lambda x, n: ops.reshape(x, n["n"] * n["r"], n["b"] * n["c"])),),
+    ops.Reshape: (view_of(X, lambda x, n: ops.reshape(x, n["n"] * n["r"], n["b"] * n["c"])),),
     ops.View: (
-        shown(X, lambda x, n: ops.view(x, n["n"], n["r"], nb=(x.nb[1],), offset=0)),
-        shown("64 9", lambda x, n: ops.view(x, n["n"], n["r"], nb=(x.nb[1],), offset=x.nb[1]), zeros="nr"),
+        view_of(X, lambda x, n: ops.view(x, n["n"], n["r"], nb=(x.nb[1],), offset=0)),
+        view_of("64 9", lambda x, n: ops.view(x, n["n"], n["r"], nb=(x.nb[1],), offset=x.nb[1]), zeros="nr"),
     ),
-    ops.Permute: (shown(X, lambda x, n: ops.permute(x, 2, 0, 3, 1)),),
-    ops.Transpose: (shown(X, lambda x, n: ops.transpose(x)),),
+    ops.Permute: (view_of(X, lambda x, n: ops.permute(x, 2, 0, 3, 1)),),
+    ops.Transpose: (view_of(X, lambda x, n: ops.transpose(x)),),
     # products
     ops.MulMat: (
         of("K M b c", "K N b c"),
@@ -137,7 +137,7 @@ SKETCHES: Mapping[type[Op], Sequence[Sketch]] = {
     ),
     # images
     ops.Im2col: (of("3 2 c M", "8 7 c b"),),
-    ops.Im2colBack: (of("12 6 6 b", "3 2 2 M", given=lambda n: {"ne": (8, 7, 2, n["b"])}),),
+    ops.Im2colBack: (of("12 6 6 b", "3 2 2 M", from_extents=lambda n: {"ne": (8, 7, 2, n["b"])}),),
     ops.Im2col3d: (of("3 2 2 M", "8 7 4 b", channels=1),),
     ops.Col2im1d: (of("20 r", s0=2, channels=4),),
     ops.Conv2dDirect: (of("3 2 c M", "8 7 c b", p0=1, p1=1),),
@@ -145,7 +145,7 @@ SKETCHES: Mapping[type[Op], Sequence[Sketch]] = {
     ops.Conv3dDirect: (
         of(
             *("3 2 2 M", "8 7 4 b"),
-            given=lambda n: {"channels": 1, "images": n["b"], "out_channels": n["M"], "p0": 1, "p1": 1, "p2": 1},
+            from_extents=lambda n: {"channels": 1, "images": n["b"], "out_channels": n["M"], "p0": 1, "p1": 1, "p2": 1},
         ),
     ),
     ops.ConvTranspose1d: (of("3 M c", "8 c", s0=2),),
@@ -153,7 +153,7 @@ SKETCHES: Mapping[type[Op], Sequence[Sketch]] = {
     ops.Pool1d: (of("8 r b c", kind=0, k0=3),),
     ops.Pool2d: (of("8 7 b c", kind=1, k0=3, k1=2),),
     ops.Pool2dBack: (of("6 6 b c", "8 7 b c", kind=0, k0=3, k1=2),),
-    ops.Interpolate: (of("5 4 b c", given=lambda n: {"ne": (7, 9, n["b"], n["c"]), "mode": 1}),),
+    ops.Interpolate: (of("5 4 b c", from_extents=lambda n: {"ne": (7, 9, n["b"], n["c"]), "mode": 1}),),
     ops.WinPart: (of("r 5 m", w=3),),
     ops.WinUnpart: (of("r 3 3 4", w0=5, h0=4, w=3),),
     ops.GetRelPos: (of("r 5", qh=3, kh=3),),
@@ -188,7 +188,7 @@ SKETCHES: Mapping[type[Op], Sequence[Sketch]] = {
     ops.Custom4d: (
         of(
             *("n r b", "n M b"),
-            given=lambda n: of_python(ops.Custom4d, type="f32", ne=(n["r"] + n["M"], n["n"], n["b"])),
+            from_extents=lambda n: of_python(ops.Custom4d, type="f32", ne=(n["r"] + n["M"], n["n"], n["b"])),
         ),
     ),
 }
@@ -202,4 +202,4 @@ def sketches(op: type[Op]) -> Sequence[Sketch]:
 
 def first_sketch(op: type[Op]) -> Sketch | None:
     """The first sketch of an op that takes its parameters from it; None for view ops, and for ops without sketches."""
-    return next((each for each in sketches(op) if each.shown is None), None)
+    return next((each for each in sketches(op) if each.view is None), None)

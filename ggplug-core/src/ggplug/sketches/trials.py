@@ -52,8 +52,8 @@ def chosen(dst: Array, a: Array, b: Array, c: Array, ith: int, nth: int, userdat
     dst[rows] = np.where(a[rows] > userdata, b[rows], c[rows])
 
 
-def adjoined(dst: Array, *rest: Any) -> None:
-    """The transposes of the sources, concatenated along ne0; the first part of the work writes all."""
+def joined(dst: Array, *rest: Any) -> None:
+    """The transposes of the sources next to each other; all by the first part."""
     *sources, ith, _, _ = rest
     at = 0
     for each in sources if ith == 0 else ():
@@ -65,7 +65,7 @@ FUNCTIONS: dict[type[Op], Callable[..., None]] = {
     MapCustom1: negated,
     MapCustom2: larger,
     MapCustom3: chosen,
-    Custom4d: adjoined,
+    Custom4d: joined,
 }
 """The function that an op's cases call."""
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ggplug import ops
 from ggplug.backend import Device, NodeTime
-from ggplug.bench.turns import speed_relative, take_turns
+from ggplug.bench.alternating import speed_relative, timed_alternately
 from ggplug.errors import ModelError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS, hookimpl
@@ -81,7 +81,7 @@ class Embeddings:
                 }
                 if options.peers:
                     measured |= encoders.of_others(folder, ids, options.threads)
-                yield from _rows(n_seq, take_turns(measured, REPEATS, REST))
+                yield from _rows(n_seq, timed_alternately(measured, REPEATS, REST))
             yield from _parts(models, ids)
 
 

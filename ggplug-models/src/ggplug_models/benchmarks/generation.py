@@ -14,8 +14,8 @@ import numpy as np
 
 from ggplug import cache
 from ggplug.backend import Device
+from ggplug.bench.alternating import best_times, speed_relative
 from ggplug.bench.products import moved, reader
-from ggplug.bench.turns import best_times, speed_relative
 from ggplug.cli.bench import usable_processors
 from ggplug.gguf import GGUFReader
 from ggplug.graph import Graph
@@ -50,7 +50,7 @@ FAR_OF_NEAR = {"Q4_0": 0.7, "Q4_K_M": 0.72, "Q8_0": 0.8, "F16": 0.88}
 EIGHT_OF_ONE = dict.fromkeys(("Q4_0", "Q8_0"), 5.0)
 GOALS: tuple[tuple[str, str, dict[str, float]], ...] = (
     ("prompt of 256", "relative_to_llama_cpp", PROMPT_OF_LLAMA_CPP),
-    ("written at 256", "share_of_streaming", WEIGHTS_OF_MEMORY),
+    ("written at 256", "fraction_of_streaming", WEIGHTS_OF_MEMORY),
     ("written at 256", "relative_to_llama_cpp", WRITTEN_OF_LLAMA_CPP),
     (f"{TOGETHER} sequences", "relative_to_one", EIGHT_OF_ONE),
     (f"written at {FAR}", "relative_to_short", FAR_OF_NEAR),

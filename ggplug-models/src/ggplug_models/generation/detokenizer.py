@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ggplug.errors import BusyError
-from ggplug.sharing import alone
+from ggplug.sharing import one_thread_at_a_time
 from ggplug_models.generation.finish import Finish
 from ggplug_models.sampling import StopStrings
 from ggplug_models.tokenizers import Tokenizer
@@ -149,11 +149,11 @@ class GeneratedText(Iterator[str]):
         with suppress(BusyError):  # the thread that computes a piece checks _closed at each token
             self._end()
 
-    @alone
+    @one_thread_at_a_time
     def _next(self) -> str:
         return next(self._pieces)
 
-    @alone
+    @one_thread_at_a_time
     def _end(self) -> None:
         self._pieces.close()
         self.finish = self.finish or Finish.CANCELLED

@@ -15,7 +15,7 @@ from ggplug.backend import Device
 from ggplug.errors import ContextFullError, FreedError, ParameterError
 from ggplug.graph import Graph
 from ggplug.scheduler import Explanation, Scheduler
-from ggplug.sharing import Claim, alone
+from ggplug.sharing import Claim, one_thread_at_a_time
 from ggplug.types import Type
 from ggplug_models.checks.arguments import check_sequence, whole
 from ggplug_models.checks.ids import in_common, listed_ids
@@ -158,13 +158,13 @@ class Session:
         """A counter that grows whenever a sequence gets or loses tokens, and so shows whether other code used it."""
         return self._changes[self._number(seq)]
 
-    @alone
+    @one_thread_at_a_time
     def clear(self, seq: int | None = None) -> None:
         """Removes the tokens of a sequence, or of all sequences."""
         for each in range(self.n_seq) if seq is None else (self._number(seq),):
             self._cut(each, 0)
 
-    @alone
+    @one_thread_at_a_time
     def rewind(self, length: int, seq: int = 0) -> int:
         """Removes all tokens of a sequence but the first ``length``; returns the number of tokens that are left.
 
@@ -192,7 +192,7 @@ class Session:
         check_sequence(tokens, "tokens")
         return self.rewind(max(min(in_common(held, tokens), len(tokens) - 1), 0), seq)
 
-    @alone
+    @one_thread_at_a_time
     def copy(self, source: int, target: int) -> None:
         """Copies a sequence with its KV cache or state to the sequence ``target``, whose tokens are replaced."""
         source, target = self._number(source), self._number(target)
@@ -226,7 +226,7 @@ class Session:
         if again:
             self.decode({seq: again}, Outputs.NONE)
 
-    @alone
+    @one_thread_at_a_time
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all sequences to a file; see :mod:`ggplug_models.state.session_files`."""
         save(self, path)
@@ -247,7 +247,7 @@ class Session:
         """For each kind of cells, the least and the largest :meth:`overwritten` of a sequence of this length."""
         return [cells.losable(length) for cells in self._cells.values()]
 
-    @alone
+    @one_thread_at_a_time
     def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
         """Sets the tokens of a sequence whose KV cache or state the caller has set; see :meth:`overwritten`."""
         self._cut(seq, 0)
@@ -287,7 +287,7 @@ class Session:
     turn = locked
     """The former name of :meth:`locked`."""
 
-    @alone
+    @one_thread_at_a_time
     def decode(
         self,
         batch: Mapping[int, Sequence[int]],
@@ -414,7 +414,7 @@ class Session:
             return {seq: found[seq - first] for seq in batch}
         return {seq: found[seq - first, : len(tokens)] for seq, tokens in batch.items()}
 
-    @alone
+    @one_thread_at_a_time
     def prepared(self, tokens: Sequence[int]) -> Graph:
         """The graph that decodes ``tokens`` as the first ones of sequence 0, with its inputs set, for tests and tools.
 

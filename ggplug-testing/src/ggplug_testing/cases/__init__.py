@@ -26,20 +26,20 @@ from ggplug_testing.judging.comparison import Agreement
 def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:
     """The cases of an op, in a fixed order; empty if none can be made.
 
-    Many cases differ only in their block type.  Unless ``thorough``, only a few types of each such set are computed,
-    and other types in the next set: so each type gets some cases, and each set some types.  Cases with ``every_type``
-    are always computed.
+    Cases that differ in nothing but a block type are many: unless ``thorough``, each such case has a few of the types,
+    and the next case others.  So every type meets something of everything, and everything meets some types.
+    Cases that say ``every_type`` are all there.
     """
     others = (source_cases(op), _special_cases(op), wild_cases(op), ones_cases(op), large_cases(op), empty_cases(op))
     cases = labelled(itertools.chain(_own_cases(op), *others))
-    return cases if thorough else _in_turn(cases)
+    return cases if thorough else _rotating(cases)
 
 
-_TURNS = 6
+_PERIOD = 6
 _BLOCK_TYPE = re.compile(rf"\b({'|'.join(type.name for type in QUANTIZED)})\b")
 
 
-def _in_turn(cases: list[Case]) -> list[Case]:
+def _rotating(cases: list[Case]) -> list[Case]:
     """Of the cases of the same kind those of every sixth block type, and of the type that activations have."""
     kinds: dict[str, int] = {}
     chosen = []
@@ -47,7 +47,7 @@ def _in_turn(cases: list[Case]) -> list[Case]:
         found = _BLOCK_TYPE.search(case.label)
         if found is not None and found[0] != Q8_0.name and not case.every_type:
             number = kinds.setdefault(_BLOCK_TYPE.sub("", case.label), len(kinds))
-            if (number + _POSITIONS[found[0]]) % _TURNS:
+            if (number + _POSITIONS[found[0]]) % _PERIOD:
                 continue
         chosen.append(case)
     return chosen

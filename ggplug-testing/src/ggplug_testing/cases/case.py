@@ -40,7 +40,7 @@ Values = Callable[[np.random.Generator, tuple[int, ...]], Array]
 class Leafs:
     """Makes the leafs of one case and remembers their bytes; the same seed makes the same ones.
 
-    The bytes are made, in the order of the leafs, when :attr:`values` or :attr:`random` is asked for first: a case
+    The bytes are made, in the order of the leafs, when :attr:`values` or :attr:`random` is first used: a case
     that a device declines costs none.
     """
 
@@ -106,11 +106,11 @@ class Leafs:
         return made
 
     def array(self, type: Type | str, values: Array, layout: Layout = "packed") -> Tensor:
-        """A tensor that holds these values, given in NumPy order."""
+        """A tensor that holds these values, in NumPy order."""
         return self._array(as_type(type), values.shape, lambda: values, layout)
 
     def bits(self, type: Type | str, words: Array) -> Tensor:
-        """A contiguous tensor of a plain type with these bits, given as unsigned integers in NumPy order."""
+        """A contiguous tensor of a plain type with these bits, as unsigned integers in NumPy order."""
         full, rank = extents(words.shape[::-1])
         made = self._lay(as_type(type), full, rank, "packed")
         self._later(made, lambda: as_bytes(words.astype(f"u{made.type.block_bytes}")))
@@ -194,7 +194,7 @@ class Case:
     ``op``: the name of the op under test.  ``label``: what is special, unique within the op.  ``make``: builds the
     graph and answers its result.  ``agreement``: how closely results have to agree; how precise they have to be is
     derived (:mod:`ggplug_testing.precision`).  ``every_type``: it is computed in each run, also where cases that differ
-    in nothing but a block type are computed in only some runs.  ``seed`` follows from op and label.
+    in nothing but a block type are chosen by rotation.  ``seed`` follows from op and label.
     """
 
     op: str

@@ -326,7 +326,7 @@ def _soft(c: Context) -> Tensor:
 
 
 def _attention(c: Context) -> Tensor:
-    """Two heads of queries for each of keys and values; the values are turned by a copy, and the result back."""
+    """Two heads of queries for each of keys and values; the values are transposed by a copy, and the result back."""
     q, k, v = (c.source(16, heads, tokens, 2) for heads, tokens in ((4, 13), (2, 9), (2, 9)))
     logits = c(ops.mul_mat(ops.permute(k, 0, 2, 1, 3), ops.permute(q, 0, 2, 1, 3)))
     weights = c(ops.soft_max(logits, mask=c.leafs.tensor(F32, 9, 13, 1, 2), scale=0.25))

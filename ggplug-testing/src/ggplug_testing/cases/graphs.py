@@ -117,7 +117,7 @@ def _cached(leafs: Leafs, type: Type) -> list[Tensor]:
     k = permute(view(written, _HEAD, _HEADS, used, nb=split), 0, 2, 1, 3)
     v = cast(permute(view(values, _HEAD, _HEADS, used, nb=split), 1, 2, 0, 3), "f32")
     scores = soft_max(mul_mat(k, q), mask=_mask(leafs, used), scale=_HEAD**-0.5)
-    # The copy is asked for first, so it comes before the read of the cache.
+    # The copy is the first output, so it comes before the read of the cache.
     return [stored, mul_mat(cont(v), scores)]
 
 
@@ -125,13 +125,13 @@ def _experts(leafs: Leafs, type: Type) -> Tensor:
     experts, used = 8, 2
     x = leafs.tensor(F32, _WIDTH, _TOKENS)
     logits = mul_mat(_weights(leafs, F32, _WIDTH, experts), x)
-    chances = soft_max(logits)
-    order = argsort(chances, order=1)
+    probabilities = soft_max(logits)
+    order = argsort(probabilities, order=1)
     chosen = view(order, used, _TOKENS, nb=order.nb[1:])
-    shares = reshape(get_rows(reshape(chances, 1, experts, _TOKENS), chosen), used, _TOKENS)
-    shares = reshape(div(shares, sum_rows(shares)), 1, used, _TOKENS)
+    weights = reshape(get_rows(reshape(probabilities, 1, experts, _TOKENS), chosen), used, _TOKENS)
+    weights = reshape(div(weights, sum_rows(weights)), 1, used, _TOKENS)
     h = mul_mat_id(_weights(leafs, type, _WIDTH, 32, experts), reshape(x, _WIDTH, 1, _TOKENS), chosen)
-    h = mul(mul_mat_id(_weights(leafs, type, 32, _WIDTH, experts), silu(h), chosen), shares)
+    h = mul(mul_mat_id(_weights(leafs, type, 32, _WIDTH, experts), silu(h), chosen), weights)
     first = view(h, _WIDTH, _TOKENS, nb=(h.nb[2],))
     second = view(h, _WIDTH, _TOKENS, nb=(h.nb[2],), offset=h.nb[1])
     return add(first, second)
@@ -172,8 +172,8 @@ def _snake(leafs: Leafs) -> Tensor:
 def _views(leafs: Leafs) -> Tensor:
     x = relu(leafs.tensor(F32, 12, 10, 3))
     middle = view(x, 8, 6, 3, nb=x.nb[1:], offset=2 * x.nb[1] + 8)
-    turned = permute(view(middle, 8, 3, 3, nb=(2 * middle.nb[1], middle.nb[2])), 0, 2, 1, 3)
-    return add(cont(turned), scale(turned, 3.0))
+    permuted = permute(view(middle, 8, 3, 3, nb=(2 * middle.nb[1], middle.nb[2])), 0, 2, 1, 3)
+    return add(cont(permuted), scale(permuted, 3.0))
 
 
 def _faults(leafs: Leafs) -> list[Tensor]:

@@ -9,7 +9,7 @@
                    axes together and goes by the stride of the first is wrong here
 ``large_cases``    one extent of more than 65,535, all others one, as vocabularies and long texts have: a kernel
                    that counts in 16 bits, or launches as many groups as a GPU has no place for, is wrong here
-``empty_cases``    each extent of its sources is zero in one case
+``empty_cases``    one extent of its sources after the other is zero
 =================  =============================================================================================
 """
 
@@ -52,7 +52,7 @@ def _distinct(op: type[Op], by: Callable[[Sketch], object]) -> list[Sketch]:
     """The first sketch of an op with each value of ``by``; none for views."""
     first: dict[object, Sketch] = {}
     for sketch in sketches(op):
-        if sketch.shown is None:
+        if sketch.view is None:
             first.setdefault(by(sketch), sketch)
     return list(first.values())
 

@@ -32,7 +32,7 @@ ROWS = np.array(
         np.resize([-0.0, 0.0, -1.0], LONG),
     ]
 )
-"""Rows with each kind of special value, alone and with others."""
+"""Rows with each kind of special value, by itself and together with others."""
 
 WIDE_ROWS = np.array(
     [

@@ -1,6 +1,6 @@
-"""What clauses build on: where a simpler clause is broken, others that take it for kept may be broken by it alone.
+"""What clauses build on: where a simpler clause is broken, others that rely on it may be broken only for that reason.
 
-A report shows such failures together with the simpler one.
+A report lists such failures with the simpler one.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from ggplug.ops.matrix import mul_mat
 from ggplug.tensor import Tensor
 from ggplug_testing.contracts.clause import NotOffered, alloc_for, step_between
 from ggplug_testing.contracts.given import Given, clause
-from ggplug_testing.contracts.sample import WIDTH, Step, check_values, numbers, square
+from ggplug_testing.contracts.sample import WIDTH, BinaryOp, check_values, numbers, square
 from ggplug_testing.judging.oracle import evaluate
 from ggplug_testing.running.placement import UNWRITTEN
 
-_STEPS: tuple[Step, ...] = (sub, mul_mat, div)
+_STEPS: tuple[BinaryOp, ...] = (sub, mul_mat, div)
 """Ops for which it matters which source is the first."""
 
 _FAR = 1e-3
@@ -29,14 +29,14 @@ _Place = tuple[int, int]
 """One of two buffers, and the place in it."""
 
 
-def _steps(given: Given) -> list[Step]:
+def _steps(given: Given) -> list[BinaryOp]:
     found = [step for step in _STEPS if given.device.supports_op(step(square(), square()))]
     if not found:
         raise NotOffered(f"{given.device.name} supports none of the ops for which the order of sources matters")
     return found
 
 
-def _tensors(step: Step) -> list[Tensor]:
+def _tensors(step: BinaryOp) -> list[Tensor]:
     """Three leafs, and four nodes: the last one is another one if any two leafs are exchanged."""
     a, b, c = (square(name) for name in "abc")
     first, second = step(a, b), step(b, c)

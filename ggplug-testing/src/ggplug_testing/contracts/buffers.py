@@ -196,7 +196,7 @@ def buffers_copy_from_each_other(given: Given) -> None:
 
 @clause
 def a_copy_waits_for_the_streams_of_another_device(given: Given) -> None:
-    """``Buffer.copy_from`` reads what earlier work of the source's device wrote."""
+    """``Buffer.copy_from`` reads what was submitted to the source's device before."""
     target, other = given.buffer(0), given.use(Given(FakeDevice("another", execution="late")))
     source = other.buffer()
     other.stream().set_async(source, 0, pattern(SIZE, 1))
@@ -322,7 +322,7 @@ def buffer_types_describe_their_memory(given: Given) -> None:
 
 @clause
 def host_memory_is_what_the_host_sees(given: Given) -> None:
-    """In host buffer types, ``bytes`` reads and writes what ``get`` and ``set`` do; in others it raises."""
+    """In host buffer types, ``bytes`` shows and changes what ``get`` and ``set`` do; in others it raises."""
     buffer = given.buffer(0)
     if buffer.address is None:
         with expect_raises(BufferUseError, "a zero-copy view of memory that is not the host's"):
@@ -351,7 +351,7 @@ def too_much_memory_raises(given: Given) -> None:
     try:
         given.kind.alloc(wanted).free()
     except OutOfMemoryError as error:
-        expect(error.requested is not None, "OutOfMemoryError has the size that was requested")
+        expect(error.requested is not None, "OutOfMemoryError says how much was requested")
         expect(error.free is None or error.free >= 0, f"OutOfMemoryError says that {error.free} bytes are free")
     else:
         expect(False, f"an allocation of {wanted} bytes must raise OutOfMemoryError")
@@ -425,7 +425,7 @@ def views_of_tensors_are_set_in_place(given: Given) -> None:
 
 @clause
 def memory_of_the_host_is_used_in_place(given: Given) -> None:
-    """``buffer_from_host`` uses the caller's memory itself, if ``capabilities`` say so; otherwise it raises."""
+    """``buffer_from_host`` uses the caller's memory itself, where ``capabilities`` say so; otherwise it raises."""
     device, memory = given.device, pattern(8192)
     if not device.capabilities.buffer_from_host:
         with expect_raises(BufferUseError, "buffer_from_host of a device that does not offer it"):

@@ -120,7 +120,7 @@ def _outcome(device: Device, chosen: Clause) -> tuple[Finding, tuple[str, ...]]:
         if error.__cause__ is None:
             broken = Finding(CONTRACT, chosen.name, "failed", reason_given, float("inf"))
             return _with_overrides(broken, device, chosen), error.builds_on
-        # Another error was raised than the clause expects: its line says more than the clause does.
+        # Something else was raised than the clause wants; where it says more than the clause does.
         failure = of_exception(error.__cause__, device)._replace(verdict="failed")
     except Exception as error:
         failure = of_exception(error, device)
@@ -132,7 +132,7 @@ def _outcome(device: Device, chosen: Clause) -> tuple[Finding, tuple[str, ...]]:
 
 
 def _with_overrides(finding: Finding, device: Device, chosen: Clause) -> Finding:
-    """The finding with the author's methods that a failed clause calls, if no traceback has a line of them."""
+    """With the author's methods that a broken clause exercises, where no traceback has a line of theirs."""
     found = [str(each) for each in exercised(chosen.check, chosen.meaning, device)[:OVERRIDES]]
     if not found:
         return finding

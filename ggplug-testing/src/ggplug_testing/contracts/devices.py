@@ -142,8 +142,8 @@ def parameters_that_a_stream_does_not_have_are_refused(given: Given) -> None:
 
 @clause
 def memory_that_is_freed_is_free_again(given: Given) -> None:
-    """``free`` releases memory: if ``memory`` reports less free memory while a buffer exists, it reports as much as
-    before after ``free``."""
+    """``free`` gives memory back: where a device counts it, ``memory`` reports less while a buffer is there, and
+    then as much as before."""
     device = given.device
     size, counted = affordable(device, 3 << 20), []
     for _ in range(3):

@@ -205,7 +205,7 @@ _SIZES = (EXTENTS, {**EXTENTS, "b": 1, "c": 1, "m": 4})
 def _sketched() -> Iterator[tuple[type[Op], Sketch]]:
     for op in OPS.values():
         if not issubclass(op, PythonCall):
-            yield from ((op, sketch) for sketch in sketches(op) if sketch.shown is None)
+            yield from ((op, sketch) for sketch in sketches(op) if sketch.view is None)
 
 
 def _made(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout], leafs: Leafs) -> Tensor | None:
@@ -219,8 +219,8 @@ def _made(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout],
 class _Laid(Placement):
     """A graph with its tensors one after the other in a buffer, from ``start`` on.
 
-    ``packed``: the graph's only node with sources, those of ``leafs``, that have no gaps; it tells what has to come
-    out.  ``apart``: the source with gaps, in which the other tensors lie.
+    ``packed``: the graph's only node with sources, those of ``leafs``, that have no gaps; it determines the expected
+    values.  ``apart``: the source with gaps, in which the other tensors lie.
     """
 
     def __init__(

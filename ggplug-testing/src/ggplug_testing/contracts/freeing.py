@@ -45,16 +45,16 @@ Make = Callable[[Given], _Work]
 
 
 class _Freed:
-    """Lets another thread free a buffer when work checks it for the ``number``-th time, from 0.
+    """Has another thread free a buffer when the ``number``-th check, from 0, asks whether it is there.
 
-    ``asked``: how often the buffer was checked.  ``waited``: whether the free had to wait.
+    ``calls``: how often the check ran.  ``waited``: whether the free had to wait.
     """
 
     def __init__(self, buffer: Buffer, number: int) -> None:
         self._buffer = buffer
         self._number = number
         self._freeing: Aside | None = None
-        self.asked = 0
+        self.calls = 0
         self.waited = False
 
     def __enter__(self) -> _Freed:
@@ -69,8 +69,8 @@ class _Freed:
     def _check(self) -> None:
         check = type(self._buffer).check_there
         check(self._buffer)
-        self.asked += 1
-        if self.asked == self._number + 1:
+        self.calls += 1
+        if self.calls == self._number + 1:
             self._freeing = Aside(self._buffer.free)
             self.waited = not _returned(self._freeing)
             if not self.waited:
@@ -111,13 +111,13 @@ def _is_proven(device: Device, what: str, make: Make) -> bool:
                 try:
                     work.call()
                 except BufferUseError:
-                    noticed = freed.asked > number
+                    noticed = freed.calls > number
                     if not noticed:
                         raise
             work.buffer.free()
         if freed.waited:
             return True
-        if freed.asked <= number:
+        if freed.calls <= number:
             expect(not number, f"{what}: another thread frees the buffer under it")
             return False
         expect(noticed, f"{what}: another thread frees the buffer under it, and nothing is raised")
@@ -142,8 +142,8 @@ def _is_proven_by_steps(device: Device, what: str, make: Make) -> bool:
     return waited
 
 
-def _given(stream: Backend, give: Callable[[], object]) -> None:
-    """Submits work to a stream; if that raises, nothing is pending."""
+def _submit(stream: Backend, give: Callable[[], object]) -> None:
+    """Submits work to a stream; waits where that is refused."""
     try:
         give()
     except BufferUseError:
@@ -219,14 +219,14 @@ def extra_memory_that_is_accessed_is_not_freed_meanwhile(given: Given) -> None:
 
 @clause
 def a_buffer_that_a_stream_is_given_work_on_is_not_freed_meanwhile(given: Given) -> None:
-    """``free`` of a buffer that ``set_async``, ``get_async`` or ``copy_async`` uses comes before the call, which then
-    raises BufferUseError, or waits until the work is done."""
+    """What ``set_async``, ``get_async`` and ``copy_async`` reach is freed after the work is done, or before
+    it is submitted; then they raise BufferUseError."""
     stream = given.stream()
 
     def transfer(way: Callable[[Backend, Buffer, Buffer], object]) -> Make:
         def make(own: Given) -> _Work:
             buffer, other = own.buffer(0, _SIZE), own.buffer(1, _SIZE)
-            return _Work(buffer, lambda: _given(stream, lambda: way(stream, buffer, other)))
+            return _Work(buffer, lambda: _submit(stream, lambda: way(stream, buffer, other)))
 
         return make
 
@@ -241,7 +241,7 @@ def memory_that_is_computed_in_is_not_freed_meanwhile(given: Given) -> None:
     def make(own: Given, name: str) -> _Work:
         placed = own.sample(2)
         plan = own.bound(stream, placed)
-        return _Work(placed.result[0], lambda: _given(stream, getattr(plan, name)))
+        return _Work(placed.result[0], lambda: _submit(stream, getattr(plan, name)))
 
     ways: dict[str, Make] = {name: partial(make, name=name) for name in ("compute", "compute_traced")}
     silent = {what: way for what, way in ways.items() if not _is_proven(device, what, way)}

@@ -14,7 +14,7 @@ from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug_testing.contracts.clause import CLAUSES, Clause, expect, pattern
 from ggplug_testing.contracts.holding import held, patience
-from ggplug_testing.contracts.sample import Placed, Sample, Step
+from ggplug_testing.contracts.sample import BinaryOp, Placed, Sample
 from ggplug_testing.running.placement import Placement
 
 SIZE = 4096
@@ -66,7 +66,7 @@ class Given:
     def placement(self, graph: Graph, groups: Groups = UNGROUPED) -> Placement:
         return self.use(Placement(graph, self.kind, groups=groups))
 
-    def sample(self, length: int = 1, *, step: Step | None = None, seed: int = 1, shift: int = 0) -> Placed:
+    def sample(self, length: int = 1, *, step: BinaryOp | None = None, seed: int = 1, shift: int = 0) -> Placed:
         """A small computation in the device's memory, from the inputs of ``seed``."""
         return self.use(Placed(Sample(self.device, length, step), self.device, seed, shift))
 

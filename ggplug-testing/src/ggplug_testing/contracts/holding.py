@@ -1,9 +1,9 @@
 """Holds a stream, and provokes a failure: the clauses about pending work need both.
 
 A device's registration may give two hooks, ``Registration.get("stall")`` and ``Registration.get("failing_node")``;
-streams of :mod:`ggplug.discrete` do not need the first, and devices with ops on ids do not need the second.
-If there is no way to hold a stream, a load before the work keeps it busy (:mod:`ggplug_testing.contracts.loading`); if
-the load ended too early, the result does not count.
+streams of :mod:`ggplug.discrete` need the first of them not, and devices with ops on ids need the second one not.
+Where nothing holds a stream, a load in front of the work does (:mod:`ggplug_testing.contracts.loading`), and what
+was not behind it after all counts for nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOMENT = 0.05
 
 @contextmanager
 def held(stream: Backend, moment: float = MOMENT) -> Iterator[Callable[[Callable[[], object]], Aside]]:
-    """A block in which a stream does no submitted work; yields a function that makes a call on another thread.
+    """A stream that does none of its work until the block ends; yields what makes calls in other threads meanwhile.
 
     ``moment``: seconds that the block takes at most, without calls that wait for the stream.  Raises NotApplicable for
     synchronous devices, NotProven if there is no way to hold the stream; if a load holds it, also if the load ended
@@ -83,7 +83,7 @@ def held(stream: Backend, moment: float = MOMENT) -> Iterator[Callable[[Callable
 def stopped(stream: Backend) -> Iterator[bool]:
     """A stream of a device that says it is synchronous, which does nothing until the block ends; whether it is so.
 
-    A stream that does work when it is submitted cannot be held by work that waits.
+    A stream that does its work at once cannot be held.
     """
     release = by_hook(stream)
     if release is not None:

@@ -1,7 +1,6 @@
 """The contract of extra buffer types: memory with a layout of its own, such as that of packed weights.
 
-These clauses know no particular layout: the buffer type says which tensors it refuses, the device which nodes it
-declines.
+Nothing here knows a layout: buffer types say what they refuse, and devices what they decline.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def groups_read_weights_in_extra_memory_rightly(given: Given) -> None:
 
 @clause
 def extra_memory_waits_for_held_streams(given: Given) -> None:
-    """Setting a tensor in extra memory (``set_tensor``) does not change the values that work submitted before reads."""
+    """Setting a tensor in extra memory (``set_tensor``) changes nothing that was submitted to a stream before."""
     for _, w in itertools.islice(_multiplied(given), 1):
         graph, stream, raw = Graph(mul_mat(w, _leaf(w.ne[0], 5))), given.stream(), _random(w, 7)
         expected, allocation = Expected(graph, _values(graph)), _filled(stream, graph)
@@ -170,17 +169,17 @@ _OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (
 
 @clause
 def views_of_weights_in_extra_memory_are_no_weights(given: Given) -> None:
-    """``match`` distinguishes a view of weights in extra memory from weights with the shape of the view, whichever it
+    """``match`` takes no view of weights in extra memory for weights of its shape, nor these for the view, whichever it
     gets first."""
     stream = given.stream()
     for kind, w in _weights(given):
         for _, whole in _weights(given, (64, 7, 1), kinds=[kind], types=[w.type]):
             rows = view(w, w.ne[0], 7, offset=w.nb[1] * 3)
             computed = set()
-            for columns, order in ((22, (whole, rows)), (23, (rows, whole))):  # no other clause matches them
+            for columns, order in ((22, (whole, rows)), (23, (rows, whole))):  # in no other clause
                 right = [_right_or_declined(stream, mul_mat(each, _leaf(w.ne[0], columns))) for each in order]
                 computed.add(right[order.index(whole)])
-            expect(len(computed) == 1, f"products with {whole!r} do not depend on earlier calls of match")
+            expect(len(computed) == 1, f"products with {whole!r} do not depend on earlier products")
 
 
 @clause

@@ -18,7 +18,7 @@ from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
 from ggplug.ops.base import Array
 from ggplug_testing.contracts.clause import NotOffered, NotProven, NotYetProven, affordable, expect
-from ggplug_testing.contracts.sample import Step, numbers, square, supported_steps
+from ggplug_testing.contracts.sample import BinaryOp, numbers, square, supported_steps
 from ggplug_testing.running.placement import UNWRITTEN, Placement
 
 TIMES = 4
@@ -46,7 +46,7 @@ class Unit(NamedTuple):
     ``step``: its op.  ``extent``: of its tensors.  ``giving``, ``seconds``: until it is submitted and until it is done.
     """
 
-    step: Step
+    step: BinaryOp
     extent: int
     giving: float
     seconds: float
@@ -62,13 +62,13 @@ def arrived(values: Array) -> bool:
     return bool((values > 0.001).all())
 
 
-class Work:
+class Computation:
     """A step on square tensors of one extent, in memory of the device and bound to a stream.
 
     ``source``: work on perhaps another stream whose result it is computed from, in the place of all of its sources.
     """
 
-    def __init__(self, stream: Backend, step: Step, extent: int, source: Work | None = None) -> None:
+    def __init__(self, stream: Backend, step: BinaryOp, extent: int, source: Computation | None = None) -> None:
         x, w = square("x", extent), square("w", extent)
         self._stream = stream
         self._y = step(x, w).set_output()
@@ -143,7 +143,7 @@ class Work:
         self._plan.free()
         self._placement.free()
 
-    def __enter__(self) -> Work:
+    def __enter__(self) -> Computation:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -177,7 +177,7 @@ def _measured(device: Device) -> Unit:
     return found
 
 
-def longest_step(stream: Backend) -> tuple[Step, int]:
+def longest_step(stream: Backend) -> tuple[BinaryOp, int]:
     """The step, on tensors of that extent, which a stream computes longest.  Raises NotOffered if it supports none."""
     step = next(supported_steps(stream.device, square(), square(), heavy=True), None)
     if step is None:
@@ -185,10 +185,10 @@ def longest_step(stream: Backend) -> tuple[Step, int]:
     return step, _measured_step(stream, step).extent
 
 
-def _measured_step(stream: Backend, step: Step) -> Unit:
+def _measured_step(stream: Backend, step: BinaryOp) -> Unit:
     extent = _SMALLEST
     while True:
-        with Work(stream, step, extent) as work:
+        with Computation(stream, step, extent) as work:
             # The least of a few: where other programs disturb, a load must not be too short.
             giving, seconds = map(min, zip(*(work.measure() for _ in range(3)), strict=True))
         unit = Unit(step, extent, giving, seconds)
@@ -199,20 +199,21 @@ def _measured_step(stream: Backend, step: Step) -> Unit:
 
 
 class Load:
-    """Work that keeps a stream busy for ``seconds`` or longer, so that work submitted after it is pending.
+    """Work in front of everything that is submitted to a stream from now on, for ``seconds`` or longer.
 
-    Raises NotProven if the device cannot be kept busy for so long, NotYetProven if the load ends too early.
+    Raises NotProven if the device cannot be kept busy for so long, NotYetProven if it is not busy once the work
+    was submitted.
     """
 
     def __init__(self, stream: Backend, seconds: float) -> None:
         unit = unit_of(stream.device)
         if not unit.runs_on:
-            raise NotProven(f"{stream.device.name} computes while work is submitted, so the suite cannot keep it busy")
+            raise NotProven(f"{stream.device.name} computes while work is submitted, so nothing comes behind a load")
         count = math.ceil(min(seconds, LONGEST_LOAD) / unit.seconds)
         if count > _MOST:
             raise NotProven(f"{stream.device.name} is too fast: it cannot be kept busy for {seconds:.2g} seconds")
         self._device = stream.device
-        self._work = Work(stream, unit.step, unit.extent)
+        self._work = Computation(stream, unit.step, unit.extent)
         try:
             self._work.give(count)
             self.require_pending()
@@ -222,7 +223,7 @@ class Load:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the load, and so all work submitted after it, is not done yet."""
+        """Whether the load is not done yet, and so nothing of what was submitted behind it."""
         return not self._work.arrived
 
     def require_pending(self) -> None:

@@ -67,7 +67,7 @@ def _copy_behind_an_event(given: Given, what: str, *, free: bool) -> None:
 
 @clause
 def a_held_stream_holds_copies_of_what_it_writes(given: Given) -> None:
-    """``copy_async`` with ``source_stream`` reads its source when that stream has done the work submitted before."""
+    """``copy_async`` with ``source_stream`` reads its source when that stream has done its earlier work."""
     source, target, first, second = given.buffer(OLD), given.buffer(OTHER), given.stream(), given.stream()
     copy, early = partial(_copying, second, source, target, first), "a copy did not wait for the stream of its source"
     given.behind(first, _storing(first, source), copy, "a copy from another stream", early)
@@ -76,7 +76,7 @@ def a_held_stream_holds_copies_of_what_it_writes(given: Given) -> None:
 
 @clause
 def the_host_waits_for_the_event_of_a_held_stream(given: Given) -> None:
-    """``Event.synchronize`` returns when the work submitted before the event is done."""
+    """``Event.synchronize`` returns when what was submitted before the event is done."""
     buffer, stream, event = given.buffer(OLD), given.stream(), given.event()
 
     def store() -> None:
@@ -90,7 +90,7 @@ def the_host_waits_for_the_event_of_a_held_stream(given: Given) -> None:
 
 @clause
 def the_host_waits_for_a_held_stream(given: Given) -> None:
-    """``Backend.synchronize`` returns when all submitted work is done."""
+    """``Backend.synchronize`` returns when everything submitted is done."""
     buffer, stream = given.buffer(OLD), given.stream()
     fetch, out = _fetching(stream, buffer)
     given.behind(stream, fetch, stream.synchronize, "synchronizing", "a stream that is held was synchronized")
@@ -99,7 +99,7 @@ def the_host_waits_for_a_held_stream(given: Given) -> None:
 
 @clause
 def a_read_waits_for_held_streams(given: Given) -> None:
-    """``Buffer.get`` waits for all work submitted before to any stream of the device."""
+    """``Buffer.get`` waits for everything submitted before to any stream of the device."""
     buffer, (_, stream, _), out = given.buffer(OLD), given.streams(3), np.empty(SIZE, np.uint8)
     early = "a read did not wait for a stream that is held before it writes"
     given.behind(stream, _storing(stream, buffer), partial(buffer.get, 0, out), "a read", early)
@@ -108,7 +108,7 @@ def a_read_waits_for_held_streams(given: Given) -> None:
 
 @clause
 def a_write_waits_for_held_streams(given: Given) -> None:
-    """``Buffer.set`` waits for all work submitted before, so that it changes nothing that pending work reads."""
+    """``Buffer.set`` waits for everything submitted before, so that it changes nothing that pending work reads."""
     buffer, stream = given.buffer(OLD), given.stream()
     fetch, out = _fetching(stream, buffer)
     given.behind(stream, fetch, partial(buffer.set, 0, pattern(SIZE, NEW)), "a write")
@@ -119,7 +119,7 @@ def a_write_waits_for_held_streams(given: Given) -> None:
 
 @clause
 def a_copy_waits_for_held_streams(given: Given) -> None:
-    """``Buffer.copy_from`` and ``clear`` wait for all work submitted before, as ``get`` and ``set`` do."""
+    """``Buffer.copy_from`` and ``clear`` wait for everything submitted before, as ``get`` and ``set`` do."""
     buffer, other, stream = given.buffer(OLD), given.buffer(OTHER), given.stream()
     fetch, out = _fetching(stream, buffer)
     for what, change, after in (
@@ -222,7 +222,7 @@ def a_buffer_that_a_held_stream_uses_is_freed_afterwards(given: Given) -> None:
 
 @clause
 def a_held_stream_is_freed_afterwards(given: Given) -> None:
-    """``Backend.free`` waits until all work of the stream is done; it cancels none of it."""
+    """``Backend.free`` waits until everything that was submitted to the stream is done; it cancels none of it."""
     buffer, stream = given.buffer(OLD), given.stream()
     fetch, out = _fetching(stream, buffer)
 
@@ -237,7 +237,7 @@ def a_held_stream_is_freed_afterwards(given: Given) -> None:
 
 @clause
 def work_of_a_held_stream_outlives_its_plan(given: Given) -> None:
-    """``Plan.free`` cancels no submitted computation: it waits for it, or keeps what it needs."""
+    """``Plan.free`` cancels no computation that was submitted: it waits for it, or leaves it what it needs."""
     placed, stream = given.sample(2), given.stream()
     plan = given.bound(stream, placed)
     given.behind(stream, plan.compute, plan.free, "freeing a plan")
@@ -254,7 +254,7 @@ def an_event_that_a_stream_waits_for_can_be_freed(given: Given) -> None:
 
 @clause
 def a_held_stream_keeps_its_order(given: Given) -> None:
-    """Work that ``set_async``, ``get_async`` and ``copy_async`` submit is done after all work submitted before."""
+    """What ``set_async``, ``get_async`` and ``copy_async`` submit to a stream is done in order, however it is done."""
     buffer, target, stream = given.buffer(OLD), given.buffer(OTHER), given.stream()
     outs = [np.zeros(SIZE, np.uint8) for _ in range(3)]
     with held(stream):
@@ -271,7 +271,7 @@ def a_held_stream_keeps_its_order(given: Given) -> None:
 
 @clause
 def work_of_a_held_stream_keeps_its_places(given: Given) -> None:
-    """A submitted computation keeps its places and values when ``rebind`` binds its plan to other places meanwhile."""
+    """A computation that was submitted keeps its places and values when ``rebind`` binds its plan to other memory."""
     first, second, stream = given.sample(2), given.sample(2, seed=2, shift=512), given.stream()
     plan = given.bound(stream, first)
     plan.compute()
@@ -283,20 +283,20 @@ def work_of_a_held_stream_keeps_its_places(given: Given) -> None:
             plan.rebind(placed.graph, placed.allocation)
             plan.compute()
 
-    # A plan that cannot be bound to other places meanwhile waits.
-    given.behind(stream, lambda: None, twice, "giving work to a held stream")
+    # A plan that cannot be bound to other memory meanwhile waits.
+    given.behind(stream, lambda: None, twice, "submitting work to a held stream")
     stream.synchronize()
-    first.check("submitted to a held stream before the plan was bound again")
+    first.check("submitted to a held stream before the plan was bound to other memory")
     second.check("submitted to a held stream afterwards")
 
 
 @clause
-def a_trace_tells_of_its_own_computation_only(given: Given) -> None:
-    """``compute_traced`` returns the times of its own nodes, not those of an earlier pending computation."""
+def a_trace_reports_its_own_computation_only(given: Given) -> None:
+    """``compute_traced`` reports when its own nodes ran, not those of a pending computation of the same plan."""
     require_pending(given.device)
     placed, stream = given.sample(3), given.stream()
     plan = given.bound(stream, placed)
-    alone = [time.node for time in plan.compute_traced()]
+    single = [time.node for time in plan.compute_traced()]
     found: list[int] = []
 
     def trace() -> None:
@@ -304,19 +304,19 @@ def a_trace_tells_of_its_own_computation_only(given: Given) -> None:
 
     given.behind(stream, plan.compute, trace, "a traced computation")
     placed.check("traced behind a computation that was pending")
-    expect(found == alone, f"traced behind a computation that was pending: nodes {found}, and alone {alone}")
+    expect(found == single, f"traced behind a computation that was pending: nodes {found}, and by itself {single}")
 
 
 @clause
 def held_streams_share_nothing(given: Given) -> None:
-    """Pending work of a stream (``set_async``, ``compute``, ``get_async``) is not changed by work submitted to another
-    one meanwhile: they share no staging memory."""
+    """What was submitted to a stream (``set_async``, ``compute``, ``get_async``) is not changed by what is submitted to
+    another one meanwhile: they share no staging memory."""
     device = given.device
     require_pending(device)
     streams, places = given.streams(2), []
     for step in steps_of(device):
         for seed, stream in enumerate(streams):
-            want = Sample(device, 2 + seed, step).alone(device, seed)
+            want = Sample(device, 2 + seed, step).computed_alone(device, seed)
             places.append((stream, given.sample(2 + seed, step=step, seed=seed), want))
     buffers = [given.buffer(OLD) for _ in streams]
     outs = [np.empty(SIZE, np.uint8) for _ in streams]
@@ -361,12 +361,12 @@ def a_failure_is_raised_by_the_next_synchronize_and_only_once(given: Given) -> N
     """A computation that fails on the device raises a ComputeError at the next ``synchronize`` of its stream, once."""
     require_pending(given.device)
     stream = given.stream()
-    for which in ("first", "second"):
+    for nth in ("first", "second"):
         _failed(given, stream)
         error = _raised(stream)
-        expect(isinstance(error, ComputeError), f"the {which} computation that failed raised {error!r}")
+        expect(isinstance(error, ComputeError), f"the {nth} computation that failed raised {error!r}")
         again = _raised(stream)
-        expect(again is None, f"what went wrong in the {which} computation was raised twice: {again!r}")
+        expect(again is None, f"what went wrong in the {nth} computation was raised twice: {again!r}")
     placed = given.sample(2)
     placed.compute(stream)
     stream.synchronize()
@@ -405,8 +405,8 @@ def a_failure_stays_with_its_stream(given: Given) -> None:
     placed, stream, other = given.sample(2), given.stream(), given.stream()
     _failed(given, stream)
     placed.compute(other)
-    unexpected = _raised(other)
-    expect(unexpected is None, f"another stream raised {unexpected!r}")
+    raised = _raised(other)
+    expect(raised is None, f"another stream raised {raised!r}")
     placed.check("computed by another stream")
     _expect_failure(_raised(stream))
 

@@ -20,7 +20,7 @@ from ggplug.tensor import Spec, Tensor
 from ggplug_testing.contracts.clause import NotOffered, alloc_for, expect, expect_equal, expect_raises, step_between
 from ggplug_testing.contracts.devices import foreign_node
 from ggplug_testing.contracts.given import Given, clause
-from ggplug_testing.contracts.sample import WIDTH, Placed, Step, check_values, numbers, square, steps_of
+from ggplug_testing.contracts.sample import WIDTH, BinaryOp, Placed, check_values, numbers, square, steps_of
 from ggplug_testing.judging.oracle import evaluate
 from ggplug_testing.running.placement import UNWRITTEN, Placement
 
@@ -46,7 +46,7 @@ def _unchanged(placement: Placement, what: str) -> Iterator[None]:
         expect_equal(now, was, what)
 
 
-def _elsewhere(placement: Placement, moved: Mapping[Tensor, Buffer | None]) -> Allocation:
+def _moved(placement: Placement, moved: Mapping[Tensor, Buffer | None]) -> Allocation:
     """The places of a graph, but for tensors that lie at the beginning of another buffer, or in places of their own."""
     graph, places = placement.graph, placement.allocation
     slots, offsets, buffers = places.slots.copy(), places.offsets.copy(), [*placement.buffers]
@@ -83,14 +83,14 @@ def a_plan_binds_to_other_places(given: Given) -> None:
 
 @clause
 def pending_work_keeps_its_places(given: Given) -> None:
-    """A submitted computation keeps its places when ``rebind`` binds its plan to other places."""
+    """A computation that was submitted keeps its places when ``rebind`` binds its plan to other memory."""
     first, second, stream = given.sample(10), given.sample(10, seed=2, shift=512), given.stream()
     plan = given.plan(stream, first.graph)
     for placed in (first, second):
         plan.rebind(placed.graph, placed.allocation)
         plan.compute()
     stream.synchronize()
-    first.check("submitted before the plan was bound again")
+    first.check("submitted before the plan was bound to other memory")
     second.check("submitted afterwards")
 
 
@@ -138,7 +138,7 @@ def memory_that_may_not_be_written_is_refused(given: Given) -> None:
     memory = np.zeros(given.kind.alloc_size(placed.sample.y) // 4 + 64, np.float32)
     plan = given.bound(stream, placed)
     closed = given.use(device.buffer_from_host(memory.data.toreadonly()))
-    _expect_refused(stream, plan, placed.graph, _elsewhere(placed, {placed.sample.y: closed}))
+    _expect_refused(stream, plan, placed.graph, _moved(placed, {placed.sample.y: closed}))
     expect(not memory.any(), "a result was written into read-only memory")
     plan.rebind(placed.graph, placed.allocation)
     _compute(stream, plan, (placed, "after a plan could not be bound"))
@@ -177,7 +177,7 @@ def results_are_read_through_their_tensors(given: Given) -> None:
 
 @clause
 def persistent_tensors_are_read_where_they_are(given: Given) -> None:
-    """``compute`` reads leafs with a place of their own from there, also after they were placed in another buffer."""
+    """``compute`` reads leafs with a place of their own from there, also after they were placed in other memory."""
     placed, stream = given.sample(2, seed=3), given.stream()
     x = placed.sample.x
     for seed in (1, 2):
@@ -186,7 +186,7 @@ def persistent_tensors_are_read_where_they_are(given: Given) -> None:
             for i, (leaf, values) in enumerate(inputs.items()):
                 leaf.place(buffer, i * step_between(given.kind, x))
                 leaf.set(values)
-            stream.compute(placed.graph, _elsewhere(placed, dict.fromkeys(inputs)))
+            stream.compute(placed.graph, _moved(placed, dict.fromkeys(inputs)))
             stream.synchronize()
             placed.check(f"place {seed}", seed=seed)
     for leaf in inputs:
@@ -198,7 +198,7 @@ def a_tensor_without_place_is_an_error(given: Given) -> None:
     """``compute`` with a leaf that has no bytes raises TensorStateError; with one in a freed buffer, BufferUseError."""
     placed, stream = given.sample(), given.stream()
     leaf = next(iter(placed.sample.inputs(1)))
-    allocation = _elsewhere(placed, {leaf: None})
+    allocation = _moved(placed, {leaf: None})
     with expect_raises(TensorStateError, "a leaf without a place"):
         stream.compute(placed.graph, allocation)
         stream.synchronize()
@@ -276,7 +276,7 @@ def many_plans_can_live(given: Given) -> None:
             _compute(stream, placed, (placed, f"a graph of {len(placed.graph)} nodes"))
 
 
-def _chain(steps: list[Step]) -> Graph:
+def _chain(steps: list[BinaryOp]) -> Graph:
     """A graph in which each step follows the one before."""
     x, w = square("x"), square("w")
     y = x
@@ -286,8 +286,8 @@ def _chain(steps: list[Step]) -> Graph:
 
 
 @clause
-def tracing_tells_when_nodes_ran(given: Given) -> None:
-    """``compute_traced`` computes, waits, and returns one time for each node or group, or one for all as node -1."""
+def tracing_reports_when_nodes_ran(given: Given) -> None:
+    """``compute_traced`` computes, waits, and reports when each node or group ran, once; or of the whole as node -1."""
     steps, stream = steps_of(given.device), given.stream()
     graph = _chain([*steps, *steps])
     random = np.random.default_rng(1)
@@ -312,31 +312,29 @@ def _check_times(plan: Plan, wanted: list[int]) -> None:
     expect(times, "a traced computation has times")
     for each in times:
         expect(each.start <= each.end, f"node {each.node} ended before it started")
-    timed = {each.node: each for each in times if each.node != -1}
+    ran = {each.node: each for each in times if each.node != -1}
     nodes = [each.node for each in times if each.node != -1]
-    expect(
-        not nodes or sorted(nodes) == wanted, f"a traced computation of the nodes {wanted} returned times of {nodes}"
-    )
+    expect(not nodes or sorted(nodes) == wanted, f"a traced computation of the nodes {wanted} reported {nodes}")
     for one, after in pairwise(wanted if nodes else ()):
-        expect(timed[one].start <= timed[after].start, f"node {after} started before node {one}, which it reads")
+        expect(ran[one].start <= ran[after].start, f"node {after} started before node {one}, which it reads")
 
 
 @clause
-def kernels_are_told_in_the_order_in_which_they_run(given: Given) -> None:
+def kernel_names_follow_the_order_of_the_kernels(given: Given) -> None:
     """``kernel_names`` has the names of each node's kernels, one node's after the other's; or it has none at all."""
     steps, stream = steps_of(given.device), given.stream()
 
-    def names(chosen: list[Step]) -> list[str]:
+    def names(chosen: list[BinaryOp]) -> list[str]:
         found = given.plan(stream, _chain(chosen)).kernel_names()
         expect(all(isinstance(name, str) for name in found), f"kernel names are strings, got {found}")
         return found
 
-    alone = {step: names([step]) for step in steps}
+    single = {step: names([step]) for step in steps}
     if not names(steps):
-        raise NotOffered(f"plans of {given.device.name} give no names of kernels")
+        raise NotOffered(f"{given.device.name} reports no names of kernels")
     for chosen in (steps, steps[::-1], [step for step in steps for _ in range(2)]):
-        chosen_names, wanted = names(chosen), [name for step in chosen for name in alone[step]]
-        expect(chosen_names == wanted, f"the kernels are {chosen_names}, and those of the nodes, one by one, {wanted}")
+        found, wanted = names(chosen), [name for step in chosen for name in single[step]]
+        expect(found == wanted, f"the kernels are {found}, and those of the nodes, one by one, {wanted}")
 
 
 @clause

@@ -1,4 +1,4 @@
-"""All that a device computes, ops and groups, between two stores into its sources: all three must be done in order."""
+"""All that a device computes, ops and groups, between two stores into its sources: each has to be computed in order."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Race:
             self._placement.free()
             raise
 
-    def tells(self) -> bool:
-        """Whether the result shows when it was computed; sources are zeros afterwards, and there is no result.
+    def depends_on_time(self) -> bool:
+        """Whether the result depends on when it was computed; sources are zeros afterwards, and there is no result.
 
         ``right``: the result's bytes if that is computed in order; ``wrong``: if it is computed too early or late.
         """
@@ -95,7 +95,7 @@ class Race:
             self._stream.set_async(self._placement.buffers[number], offset, raw)
 
     def found(self) -> Comparison:
-        """Whether the fetched result is that of a computation in the order of submission."""
+        """Whether the result that was fetched is the one that is computed in order."""
         return self.agree(self.out, self.right)
 
     def agree(self, one: Bytes, other: Bytes) -> Comparison:
@@ -118,7 +118,7 @@ class Race:
 def races_of(stream: Backend) -> Iterator[Race]:
     """A race of each op for each kind of element type of its first source, and of each kernel for groups.
 
-    Leaves out cases that the device declines, and those that fail: the cases of the op report them.
+    What the device declines is left out, and what it fails in, which the cases of the op report.
     """
     device = stream.device
     for op in OPS.values():
@@ -166,29 +166,29 @@ def _groups(device: Device, case: Case) -> tuple[Groups, set[str]]:
 
 
 def _race(stream: Backend, case: Case, groups: Groups = UNGROUPED) -> Race | None:
-    """A race of a case, or None if the device fails in it, or if the result does not show when it was computed."""
+    """A race of a case, or None if the device fails in it, or if the result does not depend on when it was computed."""
     try:
         race = Race(stream, case, groups)
     except Exception:
         return None
     try:
-        shows = race.tells()
+        depends = race.depends_on_time()
     except Exception:
-        shows = False
-    if not shows:
+        depends = False
+    if not depends:
         race.free()
-    return race if shows else None
+    return race if depends else None
 
 
 @clause
 def every_op_of_a_held_stream_keeps_its_order(given: Given) -> None:
-    """A stream computes (``compute``) any op and group after work submitted before, and before work submitted
-    afterwards."""
+    """A stream computes (``compute``) any op and group after what was submitted before it, and before what is
+    submitted afterwards."""
     require_pending(given.device)
     stream = given.stream()
     races = [given.use(race) for race in races_of(stream)]
     if not races:
-        raise NotOffered(f"{given.device.name} supports no op whose result shows when it was computed")
+        raise NotOffered(f"{given.device.name} computes no op whose result depends on when it was computed")
 
     def give() -> None:
         for race in races:

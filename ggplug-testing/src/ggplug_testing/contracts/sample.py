@@ -25,14 +25,14 @@ from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement
 WIDTH = 32
 """Extent of everything in a sample: wide enough for any quantised block, small enough for thousands."""
 
-Step = Callable[[Tensor, Tensor], Tensor]
+BinaryOp = Callable[[Tensor, Tensor], Tensor]
 
 
 def _product(x: Tensor, w: Tensor) -> Tensor:
     return mul_mat(w, x)
 
 
-_STEPS: tuple[Step, ...] = (
+_STEPS: tuple[BinaryOp, ...] = (
     add,
     _product,
     mul,
@@ -43,14 +43,14 @@ _STEPS: tuple[Step, ...] = (
 """``(x, w) -> y``, all three of them square: the first that a device supports is its sample."""
 
 
-def supported_steps(device: Device, x: Tensor, w: Tensor, *, heavy: bool = False) -> Iterator[Step]:
+def supported_steps(device: Device, x: Tensor, w: Tensor, *, heavy: bool = False) -> Iterator[BinaryOp]:
     """The steps that a device supports on these; ``heavy``: the product comes first."""
     for step in dict.fromkeys((_product, *_STEPS)) if heavy else _STEPS:
         if device.supports_op(step(x, w)):
             yield step
 
 
-def steps_of(device: Device) -> list[Step]:
+def steps_of(device: Device) -> list[BinaryOp]:
     """All steps that samples of a device can be made of.  Raises NotOffered if it supports none."""
     found = list(supported_steps(device, square(), square()))
     if not found:
@@ -64,7 +64,7 @@ class Sample:
     ``step``: one of :func:`steps_of` the device (default: the first).  Raises NotOffered if there is none.
     """
 
-    def __init__(self, device: Device, length: int = 1, step: Step | None = None) -> None:
+    def __init__(self, device: Device, length: int = 1, step: BinaryOp | None = None) -> None:
         self.x, self.w = square("x"), square("w")
         step = step or steps_of(device)[0]
         y = self.x
@@ -79,8 +79,8 @@ class Sample:
         values = {leaf: numbers(random, leaf, -0.3, 0.3) for leaf in (self.x, self.w)}
         return {tensor: array for tensor, array in values.items() if tensor in self.graph}
 
-    def alone(self, device: Device, seed: int) -> Array:
-        """What the device computes for the inputs of ``seed`` while it has no other work."""
+    def computed_alone(self, device: Device, seed: int) -> Array:
+        """What the device computes for the inputs of ``seed`` while nothing else is submitted to it."""
         with Placed(self, device, seed) as placed, device.init() as stream:
             placed.compute(stream)
             stream.synchronize()

@@ -23,7 +23,7 @@ from ggplug_testing.contracts.clause import NotOffered, alloc_for, expect, expec
 from ggplug_testing.contracts.given import SIZE, Given, clause
 from ggplug_testing.contracts.holding import Aside
 from ggplug_testing.contracts.racing import Race, races_of
-from ggplug_testing.contracts.sample import Step, steps_of
+from ggplug_testing.contracts.sample import BinaryOp, steps_of
 from ggplug_testing.running.placement import Bytes
 
 _THREADS = 3
@@ -66,10 +66,10 @@ def streams_work_on_different_threads(given: Given) -> None:
             _at_once([_computing(own, step, seed) for seed in range(_THREADS)])
 
 
-def _computing(own: Given, step: Step, seed: int) -> Callable[[], None]:
+def _computing(own: Given, step: BinaryOp, seed: int) -> Callable[[], None]:
     """What one thread does, again and again: computes a sample, copies its result, and looks at both."""
     placed = own.sample(2 + seed, step=step, seed=seed)
-    want = placed.sample.alone(own.device, seed)
+    want = placed.sample.computed_alone(own.device, seed)
     copied, stream = own.use(alloc_for(own.kind, placed.sample.y)), own.stream()
     buffer, offset, size = placed.result
     out = np.empty(size, np.uint8)
@@ -256,8 +256,8 @@ def _settled(aside: Aside) -> bool:
 
 @clause
 def transfers_share_no_scratch(given: Given) -> None:
-    """What is stored, copied and fetched (``set_async``, ``copy_async``, ``get_async``) is what it is alone, whatever
-    another stream transfers between two steps."""
+    """``set_async``, ``copy_async`` and ``get_async`` transfer the same bytes as by themselves, whatever another stream
+    transfers between two steps."""
     between = _Between()
     one, other = given.use(between.stream(given.device)), given.stream()
     _Proof(between).of(_Transfer(given, one, 1), _Transfer(given, other, 2))
@@ -265,8 +265,8 @@ def transfers_share_no_scratch(given: Given) -> None:
 
 @clause
 def computations_share_no_scratch(given: Given) -> None:
-    """A computation (``compute``) is what it is alone, whatever another stream computes between two steps of it: of
-    every op and group."""
+    """A computation (``compute``) of every op and group has the same result as by itself, whatever another stream
+    computes between two steps of it."""
     between, proven = _Between(), 0
     one, other = given.use(between.stream(given.device)), given.stream()
     proof = _Proof(between)
@@ -275,4 +275,4 @@ def computations_share_no_scratch(given: Given) -> None:
             proof.of(_Computation(race, race.values, race.right), _Computation(twin, twin.zeros, race.wrong))
         proven += 1
     if not proven:
-        raise NotOffered(f"{given.device.name} supports no op whose result shows from which values it was computed")
+        raise NotOffered(f"{given.device.name} computes no op whose result shows what it was computed from")

@@ -38,8 +38,8 @@ def asynchronous_transfers_arrive(given: Given) -> None:
 
 @clause
 def a_stream_keeps_its_order(given: Given) -> None:
-    """Store (``set_async``), ``compute`` and fetch (``get_async``) that are submitted to one stream are done in that
-    order, without waiting in between."""
+    """Store (``set_async``), ``compute`` and fetch (``get_async``) submitted to one stream happen in that order without
+    waiting in between."""
     placed, stream = given.sample(3), given.stream()
     x = placed.sample.x
     number, start = placed.region(x)
@@ -60,7 +60,7 @@ def a_stream_keeps_its_order(given: Given) -> None:
 
 @clause
 def synchronous_reads_wait(given: Given) -> None:
-    """``Buffer.get`` waits for all work submitted before to any stream of the device."""
+    """``Buffer.get`` waits for everything submitted before to any stream of the device."""
     placed, stream = given.sample(20), given.stream()
     placed.compute(stream)
     placed.check("read without synchronizing")
@@ -78,8 +78,7 @@ def synchronous_writes_wait(given: Given) -> None:
 
 @clause
 def copies_follow_the_stream_that_writes_their_source(given: Given) -> None:
-    """``copy_async`` with ``source_stream`` comes after the work submitted to that stream, and keeps the order of its
-    own stream."""
+    """``copy_async`` with ``source_stream`` comes after earlier work of that stream, and in the order of its own."""
     placed, target, first, second = given.sample(10), given.buffer(size=SIZE + 64), given.stream(), given.stream()
     buffer, offset, size = placed.result
     out = np.empty(size, np.uint8)
@@ -152,8 +151,7 @@ _OVERLAPS = (
 
 @clause
 def events_order_streams(given: Given) -> None:
-    """A stream that waits for an event (``Event.wait``) goes on after the work submitted before the event was
-    recorded."""
+    """A stream that waits for an event (``Event.wait``) goes on after work that was submitted before its recording."""
     placed, target, first, second = given.sample(10), given.buffer(), given.stream(), given.stream()
     buffer, offset, size = placed.result
     event = given.event()
@@ -189,11 +187,11 @@ def events_can_be_waited_for_by_the_host(given: Given) -> None:
 
 @clause
 def streams_do_not_disturb_each_other(given: Given) -> None:
-    """Two streams ``compute`` different graphs on their own buffers, submitted alternately, and both are right."""
+    """Two streams ``compute`` different things on their own buffers, submitted alternately, and both are right."""
     for step in steps_of(given.device):
         with Given(given.device) as own:
             places = [own.sample(length, step=step, seed=seed) for seed, length in enumerate((4, 7))]
-            wanted = [placed.sample.alone(given.device, placed.seed) for placed in places]
+            wanted = [placed.sample.computed_alone(given.device, placed.seed) for placed in places]
             streams = own.streams(2)
             for _ in range(3):
                 for stream, placed in zip(streams, places, strict=True):

@@ -1,4 +1,4 @@
-"""The contract of devices that say that they are synchronous: submitted work is done when the call returns.
+"""The contract of devices that say that they are synchronous: what is submitted to them is done when the call returns.
 
 The scheduler relies on this and does not wait for such devices.  These clauses do not wait either: right after a call
 that takes long, they check its results.
@@ -14,7 +14,7 @@ from ggplug.backend import Backend, Buffer, Device, host_bytes
 from ggplug_testing.contracts.clause import NotApplicable, affordable, expect, pattern
 from ggplug_testing.contracts.given import SIZE, Given, clause
 from ggplug_testing.contracts.holding import MOMENT, Aside, stopped
-from ggplug_testing.contracts.loading import Work, arrived, longest_step
+from ggplug_testing.contracts.loading import Computation, arrived, longest_step
 from ggplug_testing.running.placement import Bytes
 
 _TIMES = 4
@@ -42,8 +42,8 @@ def _expect_seen(
 
 @clause
 def transfers_of_a_synchronous_device_are_done_when_they_return(given: Given) -> None:
-    """Where ``capabilities.asynchronous`` is false, ``set_async``, ``get_async`` and ``copy_async`` have transferred
-    everything when they return."""
+    """Where ``capabilities.asynchronous`` is false, what ``set_async``, ``get_async`` and ``copy_async`` submit is
+    done when they return."""
     _require_synchronous(given.device)
     other, stream = given.stream(), given.stream()
     size = affordable(given.device, _LARGE, 2)
@@ -87,8 +87,8 @@ def computations_of_a_synchronous_device_are_done_when_they_return(given: Given)
     _require_synchronous(given.device)
     stream, other = given.stream(), given.stream()
     step, extent = longest_step(stream)
-    load, work = given.use(Work(stream, step, extent)), given.use(Work(stream, step, extent))
-    following = given.use(Work(other, step, extent, source=work))
+    load, work = given.use(Computation(stream, step, extent)), given.use(Computation(stream, step, extent))
+    following = given.use(Computation(other, step, extent, source=work))
 
     def compute() -> None:
         work.clear()

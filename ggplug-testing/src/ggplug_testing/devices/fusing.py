@@ -25,12 +25,12 @@ NORM, ROPE, SET_ROWS = of(ops.RowNorm, name="norm"), of(ops.Rope), of(ops.SetRow
 ADD, MUL, GLU, PRODUCT = of(ops.Add), of(ops.Mul), of(ops.Glu), of(ops.MulMat)
 RESIDUAL, GATE, UP = of(ops.Add, name="residual"), of(ops.MulMat, name="first"), of(ops.MulMat, name="second")
 SOFT_MAX, LOGITS, MIXED = of(ops.SoftMax), of(ops.MulMat, name="logits"), of(ops.MulMat, name="mixed")
-TURNED, COPIED = of(ops.Cont, name="turned"), of(ops.Cont, name="copied")
+TRANSPOSED, COPIED = of(ops.Cont, name="transposed"), of(ops.Cont, name="copied")
 
 PATTERNS: tuple[Pattern, ...] = (
     pattern(
         "attention",
-        lambda k, q, v, mask=None: COPIED(viewed(MIXED(TURNED(v), SOFT_MAX(LOGITS(k, q), mask)))),
+        lambda k, q, v, mask=None: COPIED(viewed(MIXED(TRANSPOSED(v), SOFT_MAX(LOGITS(k, q), mask)))),
     ),
     pattern("gated_products", lambda gate, up, x: GLU(GATE(gate, x), UP(up, x))),
     chain("product_epilogue", ops.Binary, ops.Unary, start=lambda w, x: PRODUCT(w, x), inplace=True),

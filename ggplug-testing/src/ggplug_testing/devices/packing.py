@@ -27,8 +27,8 @@ PADDING = 40
 """Additional bytes of each tensor."""
 
 
-class TurnedBufferType(BufferType):
-    """Keeps the bytes of each tensor in reverse order with all bits inverted, after :data:`PADDING` bytes."""
+class ReversedBufferType(BufferType):
+    """Keeps the bytes of each tensor in reverse order, all bits inverted, behind :data:`PADDING` bytes."""
 
     def __init__(self, name: str, device: Device) -> None:
         super().__init__(name, device)
@@ -39,19 +39,19 @@ class TurnedBufferType(BufferType):
 
     def refusal(self, tensor: Described) -> str | None:
         if tensor.op is not None or not tensor.is_contiguous() or not tensor.size:
-            return "only leafs with elements and without gaps are turned"
+            return "only leafs with elements and without gaps are reversed"
         taken = tensor.type in KERNEL_FLOATS or tensor.type.is_quantized
-        return None if taken else f"{tensor.type.name} is not turned"
+        return None if taken else f"{tensor.type.name} is not reversed"
 
     def alloc_size(self, tensor: Described) -> int:
         return tensor.nbytes + PADDING
 
     def _alloc(self, size: int) -> Buffer:
-        return TurnedBuffer(self, np.empty(size, np.uint8))
+        return ReversedBuffer(self, np.empty(size, np.uint8))
 
 
-class TurnedBuffer(HostBuffer):
-    """A buffer of tensors whose bytes are reversed and inverted: set as a whole, read as a whole or in part."""
+class ReversedBuffer(HostBuffer):
+    """Reversed tensors: set as a whole, read as a whole or in part."""
 
     def set_tensor(self, tensor: Described, data: Any, start: int, offset: int = 0) -> None:
         raw = as_bytes(data)
@@ -72,15 +72,15 @@ class TurnedBuffer(HostBuffer):
 
 
 class PackingDevice(ReferenceDevice):
-    """A reference device whose products read such reversed weights (:class:`TurnedBufferType`)."""
+    """A reference device whose products read weights that were reversed (:class:`ReversedBufferType`)."""
 
     def __init__(self, name: str = "packing") -> None:
         super().__init__(name)
-        self._extra = self.turned()
+        self._extra = self.reversed_memory()
 
-    def turned(self) -> BufferType:
+    def reversed_memory(self) -> BufferType:
         """The extra buffer type."""
-        return TurnedBufferType(f"{self.name} turned", self)
+        return ReversedBufferType(f"{self.name} reversed", self)
 
     @property
     def extra_buffer_types(self) -> Sequence[BufferType]:
@@ -90,23 +90,23 @@ class PackingDevice(ReferenceDevice):
         return buffer_type.is_host or buffer_type is self._extra
 
     def match(self, group: Group) -> Any:
-        turned = [s for s in group.node.src if s is not None and s.root.buffer_type is self._extra]
+        packed = [s for s in group.node.src if s is not None and s.root.buffer_type is self._extra]
         found = super().match(group)
-        if not turned or isinstance(found, Decline):
+        if not packed or isinstance(found, Decline):
             return found
         node = group.node
-        if not isinstance(node.op, MulMat) or turned != [node.src[0]] or turned[0].is_view:
-            return Decline(f"{self.name} reads turned tensors only as the weights of products")
-        return multiply_turned
+        if not isinstance(node.op, MulMat) or packed != [node.src[0]] or packed[0].is_view:
+            return Decline(f"{self.name} reads reversed tensors only as the weights of products")
+        return multiply_reversed
 
 
-def multiply_turned(op: Op, dst: Operand, weights: Operand, other: Operand) -> None:
+def multiply_reversed(op: Op, dst: Operand, weights: Operand, other: Operand) -> None:
     """The product's reference, with weights that are read through their tensor."""
-    compute_node(dst.tensor, dst.array(), [turned_back(weights), other.array()])
+    compute_node(dst.tensor, dst.array(), [restored(weights), other.array()])
 
 
-def turned_back(operand: Operand) -> npt.NDArray[Any]:
-    """A copy of the values of a reversed tensor."""
+def restored(operand: Operand) -> npt.NDArray[Any]:
+    """A copy of what a reversed tensor holds."""
     raw = np.empty(operand.tensor.nbytes, np.uint8)
     operand.buffer.get_tensor(operand.tensor, raw, operand.offset)
     return strided(raw, operand.tensor)

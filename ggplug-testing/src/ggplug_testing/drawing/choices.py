@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class Choices:
-    """The choices of the case ``name``; ``given`` fixes some of them.
+    """The choices of the case ``name``; ``fixed`` has values for some of them.
 
     ``made``: every choice that was made so far with the options that it had, the simplest option first.
     """
 
-    def __init__(self, name: str, given: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, name: str, fixed: Mapping[str, Any] | None = None) -> None:
         self.name = name
-        self.given = dict(given or {})
+        self.fixed = dict(fixed or {})
         self.made: dict[str, tuple[Any, tuple[Any, ...]]] = {}
 
     def number(self, what: str) -> int:
@@ -33,7 +33,7 @@ class Choices:
     def pick(self, what: str, options: Sequence[T], weights: Sequence[int] | None = None) -> T:
         """One of ``options``, the simplest of which comes first; ``weights`` make some more likely.
 
-        A choice that is given must be one of the options, or a number.
+        A fixed choice must be one of the options, or a number.
         """
         if what not in self.made:
             self.made[what] = self._chosen(what, options, weights), tuple(options)
@@ -41,8 +41,8 @@ class Choices:
         return chosen
 
     def _chosen(self, what: str, options: Sequence[Any], weights: Sequence[int] | None) -> Any:
-        if what in self.given:
-            chosen = self.given[what]
+        if what in self.fixed:
+            chosen = self.fixed[what]
             if isinstance(chosen, list):
                 chosen = tuple(chosen)
             if chosen not in options and not isinstance(chosen, (int, float)):

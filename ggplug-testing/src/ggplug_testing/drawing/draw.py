@@ -1,7 +1,7 @@
 """The sources and parameters of an op, drawn at random.
 
 An op's description says which types, layouts and values the op takes; what it is made to take beyond that (the fuzzer
-aims at each type and layout, one after the other) is not promised, so the op may refuse it, but only by a typed error.
+aims at one type and layout after the other) is not promised, so the op may refuse it, but only by a typed error.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Drawn:
 class Draw(Choices):
     """The choices of one case that aims at one source of one op, in one layout and one type."""
 
-    def __init__(self, name: str, target: tuple[str, str, Type], given: Mapping[str, Any] | None = None) -> None:
-        super().__init__(name, given)
+    def __init__(self, name: str, target: tuple[str, str, Type], fixed: Mapping[str, Any] | None = None) -> None:
+        super().__init__(name, fixed)
         self.target = target
         self.promised = True
         """Whether the op's docstring says that it takes what was drawn."""
@@ -84,7 +84,7 @@ class Draw(Choices):
         """The layout that the case aims at, or one that the op promises to take, mostly a contiguous one."""
         if self.aims_at(source):
             layout = self.pick(f"{source}.layout", (*promised, *(l for l in LAYOUTS if l not in promised)))
-            if f"{source}.layout" not in self.given:
+            if f"{source}.layout" not in self.fixed:
                 layout = self.target[1]
         else:
             layout = self.pick(f"{source}.layout", promised, [len(promised), *[1] * (len(promised) - 1)])

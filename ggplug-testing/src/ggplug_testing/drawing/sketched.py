@@ -11,13 +11,13 @@ from ggplug_testing.drawing.layouts import CONTIGUOUS
 
 def drawable_sketches(op: type[Op]) -> list[Sketch]:
     """The sketches of an op; none of Python functions, which no name of a case can hold, and of views."""
-    return [] if issubclass(op, PythonCall) else [each for each in sketches(op) if each.shown is None]
+    return [] if issubclass(op, PythonCall) else [each for each in sketches(op) if each.view is None]
 
 
 def sketched(c: Draw, op: type[Op]) -> Drawn:
     """The sources of one of an op's sketches in other sizes, types and layouts.
 
-    Which of these the op takes the sketch does not tell, so nothing is promised; what is computed has to be right.
+    Which of these the op takes the sketch does not say, so nothing is promised; what is computed has to be right.
     """
     found = drawable_sketches(op)
     sketch = found[c.pick("sketch", tuple(range(len(found))))]

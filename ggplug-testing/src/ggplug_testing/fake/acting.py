@@ -104,7 +104,7 @@ class ActingDevice(DiscreteDevice):
         self.queue.drain()
 
     def act(self, kind: Kind, size: int = 0, what: str = "") -> None:
-        """Counts a call, or raises the error that :meth:`fail` or :meth:`lose` set."""
+        """Notes an activity, or raises what was set with :meth:`fail` or :meth:`lose`."""
         with self._acting:
             if self.lost:
                 raise DeviceLostError(f"{self.name} was lost", device=self)

@@ -1,7 +1,7 @@
 """The work queue of the fake device: when, in which order and on which thread it executes submitted work.
 
-It varies only what the contract leaves open.  The work of one stream keeps its order and waits for the events that it
-was submitted to wait for; work of different streams may run in any order.
+Only what the contract leaves open varies.  Work of one stream keeps its order and waits for its
+events; work of different streams may run in any order.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class WorkQueue:
         return count
 
     def drain(self, lane: Lane | None = None) -> None:
-        """Executes work until all work that was submitted to a stream, or with None to all streams, is done.
+        """Executes until everything that was submitted to a stream so far, or with None to every stream, is done.
 
         Raises ComputeError if streams wait for each other.
         """
@@ -117,9 +117,9 @@ class WorkQueue:
 
     def _run_here(self, wanted: Lane | None, last: int) -> Outcome:
         with self._lock:
-            # Other threads may submit work all the time: the caller waits only for work submitted before it waited.
-            asked = self.lanes if wanted is None else [wanted]
-            if not any(lane.tasks and lane.tasks[0].serial <= last for lane in asked):
+            # Other threads may give work all the time: what counts is what was there when the caller began to wait.
+            lanes = self.lanes if wanted is None else [wanted]
+            if not any(lane.tasks and lane.tasks[0].serial <= last for lane in lanes):
                 return "nothing left"
             able = [lane for lane in self.lanes if lane.runnable()]
             if not able:

@@ -85,7 +85,7 @@ class FakeBackend(QueuedBackend):
 
             def store() -> None:
                 if not np.array_equal(raw, promised):
-                    raise ComputeError("the array given to set_async was changed before the stream was synchronized")
+                    raise ComputeError("the array passed to set_async was changed before the stream was synchronized")
                 own.store(start, raw)
 
             self.give(store)

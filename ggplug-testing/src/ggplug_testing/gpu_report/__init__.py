@@ -10,8 +10,8 @@
 ``command.py`` the command line
 =============  ==================================================================================================
 
-It runs on machines on which nothing of ggplug is installed: it needs the source folders, NumPy, pluggy and the vendor's
-library.
+It is made for machines on which nothing of ggplug is installed: besides the folders of source it needs NumPy, pluggy
+and the vendor's library.
 """
 
 from ggplug_testing.gpu_report.command import main

@@ -22,7 +22,7 @@ BUDGET = 480.0
 
 
 def find(name: str | None) -> Sequence[Device]:
-    """The devices that the registry knows, or the one of that name, whose plugin alone is loaded then."""
+    """The devices that the registry knows, or the one of that name, of which only the plugin is loaded."""
     return registry.devices(unique=False) if name is None else [registry.device(name)]
 
 
@@ -33,29 +33,29 @@ def main(arguments: Sequence[str] | None = None, door: Door | None = None) -> in
     """
     door = door or Door("ggplug_testing.gpu_report", find)
     parser = _parser(door.program)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        if given.table is not None:
-            print(markdown(_content(given.table)), end="")
+        if options.table is not None:
+            print(markdown(_content(options.table)), end="")
             return 0
-        if given.prepare is not None:
-            prepare(given.prepare, given.golden, given.recorded)
+        if options.prepare is not None:
+            prepare(options.prepare, options.golden, options.recorded)
             return 0
-        if given.journal is not None:
-            work(door, given.part, given.device, given.data, given.journal, given.skip, given.seconds)
+        if options.journal is not None:
+            work(door, options.part, options.device, options.data, options.journal, options.skip, options.seconds)
             return 0
-        if given.out is None or given.data is None:
+        if options.out is None or options.data is None:
             parser.error("give --data FOLDER and the file OUT.json, or --prepare or --table")
-        if not given.data.is_dir():
-            raise ParameterError(f"{given.data} is no folder", got=given.data, remedy="--prepare makes one")
-        check_target(given.out)
+        if not options.data.is_dir():
+            raise ParameterError(f"{options.data} is no folder", got=options.data, remedy="--prepare makes one")
+        check_target(options.out)
         try:
-            devices = door.devices(given.device)
+            devices = door.devices(options.device)
         except GGPlugError:
-            if given.device is None:
-                print(plan(planned(door, given.data, given.parts), given.seconds), end="")
+            if options.device is None:
+                print(plan(planned(door, options.data, options.parts), options.seconds), end="")
             raise
-        report = Report(door, given.data, given.out, given.seconds, given.parts)
+        report = Report(door, options.data, options.out, options.seconds, options.parts)
         report.make(devices)
     except (GGPlugError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -90,8 +90,8 @@ def _parser(program: str) -> argparse.ArgumentParser:
         ("golden", "minilm.npz", "token ids and embeddings"),
         ("recorded", "ggml_ops_compact.npz", "recorded cases"),
     ):
-        meaning = f"for --prepare: {what} (default: %(default)s)"
-        parser.add_argument(f"--{name}", type=Path, default=Path("tests", "data", file), metavar="FILE", help=meaning)
+        text = f"for --prepare: {what} (default: %(default)s)"
+        parser.add_argument(f"--{name}", type=Path, default=Path("tests", "data", file), metavar="FILE", help=text)
     for name, kind in {"part": str, "journal": Path, "skip": int}.items():
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     return parser

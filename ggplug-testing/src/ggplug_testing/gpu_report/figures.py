@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from ggplug import ops, types
 from ggplug.backend import Backend, Buffer, Device
+from ggplug.bench.alternating import best_times
 from ggplug.bench.overhead import NODES, chain
 from ggplug.bench.products import SEED, K, MatrixVector, Prepared, on, weights
-from ggplug.bench.turns import best_times
 from ggplug.graph import Graph
 from ggplug.memory import GraphAllocator
 from ggplug.tensor import Tensor, new_tensor
@@ -38,7 +38,7 @@ LONGEST = 16
 
 
 def figures(subject: Subject) -> Iterator[Step]:
-    """Measures memory, products compared with those of the vendor's library, the cost of a launch, and a model."""
+    """Memory, products compared with those of the vendor's library, the cost of launching, a model."""
     device = subject.device
     yield Step("copy on the device, bytes read and written", functools.partial(copying, device))
     for kind in (types.F16, types.Q8_0, types.Q4_0):
@@ -67,7 +67,7 @@ def copying(device: Device) -> Answer:
 
 
 def matrix_vector(device: Device, kind: Type) -> Answer:
-    """Products with one column: one alone, and as many different weights in a row as no cache holds."""
+    """Products with one column: one by itself, and as many different weights in a row as no cache holds."""
     with closing(Rows(device)) as rows:
         vector = rows.keep(on(device, np.random.default_rng(SEED).standard_normal((1, K), np.float32)))
         first = rows.keep(weights(device, kind, K))
@@ -125,10 +125,10 @@ def launching(device: Device) -> Answer:
         for _ in range(10 * REPEATS):
             start = time.perf_counter()
             ready.plan.compute()
-            given = time.perf_counter()
+            submitted = time.perf_counter()
             rows.stream.synchronize()
             done = time.perf_counter()
-            host, whole = min(host, given - start), min(whole, done - start)
+            host, whole = min(host, submitted - start), min(whole, done - start)
     return {"figures": {"microseconds_a_launch": host / NODES * 1e6, "microseconds_a_node": whole / NODES * 1e6}}
 
 
@@ -161,7 +161,7 @@ class Rows:
         return buffer
 
     def keep(self, tensor: Tensor) -> Tensor:
-        """The tensor, whose memory is freed at the end."""
+        """A tensor whose memory is released at the end."""
         self._held.append(tensor.buffer)
         return tensor
 

@@ -34,7 +34,7 @@ _VOCABULARY = "token_embd.weight"
 class Folder:
     """A prepared folder; models of other types are written to ``scratch``.
 
-    What is missing or damaged raises ParameterError or GGUFError when it is asked for.
+    What is missing or damaged raises ParameterError or GGUFError when it is read.
     """
 
     def __init__(self, path: Path, scratch: Path) -> None:

@@ -94,20 +94,20 @@ def recorded(subject: Subject) -> Iterator[Step]:
 def _replayed(cases: Sequence[Case], device: Device) -> Answer:
     found = report(replay(cases, device))
 
-    def listed(verdict: str) -> list[dict[str, Any]]:
+    def cases_with(verdict: str) -> list[dict[str, Any]]:
         return [
             {"case": f"{each['op']} {each['vars']}", "reason": each["reason"], "nmse": each.get("nmse")}
             for each in found[verdict]
         ]
 
-    return {"passed": found["passed"], "failed": listed("failed"), "declined": listed("unsupported")}
+    return {"passed": found["passed"], "failed": cases_with("failed"), "declined": cases_with("unsupported")}
 
 
 # -- a model ---------------------------------------------------------------------------------------
 
 
 def model(subject: Subject) -> Iterator[Step]:
-    """Embeddings by each type of weights: on the device alone, and with layers alternating between device and host."""
+    """Embeddings by each type of weights: on the device, and with layers alternately on the device and the host."""
     device, host = subject.device, host_device()
     for where, devices in (device.name, [device]), (f"{device.name} and {host.name} alternately", [device, host]):
         for kind in COSINES:

@@ -33,16 +33,13 @@ from ggplug_testing.gpu_report.step import Door, Step, Subject
 
 
 class Part(NamedTuple):
-    """A part of the report.
+    """``weight``: the part's fraction of the time, times the sum of all; what earlier parts left over is added."""
 
-    ``share``: its weight when the time is divided; a part also gets the time that the parts before did not use.
-    """
-
-    share: float
+    weight: float
     steps: Callable[[Subject], Iterable[Step]]
 
 
-# In the order of what tells most for its time; the suite is longest and takes what is left.
+# What says most for its time comes first; the suite is longest and takes what is left.
 PARTS = {
     "facts": Part(20, facts),
     "model": Part(100, model),
@@ -84,12 +81,12 @@ class Report:
         described = self.content["devices"]
         for device in devices:
             described[device.name] = {"description": device.description, "parts": {p: _blank() for p in self.parts}}
-        whole = sum(PARTS[part].share for part in self.parts)
+        whole = sum(PARTS[part].weight for part in self.parts)
         until = self._start
         with tempfile.TemporaryDirectory(prefix="ggplug-report-") as scratch:
             for device in devices:
                 for name, record in described[device.name]["parts"].items():
-                    until += self.seconds * PARTS[name].share / whole / len(devices)
+                    until += self.seconds * PARTS[name].weight / whole / len(devices)
                     self._part(device.name, name, record, until, Path(scratch))
         self.save()
 
@@ -116,8 +113,8 @@ class Report:
             before = _reached(record)
             journal = scratch / "journal"
             journal.write_bytes(b"")
-            given = {"part": name, "data": self.folder, "device": device, "journal": journal, "skip": before}
-            options = [(f"--{option}", str(value)) for option, value in {**given, "seconds": left}.items()]
+            job = {"part": name, "data": self.folder, "device": device, "journal": journal, "skip": before}
+            options = [(f"--{option}", str(value)) for option, value in {**job, "seconds": left}.items()]
             command = [sys.executable, "-X", "faulthandler", "-m", self.door.program, *itertools.chain(*options)]
             with open(scratch / "errors", "w+b") as errors:
                 process = subprocess.Popen(command, stdout=errors, stderr=errors)
@@ -223,20 +220,20 @@ def work(door: Door, name: str, device: str, folder: Path, journal: Path, skip: 
     until = time.monotonic() + seconds
     with open(journal, "a", encoding="utf-8", buffering=1) as file:
 
-        def tell(**note: Any) -> None:
-            file.write(json.dumps(note, allow_nan=False, default=float) + "\n")
+        def note(**fields: Any) -> None:
+            file.write(json.dumps(fields, allow_nan=False, default=float) + "\n")
 
         try:
             found = door.devices(device)[0]
             steps = list(PARTS[name].steps(Subject(found, Folder(folder, journal.parent), door)))
         except Exception as error:
-            tell(step="", **_described(error))
+            note(step="", **_described(error))
             return
-        tell(steps=[step.name for step in steps])
+        note(steps=[step.name for step in steps])
         for step in steps[skip:]:
             if time.monotonic() > until:
                 return
-            tell(begin=step.name)
+            note(begin=step.name)
             before = _counted(found)
             start = time.monotonic()
             outcome: dict[str, Any]
@@ -246,7 +243,7 @@ def work(door: Door, name: str, device: str, folder: Path, journal: Path, skip: 
             except Exception as error:
                 outcome, good = _described(error), False
             spent = {what: count - before[what] for what, count in _counted(found).items()}
-            tell(step=step.name, **outcome, seconds=round(time.monotonic() - start, 3), programs=spent)
+            note(step=step.name, **outcome, seconds=round(time.monotonic() - start, 3), programs=spent)
             if not good and not alive(found):
                 return
 

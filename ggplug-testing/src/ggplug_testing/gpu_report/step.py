@@ -45,7 +45,7 @@ class Door:
 
     ``program``: the module that was started; the report starts it again for each part.  ``find(name)``: devices, among
     them the one of that name if one is given; raises GGPlugError if there is none.  ``facts(device)``: what only the
-    vendor's package knows.  ``figures(device)``: the same measurements with the vendor's library, to compare with.
+    vendor's package knows.  ``figures(device)``: what its library reaches, to be compared with ours.
     """
 
     program: str
@@ -63,7 +63,7 @@ class Door:
         if not chosen:
             others = f"{name} does not run" if found else f"there is no {name} to run"
             what = "no device runs" if name is None else others
-            remedy = "`ggplug doctor` tells what there is"
+            remedy = "`ggplug doctor` lists what there is"
             raise DeviceNotFoundError(f"{what} the kernels of ggplug_simt", got=name, remedy=remedy)
         return chosen
 

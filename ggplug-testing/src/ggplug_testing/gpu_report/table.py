@@ -24,7 +24,7 @@ Record = Mapping[str, Any]
 
 
 def markdown(content: Mapping[str, Any]) -> str:
-    """Tables of everything that a report's file tells, device by device."""
+    """Tables of everything in a report's file, device by device."""
     lines = [f"Made by `python -m {content['program']}` on {content['date']}", ""]
     taken = f"{content['seconds']:.0f} of {content['budget_seconds']:.0f} seconds"
     lines += _table(("", ""), [*content["environment"].items(), ("time", taken)])

@@ -1,7 +1,7 @@
 """When two results count as equal.
 
 Floats: each element has to be inside of what :mod:`ggplug_testing.precision` derives, and infinities must agree in sign
-and NaNs in place.  The normalised mean square error says how far a result is off altogether:
+and NaNs in place.  How far a result is off altogether is measured by the normalised mean square error,
 ``sum((got - want)^2) / sum(want^2)``, which ggml's own suite uses between two backends.  Integers: exactly.  Indices
 that an op selects (argsort, argmax, top_k) may order equal values differently, so the values that they select are
 compared.
@@ -131,9 +131,9 @@ def _beyond(got: Array, want: Array, allowed: Allowed, outside: Array) -> str:
     place = tuple(int(i) for i in np.argwhere((ratio == worst) | np.isnan(ratio) & np.isnan(worst))[0])
     if _is_far(got, want, outside):
         return _described("are wrong", got, want, outside, place) + _taken_from(got, want, outside)
-    text = _described("are not precise enough", got, want, outside, place)
+    described = _described("are not precise enough", got, want, outside, place)
     low, high = allowed.low[place], allowed.high[place]
-    return f"{text}, exactly" if low == high else f"{text}, from {low} to {high}"
+    return f"{described}, exactly" if low == high else f"{described}, from {low} to {high}"
 
 
 def _is_far(got: Array, want: Array, outside: Array) -> bool:
@@ -171,10 +171,10 @@ def compare_bits(got: Array, want: Array, free: Array | None = None) -> Comparis
     if not differs.any():
         return Comparison(True, 0.0, "")
     place = tuple(int(i) for i in np.argwhere(differs.reshape(got.shape))[0])
-    shown = [each[place].tobytes()[::-1].hex() for each in (got, want)]
+    bits = [each[place].tobytes()[::-1].hex() for each in (got, want)]
     what = "blocks" if got.dtype.fields else "elements"
     count = f"{int(differs.sum())} of {differs.size} {what} differ in their bits"
-    reason = f"{count}: got {shown[0]}, want {shown[1]} at {list(place[::-1])} (ne order)"
+    reason = f"{count}: got {bits[0]}, want {bits[1]} at {list(place[::-1])} (ne order)"
     return Comparison(False, math.inf, reason)
 
 
@@ -222,7 +222,7 @@ def _exactly(got: Array, want: Array) -> Comparison:
 
 
 def _described(what: str, got: Array, want: Array, where: Array, place: tuple[int, ...] | None = None) -> str:
-    """Says how many elements are ``what``, and shows one of them: that at ``place``, or the first."""
+    """How many elements are ``what``, and one of them: at ``place``, or the first."""
     chosen = tuple(int(i) for i in np.argwhere(where)[0]) if place is None else place
     count = f"{int(where.sum())} of {want.size} elements {what}"
     return f"{count}: got {got[chosen]}, want {want[chosen]} at {list(chosen[::-1])} (ne order)"

@@ -60,8 +60,8 @@ class Expected:
             return within(node.type, exact, around)
         return within(node.type, exact, around, np.square(off / DEVIATIONS if spread else off) + drift * drift)
 
-    def allowed_beside(self, source: Tensor) -> Allowed:
-        """The tolerance of a source that a node writes in addition to its result: each as far off as the largest.
+    def allowed_in_source(self, source: Tensor) -> Allowed:
+        """What the elements of a source that a node writes, too, may be: each as far off as the largest.
 
         32 roundings of that, as for ops without a rule.
         """

@@ -2,7 +2,7 @@
 
 Every node is computed on both devices *from the same values*, those that the first device computed for its sources (or
 the references, in float64 and rounded).  So an error that a node inherits is not held against it, and a second wrong
-kernel after the first is found as well.  In addition the other device computes the whole graph from its own values,
+kernel behind the first is found as well.  In addition the other device computes the whole graph from its own values,
 which shows how the difference grows.
 
 A difference counts where it is larger than :mod:`ggplug_testing.precision` derives for a node: of two devices,
@@ -59,7 +59,7 @@ def compare(
     own memory and, perhaps packed, in its own layout.  ``values``: bytes of leafs (of the first graph); the others are
     read from their places.  ``b`` is judged by what ``a`` computes of the same sources, and what ``a`` computes in
     groups by what it computes node by node.  With ``reference`` both are judged by the ops' references instead, whose
-    values are handed on.  ``groups=False``: every node alone.  ``progress(done, total)``: nodes.
+    values are handed on.  ``groups=False``: every node by itself.  ``progress(done, total)``: nodes.
 
     Raises GraphError for a part of a graph, or two that are not equal; TensorStateError for a leaf without values;
     OutOfMemoryError.
@@ -67,24 +67,24 @@ def compare(
     graphs = graph if isinstance(graph, tuple) else (graph, graph)
     if graphs[0].positions is not None or graphs[0].structure != graphs[1].structure:
         raise GraphError(f"{graphs[0]!r} and {graphs[1]!r} are not equal graphs", got=graphs[1], wanted=graphs[0])
-    given = {graphs[0].index[leaf]: raw for leaf, raw in (values or {}).items()}
+    leaf_values = {graphs[0].index[leaf]: raw for leaf, raw in (values or {}).items()}
     with ExitStack() as stack:
 
         def side(device: Device, number: int, *, grouped: bool) -> _Side:
-            return stack.enter_context(_Side(device, graphs[number], given.keys(), groups=grouped and groups))
+            return stack.enter_context(_Side(device, graphs[number], leaf_values.keys(), groups=grouped and groups))
 
         base = side(ReferenceDevice() if reference else a, 0, grouped=False)
         judged = [side(a, 0, grouped=True), side(b, 1, grouped=True)]
         own = [side(a, 0, grouped=False) if reference else base, side(b, 1, grouped=True)]
-        return _Comparison(graphs[0], given, base, judged, own, reference=reference).run(progress)
+        return _Comparison(graphs[0], leaf_values, base, judged, own, reference=reference).run(progress)
 
 
 class _Side:
     """A copy of a graph on a device, each tensor in bytes of its own but weights that the device can read in place."""
 
-    def __init__(self, device: Device, graph: Graph, given: Collection[int], *, groups: bool) -> None:
+    def __init__(self, device: Device, graph: Graph, replaced: Collection[int], *, groups: bool) -> None:
         self.device = device
-        self.graph = _copied(graph, device, given)
+        self.graph = _copied(graph, device, replaced)
         self.reused = frozenset(
             position for position, tensor in enumerate(self.graph.tensors) if tensor.root in graph.index
         )
@@ -143,12 +143,12 @@ class _Side:
         self._stack.close()
 
 
-def _copied(graph: Graph, device: Device, given: Collection[int]) -> Graph:
+def _copied(graph: Graph, device: Device, replaced: Collection[int]) -> Graph:
     """The graph over tensors of its own, but leafs that the device can read where they lie.
 
-    Those that nodes write, and those whose values are ``given``, by position, are not.
+    Those that nodes write, and those whose values are ``replaced``, by position, are not.
     """
-    changed = {graph.roots[position] for position in written_positions(graph)}.union(given)
+    changed = {graph.roots[position] for position in written_positions(graph)}.union(replaced)
     made: dict[Tensor, Tensor] = {}
     for position, tensor in enumerate(graph.tensors):
         if tensor.op is None and graph.roots[position] not in changed and _reads(device, tensor.root.buffer_type):
@@ -212,7 +212,7 @@ class _Comparison:
     def __init__(
         self,
         graph: Graph,
-        given: Mapping[int, Any],
+        leaf_values: Mapping[int, Any],
         base: _Side,
         judged: Sequence[_Side],
         own: Sequence[_Side],
@@ -232,7 +232,7 @@ class _Comparison:
             root = graph.tensors[position]
             sides = [side for side in dict.fromkeys((base, *judged, *own)) if position not in side.reused]
             if root.op is None and sides:
-                raw = given[position] if position in given else root.tobytes()
+                raw = leaf_values[position] if position in leaf_values else root.tobytes()
                 for side in sides:
                     side.set(position, raw)
 
@@ -276,7 +276,7 @@ class _Comparison:
                 yield position, members
 
     def _begin(self, position: int) -> None:
-        """Computes a node on the base device; if that fails, the reference computes it, and the report says so."""
+        """Computes a node on the base; where it fails the reference does, and that is recorded."""
         try:
             self.base.compute((position,))
         except GGPlugError as error:

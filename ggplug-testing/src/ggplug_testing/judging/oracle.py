@@ -96,7 +96,7 @@ def evaluate(
 
     ``values``: raw bytes (``nbytes`` of them) for each leaf that owns bytes; one that is missing is read from its own
     place.  ``wide=False`` rounds F32 results too.  ``watching`` sees the result of each node that computes, and may
-    change it; it does not see nodes that move bits between equal types.
+    change it; of nodes that move bits between equal types it is not called.
 
     Raises TensorStateError for a leaf without values, GraphError for an op without reference or whose reference has the
     wrong shape, TypeMismatchError for a type that has no reference conversion.

@@ -44,7 +44,7 @@ def judge_all(
             left = "" if placement.is_alias(node) else _left(node, placement, expected, max_nmse, agreement, again)
             return found._replace(reason=f"{node.op.name}: {left or found.reason}")
         for source in written_sources(node)[1:]:  # the first is the result
-            limit = expected.allowed_beside(source) if max_nmse is None else max_nmse
+            limit = expected.allowed_in_source(source) if max_nmse is None else max_nmse
             found = compare(placement.read(source), expected[source], limit, agreement)
             worst = max(worst, found.nmse)
             if not found:
@@ -84,7 +84,7 @@ def _left(
     agreement: Agreement,
     again: Callable[[], object],
 ) -> str:
-    """How much of a result was not written, and what else is wrong; or an empty string."""
+    """How much of a result still holds what it held before, and what else is wrong; or an empty string."""
     if node.root.op is None or not node.is_contiguous():
         return ""
     kind = node.type

@@ -139,22 +139,22 @@ def flash_attn_ext_cases(op: type[Op]) -> Iterator[Case]:
         yield attended(f"{n} queries, keys in parts", 16, n, 1100, g=1)
         yield attended(f"{n} queries, keys in parts, masked", 16, n, 1537, mask=(n,), hidden=0.999, sinks=True)
     yield attended("many queries", 16, 450, 40)
-    label = "queries of heads next to each other"
+    adjacent = "queries of heads next to each other"
     k, v = leaf(F16, (32, 21, 2, 2)), leaf(F16, (32, 21, 2, 2))
-    yield case(op, label, _next_to_each_other((32, 4, 19, 2)), k, v, scale=0.2)
+    yield case(op, adjacent, _adjacent((32, 4, 19, 2)), k, v, scale=0.2)
 
 
 def _keys(type: Type, size: int, keys: int, heads: int, batches: int, cached: bool) -> Make:
     """Keys or values; ``cached``: the first of a longer cache, whose heads lie side by side."""
 
     def make(leafs: Leafs) -> Tensor:
-        turned = permute(leafs.tensor(type, size, heads, keys + 9, batches), 0, 2, 1, 3)
-        return view(turned, size, keys, heads, batches, nb=turned.nb[1:])
+        permuted = permute(leafs.tensor(type, size, heads, keys + 9, batches), 0, 2, 1, 3)
+        return view(permuted, size, keys, heads, batches, nb=permuted.nb[1:])
 
     return make if cached else leaf(type, (size, keys, heads, batches))
 
 
-def _next_to_each_other(ne: tuple[int, ...]) -> Make:
+def _adjacent(ne: tuple[int, ...]) -> Make:
     """Queries, whose heads lie side by side."""
     return lambda leafs: permute(leafs.tensor(F32, *ne), 0, 2, 1, 3)
 
@@ -241,7 +241,7 @@ def flash_attn_back_cases(op: type[Op]) -> Iterator[Case]:
         cached: bool = False,
         **parameters: Any,
     ) -> Case:
-        q = _next_to_each_other((dk, h, n, b)) if cached else leaf(F32, (dk, n, h, b))
+        q = _adjacent((dk, h, n, b)) if cached else leaf(F32, (dk, n, h, b))
         k, v = (_keys(kind, size, m, g, b, cached) for size in (dk, dv))
         shown = None if mask is None else leaf(F16, (m, *mask), values=_hiding(hidden))
         each = leaf(F32, (h,)) if sinks else None
@@ -287,7 +287,7 @@ def flash_attn_back_cases(op: type[Op]) -> Iterator[Case]:
 def _attended(
     node: Node, q: Array, k: Array, mask: Array | None, sinks: Array | None, coarse: float
 ) -> tuple[Array, Array]:
-    """Shares of attention, and their roundings: ``coarse`` is the deviation of rounding queries, in roundings."""
+    """The probabilities of keys, and their roundings: ``coarse`` is the deviation of rounding queries, in roundings."""
     assert node.src[1] is not None
     kind = node.src[1].type
     logits, _ = node.op.logits(q, k, mask)
@@ -301,13 +301,13 @@ def _attended(
     if mask is not None:
         slopes = alibi_slopes(q.shape[1], node.op.max_bias)[:, np.newaxis, np.newaxis]
         off = off + (34 if node.op.max_bias else 1) * np.abs(slopes * tile(mask[:, :, : q.shape[2]], logits.shape))
-    shares = probabilities_of(logits, sinks)
+    probabilities = probabilities_of(logits, sinks)
     highest = np.max(np.where(np.isnan(logits), -np.inf, logits), axis=-1, keepdims=True, initial=-np.inf)
     if sinks is not None:
         highest = np.fmax(highest, sinks.reshape(1, -1, 1, 1))
-    off = np.where(shares > 0, off + 2 * np.abs(logits - highest), 0)
-    shared = np.sum(shares * off, axis=-1, keepdims=True) + np.where(shares > 0, 2 * np.abs(highest), 0)
-    return shares, np.where(shares > 0, shares * (off + shared + 16 + 4 * summed(logits)), 0)
+    off = np.where(probabilities > 0, off + 2 * np.abs(logits - highest), 0)
+    shared = np.sum(probabilities * off, axis=-1, keepdims=True) + np.where(probabilities > 0, 2 * np.abs(highest), 0)
+    return probabilities, np.where(probabilities > 0, probabilities * (off + shared + 16 + 4 * summed(logits)), 0)
 
 
 def _flash_attn_ext(
@@ -319,8 +319,8 @@ def _flash_attn_ext(
     if node.op.precision == Precision.F32:
         coarse = [0.0, 0.0]
     k, v = (np.repeat(each, q.shape[1] // max(1, each.shape[1]), axis=1) for each in (k, v))
-    shares, off = _attended(node, q, k, mask, sinks, coarse[0])
-    terms = (shares * shares) @ (v * v)
+    probabilities, off = _attended(node, q, k, mask, sinks, coarse[0])
+    terms = (probabilities * probabilities) @ (v * v)
     added = roundings(v.shape[-2], exact.swapaxes(1, 2), terms, products=True)
     return np.asarray(off @ np.abs(v) + added + DEVIATIONS * coarse[1] * np.sqrt(terms)).swapaxes(1, 2)
 
@@ -336,37 +336,40 @@ def _flash_attn_back(
     sinks: Array | None = None,
 ) -> Array:
     q, k, v, d = (np.where(np.isfinite(each), each, 0) for each in (q, k, v, d))
-    batches, groups, repeats = *k.shape[:2], q.shape[1] // max(1, k.shape[1])
-    wide_k, wide_v = (np.repeat(each, repeats, axis=1) for each in (k, v))
-    shares, off = _attended(node, q, wide_k, mask, sinks, 0.0)
+    batches, groups, heads = *k.shape[:2], q.shape[1] // max(1, k.shape[1])
+    wide_k, wide_v = (np.repeat(each, heads, axis=1) for each in (k, v))
+    probabilities, off = _attended(node, q, wide_k, mask, sinks, 0.0)
     d = d.swapaxes(1, 2)
     wanted = np.abs(d @ wide_v.swapaxes(-1, -2))
     added = 2 * np.sqrt((d * d) @ (wide_v * wide_v).swapaxes(-1, -2))
     of_dots = SUMMED * math.sqrt(v.shape[-1] + 1) * np.maximum(wanted, added)
-    mean = np.sum(shares * wanted, axis=-1, keepdims=True)
-    of_mean = np.sum(off * wanted + shares * (of_dots + 8 * wanted), axis=-1, keepdims=True) + summed(shares) * mean
+    mean = np.sum(probabilities * wanted, axis=-1, keepdims=True)
+    of_mean = (
+        np.sum(off * wanted + probabilities * (of_dots + 8 * wanted), axis=-1, keepdims=True)
+        + summed(probabilities) * mean
+    )
     scale = abs(node.op.scale)
-    size = scale * shares * (wanted + mean)
-    moved = scale * (off * (wanted + mean) + shares * (of_dots + of_mean)) + 24 * size
+    size = scale * probabilities * (wanted + mean)
+    moved = scale * (off * (wanted + mean) + probabilities * (of_dots + of_mean)) + 24 * size
 
     def collected(first: Array, second: Array, off: Array) -> Array:
         """Roundings of the product of two matrices, the first of which is off by so much."""
         terms = 2 * np.sqrt((first * first) @ (second * second))
-        return np.asarray(off @ np.abs(second) + SUMMED * math.sqrt(repeats * first.shape[-1] + 1) * terms)
+        return np.asarray(off @ np.abs(second) + SUMMED * math.sqrt(heads * first.shape[-1] + 1) * terms)
 
     def folded(x: Array) -> Array:
-        return np.asarray(x.reshape(batches, groups, repeats, *x.shape[2:]).sum(axis=2))
+        return np.asarray(x.reshape(batches, groups, heads, *x.shape[2:]).sum(axis=2))
 
-    turned = (each.swapaxes(-1, -2) for each in (size, moved, shares, off))
-    sizes, moves, weights, offs = turned
+    transposed = (each.swapaxes(-1, -2) for each in (size, moved, probabilities, off))
+    sizes, moves, weights, offs = transposed
     parts = [
         collected(size, wide_k, moved),
         folded(collected(sizes, q, moves)),
         folded(collected(weights, d, offs)),
     ]
     if sinks is not None:
-        rest = 1 - shares.sum(axis=-1, keepdims=True)
-        off_of_rest = rest * (16 + 4 * summed(shares)) + np.sum(off, axis=-1, keepdims=True)
+        rest = 1 - probabilities.sum(axis=-1, keepdims=True)
+        off_of_rest = rest * (16 + 4 * summed(probabilities)) + np.sum(off, axis=-1, keepdims=True)
         of_rows = rest * of_mean + (off_of_rest + 16 * rest + SUMMED * math.sqrt(q.shape[-2])) * mean
         parts.append(of_rows.sum(axis=(0, 2, 3)))
     padded = [np.pad(each.reshape(-1), (0, -each.size % 4)) for each in parts]
@@ -378,10 +381,11 @@ describe(
     cases=[flash_attn_ext_cases, _special_cases],
     large=False,
     rule=row(
-        "sum(p (16 + 4 S + e + sum(p e)) abs(v)) + S size, p the shares, e = scale (S(dk) size + r) + 4 abs(logit) + "
-        "10 min(cap, abs(logit)) + abs(mask) + 2 abs(logit - max) + 2 abs(max), S and size as products have them",
-        "logits as products, r of queries and shares rounded to the types of k and v; the rest as soft_max, and as "
-        "products of its shares; powers are rounded again with every block of keys that brings a larger logit",
+        "sum(p (16 + 4 S + e + sum(p e)) abs(v)) + S size, p the probabilities, e = scale (S(dk) size + r) + "
+        "4 abs(logit) + 10 min(cap, abs(logit)) + abs(mask) + 2 abs(logit - max) + 2 abs(max), S and size as products "
+        "have them",
+        "logits as products, r of queries and probabilities rounded to the types of k and v; the rest as soft_max, and "
+        "as products of its probabilities; powers are rounded again with every block of keys with a larger logit",
         _flash_attn_ext,
     ),
 )
@@ -390,10 +394,10 @@ describe(
     cases=[_special_cases, flash_attn_back_cases],
     large=False,
     rule=row(
-        "with g = d v, p the shares, e(p) their roundings: of v's gradient sum(e(p) abs(d)), of those of q and k "
-        "scale sum((e(p) (abs(g) + m) + p (e(g) + e(m) + 24 abs(g) + 24 m)) abs(k or q)), m = sum(p abs(g)), each + "
-        "S size of its sums; of the sinks' what is left of p for them in the place of p",
-        "shares as in flash_attn_ext, and products of them",
+        "with g = d v, p the probabilities, e(p) their roundings: of v's gradient sum(e(p) abs(d)), of those of q "
+        "and k scale sum((e(p) (abs(g) + m) + p (e(g) + e(m) + 24 abs(g) + 24 m)) abs(k or q)), m = sum(p abs(g)), "
+        "each + S size of its sums; of the sinks' what is left of p for them in the place of p",
+        "probabilities as in flash_attn_ext, and products of them",
         _flash_attn_back,
     ),
 )

@@ -23,7 +23,7 @@ from ggplug_testing.judging.comparison import Agreement
 from ggplug_testing.precision.rule import MOVES
 
 _NE = (64, 5, 3, 2)
-_TURNED: tuple[tuple[Layout, Layout], ...] = (("permuted", "packed"), ("packed", "transposed"))
+_PERMUTED: tuple[tuple[Layout, Layout], ...] = (("permuted", "packed"), ("packed", "transposed"))
 _PACKED_OR_NOT: tuple[Layout, ...] = ("packed", "permuted")
 
 
@@ -121,7 +121,7 @@ def _convertible(c: Draw, from_name: str, to_name: str) -> tuple[Type, Type, Seq
     if first is not second:
         c.promised = False  # which conversions there are is up to the device
     x, y = (first, second) if aimed == from_name else (second, first)
-    # Of types of integers but I32 there is one answer for integers alone.
+    # Of types of integers but I32 there is only one answer for integers.
     return x, y, ("integers", "constant") if x is not y and y in WHOLE and y is not I32 else ANYTHING
 
 
@@ -168,15 +168,15 @@ def cpy_cases(op: type[Op]) -> Iterator[Case]:
     for block in QUANTIZED:
         n = block.block_size
         yield pair(f"{block.name} into shorter rows", (block, F32), ((2 * n, 4), (n // 2, 16)))
-        yield pair(f"{block.name} permuted into shorter rows", (block, F16), ((n, 4, 3), (n // 2, 24)), _TURNED[0])
-        yield pair(f"{block.name} into columns", (block, F32), ((2 * n, 6), (24, n // 2)), _TURNED[1])
-        for turned in (("permuted", "rows apart"), ("window", "permuted")):
-            label = f"{block.name} {turned[0]} into longer rows, {turned[1]}"
-            yield pair(label, (block, block), ((2 * n, 3, 4), (4 * n, 3, 2)), turned)
+        yield pair(f"{block.name} permuted into shorter rows", (block, F16), ((n, 4, 3), (n // 2, 24)), _PERMUTED[0])
+        yield pair(f"{block.name} into columns", (block, F32), ((2 * n, 6), (24, n // 2)), _PERMUTED[1])
+        for layouts in (("permuted", "rows apart"), ("window", "permuted")):
+            label = f"{block.name} {layouts[0]} into longer rows, {layouts[1]}"
+            yield pair(label, (block, block), ((2 * n, 3, 4), (4 * n, 3, 2)), layouts)
     for block in ENCODED:
         n = block.block_size
         yield pair(f"{block.name} from shorter rows", (F32, block), ((n // 2, 24), (3 * n, 4)))
-        yield pair(f"{block.name} from permuted shorter rows", (F32, block), ((n // 2, 4, 6), (3 * n, 4)), _TURNED[0])
+        yield pair(f"{block.name} from permuted shorter rows", (F32, block), ((n // 2, 4, 6), (3 * n, 4)), _PERMUTED[0])
     for target in (*KERNEL_FLOATS, *ENCODED[:2]):
         ne = whole_blocks((33, 4), target)
         # F32 gets some that lie between its numbers, the others what F32 holds.

@@ -18,10 +18,10 @@ from ggplug_testing.precision.rule import Rule, none
 def map_cases(op: type[Op]) -> Iterator[Case]:
     """Types, layouts, numbers of parts."""
 
-    def mapped(label: str, type: Type = F32, layout: Any = "packed", **given: Any) -> Case:
+    def mapped(label: str, type: Type = F32, layout: Any = "packed", **options: Any) -> Case:
         ne = (17, 6, 3) if layout == "elements apart" else (17, 6, 3, 2)
         sources = [leaf(type, ne, layout) for _ in op.sources]
-        return case(op, f"{spell(type, ne, layout)} {label}".strip(), *sources, **parameters(op, **given))
+        return case(op, f"{spell(type, ne, layout)} {label}".strip(), *sources, **parameters(op, **options))
 
     for type in (F32, F16, F64, I32):
         yield mapped("", type)
@@ -41,8 +41,8 @@ def custom_4d_cases(op: type[Op]) -> Iterator[Case]:
         ("nine sources", 9, F32, 1),
     ):
         rows = [2 + position for position in range(count)]
-        given = parameters(op, n_tasks=n_tasks, type=type.name, ne=(sum(rows), 7, 3))
-        yield case(op, label, *(leaf(type, (7, each, 3)) for each in rows), **given)
+        options = parameters(op, n_tasks=n_tasks, type=type.name, ne=(sum(rows), 7, 3))
+        yield case(op, label, *(leaf(type, (7, each, 3)) for each in rows), **options)
 
 
 _CALLED = Rule("Python functions", "0", "nothing: every device calls the same function", none)

@@ -51,7 +51,7 @@ def lightning_indexer_cases(op: type[Op]) -> Iterator[Case]:
 
     for type in (*KERNEL_FLOATS, *QUANTIZED):
         yield indexed(f"k of {type.name}", type)
-    given: tuple[dict[str, Any], ...] = (
+    variants: tuple[dict[str, Any], ...] = (
         {"heads": 1, "keys": 1, "tokens": 1},
         {"heads": 32, "n": 128, "keys": 65},
         {"n": 33, "heads": 9},
@@ -60,7 +60,7 @@ def lightning_indexer_cases(op: type[Op]) -> Iterator[Case]:
         {"sequences": 3, "masks": 3, "tokens": 1},
         *({"layout": layout, "sequences": 2} for layout in ROWWISE[1:]),
     )
-    for each in given:
+    for each in variants:
         yield indexed(named(each), **each)
 
 
@@ -88,9 +88,9 @@ describe(
 def dsv4_hc_comb_cases(op: type[Op]) -> Iterator[Case]:
     """Tokens, repetitions, eps, logits far apart, layouts."""
 
-    def combined(label: str, tokens: int = 5, layout: Any = "packed", scale: float = 1.0, **given: Any) -> Case:
+    def combined(label: str, tokens: int = 5, layout: Any = "packed", scale: float = 1.0, **parameters: Any) -> Case:
         scales = leaf(F32, (3,), layout, low=0.5 * scale, high=2 * scale)
-        return case(op, label, leaf(F32, (24, tokens), layout), scales, leaf(F32, (24,), layout), **given)
+        return case(op, label, leaf(F32, (24, tokens), layout), scales, leaf(F32, (24,), layout), **parameters)
 
     for tokens in (1, 17, 130):
         yield combined(f"{tokens} tokens", tokens)
@@ -114,7 +114,7 @@ describe(
     cases=[dsv4_hc_comb_cases],
     rule=element(
         "2 abs(y) (24 + 4 max(5 abs(scale mixes) + 3 abs(base)) + 16 n_iter)",
-        "logits, whose errors the powers make factors; sums and quotients, which never widen ratios of errors",
+        "logits, whose errors become factors of the powers; sums and quotients, which never widen ratios of errors",
         _balanced,
     ),
 )

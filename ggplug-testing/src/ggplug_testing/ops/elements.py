@@ -46,7 +46,7 @@ _EDGES = np.concatenate(
 """Zeros, halves (for rounding), tiny and huge numbers, both sides of where float32's exp overflows and vanishes."""
 
 _ANGLES = np.array([-4e-28, 1e-3, 0.25, 1.0, 3.1415927, 314.15927, 51471.85, 1e5, 1e10])
-"""Angles from tiny to billions of turns: how one is reduced must not depend on those next to it."""
+"""From tiny to billions of full circles: how an angle is reduced must not depend on those next to it."""
 
 
 def unary_cases(op: type[Op], low: float = -6.0, high: float = 6.0) -> Iterator[Case]:
@@ -68,7 +68,7 @@ def unary_cases(op: type[Op], low: float = -6.0, high: float = 6.0) -> Iterator[
         yield case(op, f"special values{shown}", x(64, 3, values=edges), **parameters)
         if op in (ops.Sin, ops.Cos):
             angles = x(48, 3, values=lambda random, shape: random.choice(_ANGLES, shape))
-            yield case(op, "tiny next to huge angles", angles, **parameters)
+            yield case(op, "tiny and huge angles", angles, **parameters)
         yield case(op, f"column of one element{shown}", x(1, 9, 2, layout="transposed"), **parameters)
         yield case(op, f"many rows{shown}", x(3, 700), **parameters)
 
@@ -138,7 +138,7 @@ _ACTIVATIONS: dict[Any, tuple[str, str, Callable[[Array, Array], Array]]] = {
     ),
     ops.GeluQuick: (
         "(14 + 4 abs(x)) abs(y) + 2**-102 abs(x)",
-        "as silu, and 1.702 x, whose error the power makes a factor",
+        "as silu, and 1.702 x, whose error becomes a factor of the power",
         lambda x, y: (14 + 4 * np.abs(x)) * np.abs(y) + _overflow(x),
     ),
 }

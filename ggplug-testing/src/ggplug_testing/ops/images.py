@@ -378,10 +378,10 @@ def get_rel_pos_cases(op: type[Op]) -> Iterator[Case]:
             for layout in ROWWISE if size == 5 else ROWWISE[:1]:
                 yield case(op, spell(type, ne, layout), leaf(type, ne, layout), qh=size, kh=size)
 
-    def turned(leafs: Leafs) -> Any:
+    def of_transposed(leafs: Leafs) -> Any:
         return node(op, transpose(leafs.array(F32, np.arange(63, dtype=np.float32).reshape(7, 9))), qh=5, kh=5)
 
-    yield Case(op.name, "transposed", turned)
+    yield Case(op.name, "transposed", of_transposed)
 
 
 describe(ops.GetRelPos, cases=[get_rel_pos_cases], rule=MOVES)
@@ -390,10 +390,10 @@ describe(ops.GetRelPos, cases=[get_rel_pos_cases], rule=MOVES)
 def add_rel_pos_cases(op: type[Op]) -> Iterator[Case]:
     """Rows of some lengths, and batches."""
     for size, wide, high, batches in ((1, 2, 3, 1), (5, 2, 3, 4), (7, 7, 7, 2), (18, 1, 2, 3)):
-        gate = (size, wide, high, batches)
+        added = (size, wide, high, batches)
         a = (size * size, wide * high, batches)
-        label = f"{spell(F32, a)} and {spell(F32, gate)}"
-        yield case(op, label, leaf(F32, a), leaf(F32, gate), leaf(F32, gate, "offset"))
+        label = f"{spell(F32, a)} and {spell(F32, added)}"
+        yield case(op, label, leaf(F32, a), leaf(F32, added), leaf(F32, added, "offset"))
 
 
 describe(

@@ -103,7 +103,7 @@ def mul_mat_cases(op: type[Op]) -> Iterator[Case]:
     for types in [(w, F32) for w in _WEIGHTS] + [(F16, F16), (BF16, BF16)]:
         block = types[0].block_size
         pair = f"{types[0].name} x {types[1].name}"
-        # Block types share what depends on extents: together they have all of them, and Q8_0 alone.
+        # Block types share what depends on extents: together they have all of them, and so has Q8_0 by itself.
         shared = block > 1 and types[0] is not Q8_0
         first, step = (QUANTIZED.index(types[0]) % 3, 3) if shared else (0, 1)
 
@@ -182,7 +182,7 @@ def mul_mat_id_cases(op: type[Op]) -> Iterator[Case]:
         layout: Layout = "packed",
     ) -> Case:
         k = in_blocks(k, weights, other)
-        shared = {used: "", 1: " shared"}.get(rows, f" alternately with {rows} rows")
+        shared = {used: "", 1: " shared"}.get(rows, f" with {rows} rows repeated")
         shape = f"k={k} m={m} experts={experts} used={used} tokens={tokens}{shared}"
         how = (f", {laid} {layout}" if laid else "") + (f", {chosen} chosen" if chosen else "")
         layouts: list[Layout] = [layout if name == laid else "packed" for name in op.sources]

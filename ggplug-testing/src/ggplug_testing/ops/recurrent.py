@@ -103,9 +103,9 @@ def ssm_scan_cases(op: type[Op]) -> Iterator[Case]:
 def _draw_ssm_scan(c: Draw, op: type[Op]) -> Drawn:
     types = {name: c.type(name, (F32,)) for name in op.sources if name != "ids"}
     size, dim = c.row("n", types["s"], types["b"], types["c"]), c.row("D", types["x"])
-    groups, repeats = c.extent("G", BATCHES), c.pick("heads of a group", (1, 2, 3))
+    groups, each = c.extent("G", BATCHES), c.pick("heads of a group", (1, 2, 3))
     tokens, sequences, states = c.extent("T", FEW), c.extent("S", BATCHES), c.extent("R", BATCHES)
-    heads = groups * repeats
+    heads = groups * each
     if heads % types["dt"].block_size:
         heads = groups = types["dt"].block_size
     snapshots = c.pick("snapshots", (1, 2, 3), (4, 1, 1))

@@ -446,7 +446,7 @@ describe(
     draw=_draw_soft_max,
     rule=row(
         "y (12 + S + e + sum(y e) + 2 abs(max)), e = 3 abs(scale x) + abs(mask) + 2 abs(logit) + abs(max)",
-        "logits, whose errors the power makes factors; powers, n sums, the quotient; 34 abs(mask) with ALiBi's "
+        "logits, whose errors become factors of the power; powers, n sums, the quotient; 34 abs(mask) with ALiBi's "
         "slopes, which are powers",
         _soft_max,
     ),

@@ -33,7 +33,7 @@ def _axes(mode: RopeMode | int) -> int:
 def rope_cases(op: type[Op]) -> Iterator[Case]:
     """Modes x whole or part of the rows x frequency factors x YaRN; types, layouts, far positions."""
 
-    def turned(
+    def rotated(
         label: str,
         mode: RopeMode,
         ne: tuple[int, ...],
@@ -65,29 +65,29 @@ def rope_cases(op: type[Op]) -> Iterator[Case]:
         vision = mode == RopeMode.VISION
         ne = (32, 3, 5, 2)
         whole = 16 if vision else 32
-        yield turned(f"{name}", mode, ne, whole)
-        yield turned(f"{name} factors", mode, ne, whole, factors=True)
-        yield turned(f"{name} yarn", mode, ne, whole, **_YARN)
-        yield turned(f"{name} scaled, other base", mode, ne, whole, freq_base=5e5, freq_scale=0.25)
+        yield rotated(f"{name}", mode, ne, whole)
+        yield rotated(f"{name} factors", mode, ne, whole, factors=True)
+        yield rotated(f"{name} yarn", mode, ne, whole, **_YARN)
+        yield rotated(f"{name} scaled, other base", mode, ne, whole, freq_base=5e5, freq_scale=0.25)
         if not vision:
-            yield turned(f"{name} part", mode, ne, 20)
-            yield turned(f"{name} part in the middle", mode, ne, 16, n_offs=8, factors=True, **_YARN)
+            yield rotated(f"{name} part", mode, ne, 20)
+            yield rotated(f"{name} part in the middle", mode, ne, 16, n_offs=8, factors=True, **_YARN)
         for type in KERNEL_FLOATS:
-            yield turned(f"{name} {type.name}", mode, (64, 4, 3), 32 if vision else 64, type=type)
+            yield rotated(f"{name} {type.name}", mode, (64, 4, 3), 32 if vision else 64, type=type)
         for layout in LAYOUTS[1:]:
-            yield turned(f"{name} {spell(F32, ne, layout)}", mode, ne, whole, layout=layout)
+            yield rotated(f"{name} {spell(F32, ne, layout)}", mode, ne, whole, layout=layout)
         for label, more in (("", {}), (", factors and yarn", {"factors": True, **_YARN})):
             for far in _FAR:
-                yield turned(f"{name} at positions up to {far - 1}{label}", mode, (32, 2, 6), whole, far=far, **more)
-        yield turned(f"{name} one position", mode, (128, 7, 1), 64 if vision else 128)
+                yield rotated(f"{name} at positions up to {far - 1}{label}", mode, (32, 2, 6), whole, far=far, **more)
+        yield rotated(f"{name} one position", mode, (128, 7, 1), 64 if vision else 128)
     for mode in (RopeMode.NORMAL, RopeMode.NEOX):  # what devices without YaRN have, too
-        yield turned(f"{mode.name.lower()} middle", mode, (32, 3, 5), 16, n_offs=8, factors=True)
-        yield turned(f"{mode.name.lower()} stretched", mode, (32, 3, 5), 32, attn_factor=0.7, freq_base=70.25)
+        yield rotated(f"{mode.name.lower()} middle", mode, (32, 3, 5), 16, n_offs=8, factors=True)
+        yield rotated(f"{mode.name.lower()} stretched", mode, (32, 3, 5), 32, attn_factor=0.7, freq_base=70.25)
     for n in (2, 4, 6, 10, 34, 80, 96, 130):
-        yield turned(f"rows of {n}", RopeMode.NEOX, (n, 2, 3), n)
-        yield turned(f"rows of {n}, neighbours", RopeMode.NORMAL, (n, 2, 3), n)
-    yield turned("all sections", RopeMode.MROPE, (32, 2, 4), 32, sections=(4, 6, 4, 2))
-    yield turned("sections shorter than the row", RopeMode.MROPE, (64, 2, 4), 64, sections=(4, 3, 3, 0))
+        yield rotated(f"rows of {n}", RopeMode.NEOX, (n, 2, 3), n)
+        yield rotated(f"rows of {n}, neighbours", RopeMode.NORMAL, (n, 2, 3), n)
+    yield rotated("all sections", RopeMode.MROPE, (32, 2, 4), 32, sections=(4, 6, 4, 2))
+    yield rotated("sections shorter than the row", RopeMode.MROPE, (64, 2, 4), 64, sections=(4, 3, 3, 0))
 
 
 def _rope_special(op: type[Op], case: CaseOf) -> Iterator[Case]:

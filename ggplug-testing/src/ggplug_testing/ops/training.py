@@ -22,7 +22,7 @@ from ggplug_testing.precision.sums import added, summed
 # -- gradients -------------------------------------------------------------------------------------
 
 
-def _shares(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+def _probabilities(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Rows that are probabilities."""
     powers = np.exp(random.standard_normal(shape))
     rows: Array = powers / powers.sum(axis=-1, keepdims=True)
@@ -31,7 +31,7 @@ def _shares(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 def row_gradient_cases(op: type[Op]) -> Iterator[Case]:
     """Row lengths, the parameter, types, layouts of each source."""
-    name, values = ("eps", None) if op is ops.RmsNormBack else ("scale", _shares)
+    name, values = ("eps", None) if op is ops.RmsNormBack else ("scale", _probabilities)
 
     def pair(label: str, type: Type, ne: tuple[int, ...], dy: Any, x: Any, number: float) -> Case:
         return case(op, label, leaf(type, ne, dy), leaf(type, ne, x, values=values), **{name: number})
@@ -129,7 +129,7 @@ def cross_entropy_cases(op: type[Op]) -> Iterator[Case]:
         of_logits: Any = "packed",
         of_labels: Any = "packed",
         *,
-        values: Any = _shares,
+        values: Any = _probabilities,
         shift: float = 0.0,
         spread: float = 1.0,
     ) -> Case:
@@ -159,24 +159,26 @@ def _softmax(logits: Array) -> tuple[Array, Array]:
     """The softmax of rows, and the roundings of it: of the differences to the largest, powers, a sum, a quotient."""
     away = logits - np.max(logits, axis=-1, keepdims=True, initial=-np.inf)
     powers = np.exp(away)
-    shares = powers / powers.sum(axis=-1, keepdims=True)
-    off = np.where(shares > 0, np.abs(away), 0)
-    return shares, shares * (16 + summed(logits) + 2 * off + 2 * np.sum(shares * off, axis=-1, keepdims=True))
+    probabilities = powers / powers.sum(axis=-1, keepdims=True)
+    off = np.where(probabilities > 0, np.abs(away), 0)
+    return probabilities, probabilities * (
+        16 + summed(logits) + 2 * off + 2 * np.sum(probabilities * off, axis=-1, keepdims=True)
+    )
 
 
 def _cross_entropy_loss(node: Tensor, exact: Array, logits: Array, labels: Array) -> Array:
     rows = max(1, logits.size // max(1, logits.shape[-1]))
     away = np.abs(logits - np.max(logits, axis=-1, keepdims=True, initial=-np.inf))
-    shares, _ = _softmax(logits)
-    of_sum = 16 + summed(logits) + 2 * np.sum(shares * away, axis=-1, keepdims=True)
+    probabilities, _ = _softmax(logits)
+    of_sum = 16 + summed(logits) + 2 * np.sum(probabilities * away, axis=-1, keepdims=True)
     terms = np.abs(labels) * (of_sum + 4 * away)
     return np.asarray(np.sum(terms) / rows * (2 + SUMMED * math.sqrt(max(1, logits.size)) / 8) + 8 * np.abs(exact))
 
 
 def _cross_entropy_loss_back(node: Tensor, exact: Array, dy: Array, logits: Array, labels: Array) -> Array:
     rows = max(1, logits.size // max(1, logits.shape[-1]))
-    shares, off = _softmax(logits)
-    return np.asarray(np.abs(dy / rows) * (off + 8 * (shares + np.abs(labels))))
+    probabilities, off = _softmax(logits)
+    return np.asarray(np.abs(dy / rows) * (off + 8 * (probabilities + np.abs(labels))))
 
 
 describe(

@@ -37,8 +37,8 @@ def reshape_cases(op: type[Op]) -> Iterator[Case]:
         yield shaped(f"{type.name} rows", type, (n, 6), n, 2, 3)
     yield shaped("inferred", F32, (12, 5), 4, -1)
     yield _shown(op, "of a result", lambda leafs: reshape(relu(leafs.tensor(F32, 12, 5)), 4, 15))
-    turned = made(ops.Relu, leaf(F32, (8, 6)))
-    added = made(ops.Add, lambda leafs: reshape(turned(leafs), 6, 8), leaf(F32, (6, 8)))
+    computed = made(ops.Relu, leaf(F32, (8, 6)))
+    added = made(ops.Add, lambda leafs: reshape(computed(leafs), 6, 8), leaf(F32, (6, 8)))
     yield Case(op.name, "added to its source", added)
 
 
@@ -99,14 +99,14 @@ describe(ops.View, cases=[view_cases], draw=_draw_view)
 def permute_cases(op: type[Op]) -> Iterator[Case]:
     """All orders of four dimensions, of a leaf and of a result."""
 
-    def turned(label: str, type: Type, ne: tuple[int, ...], *axes: int) -> Case:
+    def permuted(label: str, type: Type, ne: tuple[int, ...], *axes: int) -> Case:
         return _shown(op, label, lambda leafs: permute(leafs.tensor(type, *ne), *axes))
 
     for axes in permutations(range(4)):
-        yield turned(f"{axes}", F32, (7, 5, 3, 2), *axes)
+        yield permuted(f"{axes}", F32, (7, 5, 3, 2), *axes)
     for type in QUANTIZED:
         ne = whole_blocks((64, 3, 2), type)
-        yield turned(spell(type, ne), type, ne, 0, 2, 1, 3)
+        yield permuted(spell(type, ne), type, ne, 0, 2, 1, 3)
     yield _shown(op, "of a result", lambda leafs: permute(relu(leafs.tensor(F32, 7, 5, 3)), 2, 0, 1, 3))
 
 

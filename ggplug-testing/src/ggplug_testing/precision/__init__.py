@@ -38,7 +38,7 @@ the place of F16 it may be TF32, which has as many digits, and which tensor core
 **Graphs.**  A node that reads results of other nodes inherits their errors.  How much, its graph shows: it is
 evaluated twice more, with each result moved by its tolerance, up or down at random, and once the other way round.
 
-An op of another package registers its rule as it registers its cases: ``RULES["mine.wavelet"] = Rule(...)``.
+An op of another package brings its rule as it brings its cases: ``RULES["mine.wavelet"] = Rule(...)``.
 """
 
 from __future__ import annotations

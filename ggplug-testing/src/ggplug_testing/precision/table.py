@@ -19,7 +19,7 @@ def _largest(node: Tensor, exact: Array, *sources: Array | None) -> Array:
 
 
 OTHER = Rule("other", "32 max(abs(y), abs(sources))", "whatever the op does in float32", _largest)
-"""The rule of an op of another package that registers none."""
+"""The rule of an op of another package that brings none."""
 
 
 def rule_of(node: Tensor) -> Rule:

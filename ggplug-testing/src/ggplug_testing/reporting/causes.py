@@ -53,7 +53,7 @@ class Line(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """The fields of a :class:`Finding` that describe why a case failed."""
+    """What becomes of a case that went wrong: the fields of a :class:`Finding` that describe it."""
 
     verdict: Verdict
     reason: str
@@ -70,7 +70,7 @@ class Failure(NamedTuple):
 
 
 def of_exception(error: BaseException, device: Device) -> Failure:
-    """The failure that an exception of a device describes: the first error of its chain, and its lines outside of core.
+    """What an exception that came out of a device says: the first error of its chain, and its lines outside of core.
 
     The verdict is ``claimed but failed`` for an UnsupportedOpError, which the device raised although it had accepted
     the node; otherwise ``raised``.

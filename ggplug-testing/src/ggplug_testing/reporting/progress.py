@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class Bar:
-    """What is computed now, and how many parts of how many are done.  The caller updates both; see :func:`bar`."""
+    """Shows which case is computed and how many parts are done; see :func:`bar`."""
 
     def __init__(self, describe: Callable[[str], object], advance: Callable[[], object]) -> None:
         self._describe = describe

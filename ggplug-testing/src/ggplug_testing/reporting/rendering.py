@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from ggplug.types import TYPES
 from ggplug_testing.reporting.report import VERDICTS, Cause, Finding, Report, Verdict, is_clause, without_numbers
 
-ROOM = 26
+LINES = 26
 """Lines that causes may take where something failed; those that do not fit are counted."""
 
 ROWS = 5
@@ -52,17 +52,17 @@ def verdict(report: Report) -> list[str]:
     cases = len(report.findings)
     others = [f"{counts[each]:,} {each}" for each in _NOT_RUN if counts[each]]
     proven = f"{counts['passed']:,} of {_plural(cases, 'case')} passed"
-    summary = "; ".join([proven, *([", ".join(others)] if others else [])])
+    counted = "; ".join([proven, *([", ".join(others)] if others else [])])
     named = report.device or "the device"
     if report.bad:
         causes = _plural(len(report.causes()), "cause")
-        lines = [f"FAILED: {named}: {len(report.bad):,} of {_plural(cases, 'case')} went wrong, {causes}; {summary}"]
+        lines = [f"FAILED: {named}: {len(report.bad):,} of {_plural(cases, 'case')} went wrong, {causes}; {counted}"]
     elif report.stopped:
-        lines = [f"until then: {summary}; none went wrong"]
+        lines = [f"until then: {counted}; none went wrong"]
     elif not counts["passed"]:
-        return [f"NOTHING WAS PROVEN: {named}: {summary}"]
+        return [f"NOTHING WAS PROVEN: {named}: {counted}"]
     else:
-        return [f"PASSED: {named}: {summary}"]
+        return [f"PASSED: {named}: {counted}"]
     return [*lines, f"STOPPED: {named}: {report.stopped}"] if report.stopped else lines
 
 
@@ -108,16 +108,16 @@ def _reason(same: Sequence[Finding]) -> str:
 
 
 def failures(report: Report, *, verbose: bool = False) -> list[str]:
-    """What went wrong, cause by cause, in the same form: as many as fit, or all if ``verbose``."""
+    """What went wrong, cause by cause: as many as fit into :data:`LINES`, or all if ``verbose``."""
     causes = _ordered(report)
     lines = [f"{len(report.bad)} of {len(report.findings)} cases went wrong, {_plural(len(causes), 'cause')}:"]
     for number, cause in enumerate(causes, 1):
-        block = [f"{number:2}. {line}" if i == 0 else f"    {line}" for i, line in enumerate(_cause(cause))]
-        if len(lines) + len(block) > ROOM and not verbose and number > 1:
+        described = [f"{number:2}. {line}" if i == 0 else f"    {line}" for i, line in enumerate(_cause(cause))]
+        if len(lines) + len(described) > LINES and not verbose and number > 1:
             subjects = dict.fromkeys(each.findings[0].subject for each in causes[number - 1 :])
             left = _plural(len(causes) - number + 1, "more cause")
             return [*lines, f"    ... and {left}, which -v shows: in {_enumerated(list(subjects))}"]
-        lines += block
+        lines += described
     return lines
 
 
@@ -135,15 +135,15 @@ def table(report: Report, *, bad_only: bool = False) -> list[str]:
     return aligned([header, *rows, total])
 
 
-def aligned(shown: Sequence[Sequence[str]]) -> list[str]:
+def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
     """Rows in columns, all but the first and the last aligned at the right."""
-    widths = [max(len(row[i]) for row in shown) for i in range(len(shown[0]))]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     return [
         "  ".join(
             cell.rjust(width) if 0 < i < len(row) - 1 else cell.ljust(width)
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in shown
+        for row in cells
     ]
 
 

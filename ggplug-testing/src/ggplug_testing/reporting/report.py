@@ -47,7 +47,7 @@ class Finding(NamedTuple):
     where there is one; ``types``: those of the op's sources.
 
     Of what is bad: ``where``: file, line and function of the author's code, and the text of the line; ``trace``: the
-    lines around it; ``cause``: findings in which it is equal have the same fault; ``command``: what runs this alone;
+    lines around it; ``cause``: findings in which it is equal have the same fault; ``command``: what runs only this;
     ``builds_on``: ops, and clauses of the contract, that it takes for right: where one of them is bad, too, this may be
     a consequence.  ``traits``: what :mod:`ggplug_testing.running.traits` says of the case; of what passed, too.
     """
@@ -193,7 +193,7 @@ class Report:
 
     @classmethod
     def merge(cls, device: str, parts: Iterable[dict[str, Any]]) -> Report:
-        """Joins reports written by :meth:`to_json`; of cases that passed only the worst keeps its name."""
+        """One report made of several :meth:`to_json`; cases that passed have lost their names but for the worst."""
         report = cls(device)
         for part in parts:
             for subject, (count, worst) in part["passed"].items():
@@ -237,7 +237,7 @@ def hint(op: str, failed: Sequence[Sequence[str]], passed: Iterable[str]) -> str
     """What all of several cases that failed have and none that passed, in words; empty if that is nothing.
 
     ``failed``: the traits of each case of the op; ``passed``: those of all of its cases that passed, together.  Of
-    traits that differ in a number alone the last one counts.
+    traits that differ only in a number the last one counts.
     """
     lacked = set(passed)
     if len(failed) < 2 or not lacked:

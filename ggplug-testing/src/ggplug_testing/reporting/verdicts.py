@@ -33,7 +33,7 @@ STOPPED = pytest.StashKey["tuple[Report, str]"]()
 
 @contextmanager
 def followed(test: pytest.Item, device: str, watch: Watch) -> Iterator[Watch]:
-    """A watch for the cases of a test, which tells ``watch``.
+    """A watch for the cases of a test, which passes them on to ``watch``.
 
     What was found until a KeyboardInterrupt is shown at the end; inside of the block other signals that ask for the
     end do as SIGINT does.
@@ -68,7 +68,7 @@ def _report(test: pytest.Item, device: str, findings: Sequence[Finding]) -> Repo
 
 
 def _command(test: pytest.Item, finding: Finding) -> str:
-    """What runs a case alone."""
+    """The command that runs one case."""
     named = test.config.getoption("--ggplug-device")
     device = [] if named is None else ["--ggplug-device", named]
     case = [] if finding.subject == "contract" else ["--ggplug-case", finding.case]

@@ -1,4 +1,4 @@
-"""Follows a run of the suite case by case: chooses cases, and shows which case is running."""
+"""Following a run of the suite case by case: choosing cases, and reporting what is running now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """The suite calls it before and after every case; the base class lets all cases run and does nothing.
+    """Is called before every case and after it; the base class wants all cases and does nothing.
 
     ``subject``: the op's name, ``"contract"``, ``"graph"`` or ``"groups"``; ``case``: the case's label.
     """
@@ -32,25 +32,25 @@ class Watch:
 
 
 EVERYTHING = Watch()
-"""Lets every case run, and does nothing else."""
+"""Wants every case, and reports none."""
 
 
 class Following(Watch):
     """Passes on to another watch, and keeps what has ended.
 
-    ``findings``: of the cases that have ended since :meth:`forget`.  ``began``: called with subject and case when one
+    ``findings``: of the cases that have ended since :meth:`forget`.  ``started``: called with subject and case when one
     begins.  ``clock``: seconds from whenever.
     """
 
     def __init__(
         self,
         watch: Watch,
-        began: Callable[[str, str], object] = lambda subject, case: None,
+        started: Callable[[str, str], object] = lambda subject, case: None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._watch = watch
-        self._on_begin = began
+        self._started = started
         self._clock = clock
         self.findings: list[Finding] = []
         self._current = ""
@@ -74,7 +74,7 @@ class Following(Watch):
     def begins(self, subject: str, case: str) -> None:
         self._current, self._began = f"{subject}: {case}", self._clock()
         self._watch.begins(subject, case)
-        self._on_begin(subject, case)
+        self._started(subject, case)
 
     def ended(self, finding: Finding) -> None:
         self.findings.append(finding)
@@ -86,7 +86,7 @@ class Following(Watch):
 
 
 class One(Watch):
-    """Wants the cases with this label alone, which may be that of a variant in the place of a source."""
+    """Wants only the cases with this label, which may be that of a variant in the place of a source."""
 
     def __init__(self, case: str) -> None:
         self._case = case

@@ -73,16 +73,16 @@ def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: flo
     if first_fault(graph, expected.values) is not None:
         return Finding(SUBJECT, case.label, "declined", "ids out of range end the computation")
     count = len(groups.members)
-    shown = f"{count} group" if count == 1 else f"{count} groups"
+    counted = f"{count} group" if count == 1 else f"{count} groups"
     computed = Computed(stream, graph, leafs.values, expected, max_nmse=max_nmse, groups=groups)
     for compute in (_apart, _poisoned):
         failure, worst = compute(computed)
         if failure is not None:
             together = ", ".join(dict.fromkeys(names_of_kernels(device, graph, groups)))
-            reason = f"in {shown} ({together}), {failure.reason}"
-            finding = failure._replace(reason=reason).finding(SUBJECT, case.label)
-            return finding._replace(nmse=worst, builds_on=names_of_ops(graph) if finding.verdict == "failed" else ())
-    return Finding(SUBJECT, case.label, "passed", shown, worst)
+            reason = f"in {counted} ({together}), {failure.reason}"
+            found = failure._replace(reason=reason).finding(SUBJECT, case.label)
+            return found._replace(nmse=worst, builds_on=names_of_ops(graph) if found.verdict == "failed" else ())
+    return Finding(SUBJECT, case.label, "passed", counted, worst)
 
 
 def names_of_kernels(device: Device, graph: Graph, groups: Groups) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tests of the suite in a worker: a second session of pytest, which runs each test whose name it receives."""
+"""Tests of the suite in a worker: a second session of pytest, which runs one test per request."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def serve(channel: Channel, arguments: Sequence[str]) -> None:
 
 
 class _Serving:
-    """A session that runs the tests whose names it receives."""
+    """A session that runs the tests that are requested."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel

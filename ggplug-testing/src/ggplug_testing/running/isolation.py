@@ -1,8 +1,8 @@
 """Runs the suite in a worker process, so that a crash or a hang fails one case and the others go on.
 
-The worker sends the name of each case before it runs it.  If it dies, or sends nothing for too long, the case that was
-running gets the verdict *crashed* or *hung*, and a new worker runs the remaining cases.  ``faulthandler`` writes the
-line at which the process stopped.
+The worker reports before each case which one begins.  When it dies, or says nothing for too long, the case that it was
+at is charged with it; a new worker takes the cases that are left.  What ``faulthandler`` writes at the end names the
+line at which the process was.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from ggplug_testing.reporting.report import Finding, Verdict
 from ggplug_testing.reporting.watching import EVERYTHING, One, Watch
 
 Run = Callable[[str, Watch], tuple[str, list[Finding]]]
-"""``(unit, watch) -> (the device's name, findings)``: how a worker runs a unit."""
+"""``(unit, watch) -> (the device's name, findings)``: what a worker does when a unit is requested."""
 
 
 class Channel:
-    """A worker's end of a connection: it receives names of units, and sends each case that it runs."""
+    """A worker's end: it receives names of units, and reports case by case."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     def serve(self, run: Run) -> None:
-        """Runs the units that arrive until the other end is closed."""
+        """Runs what is requested until the other end is gone."""
         self._connection.send(("ready", None))
         while True:
             try:
                 unit, case, done = self._connection.recv()
             except EOFError:
                 return
-            watch = _Telling(self._connection, case, done)
-            # The parent process has the findings that the watch has sent.
+            watch = _Reporting(self._connection, case, done)
+            # The watch has sent these to the other end already.
             device, findings = run(unit, watch)
             rest = [tuple(finding) for finding in findings if finding.case not in watch.sent]
             self._connection.send(("done", (device, rest)))
 
 
-class _Telling(Watch):
-    """Tells the other end of every case; leaves out those that it has concluded."""
+class _Reporting(Watch):
+    """Reports every case to the other end; leaves out those that are done there."""
 
     def __init__(self, connection: Any, case: str | None, done: Collection[str]) -> None:
         self._connection = connection
@@ -95,8 +95,8 @@ class Worker:
     ) -> list[Finding]:
         """All findings of a unit; ``case``: only the cases with this label.  Never raises for what the device does.
 
-        ``again``: after a crash or a hang, a new process runs the remaining cases.  ``watch`` is called in this
-        process, and cannot choose cases.  A KeyboardInterrupt in this process ends the worker.
+        ``again``: after a crash or a hang, a new process takes the cases that are left.  ``watch`` is called
+        here, and chooses no cases.  A KeyboardInterrupt here ends the process.
         """
         try:
             return self._run(unit, subject, case, again, watch)

@@ -208,7 +208,7 @@ class Computed(NamedTuple):
             failure = of_exception(error, device)
             return before, failure._replace(reason=f"an error that is no GGPlugError: {failure.reason}")
         if fault is not None:
-            what = f"nothing was raised, though {fault[0]!r} read the id {fault[1]}, which is out of range"
+            what = f"nothing was raised, though {fault[0]!r} has the id {fault[1]}, which is out of range"
             return before, Failure("failed", what)
         return before, None
 

@@ -28,8 +28,8 @@ _LARGEST = {F32: (np.uint32, 0x7F800000), F16: (np.uint16, 0x7C00), BF16: (np.ui
 def traits_of(node: Tensor, values: Mapping[Tensor, Bytes], fault: object = None) -> Iterator[str]:
     """The traits of a node, each a phrase behind "has"; a node that is not computed, because it is empty, has none.
 
-    ``values``: the bytes of leafs; ``fault``: an id out of range, if there is one.  Of traits that differ in a number
-    alone the last says the most.
+    ``values``: the bytes of leafs; ``fault``: an id out of range, if there is one.  Of traits that differ only in a
+    number the last says the most.
     """
     if not node.size:
         return

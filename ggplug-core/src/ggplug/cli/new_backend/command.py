@@ -91,10 +91,10 @@ def check_name(name: str) -> str:
     found = find_spec(module)
     own = {normalise(each.distribution) for each in backends() if each.value.partition(":")[0] == module}
     where = "" if found is None or found.origin is None else str(Path(found.origin).parent)
-    shown = f" ({where})" if where else ""
+    in_folder = f" ({where})" if where else ""
     if found is not None and distribution not in own:
         raise ParameterError(
-            f"there is a module {module} already{shown}, and it is of no backend {distribution}",
+            f"there is a module {module} already{in_folder}, and it is of no backend {distribution}",
             got=name,
             remedy="choose another name",
         )

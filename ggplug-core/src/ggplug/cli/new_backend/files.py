@@ -135,7 +135,7 @@ class Values(NamedTuple):
     \"\"\"What a kernel is given for a tensor.
 
     ``array``: four-dimensional, outermost axis first, over the tensor's memory.  Of block types it has the blocks'
-    bytes, and its last axis counts blocks; ``type`` tells what they mean.
+    bytes, and its last axis counts blocks; ``type`` says what they mean.
     \"\"\"
 
     array: Array

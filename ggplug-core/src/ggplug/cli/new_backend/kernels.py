@@ -11,7 +11,7 @@ class Snippet(NamedTuple):
 
     ``sources``: names of its arguments; ``name?`` is for one that may be None.
     ``result`` and ``takes``: the types that the result and each source may have, where that is not float32 alone.
-    ``values``: whether it is given Values, not arrays.
+    ``values``: whether its arguments are Values, not arrays.
     """
 
     cls: str
@@ -100,7 +100,7 @@ SNIPPETS: dict[str, Snippet] = {
         ("written", "rows", "ids"),  # the memory of written is that of dst
         "numbers, chosen = rows.numbers(), ids.array[0]\n"
         "for k, j in np.ndindex(*numbers.shape[:2]):\n"
-        "    at = chosen[k % chosen.shape[0], j % chosen.shape[1]]  # ids of fewer batches repeat\n"
+        "    at = chosen[k % chosen.shape[0], j % chosen.shape[1]]  # the same ids are repeated for several batches\n"
         "    inside = (at >= 0) & (at < dst.array.shape[2])  # other rows are left out; the plan raises the error\n"
         "    if inside.any():\n"
         "        moved = Values(np.empty((1, 1, inside.sum(), dst.array.shape[3]), dst.array.dtype), dst.type)\n"
@@ -117,7 +117,7 @@ SNIPPETS: dict[str, Snippet] = {
         "SoftMax",
         ("x", "mask?", "sinks?"),
         "logits = wide(x) * op.scale\n"
-        "if mask is not None:  # it may have more rows than x; masks of fewer heads or batches repeat\n"
+        "if mask is not None:  # it may have more rows than x, and is repeated for several heads and batches\n"
         "    slopes = ops.alibi_slopes(x.shape[1], op.max_bias).reshape(1, -1, 1, 1)\n"
         "    logits += slopes * repeated(mask[:, :, : x.shape[2]], x.shape)\n"
         "logits[np.abs(logits) > np.finfo(np.float32).max] *= np.inf  # they overflow as float32 does\n"
@@ -165,8 +165,8 @@ def row(name: str) -> str:
 
 def _tuple(parts: Iterable[str]) -> str:
     """Source of a tuple of these."""
-    given = list(parts)
-    return f"({', '.join(given)}{',' if len(given) == 1 else ''})"
+    arguments = list(parts)
+    return f"({', '.join(arguments)}{',' if len(arguments) == 1 else ''})"
 
 
 def types_of(names: Sequence[str]) -> list[str]:

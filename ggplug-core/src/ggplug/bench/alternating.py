@@ -11,8 +11,10 @@ REST = 0.005
 """Seconds for which a function runs before it is timed."""
 
 
-def take_turns(functions: Mapping[str, Callable[[], Any]], repeats: int, rest: float = REST) -> dict[str, list[float]]:
-    """Seconds of each run of each function.
+def timed_alternately(
+    functions: Mapping[str, Callable[[], Any]], repeats: int, rest: float = REST
+) -> dict[str, list[float]]:
+    """Seconds of each run of each function. They run alternately, so a slower minute slows all of them down.
 
     In each round every function runs once, so that a slow minute of the machine slows all of them.  ``rest``: seconds
     for which a function runs before it is timed, at least once.  This wakes its threads, fills the caches with its
@@ -33,15 +35,15 @@ def take_turns(functions: Mapping[str, Callable[[], Any]], repeats: int, rest: f
     return times
 
 
-def speed_relative(times: Mapping[str, Sequence[float]], name: str, other: str) -> float:
-    """How many times as fast as function ``other`` function ``name`` ran: the median of the ratios of all rounds.
+def speed_relative(times: Mapping[str, Sequence[float]], name: str, base: str) -> float:
+    """How many times as fast as function ``base`` function ``name`` ran: the median of the rounds' ratios.
 
-    The two runs of a round follow each other, so a slow minute of the machine slows both and changes their ratio
-    little.  The best run of one function may have come in a faster minute than any run of the other.
+    Both runs of a round met about the same machine, so a slower minute changes their ratio little; the best run of one
+    may have met a faster machine than any run of the other.
     """
-    return statistics.median(b / a for a, b in zip(times[name], times[other], strict=True))
+    return statistics.median(b / a for a, b in zip(times[name], times[base], strict=True))
 
 
 def best_times(functions: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
     """Seconds of the best run of each function."""
-    return {name: min(taken) for name, taken in take_turns(functions, repeats).items()}
+    return {name: min(taken) for name, taken in timed_alternately(functions, repeats).items()}
