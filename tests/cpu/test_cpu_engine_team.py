@@ -669,7 +669,7 @@ def test_every_level_of_polling_wakes_up(poll: int) -> None:
 
 
 def test_unusable_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ParameterError, match="0 threads"):
+    with pytest.raises(ParameterError, match="n_threads must be 1 to 4096, got 0"):
         Team(0)
     with pytest.raises(ParameterError, match="no priority 'urgent'"):
         Team(1, priority="urgent")

@@ -31,14 +31,20 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 @click.command(cls=Command)
 @click.argument("instruments", nargs=-1, metavar="[INSTRUMENT | MODEL.gguf]...")
 @click.option(
+    "--device",
+    "device_name",
+    metavar="NAME",
+    help="Device to measure. Default: the first that can compute whole graphs.",
+)
+@click.option(
     "--compare-with",
     metavar="NAME",
-    help="Another device to measure alternately with this one (matvec, on weights in caches).",
+    help="Another device to measure alternately with this one (matvec only, with weights that fit in caches).",
 )
 @click.option("--beside", hidden=True)  # the former name of --compare-with
-@click.option("--threads", type=click.IntRange(1), help="For devices on the host. Default: the device's own.")
-@click.option("--overhead", is_flag=True, help="Measure what the framework costs in addition to the arithmetic.")
-@click.option("--peers", is_flag=True, help="Measure other libraries too, where they are installed.")
+@click.option("--threads", type=click.IntRange(1), help="Threads of a host device. Default: what it uses.")
+@click.option("--overhead", is_flag=True, help="Measure the overhead of the framework on tiny graphs.")
+@click.option("--peers", is_flag=True, help="Also measure other libraries that are installed, such as PyTorch.")
 @click.option("--prompt", default=256, show_default=True, type=click.IntRange(1), help="Tokens that models read.")
 @click.option("--generate", default=32, show_default=True, type=click.IntRange(1), help="Tokens that models write.")
 @click.option("--list", "listing", is_flag=True, help="List the instruments.")
@@ -58,8 +64,9 @@ def bench(
 ) -> None:
     """Measure a device with each INSTRUMENT (a benchmark; --list lists them), or its speed with each MODEL.gguf.
 
-    Times are those of the best run.  What is compared is measured alternately in the same process: a ratio is the
-    median of the rounds' ratios.
+    Without arguments, runs all instruments except those that --list marks as running only by name. A time is that of
+    the fastest run. Functions that are compared run alternately in one process: each round gives a ratio, and the
+    ratio that is shown is the median of all rounds.
     """
     device = choose(device_name)
     there, broken = collect(device)

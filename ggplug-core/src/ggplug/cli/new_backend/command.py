@@ -18,7 +18,7 @@ from ggplug.cli.output import Command
 from ggplug.errors import ParameterError
 from ggplug.registry.discover import CORE, backends, extras, normalise
 
-RULE = "small letters, digits and single hyphens or underscores between them, a letter first"
+RULE = "a lower-case letter, then lower-case letters and digits, with single hyphens or underscores between them"
 """What a backend's name consists of."""
 
 
@@ -49,8 +49,8 @@ RULE = "small letters, digits and single hyphens or underscores between them, a 
 def new_backend(name: str, memory: str, ops: str, into: Path) -> None:
     """Write the distribution ggplug-NAME: a backend with a device, kernels, tests, a README and a CI file.
 
-    NAME consists of lower-case letters and digits, begins with a letter, and may have single hyphens or underscores
-    between these. The new backend passes the conformance suite without changes: `pip install -e ./ggplug-NAME && pytest
+    NAME is a lower-case letter, then lower-case letters and digits, with single hyphens or underscores between them.
+    The new backend passes the conformance suite without changes: `pip install -e ./ggplug-NAME && pytest
     ggplug-NAME`.
     """
     installed = check_name(name)
