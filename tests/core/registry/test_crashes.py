@@ -224,6 +224,25 @@ def test_a_process_that_somebody_ended_condemns_nobody(
         assert not list((tmp_path / "cache" / "plugins").iterdir())
 
 
+@pytest.mark.parametrize(
+    "ending",
+    [
+        *(f"os.kill(os.getpid(), {int(number)})" for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)),
+        "sys.modules['ggplug.registry.probe'].json = None",
+    ],
+    ids=["killed", "terminated", "hung up", "an error of ggplug's own"],
+)
+def test_a_child_that_the_plugin_did_not_crash_condemns_nobody(
+    ending: str, own: Site, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    (tmp_path / "crash").unlink()
+    plugin = own.folder / "fake_bad.py"
+    here = f"import os, sys\nif 'ggplug.registry.probe' in sys.modules:\n    {ending}\n"
+    plugin.write_text(here + plugin.read_text("utf-8"), "utf-8")
+    assert answers(own, {**settings, "GGPLUG_SAFE": "1"}) == ["Bad0", "NPU0"]
+    assert not [each.name for each in (tmp_path / "cache" / "plugins").iterdir() if each.suffix == ".crashed"]
+
+
 def test_the_doctor_tries_again_what_was_left_out(own: Site, tmp_path: Path, settings: dict[str, str]) -> None:
     own.run("-c", LISTING, **settings)
     assert answers(own, settings) == ["NPU0"]

@@ -23,6 +23,7 @@ def devices(as_json: bool) -> int:
 
     Loads every installed plugin. Those that fail, and those that say why they have no device, are named below the
     list; `ggplug doctor` shows more. Where a plugin crashes the process, the others are listed all the same.
+    --json prints the devices only; `ggplug doctor --json` prints the plugins.
     """
     return tried_twice(lambda: _list(as_json))
 

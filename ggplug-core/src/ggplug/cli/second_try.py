@@ -12,8 +12,7 @@ from collections.abc import Callable
 from ggplug.cli.app import exit_code_of
 from ggplug.cli.streams import ended_by_signals, stdout
 from ggplug.registry import REGISTRY
-
-_BY_USERS = {-signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL}
+from ggplug.registry.doctor import ENDED_BY_OTHERS
 
 
 def tried_twice(command: Callable[[], object]) -> int:
@@ -28,6 +27,7 @@ def tried_twice(command: Callable[[], object]) -> int:
     # Longer than all plugins may take to load, to list their devices, and to say what these are.
     patience = 2 * limit * (len(REGISTRY.catalog.plugins()) + 1) + 15 if limit else None
     stdout().flush()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it was ignored, the child's exit code would be lost
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy's threads, which rest
@@ -50,7 +50,7 @@ def tried_twice(command: Callable[[], object]) -> int:
             os.kill(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os.close(reader)
-    if finished or (ready and code in _BY_USERS):
+    if finished or (ready and code in ENDED_BY_OTHERS):
         return code if code >= 0 else 128 - code
     REGISTRY.lifecycle.wary = True
     return exit_code_of(command)

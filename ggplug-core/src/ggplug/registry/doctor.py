@@ -18,13 +18,22 @@ from ggplug.registry.records import Plugin, PluginStatus, Stage
 CHILDREN = 4
 """How many plugins are tried at once: most of the time goes into importing, or into waiting for one that hangs."""
 
+ENDED_BY_OTHERS = {-signal.SIGINT, -signal.SIGTERM, -signal.SIGHUP, -signal.SIGKILL} if os.name == "posix" else set()
+"""Exit codes of a process that a user or the system ended, such as for lack of memory: no plugin crashed it."""
+_FAILED_ITSELF = 70
+"""The child's exit code when ggplug's own code failed in it (``EX_SOFTWARE`` of sysexits.h)."""
+
 # The child gets this process's sys.path, and nothing of the current directory before that.
-_CHILD = """
-import json, sys
+_CHILD = f"""
+import json, os, sys, traceback
 job = json.load(sys.stdin)
 sys.path[:] = job["path"]
-from ggplug.registry.probe import main
-main(job)
+try:
+    from ggplug.registry.probe import main
+    main(job)
+except Exception:
+    traceback.print_exc()
+    os._exit({_FAILED_ITSELF})
 """
 
 
@@ -64,7 +73,7 @@ def _try(plugin: Plugin, limit: float, until: Stage) -> Trial:
     try:
         found, crash = _run(job, limit)
     except OSError as error:
-        reason, remedy = f"cannot start a process to try it in: {error}", "free memory or processes"
+        reason, remedy = f"no child process could try it: {error}", "free memory or processes, and try again"
         return Trial(dataclasses.replace(known, ok=False, error=reason, remedy=remedy))
     taken = {name: found[name] for name in _TAKEN if name in found}
     taken["devices"] = tuple(found.get("devices", ()))
@@ -84,7 +93,10 @@ _TAKEN = ("stage", "version", "error", "remedy", "traceback", "no_device", "mill
 
 
 def _run(job: dict[str, Any], limit: float) -> tuple[dict[str, Any], str | None]:
-    """What the child said last, and how it ended if that was not by itself."""
+    """What the child said last, and how the plugin ended it, or None.
+
+    Raises OSError where there was no child, or where something else than the plugin ended it.
+    """
     if not sys.executable or getattr(sys, "frozen", False):
         raise OSError("this program has Python built in")
     command = [sys.executable, "-P", "-X", "faulthandler", "-c", _CHILD]
@@ -103,6 +115,9 @@ def _run(job: dict[str, Any], limit: float) -> tuple[dict[str, Any], str | None]
             process.kill()
             process.wait()
         found = _last_line(output)
+        if not found.get("finished") and (code in ENDED_BY_OTHERS or code == _FAILED_ITSELF):
+            by_others = f"it was ended by {signal.Signals(-code).name}" if code in ENDED_BY_OTHERS else ""
+            raise ChildProcessError(by_others or _tail(errors).rpartition("\n")[2])
         return found, None if found.get("finished") else f"{_exit(code)}\n{_tail(errors)}"
 
 

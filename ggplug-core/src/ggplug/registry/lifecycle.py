@@ -49,7 +49,7 @@ class Lifecycle:
         trials = try_all(doubted, settings.timeout or Settings.timeout, Stage.INITIALISED) if doubted else []
         for plugin, trial in zip(doubted, trials, strict=True):
             failure = self.judge(plugin, trial)
-            if trial.slow is not None and trial.doing != ASKING:  # it would hang here as well
+            if settings.timeout and trial.slow is not None and trial.doing != ASKING:  # it would hang here as well
                 failure = self.crashes.judge(plugin, trial.doing, trial.slow, settings.timeout)
             if failure is not None:
                 self._leave_out(plugin, failure)
