@@ -100,7 +100,9 @@ def test_devices_whose_memory_is_nonsense_are_listed_with_their_fault(site: Site
     text = " ".join(done.stdout.split())
     assert "1.0 GiB free" in text
     assert "fault: no answer within 2 seconds" in text
-    assert "fault: memory() returned tuple (-1, 2147483648); it must return bytes, free and total" in text
+    assert (
+        "fault: memory() returned tuple (-1, 2147483648); it must return two numbers of bytes, free and total" in text
+    )
 
 
 def test_all_devices_are_asked_within_one_time_limit(site: Site) -> None:

@@ -160,7 +160,9 @@ def ask(facts: DeviceFacts) -> DeviceProps:
     counts = (props.memory_free, props.memory_total)
     for count in counts:
         if count is not None and (not isinstance(count, Integral) or isinstance(count, bool) or count < 0):
-            raise RefusalError(f"memory() returned {_what(counts)}; these are no numbers of bytes")
+            raise RefusalError(
+                f"memory() returned {_what(counts)}; it must return two numbers of bytes, free and total"
+            )
     free, total = (None if count is None else int(count) for count in counts)
     if free is not None and total is not None and free > total:
         raise RefusalError(f"memory() says that {free} of {total} bytes are free")
