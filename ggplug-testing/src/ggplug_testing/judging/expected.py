@@ -127,12 +127,13 @@ class Expected:
 
 def _shown(of_root: Array, tensor: Tensor) -> Array:
     """A tensor's values, from the float64 values of its root, which is a result and so contiguous."""
-    if tensor.root is tensor or tensor.type.is_quantized:
-        return of_root.reshape(tensor.ne[::-1])
-    size = tensor.type.block_bytes
-    strides = tuple(8 * stride // size for stride in tensor.nb[::-1])
-    values = np.ascontiguousarray(of_root)
-    return np.ndarray(tensor.ne[::-1], np.float64, values.data, 8 * tensor.view_offset // size, strides).copy()
+    if tensor.root is tensor:
+        return of_root
+    kind = tensor.type
+    innermost, *outer = (8 * stride // kind.block_bytes for stride in tensor.nb)
+    strides = (*(kind.block_size * stride for stride in reversed(outer)), innermost)
+    start = 8 * kind.block_size * (tensor.view_offset // kind.block_bytes)
+    return np.ndarray(tensor.ne[::-1], np.float64, np.ascontiguousarray(of_root).data, start, strides).copy()
 
 
 def within(type: Type, exact: Array, around: Array, squares: Array | None = None) -> Allowed:
