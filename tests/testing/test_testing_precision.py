@@ -36,6 +36,19 @@ def allowed(make: Callable[[Leafs], Tensor], seed: int = 1) -> tuple[Tensor, Exp
     return made, expected, expected.allowed(made)
 
 
+@pytest.mark.parametrize("kind", [F32, F16, Q8_0, Q6_K], ids=str)
+def test_the_bounds_of_some_rows_of_a_result_are_those_of_these_rows(kind: Type) -> None:
+    leafs = Leafs(1)
+    total = gg.add(leafs.tensor(F32, 512, 5), leafs.tensor(F32, 512, 5))
+    whole = gg.cast(total, kind) if kind is not F32 else total
+    row = whole.nb[1]
+    rows = node(OPS["view"], whole, ne=(256, 2, 1, 1), nb=(row, 2 * row, 2 * row), offset=row + row // 2)
+    expected = Expected(gg.Graph(gg.neg(gg.cast(rows, F32))), leafs.values)
+    part, all_of_it = expected.allowed(rows), expected.allowed(whole)
+    for found, wanted in ((part.low, all_of_it.low), (part.high, all_of_it.high)):
+        np.testing.assert_array_equal(found, wanted[:, :, 1:3, 256:])
+
+
 def test_every_op_of_core_that_computes_has_a_rule() -> None:
     computing = {op.name for op in OPS.values() if op.__module__.startswith("ggplug.ops") and not op.is_view}
     assert computing <= set(RULES)
