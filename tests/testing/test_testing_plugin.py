@@ -84,7 +84,7 @@ def test_why_there_is_no_device_is_said_once(pytester: pytest.Pytester) -> None:
     assert outcomes["errors"] == 1
     assert outcomes["skipped"] > 2
     assert len(re.findall("^there is no device 'Nobody0'; ", str(result.stdout), re.M)) == 1
-    result.stdout.fnmatch_lines(["SKIPPED *there is no device 'Nobody0'; the first test that asked for it says why"])
+    result.stdout.fnmatch_lines(["SKIPPED *there is no device 'Nobody0'; the first test that needed it says why"])
 
 
 def test_faults_fail_and_are_listed(pytester: pytest.Pytester) -> None:

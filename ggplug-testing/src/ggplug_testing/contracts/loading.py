@@ -208,7 +208,7 @@ class Load:
     def __init__(self, stream: Backend, seconds: float) -> None:
         unit = unit_of(stream.device)
         if not unit.runs_on:
-            raise NotProven(f"{stream.device.name} computes while work is submitted, so nothing comes behind a load")
+            raise NotProven(f"{stream.device.name} computes while work is submitted, so the suite cannot keep it busy")
         count = math.ceil(min(seconds, LONGEST_LOAD) / unit.seconds)
         if count > _MOST:
             raise NotProven(f"{stream.device.name} is too fast: it cannot be kept busy for {seconds:.2g} seconds")
