@@ -109,8 +109,8 @@ class Pattern(ABC):
     def find(self, last: Tensor, free: Container[Tensor], lone: Callable[[Tensor], bool]) -> Iterator[Found]:
         """The matches of the pattern that end at ``last``, the preferred ones first.
 
-        ``last``: a node whose op is one of ``kinds``.  ``free``: nodes that may belong to a match.  ``lone``: whether
-        one node needs a result and nothing else does.
+        ``last``: a node whose op is one of ``kinds``.  ``free``: nodes that may belong to a match.  ``lone``: a
+        function that says whether exactly one node needs a tensor, and nothing else does.
         """
 
     def names(self, group: Group) -> Names | None:

@@ -55,7 +55,7 @@ def likely(device: SimtDevice) -> Iterable[Program]:
 
 
 def likely_graphs() -> Iterator[Graph]:
-    """Graphs of such layers with groups of nodes that a device may compute together."""
+    """Graphs of parts of an encoder and of a decoder, with nodes that a device may compute as a group."""
     row, x = new_tensor(types.F32, (512,)), new_tensor(types.F32, (512, 64))
     for normed in (ops.norm(x), ops.norm(ops.add(x, x))):
         yield Graph(ops.add(ops.mul(normed, row), row))

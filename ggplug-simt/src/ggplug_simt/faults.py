@@ -75,7 +75,7 @@ class Faults:
         return RecordRead(record, graphs, reading)
 
     def error(self, read: RecordRead) -> ComputeError | None:
-        """The error of the first fault, after the queue has finished the read, or None."""
+        """The error of the first fault in a record, or None; the queue must have finished the read of the record."""
         record = read.record
         plan, node, got = (int(record[name]) for name in ("plan", "node", "id"))
         if not plan:

@@ -130,7 +130,7 @@ class Library(ABC):
     def arguments(self, launch: Launch, **noted: int) -> npt.NDArray[np.uint8]:
         """The bytes of the argument struct, without the tensors' places.
 
-        ``noted``: ``plan`` and ``node``, for a launch with a tensor at FAULTS, which stores them in the record.
+        ``noted``: for a launch with a tensor at FAULTS, ``plan`` and ``node``, which its kernel stores in the record.
         """
 
     @abstractmethod

@@ -131,7 +131,7 @@ class Case:
         return made
 
     def inputs(self) -> Iterator[tuple[Tensor, Bytes]]:
-        """The leafs in the graph with their bytes."""
+        """Yields the tensors of the graph whose bytes were recorded as inputs, with these bytes."""
         for tensor, record in zip(self.tensors, self.record["tensors"], strict=True):
             if "input" in record and tensor in self.graph:
                 yield tensor, self.recording.bytes(record["input"])

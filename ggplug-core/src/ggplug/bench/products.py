@@ -35,7 +35,7 @@ def stream_on(device: Device, options: Options) -> Backend:
 
 
 def prepared(stream: Backend, output: Tensor) -> Prepared:
-    """What computes a tensor again and again, and waits; planned and placed, so that nothing else is measured."""
+    """A callable that computes a tensor and waits; plan and memory are made beforehand, so only this is measured."""
     graph = Graph(output)
     plan = stream.plan(graph)
     return Prepared(stream, plan, graph, allocate_graph(graph, stream.device.buffer_type))

@@ -214,12 +214,12 @@ def set_up_logging() -> None:
 
 
 def warnings_held_back() -> contextlib.AbstractContextManager[None]:
-    """For commands that show failures themselves, and so need no warnings of them."""
+    """Suppresses warnings inside a ``with`` block, for commands that show failures themselves."""
     return _held_back(logging.ERROR)
 
 
 def notices_held_back() -> contextlib.AbstractContextManager[None]:
-    """For text that is written piece by piece, in the midst of which a notice would stand."""
+    """Suppresses notices inside a ``with`` block, so that none interrupts a text that is written piece by piece."""
     return _held_back(logging.WARNING)
 
 

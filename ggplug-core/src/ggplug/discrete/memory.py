@@ -56,10 +56,11 @@ class DiscreteBuffer(Buffer):
     # Optional
 
     def copy(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
-        """Copies bytes of any buffer here now, which may overlap (default: through the host); ranges are checked.
+        """Copies bytes of any buffer into this one now (default: through the host).
 
-        Another discrete device is not waited for: what gave the work saw to the order.  A stream gives host memory in
-        the place of any other source.
+        The ranges are checked already, and may overlap.  The copy does not wait for the source's device: its caller
+        has waited, or has ordered the work.  For a source that is no DiscreteBuffer, a stream passes a copy of its
+        bytes in host memory.
         """
         staging = np.empty(size, np.uint8)
         if isinstance(source, DiscreteBuffer):

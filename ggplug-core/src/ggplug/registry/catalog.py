@@ -102,7 +102,11 @@ class Catalog:
         return found[0] if found else None
 
     def require(self, name: str, *, left_out: bool = False) -> Plugin:
-        """As :meth:`named`; raises DeviceNotFoundError if there is none, or if it is ``left_out``."""
+        """The plugin of that name, with or without its distribution.
+
+        Raises DeviceNotFoundError if there is none or, unless ``left_out``, if it is disabled; DuplicateNameError if
+        several have the name.
+        """
         plugin = self.named(name)
         if plugin is None or (plugin.disabled is not None and not left_out):
             raise naming.not_found(f"no plugin {name!r}", name, self.plugins())

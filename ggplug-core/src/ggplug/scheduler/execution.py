@@ -140,7 +140,7 @@ class Version:
 class Execution:
     """A schedule, its plans, and the graph that they are bound to.
 
-    ``movers``: for each stream the one that copies to its memory, the stream itself or one of its own.
+    ``movers``: for each stream, the stream that copies to its memory: itself, or a separate one of the same device.
     """
 
     def __init__(

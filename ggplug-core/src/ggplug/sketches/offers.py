@@ -1,8 +1,8 @@
-"""What devices say to each op in each type: the matrix behind ``ggplug ops``.
+"""Which devices compute which op in which type: the matrix behind ``ggplug ops``.
 
-Nodes are an op's sketches with the types of their sources exchanged, as far as the op's shape rule takes them; an op of
-somebody else has sources of equal shape.  ``supports_op`` of devices decides.  Nothing is computed, and no values are
-made.
+Each device's ``supports_op`` is asked about nodes that are made from the op's sketches, with other types of the sources
+wherever the op's shape rule accepts them.  The nodes of an op without sketches have sources of equal shape.  Nothing is
+computed, and no values are made.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def linear(subject: Any, arguments: list[Any]) -> int:
 
 
 def widened(subject: Any, arguments: list[Any]) -> int:
-    """For operations that pad, indent or wrap."""
+    """An upper bound of the result's size, for operations that pad, indent or wrap.  Raises SecurityError."""
     width = max((abs(number) for number in _integers(arguments)), default=4)
     if width > WIDEST:
         raise SecurityError(f"the width {width} exceeds the limit of {WIDEST}")

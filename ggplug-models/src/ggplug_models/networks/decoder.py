@@ -55,7 +55,7 @@ class Decoder(Network):
         return False
 
     def scores(self, x: Tensor) -> Tensor:
-        """Logits of the next token, [n_vocab, ...]; without an output matrix, the table of embeddings is used."""
+        """The logits of the next token, [n_vocab, ...]; a model without an output matrix uses its token embeddings."""
         return linear(self.w, "output" if "output.weight" in self.w else "token_embd", x, self.n_vocab)
 
     # -- texts -------------------------------------------------------------------------------------

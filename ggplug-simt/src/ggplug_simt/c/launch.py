@@ -114,7 +114,7 @@ def launches_of(*launches: Launch | Decline, scratch: int = 0) -> Launches | Dec
 
 
 def units(ne: Extents, unit: int) -> int:
-    """The number of units of ``unit`` elements in all rows."""
+    """The number of units in all rows; a unit is ``unit`` elements of a row, and the last one may have fewer."""
     return -(-ne[0] // unit) * ne[1] * ne[2] * ne[3]
 
 

@@ -26,9 +26,9 @@ from ggplug_testing.judging.comparison import Agreement
 def cases_of(op: type[Op], *, thorough: bool = False) -> list[Case]:
     """The cases of an op, in a fixed order; empty if none can be made.
 
-    Cases that differ in nothing but a block type are many: unless ``thorough``, each such case has a few of the types,
-    and the next case others.  So every type meets something of everything, and everything meets some types.
-    Cases that say ``every_type`` are all there.
+    Many cases differ only in a block type.  Unless ``thorough``, each kind of case is made with some of the block
+    types, and the next kind with others: each type is in some kinds of case, and each kind has some types.  Cases with
+    ``every_type`` are made with all types.
     """
     others = (source_cases(op), _special_cases(op), wild_cases(op), ones_cases(op), large_cases(op), empty_cases(op))
     cases = labelled(itertools.chain(_own_cases(op), *others))

@@ -5,10 +5,10 @@
                    third source for contiguous, or for the first bytes of its buffer, is wrong here
 ``wild_cases``     a number that is not finite in each source of floats: everything that does not depend on it has
                    to stay as it is, so what pads a vector, a window or a tile must not be multiplied with it
-``ones_cases``     extents of one whose strides are their own, contiguous all the same: a kernel that takes several
-                   axes together and goes by the stride of the first is wrong here
+``ones_cases``     extents of one with unusual strides, which leave a tensor contiguous: a kernel that merges
+                   several axes and uses the stride of the first is wrong here
 ``large_cases``    one extent of more than 65,535, all others one, as vocabularies and long texts have: a kernel
-                   that counts in 16 bits, or launches as many groups as a GPU has no place for, is wrong here
+                   that counts in 16 bits, or launches more work-groups than a GPU allows, is wrong here
 ``empty_cases``    one extent of its sources after the other is zero
 =================  =============================================================================================
 """

@@ -72,7 +72,7 @@ def _values(graph: Graph, seed: int, ends: Mapping[Tensor, Array]) -> dict[Tenso
 
 @clause
 def every_source_is_read_in_each_computation(given: Given) -> None:
-    """A plan computes (``compute``) from what all sources hold then, and so does another plan in the same places."""
+    """Each computation (``compute``) of a plan reads all sources anew, and so does another plan in the same places."""
     stream, other = given.streams(2)
     for node in filter(given.device.supports_op, (make() for make in _NODES)):
         graph = Graph(node.set_output())

@@ -117,7 +117,7 @@ class Computation:
             self._plan.compute()
 
     def give(self, count: int) -> None:
-        """Gives the stream that many computations, and a fetch of the last row of the result."""
+        """Submits ``count`` computations to the stream, then a fetch of the last row of the result to ``out``."""
         self.out[...] = np.nan
         self.compute(count)
         buffer, start, _ = self.last_row
@@ -234,5 +234,5 @@ class Load:
             raise NotYetProven(f"the work that keeps {self._device.name} busy ended before the check did")
 
     def free(self) -> None:
-        """Waits for the load, and frees its memory."""
+        """Waits for the work that keeps the stream busy, and frees its memory."""
         self._work.free()

@@ -118,7 +118,7 @@ class Race:
 def races_of(stream: Backend) -> Iterator[Race]:
     """A race of each op for each kind of element type of its first source, and of each kernel for groups.
 
-    What the device declines is left out, and what it fails in, which the cases of the op report.
+    Leaves out what the device declines, and cases in which it fails: the tests of the op report these.
     """
     device = stream.device
     for op in OPS.values():

@@ -101,7 +101,7 @@ class PackingDevice(ReferenceDevice):
 
 
 def multiply_reversed(op: Op, dst: Operand, weights: Operand, other: Operand) -> None:
-    """The product's reference, with weights that are read through their tensor."""
+    """Computes a product by its reference; ``Buffer.get_tensor`` restores the bytes of the reversed weights."""
     compute_node(dst.tensor, dst.array(), [restored(weights), other.array()])
 
 

@@ -92,7 +92,7 @@ class ActingDevice(DiscreteDevice):
 
     @contextmanager
     def working(self, stream: str) -> Iterator[None]:
-        """A block whose calls are logged as calls of a stream."""
+        """Logs the calls inside the ``with`` block as calls of ``stream``."""
         before = getattr(self._working, "stream", "")
         self._working.stream = stream
         try:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 class Element(NamedTuple):
     """One element of a wrong node: where it is (``ne`` order), what it should be, and what the device computed.
 
-    ``reference``: what the op's reference says of the same sources.  ``low``, ``high``: between what it may be.
+    ``reference``: what the op's reference computes from the same sources.  ``low``, ``high``: its bounds.
     """
 
     place: tuple[int, ...]

@@ -142,7 +142,7 @@ def regrouped(c: Draw, ne: Ne, *types: Type) -> Ne:
 
 
 def cpy_cases(op: type[Op]) -> Iterator[Case]:
-    """Between all types, layouts of both sides, other shapes, into a part of a tensor."""
+    """Copies between types, with layouts of source and destination, to other shapes, and to a part of a tensor."""
 
     def pair(label: str, types: Any, nes: Any, layouts: Any = ("packed", "packed")) -> Case:
         return case(op, label, *map(leaf, types, nes, layouts))
@@ -305,7 +305,7 @@ describe(ops.Concat, cases=[concat_cases, _any_bytes_cases], special=[_bits_spec
 
 
 def repeat_cases(op: type[Op]) -> Iterator[Case]:
-    """Each dimension on its own and together, types, layouts."""
+    """Tensors repeated along no dimension, along each one, and along all together; types, layouts."""
 
     def repeated(type: Type, x: tuple[int, ...], ne: tuple[int, ...], layout: Layout = "packed") -> Case:
         return case(op, f"{spell(type, x, layout)} to {'x'.join(map(str, ne))}", leaf(type, x, layout), ne=ne)

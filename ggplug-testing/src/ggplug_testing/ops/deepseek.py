@@ -121,7 +121,7 @@ describe(
 
 
 def dsv4_hc_cases(op: type[Op]) -> Iterator[Case]:
-    """Row lengths, streams and tokens; layouts."""
+    """Rows of different lengths, with different numbers of streams and of tokens; layouts."""
 
     def mixed(label: str, n: int, h: int, t: int, layout: Any = "packed") -> Case:
         extents = ((n, h, t), (h, t)) if op is ops.Dsv4HcPre else ((n, t), (n, h, t), (h, t), (h, h, t))

@@ -71,7 +71,7 @@ def diag_cases(op: type[Op]) -> Iterator[Case]:
 
 
 def band_cases(op: type[Op]) -> Iterator[Case]:
-    """Every kind, square matrices and others, types and layouts."""
+    """Each triangle of square matrices (``tri``); masks of square and other matrices, by ``n_past``; types, layouts."""
     kinds: list[dict[str, Any]]
     if op is ops.Tri:
         kinds, shapes = [{"type": kind} for kind in range(4)], [(n, n) for n in (1, 2, 16, 33, 129)]

@@ -332,7 +332,7 @@ def _largest(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 def soft_max_cases(op: type[Op]) -> Iterator[Case]:
-    """With and without mask, sinks, ALiBi; masks that hide whole blocks, have more rows, repeat over heads."""
+    """With and without mask, sinks, ALiBi; masks that hide most of x, have more rows than x, repeat over heads."""
 
     def masked(
         label: str,

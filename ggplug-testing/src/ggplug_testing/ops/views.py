@@ -24,7 +24,7 @@ def _shown(op: type[Op], label: str, make: Make) -> Case:
 
 
 def reshape_cases(op: type[Op]) -> Iterator[Case]:
-    """Fewer and more dimensions, an extent that is inferred, of a leaf and of a result."""
+    """Leafs reshaped to fewer and to more dimensions, and with an inferred extent; a reshaped result of an op."""
 
     def shaped(label: str, type: Type, x: tuple[int, ...], *ne: int) -> Case:
         return _shown(op, label, lambda leafs: reshape(leafs.tensor(type, *x), *ne))

@@ -116,9 +116,10 @@ def names_of_ops(graph: Graph, besides: str = "") -> tuple[str, ...]:
 
 
 def of_dump(dump: str) -> str:
-    """Where a process was, by what ``faulthandler`` wrote, the current thread first; or an empty string.
+    """The line at which a process was, from what ``faulthandler`` wrote; or an empty string.
 
-    The innermost line of an author, among those that the suite has called; else the innermost line of the suite.
+    It is the innermost line of an author's code that the suite called; if no thread has one, the innermost line of the
+    suite.  The current thread is searched first.
     """
     threads = re.split(r"^(?:Current thread|Thread) .*$", dump, flags=re.MULTILINE)[1:]
     authors, suites = [], []

@@ -91,7 +91,7 @@ class Cause(NamedTuple):
 
     @property
     def cases(self) -> int:
-        """How many went wrong."""
+        """The number of cases that went wrong, consequences included."""
         return len(self.findings) + len(self.consequences)
 
 
@@ -204,7 +204,7 @@ class Report:
 
 
 def is_clause(finding: Finding) -> bool:
-    """Whether it is about a clause of the contract, which ``case`` names."""
+    """Whether a finding is about a clause of the contract; its ``case`` is then the name of the clause."""
     return finding.subject == "contract"
 
 

@@ -50,7 +50,7 @@ def followed(test: pytest.Item, device: str, watch: Watch) -> Iterator[Watch]:
 
 
 def conclude(test: pytest.Item, device: str, findings: Sequence[Finding]) -> None:
-    """Attaches findings to a test, for what is shown at the end; fails or skips the test."""
+    """Fails a test if a finding is bad, skips it if none passed; attaches the findings, to be shown at the end."""
     from ggplug_testing.reporting.rendering import failures
 
     report = _report(test, device, findings)

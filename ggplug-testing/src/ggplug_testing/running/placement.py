@@ -162,7 +162,7 @@ class Placement:
         return nearest
 
     def free(self) -> None:
-        """Frees the buffers that were made for it."""
+        """Frees the buffers that the placement allocated."""
         for buffer in self.buffers if self._owned else ():
             buffer.free()
         self.buffers.clear()

@@ -26,7 +26,7 @@ _LEAST_PART = 256
 
 
 def soft_max(profile: Profile, node: Tensor) -> Launches | Decline:
-    """One group a row.  Slopes are as :func:`ggplug.ops.alibi_slopes` has them."""
+    """Softmax: each work-group computes one row, with the slopes of :func:`ggplug.ops.alibi_slopes`."""
     refused = refuse(node, FLOATS, FLOATS, {F32, F16}, {F32})
     if refused is not None:
         return refused

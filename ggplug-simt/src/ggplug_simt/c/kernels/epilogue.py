@@ -29,7 +29,7 @@ GroupChooser = Callable[[Profile, Group, Names], Launches | Decline]
 
 @dataclass(frozen=True)
 class Epilogue:
-    """A run: the ``defines``, tensors and ``values`` that it adds to a launch."""
+    """What a run of elementwise ops adds to the launch of a kernel: ``defines``, tensors and ``values``."""
 
     defines: dict[str, object]
     tensors: dict[str, TensorArgument]
