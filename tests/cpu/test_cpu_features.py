@@ -336,7 +336,7 @@ def test_on_arm_a_feature_that_the_processor_lacks_cannot_be_switched_on(
     parse = on_arm(AARCH64.complete(detect.from_auxiliary_vector(*CORTEX_A53)))
     with pytest.raises(ParameterError, match="this CPU has no feature 'dotprod'"):
         parse("generic+dotprod")
-    with pytest.raises(ParameterError, match="there is no level 'avx2'"):
+    with pytest.raises(ParameterError, match="this machine has no level 'avx2'"):
         parse("avx2")
 
 

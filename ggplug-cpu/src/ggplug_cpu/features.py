@@ -181,7 +181,7 @@ def _split(specification: str) -> tuple[str, list[tuple[str, str]]]:
     rest = text[len(level) :]
     level = level or "native"
     if level != "native" and level not in of_this_machine().levels:
-        raise _unavailable(specification, f"there is no level {_shortened(level)}")
+        raise _unavailable(specification, f"this machine has no level {_shortened(level)}")
     return level, _modifiers(specification, rest)
 
 

@@ -466,7 +466,7 @@ def test_a_plugin_that_asks_for_its_own_device_while_it_loads_fails_at_once(shel
 
     shelf.add("Bad", load)
     registry = shelf.registry()
-    with pytest.raises(PluginError, match="uses itself through ggplug"):
+    with pytest.raises(PluginError, match="asked ggplug for itself"):
         registry.registration("Bad")
 
 

@@ -31,7 +31,7 @@ CAUSES = {
     "NoLibrary": "OSError: libmissing.so.7",
     "Exits": "SystemExit: I want to be alone",
     "WrongReturn": "returned str 'not a registration', not a ggplug Registration",
-    "WrongVersion": "the group of its entry point is for api_version 2, and its registration states 1000",
+    "WrongVersion": "its entry point is in the group of api_version 2, but its registration says 1000",
     "Half": "RuntimeError: half way",
     "Hangs": "no answer within",
     "Twice": "claimed by fake-twice 1.0 and fake-twice-too 1.0",

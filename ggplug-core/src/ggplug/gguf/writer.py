@@ -330,7 +330,7 @@ class GGUFWriter:
 def _describe(name: str, data: TensorData, type: Type | None) -> tuple[Type, tuple[int, ...]]:
     """Type and extents of the tensor that an array holds."""
     if callable(data):
-        raise ParameterError(f"tensor {name}: data that is a function needs type and ne", got=data)
+        raise ParameterError(f"tensor {name}: if data is a function, give type and ne, too", got=data)
     array = np.asarray(data)
     if type is None or array.dtype != np.uint8:
         found = type if type is not None and type.dtype == array.dtype else None

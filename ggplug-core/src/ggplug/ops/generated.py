@@ -35,7 +35,7 @@ class Arange(Op):
                 got=(self.start, self.stop, self.step),
             )
         if not self.count < _MOST:
-            raise ParameterError(f"arange: {self.start} to {self.stop} by {self.step} is too long", op=self)
+            raise ParameterError(f"arange: {self.start} to {self.stop} by {self.step} has too many elements", op=self)
 
     @property
     def count(self) -> float:

@@ -89,7 +89,7 @@ def check_registration(
         )
     if announced not in (None, version):
         raise RefusalError(
-            f"the group of its entry point is for api_version {announced}, and its registration states {version}",
+            f"its entry point is in the group of api_version {announced}, but its registration says {version}",
             "name the version that it was written for in both: docs/compatibility.md",
         )
     check_api_version(version, distribution)

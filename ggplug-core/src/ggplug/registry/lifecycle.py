@@ -97,7 +97,7 @@ class Lifecycle:
         """One stage, once; other threads wait for it meanwhile."""
         chain = LOADING.get()
         if plugin in chain:
-            raise PluginError(f"the plugin {plugin.described} uses itself through ggplug while it is being loaded")
+            raise PluginError(f"the plugin {plugin.described} asked ggplug for itself while it was being loaded")
         with plugin.lock:
             if plugin.failure is None and needed():
                 if not self.catalog.holds(plugin):  # what is loaded now would never be unloaded

@@ -104,7 +104,7 @@ def obtain(kernels: Iterable[Wanted], target: Target, progress: Progress | None 
         raise KernelCompileError(
             f"kernel {wanted[0].name} would be code for {target.triple}, which cannot run here",
             op=wanted[0].name,
-            remedy="assembly() shows it",
+            remedy="assembly() returns that code as text",
         )
     with _lock:
         work = _Work(wanted, target, progress)
