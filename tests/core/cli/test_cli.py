@@ -10,14 +10,13 @@ import signal
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from fake_distributions import GOOD, Site
+from python_calls import python_calls
 from rich.cells import cell_len
 
 from ggplug.cli.gguf import gguf as gguf_command
@@ -248,22 +247,6 @@ def test_what_a_file_says_never_reaches_the_terminal_as_a_command(
         assert not any(line.startswith("fake.key") for line in done.stdout.splitlines())
 
 
-def calls(run: Callable[[], object]) -> int:
-    """Calls of Python and C functions."""
-    count = 0
-
-    def note(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def large(path: Path, what: str, count: int) -> Path:
     """A file with as many keys, tensors, or items of an array."""
 
@@ -296,7 +279,7 @@ def test_the_work_grows_with_the_file_and_no_faster(what: str, tmp_path: Path, m
         (lambda path: show(path, as_json=False, full=True, no_tensors=False), 150),
         (lambda path: show(path, as_json=True, full=False, no_tensors=False), 300),
     ):
-        few, many = (calls(partial(run, path)) for path in (small, big))
+        few, many = (python_calls(partial(run, path)) for path in (small, big))
         assert many <= 12 * few
         assert many <= most * 20_000
 

@@ -14,7 +14,7 @@ REST = 0.005
 def timed_alternately(
     functions: Mapping[str, Callable[[], Any]], repeats: int, rest: float = REST
 ) -> dict[str, list[float]]:
-    """Seconds of each run of each function. They run alternately, so a slower minute slows all of them down.
+    """Seconds of each run of each function.
 
     In each round every function runs once, so that a slow minute of the machine slows all of them.  ``rest``: seconds
     for which a function runs before it is timed, at least once.  This wakes its threads, fills the caches with its

@@ -107,12 +107,12 @@ def obtain(kernels: Iterable[Wanted], target: Target, progress: Progress | None 
             remedy="assembly() returns that code as text",
         )
     with _lock:
-        work = _Work(wanted, target, progress)
-        work.find()
-        return work.compile()
+        batch = _Batch(wanted, target, progress)
+        batch.find()
+        return batch.compile()
 
 
-class _Work:
+class _Batch:
     """Kernels that are made ready together."""
 
     def __init__(self, wanted: list[Wanted], target: Target, progress: Progress | None) -> None:

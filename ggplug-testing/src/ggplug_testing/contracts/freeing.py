@@ -33,14 +33,14 @@ _PATIENCE = 0.25
 """Seconds after which a free that has not returned waits for something else than a claim."""
 
 
-class _Work(NamedTuple):
+class _BufferUse(NamedTuple):
     """A call that works with a buffer."""
 
     buffer: Buffer
     call: Callable[[], object]
 
 
-Make = Callable[[Given], _Work]
+Make = Callable[[Given], _BufferUse]
 """What makes the work on new memory; ``Given`` frees what the work does not."""
 
 
@@ -180,9 +180,9 @@ def a_buffer_that_is_accessed_is_not_freed_meanwhile(given: Given) -> None:
     raise BufferUseError, or afterwards."""
 
     def access(way: Callable[[Buffer, Buffer, Buffer], object]) -> Make:
-        def make(own: Given) -> _Work:
+        def make(own: Given) -> _BufferUse:
             buffer, other, host = own.buffer(0, _SIZE), own.buffer(1, _SIZE), own.host(size=_SIZE)
-            return _Work(buffer, lambda: way(buffer, other, host))
+            return _BufferUse(buffer, lambda: way(buffer, other, host))
 
         return make
 
@@ -202,14 +202,14 @@ def extra_memory_that_is_accessed_is_not_freed_meanwhile(given: Given) -> None:
         raise NotOffered(f"{given.device.name} has no extra buffer types")
 
     def access(kind: BufferType, tensor: Tensor, name: str) -> Make:
-        def make(own: Given) -> _Work:
+        def make(own: Given) -> _BufferUse:
             buffer = own.use(alloc_for(kind, tensor))
             tensor.place(buffer)
             own.ending.callback(tensor.place, None)
             buffer.init_tensor(tensor)
             data: Any = pattern(tensor.nbytes)
             buffer.set_tensor(tensor, data, 0)
-            return _Work(buffer, lambda: getattr(buffer, name)(tensor, data, 0))
+            return _BufferUse(buffer, lambda: getattr(buffer, name)(tensor, data, 0))
 
         return make
 
@@ -224,9 +224,9 @@ def a_buffer_that_a_stream_is_given_work_on_is_not_freed_meanwhile(given: Given)
     stream = given.stream()
 
     def transfer(way: Callable[[Backend, Buffer, Buffer], object]) -> Make:
-        def make(own: Given) -> _Work:
+        def make(own: Given) -> _BufferUse:
             buffer, other = own.buffer(0, _SIZE), own.buffer(1, _SIZE)
-            return _Work(buffer, lambda: _submit(stream, lambda: way(stream, buffer, other)))
+            return _BufferUse(buffer, lambda: _submit(stream, lambda: way(stream, buffer, other)))
 
         return make
 
@@ -238,10 +238,10 @@ def memory_that_is_computed_in_is_not_freed_meanwhile(given: Given) -> None:
     """``free`` of a plan's buffer comes before ``compute``, which then raises BufferUseError, or waits for it."""
     device, stream = given.device, given.stream()
 
-    def make(own: Given, name: str) -> _Work:
+    def make(own: Given, name: str) -> _BufferUse:
         placed = own.sample(2)
         plan = own.bound(stream, placed)
-        return _Work(placed.result[0], lambda: _submit(stream, getattr(plan, name)))
+        return _BufferUse(placed.result[0], lambda: _submit(stream, getattr(plan, name)))
 
     ways: dict[str, Make] = {name: partial(make, name=name) for name in ("compute", "compute_traced")}
     silent = {what: way for what, way in ways.items() if not _is_proven(device, what, way)}

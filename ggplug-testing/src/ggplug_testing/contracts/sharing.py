@@ -172,7 +172,7 @@ class _Proof:
         self._tried: set[_Step] = set()
         self._blocked = 0
 
-    def of(self, one: _Work, other: _Work) -> None:
+    def of(self, one: _Operation, other: _Operation) -> None:
         """Raises ContractError if one changes what becomes of the other."""
         one.prepare()
         other.prepare()
@@ -184,7 +184,7 @@ class _Proof:
                 if self._blocked < _BLOCKED:
                     self._at(one, other, (step, number))
 
-    def _at(self, one: _Work, other: _Work, place: tuple[_Step, int]) -> None:
+    def _at(self, one: _Operation, other: _Operation, place: tuple[_Step, int]) -> None:
         asides: list[Aside] = []
 
         def meanwhile() -> None:
@@ -240,7 +240,7 @@ class _Transfer:
         expect_equal(self._out, self._data, "transferred between two steps of transfers on another stream")
 
 
-_Work = _Computation | _Transfer
+_Operation = _Computation | _Transfer
 
 
 def _settled(aside: Aside) -> bool:
