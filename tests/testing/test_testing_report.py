@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from ggplug.cli.app import run
 from ggplug.errors import ComputeError, ParameterError
 from ggplug.host import HostBuffer, HostBufferType
 from ggplug.ops import OPS, Add, Mul, Op, Relu
+from ggplug.system.signals import raising
 from ggplug_testing import Case, cases_of, check
 from ggplug_testing.cases.case import labelled
 from ggplug_testing.conformance import main
@@ -30,6 +32,7 @@ from ggplug_testing.reporting.rendering import markdown, text
 from ggplug_testing.reporting.report import GROUND, Finding, Report
 from ggplug_testing.reporting.watching import EVERYTHING, Following
 from ggplug_testing.running.runner import run_op
+from ggplug_testing.running.stopping import Stopped
 
 pytest_plugins = ["pytester"]
 
@@ -349,6 +352,17 @@ def test_a_run_that_is_stopped_reports_what_was_proven_and_where_it_was(
     found = json.loads(json_file.read_text(encoding="utf-8"))
     assert found["stopped"] == stopped.removeprefix("STOPPED: toy: ")
     assert [each["case"] for each in found["findings"]] == [case.label for case in cases[:2]]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+def test_a_signal_stops_an_inner_run_after_a_library_restored_what_was_before_the_outer_one() -> None:
+    """LLVM does so when it sees a Ctrl-C, without Python's knowledge."""
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+    with raising(Stopped):
+        libc.signal(int(SIGTERM), 0)
+        with pytest.raises(Stopped), raising(Stopped):
+            raise_signal(SIGTERM)
 
 
 def test_the_time_that_a_case_has_been_running_is_counted_from_its_beginning() -> None:

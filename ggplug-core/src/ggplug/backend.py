@@ -505,6 +505,8 @@ class Backend(Overridable):
 
         ``source_stream`` is the stream that writes the source, if there is one: the copy happens after all work
         submitted to it.  Source and target may overlap: the target gets what the source held before.
+        A later ``Buffer.set`` or ``Buffer.free`` of the source, whose device may be another one, changes nothing of
+        what is copied.  What is submitted to other streams later may, unless they wait for an event of this one.
         Default: waits for both streams and copies now.
         """
         if source_stream is not None:

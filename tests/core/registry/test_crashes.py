@@ -301,6 +301,26 @@ def test_devices_survives_a_crash_of_which_nothing_can_be_recorded(own: Site, se
     assert "Bad of fake-bad 1.0 failed to load: it crashed the process with SIGABRT" in " ".join(done.stdout.split())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not try the command in a child process")
+def test_devices_does_not_wait_for_what_a_plugin_started_before_it_crashed(
+    own: Site, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    """The process that it started keeps open what it inherited, so the output goes to a file."""
+    over, listed = tmp_path / "over", tmp_path / "listed"
+    plugin = own.folder / "fake_bad.py"
+    stays = f"while not os.path.exists({str(over)!r}): time.sleep(0.1)"
+    start = f"import os, time\nif not os.fork():\n    {stays}\n    os._exit(0)\n"
+    plugin.write_text(start + plugin.read_text("utf-8"), "utf-8")
+    command = "[sys.executable, '-m', 'ggplug', 'devices'], stdout=listed, stderr=listed"
+    run = f"with open({str(listed)!r}, 'w') as listed:\n    sys.exit(subprocess.run({command}).returncode)"
+    try:
+        done = own.run("-c", f"import subprocess, sys\n{run}", **{**settings, "GGPLUG_LOAD_TIMEOUT": "0"})
+    finally:
+        over.touch()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "NPU0" in listed.read_text("utf-8")
+
+
 def spoil(folder: Path, how: str) -> None:
     plugins = folder / "plugins"
     if how == "a file":

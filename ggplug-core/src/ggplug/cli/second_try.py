@@ -39,18 +39,37 @@ def tried_twice(command: Callable[[], object]) -> int:
         finally:  # unless a plugin has ended the process
             os.write(writer, b".")
     os.close(writer)
+    os.set_blocking(reader, False)
+    ending = _ending(child)
     ready: list[int] = []
     finished = False
     try:
         with ended_by_signals():
-            ready, _, _ = select.select([reader], [], [], patience)
-            finished = bool(ready and os.read(reader, 1))
+            ready, _, _ = select.select([reader, *ending], [], [], patience)
+            finished = bool(ready and _finished(reader))
     finally:
         if not ready:  # it hangs, or this process is to end
             os.kill(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        os.close(reader)
+        for descriptor in (reader, *ending):
+            os.close(descriptor)
     if finished or (ready and code in ENDED_BY_OTHERS):
         return code if code >= 0 else 128 - code
     REGISTRY.lifecycle.wary = True
     return exit_code_of(command)
+
+
+def _ending(child: int) -> list[int]:
+    """A descriptor that can be read once a process has ended, though others may hold its pipes; none on old systems."""
+    try:
+        return [os.pidfd_open(child)]
+    except OSError:
+        return []
+
+
+def _finished(reader: int) -> bool:
+    """Whether a child process has written that its command ended."""
+    try:
+        return bool(os.read(reader, 1))
+    except BlockingIOError:  # something that it started may still write
+        return False

@@ -26,6 +26,12 @@ SUBJECT = "groups"
 
 WIDTH, ROWS = 40, 6
 
+Other = Callable[[Tensor], Tensor]
+"""Makes of a tensor one of the same extents and other values, by an op that is no part of a chain."""
+
+OTHERS: tuple[Other, ...] = (ops.neg, partial(ops.scale, s=-0.5), lambda x: ops.add(x, x), ops.abs, ops.relu)
+"""Any of them will do, a device need not have all; none of them rounds."""
+
 
 @dataclass
 class Context:
@@ -34,10 +40,12 @@ class Context:
     ``at``: which of them, counted from 0, ``change`` is applied to; it answers what the chain goes on with, and may
     add to ``before`` and ``after``: nodes that are computed before the chain ends, or after it.  ``alone``: which
     source, counted from 0, is the only one that is computed; it is not repeated then, so it has as many bytes as a
-    result.  ``inside``: how many results the chain has inside.
+    result.  ``inside``: how many results the chain has inside.  ``other``: makes the nodes that are no part of the
+    chain: of what a source is computed, and what reads a result once more.
     """
 
     leafs: Leafs
+    other: Other = ops.neg
     type: Type = F32
     layout: Layout = "packed"
     weights: Type = F32
@@ -62,10 +70,10 @@ class Context:
         """Something that the chain reads: a leaf, or with ``computed`` a result of its own that dies in the chain."""
         made = self.leafs.tensor(self.type, *ne, layout=layout or self.layout, low=-2, high=2)
         if self.computed or len(self.sources) == self.alone:
-            made = ops.neg(made)
+            made = self.other(made)
         self.sources.append(made)
         if self.again:
-            self.after.append(ops.sqr(made).set_output())
+            self.after.append(self.other(made).set_output())
         return made
 
     def matrix(self) -> Tensor:
@@ -107,9 +115,9 @@ Chain = Callable[[Context], Tensor]
 Change = Callable[[Context, Tensor], Tensor]
 
 
-def group_cases() -> list[Case]:
-    """All chains in all variants."""
-    return labelled(_all())
+def group_cases(other: Other = ops.neg) -> list[Case]:
+    """All chains in all variants; ``other`` makes the nodes that are no part of them."""
+    return labelled(_all(other))
 
 
 def whole_chains() -> Iterator[Case]:
@@ -139,28 +147,29 @@ _WEIGHED = ("product, bias, gelu, residual", "gated products", "product, scale")
 """Chains that are tried with weights of other types."""
 
 
-def _all() -> Iterator[Case]:
+def _all(other: Other) -> Iterator[Case]:
     yield from whole_chains()
+    variant = partial(_case, other=other)
     for name, chain in CHAINS.items():
         whole, _ = _tried(chain)
-        yield _case(f"{name}, sources computed in between", chain, computed=True)
-        yield _case(f"{name}, sources computed and needed again", chain, computed=True, again=True)
+        yield variant(f"{name}, sources computed in between", chain, computed=True)
+        yield variant(f"{name}, sources computed and needed again", chain, computed=True, again=True)
         for source in _may_be_overwritten(chain):
-            yield _case(f"{name}, source {source} computed alone", chain, alone=source)
+            yield variant(f"{name}, source {source} computed alone", chain, alone=source)
         for at in range(0 if name in _ALIKE else whole.inside):
             for change, apply in CHANGES.items():
-                yield _case(f"{name}, result {at} {change}", chain, at=at, change=apply)
+                yield variant(f"{name}, result {at} {change}", chain, at=at, change=apply)
                 if change in ("is an output", "is read before"):
-                    yield _case(f"{name}, result {at} {change}, computed", chain, at=at, change=apply, computed=True)
+                    yield variant(f"{name}, result {at} {change}, computed", chain, at=at, change=apply, computed=True)
     for name in _LAID:
         for layout in LAYOUTS[1:]:
-            yield _case(f"{name}, {layout}", CHAINS[name], layout=layout)
+            yield variant(f"{name}, {layout}", CHAINS[name], layout=layout)
     for name in _WEIGHED:
-        yield _case(f"{name}, rows apart", CHAINS[name], layout="rows apart")
+        yield variant(f"{name}, rows apart", CHAINS[name], layout="rows apart")
     # In sums of halves each rounding shows: all devices round every result to its type.
     for type in (F16, BF16):
-        yield _case(f"{type.name} sums, each rounded", _sums, type=type)
-        yield _case(f"{type.name} sums, each rounded, computed", _sums, type=type, computed=True)
+        yield variant(f"{type.name} sums, each rounded", _sums, type=type)
+        yield variant(f"{type.name} sums, each rounded, computed", _sums, type=type, computed=True)
 
 
 def _may_be_overwritten(chain: Chain) -> Iterator[int]:
@@ -192,15 +201,15 @@ def _made(leafs: Leafs, chain: Chain, how: dict[str, object]) -> list[Tensor]:
 
 
 def _before(c: Context, result: Tensor) -> Tensor:
-    c.before.append(ops.neg(result).set_output())
+    c.before.append(c.other(result).set_output())
     return result
 
 
-def _followed(of: Callable[[Tensor], Tensor]) -> Change:
+def _followed(of: Change) -> Change:
     """What is made of a result is an output, computed after the chain."""
 
     def change(c: Context, result: Tensor) -> Tensor:
-        c.after.append(of(result).set_output())
+        c.after.append(of(c, result).set_output())
         return result
 
     return change
@@ -209,9 +218,9 @@ def _followed(of: Callable[[Tensor], Tensor]) -> Change:
 CHANGES: dict[str, Change] = {
     "is an output": lambda c, result: result.set_output(),
     "is read before": _before,
-    "is read after": _followed(ops.neg),
-    "has a view that is read": _followed(lambda result: ops.neg(ops.view(result, result.ne[0], offset=0))),
-    "has a view that is an output": _followed(lambda result: ops.reshape(result, result.size)),
+    "is read after": _followed(lambda c, result: c.other(result)),
+    "has a view that is read": _followed(lambda c, result: c.other(ops.view(result, result.ne[0], offset=0))),
+    "has a view that is an output": _followed(lambda c, result: ops.reshape(result, result.size)),
     "is read through a view": lambda c, result: ops.reshape(result, *result.ne[: result.rank]),
     "is copied": lambda c, result: ops.cont(result),
     "is rounded": lambda c, result: ops.cast(ops.cast(result, F16), result.type),

@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from ggplug import ops
 from ggplug.backend import Backend, Decline, Device, forms_groups, groups_of
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
@@ -24,7 +25,7 @@ from ggplug.scheduler.explain import kernel_name
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import strided
 from ggplug_testing.cases import Case, Leafs, graph_cases
-from ggplug_testing.cases.chains import SUBJECT, group_cases
+from ggplug_testing.cases.chains import OTHERS, SUBJECT, group_cases
 from ggplug_testing.judging.comparison import compare
 from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.oracle import decoded, first_fault
@@ -44,8 +45,14 @@ def run_groups(
     """Computes all chains and the graphs of models in the groups that a device forms; returns a finding for each."""
     if not forms_groups(device):
         return [Finding(SUBJECT, "", "declined", f"{device.name} computes every node alone")]
-    chosen = [*group_cases(), *graph_cases()] if cases is None else cases
+    chosen = [*group_cases(partial(_by_any, device)), *graph_cases()] if cases is None else cases
     return run_each(device, SUBJECT, chosen, partial(run_group_case, max_nmse=max_nmse), watch)
+
+
+def _by_any(device: Device, source: Tensor) -> Tensor:
+    """A node that makes other values of a source, by the first of the ops for this that the device computes."""
+    made = (other(source) for other in OTHERS)
+    return next((node for node in made if not isinstance(device.supports_op(node), Decline)), ops.neg(source))
 
 
 def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | None = None) -> Finding:
