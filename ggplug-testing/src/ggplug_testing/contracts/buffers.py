@@ -32,7 +32,8 @@ from ggplug_testing.contracts.clause import (
     read,
     step_between,
 )
-from ggplug_testing.contracts.given import SIZE, Given, clause
+from ggplug_testing.contracts.given import NEW, OLD, OTHER, SIZE, Given, clause
+from ggplug_testing.contracts.holding import held
 from ggplug_testing.fake import FakeDevice
 
 MANY = (1 << 24) + 3
@@ -202,6 +203,29 @@ def a_copy_waits_for_the_streams_of_another_device(given: Given) -> None:
     other.stream().set_async(source, 0, pattern(SIZE, 1))
     target.copy_from(source, 0, 0, SIZE)
     expect_bytes(target, 1, "copied from a device with pending work")
+
+
+@clause
+def a_write_changes_nothing_that_another_device_copies(given: Given) -> None:
+    """``Buffer.set`` changes nothing that a stream of another device was to copy (``copy_async``) before."""
+    other = given.use(Given(FakeDevice("another", execution="late")))
+    written_while_copied(given.buffer(OLD), other.buffer(OTHER), other)
+
+
+def written_while_copied(source: Buffer, target: Buffer, copying: Given) -> None:
+    """A source is written after a held stream was to copy it to a target in its device's memory."""
+    stream = copying.stream()
+    moment = copying.moment(stream)
+    with held(stream, moment) as aside:
+        calls = [aside(lambda: stream.copy_async(source, 0, target, 0, SIZE))]
+        if calls[0].returned(moment):  # it need not: a stream may wait, and copy then
+            calls.append(aside(lambda: source.set(0, pattern(SIZE, NEW))))
+            calls[1].returned(moment)
+    for each in calls:
+        each.join("a copy from another device, or a write to its source")
+    stream.synchronize()
+    expect_bytes(target, OLD, "copied from another device")
+    expect_bytes(source, NEW if len(calls) > 1 else OLD, "the source of the copy")
 
 
 @clause

@@ -19,6 +19,8 @@ from ggplug_testing.running.placement import Placement
 
 SIZE = 4096
 """The default size of a buffer in bytes."""
+OLD, NEW, OTHER = 1, 2, 3
+"""Seeds of the bytes before and after, and of those in another buffer."""
 
 T = TypeVar("T")
 

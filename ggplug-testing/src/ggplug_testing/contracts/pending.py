@@ -10,15 +10,14 @@ import numpy as np
 from ggplug.backend import Backend, Buffer, Event
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
+from ggplug_testing.contracts.buffers import written_while_copied
 from ggplug_testing.contracts.clause import NotOffered, expect, expect_bytes, expect_raises, pattern
-from ggplug_testing.contracts.given import SIZE, Given, clause
+from ggplug_testing.contracts.given import NEW, OLD, OTHER, SIZE, Given, clause
 from ggplug_testing.contracts.holding import failing_node, held, require_pending
 from ggplug_testing.contracts.sample import Sample, steps_of
 from ggplug_testing.fake import FakeDevice
 from ggplug_testing.running.placement import Bytes
 
-OLD, NEW, OTHER = 1, 2, 3
-"""Seeds of the bytes before and after, and of those in another buffer."""
 SURELY = 5.0
 """Seconds in which a call that has nothing to wait for returns, however busy the machine is."""
 
@@ -145,34 +144,11 @@ def a_copy_waits_for_held_streams(given: Given) -> None:
 
 
 @clause
-def a_write_changes_nothing_that_another_device_copies(given: Given) -> None:
-    """``Buffer.set`` changes nothing that a stream of another device was to copy (``copy_async``) before."""
-    other = given.use(Given(FakeDevice("another", execution="late")))
-    _written_while_copied(given.buffer(OLD), other.buffer(OTHER), other)
-
-
-@clause
 def a_write_to_another_device_changes_nothing_that_a_stream_copies(given: Given) -> None:
     """``copy_async`` reads another device's memory as it is now, or has a later ``Buffer.set`` of it wait."""
     require_pending(given.device)
     other = given.use(Given(FakeDevice("another", execution="late")))
-    _written_while_copied(other.buffer(OLD), given.buffer(OTHER), given)
-
-
-def _written_while_copied(source: Buffer, target: Buffer, copying: Given) -> None:
-    """A source is written after a held stream was to copy it to a target in its device's memory."""
-    stream = copying.stream()
-    moment = copying.moment(stream)
-    with held(stream, moment) as aside:
-        calls = [aside(lambda: stream.copy_async(source, 0, target, 0, SIZE))]
-        if calls[0].returned(moment):  # it need not: a stream may wait, and copy then
-            calls.append(aside(lambda: source.set(0, pattern(SIZE, NEW))))
-            calls[1].returned(moment)
-    for each in calls:
-        each.join("a copy from another device, or a write to its source")
-    stream.synchronize()
-    expect_bytes(target, OLD, "copied from another device")
-    expect_bytes(source, NEW if len(calls) > 1 else OLD, "the source of the copy")
+    written_while_copied(other.buffer(OLD), given.buffer(OTHER), given)
 
 
 @clause
