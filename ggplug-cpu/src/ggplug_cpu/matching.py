@@ -6,6 +6,7 @@ Support queries and plans both call :func:`match`.  The first chooser that fits 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import pkgutil
 from collections.abc import Iterator
@@ -23,8 +24,14 @@ from ggplug_cpu.packed import PackedBufferType
 def _tables() -> dict[str, ModuleType]:
     """Family -> the module that has its tables."""
     found: dict[str, ModuleType] = {}
-    for each in sorted(pkgutil.iter_modules(ops.__path__), key=lambda each: each.name):
-        found[each.name] = importlib.import_module(f"{ops.__name__}.{each.name}{'.choosers' if each.ispkg else ''}")
+    collects = gc.isenabled()
+    gc.disable()  # all that is made here stays: to search it for garbage costs milliseconds and finds none
+    try:
+        for each in sorted(pkgutil.iter_modules(ops.__path__), key=lambda each: each.name):
+            found[each.name] = importlib.import_module(f"{ops.__name__}.{each.name}{'.choosers' if each.ispkg else ''}")
+    finally:
+        if collects:
+            gc.enable()
     return found
 
 

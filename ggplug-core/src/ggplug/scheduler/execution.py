@@ -221,11 +221,10 @@ class Execution:
             self._generation = self.allocator.generation
 
     def bind(self, graph: Graph, version: int) -> Bound:
-        """Binds a version's plans to the places of a graph's tensors, unless they are already.
+        """Binds a version's plans to the places of a graph's tensors (:meth:`allocation`), unless they are already.
 
         Raises OutOfMemoryError, TensorStateError (a persistent tensor has no place), and what plans raise.
         """
-        self._ensure()
         kept = self._versions[version]
         bound = kept.bound
         if bound is not None and bound.graph is graph and bound.bound_at == graph.revision.now:

@@ -243,7 +243,7 @@ class Scheduler:
         if self._pins:
             # Sorted: the same pins are the same key, in whatever order they were made.
             pins = tuple(sorted((graph.index[t], s) for t, s in self._pins.items() if t in graph.index))
-        asks = HOOKS.epoch if HOOKS.listeners("ggplug_placement") is not None else -1
+        asks = HOOKS.epoch if "ggplug_placement" in HOOKS.listeners else -1
         usages = tuple(map(_usage, compress(graph.tensors, signature.buffer_types)))
         key = (signature, usages, pins, asks)
         return key, self._executions.get(key)
@@ -332,7 +332,7 @@ class Scheduler:
         """Computes and waits.  Returns the devices that took part, if a hook listens."""
         self._compute_async(graph)
         self._synchronize()
-        if HOOKS.listeners("ggplug_graph_computed") is None:
+        if "ggplug_graph_computed" not in HOOKS.listeners:
             return None
         return list(dict.fromkeys(split.planned.stream.device for split in self._bound(graph).splits))
 
@@ -362,7 +362,7 @@ class Scheduler:
                 execution.run_observed(graph, bound, self._ordering, allocation, run, *observer)
                 run.end(progress=run.progress)
             else:
-                if HOOKS.listeners("ggplug_split_computed") or HOOKS.listeners("ggplug_nodes_timed"):
+                if "ggplug_split_computed" in HOOKS.listeners or "ggplug_nodes_timed" in HOOKS.listeners:
                     self._run_traced(graph, execution, bound)
                 else:
                     execution.run(bound, self._ordering)
@@ -407,8 +407,9 @@ class Scheduler:
 
     def _bound(self, graph: Graph) -> Bound:
         execution = self._find(graph)
-        version = None if graph.run is None else execution.version_of(graph.run.allocation)
-        return execution.bind(graph, 0 if version is None else version)
+        version = (graph.run and execution.version_of(graph.run.allocation)) or 0
+        execution.allocation(graph, version)
+        return execution.bind(graph, version)
 
     def _run_traced(self, graph: Graph, execution: Execution, bound: Bound) -> None:
         """Computes one split after the other, waits for each, and calls the observers."""
@@ -423,7 +424,7 @@ class Scheduler:
             end = time.perf_counter_ns()
             device = stream.device
             HOOKS.notify("ggplug_split_computed", graph=graph, split=part, device=device, start=start, end=end)
-            if HOOKS.listeners("ggplug_nodes_timed") is not None:
+            if "ggplug_nodes_timed" in HOOKS.listeners:
                 whole = [
                     NodeTime(part.positions[node] if node >= 0 else -1, begin, stop) for node, begin, stop in times
                 ]
@@ -451,7 +452,8 @@ class Scheduler:
             self._unsettled = True
             work.fail(interrupt)
             raise
-        self._forget_order()
+        if self._asynchronous:
+            self._forget_order()
         work.settle()
         if failure is not None:
             work.fail(failure)
