@@ -15,7 +15,7 @@ from ggplug_cpu import prebuild, simd
 from ggplug_cpu.choosing.entries import FAULTS, RESULT, Entries
 from ggplug_cpu.choosing.nest import Shape, element_nest, words_of
 from ggplug_cpu.compiler import Body, device_function, kernel
-from ggplug_cpu.context import store_word
+from ggplug_cpu.context import load_word, store_word
 from ggplug_cpu.device import CpuDevice
 from ggplug_cpu.matching import match
 from ggplug_cpu.parameters import (
@@ -28,6 +28,7 @@ from ggplug_cpu.parameters import (
     destination,
     integer,
     integers,
+    part,
     real,
     reals,
     source,
@@ -53,18 +54,24 @@ class Declared(Base):
 def report() -> Body:
     """Everything that is declared, one word after the other."""
 
-    def body(ctx: int, params: int) -> None:
-        y = Declared.y.address(params)
-        store_word(y, Declared.count(params))
-        store_word(y + 8, Declared.x.address(params))
-        store_word(y + 16, Declared.x.nb0(params))
-        store_word(y + 24, Declared.x.nb3(params))
-        simd.store_f64(y + 32, Declared.factor(params))
-        for i in range(Declared.count(params)):
-            simd.store_f64(y + 40 + 8 * i, Declared.weights(params, i))
-            store_word(y + 64 + 8 * i, Declared.order(params, i))
+    def body(ctx: int, p: Declared) -> None:
+        y, x = p.y.address, p.x
+        store_word(y, p.count)
+        store_word(y + 8, x.address)
+        store_word(y + 16, x.nb0)
+        store_word(y + 24, x.nb3)
+        simd.store_f64(y + 32, p.factor)
+        _lists(p, y + 40)
+        store_word(y + 88, x.row(1, 2, 3))
 
     return body
+
+
+@device_function
+def _lists(p: Declared, y: int) -> None:
+    for i in range(p.count):
+        simd.store_f64(y + 8 * i, p.weights[i])
+        store_word(y + 24 + 8 * i, p.order[i])
 
 
 def values(**changes: object) -> dict[str, object]:
@@ -80,13 +87,44 @@ def values(**changes: object) -> dict[str, object]:
 
 
 def test_a_kernel_reads_what_was_declared_and_no_more_than_that() -> None:
-    out = np.zeros(11, np.int64)
+    out = np.zeros(12, np.int64)
     entry = Entry(report(), Declared.words(**values()), tasks=1)
     with Team(n_threads=1) as team:
         team.run(Tape([entry], n_slots=2).bind([out.ctypes.data, 1000]))
     assert out[:4].tolist() == [3, 1008, 4, 4000]
     assert out[4:8].view(np.float64).tolist() == [0.25, 0.5, 1.5, 2.5]
-    assert out[8:].tolist() == [7, 8, 9]
+    assert out[8:].tolist() == [7, 8, 9, 1008 + 40 + 2 * 400 + 3 * 4000]
+
+
+class Both(Parameters):
+    """Those of two steps."""
+
+    first = part(Base)
+    second = part(Base)
+    y = destination()
+
+
+@kernel
+def difference() -> Body:
+    """The counts of both steps, whose words follow."""
+
+    def body(ctx: int, p: Both) -> None:
+        second = Base(int(p) + 8 * load_word(int(p) + 8))
+        store_word(p.y.address, p.first.count - second.count)
+        store_word(p.y.address + 8, p.second.count)
+
+    return body
+
+
+def test_a_part_is_where_its_word_says() -> None:
+    out = np.zeros(2, np.int64)
+    steps = [Base.words(y=Place(), count=count, weights=[]) for count in (50, 8)]
+    at = Both.word_count()
+    words = Both.words(first=at, second=at + len(steps[0]), y=Place(Ref(0)))
+    entry = Entry(difference(), words.followed_by(steps[0]).followed_by(steps[1]), tasks=1)
+    with Team(n_threads=1) as team:
+        team.run(Tape([entry], n_slots=1).bind([out.ctypes.data]))
+    assert out.tolist() == [42, 8]
 
 
 def test_words_list_the_memory_that_is_read_and_written() -> None:

@@ -19,6 +19,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, intrinsic, kernel, prebuild
 from ggplug_cpu.context import load_word, real, store_word, word
 from ggplug_cpu.language.names import named, signature, spelled
+from ggplug_cpu.parameters import Parameters, integer, reals
 
 
 @pytest.fixture(autouse=True)
@@ -338,6 +339,34 @@ def compares_thrice(ctx: int, params: int) -> None:
     store_word(params, 0 < ctx < 5)  # wrong
 
 
+class Counted(Parameters):
+    count = integer()
+    factors = reals()
+
+
+class Doubled(Counted):
+    twice = integer()
+
+
+def asks_for_a_field_that_is_not_declared(ctx: int, p: Counted) -> None:
+    store_word(ctx, p.number)  # type: ignore[attr-defined]  # wrong
+
+
+def computes_with_a_list_of_fields(ctx: int, p: Counted) -> None:
+    store_word(ctx, p.factors + 1)  # type: ignore[operator]  # wrong
+
+
+def makes_a_record_another(ctx: int, p: Counted) -> None:
+    a = Counted(ctx)
+    if p.count != 0:
+        a = Doubled(ctx)  # wrong
+    store_word(ctx, a.count)
+
+
+def places_a_record_twice(ctx: int, p: Counted) -> None:
+    store_word(ctx, Counted(ctx, 8).count)  # type: ignore[call-arg]  # wrong
+
+
 load_4, load_8 = simd.load("f32x4"), simd.load("f32x8")
 
 WRONG: dict[Callable[..., None], tuple[str, str]] = {
@@ -363,6 +392,10 @@ WRONG: dict[Callable[..., None], tuple[str, str]] = {
     compares_vectors: ("there is no f32x4 < f32x4", "simd.less"),
     mixes_vectors: ("there is no f32x4 + f32x8", "vectors with those of their type"),
     compares_thrice: ("several comparisons in one", "join them by and"),
+    asks_for_a_field_that_is_not_declared: ("'Counted' has no attribute 'number'", "that Python sees"),
+    computes_with_a_list_of_fields: ("a field of Counted is no value that a kernel can compute with", "with numbers"),
+    makes_a_record_another: ("a changes from a Counted to a Doubled", "another name"),
+    places_a_record_twice: ("Counted does not take 2 arguments", "it takes the address"),
 }
 
 

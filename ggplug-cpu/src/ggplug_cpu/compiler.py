@@ -85,7 +85,7 @@ from ggplug_cpu.cache_key import cache_key
 from ggplug_cpu.compiling.job import Reference, reference_of
 from ggplug_cpu.compiling.obtaining import FILES, CompileEvent, Progress, inspected, obtain, on_compile
 from ggplug_cpu.language.declarations import llvm_call
-from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath, Intrinsic, Namespace, Signature
+from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath, Intrinsic, Namespace, Record, Signature
 
 __all__ = [
     "FILES",
@@ -98,6 +98,7 @@ __all__ = [
     "KernelFactory",
     "Namespace",
     "Parameter",
+    "Record",
     "Signature",
     "device_function",
     "intrinsic",

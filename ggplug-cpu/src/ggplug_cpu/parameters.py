@@ -13,11 +13,14 @@ Choosers make the words; those of an operand come from a :class:`Place`::
 
     Entry(scaled(), Scaled.words(y=Place(Ref(0), y.nb), x=Place(Ref(1), x.nb), rows=4, factor=0.5, slopes=[1.0, 2.0]))
 
-A kernel's body calls the fields with the address of its parameters; so do device functions that it calls::
+A kernel's body reads the fields by name, if its second parameter is annotated with the declaration; so do the device
+functions that it calls with it::
 
-    for i in range(Scaled.rows(params)):
-        x = Scaled.x.address(params) + i * Scaled.x.nb1(params)
-        slope = Scaled.slopes(params, i)
+    def body(ctx: int, p: Scaled) -> None:
+        for i in range(p.rows):
+            x, slope = p.x.address + i * p.x.nb1, p.slopes[i]
+
+``Scaled(address)`` is the declaration at any address.  Intrinsics call a field with that: ``Scaled.rows(params)``.
 
 Operands say whether the kernel reads or writes them: :attr:`Words.reads` and :attr:`Words.writes` list the memory that
 an entry accesses.  Parameters never change while a kernel runs, and the loads say so: LLVM may move them out of loops.
@@ -26,13 +29,15 @@ an entry accesses.  Parameters never change while a kernel runs, and the loads s
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, overload
 
-from ggplug_cpu.compiler import Intrinsic, Kernel, Namespace
+from ggplug_cpu.compiler import Intrinsic, Kernel, Namespace, Record, device_function
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from llvmlite import ir
 
     from ggplug_cpu.simd.values import Value
@@ -100,28 +105,42 @@ class Words(list[Word]):
 # -- fields -----------------------------------------------------------------------------------------
 
 
-class Number(Intrinsic):
-    """A field of one word: called with ``params`` in a kernel, it returns the number (or the address)."""
+T = TypeVar("T")
+N = TypeVar("N", int, float)
+P = TypeVar("P", bound="Parameters")
+
+
+class Number(Intrinsic, Generic[T]):
+    """A field of one word: the number (or the address).  ``T``: what kernels see."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.index = -1
         super().__init__(self._emit, f"{kind}(i64)")
 
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, record: None, kind: type) -> Self: ...
+        @overload
+        def __get__(self, record: Record, kind: type) -> T: ...
+        def __get__(self, record: Record | None, kind: type) -> Self | T: ...
+
     def _emit(self, builder: ir.IRBuilder, params: ir.Value) -> ir.Value:
         from llvmlite import ir
 
         return _load(builder, params, ir.Constant(params.type, self.index), self.kind)
 
-    def at(self, index: int) -> Number:
+    def at(self, index: int) -> Self:
         """This field as word ``index`` of a declaration."""
-        placed = type(self)(self.kind)
+        placed = copy.copy(self)
         placed.index = index
+        placed.function = placed._emit
         return placed
 
 
-class Numbers(Number):
-    """A field of any number of words: called with ``params`` and an index.  One word has the index of the first."""
+class Numbers(Number[Sequence[N]]):
+    """A field of any number of words, by index.  One word has the index of the first."""
 
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -134,10 +153,32 @@ class Numbers(Number):
         return _load(builder, params, builder.add(first, number), self.kind)
 
 
+class Part(Number[P]):
+    """A field of one word: how many words from the parameters on those of another declaration lie."""
+
+    def __init__(self, record: type[P]) -> None:
+        super().__init__("i64")
+        self.record = record
+
+    def _emit(self, builder: ir.IRBuilder, params: ir.Value) -> ir.Value:
+        from llvmlite import ir
+
+        words = super()._emit(builder, params)
+        return builder.add(params, builder.mul(ir.Constant(params.type, 8), words))
+
+
+@device_function
+def _row(operand: Located, i1: int, i2: int, i3: int) -> int:
+    return operand.address + i1 * operand.nb1 + i2 * operand.nb2 + i3 * operand.nb3
+
+
 class Operand(Namespace):
     """A tensor that a kernel reads or writes: words for its ``address`` and for the ``parts`` that the kernel
     declares.
     """
+
+    row = _row
+    """``row(i1, i2, i3)``: the address of a row; for operands with :data:`STRIDES`."""
 
     def __init__(self, writes: bool, *parts: str) -> None:
         self.writes = writes
@@ -152,27 +193,53 @@ class Operand(Namespace):
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, part: str) -> Number: ...
+        def __getattr__(self, part: str) -> Number[int]: ...
+
+        @overload
+        def __get__(self, record: None, kind: type) -> Self: ...
+        @overload
+        def __get__(self, record: Record, kind: type) -> Located: ...
+        def __get__(self, record: Record | None, kind: type) -> Self | Located: ...
 
 
-def integer() -> Number:
+class Located(Protocol):
+    """An :class:`Operand` in a kernel: the values of its parts, of which it has those that are declared."""
+
+    address: int
+    nb0: int
+    nb1: int
+    nb2: int
+    nb3: int
+    stride: int
+    convert: int
+    block_bytes: int
+
+    def row(self, i1: int, i2: int, i3: int, /) -> int: ...
+
+
+def integer() -> Number[int]:
     """A word that is an integer, or a kernel's address."""
     return Number("i64")
 
 
-def real() -> Number:
+def real() -> Number[float]:
     """A word that is a float64."""
     return Number("f64")
 
 
-def integers() -> Numbers:
+def integers() -> Numbers[int]:
     """Any number of integers."""
     return Numbers("i64")
 
 
-def reals() -> Numbers:
+def reals() -> Numbers[float]:
     """Any number of float64."""
     return Numbers("f64")
+
+
+def part(record: type[P]) -> Part[P]:
+    """A word that says how many words from the parameters on the fields of ``record`` lie."""
+    return Part(record)
 
 
 def source(*parts: str | tuple[str, ...]) -> Operand:
@@ -189,18 +256,21 @@ def _flat(parts: Iterable[str | tuple[str, ...]]) -> list[str]:
     return [name for part in parts for name in ((part,) if isinstance(part, str) else part)]
 
 
-class Parameters(Namespace):
+Field: TypeAlias = "Number[Any] | Operand"
+
+
+class Parameters(Record):
     """The base of declarations: see the module's docstring.  A subclass adds fields.
 
     Raises TypeError for a field whose name is an attribute of this class.
     """
 
-    fields: ClassVar[Mapping[str, Number | Operand]] = {}
+    fields: ClassVar[Mapping[str, Field]] = {}
     """By name, in the order of their words."""
 
     def __init_subclass__(cls) -> None:
         declared = {**cls.fields, **{k: v for k, v in vars(cls).items() if isinstance(v, Number | Operand)}}
-        fields: dict[str, Number | Operand] = {}
+        fields: dict[str, Field] = {}
         taken = sorted(name for name in declared if hasattr(Parameters, name))
         if taken:
             raise TypeError(f"{cls.__name__}: a field cannot be called {', '.join(taken)}")
@@ -241,12 +311,12 @@ class Parameters(Namespace):
         return Words([*words, *behind], *slots)
 
 
-def _size(fields: Mapping[str, Number | Operand]) -> int:
+def _size(fields: Mapping[str, Field]) -> int:
     """The number of words of all fields; the numbers of fields of any number follow them."""
     return sum(len(field.parts) if isinstance(field, Operand) else 1 for field in fields.values())
 
 
-def emitted_number(field: Number, params: Value, *indices: Value | int) -> Value:
+def emitted_number(field: Number[Any], params: Value, *indices: Value | int) -> Value:
     """Emits the load of a field: the same as calling the field in a kernel."""
     numbers = [params.same(index) for index in indices]
     return type(params)(params.b, field.function(params.b, params.ir, *numbers))

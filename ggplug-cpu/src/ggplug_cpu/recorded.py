@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-#: A function ``(ctx, params)`` that a kernel factory returns.
-Body = Callable[[int, int], None]
+#: A function ``(ctx, params)`` that a kernel factory returns; ``params`` is an address or a :class:`Record`.
+Body = Callable[[Any, Any], None]
 #: ``result(arguments)`` in names of types, or a function from the names of the argument types to that, or to None.
 Signature = str | Callable[..., str | None]
 Fastmath = bool | frozenset[str] | set[str]
@@ -33,6 +33,9 @@ class DeviceFunction:
 class Intrinsic:
     """A function that emits its LLVM code; see :func:`intrinsic`."""
 
+    record: type[Record] | None = None
+    """What lies at the address that it returns, if a declaration says so."""
+
     def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -47,6 +50,21 @@ class Intrinsic:
 
 class Namespace:
     """An object, or a class, whose attributes kernels may use as they use a module's."""
+
+
+class Record(Namespace):
+    """Memory whose parts have names.  In a kernel an instance is an address; a subclass declares what lies there.
+
+    Its attributes are those of the class: an intrinsic that takes an address returns what it reads there, one that
+    takes more is called or indexed, a device function gets the instance as its first argument, and a
+    :class:`Namespace` has further attributes, of the same address.
+    """
+
+    if TYPE_CHECKING:
+
+        def __init__(self, address: int) -> None: ...
+
+        def __int__(self) -> int: ...
 
 
 class Compilable(Protocol):

@@ -121,7 +121,7 @@ def as_integer(b: ir.IRBuilder, value: Value) -> Value:
     type = type_of(value)
     if isinstance(value, Computed) and type in ("f32", "f64"):
         return Computed("i64", b.fptosi(value.ir, llvm_type("i64")))
-    return as_type(b, value, "i64")
+    return Computed("i64", number(b, value, "i64"))
 
 
 def is_true(b: ir.IRBuilder, value: Value) -> bool | ir.Value:

@@ -16,8 +16,20 @@ from ggplug_cpu.language import arithmetic
 from ggplug_cpu.language.arithmetic import as_type
 from ggplug_cpu.language.names import VOID, Type, llvm_type, signature, spelled
 from ggplug_cpu.language.sources import Refusal
-from ggplug_cpu.language.values import NOTHING, Computed, Known, Several, Value, described, known, type_of
-from ggplug_cpu.recorded import DeviceFunction, Intrinsic
+from ggplug_cpu.language.values import (
+    NOTHING,
+    Bound,
+    Computed,
+    Declared,
+    Known,
+    Several,
+    Value,
+    declared,
+    described,
+    known,
+    type_of,
+)
+from ggplug_cpu.recorded import DeviceFunction, Intrinsic, Namespace, Record
 
 
 def of_intrinsic(b: ir.IRBuilder, intrinsic: Intrinsic, arguments: Sequence[Value]) -> Value:
@@ -40,7 +52,27 @@ def of_intrinsic(b: ir.IRBuilder, intrinsic: Intrinsic, arguments: Sequence[Valu
     if getattr(emitted, "type", None) != llvm_type(result):
         made = "nothing" if emitted is None else getattr(emitted, "type", type(emitted).__name__)
         raise _misfit(intrinsic, f"makes {made} and not {spelled(result)}, as it declares")
-    return unpacked(b, result, emitted)
+    found = unpacked(b, result, emitted)
+    return declared(found, intrinsic.record) if isinstance(found, Computed) else found
+
+
+def attribute(b: ir.IRBuilder, owner: Declared, found: Any) -> Value:
+    """What an attribute of a record's class is in a kernel, for the record at an address."""
+    if isinstance(found, Intrinsic):
+        alone = isinstance(found.signature, str) and len(signature(found.signature)[1]) == 1
+        return of_intrinsic(b, found, [owner]) if alone else Bound(found, owner)
+    if isinstance(found, DeviceFunction):
+        return Bound(found, owner)
+    if isinstance(found, Namespace):
+        return Declared(owner.type, owner.ir, found)
+    return known(found)
+
+
+def placed(b: ir.IRBuilder, kind: type[Record], arguments: Sequence[Value]) -> Value:
+    """``Kind(address)``: the record at an address."""
+    if len(arguments) != 1:
+        raise Refusal(f"{kind.__name__} does not take {len(arguments)} arguments", "it takes the address")
+    return declared(Computed("i64", arithmetic.number(b, arguments[0], "i64")), kind)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from llvmlite import ir
 
@@ -14,11 +16,24 @@ from ggplug_cpu.language import arithmetic, calls
 from ggplug_cpu.language.arithmetic import as_type, common_type, is_true
 from ggplug_cpu.language.scopes import Scope
 from ggplug_cpu.language.sources import Refusal, Source
-from ggplug_cpu.language.values import Computed, Known, Several, Value, described, elements, known, type_of
-from ggplug_cpu.recorded import DeviceFunction, Intrinsic
+from ggplug_cpu.language.values import (
+    Bound,
+    Computed,
+    Declared,
+    Known,
+    Several,
+    Value,
+    described,
+    elements,
+    known,
+    type_of,
+)
+from ggplug_cpu.recorded import DeviceFunction, Intrinsic, Record
 
 #: What calls a device function: its LLVM code is another one's matter.
 Calling = Callable[[ir.IRBuilder, DeviceFunction, Sequence[Value]], Value]
+
+NO_NAMES: Mapping[str, Value] = MappingProxyType({})
 
 
 class Expressions:
@@ -64,15 +79,18 @@ class Expressions:
 
     def _emit_attribute(self, node: ast.Attribute) -> Value:
         owner = self.value(node.value)
+        if isinstance(owner, Declared):
+            return calls.attribute(self._b, owner, _attribute(owner.kind, node.attr))
         if not isinstance(owner, Known):
-            raise Refusal(f"{described(owner)} has no attributes", "attributes are of modules and of declarations")
-        try:
-            return known(getattr(owner.value, node.attr))
-        except AttributeError as error:
-            raise Refusal(str(error), "attributes are those that Python sees") from None
+            raise Refusal(
+                f"{described(owner)} has no attributes", "attributes are of modules, of declarations and of records"
+            )
+        return known(_attribute(owner.value, node.attr))
 
     def _emit_subscript(self, node: ast.Subscript) -> Value:
         owner, index = self.value(node.value), self.value(node.slice)
+        if isinstance(owner, Bound):
+            return self._called(owner, [index])
         if not isinstance(index, Known):
             raise Refusal("the index is computed", "the index of a tuple is known; memory is read by simd.load")
         if isinstance(owner, Known):
@@ -169,18 +187,39 @@ class Expressions:
 
     def _emit_call(self, node: ast.Call) -> Value:
         callee = self.value(node.func)
-        if not isinstance(callee, Known):
-            raise Refusal(
-                f"{described(callee)} cannot be called", "only what is known when the kernel is compiled can be"
-            )
         given: list[Value] = []
         for each in node.args:
             given += elements(self.value(each.value)) if isinstance(each, ast.Starred) else [self.value(each)]
         by_name = {each.arg: self.value(each.value) for each in node.keywords if each.arg is not None}
-        if isinstance(callee.value, DeviceFunction) and len(by_name) == len(node.keywords):
-            return self._call(self._b, callee.value, calls.arguments_of(callee.value, given, by_name))
-        if node.keywords:
+        if len(by_name) < len(node.keywords):
+            raise Refusal("arguments by name from a dictionary", "name each argument")
+        return self._called(callee, given, by_name)
+
+    def _called(self, callee: Value, given: Sequence[Value], by_name: Mapping[str, Value] = NO_NAMES) -> Value:
+        """What a call gives."""
+        if isinstance(callee, Bound):
+            function: Any = callee.function
+            given = [callee.owner, *given]
+        elif isinstance(callee, Known):
+            function = callee.value
+        else:
+            raise Refusal(
+                f"{described(callee)} cannot be called", "only what is known when the kernel is compiled can be"
+            )
+        if isinstance(function, DeviceFunction):
+            return self._call(self._b, function, calls.arguments_of(function, given, by_name))
+        if by_name:
             raise Refusal("arguments by name", "only device functions take arguments by name")
-        if isinstance(callee.value, Intrinsic):
-            return calls.of_intrinsic(self._b, callee.value, given)
-        return calls.of_builtin(self._b, callee.value, given)
+        if isinstance(function, Intrinsic):
+            return calls.of_intrinsic(self._b, function, given)
+        if isinstance(function, type) and issubclass(function, Record):
+            return calls.placed(self._b, function, given)
+        return calls.of_builtin(self._b, function, given)
+
+
+def _attribute(thing: Any, name: str) -> Any:
+    """An attribute of an object of Python."""
+    try:
+        return getattr(thing, name)
+    except AttributeError as error:
+        raise Refusal(str(error), "attributes are those that Python sees") from None

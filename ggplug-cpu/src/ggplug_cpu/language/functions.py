@@ -19,9 +19,9 @@ from ggplug_cpu.language.names import VOID, Type, llvm_type
 from ggplug_cpu.language.scopes import Scope
 from ggplug_cpu.language.sources import Refusal, Source, source_of
 from ggplug_cpu.language.statements import Statements
-from ggplug_cpu.language.values import NOTHING, Known, Value, type_of
+from ggplug_cpu.language.values import NOTHING, Computed, Known, Value, declared, kind_of, type_of
 from ggplug_cpu.loader import ENTRY
-from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath
+from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath, Record
 
 _WORD = "i64"
 #: The exported function, which calls the body of a kernel.
@@ -37,11 +37,12 @@ _GLOBAL = re.compile(r'@"([^"]+)"')
 
 @dataclass(frozen=True)
 class _Parameter:
-    """A parameter of a function: computed of a type, or known."""
+    """A parameter of a function: computed of a type, or known.  ``kind``: what an address's attributes are of."""
 
     name: str
     type: Type | None
     value: Value | None = None
+    kind: Any = None
 
 
 @dataclass(eq=False)
@@ -74,7 +75,7 @@ class Library:
             names = source_of(body).parameters
             if len(names) != 2:
                 raise Refusal(f"a body with the parameters ({', '.join(names)})", "a body takes (ctx, params)")
-            parameters = [_Parameter(name, _WORD) for name in names]
+            parameters = [_Parameter(name, _WORD, kind=_annotated(body, name)) for name in names]
             function = self._translated(body, parameters, fastmath)
         finally:
             self._unfinished.clear()
@@ -161,7 +162,7 @@ class Library:
         for each in parameters:
             value = each.value if each.type is None else unpacked(b, each.type, next(arguments))
             assert value is not None
-            scope.write(each.name, value)
+            scope.write(each.name, declared(value, each.kind) if isinstance(value, Computed) else value)
 
         def call(b: ir.IRBuilder, callee: DeviceFunction, given: Sequence[Value]) -> Value:
             return self.call(b, callee, given, calls)
@@ -204,13 +205,19 @@ def _parameter(name: str, value: Value) -> _Parameter:
     """Numbers of the source are computed in a callee, but not True, False and what is no number."""
     if isinstance(value, Known) and (isinstance(value.value, bool) or not value.is_number):
         return _Parameter(name, None, value)
-    return _Parameter(name, type_of(value))
+    return _Parameter(name, type_of(value), kind=kind_of(value))
+
+
+def _annotated(function: Callable[..., Any], parameter: str) -> type[Record] | None:
+    """The record that a parameter is annotated with, if it is one of the module's names."""
+    found = function.__globals__.get(str(function.__annotations__.get(parameter)))
+    return found if isinstance(found, type) and issubclass(found, Record) else None
 
 
 def _identity(parameter: _Parameter) -> tuple[Any, ...]:
     """What a function is compiled once for."""
     if parameter.type is not None:
-        return (parameter.type,)
+        return parameter.type, parameter.kind and _Itself(parameter.kind)
     assert isinstance(parameter.value, Known)
     value = parameter.value.value
     return type(value), value if isinstance(value, bool | str | None) else _Itself(value)

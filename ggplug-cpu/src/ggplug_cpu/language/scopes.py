@@ -15,15 +15,27 @@ from llvmlite import ir
 from ggplug_cpu.language.arithmetic import as_type
 from ggplug_cpu.language.names import Type, keeps, llvm_type, spelled
 from ggplug_cpu.language.sources import Refusal
-from ggplug_cpu.language.values import Computed, Known, Several, Value, described, known, type_of
+from ggplug_cpu.language.values import (
+    Computed,
+    Known,
+    Several,
+    Value,
+    declared,
+    described,
+    kind_described,
+    kind_of,
+    known,
+    type_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Memory of a number or a vector."""
+    """Memory of a number or a vector.  ``kind``: as that of :class:`~ggplug_cpu.language.values.Declared`."""
 
     type: str
     ir: ir.Value
+    kind: Any = None
 
 
 #: What a name stands for: memory, something known, or a tuple of these.
@@ -84,18 +96,19 @@ class Scope:
             return value
         type = type_of(value)
         assert isinstance(type, str)
-        return _Place(type, self.place(type, name))
+        return _Place(type, self.place(type, name), kind_of(value))
 
     def _load(self, variable: _Variable) -> Value:
         if isinstance(variable, _Place):
-            return Computed(variable.type, self._b.load(variable.ir))
+            return declared(Computed(variable.type, self._b.load(variable.ir)), variable.kind)
         return variable if isinstance(variable, Known) else Several(tuple(map(self._load, variable)))
 
     def _store(self, name: str, variable: _Variable, value: Value) -> None:
         if isinstance(variable, _Place):
             if not isinstance(value, Known) or value.is_number:
                 type = type_of(value)
-                if type == variable.type or keeps(type, variable.type):
+                fits = type == variable.type or keeps(type, variable.type)
+                if fits and variable.kind in (None, kind_of(value)):
                     converted = as_type(self._b, value, variable.type)
                     assert isinstance(converted, Computed)
                     self._b.store(converted.ir, variable.ir)
@@ -115,8 +128,6 @@ class Scope:
     def _described(self, variable: _Variable) -> str:
         if isinstance(variable, Known):
             return described(variable)
-        return (
-            f"a value of type {spelled(variable.type)}"
-            if isinstance(variable, _Place)
-            else f"a tuple of {len(variable)}"
-        )
+        if isinstance(variable, tuple):
+            return f"a tuple of {len(variable)}"
+        return f"a value of type {spelled(variable.type)}" if variable.kind is None else kind_described(variable.kind)

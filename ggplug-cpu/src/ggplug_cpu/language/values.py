@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ggplug_cpu.language.names import Type
 from ggplug_cpu.language.sources import Refusal
+from ggplug_cpu.recorded import DeviceFunction, Intrinsic
 
 if TYPE_CHECKING:
     from llvmlite import ir
@@ -33,15 +34,40 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
+class Declared(Computed):
+    """An address with attributes: those of a record's class, or of an object that a record has as an attribute."""
+
+    kind: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An attribute of an address that is called or indexed, and takes the address as its first argument."""
+
+    function: DeviceFunction | Intrinsic
+    owner: Declared
+
+
+@dataclass(frozen=True, slots=True)
 class Several:
     """A tuple."""
 
     items: tuple[Value, ...]
 
 
-Value: TypeAlias = Known | Computed | Several
+Value: TypeAlias = Known | Computed | Bound | Several
 
 NOTHING = Known(None)
+
+
+def declared(value: Computed, kind: Any) -> Computed:
+    """A value as an address with the attributes of ``kind``, unless that is None."""
+    return value if kind is None else Declared(value.type, value.ir, kind)
+
+
+def kind_of(value: Value) -> Any:
+    """What has the attributes of an address; None for other values."""
+    return value.kind if isinstance(value, Declared) else None
 
 
 def known(value: Any) -> Value:
@@ -76,9 +102,18 @@ def described(value: Value) -> str:
             if value.is_number:
                 return repr(value.value)
             return f"{getattr(value.value, '__qualname__', repr(value.value))} (a {type(value.value).__name__})"
+        case Declared():
+            return kind_described(value.kind)
         case Computed():
             return f"a value of type {value.type}"
+        case Bound():
+            return f"a field of {described(value.owner).removeprefix('a ')}"
     return f"a tuple of {len(value.items)}"
+
+
+def kind_described(kind: Any) -> str:
+    """What messages call an address with the attributes of ``kind``."""
+    return f"a {kind.__name__ if isinstance(kind, type) else type(kind).__name__}"
 
 
 def elements(value: Value) -> Sequence[Value]:

@@ -23,8 +23,8 @@ def read_plain(elem: str) -> Body:
     load, load_first = simd.load_as_f32(elem, F), simd.load_first_as_f32(elem, F)
     load_one, splat = simd.LOADS[elem], simd.splat(F)
 
-    def body(floats: int, params: int) -> None:
-        x, stride, n = Conversion.address(params), Conversion.stride(params), Conversion.count(params)
+    def body(floats: int, params: Conversion) -> None:
+        x, stride, n = params.address, params.stride, params.count
         whole = n - n % step
         if stride == size:
             for i in range(0, whole, step):
@@ -51,8 +51,8 @@ def write_plain(elem: str) -> Body:
     load, load_first = simd.load(F), simd.load_first(F)
     store, store_first, store_one = simd.store_as(elem), simd.store_first_as(elem), simd.STORES[elem]
 
-    def body(floats: int, params: int) -> None:
-        y, stride, n = Conversion.address(params), Conversion.stride(params), Conversion.count(params)
+    def body(floats: int, params: Conversion) -> None:
+        y, stride, n = params.address, params.stride, params.count
         if stride == size:
             whole = n - n % step
             for i in range(0, whole, step):
@@ -71,8 +71,8 @@ def read_integers(elem: str) -> Body:
     """Integers at any stride to contiguous f32."""
     load = simd.LOADS[elem]
 
-    def body(floats: int, params: int) -> None:
-        x, stride, n = Conversion.address(params), Conversion.stride(params), Conversion.count(params)
+    def body(floats: int, params: Conversion) -> None:
+        x, stride, n = params.address, params.stride, params.count
         for i in range(n):
             simd.store_f32(floats + 4 * i, load(x + stride * i))
 
@@ -84,8 +84,8 @@ def write_integers(elem: str) -> Body:
     """Contiguous f32 to 32-bit integers at any stride: truncated, clamped to their range, 0 for NaN."""
     store = simd.STORES[elem]
 
-    def body(floats: int, params: int) -> None:
-        y, stride, n = Conversion.address(params), Conversion.stride(params), Conversion.count(params)
+    def body(floats: int, params: Conversion) -> None:
+        y, stride, n = params.address, params.stride, params.count
         for i in range(n):
             store(y + stride * i, simd.saturated_i32(simd.load_f32(floats + 4 * i)))
 
@@ -97,8 +97,8 @@ def read_blocks(type_name: str) -> Body:
     """Contiguous quantised blocks to contiguous f32."""
     dequantize = quantize.dequantize_row(type_name)
 
-    def body(floats: int, params: int) -> None:
-        dequantize(floats, Conversion.address(params), Conversion.count(params))
+    def body(floats: int, params: Conversion) -> None:
+        dequantize(floats, params.address, params.count)
 
     return body
 
@@ -108,7 +108,7 @@ def write_blocks(type_name: str) -> Body:
     """Contiguous f32 to contiguous quantised blocks, rounded as in ggml's reference."""
     quantise = quantize.quantize_row(type_name)
 
-    def body(floats: int, params: int) -> None:
-        quantise(Conversion.address(params), floats, Conversion.count(params))
+    def body(floats: int, params: Conversion) -> None:
+        quantise(params.address, floats, params.count)
 
     return body

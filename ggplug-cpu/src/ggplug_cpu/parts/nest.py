@@ -124,11 +124,11 @@ def next_block(parameters: type[Rows]) -> Intrinsic:
 
 
 @device_function
-def run_length(params, row, end):  # type: ignore[no-untyped-def]
+def run_length(params: Rows, row, end):  # type: ignore[no-untyped-def]
     """The number of rows from ``row`` on whose addresses differ by the strides of the innermost outer axis."""
-    if Rows.depth(params) <= 1:
+    if params.depth <= 1:
         return end - row
-    extent = Rows.axes(params, 0)
+    extent = params.axes[0]
     return min(end - row, extent - row % extent)
 
 
@@ -136,8 +136,8 @@ def over_rows(parameters: type[Rows], visit: DeviceFunction | Intrinsic) -> Body
     """A kernel's body: each thread calls ``visit(ctx, params, row, n, places)`` for its rows."""
     find, following = locate(parameters), next_row(parameters)
 
-    def body(ctx: int, params: int) -> None:
-        rows, count, last = Rows.rows(params), Rows.count(params), Rows.last(params)
+    def body(ctx: int, params: Rows) -> None:
+        rows, count, last = params.rows, params.count, params.last
         row, end = thread_range(ctx, rows)
         while row < end:
             places = find(params, row)

@@ -50,7 +50,7 @@ def numbers_of(field: str, words: Value) -> list[Value]:
     return [emitted_number(getattr(Sliding, f"{field}{axis}"), words) for axis in range(3)]
 
 
-def number(field: Number, words: Value) -> Value:
+def number(field: Number[int], words: Value) -> Value:
     return emitted_number(field, words)
 
 

@@ -14,22 +14,22 @@ from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_wo
 from ggplug_cpu.ops.mul_mat.gemm import activations_from_scratch, product_of_blocks, results_to_scratch
 from ggplug_cpu.ops.mul_mat.prepare import round_rows
 from ggplug_cpu.ops.mul_mat.rows import Product
-from ggplug_cpu.ops.soft_max.kernels import soft_max_row
-from ggplug_cpu.parameters import Parameters, integer
+from ggplug_cpu.ops.soft_max.kernels import SoftMax, soft_max_row
+from ggplug_cpu.parameters import Parameters, integer, part
 
 #: Bytes in front of a block's logits: see :func:`_from_scratch_to_scratch`.
 WORDS_BEFORE = 128
 
 
 class Attention(Parameters):
-    """Offsets of the parameters of the three steps, in words from these on, and of their scratch memory, in bytes.
+    """The parameters of the three steps, and the offsets of their scratch memory in bytes.
 
     Scratch memory begins with that of the softmax.
     """
 
-    logits = integer()
-    soft_max = integer()
-    mixed = integer()
+    logits = part(Product)
+    soft_max = part(SoftMax)
+    mixed = part(Product)
     rows = integer()
     """Offset of the logits of a block, in rows of ``row_bytes``; :data:`WORDS_BEFORE` bytes precede them."""
     row_bytes = integer()
@@ -38,9 +38,9 @@ class Attention(Parameters):
 
 
 class AttentionLayer(Attention):
-    """Offsets as in :class:`Attention`, for attention and a product of weights and the attended values of all heads."""
+    """As :class:`Attention`, for attention and a product of weights and the attended values of all heads."""
 
-    out = integer()
+    out = part(Product)
     heads = integer()
     """Offset of the rows of attended values, ``heads_bytes`` apart; a head has ``head_bytes`` of each row."""
     heads_bytes = integer()
@@ -58,11 +58,11 @@ def attention(kind: str, queries: str, order: str, mixing_kind: str) -> Body:
     """
     attend = _attended(kind, queries, order, mixing_kind, activations_from_scratch)
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
-        logits = params + 8 * Attention.logits(params)
-        rows, v_block = Product.rows(logits), Product.v_block(logits)
+    def body(ctx, params: Attention):  # type: ignore[no-untyped-def]
+        logits = params.logits
+        rows, v_block = logits.rows, logits.v_block
         v_chunks = -(-rows // v_block)
-        chunks = Product.matrices(logits) * v_chunks
+        chunks = logits.matrices * v_chunks
         while not aborted(ctx):
             chunk = next_chunk(ctx)
             if chunk >= chunks:
@@ -95,14 +95,14 @@ def attention_layer(
     multiply = product_of_blocks(out_kind, "int8" if rounds else "f32", "rows", packed, activations_from_scratch)
     prepare = _rounded(totals) if rounds else _as_they_are
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
-        logits, out = params + 8 * Attention.logits(params), params + 8 * AttentionLayer.out(params)
-        rows, v_block, heads = Product.rows(logits), Product.v_block(logits), Product.ne02(logits)
-        M, m_block = Product.M(out), Product.m_block(out)
+    def body(ctx, params: AttentionLayer):  # type: ignore[no-untyped-def]
+        logits, out = params.logits, params.out
+        rows, v_block, heads = logits.rows, logits.v_block, logits.ne02
+        M, m_block = out.M, out.m_block
         v_chunks = -(-rows // v_block)
-        chunks = Product.matrices(logits) // heads * v_chunks
+        chunks = logits.matrices // heads * v_chunks
         memory = scratch(ctx)
-        before = memory + Attention.rows(params) - WORDS_BEFORE
+        before = memory + params.rows - WORDS_BEFORE
         while not aborted(ctx):
             chunk = next_chunk(ctx)
             if chunk >= chunks:
@@ -111,12 +111,12 @@ def attention_layer(
             first = (chunk - text * v_chunks) * v_block
             last = min(first + v_block, rows)
             for head in range(heads):
-                place = memory + AttentionLayer.heads(params) + head * AttentionLayer.head_bytes(params)
+                place = memory + params.heads + head * params.head_bytes
                 store_word(before, place)
-                store_word(before + 8, AttentionLayer.heads_bytes(params))
+                store_word(before + 8, params.heads_bytes)
                 attend(ctx, params, text * heads + head, first, last)
-            base, stride = prepare(params, memory, last - first, Product.K(out))
-            x = memory + Attention.panels(params)
+            base, stride = prepare(params, memory, last - first, out.K)
+            x = memory + params.panels
             for m in range(0, M, m_block):
                 multiply(out, 0, m, min(m + m_block, M), text * rows + first, text * rows + last, 0, x, base, stride)
 
@@ -132,21 +132,20 @@ def _attended(kind: str, queries: str, order: str, mixing_kind: str, relocate: D
     mix = product_of_blocks(mixing_kind, "f32", relocate=relocate)
 
     @device_function
-    def attend(ctx, params, matrix, first, last):  # type: ignore[no-untyped-def]
-        logits, mixed = params + 8 * Attention.logits(params), params + 8 * Attention.mixed(params)
-        softly = params + 8 * Attention.soft_max(params)
-        base, stride = scratch(ctx) + Attention.rows(params), Attention.row_bytes(params)
-        panels = scratch(ctx) + Attention.panels(params)
-        x_of_logits, x_of_mixed = panels + Product.x_offset(logits), panels + Product.x_offset(mixed)
-        n_q, ne02 = Product.ne11(logits), Product.ne02(logits)
-        r2, r3 = Product.r2(logits), Product.r3(logits)
-        to_logits(logits, matrix, 0, Product.M(logits), first, last, panels, x_of_logits, base, stride)
+    def attend(ctx, params: Attention, matrix, first, last):  # type: ignore[no-untyped-def]
+        logits, mixed = params.logits, params.mixed
+        base, stride = scratch(ctx) + params.rows, params.row_bytes
+        panels = scratch(ctx) + params.panels
+        x_of_logits, x_of_mixed = panels + logits.x_offset, panels + mixed.x_offset
+        n_q, ne02 = logits.ne11, logits.ne02
+        r2, r3 = logits.r2, logits.r3
+        to_logits(logits, matrix, 0, logits.M, first, last, panels, x_of_logits, base, stride)
         for row in range(first, last):
             copy = row // n_q
             head, batch = matrix % ne02 * r2 + copy % r2, matrix // ne02 * r3 + copy // r2
             place = base + (row - first) * stride
-            soft_max_row(ctx, softly, row - copy * n_q, head, batch, place, place)
-        mix(mixed, matrix, 0, Product.M(mixed), first, last, panels, x_of_mixed, base, stride)
+            soft_max_row(ctx, params.soft_max, row - copy * n_q, head, batch, place, place)
+        mix(mixed, matrix, 0, mixed.M, first, last, panels, x_of_mixed, base, stride)
 
     return attend
 
@@ -160,17 +159,17 @@ def _from_scratch_to_scratch(table, capacity, row, count, base, stride):  # type
 
 
 @device_function
-def _as_they_are(params, memory, count, K):  # type: ignore[no-untyped-def]
-    return memory + AttentionLayer.heads(params), AttentionLayer.heads_bytes(params)
+def _as_they_are(params: AttentionLayer, memory, count, K):  # type: ignore[no-untyped-def]
+    return memory + params.heads, params.heads_bytes
 
 
 def _rounded(totals: int) -> DeviceFunction:
     round_all = round_rows(totals)
 
     @device_function
-    def prepare(params, memory, count, K):  # type: ignore[no-untyped-def]
-        rows, row_bytes = memory + AttentionLayer.rounded(params), AttentionLayer.rounded_bytes(params)
-        heads, heads_bytes = memory + AttentionLayer.heads(params), AttentionLayer.heads_bytes(params)
+    def prepare(params: AttentionLayer, memory, count, K):  # type: ignore[no-untyped-def]
+        rows, row_bytes = memory + params.rounded, params.rounded_bytes
+        heads, heads_bytes = memory + params.heads, params.heads_bytes
         round_all(rows, row_bytes, heads, heads_bytes, count, K, 0, K)
         return rows, row_bytes
 

@@ -55,19 +55,19 @@ def im2col() -> Body:
     list_numbers, read_row = _list_numbers(), _read_row()
     behind = 8 * Im2col.word_count()
 
-    def body(ctx: int, params: int) -> None:
-        n, of_image, words = Im2col.n(params), Im2col.rows_of_image(params), params + behind
-        write_y, y_stride, block_bytes = Im2col.y.convert(params), Im2col.y.nb0(params), Im2col.y.block_bytes(params)
+    def body(ctx: int, params: Im2col) -> None:
+        n, of_image, words = params.n, params.rows_of_image, int(params) + behind
+        write_y, y_stride, block_bytes = params.y.convert, params.y.nb0, params.y.block_bytes
         scratch_row = scratch(ctx) + ARGUMENTS
         lists = scratch_row + 4 * BLOCK
         apart = 4 * (n + _PADDING)
-        first, end = thread_range(ctx, Im2col.rows(params))
+        first, end = thread_range(ctx, params.rows)
         if first < end:
             list_numbers(words, lists, apart, n)
         for row in range(first, end):
             image = row // of_image
-            x = Im2col.x.address(params) + image * Im2col.image_bytes(params)
-            y = Im2col.y.address(params) + row * Im2col.row_bytes(params)
+            x = params.x.address + image * params.image_bytes
+            y = params.y.address + row * params.row_bytes
             for start in range(0, n, BLOCK):
                 m = min(BLOCK, n - start)
                 place = y if write_y == 0 else scratch_row

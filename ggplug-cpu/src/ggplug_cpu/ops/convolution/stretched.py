@@ -59,27 +59,27 @@ def conv_transpose_nonfinite(elem: str) -> Body:
     """Computes the channels of y whose kernel (of type ``elem``) has a number that is not finite."""
     has_nonfinite, load = _has_nonfinite(elem), simd.LOADS[elem]
 
-    def body(ctx: int, params: int) -> None:
-        channels, images, stride = Stretched.channels(params), Stretched.images(params), Stretched.stride(params)
-        wide, high = Stretched.width(params), Stretched.height(params)
-        taps0, taps1, size = Stretched.taps0(params), Stretched.taps1(params), Stretched.rows.nb0(params)
-        first, end = thread_range(ctx, Stretched.out(params))
+    def body(ctx: int, params: Stretched) -> None:
+        channels, images, stride = params.channels, params.images, params.stride
+        wide, high = params.width, params.height
+        taps0, taps1, size = params.taps0, params.taps1, params.rows.nb0
+        first, end = thread_range(ctx, params.out)
         for o in range(first, end):
-            row = Stretched.rows.address(params) + o * Stretched.rows.nb1(params)
+            row = params.rows.address + o * params.rows.nb1
             if has_nonfinite(row, channels * taps0 * taps1) == 0:
                 continue
             for image in range(images):
                 if aborted(ctx):
                     return
-                x = Stretched.x.address(params) + image * Stretched.x.nb3(params)
-                y = Stretched.y.address(params) + o * Stretched.y.nb2(params) + image * Stretched.y.nb3(params)
+                x = params.x.address + image * params.x.nb3
+                y = params.y.address + o * params.y.nb2 + image * params.y.nb3
                 for j in range((high - 1) * stride + taps1):
                     for i in range((wide - 1) * stride + taps0):
                         # taps that meet a number of x: every stride-th, from that of the last number in reach on
                         last0, last1 = min(wide - 1, i // stride), min(high - 1, j // stride)
                         total = 0.0
                         for c in range(channels):
-                            at = x + c * Stretched.x.nb2(params)
+                            at = x + c * params.x.nb2
                             for n1 in range(last1, -1, -1):
                                 k1 = j - n1 * stride
                                 if k1 >= taps1:
@@ -89,8 +89,8 @@ def conv_transpose_nonfinite(elem: str) -> Body:
                                     if k0 >= taps0:
                                         break
                                     weight = load(row + ((c * taps1 + k1) * taps0 + k0) * size)
-                                    place = at + n0 * Stretched.x.nb0(params) + n1 * Stretched.x.nb1(params)
+                                    place = at + n0 * params.x.nb0 + n1 * params.x.nb1
                                     total += weight * simd.load_f32(place)
-                        simd.store_f32(y + 4 * i + j * Stretched.y.nb1(params), total)
+                        simd.store_f32(y + 4 * i + j * params.y.nb1, total)
 
     return body

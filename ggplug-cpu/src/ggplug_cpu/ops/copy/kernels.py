@@ -42,9 +42,9 @@ def copy_rows() -> Body:
     """Rows of bytes that are contiguous on both sides."""
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: CopiedRows, row, n, places):  # type: ignore[no-untyped-def]
         y, x = places
-        simd.copy_bytes(y, x, n * CopiedRows.size(params))
+        simd.copy_bytes(y, x, n * params.size)
 
     return over_rows(CopiedRows, visit)
 
@@ -54,8 +54,8 @@ def zero_rows() -> Body:
     """Rows of bytes that become zero."""
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
-        simd.fill_bytes(places[0], 0, n * Zeroed.size(params))
+    def visit(ctx, params: Zeroed, row, n, places):  # type: ignore[no-untyped-def]
+        simd.fill_bytes(places[0], 0, n * params.size)
 
     return over_rows(Zeroed, visit)
 
@@ -66,9 +66,9 @@ def copy_strided(size: int) -> Body:
     load, store = simd.LOADS[f"i{8 * size}"], simd.STORES[f"i{8 * size}"]
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: Copied, row, n, places):  # type: ignore[no-untyped-def]
         y, x = places
-        y_stride, x_stride = Copied.y.stride(params), Copied.x.stride(params)
+        y_stride, x_stride = params.y.stride, params.x.stride
         for i in range(n):
             store(y + y_stride * i, load(x + x_stride * i))
 
@@ -80,17 +80,17 @@ def convert() -> Body:
     """Elements of one type to another, through blocks of f32."""
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: Converted, row, n, places):  # type: ignore[no-untyped-def]
         y, x = places
-        write_y, y_stride = Converted.y.convert(params), Converted.y.stride(params)
-        read_x, x_stride = Converted.x.convert(params), Converted.x.stride(params)
+        write_y, y_stride = params.y.convert, params.y.stride
+        read_x, x_stride = params.x.convert, params.x.stride
         scratch_row = scratch(ctx) + ARGUMENTS
         for start in range(0, n, BLOCK):
             m = min(BLOCK, n - start)
             # one of the two is f32 in place, or neither
             p = read(ctx, read_x, x, x_stride, m, y if write_y == 0 else scratch_row)
             write(ctx, write_y, y, y_stride, m, p)
-            y += Converted.y.block_bytes(params)
-            x += Converted.x.block_bytes(params)
+            y += params.y.block_bytes
+            x += params.x.block_bytes
 
     return over_rows(Converted, visit)

@@ -25,11 +25,11 @@ def copy_transposed(size: int) -> Body:
     load, store = simd.LOADS[f"i{8 * size}"], simd.STORES[f"i{8 * size}"]
     find = locate(Copied)
 
-    def body(ctx: int, params: int) -> None:
-        columns, height = Copied.count(params), Copied.axes(params, 0)
-        x_column, y_row = Copied.x.stride(params), Copied.axes(params, 1)
+    def body(ctx: int, params: Copied) -> None:
+        columns, height = params.count, params.axes[0]
+        x_column, y_row = params.x.stride, params.axes[1]
         strips = (height + T - 1) // T
-        first, end = thread_range(ctx, Copied.rows(params) // height * strips)
+        first, end = thread_range(ctx, params.rows // height * strips)
         for strip in range(first, end):
             r = strip % strips * T
             y, x = find(params, strip // strips * height + r)

@@ -90,12 +90,12 @@ def index() -> Body:
     """Computes as many keys at a time as a vector has lanes; their rows are interleaved in scratch memory."""
     score, lanes = _score(), simd.width("f32")
 
-    def body(ctx: int, params: int) -> None:
-        n, keys, tokens = Indexed.n(params), Indexed.keys(params), Indexed.tokens(params)
+    def body(ctx: int, params: Indexed) -> None:
+        n, keys, tokens = params.n, params.keys, params.tokens
         blocks = (keys + lanes - 1) // lanes
         scratch_row = scratch(ctx) + ARGUMENTS
         interleaved = scratch_row + ROW_BYTES
-        first, end = thread_range(ctx, blocks * Indexed.sequences(params))
+        first, end = thread_range(ctx, blocks * params.sequences)
         for task in range(first, end):
             if aborted(ctx):
                 return
@@ -103,31 +103,31 @@ def index() -> Body:
             count = min(lanes, keys - key)
             simd.fill_bytes(interleaved, 0, 4 * n * lanes)
             for lane in range(count):
-                k = Indexed.k.address(params) + (key + lane) * Indexed.k.nb2(params) + s * Indexed.k.nb3(params)
+                k = params.k.address + (key + lane) * params.k.nb2 + s * params.k.nb3
                 start = 0
                 while start < n:
                     some = min(BLOCK, n - start)
-                    row = read_row(ctx, Indexed.k.convert(params), k, Indexed.k.nb0(params), some, scratch_row)
+                    row = read_row(ctx, params.k.convert, k, params.k.nb0, some, scratch_row)
                     for i in range(some):
                         simd.store_f32(interleaved + 4 * ((start + i) * lanes + lane), simd.load_f32(row + 4 * i))
-                    k += Indexed.k.block_bytes(params)
+                    k += params.k.block_bytes
                     start += BLOCK
             for t in range(tokens):
-                q = Indexed.q.address(params) + t * Indexed.q.nb2(params) + s * Indexed.q.nb3(params)
-                weights = Indexed.weights.address(params) + t * Indexed.weights.nb1(params)
-                weights += s * Indexed.weights.nb3(params)
-                mask = Indexed.mask.address(params) + 4 * key + t * Indexed.mask.nb1(params)
-                mask += s % Indexed.masks(params) * Indexed.mask.nb3(params)
-                y = Indexed.y.address(params) + 4 * ((s * tokens + t) * keys + key)
+                q = params.q.address + t * params.q.nb2 + s * params.q.nb3
+                weights = params.weights.address + t * params.weights.nb1
+                weights += s * params.weights.nb3
+                mask = params.mask.address + 4 * key + t * params.mask.nb1
+                mask += s % params.masks * params.mask.nb3
+                y = params.y.address + 4 * ((s * tokens + t) * keys + key)
                 score(
                     y,
                     interleaved,
                     q,
-                    Indexed.q.nb1(params),
+                    params.q.nb1,
                     weights,
-                    Indexed.weights.nb0(params),
+                    params.weights.nb0,
                     mask,
-                    Indexed.heads(params),
+                    params.heads,
                     n,
                     count,
                 )
@@ -186,13 +186,13 @@ def _score() -> Intrinsic:
 def combine() -> Body:
     """A token's matrix is a vector."""
 
-    def body(ctx: int, params: int) -> None:
-        scale = simd.load_f32(Combined.scale.address(params) + 2 * Combined.scale.nb0(params))
-        first, end = thread_range(ctx, Combined.tokens(params))
+    def body(ctx: int, params: Combined) -> None:
+        scale = simd.load_f32(params.scale.address + 2 * params.scale.nb0)
+        first, end = thread_range(ctx, params.tokens)
         for t in range(first, end):
-            mixes = Combined.mixes.address(params) + t * Combined.mixes.nb1(params)
-            y = Combined.y.address(params) + 4 * _STREAMS * _STREAMS * t
-            _combine(y, mixes, Combined.base.address(params), scale, Combined.eps(params), Combined.n_iter(params))
+            mixes = params.mixes.address + t * params.mixes.nb1
+            y = params.y.address + 4 * _STREAMS * _STREAMS * t
+            _combine(y, mixes, params.base.address, scale, params.eps, params.n_iter)
 
     return body
 
@@ -230,27 +230,27 @@ def mix(starts: bool) -> Body:
     """Rows of streams, added up; ``starts``: to x times its factor."""
     add = _mixed(starts)
 
-    def body(ctx: int, params: int) -> None:
-        n, targets = Mixed.n(params), Mixed.targets(params)
+    def body(ctx: int, params: Mixed) -> None:
+        n, targets = params.n, params.targets
         blocks = (n + BLOCK - 1) // BLOCK
-        first, end = thread_range(ctx, blocks * targets * Mixed.tokens(params))
+        first, end = thread_range(ctx, blocks * targets * params.tokens)
         for task in range(first, end):
             at, row = task % blocks * BLOCK, task // blocks
             target, t = row % targets, row // targets
-            x = Mixed.x.address(params) + t * Mixed.x.nb1(params) + 4 * at
-            factor = Mixed.factors.address(params) + target * Mixed.factors.nb0(params) + t * Mixed.factors.nb1(params)
-            rows = Mixed.rows.address(params) + t * Mixed.rows.nb2(params) + 4 * at
-            weights = Mixed.weights.address(params) + target * Mixed.weights.nb0(params)
-            weights += t * Mixed.weights.nb2(params)
+            x = params.x.address + t * params.x.nb1 + 4 * at
+            factor = params.factors.address + target * params.factors.nb0 + t * params.factors.nb1
+            rows = params.rows.address + t * params.rows.nb2 + 4 * at
+            weights = params.weights.address + target * params.weights.nb0
+            weights += t * params.weights.nb2
             add(
-                Mixed.y.address(params) + 4 * (row * n + at),
+                params.y.address + 4 * (row * n + at),
                 x,
                 factor,
                 rows,
-                Mixed.rows.nb1(params),
+                params.rows.nb1,
                 weights,
-                Mixed.weights.nb1(params),
-                Mixed.streams(params),
+                params.weights.nb1,
+                params.streams,
                 min(BLOCK, n - at),
             )
 

@@ -12,17 +12,17 @@ from ggplug_cpu.context import aborted, next_chunk, scratch
 from ggplug_cpu.ops.mul_mat.gemm import activations_from_scratch, product_of_blocks, results_to_scratch, slice_of_blocks
 from ggplug_cpu.ops.mul_mat.prepare import round_rows
 from ggplug_cpu.ops.mul_mat.rows import Product
-from ggplug_cpu.parameters import Parameters, integer
+from ggplug_cpu.parameters import Parameters, integer, part
 
 
 class FeedForward(Parameters):
-    """Offsets of the parameters of both products, in words from these on, and of scratch memory, in bytes.
+    """The parameters of both products, and offsets of scratch memory in bytes.
 
     Scratch memory begins with the packed activations.
     """
 
-    up = integer()
-    down = integer()
+    up = part(Product)
+    down = part(Product)
     hidden = integer()
     """Offset of the hidden activations of a step, in rows ``hidden_bytes`` apart."""
     hidden_bytes = integer()
@@ -51,12 +51,12 @@ def feed_forward(
     add = slice_of_blocks(down_kind, "int8" if rounds else "f32", down_packed, activations_from_scratch)
     prepare = _rounded(totals) if rounds else _as_they_are
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
-        up, down = params + 8 * FeedForward.up(params), params + 8 * FeedForward.down(params)
+    def body(ctx, params: FeedForward):  # type: ignore[no-untyped-def]
+        up, down = params.up, params.down
         memory = scratch(ctx)
-        rows, v_block = Product.rows(up), Product.v_block(up)
-        K, k_block, M = Product.K(down), Product.k_block(down), Product.M(down)
-        up_block, down_block = Product.m_block(up), Product.m_block(down)
+        rows, v_block = up.rows, up.v_block
+        K, k_block, M = down.K, down.k_block, down.M
+        up_block, down_block = up.m_block, down.m_block
         while not aborted(ctx):
             first = next_chunk(ctx) * v_block
             if first >= rows:
@@ -65,10 +65,10 @@ def feed_forward(
             for k in range(0, K, k_block):
                 end = min(k + k_block, K)
                 # so that number k of a row is the first one at its base
-                hidden = memory + FeedForward.hidden(params) - 4 * k
+                hidden = memory + params.hidden - 4 * k
                 for m in range(k, end, up_block):
                     m_end = min(m + up_block, end)
-                    to_hidden(up, 0, m, m_end, first, last, 0, memory, hidden, FeedForward.hidden_bytes(params))
+                    to_hidden(up, 0, m, m_end, first, last, 0, memory, hidden, params.hidden_bytes)
                 base, stride = prepare(params, memory, hidden, last - first, K, k, end - k)
                 for m in range(0, M, down_block):
                     m_end = min(m + down_block, M)
@@ -78,17 +78,17 @@ def feed_forward(
 
 
 @device_function
-def _as_they_are(params, memory, hidden, count, K, k, numbers):  # type: ignore[no-untyped-def]
-    return hidden, FeedForward.hidden_bytes(params)
+def _as_they_are(params: FeedForward, memory, hidden, count, K, k, numbers):  # type: ignore[no-untyped-def]
+    return hidden, params.hidden_bytes
 
 
 def _rounded(totals: int) -> DeviceFunction:
     round_all = round_rows(totals)
 
     @device_function
-    def prepare(params, memory, hidden, count, K, k, numbers):  # type: ignore[no-untyped-def]
-        rows, row_bytes = memory + FeedForward.rounded(params), FeedForward.rounded_bytes(params)
-        round_all(rows, row_bytes, hidden + 4 * k, FeedForward.hidden_bytes(params), count, K, k, numbers)
+    def prepare(params: FeedForward, memory, hidden, count, K, k, numbers):  # type: ignore[no-untyped-def]
+        rows, row_bytes = memory + params.rounded, params.rounded_bytes
+        round_all(rows, row_bytes, hidden + 4 * k, params.hidden_bytes, count, K, k, numbers)
         return rows, row_bytes
 
     return prepare

@@ -64,15 +64,15 @@ class Back(Flash):
 
 
 @device_function
-def _gradient_of_result(params, matrix, row):  # type: ignore[no-untyped-def]
-    place = Back.d.address(params) + row % Flash.queries(params) * Back.d.nb2(params)
-    place += head_of(params, matrix, row) * Back.d.nb1(params)
-    return place + matrix // Flash.groups(params) * Back.d.nb3(params)
+def _gradient_of_result(params: Back, matrix, row):  # type: ignore[no-untyped-def]
+    place = params.d.address + row % params.queries * params.d.nb2
+    place += head_of(params, matrix, row) * params.d.nb1
+    return place + matrix // params.groups * params.d.nb3
 
 
 @device_function
-def _number_of_head(params, matrix, row):  # type: ignore[no-untyped-def]
-    return matrix // Flash.groups(params) * Flash.heads(params) + head_of(params, matrix, row)
+def _number_of_head(params: Flash, matrix, row):  # type: ignore[no-untyped-def]
+    return matrix // params.groups * params.heads + head_of(params, matrix, row)
 
 
 def _products() -> DeviceFunction:
@@ -97,20 +97,20 @@ def flash_attention_back_queries() -> Body:
     """The gradient of each query."""
     products, mix = _products(), mixing("f32")
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
+    def body(ctx, params: Back):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
-        powers, wanted = memory + Flash.logits_at(params), memory + Back.wanted_at(params)
-        dots, sums, kept = memory + Flash.rows_at(params), memory + Flash.mixed_at(params), memory + _KEPT
-        dk, dv, rows, keys = Flash.dk(params), Flash.dv(params), rows_of(params), Flash.keys(params)
-        k_stride, v_stride, queries = Flash.k.nb1(params), Flash.v.nb1(params), Flash.queries(params)
-        row_bytes = Back.saved_bytes(params)
-        first, end = thread_range(ctx, rows * Flash.groups(params) * Flash.batches(params))
+        powers, wanted = memory + params.logits_at, memory + params.wanted_at
+        dots, sums, kept = memory + params.rows_at, memory + params.mixed_at, memory + _KEPT
+        dk, dv, rows, keys = params.dk, params.dv, rows_of(params), params.keys
+        k_stride, v_stride, queries = params.k.nb1, params.v.nb1, params.queries
+        row_bytes = params.saved_bytes
+        first, end = thread_range(ctx, rows * params.groups * params.batches)
         for number in range(first, end):
             if aborted(ctx):
                 return
             matrix, row = number // rows, number % rows
             seen = keys
-            if Back.masked(params) != 0:
+            if params.masked != 0:
                 seen = min(keys, max(0, row % queries + keys - queries + 1))
             k, query = key_rows(params, matrix, 0), query_of(params, matrix, row)
             products(memory, k, k_stride, seen, query, dk, powers)
@@ -119,17 +119,17 @@ def flash_attention_back_queries() -> Body:
             simd.copy_bytes(dots, powers, 4 * seen)
             begin_softmax(kept)
             accumulate_softmax(params, matrix, row, 0, seen, kept, powers)
-            sinks = Flash.sinks.address(params)
+            sinks = params.sinks.address
             sink = -math.inf
             if sinks != 0:
-                sink = simd.load_f32(sinks + head_of(params, matrix, row) * Flash.sinks.nb0(params))
-            head, scale, cap = _number_of_head(params, matrix, row), Flash.scale(params), Flash.cap(params)
-            saved = Back.saved.address(params) + head * 4 * row_bytes + 4 * (row % queries)
+                sink = simd.load_f32(sinks + head_of(params, matrix, row) * params.sinks.nb0)
+            head, scale, cap = _number_of_head(params, matrix, row), params.scale, params.cap
+            saved = params.saved.address + head * 4 * row_bytes + 4 * (row % queries)
             _gradients_of_query(powers, wanted, dots, seen, kept, sink, scale, cap, saved, row_bytes)
-            simd.fill_bytes(sums, 0, Flash.kept_bytes(params))
+            simd.fill_bytes(sums, 0, params.kept_bytes)
             mix(sums, 0, dk, powers, k, k_stride, seen)
             place = head * queries + row % queries
-            simd.copy_bytes(Flash.y.address(params) + 4 * dk * place, sums, 4 * dk)
+            simd.copy_bytes(params.y.address + 4 * dk * place, sums, 4 * dk)
 
     return body
 
@@ -194,22 +194,22 @@ def flash_attention_back_keys() -> Body:
     """The gradient of each key, and that of its value."""
     products, mix = _products(), mixing("f32")
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
+    def body(ctx, params: Back):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
-        powers, wanted = memory + Flash.logits_at(params), memory + Back.wanted_at(params)
-        mask_row, sums = memory + Flash.rows_at(params), memory + Flash.mixed_at(params)
-        mixed = sums + Flash.kept_bytes(params)
-        dk, dv, keys, queries = Flash.dk(params), Flash.dv(params), Flash.keys(params), Flash.queries(params)
-        q_stride, d_stride, row_bytes = Flash.q.nb1(params), Back.d.nb2(params), Back.saved_bytes(params)
-        has_mask = min(Flash.mask.address(params), 1)
-        first, end = thread_range(ctx, keys * Flash.groups(params) * Flash.batches(params))
+        powers, wanted = memory + params.logits_at, memory + params.wanted_at
+        mask_row, sums = memory + params.rows_at, memory + params.mixed_at
+        mixed = sums + params.kept_bytes
+        dk, dv, keys, queries = params.dk, params.dv, params.keys, params.queries
+        q_stride, d_stride, row_bytes = params.q.nb1, params.d.nb2, params.saved_bytes
+        has_mask = min(params.mask.address, 1)
+        first, end = thread_range(ctx, keys * params.groups * params.batches)
         for number in range(first, end):
             if aborted(ctx):
                 return
             matrix, key = number // keys, number % keys
-            simd.fill_bytes(sums, 0, 2 * Flash.kept_bytes(params))
+            simd.fill_bytes(sums, 0, 2 * params.kept_bytes)
             start = 0
-            if Back.masked(params) != 0:
+            if params.masked != 0:
                 start = max(0, key - (keys - queries))
             count = max(0, queries - start)
             for first_row in range(0, rows_of(params), max(1, queries)):
@@ -219,16 +219,16 @@ def flash_attention_back_keys() -> Body:
                 products(memory, query, q_stride, count, key_rows(params, matrix, key), dk, powers)
                 products(memory, d, d_stride, count, value_rows(params, matrix, key), dv, wanted)
                 if has_mask != 0:
-                    slope = Flash.slopes(params, head_of(params, matrix, first_row))
+                    slope = params.slopes[head_of(params, matrix, first_row)]
                     for r in range(count):
                         simd.store_f32(mask_row + 4 * r, slope * simd.load_f16(mask_of(params, matrix, row + r, key)))
-                head, scale, cap = _number_of_head(params, matrix, first_row), Flash.scale(params), Flash.cap(params)
-                saved = Back.saved.address(params) + head * 4 * row_bytes + 4 * start
+                head, scale, cap = _number_of_head(params, matrix, first_row), params.scale, params.cap
+                saved = params.saved.address + head * 4 * row_bytes + 4 * start
                 _gradients_of_key(powers, wanted, mask_row, count, has_mask, scale, cap, saved, row_bytes)
                 mix(sums, 0, dk, wanted, query, q_stride, count)
                 mix(mixed, 0, dv, powers, d, d_stride, count)
-            simd.copy_bytes(Flash.y.address(params) + Back.keys_at(params) + 4 * dk * number, sums, 4 * dk)
-            simd.copy_bytes(Flash.y.address(params) + Back.values_at(params) + 4 * dv * number, mixed, 4 * dv)
+            simd.copy_bytes(params.y.address + params.keys_at + 4 * dk * number, sums, 4 * dk)
+            simd.copy_bytes(params.y.address + params.values_at + 4 * dv * number, mixed, 4 * dv)
 
     return body
 
@@ -272,23 +272,23 @@ def _gradients_of_key(
 def flash_attention_back_sinks() -> Body:
     """The gradients of sinks, and zeros in the padding between the gradients."""
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
-        y, row_bytes = Flash.y.address(params), Back.saved_bytes(params)
-        heads, queries, batches = Flash.heads(params), Flash.queries(params), Flash.batches(params)
-        matrices, keys = Flash.groups(params) * batches, Flash.keys(params)
-        of_queries = 4 * Flash.dk(params) * heads * queries * batches
-        simd.fill_bytes(y + of_queries, 0, Back.keys_at(params) - of_queries)
-        behind = Back.keys_at(params) + 4 * Flash.dk(params) * keys * matrices
-        simd.fill_bytes(y + behind, 0, Back.values_at(params) - behind)
-        behind = Back.values_at(params) + 4 * Flash.dv(params) * keys * matrices
-        simd.fill_bytes(y + behind, 0, Back.end_at(params) - behind)
-        if Flash.sinks.address(params) != 0:
+    def body(ctx, params: Back):  # type: ignore[no-untyped-def]
+        y, row_bytes = params.y.address, params.saved_bytes
+        heads, queries, batches = params.heads, params.queries, params.batches
+        matrices, keys = params.groups * batches, params.keys
+        of_queries = 4 * params.dk * heads * queries * batches
+        simd.fill_bytes(y + of_queries, 0, params.keys_at - of_queries)
+        behind = params.keys_at + 4 * params.dk * keys * matrices
+        simd.fill_bytes(y + behind, 0, params.values_at - behind)
+        behind = params.values_at + 4 * params.dv * keys * matrices
+        simd.fill_bytes(y + behind, 0, params.end_at - behind)
+        if params.sinks.address != 0:
             for head in range(heads):
                 total = 0.0
                 for batch in range(batches):
-                    row = Back.saved.address(params) + ((batch * heads + head) * 4 + 3) * row_bytes
+                    row = params.saved.address + ((batch * heads + head) * 4 + 3) * row_bytes
                     total += _sum(row, queries)
-                simd.store_f32(y + Back.sinks_at(params) + 4 * head, -total)
+                simd.store_f32(y + params.sinks_at + 4 * head, -total)
 
     return body
 

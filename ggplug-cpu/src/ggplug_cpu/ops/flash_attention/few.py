@@ -79,20 +79,20 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
         if row < rows:
             mix_one(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
+    def body(ctx, params: Flash):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
         scratch_rows, logits, mixed = (
-            memory + Flash.rows_at(params),
-            memory + Flash.logits_at(params),
-            Flash.mixed_at(params),
+            memory + params.rows_at,
+            memory + params.logits_at,
+            params.mixed_at,
         )
         table, queries = memory + _TABLE, memory + _TABLE + 8 * MOST_ROWS
-        dk, dv, n_rows, n_keys = Flash.dk(params), Flash.dv(params), rows_of(params), Flash.keys(params)
-        block, part, parts = Flash.block(params), Flash.part(params), Flash.parts(params)
-        kept_bytes, k_stride, v_stride = Flash.kept_bytes(params), Flash.k.nb1(params), Flash.v.nb1(params)
-        k_bytes, v_bytes = Flash.k.nb0(params), Flash.v.nb0(params)
+        dk, dv, n_rows, n_keys = params.dk, params.dv, rows_of(params), params.keys
+        block, part, parts = params.block, params.part, params.parts
+        kept_bytes, k_stride, v_stride = params.kept_bytes, params.k.nb1, params.v.nb1
+        k_bytes, v_bytes = params.k.nb0, params.v.nb0
         blocks = -(-n_rows // block)
-        units = Flash.batches(params) * Flash.groups(params) * blocks * parts
+        units = params.batches * params.groups * blocks * parts
         while not aborted(ctx):
             unit = next_chunk(ctx)
             if unit >= units:
@@ -111,9 +111,9 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                 if all_hidden(params, matrix, first, last, key, count):
                     continue
                 keys, values = key_rows(params, matrix, key), value_rows(params, matrix, key)
-                k, stride = converted(ctx, Flash.k.convert(params), keys, k_stride, count, dk, scratch_rows)
+                k, stride = converted(ctx, params.k.convert, keys, k_stride, count, dk, scratch_rows)
                 products(k, stride, count, table, queries, rows, dk, values, v_stride, v_bytes)
-                v, stride = converted(ctx, Flash.v.convert(params), values, v_stride, count, dv, scratch_rows)
+                v, stride = converted(ctx, params.v.convert, values, v_stride, count, dv, scratch_rows)
                 for r in range(rows):
                     kept = memory + mixed + r * kept_bytes
                     factor = accumulate_softmax(params, matrix, first + r, key, count, kept, logits + r * (4 * KEYS))

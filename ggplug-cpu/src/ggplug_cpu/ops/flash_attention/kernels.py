@@ -82,58 +82,58 @@ class Flash(Parameters):
 
 
 @device_function
-def rows_of(params):  # type: ignore[no-untyped-def]  # types follow from the arguments
+def rows_of(params: Flash):  # type: ignore[no-untyped-def]  # types follow from the arguments
     """The number of rows of a matrix."""
-    return Flash.queries(params) * (Flash.heads(params) // Flash.groups(params))
+    return params.queries * (params.heads // params.groups)
 
 
 @device_function
-def head_of(params, matrix, row):  # type: ignore[no-untyped-def]
+def head_of(params: Flash, matrix, row):  # type: ignore[no-untyped-def]
     """The head of queries that a row belongs to."""
-    groups = Flash.groups(params)
-    return matrix % groups * (Flash.heads(params) // groups) + row // Flash.queries(params)
+    groups = params.groups
+    return matrix % groups * (params.heads // groups) + row // params.queries
 
 
 @device_function
-def query_of(params, matrix, row):  # type: ignore[no-untyped-def]
+def query_of(params: Flash, matrix, row):  # type: ignore[no-untyped-def]
     """The address of the query of a row."""
-    place = Flash.q.address(params) + row % Flash.queries(params) * Flash.q.nb1(params)
-    place += head_of(params, matrix, row) * Flash.q.nb2(params)
-    return place + matrix // Flash.groups(params) * Flash.q.nb3(params)
+    place = params.q.address + row % params.queries * params.q.nb1
+    place += head_of(params, matrix, row) * params.q.nb2
+    return place + matrix // params.groups * params.q.nb3
 
 
 @device_function
-def _result_of(params, matrix, row):  # type: ignore[no-untyped-def]
-    place = Flash.y.address(params) + row % Flash.queries(params) * Flash.y.nb2(params)
-    place += head_of(params, matrix, row) * Flash.y.nb1(params)
-    return place + matrix // Flash.groups(params) * Flash.y.nb3(params)
+def _result_of(params: Flash, matrix, row):  # type: ignore[no-untyped-def]
+    place = params.y.address + row % params.queries * params.y.nb2
+    place += head_of(params, matrix, row) * params.y.nb1
+    return place + matrix // params.groups * params.y.nb3
 
 
 @device_function
-def mask_of(params, matrix, row, key):  # type: ignore[no-untyped-def]
+def mask_of(params: Flash, matrix, row, key):  # type: ignore[no-untyped-def]
     """The address of the mask of a row, from ``key`` on; 0 without a mask."""
-    place = Flash.mask.address(params)
+    place = params.mask.address
     if place != 0:
-        place += row % Flash.queries(params) * Flash.mask.nb1(params) + 2 * key
-        place += head_of(params, matrix, row) % Flash.mask_heads(params) * Flash.mask.nb2(params)
-        place += matrix // Flash.groups(params) % Flash.mask_batches(params) * Flash.mask.nb3(params)
+        place += row % params.queries * params.mask.nb1 + 2 * key
+        place += head_of(params, matrix, row) % params.mask_heads * params.mask.nb2
+        place += matrix // params.groups % params.mask_batches * params.mask.nb3
     return place
 
 
 @device_function
-def key_rows(params, matrix, key):  # type: ignore[no-untyped-def]
+def key_rows(params: Flash, matrix, key):  # type: ignore[no-untyped-def]
     """The address of ``key`` of a matrix."""
-    groups = Flash.groups(params)
-    place = Flash.k.address(params) + key * Flash.k.nb1(params)
-    return place + matrix % groups * Flash.k.nb2(params) + matrix // groups * Flash.k.nb3(params)
+    groups = params.groups
+    place = params.k.address + key * params.k.nb1
+    return place + matrix % groups * params.k.nb2 + matrix // groups * params.k.nb3
 
 
 @device_function
-def value_rows(params, matrix, key):  # type: ignore[no-untyped-def]
+def value_rows(params: Flash, matrix, key):  # type: ignore[no-untyped-def]
     """The address of the value of ``key`` of a matrix."""
-    groups = Flash.groups(params)
-    place = Flash.v.address(params) + key * Flash.v.nb1(params)
-    return place + matrix % groups * Flash.v.nb2(params) + matrix // groups * Flash.v.nb3(params)
+    groups = params.groups
+    place = params.v.address + key * params.v.nb1
+    return place + matrix % groups * params.v.nb2 + matrix // groups * params.v.nb3
 
 
 @device_function
@@ -147,12 +147,12 @@ def converted(ctx, convert, rows, stride, count, numbers, scratch_rows):  # type
 
 
 @device_function
-def all_hidden(params, matrix, first, last, key, count):  # type: ignore[no-untyped-def]
+def all_hidden(params: Flash, matrix, first, last, key, count):  # type: ignore[no-untyped-def]
     """Whether the mask hides ``count`` keys from ``key`` on from rows ``first`` to ``last``."""
-    row = last if Flash.mask.address(params) != 0 else first
+    row = last if params.mask.address != 0 else first
     while row > first and _shows(mask_of(params, matrix, row - 1, key), count) == 0:
         row -= 1
-    return row == first and Flash.mask.address(params) != 0
+    return row == first and params.mask.address != 0
 
 
 @emitted("i64(i64, i64)")
@@ -178,14 +178,14 @@ def begin_softmax(kept):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def begin(params, kept):  # type: ignore[no-untyped-def]
+def begin(params: Flash, kept):  # type: ignore[no-untyped-def]
     """Initialises the state of a row: its softmax state and the weighted sum of values."""
     begin_softmax(kept)
-    simd.fill_bytes(kept + KEPT, 0, Flash.kept_bytes(params) - KEPT)
+    simd.fill_bytes(kept + KEPT, 0, params.kept_bytes - KEPT)
 
 
 @device_function
-def accumulate_softmax(params, matrix, row, key, count, kept, logits):  # type: ignore[no-untyped-def]
+def accumulate_softmax(params: Flash, matrix, row, key, count, kept, logits):  # type: ignore[no-untyped-def]
     """Replaces the products of a row and ``count`` keys by powers, and adds them to the row's softmax state.
 
     Returns the factor by which the weighted sum of earlier values has to be multiplied.
@@ -193,8 +193,8 @@ def accumulate_softmax(params, matrix, row, key, count, kept, logits):  # type: 
     mask = mask_of(params, matrix, row, key)
     slope = 1.0
     if mask != 0:
-        slope = Flash.slopes(params, head_of(params, matrix, row))
-    return _powers(logits, count, mask, slope, Flash.scale(params), Flash.cap(params), kept)
+        slope = params.slopes[head_of(params, matrix, row)]
+    return _powers(logits, count, mask, slope, params.scale, params.cap, kept)
 
 
 @emitted("f32(i64, i64, i64, f32, f32, f32, i64)")
@@ -332,23 +332,23 @@ _SUMS = (8, 16)
 
 
 @device_function
-def leave(params, matrix, row, part, kept):  # type: ignore[no-untyped-def]
+def leave(params: Flash, matrix, row, part, kept):  # type: ignore[no-untyped-def]
     """Stores the result of a row; with several parts, stores the row's state for :func:`merge`."""
-    place = Flash.kept.address(params)
+    place = params.kept.address
     if place == 0:
         _finish(params, matrix, row, kept, 1)
     else:
-        number = (matrix * rows_of(params) + row) * Flash.parts(params) + part
-        simd.copy_bytes(place + number * Flash.kept_bytes(params), kept, Flash.kept_bytes(params))
+        number = (matrix * rows_of(params) + row) * params.parts + part
+        simd.copy_bytes(place + number * params.kept_bytes, kept, params.kept_bytes)
 
 
 @device_function
-def _finish(params, matrix, row, kept, parts):  # type: ignore[no-untyped-def]
-    sinks = Flash.sinks.address(params)
+def _finish(params: Flash, matrix, row, kept, parts):  # type: ignore[no-untyped-def]
+    sinks = params.sinks.address
     sink = -math.inf
     if sinks != 0:
-        sink = simd.load_f32(sinks + head_of(params, matrix, row) * Flash.sinks.nb0(params))
-    _quotients(_result_of(params, matrix, row), Flash.dv(params), kept, Flash.kept_bytes(params), parts, sink)
+        sink = simd.load_f32(sinks + head_of(params, matrix, row) * params.sinks.nb0)
+    _quotients(_result_of(params, matrix, row), params.dv, kept, params.kept_bytes, parts, sink)
 
 
 @emitted("void(i64, i64, i64, i64, i64, f32)")
@@ -395,11 +395,11 @@ def _quotients(y: Value, n: Value, kept: Value, stride: Value, parts: Value, sin
 def merge() -> Body:
     """Combines the states of the parts of a row to its result."""
 
-    def body(ctx: int, params: int) -> None:
-        rows, stride = rows_of(params), Flash.parts(params) * Flash.kept_bytes(params)
-        first, end = thread_range(ctx, rows * Flash.groups(params) * Flash.batches(params))
+    def body(ctx: int, params: Flash) -> None:
+        rows, stride = rows_of(params), params.parts * params.kept_bytes
+        first, end = thread_range(ctx, rows * params.groups * params.batches)
         for number in range(first, end):
-            kept = Flash.kept.address(params) + number * stride
-            _finish(params, number // rows, number % rows, kept, Flash.parts(params))
+            kept = params.kept.address + number * stride
+            _finish(params, number // rows, number % rows, kept, params.parts)
 
     return body

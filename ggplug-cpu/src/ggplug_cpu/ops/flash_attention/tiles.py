@@ -85,18 +85,18 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
     pack_keys, pack_values = pack_weights("f32", keys_type), pack_columns(values_type)
     pack, multiply, mix = _pack_rows(), _multiply_panels(), mixing(values_type)
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
+    def body(ctx, params: Tiled):  # type: ignore[no-untyped-def]
         memory = scratch(ctx)
-        scratch_rows, panels = memory + Flash.rows_at(params), memory + Tiled.panels_at(params)
-        queries, powers = memory + Tiled.queries_at(params), memory + Tiled.powers_at(params)
-        queries_table, table_size = memory + Tiled.tables_at(params), Tiled.table_bytes(params)
+        scratch_rows, panels = memory + params.rows_at, memory + params.panels_at
+        queries, powers = memory + params.queries_at, memory + params.powers_at
+        queries_table, table_size = memory + params.tables_at, params.table_bytes
         logits_table, mixed_table = queries_table + table_size, queries_table + 2 * table_size
-        dk, dv, n_rows, n_keys = Flash.dk(params), Flash.dv(params), rows_of(params), Flash.keys(params)
-        block, part, parts = Flash.block(params), Flash.part(params), Flash.parts(params)
-        kept_bytes, k_stride, v_stride = Flash.kept_bytes(params), Flash.k.nb1(params), Flash.v.nb1(params)
+        dk, dv, n_rows, n_keys = params.dk, params.dv, rows_of(params), params.keys
+        block, part, parts = params.block, params.part, params.parts
+        kept_bytes, k_stride, v_stride = params.kept_bytes, params.k.nb1, params.v.nb1
         k_panel = -(-dk // quantum) * quantum_bytes
         blocks = -(-n_rows // block)
-        units = Flash.batches(params) * Flash.groups(params) * blocks * parts
+        units = params.batches * params.groups * blocks * parts
         while not aborted(ctx):
             unit = next_chunk(ctx)
             if unit >= units:
@@ -108,8 +108,8 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
             for entry in range(table_size // 8):
                 r = min(entry, rows - 1)
                 store_word(queries_table + 8 * entry, query_of(params, matrix, first + r))
-                store_word(logits_table + 8 * entry, memory + Flash.logits_at(params) + r * (4 * KEYS))
-                store_word(mixed_table + 8 * entry, memory + Flash.mixed_at(params) + r * kept_bytes + KEPT)
+                store_word(logits_table + 8 * entry, memory + params.logits_at + r * (4 * KEYS))
+                store_word(mixed_table + 8 * entry, memory + params.mixed_at + r * kept_bytes + KEPT)
             for r in range(rows):
                 begin(params, load_word(mixed_table + 8 * r) - KEPT)
             pack(queries, queries_table, rows, dk)
@@ -119,7 +119,7 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
                 if all_hidden(params, matrix, first, last, key, count):
                     continue
                 k, stride = converted(
-                    ctx, Flash.k.convert(params), key_rows(params, matrix, key), k_stride, count, dk, scratch_rows
+                    ctx, params.k.convert, key_rows(params, matrix, key), k_stride, count, dk, scratch_rows
                 )
                 for j in range(0, count, width):
                     place = panels + j // columns * k_panel + j % columns * 4
@@ -131,7 +131,7 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
                     if factor != 1.0:
                         scaled(kept + KEPT, dv, factor)
                 v, stride = converted(
-                    ctx, Flash.v.convert(params), value_rows(params, matrix, key), v_stride, count, dv, scratch_rows
+                    ctx, params.v.convert, value_rows(params, matrix, key), v_stride, count, dv, scratch_rows
                 )
                 v_panel = -(-count // quantum) * quantum_bytes
                 for d in range(0, dv, columns):

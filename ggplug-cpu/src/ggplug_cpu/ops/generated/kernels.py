@@ -64,12 +64,12 @@ def _progression(y: Value, first: Value, n: Value, start: Value, step: Value) ->
 def arange() -> Body:
     """start, start + step, ..."""
 
-    def body(ctx: int, params: int) -> None:
-        count, start, step = Arange.count(params), Arange.start(params), Arange.step(params)
+    def body(ctx: int, params: Arange) -> None:
+        count, start, step = params.count, params.start, params.step
         first, end = thread_range(ctx, (count + PIECE - 1) // PIECE)
         for piece in range(first, end):
             at = piece * PIECE
-            _progression(Arange.y.address(params) + 4 * at, at, min(PIECE, count - at), start, step)
+            _progression(params.y.address + 4 * at, at, min(PIECE, count - at), start, step)
 
     return body
 
@@ -80,19 +80,19 @@ def timestep_embedding() -> Body:
     step = simd.width("f32")
     convert = cosines_and_sines(step)
 
-    def body(ctx: int, params: int) -> None:
-        dim, half = TimestepEmbedding.dim(params), TimestepEmbedding.half(params)
+    def body(ctx: int, params: TimestepEmbedding) -> None:
+        dim, half = params.dim, params.half
         angles = scratch(ctx)
         cosines = angles + 8 * (half + _PADDING)
         sines = cosines + 4 * (half + _PADDING)
-        first, end = thread_range(ctx, TimestepEmbedding.count(params))
+        first, end = thread_range(ctx, params.count)
         for row in range(first, end):
-            time = simd.load_f32(TimestepEmbedding.x.address(params) + row * TimestepEmbedding.x.nb0(params))
+            time = simd.load_f32(params.x.address + row * params.x.nb0)
             for i in range(half):
-                simd.store_f64(angles + 8 * i, time * TimestepEmbedding.frequencies(params, i))
+                simd.store_f64(angles + 8 * i, time * params.frequencies[i])
             for i in range(0, half, step):
                 convert(angles + 8 * i, cosines + 4 * i, sines + 4 * i, 1.0)
-            y = TimestepEmbedding.y.address(params) + row * dim * 4
+            y = params.y.address + row * dim * 4
             simd.copy_bytes(y, cosines, 4 * half)
             simd.copy_bytes(y + 4 * half, sines, 4 * half)
             simd.fill_bytes(y + 8 * half, 0, 4 * (dim - 2 * half))

@@ -62,12 +62,12 @@ def row_gradient(name: str) -> Body:
     of_norm = name == "rms_norm_back"
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: RowGradient, row, n, places):  # type: ignore[no-untyped-def]
         y, dy, x = places
-        number, scratch_row = RowGradient.number(params), scratch(ctx) + ARGUMENTS
-        write_y = RowGradient.y.convert(params)
-        p = read(ctx, RowGradient.dy.convert(params), dy, RowGradient.dy.stride(params), n, scratch_row)
-        q = read(ctx, RowGradient.x.convert(params), x, RowGradient.x.stride(params), n, scratch_row + 4 * n)
+        number, scratch_row = params.number, scratch(ctx) + ARGUMENTS
+        write_y = params.y.convert
+        p = read(ctx, params.dy.convert, dy, params.dy.stride, n, scratch_row)
+        q = read(ctx, params.x.convert, x, params.x.stride, n, scratch_row + 4 * n)
         r = y if write_y == 0 else scratch_row + 8 * n
         dot = row_dot(p, q, n)
         if of_norm:
@@ -76,7 +76,7 @@ def row_gradient(name: str) -> Body:
             combine(r, p, q, n, factor, -(dot / n) / size * factor)
         else:
             combine(r, p, q, n, dot, number)
-        write(ctx, write_y, y, RowGradient.y.stride(params), n, r)
+        write(ctx, write_y, y, params.y.stride, n, r)
 
     return over_rows(RowGradient, visit)
 
@@ -117,19 +117,19 @@ def repeat_back() -> Body:
     find = locate(RepeatBack)
 
     @device_function
-    def added_row(ctx, params, x, scratch_row):  # type: ignore[no-untyped-def]
-        total, convert = 0.0, RepeatBack.x.convert(params)
-        step, count = RepeatBack.step0(params), RepeatBack.count0(params)
+    def added_row(ctx, params: RepeatBack, x, scratch_row):  # type: ignore[no-untyped-def]
+        total, convert = 0.0, params.x.convert
+        step, count = params.step0, params.count0
         for start in range(0, count, BLOCK):
             m = min(BLOCK, count - start)
             p = read(ctx, convert, x + start * step, step, m, scratch_row)
             total += row_sum(p, m)
         return total
 
-    def body(ctx: int, params: int) -> None:
-        rows, n = RepeatBack.rows(params), RepeatBack.count(params)
-        write_y, y_stride = RepeatBack.y.convert(params), RepeatBack.y.stride(params)
-        read_x, x_stride = RepeatBack.x.convert(params), RepeatBack.x.stride(params)
+    def body(ctx: int, params: RepeatBack) -> None:
+        rows, n = params.rows, params.count
+        write_y, y_stride = params.y.convert, params.y.stride
+        read_x, x_stride = params.x.convert, params.x.stride
         scratch_row = scratch(ctx) + ARGUMENTS
         y_scratch, totals = scratch_row + ROW_BYTES, scratch_row + 2 * ROW_BYTES
         pieces = (n + PIECE - 1) // PIECE
@@ -142,16 +142,16 @@ def repeat_back() -> Body:
             x += start * x_stride
             simd.fill_bytes(totals, 0, 8 * m)
             total = 0.0
-            for k in range(RepeatBack.count3(params)):
-                for j in range(RepeatBack.count2(params)):
-                    for i in range(RepeatBack.count1(params)):
-                        at = x + k * RepeatBack.step3(params) + j * RepeatBack.step2(params)
-                        at += i * RepeatBack.step1(params)
+            for k in range(params.count3):
+                for j in range(params.count2):
+                    for i in range(params.count1):
+                        at = x + k * params.step3 + j * params.step2
+                        at += i * params.step1
                         if n == 1:
                             total += added_row(ctx, params, at, scratch_row)
                             continue
-                        for h in range(RepeatBack.count0(params)):
-                            p = read(ctx, read_x, at + h * RepeatBack.step0(params), x_stride, m, scratch_row)
+                        for h in range(params.count0):
+                            p = read(ctx, read_x, at + h * params.step0, x_stride, m, scratch_row)
                             _added(totals, p, m)
             if n == 1:
                 simd.store_f64(totals, total)

@@ -51,32 +51,32 @@ def interpolate() -> Body:
     """Computes row after row of y."""
     mix, pick = _mix_rows(), _pick()
 
-    def body(ctx: int, params: int) -> None:
-        n0, n1, n2 = Interpolation.ne0(params), Interpolation.ne1(params), Interpolation.ne2(params)
-        across, down, wide = Interpolation.taps0(params), Interpolation.taps1(params), Interpolation.width(params)
+    def body(ctx: int, params: Interpolation) -> None:
+        n0, n1, n2 = params.ne0, params.ne1, params.ne2
+        across, down, wide = params.taps0, params.taps1, params.width
         padded = n0 + _PADDING
         offsets = scratch(ctx)
         weights = offsets + 4 * padded * across
         mixed = weights + 4 * padded * across
-        first, end = thread_range(ctx, n1 * n2 * Interpolation.ne3(params))
+        first, end = thread_range(ctx, n1 * n2 * params.ne3)
         if first < end:
             for tap in range(across):
                 for i in range(n0):
                     place = 4 * (tap * padded + i)
-                    simd.store_i32(offsets + place, 4 * Interpolation.at0(params, tap * n0 + i))
-                    simd.store_f32(weights + place, Interpolation.weights0(params, tap * n0 + i))
+                    simd.store_i32(offsets + place, 4 * params.at0[tap * n0 + i])
+                    simd.store_f32(weights + place, params.weights0[tap * n0 + i])
         for row in range(first, end):
             i1, above = row % n1, row // n1
             i2, i3 = above % n2, above // n2
-            x = Interpolation.x.address(params) + Interpolation.at2(params, i2) * Interpolation.x.nb2(params)
-            x += Interpolation.at3(params, i3) * Interpolation.x.nb3(params)
-            y = Interpolation.y.address(params) + i1 * Interpolation.y.nb1(params)
-            y += i2 * Interpolation.y.nb2(params) + i3 * Interpolation.y.nb3(params)
-            source = x + Interpolation.at1(params, i1 * down) * Interpolation.x.nb1(params)
+            x = params.x.address + params.at2[i2] * params.x.nb2
+            x += params.at3[i3] * params.x.nb3
+            y = params.y.address + i1 * params.y.nb1
+            y += i2 * params.y.nb2 + i3 * params.y.nb3
+            source = x + params.at1[i1 * down] * params.x.nb1
             if down > 1:
                 for tap in range(down):
-                    line = x + Interpolation.at1(params, i1 * down + tap) * Interpolation.x.nb1(params)
-                    mix(mixed, line, Interpolation.weights1(params, i1 * down + tap), wide, min(tap, 1))
+                    line = x + params.at1[i1 * down + tap] * params.x.nb1
+                    mix(mixed, line, params.weights1[i1 * down + tap], wide, min(tap, 1))
                 source = mixed
             pick(y, source, offsets, weights, 4 * padded, across, n0)
 

@@ -324,10 +324,10 @@ def mul_mat_dot(weights: str) -> Body:
     """Rows of ``weights`` by at most ``MOST_COLUMNS`` columns: f32 rows for plain types, int8 rows for block types."""
     one, some = _columns(weights, 1), _columns(weights, _COLUMNS)
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
+    def body(ctx, params: Product):  # type: ignore[no-untyped-def]
         table = scratch(ctx)
-        k, m_all, matrices = Product.K(params), Product.M(params), Product.matrices(params)
-        m_block, stride = Product.m_block(params), Product.weights.nb1(params)
+        k, m_all, matrices = params.K, params.M, params.matrices
+        m_block, stride = params.m_block, params.weights.nb1
         matrix, before = 0, 0
         while not aborted(ctx):
             matrix, m_chunk, _, rows, before = locate(params, next_chunk(ctx), matrix, before)
@@ -341,9 +341,9 @@ def mul_mat_dot(weights: str) -> Body:
                 one(table, base, stride, m_first, m_last, rows, k)
             else:
                 some(table, base, stride, m_first, m_last, rows, k)
-            if Product.bias.address(params) != 0:
+            if params.bias.address != 0:
                 for row in range(rows):
-                    _add_bias(load_word(table + 8 * row), Product.bias.address(params), m_first, m_last)
+                    _add_bias(load_word(table + 8 * row), params.bias.address, m_first, m_last)
             finish(params, table + 16 * MOST_COLUMNS, table, rows, m_first, m_last)
 
     return body

@@ -67,8 +67,8 @@ def mul_mat_epilogue(program: str, kinds: str) -> Body:
     """
     finish = _finish(program, kinds)
 
-    def body(tile: int, params: int) -> None:
-        finish(params, Tile.table(tile), Tile.count(tile), Tile.first(tile), Tile.last(tile))
+    def body(tile: Tile, params: int) -> None:
+        finish(params, tile.table, tile.count, tile.first, tile.last)
 
     return body
 

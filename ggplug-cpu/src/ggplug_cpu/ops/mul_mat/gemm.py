@@ -47,11 +47,11 @@ def mul_mat_gemm(kind: str, activations: str, order: str = "rows", packed: str =
     """
     multiply = product_of_blocks(kind, activations, order, packed)
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
+    def body(ctx, params: Product):  # type: ignore[no-untyped-def]
         panels = scratch(ctx)
-        x = panels + Product.x_offset(params)
-        m_all, matrices = Product.M(params), Product.matrices(params)
-        m_block, v_block = Product.m_block(params), Product.v_block(params)
+        x = panels + params.x_offset
+        m_all, matrices = params.M, params.matrices
+        m_block, v_block = params.m_block, params.v_block
         matrix, before = 0, 0
         while not aborted(ctx):
             matrix, m_chunk, v_chunk, rows, before = locate(params, next_chunk(ctx), matrix, before)
@@ -99,8 +99,8 @@ def product_of_blocks(
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
-    def multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, base, stride):  # type: ignore[no-untyped-def]
-        k_all, k_block = Product.K(params), Product.k_block(params)
+    def multiply(params: Product, matrix, m_first, m_last, v_first, v_last, panels, x, base, stride):  # type: ignore[no-untyped-def]
+        k_all, k_block = params.K, params.k_block
         begin(x)
         for k in range(0, max(k_all, 1), k_block):  # once for empty sums, which are zero
             numbers = min(k_block, k_all - k)
@@ -137,8 +137,8 @@ def _part(kind: str, activations: str, order: str, packed: str, relocate: Device
     run_tile = _run_tile(kind, stored_in(packed), _AHEAD if packed else 0, activations, order, relocate)
 
     @device_function
-    def part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride):  # type: ignore[no-untyped-def]
-        is_last = k + numbers >= Product.K(params)
+    def part(params: Product, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride):  # type: ignore[no-untyped-def]
+        is_last = k + numbers >= params.K
         steps = -(-numbers // step_numbers)
         first = find(params, matrix_address(params, matrix), m_first, m_last, k, numbers, panels, x)
         v = v_first
@@ -243,12 +243,12 @@ def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, a
     multiply = multiply_panel(kind, rows, stored, ahead)
 
     @device_function
-    def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
+    def run(params: Product, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
         packed = x + _TABLE_BYTES
         pack(params, x, packed, k, numbers)
         panel_bytes = -(-numbers // quantum) * quantum_bytes
-        is_last = k + numbers >= Product.K(params)
-        accumulate, bias = min(k, 1), Product.bias.address(params) if is_last else 0
+        is_last = k + numbers >= params.K
+        accumulate, bias = min(k, 1), params.bias.address if is_last else 0
         to_residual = from_result_to_residual(params)
         for m in range(m_first, m_last, columns):
             panel = panels + (m - m_first) // columns * panel_bytes
@@ -305,7 +305,7 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
     adjacent, in_tiles = order == "rows", order == "rows" and activations == "bf16"
 
     @device_function
-    def run(params, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
+    def run(params: Product, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
         sources = x + 8 * rows
         stride = between(sources) if adjacent else 0
         apart = between(x)
@@ -315,8 +315,8 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
         else:
             at, at_row, at_step = x + _TABLE_BYTES, row_bytes, rows * row_bytes
             pack(params, x, at, k, numbers)
-        is_last = k + numbers >= Product.K(params)
-        accumulate, bias = min(k, 1), Product.bias.address(params) if is_last else 0
+        is_last = k + numbers >= params.K
+        accumulate, bias = min(k, 1), params.bias.address if is_last else 0
         to_residual = from_result_to_residual(params)
         ahead, fetched = first + rows * stride, 0
         if stride != 0:
@@ -382,10 +382,10 @@ def _pack_rows(kind: str, activations: str, order: str, rows: int, stored: str) 
         pack_int8, group = pack_quantized(kind, rows, stored), layout(kind).quantum
 
         @device_function
-        def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
+        def pack(params: Product, table, packed, k, numbers):  # type: ignore[no-untyped-def]
             for r in range(rows):
                 place, scale_place = packed + r * row_bytes, packed + rows * group + r * scale_bytes
-                pack_int8(place, scale_place, load_word(table + 8 * (rows + r)), Product.K(params), k, numbers)
+                pack_int8(place, scale_place, load_word(table + 8 * (rows + r)), params.K, k, numbers)
 
     elif order == "rows":
         pack_row = pack_activations(kind, activations, rows)
@@ -401,8 +401,8 @@ def _pack_rows(kind: str, activations: str, order: str, rows: int, stored: str) 
         read, store_f32 = simd.LOADS[activations], simd.store_f32
 
         @device_function
-        def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
-            stride = Product.activations.nb0(params)
+        def pack(params: Product, table, packed, k, numbers):  # type: ignore[no-untyped-def]
+            stride = params.activations.nb0
             gathered = packed + x_bytes
             for r in range(rows):
                 source = load_word(table + 8 * (rows + r)) + k * stride

@@ -25,18 +25,18 @@ def mul_mat_norm(name: str, before: str, behind: str, kinds: str) -> Body:
     measure, finish = normalisation(parameters, name, before, behind)
     find, arguments, numbers_at = _places(parameters, kinds), ARGUMENTS, Tile.word_count() * 8
 
-    def body(tile: int, params: int) -> None:
-        table, n, count = Tile.table(tile), Tile.last(tile), Tile.count(tile)
+    def body(tile: Tile, params: int) -> None:
+        table, n, count, numbers = tile.table, tile.last, tile.count, int(tile) + numbers_at
         # No operand needs other memory than the row itself.  First all rows are measured, then all are finished, so
         # the latencies of roots and quotients overlap.
         for r in range(count):
             row = load_word(table + 8 * r)
             _, mean, factor = measure(row - arguments, params, n, find(params, row))
-            simd.store_f64(tile + numbers_at + 16 * r, mean)
-            simd.store_f64(tile + numbers_at + 16 * r + 8, factor)
+            simd.store_f64(numbers + 16 * r, mean)
+            simd.store_f64(numbers + 16 * r + 8, factor)
         for r in range(count):
             row = load_word(table + 8 * r)
-            mean, factor = simd.load_f64(tile + numbers_at + 16 * r), simd.load_f64(tile + numbers_at + 16 * r + 8)
+            mean, factor = simd.load_f64(numbers + 16 * r), simd.load_f64(numbers + 16 * r + 8)
             finish(row - arguments, params, n, find(params, row), (row, mean, factor))
 
     return body

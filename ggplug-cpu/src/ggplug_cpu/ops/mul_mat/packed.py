@@ -122,8 +122,8 @@ def first_panel(kind: str, packed: str) -> DeviceFunction:
         rows, block_numbers, block_bytes = form.rows, form.numbers, form.rows * form.block_bytes
 
     @device_function
-    def find(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
-        all_panels = -(-Product.M(params) // rows)
+    def find(params: Product, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+        all_panels = -(-params.M // rows)
         before = k // block_numbers * all_panels + m_first // rows * -(-numbers // block_numbers)
         return base + before * block_bytes
 

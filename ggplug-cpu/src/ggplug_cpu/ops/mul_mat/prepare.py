@@ -35,13 +35,13 @@ class Prepared(Parameters):
 
 
 @device_function
-def _row_address(params, row, ne1, ne2):  # type: ignore[no-untyped-def]  # types follow from the arguments
+def _row_address(params: Prepared, row, ne1, ne2):  # type: ignore[no-untyped-def]  # types follow from the arguments
     i3 = row // (ne1 * ne2)
     rest = row - i3 * (ne1 * ne2)
     i2 = rest // ne1
     i1 = rest - i2 * ne1
-    matrix = Prepared.x.address(params) + i2 * Prepared.x.nb2(params) + i3 * Prepared.x.nb3(params)
-    return matrix + i1 * Prepared.x.nb1(params)
+    matrix = params.x.address + i2 * params.x.nb2 + i3 * params.x.nb3
+    return matrix + i1 * params.x.nb1
 
 
 def totals_at(K: int) -> int:
@@ -84,19 +84,19 @@ def _row_by_row(convert: DeviceFunction | Intrinsic, order: str, elem: str = "f3
     gather = order == "scattered"
     read = simd.LOADS[elem]
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
-        K, ne1, ne2 = Prepared.K(params), Prepared.ne1(params), Prepared.ne2(params)
-        rows = ne1 * ne2 * Prepared.ne3(params)
+    def body(ctx, params: Prepared):  # type: ignore[no-untyped-def]
+        K, ne1, ne2 = params.K, params.ne1, params.ne2
+        rows = ne1 * ne2 * params.ne3
         first = rows * thread_index(ctx) // thread_count(ctx)
         last = rows * (thread_index(ctx) + 1) // thread_count(ctx)
         for row in range(first, last):
             source = _row_address(params, row, ne1, ne2)
             if gather:
-                scratch_row, stride = scratch(ctx), Prepared.x.nb0(params)
+                scratch_row, stride = scratch(ctx), params.x.nb0
                 for i in range(K):
                     simd.store_f32(scratch_row + 4 * i, read(source + i * stride))
                 source = scratch_row
-            convert(Prepared.y.address(params) + row * Prepared.row_bytes(params), source, K)
+            convert(params.y.address + row * params.row_bytes, source, K)
 
     return body
 
@@ -186,14 +186,14 @@ def mul_mat_widen(activations: str) -> Body:
     """Converts rows of f32, f16 or bf16, contiguous or not, or of blocks, to contiguous f32."""
     convert = _widen_blocks(activations) if activations in BLOCKS else _widen_plain(activations)
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
-        K, ne1, ne2 = Prepared.K(params), Prepared.ne1(params), Prepared.ne2(params)
-        rows = ne1 * ne2 * Prepared.ne3(params)
-        stride = Prepared.x.nb0(params)
+    def body(ctx, params: Prepared):  # type: ignore[no-untyped-def]
+        K, ne1, ne2 = params.K, params.ne1, params.ne2
+        rows = ne1 * ne2 * params.ne3
+        stride = params.x.nb0
         first = rows * thread_index(ctx) // thread_count(ctx)
         last = rows * (thread_index(ctx) + 1) // thread_count(ctx)
         for row in range(first, last):
-            target = Prepared.y.address(params) + row * Prepared.row_bytes(params)
+            target = params.y.address + row * params.row_bytes
             convert(target, _row_address(params, row, ne1, ne2), stride, K)
 
     return body
@@ -256,10 +256,10 @@ def mul_mat_route() -> Body:
     An id out of range is recorded as a fault, and its row of the result is zero.
     """
 
-    def body(ctx, params):  # type: ignore[no-untyped-def]
-        ids, starts, result = Routes.ids.address(params), Routes.routes.address(params), Routes.result.address(params)
-        experts, slots, tokens = Routes.experts(params), Routes.slots(params), Routes.tokens(params)
-        nb0, nb1 = Routes.ids.nb0(params), Routes.ids.nb1(params)
+    def body(ctx, params: Routes):  # type: ignore[no-untyped-def]
+        ids, starts, result = params.ids.address, params.routes.address, params.result.address
+        experts, slots, tokens = params.experts, params.slots, params.tokens
+        nb0, nb1 = params.ids.nb0, params.ids.nb1
         pairs = starts + 8 * (experts + 1)
         for e in range(experts + 1):
             store_word(starts + 8 * e, 0)
@@ -269,9 +269,9 @@ def mul_mat_route() -> Body:
                 if e >= 0 and e < experts:
                     store_word(starts + 8 * e, load_word(starts + 8 * e) + 1)
                 else:
-                    fault(Routes.faults.address(params), Routes.position(params), token * slots + slot, e)
-                    row = result + slot * Routes.result.nb1(params) + token * Routes.result.nb2(params)
-                    simd.fill_bytes(row, 0, 4 * Routes.M(params))
+                    fault(params.faults.address, params.position, token * slots + slot, e)
+                    row = result + slot * params.result.nb1 + token * params.result.nb2
+                    simd.fill_bytes(row, 0, 4 * params.M)
         # counts become ends; filling from the end makes starts of them
         total = 0
         for e in range(experts):

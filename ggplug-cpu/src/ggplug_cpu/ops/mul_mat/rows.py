@@ -57,46 +57,46 @@ SLOT_SHIFT = 32
 
 
 @device_function
-def matrix_address(params, matrix):  # type: ignore[no-untyped-def]  # types follow from the arguments
+def matrix_address(params: Product, matrix):  # type: ignore[no-untyped-def]  # types follow from the arguments
     """The address of the first row of a matrix of weights."""
-    ne02 = Product.ne02(params)
-    inside = matrix % ne02 * Product.weights.nb2(params) + matrix // ne02 * Product.weights.nb3(params)
-    return Product.weights.address(params) + inside
+    ne02 = params.ne02
+    inside = matrix % ne02 * params.weights.nb2 + matrix // ne02 * params.weights.nb3
+    return params.weights.address + inside
 
 
 @device_function
-def finish(params, tile_at, table, count, m_first, m_last):  # type: ignore[no-untyped-def]
+def finish(params: Product, tile_at, table, count, m_first, m_last):  # type: ignore[no-untyped-def]
     """Runs the epilogue over elements ``m_first`` to ``m_last`` of the rows in the table."""
-    words = params + 8 * Product.epilogue_words(params)
-    finish_tile(Product.epilogue(params), words, tile_at, table, count, m_first, m_last)
+    words = int(params) + 8 * params.epilogue_words
+    finish_tile(params.epilogue, words, tile_at, table, count, m_first, m_last)
 
 
 @device_function
-def from_result_to_residual(params):  # type: ignore[no-untyped-def]
+def from_result_to_residual(params: Product):  # type: ignore[no-untyped-def]
     """The distance in bytes from an element of the result to that of the residual; 0 without a residual."""
-    residual = Product.residual.address(params)
-    return residual - Product.result.address(params) if residual != 0 else 0
+    residual = params.residual.address
+    return residual - params.result.address if residual != 0 else 0
 
 
 @device_function
-def _locate_plain(params, chunk, matrix, before):  # type: ignore[no-untyped-def]
-    rows = Product.rows(params)
-    m_chunks = -(-Product.M(params) // Product.m_block(params))
-    v_chunks = -(-rows // Product.v_block(params))
+def _locate_plain(params: Product, chunk, matrix, before):  # type: ignore[no-untyped-def]
+    rows = params.rows
+    m_chunks = -(-params.M // params.m_block)
+    v_chunks = -(-rows // params.v_block)
     matrix = chunk // (m_chunks * v_chunks)
     inside = chunk - matrix * (m_chunks * v_chunks)
     return matrix, inside // v_chunks, inside % v_chunks, rows, 0
 
 
 @device_function
-def _locate_routed(params, chunk, matrix, before):  # type: ignore[no-untyped-def]
-    m_chunks = -(-Product.M(params) // Product.m_block(params))
-    starts = Product.routes.address(params)
-    while matrix < Product.matrices(params):
+def _locate_routed(params: Product, chunk, matrix, before):  # type: ignore[no-untyped-def]
+    m_chunks = -(-params.M // params.m_block)
+    starts = params.routes.address
+    while matrix < params.matrices:
         rows = load_word(starts + 8 * matrix + 8) - load_word(starts + 8 * matrix)
         v_chunks = 0
-        if rows >= Product.least(params) and rows <= Product.most(params):
-            v_chunks = -(-rows // Product.v_block(params))
+        if rows >= params.least and rows <= params.most:
+            v_chunks = -(-rows // params.v_block)
         if chunk < before + m_chunks * v_chunks:
             inside = chunk - before
             return matrix, inside // v_chunks, inside % v_chunks, rows, before
@@ -106,60 +106,60 @@ def _locate_routed(params, chunk, matrix, before):  # type: ignore[no-untyped-de
 
 
 @device_function
-def locate(params, chunk, matrix, before):  # type: ignore[no-untyped-def]
+def locate(params: Product, chunk, matrix, before):  # type: ignore[no-untyped-def]
     """Finds chunk number ``chunk``.
 
     Returns (matrix, block of weights, block of rows, the matrix's rows, before); the matrix is ``matrices`` when there
     is no such chunk.  ``matrix`` and ``before`` are those of an earlier chunk, from which the search continues, at
     first 0.
     """
-    if Product.routes.address(params) != 0:
+    if params.routes.address != 0:
         return _locate_routed(params, chunk, matrix, before)
     return _locate_plain(params, chunk, matrix, before)
 
 
 @device_function
-def fill_table(params, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
+def fill_table(params: Product, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
     """Fills the table of a tile with addresses.
 
     Stores ``capacity`` addresses of rows of the result, then as many of rows of activations, for the ``count`` rows
     from ``row`` on of those that ``matrix`` is multiplied with; the last is repeated.
     """
-    if Product.routes.address(params) != 0:
+    if params.routes.address != 0:
         _fill_routed(params, matrix, row, count, table, capacity)
     else:
         _fill_plain(params, matrix, row, count, table, capacity)
 
 
 @device_function
-def _matrix_of_result(params, i2, i3):  # type: ignore[no-untyped-def]
-    return Product.result.address(params) + i2 * Product.result.nb2(params) + i3 * Product.result.nb3(params)
+def _matrix_of_result(params: Product, i2, i3):  # type: ignore[no-untyped-def]
+    return params.result.address + i2 * params.result.nb2 + i3 * params.result.nb3
 
 
 @device_function
-def _matrix_of_activations(params, i2, i3):  # type: ignore[no-untyped-def]
-    place = Product.activations.address(params)
-    return place + i2 * Product.activations.nb2(params) + i3 * Product.activations.nb3(params)
+def _matrix_of_activations(params: Product, i2, i3):  # type: ignore[no-untyped-def]
+    place = params.activations.address
+    return place + i2 * params.activations.nb2 + i3 * params.activations.nb3
 
 
 @device_function
-def _fill_plain(params, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
-    ne11, ne02, r2, r3 = Product.ne11(params), Product.ne02(params), Product.r2(params), Product.r3(params)
+def _fill_plain(params: Product, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
+    ne11, ne02, r2, r3 = params.ne11, params.ne02, params.r2, params.r3
     copy = row // ne11
     i1 = row - copy * ne11
     first2 = matrix % ne02 * r2
     i2 = first2 + copy % r2
     i3 = matrix // ne02 * r3 + copy // r2
-    result = _matrix_of_result(params, i2, i3) + i1 * Product.result.nb1(params)
-    source = _matrix_of_activations(params, i2, i3) + i1 * Product.activations.nb1(params)
+    result = _matrix_of_result(params, i2, i3) + i1 * params.result.nb1
+    source = _matrix_of_activations(params, i2, i3) + i1 * params.activations.nb1
     for r in range(capacity):
         store_word(table + 8 * r, result)
         store_word(table + 8 * (capacity + r), source)
         if r + 1 < count:
             i1 += 1
             if i1 < ne11:
-                result += Product.result.nb1(params)
-                source += Product.activations.nb1(params)
+                result += params.result.nb1
+                source += params.activations.nb1
             else:
                 i1 = 0
                 i2 += 1
@@ -171,13 +171,13 @@ def _fill_plain(params, matrix, row, count, table, capacity):  # type: ignore[no
 
 
 @device_function
-def _fill_routed(params, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
-    starts = Product.routes.address(params)
-    route = starts + 8 * (Product.matrices(params) + 1) + 8 * (load_word(starts + 8 * matrix) + row)
+def _fill_routed(params: Product, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
+    starts = params.routes.address
+    route = starts + 8 * (params.matrices + 1) + 8 * (load_word(starts + 8 * matrix) + row)
     for r in range(capacity):
         pair = load_word(route + 8 * min(r, count - 1))
         slot, token = pair >> SLOT_SHIFT, pair & 0xFFFFFFFF
-        result = Product.result.address(params) + slot * Product.result.nb1(params) + token * Product.result.nb2(params)
-        source = slot % Product.ne11(params) * Product.activations.nb1(params) + token * Product.activations.nb2(params)
+        result = params.result.address + slot * params.result.nb1 + token * params.result.nb2
+        source = slot % params.ne11 * params.activations.nb1 + token * params.activations.nb2
         store_word(table + 8 * r, result)
-        store_word(table + 8 * (capacity + r), Product.activations.address(params) + source)
+        store_word(table + 8 * (capacity + r), params.activations.address + source)

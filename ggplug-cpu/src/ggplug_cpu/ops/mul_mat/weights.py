@@ -33,20 +33,20 @@ class Packing(Parameters):
 
 
 @device_function
-def pack_block(product, base, m_first, m_last, k, numbers, panels, words, gathered_at):  # type: ignore[no-untyped-def]
+def pack_block(product: Product, base, m_first, m_last, k, numbers, panels, words, gathered_at):  # type: ignore[no-untyped-def]
     """Calls the packing kernel of a product for a block of the matrix at ``base``; stores its parameters at
     ``words``.
     """
     store_word(words, base)
-    store_word(words + 8, Product.weights.nb0(product))
-    store_word(words + 16, Product.weights.nb1(product))
+    store_word(words + 8, product.weights.nb0)
+    store_word(words + 16, product.weights.nb1)
     store_word(words + 24, panels)
     store_word(words + 32, m_first)
     store_word(words + 40, m_last)
     store_word(words + 48, k)
     store_word(words + 56, numbers)
     store_word(words + 64, gathered_at)
-    call_2(Product.pack(product), product, words)
+    call_2(product.pack, product, words)
 
 
 @kernel
@@ -68,10 +68,10 @@ def pack_panels(kind: str, weights: str, order: str = "rows") -> Body:
     else:
         pack = _rows(kind, weights)
 
-    def body(product, params):  # type: ignore[no-untyped-def]
-        m_first, m_last = Packing.m_first(params), Packing.m_last(params)
-        k, numbers, panels = Packing.k(params), Packing.numbers(params), Packing.panels.address(params)
-        pack(product, params, Packing.weights.address(params), m_first, m_last, k, numbers, panels)
+    def body(product, params: Packing):  # type: ignore[no-untyped-def]
+        m_first, m_last = params.m_first, params.m_last
+        k, numbers, panels = params.k, params.numbers, params.panels.address
+        pack(product, params, params.weights.address, m_first, m_last, k, numbers, panels)
 
     return body
 
@@ -87,8 +87,8 @@ def _rows(kind: str, weights: str) -> DeviceFunction:
         group, group_bytes = 1, PLAIN[weights].elem_bytes
 
     @device_function
-    def pack(product, params, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
-        stride = Packing.weights.nb1(params)
+    def pack(product, params: Packing, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
+        stride = params.weights.nb1
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         source = base + k // group * group_bytes
         for m in range(m_first, m_last, width):
@@ -106,8 +106,8 @@ def _adjacent_rows(weights: str) -> DeviceFunction:
     elem_bytes = PLAIN[weights].elem_bytes
 
     @device_function
-    def pack(product, params, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
-        stride = Packing.weights.nb0(params)
+    def pack(product, params: Packing, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
+        stride = params.weights.nb0
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         for m in range(m_first, m_last, columns):
             place = panels + (m - m_first) // columns * panel_bytes
@@ -124,11 +124,11 @@ def _scattered_rows(kind: str, weights: str) -> DeviceFunction:
     read, store_f32 = simd.LOADS[weights], simd.store_f32
 
     @device_function
-    def pack(product, params, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
+    def pack(product, params: Packing, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
         row_stride, stride, gathered_at = (
-            Packing.weights.nb1(params),
-            Packing.weights.nb0(params),
-            Packing.gathered_at(params),
+            params.weights.nb1,
+            params.weights.nb0,
+            params.gathered_at,
         )
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         for m in range(m_first, m_last, width):

@@ -89,10 +89,10 @@ def normalisation(parameters: type[Norm], name: str, before: str, behind: str) -
     centred, euclidean = name == "norm", name == "l2_norm"
 
     @device_function
-    def measure(memory, params, n, places):  # type: ignore[no-untyped-def]
+    def measure(memory, params: Norm, n, places):  # type: ignore[no-untyped-def]
         p = find(memory, params, n, places)
         centre, distances, squares = compute(memory, params, n, places, p)
-        per_number, eps, mean = 1.0 / n, Norm.eps(params), 0.0
+        per_number, eps, mean = 1.0 / n, params.eps, 0.0
         if centred:
             mean = centre + distances * per_number
             # at least an n-th of the sum of squares remains, however far the row's first number is from the mean

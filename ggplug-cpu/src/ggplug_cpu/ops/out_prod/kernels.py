@@ -62,35 +62,35 @@ def out_prod() -> Body:
     """Computes blocks of a few rows."""
     several, single, group = _accumulate(GROUP), _accumulate(1), GROUP
 
-    def body(ctx: int, params: int) -> None:
-        m, n, k = OutProd.m(params), OutProd.n(params), OutProd.k(params)
+    def body(ctx: int, params: OutProd) -> None:
+        m, n, k = params.m, params.n, params.k
         blocks, groups = (m + BLOCK - 1) // BLOCK, (n + group - 1) // group
         x_scratch, factors_scratch = scratch(ctx) + ARGUMENTS, scratch(ctx) + ARGUMENTS + ROW_BYTES
-        first, end = thread_range(ctx, blocks * groups * OutProd.batches2(params) * OutProd.batches3(params))
+        first, end = thread_range(ctx, blocks * groups * params.batches2 * params.batches3)
         for task in range(first, end):
             if aborted(ctx):
                 return
             block, above = task % blocks, task // blocks
             row, batch = above % groups * group, above // groups
-            i2, i3 = batch % OutProd.batches2(params), batch // OutProd.batches2(params)
+            i2, i3 = batch % params.batches2, batch // params.batches2
             width, count = min(BLOCK, m - block * BLOCK), min(group, n - row)
-            y = OutProd.y.address(params) + 4 * (m * (batch * n + row) + block * BLOCK)
-            a = OutProd.a.address(params) + block * OutProd.a.block_bytes(params)
-            a += i2 // OutProd.each2(params) * OutProd.a.nb2(params)
-            a += i3 // OutProd.each3(params) * OutProd.a.nb3(params)
-            b = OutProd.b.address(params) + row * OutProd.b.nb0(params)
-            b += i2 * OutProd.b.nb2(params) + i3 * OutProd.b.nb3(params)
+            y = params.y.address + 4 * (m * (batch * n + row) + block * BLOCK)
+            a = params.a.address + block * params.a.block_bytes
+            a += i2 // params.each2 * params.a.nb2
+            a += i3 // params.each3 * params.a.nb3
+            b = params.b.address + row * params.b.nb0
+            b += i2 * params.b.nb2 + i3 * params.b.nb3
             for j in range(count):
                 simd.fill_bytes(y + 4 * m * j, 0, 4 * width)
             for _ in range(k):
-                p = read(ctx, OutProd.a.convert(params), a, OutProd.a.nb0(params), width, x_scratch)
-                q = read(ctx, OutProd.b.convert(params), b, OutProd.b.nb0(params), count, factors_scratch)
+                p = read(ctx, params.a.convert, a, params.a.nb0, width, x_scratch)
+                q = read(ctx, params.b.convert, b, params.b.nb0, count, factors_scratch)
                 if count == group:
                     several(y, 4 * m, p, q, width)
                 else:
                     for j in range(count):
                         single(y + 4 * m * j, 0, p, q + 4 * j, width)
-                a += OutProd.a.nb1(params)
-                b += OutProd.b.nb1(params)
+                a += params.a.nb1
+                b += params.b.nb1
 
     return body

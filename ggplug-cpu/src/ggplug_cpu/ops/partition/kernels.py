@@ -41,27 +41,27 @@ def partition(direction: str) -> Body:
     """``apart``: y has the windows of x, padded with zeros.  ``together``: x has the windows of y."""
     apart = direction == "apart"
 
-    def body(ctx: int, params: int) -> None:
-        w, size, across = Partition.w(params), Partition.size(params), Partition.across(params)
-        wide, high = Partition.width(params), Partition.height(params)
-        first, end = thread_range(ctx, across * Partition.down(params) * w * w)
+    def body(ctx: int, params: Partition) -> None:
+        w, size, across = params.w, params.size, params.across
+        wide, high = params.width, params.height
+        first, end = thread_range(ctx, across * params.down * w * w)
         for row in range(first, end):
             i, above = row % w, row // w
             j, window = above % w, above // w
             column, line = window % across * w + i, window // across * w + j
             inside = column < wide and line < high
             if apart:
-                y = Partition.y.address(params) + i * Partition.y.nb1(params) + j * Partition.y.nb2(params)
-                y += window * Partition.y.nb3(params)
-                x = Partition.x.address(params) + column * Partition.x.nb1(params) + line * Partition.x.nb2(params)
+                y = params.y.address + i * params.y.nb1 + j * params.y.nb2
+                y += window * params.y.nb3
+                x = params.x.address + column * params.x.nb1 + line * params.x.nb2
                 if inside:
                     simd.copy_bytes(y, x, size)
                 else:
                     simd.fill_bytes(y, 0, size)
             elif inside:
-                x = Partition.x.address(params) + i * Partition.x.nb1(params) + j * Partition.x.nb2(params)
-                x += window * Partition.x.nb3(params)
-                y = Partition.y.address(params) + column * Partition.y.nb1(params) + line * Partition.y.nb2(params)
+                x = params.x.address + i * params.x.nb1 + j * params.x.nb2
+                x += window * params.x.nb3
+                y = params.y.address + column * params.y.nb1 + line * params.y.nb2
                 simd.copy_bytes(y, x, size)
 
     return body
@@ -72,11 +72,11 @@ def add_relative_positions() -> Body:
     """Computes row after row; the result may be in place of ``a``."""
     add = _add_both()
 
-    def body(ctx: int, params: int) -> None:
-        k = RelativePositions.k(params)
-        y, a = RelativePositions.y.address(params), RelativePositions.a.address(params)
-        pw, ph = RelativePositions.pw.address(params), RelativePositions.ph.address(params)
-        first, end = thread_range(ctx, RelativePositions.rows(params))
+    def body(ctx: int, params: RelativePositions) -> None:
+        k = params.k
+        y, a = params.y.address, params.a.address
+        pw, ph = params.pw.address, params.ph.address
+        first, end = thread_range(ctx, params.rows)
         for row in range(first, end):
             for j in range(k):
                 place = 4 * (row * k + j) * k

@@ -135,18 +135,18 @@ def convolve() -> Body:
     """Convolves along tokens; a vector holds neighbouring channels."""
     some = _convolve_some
 
-    def body(ctx: int, params: int) -> None:
-        channels, tokens, taps = Convolved.channels(params), Convolved.tokens(params), Convolved.taps(params)
+    def body(ctx: int, params: Convolved) -> None:
+        channels, tokens, taps = params.channels, params.tokens, params.taps
         pieces = -(-channels // _PIECE)
-        first, end = thread_range(ctx, pieces * tokens * Convolved.sequences(params))
+        first, end = thread_range(ctx, pieces * tokens * params.sequences)
         for number in range(first, end):
             piece, row = number % pieces, number // pieces
             t, s, start = row % tokens, row // tokens, piece * _PIECE
-            x = Convolved.x.address(params) + start * Convolved.x.nb1(params) + t * 4 + s * Convolved.x.nb2(params)
-            weights = Convolved.weights.address(params) + start * Convolved.weights.nb1(params)
-            y = Convolved.y.address(params) + 4 * (row * channels + start)
+            x = params.x.address + start * params.x.nb1 + t * 4 + s * params.x.nb2
+            weights = params.weights.address + start * params.weights.nb1
+            y = params.y.address + 4 * (row * channels + start)
             n = min(_PIECE, channels - start)
-            some(y, x, Convolved.x.nb1(params), weights, Convolved.weights.nb1(params), taps, n)
+            some(y, x, params.x.nb1, weights, params.weights.nb1, taps, n)
 
     return body
 
@@ -189,35 +189,35 @@ def scan(several: bool) -> Body:
     F, step = simd.vec("f32"), simd.width("f32")
     load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
 
-    def body(ctx: int, params: int) -> None:
-        size, dim, heads = Scanned.size(params), Scanned.dim(params), Scanned.heads(params)
-        tokens, sequences, groups = Scanned.tokens(params), Scanned.sequences(params), Scanned.groups(params)
-        snapshots, of_head = Scanned.snapshots(params), 4 * size * dim
+    def body(ctx: int, params: Scanned) -> None:
+        size, dim, heads = params.size, params.dim, params.heads
+        tokens, sequences, groups = params.tokens, params.sequences, params.groups
+        snapshots, of_head = params.snapshots, 4 * size * dim
         first, end = thread_range(ctx, heads * sequences)
         for unit in range(first, end):
             h, n = unit % heads, unit // heads
-            state = Scanned.y.address(params) + Scanned.states(params) + unit * of_head
-            index = simd.load_i32(Scanned.ids.address(params) + 4 * n)
-            if index < 0 or index >= Scanned.limit(params):
-                fault(Scanned.faults.address(params), Scanned.position(params), n, index)
+            state = params.y.address + params.states + unit * of_head
+            index = simd.load_i32(params.ids.address + 4 * n)
+            if index < 0 or index >= params.limit:
+                fault(params.faults.address, params.position, n, index)
                 simd.fill_bytes(state, 0, of_head)
             else:
-                simd.copy_bytes(state, Scanned.s.address(params) + (index * heads + h) * of_head, of_head)
+                simd.copy_bytes(state, params.s.address + (index * heads + h) * of_head, of_head)
             group = h // (heads // groups)
             for kept in range(min(tokens, snapshots), snapshots):
                 simd.fill_bytes(state + kept * sequences * heads * of_head, 0, of_head)
             if tokens == 0:
                 simd.fill_bytes(state, 0, of_head)
             for t in range(tokens):
-                dt = softplus_of(simd.load_f32(Scanned.dt.address(params) + 4 * ((n * tokens + t) * heads + h)))
-                x = Scanned.x.address(params) + h * Scanned.x.nb1(params) + t * Scanned.x.nb2(params)
-                x += n * Scanned.x.nb3(params)
-                b = Scanned.b.address(params) + group * Scanned.b.nb1(params) + t * Scanned.b.nb2(params)
-                b += n * Scanned.b.nb3(params)
-                c = Scanned.c.address(params) + group * Scanned.c.nb1(params) + t * Scanned.c.nb2(params)
-                c += n * Scanned.c.nb3(params)
-                y = Scanned.y.address(params) + 4 * ((n * tokens + t) * heads + h) * dim
-                a = Scanned.a.address(params) + 4 * h * Scanned.decays(params)
+                dt = softplus_of(simd.load_f32(params.dt.address + 4 * ((n * tokens + t) * heads + h)))
+                x = params.x.address + h * params.x.nb1 + t * params.x.nb2
+                x += n * params.x.nb3
+                b = params.b.address + group * params.b.nb1 + t * params.b.nb2
+                b += n * params.b.nb3
+                c = params.c.address + group * params.c.nb1 + t * params.c.nb2
+                c += n * params.c.nb3
+                y = params.y.address + 4 * ((n * tokens + t) * heads + h) * dim
+                a = params.a.address + 4 * h * params.decays
                 decay = simd.exp(simd.add(zero(), dt * simd.load_f32(a)))
                 for d in range(dim):
                     row, into = state + 4 * d * size, dt * simd.load_f32(x + 4 * d)
@@ -245,15 +245,15 @@ def matrices(rule: str) -> Body:
     """The recurrent op named ``rule``."""
     token = {"rwkv_wkv6": _wkv6(), "gated_linear_attn": _gated_linear(), "rwkv_wkv7": _wkv7()}[rule]
 
-    def body(ctx: int, params: int) -> None:
-        size, heads, sequences = Matrices.size(params), Matrices.heads(params), Matrices.sequences(params)
-        tokens = Matrices.tokens(params)
+    def body(ctx: int, params: Matrices) -> None:
+        size, heads, sequences = params.size, params.heads, params.sequences
+        tokens = params.tokens
         of_sequence, of_head = tokens // sequences, 4 * size * size
         first, end = thread_range(ctx, heads * sequences)
         for unit in range(first, end):
             h, n = unit % heads, unit // heads
-            state = Matrices.y.address(params) + 4 * size * heads * tokens + unit * of_head
-            simd.copy_bytes(state, Matrices.state.address(params) + unit * of_head, of_head)
+            state = params.y.address + 4 * size * heads * tokens + unit * of_head
+            simd.copy_bytes(state, params.state.address + unit * of_head, of_head)
             for t in range(n * of_sequence, (n + 1) * of_sequence):
                 token(params, state, 4 * size * (t * heads + h), 4 * size * h, size)
 
@@ -265,10 +265,10 @@ def _wkv6() -> DeviceFunction:
     load, store, zero = simd.load_first(F), simd.store_first, simd.zero(F)
 
     @device_function
-    def token(params, state, at, of_head, size):  # type: ignore[no-untyped-def]
-        k, v = Matrices.first.address(params) + at, Matrices.second.address(params) + at
-        r, decay = Matrices.third.address(params) + at, Matrices.fifth.address(params) + at
-        bonus = Matrices.fourth.address(params) + of_head
+    def token(params: Matrices, state, at, of_head, size):  # type: ignore[no-untyped-def]
+        k, v = params.first.address + at, params.second.address + at
+        r, decay = params.third.address + at, params.fifth.address + at
+        bonus = params.fourth.address + of_head
         for j in range(0, size, step):
             m = min(step, size - j)
             total, value = zero(), load(v + 4 * j, m)
@@ -278,7 +278,7 @@ def _wkv6() -> DeviceFunction:
                 seen = simd.fma(kv, simd.load_f32(bonus + 4 * i), s)
                 total = simd.fma(seen, simd.load_f32(r + 4 * i), total)
                 store(place, simd.fma(s, simd.load_f32(decay + 4 * i), kv), m)
-            store(Matrices.y.address(params) + at + 4 * j, total, m)
+            store(params.y.address + at + 4 * j, total, m)
 
     return token
 
@@ -288,9 +288,9 @@ def _gated_linear() -> DeviceFunction:
     load, store, zero = simd.load_first(F), simd.store_first, simd.zero(F)
 
     @device_function
-    def token(params, state, at, of_head, size):  # type: ignore[no-untyped-def]
-        k, v = Matrices.first.address(params) + at, Matrices.second.address(params) + at
-        q, g = Matrices.third.address(params) + at, Matrices.fourth.address(params) + at
+    def token(params: Matrices, state, at, of_head, size):  # type: ignore[no-untyped-def]
+        k, v = params.first.address + at, params.second.address + at
+        q, g = params.third.address + at, params.fourth.address + at
         for j in range(0, size, step):
             m = min(step, size - j)
             total, value = zero(), load(v + 4 * j, m)
@@ -300,7 +300,7 @@ def _gated_linear() -> DeviceFunction:
                 s = simd.fma(load(place, m), simd.load_f32(g + 4 * i), kv)
                 total = simd.fma(s, simd.load_f32(q + 4 * i), total)
                 store(place, s, m)
-            store(Matrices.y.address(params) + at + 4 * j, simd.mul(total, Matrices.scale(params)), m)
+            store(params.y.address + at + 4 * j, simd.mul(total, params.scale), m)
 
     return token
 
@@ -310,10 +310,10 @@ def _wkv7() -> DeviceFunction:
     load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
 
     @device_function
-    def token(params, state, at, of_head, size):  # type: ignore[no-untyped-def]
-        r, w = Matrices.first.address(params) + at, Matrices.second.address(params) + at
-        k, v = Matrices.third.address(params) + at, Matrices.fourth.address(params) + at
-        a, b = Matrices.fifth.address(params) + at, Matrices.sixth.address(params) + at
+    def token(params: Matrices, state, at, of_head, size):  # type: ignore[no-untyped-def]
+        r, w = params.first.address + at, params.second.address + at
+        k, v = params.third.address + at, params.fourth.address + at
+        a, b = params.fifth.address + at, params.sixth.address + at
         for i in range(size):
             row, value = state + 4 * i * size, simd.load_f32(v + 4 * i)
             total = zero()
@@ -328,7 +328,7 @@ def _wkv7() -> DeviceFunction:
                 s = simd.fma(load(b + 4 * j, m), along, s)
                 total = add(s, load(r + 4 * j, m), total, m)
                 store(row + 4 * j, s, m)
-            simd.store_f32(Matrices.y.address(params) + at + 4 * i, simd.hsum(total))
+            simd.store_f32(params.y.address + at + 4 * i, simd.hsum(total))
 
     return token
 
@@ -342,29 +342,29 @@ def delta() -> Body:
     F, step = simd.vec("f32"), simd.width("f32")
     load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
 
-    def body(ctx: int, params: int) -> None:
-        size, heads, sequences = Delta.size(params), Delta.heads(params), Delta.sequences(params)
-        tokens, snapshots, gates = Delta.tokens(params), Delta.snapshots(params), Delta.gates(params)
+    def body(ctx: int, params: Delta) -> None:
+        size, heads, sequences = params.size, params.heads, params.sequences
+        tokens, snapshots, gates = params.tokens, params.snapshots, params.gates
         of_head, decays = 4 * size * size, scratch(ctx)
         of_all = of_head * heads * sequences
         first, end = thread_range(ctx, heads * sequences)
         for unit in range(first, end):
             h, n = unit % heads, unit // heads
-            state = Delta.y.address(params) + Delta.states(params) + unit * of_head
+            state = params.y.address + params.states + unit * of_head
             for kept in range(min(tokens, snapshots), snapshots):
                 simd.fill_bytes(state + kept * of_all, 0, of_head)
             if tokens > 0:
-                simd.copy_bytes(state, Delta.state.address(params) + unit * of_head, of_head)
+                simd.copy_bytes(state, params.state.address + unit * of_head, of_head)
             for t in range(tokens):
-                q = Delta.q.address(params) + h % Delta.q_heads(params) * Delta.q.nb1(params) + t * Delta.q.nb2(params)
-                q += n // Delta.q_ratio(params) * Delta.q.nb3(params)
-                k = Delta.k.address(params) + h % Delta.k_heads(params) * Delta.k.nb1(params) + t * Delta.k.nb2(params)
-                k += n // Delta.k_ratio(params) * Delta.k.nb3(params)
-                v = Delta.v.address(params) + h * Delta.v.nb1(params) + t * Delta.v.nb2(params)
-                v += n * Delta.v.nb3(params)
+                q = params.q.address + h % params.q_heads * params.q.nb1 + t * params.q.nb2
+                q += n // params.q_ratio * params.q.nb3
+                k = params.k.address + h % params.k_heads * params.k.nb1 + t * params.k.nb2
+                k += n // params.k_ratio * params.k.nb3
+                v = params.v.address + h * params.v.nb1 + t * params.v.nb2
+                v += n * params.v.nb3
                 at = (n * tokens + t) * heads + h
-                g, beta = Delta.g.address(params) + 4 * at * gates, simd.load_f32(Delta.beta.address(params) + 4 * at)
-                y = Delta.y.address(params) + 4 * at * size
+                g, beta = params.g.address + 4 * at * gates, simd.load_f32(params.beta.address + 4 * at)
+                y = params.y.address + 4 * at * size
                 for j in range(0, size, step):
                     m = min(step, size - j)
                     gate = load(g + 4 * j, m) if gates > 1 else simd.add(zero(), simd.load_f32(g))
@@ -384,7 +384,7 @@ def delta() -> Body:
                         s = simd.fma(load(k + 4 * j, m), change, load(row + 4 * j, m))
                         total = add(s, load(q + 4 * j, m), total, m)
                         store(row + 4 * j, s, m)
-                    simd.store_f32(y + 4 * i, simd.hsum(total) * Delta.scale(params))
+                    simd.store_f32(y + 4 * i, simd.hsum(total) * params.scale)
                 kept = tokens - 1 - t
                 if kept > 0 and kept < snapshots:
                     simd.copy_bytes(state + kept * of_all, state, of_head)

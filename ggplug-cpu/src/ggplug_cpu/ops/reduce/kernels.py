@@ -67,12 +67,12 @@ def sum_rows() -> Body:
     """The sum of each row, divided by ``divisor``."""
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: SumRows, row, n, places):  # type: ignore[no-untyped-def]
         y, x = places
-        write_y, y_scratch = SumRows.y.convert(params), scratch(ctx) + ARGUMENTS
-        p = read(ctx, SumRows.x.convert(params), x, SumRows.x.stride(params), n, y_scratch + ARGUMENTS)
+        write_y, y_scratch = params.y.convert, scratch(ctx) + ARGUMENTS
+        p = read(ctx, params.x.convert, x, params.x.stride, n, y_scratch + ARGUMENTS)
         r = y if write_y == 0 else y_scratch
-        simd.store_f32(r, row_sum(p, n) / SumRows.divisor(params))
+        simd.store_f32(r, row_sum(p, n) / params.divisor)
         write(ctx, write_y, y, 0, 1, r)
 
     return over_rows(SumRows, visit)
@@ -83,10 +83,10 @@ def sum_pieces() -> Body:
     """The sum of each row as f64."""
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: SumPieces, row, n, places):  # type: ignore[no-untyped-def]
         total, x = places
         scratch_row = scratch(ctx) + ARGUMENTS
-        p = read(ctx, SumPieces.x.convert(params), x, SumPieces.x.stride(params), n, scratch_row)
+        p = read(ctx, params.x.convert, x, params.x.stride, n, scratch_row)
         simd.store_f64(total, row_sum(p, n))
 
     return over_rows(SumPieces, visit)
@@ -96,10 +96,10 @@ def sum_pieces() -> Body:
 def sum_up() -> Body:
     """The sum of f64 in their order, in the result's type."""
 
-    def body(ctx: int, params: int) -> None:
-        y, write_y, sums = SumUp.y.address(params), SumUp.y.convert(params), SumUp.sums.address(params)
+    def body(ctx: int, params: SumUp) -> None:
+        y, write_y, sums = params.y.address, params.y.convert, params.sums.address
         total = 0.0
-        for i in range(SumUp.count(params)):
+        for i in range(params.count):
             total += simd.load_f64(sums + 8 * i)
         r = y if write_y == 0 else scratch(ctx) + ARGUMENTS
         simd.store_f32(r, total)
@@ -158,13 +158,13 @@ def cumsum() -> Body:
     """The cumulative sums of each row."""
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: Cumsum, row, n, places):  # type: ignore[no-untyped-def]
         y, x = places
-        write_y, y_scratch = Cumsum.y.convert(params), scratch(ctx) + ARGUMENTS
-        p = read(ctx, Cumsum.x.convert(params), x, Cumsum.x.stride(params), n, y_scratch + 4 * n)
+        write_y, y_scratch = params.y.convert, scratch(ctx) + ARGUMENTS
+        p = read(ctx, params.x.convert, x, params.x.stride, n, y_scratch + 4 * n)
         r = y if write_y == 0 else y_scratch
         _sums_so_far(r, p, n)
-        write(ctx, write_y, y, Cumsum.y.stride(params), n, r)
+        write(ctx, write_y, y, params.y.stride, n, r)
 
     return over_rows(Cumsum, visit)
 
@@ -189,9 +189,9 @@ def count_pieces() -> Body:
     """The number of equal elements of each row."""
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: CountPieces, row, n, places):  # type: ignore[no-untyped-def]
         counts, a, b = places
-        a_stride, b_stride = CountPieces.a.stride(params), CountPieces.b.stride(params)
+        a_stride, b_stride = params.a.stride, params.b.stride
         if a_stride == 4 and b_stride == 4:
             simd.store_i64(counts, _equal(a, b, n))
         else:
@@ -207,11 +207,11 @@ def count_pieces() -> Body:
 def count_up() -> Body:
     """The sum of i64 counts."""
 
-    def body(ctx: int, params: int) -> None:
+    def body(ctx: int, params: CountUp) -> None:
         total = 0
-        for i in range(CountUp.count(params)):
-            total += simd.load_i64(CountUp.counts.address(params) + 8 * i)
-        simd.store_i64(CountUp.y.address(params), total)
+        for i in range(params.count):
+            total += simd.load_i64(params.counts.address + 8 * i)
+        simd.store_i64(params.y.address, total)
 
     return body
 
@@ -233,10 +233,10 @@ def argmax() -> Body:
         return simd.select(simd.unequal(v, v), lowest, x ^ ((x >> number(31)) & number(0x7FFFFFFF)))
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: Argmax, row, n, places):  # type: ignore[no-untyped-def]
         y, x = places
         whole, tail = 4 * (n - n % step), n % step
-        p = read(ctx, Argmax.x.convert(params), x, Argmax.x.stride(params), n, scratch(ctx) + ARGUMENTS)
+        p = read(ctx, params.x.convert, x, params.x.stride, n, scratch(ctx) + ARGUMENTS)
         largest, where, here = number(lowest), iota(), iota()
         for i in range(0, whole, 4 * step):
             v = ordered(load(p + i))

@@ -96,44 +96,44 @@ def rope(pairing: str, index_type: str = "") -> Body:
 
     convert = cosines_and_sines(step)
 
-    def body(ctx: int, params: int) -> None:
-        n, heads, positions = Rope.n(params), Rope.heads(params), Rope.positions(params)
-        pairs, offset, magnitude = Rope.pairs(params), Rope.offset(params), Rope.magnitude(params)
-        write_y, read_x, factors = Rope.y.convert(params), Rope.x.convert(params), Rope.factors.address(params)
+    def body(ctx: int, params: RopeIntoRows) -> None:
+        n, heads, positions = params.n, params.heads, params.positions
+        pairs, offset, magnitude = params.pairs, params.offset, params.magnitude
+        write_y, read_x, factors = params.y.convert, params.x.convert, params.factors.address
         angles = scratch(ctx) + ARGUMENTS
         cosines = angles + 8 * (pairs + _PADDING)
         sines = cosines + 4 * (pairs + _PADDING)
         x_scratch = sines + 4 * (pairs + _PADDING)
         y_scratch = x_scratch + 4 * n
         computed_i2 = -1
-        first, end = thread_range(ctx, heads * positions * Rope.batches(params))
+        first, end = thread_range(ctx, heads * positions * params.batches)
         for row in range(first, end):
             i1, i23 = row % heads, row // heads
             i2, i3 = i23 % positions, i23 // positions
             if i2 != computed_i2:
                 computed_i2 = i2
                 for i in range(pairs):
-                    where = Rope.ids.address(params) + (Rope.axes(params, i) * positions + i2) * Rope.ids.nb0(params)
-                    angle = simd.load_i32(where) * Rope.angles(params, i)
+                    where = params.ids.address + (params.axes[i] * positions + i2) * params.ids.nb0
+                    angle = simd.load_i32(where) * params.angles[i]
                     if factors != 0:
-                        angle /= simd.load_f32(factors + i * Rope.factors.nb0(params))
+                        angle /= simd.load_f32(factors + i * params.factors.nb0)
                     simd.store_f64(angles + 8 * i, angle)
                 for i in range(0, pairs, step):
                     convert(angles + 8 * i, cosines + 4 * i, sines + 4 * i, magnitude)
 
-            x = Rope.x.address(params) + i1 * Rope.x.nb1(params) + i2 * Rope.x.nb2(params) + i3 * Rope.x.nb3(params)
-            y = Rope.y.address(params) + i1 * Rope.y.nb1(params) + i3 * Rope.y.nb3(params)
+            x = params.x.address + i1 * params.x.nb1 + i2 * params.x.nb2 + i3 * params.x.nb3
+            y = params.y.address + i1 * params.y.nb1 + i3 * params.y.nb3
             if into_rows:
-                at = RopeIntoRows.rows.address(params) + i2 * RopeIntoRows.rows.nb0(params)
-                at += i3 % RopeIntoRows.batches_of_rows(params) * RopeIntoRows.rows.nb1(params)
+                at = params.rows.address + i2 * params.rows.nb0
+                at += i3 % params.batches_of_rows * params.rows.nb1
                 index = load_index(at)
-                if index < 0 or index >= RopeIntoRows.limit(params):
-                    fault(RopeIntoRows.faults.address(params), RopeIntoRows.position(params), i23, index)
+                if index < 0 or index >= params.limit:
+                    fault(params.faults.address, params.position, i23, index)
                     continue
-                y += index * RopeIntoRows.row_bytes(params)
+                y += index * params.row_bytes
             else:
-                y += i2 * Rope.y.nb2(params)
-            p = read(ctx, read_x, x, Rope.x.nb0(params), n, x_scratch)
+                y += i2 * params.y.nb2
+            p = read(ctx, read_x, x, params.x.nb0, n, x_scratch)
             r = y if write_y == 0 else y_scratch
             if p != r:
                 simd.copy_bytes(r, p, 4 * offset)
@@ -161,6 +161,6 @@ def rope(pairing: str, index_type: str = "") -> Body:
                 v, w = a * c - b * s, a * s + b * c
                 simd.store_first(to + at, low(v, w) if neighbours else v, first_count)
                 simd.store_first(to + other, high(v, w) if neighbours else w, second_count)
-            write(ctx, write_y, y, Rope.y.nb0(params), n, r)
+            write(ctx, write_y, y, params.y.nb0, n, r)
 
     return body

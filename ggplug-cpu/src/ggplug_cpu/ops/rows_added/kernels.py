@@ -56,34 +56,34 @@ def add_id() -> Body:
     """y's row = a's row + b's row ``index``."""
     add, fill = row_program("add(x0,x1)"), row_program("fill(x0)")
 
-    def body(ctx: int, params: int) -> None:
-        n, ni = AddId.n(params), AddId.ni(params)
+    def body(ctx: int, params: AddId) -> None:
+        n, ni = params.n, params.ni
         scratch_row = scratch(ctx) + ARGUMENTS
-        write_y = AddId.y.convert(params)
-        first, end = thread_range(ctx, ni * AddId.nj(params))
+        write_y = params.y.convert
+        first, end = thread_range(ctx, ni * params.nj)
         for row in range(first, end):
             i, j = row % ni, row // ni
-            index = simd.load_i32(AddId.ids.address(params) + i * AddId.ids.nb0(params) + j * AddId.ids.nb1(params))
-            inside = index >= 0 and index < AddId.limit(params)
+            index = simd.load_i32(params.ids.address + i * params.ids.nb0 + j * params.ids.nb1)
+            inside = index >= 0 and index < params.limit
             if not inside:
-                fault(AddId.faults.address(params), AddId.position(params), row, index)
+                fault(params.faults.address, params.position, row, index)
                 index = 0
-            y = AddId.y.address(params) + i * AddId.y.nb1(params) + j * AddId.y.nb2(params)
-            a = AddId.a.address(params) + i * AddId.a.nb1(params) + j * AddId.a.nb2(params)
-            b = AddId.b.address(params) + index * AddId.b.nb1(params)
+            y = params.y.address + i * params.y.nb1 + j * params.y.nb2
+            a = params.a.address + i * params.a.nb1 + j * params.a.nb2
+            b = params.b.address + index * params.b.nb1
             for start in range(0, n, BLOCK):
                 m = min(BLOCK, n - start)
                 r = y if write_y == 0 else scratch_row
                 if inside:
-                    p = read(ctx, AddId.a.convert(params), a, AddId.a.nb0(params), m, scratch_row + ROW_BYTES)
-                    q = read(ctx, AddId.b.convert(params), b, AddId.b.nb0(params), m, scratch_row + 2 * ROW_BYTES)
+                    p = read(ctx, params.a.convert, a, params.a.nb0, m, scratch_row + ROW_BYTES)
+                    q = read(ctx, params.b.convert, b, params.b.nb0, m, scratch_row + 2 * ROW_BYTES)
                     add(r, p, q, m)
                 else:
                     fill(r, r, m, 0.0)
-                write(ctx, write_y, y, AddId.y.nb0(params), m, r)
-                y += AddId.y.block_bytes(params)
-                a += AddId.a.block_bytes(params)
-                b += AddId.b.block_bytes(params)
+                write(ctx, write_y, y, params.y.nb0, m, r)
+                y += params.y.block_bytes
+                a += params.a.block_bytes
+                b += params.b.block_bytes
 
     return body
 
@@ -93,24 +93,24 @@ def get_rows_back() -> Body:
     """y's row ``index`` += dy's row, starting with zeros; each thread computes some of the columns."""
     add = row_program("add(x0,x1)")
 
-    def body(ctx: int, params: int) -> None:
-        n, limit, convert = GetRowsBack.n(params), GetRowsBack.limit(params), GetRowsBack.dy.convert(params)
+    def body(ctx: int, params: GetRowsBack) -> None:
+        n, limit, convert = params.n, params.limit, params.dy.convert
         scratch_row = scratch(ctx) + ARGUMENTS
         first, end = thread_range(ctx, (n + PIECE - 1) // PIECE)
         for piece in range(first, end):
             start = piece * PIECE
             m = min(PIECE, n - start)
-            y = GetRowsBack.y.address(params) + 4 * start
+            y = params.y.address + 4 * start
             for i in range(limit):
                 simd.fill_bytes(y + 4 * n * i, 0, 4 * m)
-            dy = GetRowsBack.dy.address(params) + start * GetRowsBack.dy.nb0(params)
-            for i in range(GetRowsBack.count(params)):
-                index = simd.load_i32(GetRowsBack.ids.address(params) + i * GetRowsBack.ids.nb0(params))
+            dy = params.dy.address + start * params.dy.nb0
+            for i in range(params.count):
+                index = simd.load_i32(params.ids.address + i * params.ids.nb0)
                 if index < 0 or index >= limit:
-                    fault(GetRowsBack.faults.address(params), GetRowsBack.position(params), i, index)
+                    fault(params.faults.address, params.position, i, index)
                     continue
-                row = dy + i * GetRowsBack.dy.nb1(params)
-                p = read(ctx, convert, row, GetRowsBack.dy.nb0(params), m, scratch_row)
+                row = dy + i * params.dy.nb1
+                p = read(ctx, convert, row, params.dy.nb0, m, scratch_row)
                 to = y + 4 * n * index
                 add(to, to, p, m)
 

@@ -50,36 +50,36 @@ def rows_by_index(direction: str, index_type: str) -> Body:
     """``get``: y's row i from x's row ``index``.  ``set``: y's row ``index`` from x's row i."""
     load_index, getting, ahead = simd.LOADS[index_type], direction == "get", _AHEAD
 
-    def body(ctx: int, params: int) -> None:
-        n0, ni, nj = RowsByIndex.n(params), RowsByIndex.ni(params), RowsByIndex.nj(params)
-        limit, size = RowsByIndex.limit(params), RowsByIndex.size(params)
-        write_y, y_stride = RowsByIndex.y.convert(params), RowsByIndex.y.nb0(params)
-        read_x, x_stride = RowsByIndex.x.convert(params), RowsByIndex.x.nb0(params)
+    def body(ctx: int, params: RowsByIndex) -> None:
+        n0, ni, nj = params.n, params.ni, params.nj
+        limit, size = params.limit, params.size
+        write_y, y_stride = params.y.convert, params.y.nb0
+        read_x, x_stride = params.x.convert, params.x.nb0
         scratch_row = scratch(ctx) + ARGUMENTS
-        first, end = thread_range(ctx, ni * nj * RowsByIndex.nk(params))
+        first, end = thread_range(ctx, ni * nj * params.nk)
         for row in range(first, end):
             i, jk = row % ni, row // ni
             j, k = jk % nj, jk // nj
-            place = RowsByIndex.ids.address(params) + i * RowsByIndex.ids.nb0(params)
-            place += j % RowsByIndex.ids_nj(params) * RowsByIndex.ids.nb1(params)
-            place += k % RowsByIndex.ids_nk(params) * RowsByIndex.ids.nb2(params)
+            place = params.ids.address + i * params.ids.nb0
+            place += j % params.ids_nj * params.ids.nb1
+            place += k % params.ids_nk * params.ids.nb2
             index = load_index(place)
             if getting and i + ahead < ni:
-                later = load_index(place + ahead * RowsByIndex.ids.nb0(params))
+                later = load_index(place + ahead * params.ids.nb0)
                 if later >= 0 and later < limit:
-                    later_row = RowsByIndex.x.address(params) + RowsByIndex.x.nb1(params) * later
-                    later_row += j * RowsByIndex.x.nb2(params) + k * RowsByIndex.x.nb3(params)
-                    for line in range(0, RowsByIndex.fetched(params), 64):
+                    later_row = params.x.address + params.x.nb1 * later
+                    later_row += j * params.x.nb2 + k * params.x.nb3
+                    for line in range(0, params.fetched, 64):
                         simd.prefetch(later_row + line)
-            y = RowsByIndex.y.address(params) + j * RowsByIndex.y.nb2(params) + k * RowsByIndex.y.nb3(params)
+            y = params.y.address + j * params.y.nb2 + k * params.y.nb3
             if index < 0 or index >= limit:
-                fault(RowsByIndex.faults.address(params), RowsByIndex.position(params), row, index)
+                fault(params.faults.address, params.position, row, index)
                 if getting:  # rows of four-byte numbers without gaps
-                    simd.fill_bytes(y + RowsByIndex.y.nb1(params) * i, 0, 4 * n0)
+                    simd.fill_bytes(y + params.y.nb1 * i, 0, 4 * n0)
                 continue
-            y += RowsByIndex.y.nb1(params) * (i if getting else index)
-            x = RowsByIndex.x.address(params) + j * RowsByIndex.x.nb2(params) + k * RowsByIndex.x.nb3(params)
-            x += RowsByIndex.x.nb1(params) * (index if getting else i)
+            y += params.y.nb1 * (i if getting else index)
+            x = params.x.address + j * params.x.nb2 + k * params.x.nb3
+            x += params.x.nb1 * (index if getting else i)
             if size != 0:
                 simd.copy_bytes(y, x, size)
                 continue
@@ -87,7 +87,7 @@ def rows_by_index(direction: str, index_type: str) -> Body:
                 m = min(BLOCK, n0 - start)
                 p = read(ctx, read_x, x, x_stride, m, y if write_y == 0 else scratch_row)
                 write(ctx, write_y, y, y_stride, m, p)
-                x += RowsByIndex.x.block_bytes(params)
-                y += RowsByIndex.y.block_bytes(params)
+                x += params.x.block_bytes
+                y += params.y.block_bytes
 
     return body

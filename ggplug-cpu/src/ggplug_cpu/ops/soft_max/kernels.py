@@ -44,39 +44,39 @@ def scratch_bytes(n: int) -> int:
 def soft_max() -> Body:
     """Rows of any type, each by one thread."""
 
-    def body(ctx: int, params: int) -> None:
-        n, row_count, heads = SoftMax.n(params), SoftMax.rows(params), SoftMax.heads(params)
-        write_y, read_x = SoftMax.y.convert(params), SoftMax.x.convert(params)
+    def body(ctx: int, params: SoftMax) -> None:
+        n, row_count, heads = params.n, params.rows, params.heads
+        write_y, read_x = params.y.convert, params.x.convert
         y_scratch = scratch(ctx) + ARGUMENTS
         x_scratch = y_scratch + 4 * n
-        row, end = thread_range(ctx, row_count * heads * SoftMax.batches(params))
+        row, end = thread_range(ctx, row_count * heads * params.batches)
         while row < end:
-            y = SoftMax.y.address(params) + row * SoftMax.y.nb1(params)
-            x = SoftMax.x.address(params) + row * SoftMax.x.nb1(params)
-            p = read(ctx, read_x, x, SoftMax.x.nb0(params), n, x_scratch)
+            y = params.y.address + row * params.y.nb1
+            x = params.x.address + row * params.x.nb1
+            p = read(ctx, read_x, x, params.x.nb0, n, x_scratch)
             r = y if write_y == 0 else y_scratch
             above = row // row_count
             soft_max_row(ctx, params, row - above * row_count, above % heads, above // heads, p, r)
-            write(ctx, write_y, y, SoftMax.y.nb0(params), n, r)
+            write(ctx, write_y, y, params.y.nb0, n, r)
             row += 1
 
     return body
 
 
 @device_function
-def soft_max_row(ctx, params, i, h, b, p, r):  # type: ignore[no-untyped-def]
+def soft_max_row(ctx, params: SoftMax, i, h, b, p, r):  # type: ignore[no-untyped-def]
     """Stores at ``r`` the softmax of the f32 at ``p``, row ``i`` of head ``h`` of batch ``b``; ``r`` may be ``p``."""
-    masks, sinks = SoftMax.mask.address(params), SoftMax.sinks.address(params)
-    sink = simd.load_f32(sinks + h * SoftMax.sinks.nb0(params)) if sinks != 0 else -math.inf
+    masks, sinks = params.mask.address, params.sinks.address
+    sink = simd.load_f32(sinks + h * params.sinks.nb0) if sinks != 0 else -math.inf
     if masks == 0:
-        _plain_soft_max(r, p, SoftMax.n(params), SoftMax.scale(params), sink)
+        _plain_soft_max(r, p, params.n, params.scale, sink)
     else:
-        mask = masks + i * SoftMax.mask.nb1(params)
-        mask += h % SoftMax.mask_heads(params) * SoftMax.mask.nb2(params)
-        mask += b % SoftMax.mask_batches(params) * SoftMax.mask.nb3(params)
-        scratch_row = scratch(ctx) + ARGUMENTS + 8 * SoftMax.n(params)
-        q = read(ctx, SoftMax.mask.convert(params), mask, SoftMax.mask.nb0(params), SoftMax.n(params), scratch_row)
-        _masked_soft_max(r, p, q, SoftMax.n(params), SoftMax.scale(params), SoftMax.slopes(params, h), sink)
+        mask = masks + i * params.mask.nb1
+        mask += h % params.mask_heads * params.mask.nb2
+        mask += b % params.mask_batches * params.mask.nb3
+        scratch_row = scratch(ctx) + ARGUMENTS + 8 * params.n
+        q = read(ctx, params.mask.convert, mask, params.mask.nb0, params.n, scratch_row)
+        _masked_soft_max(r, p, q, params.n, params.scale, params.slopes[h], sink)
 
 
 @emitted("void(i64, i64, i64, f32, f32)")

@@ -34,14 +34,14 @@ def argsort() -> Body:
     """
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: Argsort, row, n, places):  # type: ignore[no-untyped-def]
         if aborted(ctx):
             return
         y, x = places
-        flip = Argsort.flip(params)
+        flip = params.flip
         words = scratch(ctx) + ARGUMENTS
         others = words + 8 * n
-        p = read(ctx, Argsort.x.convert(params), x, Argsort.x.stride(params), n, others + 8 * n)
+        p = read(ctx, params.x.convert, x, params.x.stride, n, others + 8 * n)
         for i in range(n):
             bits = simd.load_i32(p + 4 * i)
             # of two negative floats the one of larger magnitude is smaller
@@ -71,7 +71,7 @@ def argsort() -> Body:
                 simd.copy_bytes(there + k + middle - i, here + j, stop - j)
             here, there = there, here
             run *= 2
-        for i in range(Argsort.kept(params)):
+        for i in range(params.kept):
             simd.store_i32(y + 4 * i, simd.load_i64(here + 8 * i) & 0x7FFFFFFF)
 
     return over_rows(Argsort, visit)

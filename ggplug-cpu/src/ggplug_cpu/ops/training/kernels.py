@@ -128,16 +128,14 @@ def cross_entropy() -> Body:
     """The sum over a row of label (log of the sum of powers - logit), divided by the number of rows."""
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: CrossEntropy, row, n, places):  # type: ignore[no-untyped-def]
         loss, logits, labels = places
         scratch_row = scratch(ctx) + ARGUMENTS
-        p = read(ctx, CrossEntropy.logits.convert(params), logits, CrossEntropy.logits.stride(params), n, scratch_row)
-        q = read(
-            ctx, CrossEntropy.labels.convert(params), labels, CrossEntropy.labels.stride(params), n, scratch_row + 4 * n
-        )
+        p = read(ctx, params.logits.convert, logits, params.logits.stride, n, scratch_row)
+        q = read(ctx, params.labels.convert, labels, params.labels.stride, n, scratch_row + 4 * n)
         highest = _highest(p, n)
         total = highest + _logarithm(_powers(p, n, highest))
-        simd.store_f64(loss, _losses(p, q, n, total) / CrossEntropy.count_of_rows(params))
+        simd.store_f64(loss, _losses(p, q, n, total) / params.count_of_rows)
 
     return over_rows(CrossEntropy, visit)
 
@@ -148,17 +146,17 @@ def cross_entropy_back() -> Body:
     combine = row_program("loss_back(x0,x1)")
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: CrossEntropyBack, row, n, places):  # type: ignore[no-untyped-def]
         y, logits, labels = places
-        scratch_row, write_y = scratch(ctx) + ARGUMENTS, CrossEntropyBack.y.convert(params)
-        read_p, read_q = CrossEntropyBack.logits.convert(params), CrossEntropyBack.labels.convert(params)
-        p = read(ctx, read_p, logits, CrossEntropyBack.logits.stride(params), n, scratch_row)
-        q = read(ctx, read_q, labels, CrossEntropyBack.labels.stride(params), n, scratch_row + 4 * n)
+        scratch_row, write_y = scratch(ctx) + ARGUMENTS, params.y.convert
+        read_p, read_q = params.logits.convert, params.labels.convert
+        p = read(ctx, read_p, logits, params.logits.stride, n, scratch_row)
+        q = read(ctx, read_q, labels, params.labels.stride, n, scratch_row + 4 * n)
         r = y if write_y == 0 else scratch_row + 8 * n
         highest = _highest(p, n)
-        factor = simd.load_f32(CrossEntropyBack.dy.address(params)) / CrossEntropyBack.count_of_rows(params)
+        factor = simd.load_f32(params.dy.address) / params.count_of_rows
         combine(r, p, q, n, highest, 1.0 / _powers(p, n, highest), factor)
-        write(ctx, write_y, y, CrossEntropyBack.y.stride(params), n, r)
+        write(ctx, write_y, y, params.y.stride, n, r)
 
     return over_rows(CrossEntropyBack, visit)
 
@@ -207,9 +205,9 @@ def adamw() -> Body:
     """Updates both moments, and the weights."""
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: Adamw, row, n, places):  # type: ignore[no-untyped-def]
         w, m, v, grad = places
-        _adamw_row(w, m, v, grad, Adamw.settings.address(params), n)
+        _adamw_row(w, m, v, grad, params.settings.address, n)
 
     return over_rows(Adamw, visit)
 
@@ -219,8 +217,8 @@ def sgd() -> Body:
     """Updates the weights."""
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: Sgd, row, n, places):  # type: ignore[no-untyped-def]
         w, grad = places
-        _sgd_row(w, grad, Sgd.settings.address(params), n)
+        _sgd_row(w, grad, params.settings.address, n)
 
     return over_rows(Sgd, visit)

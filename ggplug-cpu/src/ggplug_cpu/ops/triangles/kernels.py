@@ -44,19 +44,19 @@ def banded() -> Body:
     fill = row_program("fill(x0)")
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx, params: Banded, row, n, places):  # type: ignore[no-untyped-def]
         y, x = places
-        i, value = row % Banded.height(params), Banded.value(params)
-        first = min(max(i + Banded.first(params), 0), n)
-        behind = max(min(i + Banded.behind(params), n), first)
-        write_y, y_scratch = Banded.y.convert(params), scratch(ctx) + ARGUMENTS
-        p = read(ctx, Banded.x.convert(params), x, Banded.x.stride(params), n, y_scratch + 4 * n)
+        i, value = row % params.height, params.value
+        first = min(max(i + params.first, 0), n)
+        behind = max(min(i + params.behind, n), first)
+        write_y, y_scratch = params.y.convert, scratch(ctx) + ARGUMENTS
+        p = read(ctx, params.x.convert, x, params.x.stride, n, y_scratch + 4 * n)
         r = y if write_y == 0 else y_scratch
         fill(r, p, first, value)
         if p != r:
             simd.copy_bytes(r + 4 * first, p + 4 * first, 4 * (behind - first))
         fill(r + 4 * behind, p + 4 * behind, n - behind, value)
-        write(ctx, write_y, y, Banded.y.stride(params), n, r)
+        write(ctx, write_y, y, params.y.stride, n, r)
 
     return over_rows(Banded, visit)
 
@@ -67,18 +67,18 @@ def solve_tri() -> Body:
     F, step = simd.vec("f32"), simd.width("f32")
     load_first, splat, zero = simd.load_first(F), simd.splat(F), simd.zero(F)
 
-    def body(ctx: int, params: int) -> None:
-        n, k = SolveTri.n(params), SolveTri.k(params)
+    def body(ctx: int, params: SolveTri) -> None:
+        n, k = params.n, params.k
         pieces = (k + step - 1) // step
-        first, end = thread_range(ctx, SolveTri.batches(params) * pieces)
+        first, end = thread_range(ctx, params.batches * pieces)
         for piece in range(first, end):
             if aborted(ctx):
                 return
             batch, column = piece // pieces, piece % pieces * step
             count = min(step, k - column)
-            row = SolveTri.a.address(params) + batch * n * n * 4
+            row = params.a.address + batch * n * n * 4
             below = (batch * n * k + column) * 4
-            top, b = SolveTri.x.address(params) + below, SolveTri.b.address(params) + below
+            top, b = params.x.address + below, params.b.address + below
             for i in range(n):
                 total = zero()
                 for t in range(i):

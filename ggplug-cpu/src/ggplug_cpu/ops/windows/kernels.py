@@ -6,6 +6,7 @@ A vector holds neighbouring windows of a row; a loop visits the taps row by row.
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from ggplug_cpu.compiler import Body, Intrinsic, kernel
 from ggplug_cpu.context import scratch
@@ -75,24 +76,24 @@ def windows(rule: str, reach: str) -> Body:
     """
     some = _some_windows(rule, reach)
 
-    def body(ctx: int, params: int) -> None:
-        n0, n1, n2 = Windows.ne0(params), Windows.ne1(params), Windows.ne2(params)
-        write_y, y_stride = Windows.y.convert(params), Windows.y.nb0(params)
+    def body(ctx: int, params: Windows) -> None:
+        n0, n1, n2 = params.ne0, params.ne1, params.ne2
+        write_y, y_stride = params.y.convert, params.y.nb0
         scratch_row = scratch(ctx) + ARGUMENTS
-        first, end = thread_range(ctx, n1 * n2 * Windows.ne3(params))
+        first, end = thread_range(ctx, n1 * n2 * params.ne3)
         for row in range(first, end):
             i1, above = row % n1, row // n1
             i2, i3 = above % n2, above // n2
-            y = Windows.y.address(params) + i1 * Windows.y.nb1(params)
-            y += i2 * Windows.y.nb2(params) + i3 * Windows.y.nb3(params)
-            x = Windows.x.address(params) + i2 * Windows.x.nb2(params) + i3 * Windows.x.nb3(params)
-            other = Windows.other.address(params) + i2 * Windows.other.nb2(params) + i3 * Windows.other.nb3(params)
+            y = params.y.address + i1 * params.y.nb1
+            y += i2 * params.y.nb2 + i3 * params.y.nb3
+            x = params.x.address + i2 * params.x.nb2 + i3 * params.x.nb3
+            other = params.other.address + i2 * params.other.nb2 + i3 * params.other.nb3
             for start in range(0, n0, BLOCK):
                 m = min(BLOCK, n0 - start)
                 place = y if write_y == 0 else scratch_row
                 some(params, x, other, i1, start, place, m)
                 write(ctx, write_y, y, y_stride, m, place)
-                y += Windows.y.block_bytes(params)
+                y += params.y.block_bytes
 
     return body
 
@@ -111,7 +112,7 @@ def _some_windows(rule: str, reach: str) -> Intrinsic:
     def emit(params: Value, x: Value, other: Value, i1: Value, first: Value, place: Value, n: Value) -> None:
         b = params.b
 
-        def number(field: Number) -> Value:
+        def number(field: Number[Any]) -> Value:
             return emitted_number(field, params)
 
         nb0, nb1 = number(Windows.x.nb0), number(Windows.x.nb1)
