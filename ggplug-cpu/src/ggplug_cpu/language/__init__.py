@@ -20,8 +20,8 @@ other one may be anything.  Computed values have a type:
 
 **Records** give names to what lies in memory: ``p.rows``, ``p.slopes[i]``, ``p.x.row(i1, i2, i3)``, for which
 :class:`~ggplug_cpu.recorded.Record` says what attributes are and :mod:`ggplug_cpu.parameters` has the declarations.  A
-parameter of a body is one if it is annotated with the record's class, that of a device function if it is called with
-one, and ``Kind(address)`` makes one; ``int()`` gives the address.
+parameter is one if it is annotated with the record's class, that of a device function also if it is called with one;
+``Kind(address)`` makes one, and ``int()`` gives the address.
 
 **Numbers of two types** are computed in one: integers (and ``bool``) in ``i64``, ``f32`` with a small integer
 (``bool``, ``i8``, ``i16``) in ``f32``, all else in ``f64``; so a number from the source makes an ``f32`` an ``f64``.

@@ -97,18 +97,18 @@ class Library:
         self, b: ir.IRBuilder, callee: DeviceFunction, arguments: Sequence[Value], calls: list[_Function]
     ) -> Value:
         """Emits a call of a device function, which is noted in ``calls``."""
-        names = callee.function.__code__.co_varnames
-        parameters = [_parameter(name, value) for name, value in zip(names, arguments, strict=False)]
-        function = self._compiled(callee, parameters)
-        if function not in calls:
-            calls.append(function)
+        function, names = callee.function, callee.function.__code__.co_varnames
+        parameters = [_parameter(function, name, value) for name, value in zip(names, arguments, strict=False)]
+        compiled = self._compiled(callee, parameters)
+        if compiled not in calls:
+            calls.append(compiled)
         given = [
             packed(b, as_type(b, value, each.type))
             for value, each in zip(arguments, parameters, strict=True)
             if each.type is not None
         ]
-        result = b.call(function.declaration, given)
-        return NOTHING if function.result == VOID else unpacked(b, function.result, result)
+        result = b.call(compiled.declaration, given)
+        return NOTHING if compiled.result == VOID else unpacked(b, compiled.result, result)
 
     def _compiled(self, callee: DeviceFunction, parameters: Sequence[_Parameter]) -> _Function:
         kept: dict[Any, _Function] = callee.materialised.setdefault(self._key, {})
@@ -201,11 +201,13 @@ def _check_parameters(source: Source) -> None:
         raise refusal
 
 
-def _parameter(name: str, value: Value) -> _Parameter:
+def _parameter(function: Callable[..., Any], name: str, value: Value) -> _Parameter:
     """Numbers of the source are computed in a callee, but not True, False and what is no number."""
     if isinstance(value, Known) and (isinstance(value.value, bool) or not value.is_number):
         return _Parameter(name, None, value)
-    return _Parameter(name, type_of(value), kind=kind_of(value))
+    type = type_of(value)
+    kind = kind_of(value)
+    return _Parameter(name, type, kind=_annotated(function, name) or kind if type == _WORD else None)
 
 
 def _annotated(function: Callable[..., Any], parameter: str) -> type[Record] | None:
