@@ -85,7 +85,7 @@ from ggplug_cpu.cache_key import cache_key
 from ggplug_cpu.compiling.job import Reference, reference_of
 from ggplug_cpu.compiling.obtaining import FILES, CompileEvent, Progress, inspected, obtain, on_compile
 from ggplug_cpu.language.declarations import llvm_call
-from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath, Intrinsic, Namespace, Record, Signature
+from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath, Intrinsic, Namespace, Record, Signature, TypedFunction
 
 __all__ = [
     "FILES",
@@ -119,16 +119,16 @@ R = TypeVar("R")
 
 
 @overload
-def device_function(function: Callable[..., Any], /) -> DeviceFunction: ...
+def device_function(function: Callable[P, R], /) -> TypedFunction[P, R]: ...
 @overload
-def device_function(*, fastmath: Fastmath = ...) -> Callable[[Callable[..., Any]], DeviceFunction]: ...
+def device_function(*, fastmath: Fastmath = ...) -> Callable[[Callable[P, R]], TypedFunction[P, R]]: ...
 def device_function(
     function: Callable[..., Any] | None = None, /, *, fastmath: Fastmath = False
 ) -> DeviceFunction | Callable[[Callable[..., Any]], DeviceFunction]:
     """Decorate a Python function that kernels call.  It is compiled once for each combination of argument types."""
     if function is None:
-        return lambda function: DeviceFunction(function, fastmath)
-    return DeviceFunction(function, fastmath)
+        return lambda function: TypedFunction(function, fastmath)
+    return TypedFunction(function, fastmath)
 
 
 def shared(maker: Callable[P, R]) -> Callable[P, R]:

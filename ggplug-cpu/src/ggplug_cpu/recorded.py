@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: A function ``(ctx, params)`` that a kernel factory returns; ``params`` is an address or a :class:`Record`.
 Body = Callable[[Any, Any], None]
@@ -28,6 +31,14 @@ class DeviceFunction:
 
     def __repr__(self) -> str:
         return f"<device function {self.function.__module__}.{self.function.__qualname__}>"
+
+
+class TypedFunction(DeviceFunction, Generic[P, R]):
+    """A device function of which type checkers know what it takes and returns."""
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
 
 class Intrinsic:

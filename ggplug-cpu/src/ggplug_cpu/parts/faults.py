@@ -12,7 +12,7 @@ FAULT_WORDS = 5
 
 
 @device_function
-def fault(record, position, order, got):  # type: ignore[no-untyped-def]
+def fault(record: int, position: int, order: int, got: int) -> None:
     """Records that id number ``order`` of a node, ``got``, is out of range.
 
     The record keeps the fault of the first node, as nodes run one after the other; of that node the fault with the

@@ -11,7 +11,7 @@ its operands and a function for one row; :func:`over_rows` makes the loop::
     @kernel
     def doubled():
         @device_function
-        def visit(ctx, params, row, n, places):
+        def visit(ctx: int, params: Doubled, row: int, n: int, places: Places) -> None:
             y, x = places                   # addresses of row number ``row``, of ``n`` elements
             ...
         return over_rows(Doubled, visit)
@@ -27,6 +27,8 @@ from ggplug_cpu.simd.values import I64, Value, emitted
 
 #: Elements that a kernel converts at a time; 4 KiB as f32, so a few of them stay in the first-level cache.
 BLOCK = 1024
+#: The addresses of a row, one for each operand.
+Places = tuple[int, ...]
 
 
 class RowOperand(Operand):
@@ -62,7 +64,7 @@ class Rows(Parameters):
 
 
 @device_function
-def thread_range(ctx, count):  # type: ignore[no-untyped-def]
+def thread_range(ctx: int, count: int) -> tuple[int, int]:
     """(first, end) of the part of ``range(count)`` that this thread computes."""
     threads = thread_count(ctx)
     if threads == 1:
@@ -124,7 +126,7 @@ def next_block(parameters: type[Rows]) -> Intrinsic:
 
 
 @device_function
-def run_length(params: Rows, row, end):  # type: ignore[no-untyped-def]
+def run_length(params: Rows, row: int, end: int) -> int:
     """The number of rows from ``row`` on whose addresses differ by the strides of the innermost outer axis."""
     if params.depth <= 1:
         return end - row

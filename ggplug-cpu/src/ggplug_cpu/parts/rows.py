@@ -32,7 +32,7 @@ class Conversion(Parameters):
 
 
 @device_function
-def read(ctx, convert, address, stride, n, scratch_row):  # type: ignore[no-untyped-def]
+def read(ctx: int, convert: int, address: int, stride: int, n: int, scratch_row: int) -> int:
     """``n`` elements from ``address`` on, as contiguous f32; returns their address: in place, or ``scratch_row``."""
     if convert == 0:
         return address
@@ -41,7 +41,7 @@ def read(ctx, convert, address, stride, n, scratch_row):  # type: ignore[no-unty
 
 
 @device_function
-def write(ctx, convert, address, stride, n, scratch_row):  # type: ignore[no-untyped-def]
+def write(ctx: int, convert: int, address: int, stride: int, n: int, scratch_row: int) -> None:
     """Store ``n`` f32 from ``scratch_row`` at ``address``; does nothing without a converter, as they are there
     already.
     """
@@ -50,7 +50,7 @@ def write(ctx, convert, address, stride, n, scratch_row):  # type: ignore[no-unt
 
 
 @device_function
-def _convert(ctx, convert, address, stride, n, scratch_row):  # type: ignore[no-untyped-def]
+def _convert(ctx: int, convert: int, address: int, stride: int, n: int, scratch_row: int) -> None:
     arguments = scratch(ctx)
     store_word(arguments, address)
     store_word(arguments + 8, stride)

@@ -36,6 +36,8 @@ A kernel's factory chooses vector types by name, and functions of these types; i
 Everything is correct on every CPU that LLVM compiles for; :mod:`ggplug_cpu.features` decides what is fast.
 """
 
+from typing import Any
+
 from .dots import dot_bf16, dot_i8, dot_i16, dot_u8i8
 from .halves import narrow_bf16, narrow_f16, widen_bf16, widen_f16
 from .lanes import count_of, elem_bytes, elem_of, vec, width
@@ -129,9 +131,13 @@ from .tiles import (
 )
 from .transcendental import erf, exp, log, sigmoid, tanh
 
+#: A vector that a kernel computes; only the compiler of kernels knows which.
+Vector = Any
+
 __all__ = [
     "LOADS",
     "STORES",
+    "Vector",
     "absolute",
     "add",
     "all_lanes",

@@ -58,7 +58,7 @@ def attention(kind: str, queries: str, order: str, mixing_kind: str) -> Body:
     """
     attend = _attended(kind, queries, order, mixing_kind, activations_from_scratch)
 
-    def body(ctx, params: Attention):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: Attention) -> None:
         logits = params.logits
         rows, v_block = logits.rows, logits.v_block
         v_chunks = -(-rows // v_block)
@@ -95,7 +95,7 @@ def attention_layer(
     multiply = product_of_blocks(out_kind, "int8" if rounds else "f32", "rows", packed, activations_from_scratch)
     prepare = _rounded(totals) if rounds else _as_they_are
 
-    def body(ctx, params: AttentionLayer):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: AttentionLayer) -> None:
         logits, out = params.logits, params.out
         rows, v_block, heads = logits.rows, logits.v_block, logits.ne02
         M, m_block = out.M, out.m_block
@@ -132,7 +132,7 @@ def _attended(kind: str, queries: str, order: str, mixing_kind: str, relocate: D
     mix = product_of_blocks(mixing_kind, "f32", relocate=relocate)
 
     @device_function
-    def attend(ctx, params: Attention, matrix, first, last):  # type: ignore[no-untyped-def]
+    def attend(ctx: int, params: Attention, matrix: int, first: int, last: int) -> None:
         logits, mixed = params.logits, params.mixed
         base, stride = scratch(ctx) + params.rows, params.row_bytes
         panels = scratch(ctx) + params.panels
@@ -151,7 +151,7 @@ def _attended(kind: str, queries: str, order: str, mixing_kind: str, relocate: D
 
 
 @device_function
-def _from_scratch_to_scratch(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
+def _from_scratch_to_scratch(table: int, capacity: int, row: int, count: int, base: int, stride: int) -> None:
     """Activations lie at ``base``; two words before it hold the address and the stride of the results."""
     results, between = load_word(base - WORDS_BEFORE), load_word(base - WORDS_BEFORE + 8)
     results_to_scratch(table, capacity, row, count, results, between)
@@ -159,7 +159,7 @@ def _from_scratch_to_scratch(table, capacity, row, count, base, stride):  # type
 
 
 @device_function
-def _as_they_are(params: AttentionLayer, memory, count, K):  # type: ignore[no-untyped-def]
+def _as_they_are(params: AttentionLayer, memory: int, count: int, K: int) -> tuple[int, int]:
     return memory + params.heads, params.heads_bytes
 
 
@@ -167,7 +167,7 @@ def _rounded(totals: int) -> DeviceFunction:
     round_all = round_rows(totals)
 
     @device_function
-    def prepare(params: AttentionLayer, memory, count, K):  # type: ignore[no-untyped-def]
+    def prepare(params: AttentionLayer, memory: int, count: int, K: int) -> tuple[int, int]:
         rows, row_bytes = memory + params.rounded, params.rounded_bytes
         heads, heads_bytes = memory + params.heads, params.heads_bytes
         round_all(rows, row_bytes, heads, heads_bytes, count, K, 0, K)

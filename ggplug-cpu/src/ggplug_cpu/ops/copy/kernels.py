@@ -6,7 +6,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.parameters import integer
-from ggplug_cpu.parts.nest import BLOCK, Rows, destination_row, over_rows, source_row
+from ggplug_cpu.parts.nest import BLOCK, Places, Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 
 
@@ -42,7 +42,7 @@ def copy_rows() -> Body:
     """Rows of bytes that are contiguous on both sides."""
 
     @device_function
-    def visit(ctx, params: CopiedRows, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: CopiedRows, row: int, n: int, places: Places) -> None:
         y, x = places
         simd.copy_bytes(y, x, n * params.size)
 
@@ -54,7 +54,7 @@ def zero_rows() -> Body:
     """Rows of bytes that become zero."""
 
     @device_function
-    def visit(ctx, params: Zeroed, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: Zeroed, row: int, n: int, places: Places) -> None:
         simd.fill_bytes(places[0], 0, n * params.size)
 
     return over_rows(Zeroed, visit)
@@ -66,7 +66,7 @@ def copy_strided(size: int) -> Body:
     load, store = simd.LOADS[f"i{8 * size}"], simd.STORES[f"i{8 * size}"]
 
     @device_function
-    def visit(ctx, params: Copied, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: Copied, row: int, n: int, places: Places) -> None:
         y, x = places
         y_stride, x_stride = params.y.stride, params.x.stride
         for i in range(n):
@@ -80,7 +80,7 @@ def convert() -> Body:
     """Elements of one type to another, through blocks of f32."""
 
     @device_function
-    def visit(ctx, params: Converted, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: Converted, row: int, n: int, places: Places) -> None:
         y, x = places
         write_y, y_stride = params.y.convert, params.y.stride
         read_x, x_stride = params.x.convert, params.x.stride

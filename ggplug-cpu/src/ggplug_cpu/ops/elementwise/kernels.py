@@ -11,7 +11,7 @@ import functools
 from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.parameters import emitted_number, reals
-from ggplug_cpu.parts.nest import BLOCK, Rows, destination_row, next_block, over_rows, source_row
+from ggplug_cpu.parts.nest import BLOCK, Places, Rows, destination_row, next_block, over_rows, source_row
 from ggplug_cpu.parts.programs import Program, parsed
 from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, read_rows, write_row
 from ggplug_cpu.simd import values
@@ -45,7 +45,7 @@ def elementwise(program: str) -> Body:
     compute, following = _block(steps, parameters), next_block(parameters)
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: Rows, row: int, n: int, places: Places) -> None:
         for start in range(0, n, BLOCK):
             compute(scratch(ctx), params, min(BLOCK, n - start), places)
             places = following(params, places)

@@ -51,7 +51,7 @@ def feed_forward(
     add = slice_of_blocks(down_kind, "int8" if rounds else "f32", down_packed, activations_from_scratch)
     prepare = _rounded(totals) if rounds else _as_they_are
 
-    def body(ctx, params: FeedForward):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: FeedForward) -> None:
         up, down = params.up, params.down
         memory = scratch(ctx)
         rows, v_block = up.rows, up.v_block
@@ -78,7 +78,9 @@ def feed_forward(
 
 
 @device_function
-def _as_they_are(params: FeedForward, memory, hidden, count, K, k, numbers):  # type: ignore[no-untyped-def]
+def _as_they_are(
+    params: FeedForward, memory: int, hidden: int, count: int, K: int, k: int, numbers: int
+) -> tuple[int, int]:
     return hidden, params.hidden_bytes
 
 
@@ -86,7 +88,9 @@ def _rounded(totals: int) -> DeviceFunction:
     round_all = round_rows(totals)
 
     @device_function
-    def prepare(params: FeedForward, memory, hidden, count, K, k, numbers):  # type: ignore[no-untyped-def]
+    def prepare(
+        params: FeedForward, memory: int, hidden: int, count: int, K: int, k: int, numbers: int
+    ) -> tuple[int, int]:
         rows, row_bytes = memory + params.rounded, params.rounded_bytes
         round_all(rows, row_bytes, hidden + 4 * k, params.hidden_bytes, count, K, k, numbers)
         return rows, row_bytes

@@ -64,14 +64,14 @@ class Back(Flash):
 
 
 @device_function
-def _gradient_of_result(params: Back, matrix, row):  # type: ignore[no-untyped-def]
+def _gradient_of_result(params: Back, matrix: int, row: int) -> int:
     place = params.d.address + row % params.queries * params.d.nb2
     place += head_of(params, matrix, row) * params.d.nb1
     return place + matrix // params.groups * params.d.nb3
 
 
 @device_function
-def _number_of_head(params: Flash, matrix, row):  # type: ignore[no-untyped-def]
+def _number_of_head(params: Flash, matrix: int, row: int) -> int:
     return matrix // params.groups * params.heads + head_of(params, matrix, row)
 
 
@@ -82,7 +82,7 @@ def _products() -> DeviceFunction:
     some = dot_plain("f32", _TOGETHER, 1)
 
     @device_function
-    def products(memory, rows, stride, count, other, numbers, results):  # type: ignore[no-untyped-def]
+    def products(memory: int, rows: int, stride: int, count: int, other: int, numbers: int, results: int) -> None:
         store_word(memory + _TABLE, results)
         store_word(memory + _TABLE + 8, other)
         for r in range(0, count, _TOGETHER):
@@ -97,7 +97,7 @@ def flash_attention_back_queries() -> Body:
     """The gradient of each query."""
     products, mix = _products(), mixing("f32")
 
-    def body(ctx, params: Back):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: Back) -> None:
         memory = scratch(ctx)
         powers, wanted = memory + params.logits_at, memory + params.wanted_at
         dots, sums, kept = memory + params.rows_at, memory + params.mixed_at, memory + _KEPT
@@ -194,7 +194,7 @@ def flash_attention_back_keys() -> Body:
     """The gradient of each key, and that of its value."""
     products, mix = _products(), mixing("f32")
 
-    def body(ctx, params: Back):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: Back) -> None:
         memory = scratch(ctx)
         powers, wanted = memory + params.logits_at, memory + params.wanted_at
         mask_row, sums = memory + params.rows_at, memory + params.mixed_at
@@ -272,7 +272,7 @@ def _gradients_of_key(
 def flash_attention_back_sinks() -> Body:
     """The gradients of sinks, and zeros in the padding between the gradients."""
 
-    def body(ctx, params: Back):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: Back) -> None:
         y, row_bytes = params.y.address, params.saved_bytes
         heads, queries, batches = params.heads, params.queries, params.batches
         matrices, keys = params.groups * batches, params.keys

@@ -51,7 +51,18 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
     mix_one, mix_two, mix_four = (mixing(values_type, rows) for rows in (1, 2, 4))
 
     @device_function
-    def products(k, k_stride, count, table, queries, rows, dk, ahead, ahead_stride, ahead_bytes):  # type: ignore[no-untyped-def]
+    def products(
+        k: int,
+        k_stride: int,
+        count: int,
+        table: int,
+        queries: int,
+        rows: int,
+        dk: int,
+        ahead: int,
+        ahead_stride: int,
+        ahead_bytes: int,
+    ) -> None:
         for j in range(0, count, _TOGETHER):
             for other in range(j, min(j + _TOGETHER, count)):
                 for line in range(0, ahead_bytes, _LINE):
@@ -68,7 +79,7 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                 one(k + j * k_stride, k_stride, valid, table + 8 * row, queries + 8 * row, 4 * j, dk)
 
     @device_function
-    def mix(kept, kept_bytes, dv, logits, v, stride, count, rows):  # type: ignore[no-untyped-def]
+    def mix(kept: int, kept_bytes: int, dv: int, logits: int, v: int, stride: int, count: int, rows: int) -> None:
         row = 0
         while row + 4 <= rows:
             mix_four(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
@@ -79,7 +90,7 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
         if row < rows:
             mix_one(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
 
-    def body(ctx, params: Flash):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: Flash) -> None:
         memory = scratch(ctx)
         scratch_rows, logits, mixed = (
             memory + params.rows_at,

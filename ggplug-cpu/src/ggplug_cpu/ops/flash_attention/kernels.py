@@ -82,20 +82,20 @@ class Flash(Parameters):
 
 
 @device_function
-def rows_of(params: Flash):  # type: ignore[no-untyped-def]  # types follow from the arguments
+def rows_of(params: Flash) -> int:
     """The number of rows of a matrix."""
     return params.queries * (params.heads // params.groups)
 
 
 @device_function
-def head_of(params: Flash, matrix, row):  # type: ignore[no-untyped-def]
+def head_of(params: Flash, matrix: int, row: int) -> int:
     """The head of queries that a row belongs to."""
     groups = params.groups
     return matrix % groups * (params.heads // groups) + row // params.queries
 
 
 @device_function
-def query_of(params: Flash, matrix, row):  # type: ignore[no-untyped-def]
+def query_of(params: Flash, matrix: int, row: int) -> int:
     """The address of the query of a row."""
     place = params.q.address + row % params.queries * params.q.nb1
     place += head_of(params, matrix, row) * params.q.nb2
@@ -103,14 +103,14 @@ def query_of(params: Flash, matrix, row):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def _result_of(params: Flash, matrix, row):  # type: ignore[no-untyped-def]
+def _result_of(params: Flash, matrix: int, row: int) -> int:
     place = params.y.address + row % params.queries * params.y.nb2
     place += head_of(params, matrix, row) * params.y.nb1
     return place + matrix // params.groups * params.y.nb3
 
 
 @device_function
-def mask_of(params: Flash, matrix, row, key):  # type: ignore[no-untyped-def]
+def mask_of(params: Flash, matrix: int, row: int, key: int) -> int:
     """The address of the mask of a row, from ``key`` on; 0 without a mask."""
     place = params.mask.address
     if place != 0:
@@ -121,7 +121,7 @@ def mask_of(params: Flash, matrix, row, key):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def key_rows(params: Flash, matrix, key):  # type: ignore[no-untyped-def]
+def key_rows(params: Flash, matrix: int, key: int) -> int:
     """The address of ``key`` of a matrix."""
     groups = params.groups
     place = params.k.address + key * params.k.nb1
@@ -129,7 +129,7 @@ def key_rows(params: Flash, matrix, key):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def value_rows(params: Flash, matrix, key):  # type: ignore[no-untyped-def]
+def value_rows(params: Flash, matrix: int, key: int) -> int:
     """The address of the value of ``key`` of a matrix."""
     groups = params.groups
     place = params.v.address + key * params.v.nb1
@@ -137,7 +137,9 @@ def value_rows(params: Flash, matrix, key):  # type: ignore[no-untyped-def]
 
 
 @device_function
-def converted(ctx, convert, rows, stride, count, numbers, scratch_rows):  # type: ignore[no-untyped-def]
+def converted(
+    ctx: int, convert: int, rows: int, stride: int, count: int, numbers: int, scratch_rows: int
+) -> tuple[int, int]:
     """(address, stride) of ``count`` rows that kernels can read: in place, or converted to f32 in ``scratch_rows``."""
     if convert == 0:
         return rows, stride
@@ -147,7 +149,7 @@ def converted(ctx, convert, rows, stride, count, numbers, scratch_rows):  # type
 
 
 @device_function
-def all_hidden(params: Flash, matrix, first, last, key, count):  # type: ignore[no-untyped-def]
+def all_hidden(params: Flash, matrix: int, first: int, last: int, key: int, count: int) -> bool:
     """Whether the mask hides ``count`` keys from ``key`` on from rows ``first`` to ``last``."""
     row = last if params.mask.address != 0 else first
     while row > first and _shows(mask_of(params, matrix, row - 1, key), count) == 0:
@@ -171,21 +173,21 @@ def _shows(mask: Value, count: Value) -> Value:
 
 
 @device_function
-def begin_softmax(kept):  # type: ignore[no-untyped-def]
+def begin_softmax(kept: int) -> None:
     """Initialises the softmax state of a row."""
     simd.store_f32(kept, -math.inf)
     simd.store_f32(kept + 4, 0.0)
 
 
 @device_function
-def begin(params: Flash, kept):  # type: ignore[no-untyped-def]
+def begin(params: Flash, kept: int) -> None:
     """Initialises the state of a row: its softmax state and the weighted sum of values."""
     begin_softmax(kept)
     simd.fill_bytes(kept + KEPT, 0, params.kept_bytes - KEPT)
 
 
 @device_function
-def accumulate_softmax(params: Flash, matrix, row, key, count, kept, logits):  # type: ignore[no-untyped-def]
+def accumulate_softmax(params: Flash, matrix: int, row: int, key: int, count: int, kept: int, logits: int) -> float:
     """Replaces the products of a row and ``count`` keys by powers, and adds them to the row's softmax state.
 
     Returns the factor by which the weighted sum of earlier values has to be multiplied.
@@ -194,7 +196,8 @@ def accumulate_softmax(params: Flash, matrix, row, key, count, kept, logits):  #
     slope = 1.0
     if mask != 0:
         slope = params.slopes[head_of(params, matrix, row)]
-    return _powers(logits, count, mask, slope, params.scale, params.cap, kept)
+    factor: float = _powers(logits, count, mask, slope, params.scale, params.cap, kept)
+    return factor
 
 
 @emitted("f32(i64, i64, i64, f32, f32, f32, i64)")
@@ -332,7 +335,7 @@ _SUMS = (8, 16)
 
 
 @device_function
-def leave(params: Flash, matrix, row, part, kept):  # type: ignore[no-untyped-def]
+def leave(params: Flash, matrix: int, row: int, part: int, kept: int) -> None:
     """Stores the result of a row; with several parts, stores the row's state for :func:`merge`."""
     place = params.kept.address
     if place == 0:
@@ -343,7 +346,7 @@ def leave(params: Flash, matrix, row, part, kept):  # type: ignore[no-untyped-de
 
 
 @device_function
-def _finish(params: Flash, matrix, row, kept, parts):  # type: ignore[no-untyped-def]
+def _finish(params: Flash, matrix: int, row: int, kept: int, parts: int) -> None:
     sinks = params.sinks.address
     sink = -math.inf
     if sinks != 0:

@@ -85,7 +85,7 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
     pack_keys, pack_values = pack_weights("f32", keys_type), pack_columns(values_type)
     pack, multiply, mix = _pack_rows(), _multiply_panels(), mixing(values_type)
 
-    def body(ctx, params: Tiled):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: Tiled) -> None:
         memory = scratch(ctx)
         scratch_rows, panels = memory + params.rows_at, memory + params.panels_at
         queries, powers = memory + params.queries_at, memory + params.powers_at
@@ -155,7 +155,7 @@ def _pack_rows() -> DeviceFunction:
     pack_many, pack_few = pack_activations("f32", "f32", many), pack_activations("f32", "f32", few)
 
     @device_function
-    def pack(sides, table, rows, numbers):  # type: ignore[no-untyped-def]
+    def pack(sides: int, table: int, rows: int, numbers: int) -> None:
         bytes_of_row = -(-numbers // quantum) * (4 * quantum)
         first = 0
         while first < rows:
@@ -183,7 +183,17 @@ def _multiply_panels() -> DeviceFunction:
     multiply_many, multiply_few = multiply_panel("f32", many), multiply_panel("f32", few)
 
     @device_function
-    def multiply(sides, panels, panel_bytes, steps, table, rows, numbers, columns, accumulate):  # type: ignore[no-untyped-def]
+    def multiply(
+        sides: int,
+        panels: int,
+        panel_bytes: int,
+        steps: int,
+        table: int,
+        rows: int,
+        numbers: int,
+        columns: int,
+        accumulate: int,
+    ) -> None:
         bytes_of_row = -(-numbers // quantum) * (4 * quantum)
         first = 0
         while first < rows:

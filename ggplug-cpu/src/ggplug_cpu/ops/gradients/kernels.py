@@ -8,7 +8,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.parameters import integer, real
-from ggplug_cpu.parts.nest import BLOCK, Rows, destination_row, locate, over_rows, source_row, thread_range
+from ggplug_cpu.parts.nest import BLOCK, Places, Rows, destination_row, locate, over_rows, source_row, thread_range
 from ggplug_cpu.parts.programs import row_program
 from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES, read, write
 from ggplug_cpu.parts.sums import row_dot, row_sum
@@ -62,7 +62,7 @@ def row_gradient(name: str) -> Body:
     of_norm = name == "rms_norm_back"
 
     @device_function
-    def visit(ctx, params: RowGradient, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: RowGradient, row: int, n: int, places: Places) -> None:
         y, dy, x = places
         number, scratch_row = params.number, scratch(ctx) + ARGUMENTS
         write_y = params.y.convert
@@ -117,7 +117,7 @@ def repeat_back() -> Body:
     find = locate(RepeatBack)
 
     @device_function
-    def added_row(ctx, params: RepeatBack, x, scratch_row):  # type: ignore[no-untyped-def]
+    def added_row(ctx: int, params: RepeatBack, x: int, scratch_row: int) -> float:
         total, convert = 0.0, params.x.convert
         step, count = params.step0, params.count0
         for start in range(0, count, BLOCK):

@@ -53,25 +53,25 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
     collect, write = _collect_rows(), _write_rows()
 
     @device_function
-    def run(  # type: ignore[no-untyped-def]
-        state,
-        table,
-        apart,
-        x,
-        x_row,
-        x_step,
-        panel,
-        steps,
-        left,
-        offset,
-        count,
-        accumulate,
-        bias,
-        to_residual,
-        ahead,
-        stride,
-        fetched,
-    ):
+    def run(
+        state: int,
+        table: int,
+        apart: int,
+        x: int,
+        x_row: int,
+        x_step: int,
+        panel: int,
+        steps: int,
+        left: int,
+        offset: int,
+        count: int,
+        accumulate: int,
+        bias: int,
+        to_residual: int,
+        ahead: int,
+        stride: int,
+        fetched: int,
+    ) -> None:
         below = apart if left >= columns else 0
         direct = below != 0
         sums = load_word(table) + offset
@@ -131,8 +131,8 @@ def distance(rows: int) -> DeviceFunction:
     """
 
     @device_function
-    def between(table):  # type: ignore[no-untyped-def]
-        found = load_word(table + 8) - load_word(table)
+    def between(table: int) -> int:
+        found: int = load_word(table + 8) - load_word(table)
         for r in range(2, rows):
             if load_word(table + 8 * r) - load_word(table + 8 * (r - 1)) != found:
                 return 0
@@ -147,7 +147,7 @@ def _collect_rows() -> DeviceFunction:
     load_first, store = simd.load_first(F), simd.store
 
     @device_function
-    def collect(table, sums, left, offset, count):  # type: ignore[no-untyped-def]
+    def collect(table: int, sums: int, left: int, offset: int, count: int) -> None:
         for r in range(count):
             place = load_word(table + 8 * r) + offset
             for column in range(0, min(left, columns), width):
@@ -166,7 +166,7 @@ def _write_rows() -> DeviceFunction:
     load, load_first, store, store_first = simd.load(F), simd.load_first(F), simd.store, simd.store_first
 
     @device_function
-    def write(table, sums, below, left, offset, count, bias):  # type: ignore[no-untyped-def]
+    def write(table: int, sums: int, below: int, left: int, offset: int, count: int, bias: int) -> None:
         for r in range(count):
             place = load_word(table + 8 * r) + offset
             for column in range(0, min(left, columns), width):

@@ -324,7 +324,7 @@ def mul_mat_dot(weights: str) -> Body:
     """Rows of ``weights`` by at most ``MOST_COLUMNS`` columns: f32 rows for plain types, int8 rows for block types."""
     one, some = _columns(weights, 1), _columns(weights, _COLUMNS)
 
-    def body(ctx, params: Product):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: Product) -> None:
         table = scratch(ctx)
         k, m_all, matrices = params.K, params.M, params.matrices
         m_block, stride = params.m_block, params.weights.nb1
@@ -366,7 +366,7 @@ def _plain_columns(weights: str, columns: int) -> DeviceFunction:
     most = MOST_COLUMNS
 
     @device_function
-    def run(table, base, stride, m_first, m_last, rows, k):  # type: ignore[no-untyped-def]
+    def run(table: int, base: int, stride: int, m_first: int, m_last: int, rows: int, k: int) -> None:
         for m in range(m_first, m_last, step):
             for column in range(0, rows, columns):
                 results = table + 8 * column
@@ -383,7 +383,7 @@ def _block_columns(weights: str, columns: int) -> DeviceFunction:
     most = MOST_COLUMNS
 
     @device_function
-    def run(table, base, stride, m_first, m_last, rows, k):  # type: ignore[no-untyped-def]
+    def run(table: int, base: int, stride: int, m_first: int, m_last: int, rows: int, k: int) -> None:
         distance = (m_last - m_first) // streams
         for m in range(m_first, m_last - (streams - 1) * distance):  # the last rows of a part are the next one's first
             for column in range(0, rows, columns):

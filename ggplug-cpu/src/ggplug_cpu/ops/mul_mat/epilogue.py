@@ -49,7 +49,7 @@ def epilogue_parameters(sources: int) -> type[Epilogue]:
 
 
 @device_function
-def finish_tile(epilogue, words, tile_at, table, count, first, last):  # type: ignore[no-untyped-def]
+def finish_tile(epilogue: int, words: int, tile_at: int, table: int, count: int, first: int, last: int) -> None:
     """Calls the kernel at ``epilogue``, unless that is 0, for a tile; its parameters are at ``words``."""
     if epilogue != 0:
         store_word(tile_at, table)

@@ -47,7 +47,7 @@ def mul_mat_gemm(kind: str, activations: str, order: str = "rows", packed: str =
     """
     multiply = product_of_blocks(kind, activations, order, packed)
 
-    def body(ctx, params: Product):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: Product) -> None:
         panels = scratch(ctx)
         x = panels + params.x_offset
         m_all, matrices = params.M, params.matrices
@@ -65,19 +65,19 @@ def mul_mat_gemm(kind: str, activations: str, order: str = "rows", packed: str =
 
 
 @device_function
-def _as_they_lie(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
+def _as_they_lie(table: int, capacity: int, row: int, count: int, base: int, stride: int) -> None:
     pass
 
 
 @device_function
-def results_to_scratch(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
+def results_to_scratch(table: int, capacity: int, row: int, count: int, base: int, stride: int) -> None:
     """For :func:`product_of_blocks`: stores the result in rows from ``base`` on."""
     for r in range(capacity):
         store_word(table + 8 * r, base + (row + min(r, count - 1)) * stride)
 
 
 @device_function
-def activations_from_scratch(table, capacity, row, count, base, stride):  # type: ignore[no-untyped-def]
+def activations_from_scratch(table: int, capacity: int, row: int, count: int, base: int, stride: int) -> None:
     """For :func:`product_of_blocks`: reads activations from rows from ``base`` on."""
     for r in range(capacity):
         store_word(table + 8 * (capacity + r), base + (row + min(r, count - 1)) * stride)
@@ -99,7 +99,18 @@ def product_of_blocks(
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
-    def multiply(params: Product, matrix, m_first, m_last, v_first, v_last, panels, x, base, stride):  # type: ignore[no-untyped-def]
+    def multiply(
+        params: Product,
+        matrix: int,
+        m_first: int,
+        m_last: int,
+        v_first: int,
+        v_last: int,
+        panels: int,
+        x: int,
+        base: int,
+        stride: int,
+    ) -> None:
         k_all, k_block = params.K, params.k_block
         begin(x)
         for k in range(0, max(k_all, 1), k_block):  # once for empty sums, which are zero
@@ -121,7 +132,20 @@ def slice_of_blocks(kind: str, activations: str, packed: str, relocate: DeviceFu
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
-    def add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride):  # type: ignore[no-untyped-def]
+    def add(
+        params: Product,
+        matrix: int,
+        m_first: int,
+        m_last: int,
+        v_first: int,
+        v_last: int,
+        k: int,
+        numbers: int,
+        panels: int,
+        x: int,
+        base: int,
+        stride: int,
+    ) -> None:
         begin(x)
         part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride)
         end(x)
@@ -137,7 +161,20 @@ def _part(kind: str, activations: str, order: str, packed: str, relocate: Device
     run_tile = _run_tile(kind, stored_in(packed), _AHEAD if packed else 0, activations, order, relocate)
 
     @device_function
-    def part(params: Product, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride):  # type: ignore[no-untyped-def]
+    def part(
+        params: Product,
+        matrix: int,
+        m_first: int,
+        m_last: int,
+        v_first: int,
+        v_last: int,
+        k: int,
+        numbers: int,
+        panels: int,
+        x: int,
+        base: int,
+        stride: int,
+    ) -> None:
         is_last = k + numbers >= params.K
         steps = -(-numbers // step_numbers)
         first = find(params, matrix_address(params, matrix), m_first, m_last, k, numbers, panels, x)
@@ -154,7 +191,9 @@ def _part(kind: str, activations: str, order: str, packed: str, relocate: Device
 
 
 @device_function
-def _packed_by_a_kernel(params, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+def _packed_by_a_kernel(
+    params: Product, base: int, m_first: int, m_last: int, k: int, numbers: int, panels: int, x: int
+) -> int:
     pack_block(params, base, m_first, m_last, k, numbers, panels, x + _PACKING_AT, x + _TABLE_BYTES)
     return panels
 
@@ -174,7 +213,22 @@ def _run_tile(
         run = _run_rows(kind, activations, order, size, stored, ahead)
 
         @device_function
-        def tile_of_size(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first):  # type: ignore[no-untyped-def]
+        def tile_of_size(
+            params: Product,
+            matrix: int,
+            packed: int,
+            x: int,
+            m_first: int,
+            m_last: int,
+            k: int,
+            numbers: int,
+            steps: int,
+            v: int,
+            left: int,
+            base: int,
+            stride: int,
+            v_first: int,
+        ) -> int:
             count = min(left, size)
             fill_table(params, matrix, v, count, x, size)
             relocate(x, size, v - v_first, count, base, stride)
@@ -185,14 +239,30 @@ def _run_tile(
             return tile_of_size
 
         @device_function
-        def one_of_them(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first):  # type: ignore[no-untyped-def]
+        def one_of_them(
+            params: Product,
+            matrix: int,
+            packed: int,
+            x: int,
+            m_first: int,
+            m_last: int,
+            k: int,
+            numbers: int,
+            steps: int,
+            v: int,
+            left: int,
+            base: int,
+            stride: int,
+            v_first: int,
+        ) -> int:
             if left >= least:
                 return tile_of_size(
                     params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first
                 )
-            return otherwise(
+            done: int = otherwise(
                 params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first
             )
+            return done
 
         return one_of_them
 
@@ -243,7 +313,9 @@ def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, a
     multiply = multiply_panel(kind, rows, stored, ahead)
 
     @device_function
-    def run(params: Product, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
+    def run(
+        params: Product, panels: int, x: int, m_first: int, m_last: int, k: int, numbers: int, steps: int, count: int
+    ) -> None:
         packed = x + _TABLE_BYTES
         pack(params, x, packed, k, numbers)
         panel_bytes = -(-numbers // quantum) * quantum_bytes
@@ -271,7 +343,18 @@ def multiply_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> De
         rest = tile(kind, rows, 2, True, stored, ahead)
 
         @device_function
-        def multiply_blocks(table, packed, panel, steps, left, offset, count, accumulate, bias, to_residual):  # type: ignore[no-untyped-def]
+        def multiply_blocks(
+            table: int,
+            packed: int,
+            panel: int,
+            steps: int,
+            left: int,
+            offset: int,
+            count: int,
+            accumulate: int,
+            bias: int,
+            to_residual: int,
+        ) -> None:
             if left >= columns:
                 whole(panel, packed, steps, table, offset, left, accumulate, bias, to_residual)
             else:
@@ -281,7 +364,18 @@ def multiply_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> De
     part = tile(kind, rows, 1, True, stored)
 
     @device_function
-    def multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, to_residual):  # type: ignore[no-untyped-def]
+    def multiply(
+        table: int,
+        packed: int,
+        panel: int,
+        steps: int,
+        left: int,
+        offset: int,
+        count: int,
+        accumulate: int,
+        bias: int,
+        to_residual: int,
+    ) -> None:
         if left >= columns:
             whole(panel, packed, steps, table, offset, left, accumulate, bias, to_residual)
         else:
@@ -305,7 +399,9 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
     adjacent, in_tiles = order == "rows", order == "rows" and activations == "bf16"
 
     @device_function
-    def run(params: Product, panels, x, m_first, m_last, k, numbers, steps, count):  # type: ignore[no-untyped-def]
+    def run(
+        params: Product, panels: int, x: int, m_first: int, m_last: int, k: int, numbers: int, steps: int, count: int
+    ) -> None:
         sources = x + 8 * rows
         stride = between(sources) if adjacent else 0
         apart = between(x)
@@ -357,18 +453,18 @@ def _tiles_of_a_chunk() -> tuple[DeviceFunction, DeviceFunction]:
     state_offset = _state_offset()
 
     @device_function
-    def begin(x):  # type: ignore[no-untyped-def]
+    def begin(x: int) -> None:
         simd.tile_configure(x + state_offset)
 
     @device_function
-    def end(x):  # type: ignore[no-untyped-def]
+    def end(x: int) -> None:
         simd.tile_release(x + state_offset)
 
     return begin, end
 
 
 @device_function
-def _nothing(x):  # type: ignore[no-untyped-def]
+def _nothing(x: int) -> None:
     pass
 
 
@@ -382,7 +478,7 @@ def _pack_rows(kind: str, activations: str, order: str, rows: int, stored: str) 
         pack_int8, group = pack_quantized(kind, rows, stored), layout(kind).quantum
 
         @device_function
-        def pack(params: Product, table, packed, k, numbers):  # type: ignore[no-untyped-def]
+        def pack(params: Product, table: int, packed: int, k: int, numbers: int) -> None:
             for r in range(rows):
                 place, scale_place = packed + r * row_bytes, packed + rows * group + r * scale_bytes
                 pack_int8(place, scale_place, load_word(table + 8 * (rows + r)), params.K, k, numbers)
@@ -392,7 +488,7 @@ def _pack_rows(kind: str, activations: str, order: str, rows: int, stored: str) 
         elem_bytes = PLAIN[activations].elem_bytes
 
         @device_function
-        def pack(params, table, packed, k, numbers):  # type: ignore[no-untyped-def]
+        def pack(params: Product, table: int, packed: int, k: int, numbers: int) -> None:
             for r in range(rows):
                 pack_row(packed + r * row_bytes, load_word(table + 8 * (rows + r)) + k * elem_bytes, numbers)
 
@@ -401,7 +497,7 @@ def _pack_rows(kind: str, activations: str, order: str, rows: int, stored: str) 
         read, store_f32 = simd.LOADS[activations], simd.store_f32
 
         @device_function
-        def pack(params: Product, table, packed, k, numbers):  # type: ignore[no-untyped-def]
+        def pack(params: Product, table: int, packed: int, k: int, numbers: int) -> None:
             stride = params.activations.nb0
             gathered = packed + x_bytes
             for r in range(rows):

@@ -122,7 +122,7 @@ def first_panel(kind: str, packed: str) -> DeviceFunction:
         rows, block_numbers, block_bytes = form.rows, form.numbers, form.rows * form.block_bytes
 
     @device_function
-    def find(params: Product, base, m_first, m_last, k, numbers, panels, x):  # type: ignore[no-untyped-def]
+    def find(params: Product, base: int, m_first: int, m_last: int, k: int, numbers: int, panels: int, x: int) -> int:
         all_panels = -(-params.M // rows)
         before = k // block_numbers * all_panels + m_first // rows * -(-numbers // block_numbers)
         return base + before * block_bytes

@@ -29,12 +29,12 @@ def pack_patches(stretched: bool) -> DeviceFunction:
     behind = 8 * Product.word_count()
 
     @device_function
-    def pack(product, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
+    def pack(product: Product, base: int, m_first: int, m_last: int, k: int, numbers: int, panels: int) -> None:
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         for m in range(m_first, m_last, columns):
             place = panels + (m - m_first) // columns * panel_bytes
             for v in range(vecs):
-                pack_some(product + behind, base, place + 4 * v * width, m + v * width, m_last, k, numbers)
+                pack_some(int(product) + behind, base, place + 4 * v * width, m + v * width, m_last, k, numbers)
 
     return pack
 

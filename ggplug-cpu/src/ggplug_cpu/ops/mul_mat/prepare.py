@@ -35,7 +35,7 @@ class Prepared(Parameters):
 
 
 @device_function
-def _row_address(params: Prepared, row, ne1, ne2):  # type: ignore[no-untyped-def]  # types follow from the arguments
+def _row_address(params: Prepared, row: int, ne1: int, ne2: int) -> int:
     i3 = row // (ne1 * ne2)
     rest = row - i3 * (ne1 * ne2)
     i2 = rest // ne1
@@ -64,7 +64,7 @@ def mul_mat_round(activations: str, order: str = "rows", offset: int = 0, totals
     convert = _round_blocks(activations, offset, totals) if activations in BLOCKS else round_floats(offset, totals)
 
     @device_function
-    def round_row(target, source, K):  # type: ignore[no-untyped-def]
+    def round_row(target: int, source: int, K: int) -> None:
         convert(target, source, K, 0, K)
 
     return _row_by_row(round_row, order)
@@ -84,7 +84,7 @@ def _row_by_row(convert: DeviceFunction | Intrinsic, order: str, elem: str = "f3
     gather = order == "scattered"
     read = simd.LOADS[elem]
 
-    def body(ctx, params: Prepared):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: Prepared) -> None:
         K, ne1, ne2 = params.K, params.ne1, params.ne2
         rows = ne1 * ne2 * params.ne3
         first = rows * thread_index(ctx) // thread_count(ctx)
@@ -153,7 +153,9 @@ def round_rows(totals: int) -> DeviceFunction:
     convert = round_floats(0, totals)
 
     @device_function
-    def rounded(rows, row_bytes, source, source_bytes, count, K, k, numbers):  # type: ignore[no-untyped-def]
+    def rounded(
+        rows: int, row_bytes: int, source: int, source_bytes: int, count: int, K: int, k: int, numbers: int
+    ) -> None:
         for row in range(count):
             convert(rows + row * row_bytes, source + row * source_bytes, K, k, numbers)
 
@@ -186,7 +188,7 @@ def mul_mat_widen(activations: str) -> Body:
     """Converts rows of f32, f16 or bf16, contiguous or not, or of blocks, to contiguous f32."""
     convert = _widen_blocks(activations) if activations in BLOCKS else _widen_plain(activations)
 
-    def body(ctx, params: Prepared):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: Prepared) -> None:
         K, ne1, ne2 = params.K, params.ne1, params.ne2
         rows = ne1 * ne2 * params.ne3
         stride = params.x.nb0
@@ -205,7 +207,7 @@ def _widen_plain(activations: str) -> DeviceFunction:
     read, elem_bytes = simd.LOADS[activations], PLAIN[activations].elem_bytes
 
     @device_function
-    def widen(target, source, stride, n):  # type: ignore[no-untyped-def]
+    def widen(target: int, source: int, stride: int, n: int) -> None:
         if stride == elem_bytes:
             whole = n - n % width
             for i in range(0, whole, width):
@@ -223,7 +225,7 @@ def _widen_blocks(activations: str) -> DeviceFunction:
     dequantize = dequantize_row(activations)
 
     @device_function
-    def widen(target, source, stride, n):  # type: ignore[no-untyped-def]
+    def widen(target: int, source: int, stride: int, n: int) -> None:
         dequantize(target, source, n)
 
     return widen
@@ -256,7 +258,7 @@ def mul_mat_route() -> Body:
     An id out of range is recorded as a fault, and its row of the result is zero.
     """
 
-    def body(ctx, params: Routes):  # type: ignore[no-untyped-def]
+    def body(ctx: int, params: Routes) -> None:
         ids, starts, result = params.ids.address, params.routes.address, params.result.address
         experts, slots, tokens = params.experts, params.slots, params.tokens
         nb0, nb1 = params.ids.nb0, params.ids.nb1

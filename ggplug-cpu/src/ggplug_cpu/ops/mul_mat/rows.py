@@ -57,7 +57,7 @@ SLOT_SHIFT = 32
 
 
 @device_function
-def matrix_address(params: Product, matrix):  # type: ignore[no-untyped-def]  # types follow from the arguments
+def matrix_address(params: Product, matrix: int) -> int:
     """The address of the first row of a matrix of weights."""
     ne02 = params.ne02
     inside = matrix % ne02 * params.weights.nb2 + matrix // ne02 * params.weights.nb3
@@ -65,21 +65,21 @@ def matrix_address(params: Product, matrix):  # type: ignore[no-untyped-def]  # 
 
 
 @device_function
-def finish(params: Product, tile_at, table, count, m_first, m_last):  # type: ignore[no-untyped-def]
+def finish(params: Product, tile_at: int, table: int, count: int, m_first: int, m_last: int) -> None:
     """Runs the epilogue over elements ``m_first`` to ``m_last`` of the rows in the table."""
     words = int(params) + 8 * params.epilogue_words
     finish_tile(params.epilogue, words, tile_at, table, count, m_first, m_last)
 
 
 @device_function
-def from_result_to_residual(params: Product):  # type: ignore[no-untyped-def]
+def from_result_to_residual(params: Product) -> int:
     """The distance in bytes from an element of the result to that of the residual; 0 without a residual."""
     residual = params.residual.address
     return residual - params.result.address if residual != 0 else 0
 
 
 @device_function
-def _locate_plain(params: Product, chunk, matrix, before):  # type: ignore[no-untyped-def]
+def _locate_plain(params: Product, chunk: int, matrix: int, before: int) -> tuple[int, int, int, int, int]:
     rows = params.rows
     m_chunks = -(-params.M // params.m_block)
     v_chunks = -(-rows // params.v_block)
@@ -89,7 +89,7 @@ def _locate_plain(params: Product, chunk, matrix, before):  # type: ignore[no-un
 
 
 @device_function
-def _locate_routed(params: Product, chunk, matrix, before):  # type: ignore[no-untyped-def]
+def _locate_routed(params: Product, chunk: int, matrix: int, before: int) -> tuple[int, int, int, int, int]:
     m_chunks = -(-params.M // params.m_block)
     starts = params.routes.address
     while matrix < params.matrices:
@@ -106,7 +106,7 @@ def _locate_routed(params: Product, chunk, matrix, before):  # type: ignore[no-u
 
 
 @device_function
-def locate(params: Product, chunk, matrix, before):  # type: ignore[no-untyped-def]
+def locate(params: Product, chunk: int, matrix: int, before: int) -> tuple[int, int, int, int, int]:
     """Finds chunk number ``chunk``.
 
     Returns (matrix, block of weights, block of rows, the matrix's rows, before); the matrix is ``matrices`` when there
@@ -119,7 +119,7 @@ def locate(params: Product, chunk, matrix, before):  # type: ignore[no-untyped-d
 
 
 @device_function
-def fill_table(params: Product, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
+def fill_table(params: Product, matrix: int, row: int, count: int, table: int, capacity: int) -> None:
     """Fills the table of a tile with addresses.
 
     Stores ``capacity`` addresses of rows of the result, then as many of rows of activations, for the ``count`` rows
@@ -132,18 +132,18 @@ def fill_table(params: Product, matrix, row, count, table, capacity):  # type: i
 
 
 @device_function
-def _matrix_of_result(params: Product, i2, i3):  # type: ignore[no-untyped-def]
+def _matrix_of_result(params: Product, i2: int, i3: int) -> int:
     return params.result.address + i2 * params.result.nb2 + i3 * params.result.nb3
 
 
 @device_function
-def _matrix_of_activations(params: Product, i2, i3):  # type: ignore[no-untyped-def]
+def _matrix_of_activations(params: Product, i2: int, i3: int) -> int:
     place = params.activations.address
     return place + i2 * params.activations.nb2 + i3 * params.activations.nb3
 
 
 @device_function
-def _fill_plain(params: Product, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
+def _fill_plain(params: Product, matrix: int, row: int, count: int, table: int, capacity: int) -> None:
     ne11, ne02, r2, r3 = params.ne11, params.ne02, params.r2, params.r3
     copy = row // ne11
     i1 = row - copy * ne11
@@ -171,7 +171,7 @@ def _fill_plain(params: Product, matrix, row, count, table, capacity):  # type: 
 
 
 @device_function
-def _fill_routed(params: Product, matrix, row, count, table, capacity):  # type: ignore[no-untyped-def]
+def _fill_routed(params: Product, matrix: int, row: int, count: int, table: int, capacity: int) -> None:
     starts = params.routes.address
     route = starts + 8 * (params.matrices + 1) + 8 * (load_word(starts + 8 * matrix) + row)
     for r in range(capacity):

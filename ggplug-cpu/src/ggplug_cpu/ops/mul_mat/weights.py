@@ -33,7 +33,17 @@ class Packing(Parameters):
 
 
 @device_function
-def pack_block(product: Product, base, m_first, m_last, k, numbers, panels, words, gathered_at):  # type: ignore[no-untyped-def]
+def pack_block(
+    product: Product,
+    base: int,
+    m_first: int,
+    m_last: int,
+    k: int,
+    numbers: int,
+    panels: int,
+    words: int,
+    gathered_at: int,
+) -> None:
     """Calls the packing kernel of a product for a block of the matrix at ``base``; stores its parameters at
     ``words``.
     """
@@ -68,7 +78,7 @@ def pack_panels(kind: str, weights: str, order: str = "rows") -> Body:
     else:
         pack = _rows(kind, weights)
 
-    def body(product, params: Packing):  # type: ignore[no-untyped-def]
+    def body(product: Product, params: Packing) -> None:
         m_first, m_last = params.m_first, params.m_last
         k, numbers, panels = params.k, params.numbers, params.panels.address
         pack(product, params, params.weights.address, m_first, m_last, k, numbers, panels)
@@ -87,7 +97,9 @@ def _rows(kind: str, weights: str) -> DeviceFunction:
         group, group_bytes = 1, PLAIN[weights].elem_bytes
 
     @device_function
-    def pack(product, params: Packing, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
+    def pack(
+        product: Product, params: Packing, base: int, m_first: int, m_last: int, k: int, numbers: int, panels: int
+    ) -> None:
         stride = params.weights.nb1
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         source = base + k // group * group_bytes
@@ -106,7 +118,9 @@ def _adjacent_rows(weights: str) -> DeviceFunction:
     elem_bytes = PLAIN[weights].elem_bytes
 
     @device_function
-    def pack(product, params: Packing, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
+    def pack(
+        product: Product, params: Packing, base: int, m_first: int, m_last: int, k: int, numbers: int, panels: int
+    ) -> None:
         stride = params.weights.nb0
         panel_bytes = -(-numbers // quantum) * quantum_bytes
         for m in range(m_first, m_last, columns):
@@ -124,7 +138,9 @@ def _scattered_rows(kind: str, weights: str) -> DeviceFunction:
     read, store_f32 = simd.LOADS[weights], simd.store_f32
 
     @device_function
-    def pack(product, params: Packing, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
+    def pack(
+        product: Product, params: Packing, base: int, m_first: int, m_last: int, k: int, numbers: int, panels: int
+    ) -> None:
         row_stride, stride, gathered_at = (
             params.weights.nb1,
             params.weights.nb0,
@@ -147,7 +163,9 @@ def _windows(stretched: bool) -> DeviceFunction:
     pack_windows = pack_patches(stretched)
 
     @device_function
-    def pack(product, params, base, m_first, m_last, k, numbers, panels):  # type: ignore[no-untyped-def]
+    def pack(
+        product: Product, params: Product, base: int, m_first: int, m_last: int, k: int, numbers: int, panels: int
+    ) -> None:
         pack_windows(product, base, m_first, m_last, k, numbers, panels)
 
     return pack

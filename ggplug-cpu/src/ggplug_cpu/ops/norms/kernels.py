@@ -16,7 +16,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, Intrinsic, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.parameters import emitted_number, real, reals
-from ggplug_cpu.parts.nest import RowOperand, Rows, destination_row, over_rows, source_row
+from ggplug_cpu.parts.nest import Places, RowOperand, Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.programs import over_vectors, parsed, read, write
 from ggplug_cpu.parts.rows import ARGUMENTS, read_rows, write_row
 from ggplug_cpu.parts.sums import add_to_moments, no_moments, totals
@@ -70,7 +70,7 @@ def norm(name: str, before: str = "", behind: str = "", keeps: bool = False) -> 
     measure, finish = normalisation(parameters, name, before, behind)
 
     @device_function
-    def visit(ctx, params, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: Norm, row: int, n: int, places: Places) -> None:
         memory = scratch(ctx)
         finish(memory, params, n, places, measure(memory, params, n, places))
 
@@ -89,7 +89,7 @@ def normalisation(parameters: type[Norm], name: str, before: str, behind: str) -
     centred, euclidean = name == "norm", name == "l2_norm"
 
     @device_function
-    def measure(memory, params: Norm, n, places):  # type: ignore[no-untyped-def]
+    def measure(memory: int, params: Norm, n: int, places: Places) -> tuple[int, float, float]:
         p = find(memory, params, n, places)
         centre, distances, squares = compute(memory, params, n, places, p)
         per_number, eps, mean = 1.0 / n, params.eps, 0.0
@@ -108,7 +108,7 @@ def normalisation(parameters: type[Norm], name: str, before: str, behind: str) -
         return p, mean, 1.0 / size
 
     @device_function
-    def finish(memory, params, n, places, measured):  # type: ignore[no-untyped-def]
+    def finish(memory: int, params: Norm, n: int, places: Places, measured: tuple[int, float, float]) -> None:
         p, mean, factor = measured
         result(memory, params, n, places, p, mean, factor)
 

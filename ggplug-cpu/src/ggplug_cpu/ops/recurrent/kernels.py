@@ -110,7 +110,7 @@ def _sum_of_first() -> DeviceFunction:
     lanes = simd.first_lanes(simd.width("f32"))
 
     @device_function
-    def add(x, y, total, m):  # type: ignore[no-untyped-def]
+    def add(x: simd.Vector, y: simd.Vector, total: simd.Vector, m: int) -> simd.Vector:
         return simd.select(lanes(m), simd.fma(x, y, total), total)
 
     return add
@@ -265,7 +265,7 @@ def _wkv6() -> DeviceFunction:
     load, store, zero = simd.load_first(F), simd.store_first, simd.zero(F)
 
     @device_function
-    def token(params: Matrices, state, at, of_head, size):  # type: ignore[no-untyped-def]
+    def token(params: Matrices, state: int, at: int, of_head: int, size: int) -> None:
         k, v = params.first.address + at, params.second.address + at
         r, decay = params.third.address + at, params.fifth.address + at
         bonus = params.fourth.address + of_head
@@ -288,7 +288,7 @@ def _gated_linear() -> DeviceFunction:
     load, store, zero = simd.load_first(F), simd.store_first, simd.zero(F)
 
     @device_function
-    def token(params: Matrices, state, at, of_head, size):  # type: ignore[no-untyped-def]
+    def token(params: Matrices, state: int, at: int, of_head: int, size: int) -> None:
         k, v = params.first.address + at, params.second.address + at
         q, g = params.third.address + at, params.fourth.address + at
         for j in range(0, size, step):
@@ -310,7 +310,7 @@ def _wkv7() -> DeviceFunction:
     load, store, zero, add = simd.load_first(F), simd.store_first, simd.zero(F), _sum_of_first()
 
     @device_function
-    def token(params: Matrices, state, at, of_head, size):  # type: ignore[no-untyped-def]
+    def token(params: Matrices, state: int, at: int, of_head: int, size: int) -> None:
         r, w = params.first.address + at, params.second.address + at
         k, v = params.third.address + at, params.fourth.address + at
         a, b = params.fifth.address + at, params.sixth.address + at

@@ -6,7 +6,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.parameters import CONVERTED, Parameters, destination, integer, real, source
-from ggplug_cpu.parts.nest import Rows, destination_row, over_rows, source_row
+from ggplug_cpu.parts.nest import Places, Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 from ggplug_cpu.parts.sums import row_sum
 from ggplug_cpu.simd.values import (
@@ -67,7 +67,7 @@ def sum_rows() -> Body:
     """The sum of each row, divided by ``divisor``."""
 
     @device_function
-    def visit(ctx, params: SumRows, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: SumRows, row: int, n: int, places: Places) -> None:
         y, x = places
         write_y, y_scratch = params.y.convert, scratch(ctx) + ARGUMENTS
         p = read(ctx, params.x.convert, x, params.x.stride, n, y_scratch + ARGUMENTS)
@@ -83,7 +83,7 @@ def sum_pieces() -> Body:
     """The sum of each row as f64."""
 
     @device_function
-    def visit(ctx, params: SumPieces, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: SumPieces, row: int, n: int, places: Places) -> None:
         total, x = places
         scratch_row = scratch(ctx) + ARGUMENTS
         p = read(ctx, params.x.convert, x, params.x.stride, n, scratch_row)
@@ -158,7 +158,7 @@ def cumsum() -> Body:
     """The cumulative sums of each row."""
 
     @device_function
-    def visit(ctx, params: Cumsum, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: Cumsum, row: int, n: int, places: Places) -> None:
         y, x = places
         write_y, y_scratch = params.y.convert, scratch(ctx) + ARGUMENTS
         p = read(ctx, params.x.convert, x, params.x.stride, n, y_scratch + 4 * n)
@@ -189,7 +189,7 @@ def count_pieces() -> Body:
     """The number of equal elements of each row."""
 
     @device_function
-    def visit(ctx, params: CountPieces, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: CountPieces, row: int, n: int, places: Places) -> None:
         counts, a, b = places
         a_stride, b_stride = params.a.stride, params.b.stride
         if a_stride == 4 and b_stride == 4:
@@ -228,12 +228,12 @@ def argmax() -> Body:
     lowest = _LOWEST
 
     @device_function
-    def ordered(v):  # type: ignore[no-untyped-def]
+    def ordered(v: simd.Vector) -> simd.Vector:
         x = bits(simd.add(v, 0.0))  # -0 becomes 0
         return simd.select(simd.unequal(v, v), lowest, x ^ ((x >> number(31)) & number(0x7FFFFFFF)))
 
     @device_function
-    def visit(ctx, params: Argmax, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: Argmax, row: int, n: int, places: Places) -> None:
         y, x = places
         whole, tail = 4 * (n - n % step), n % step
         p = read(ctx, params.x.convert, x, params.x.stride, n, scratch(ctx) + ARGUMENTS)

@@ -64,7 +64,7 @@ def soft_max() -> Body:
 
 
 @device_function
-def soft_max_row(ctx, params: SoftMax, i, h, b, p, r):  # type: ignore[no-untyped-def]
+def soft_max_row(ctx: int, params: SoftMax, i: int, h: int, b: int, p: int, r: int) -> None:
     """Stores at ``r`` the softmax of the f32 at ``p``, row ``i`` of head ``h`` of batch ``b``; ``r`` may be ``p``."""
     masks, sinks = params.mask.address, params.sinks.address
     sink = simd.load_f32(sinks + h * params.sinks.nb0) if sinks != 0 else -math.inf

@@ -6,7 +6,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import aborted, scratch
 from ggplug_cpu.parameters import integer
-from ggplug_cpu.parts.nest import Rows, destination_row, over_rows, source_row
+from ggplug_cpu.parts.nest import Places, Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.rows import ARGUMENTS, read
 
 #: Elements that are sorted by insertion before runs are merged.
@@ -34,7 +34,7 @@ def argsort() -> Body:
     """
 
     @device_function
-    def visit(ctx, params: Argsort, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: Argsort, row: int, n: int, places: Places) -> None:
         if aborted(ctx):
             return
         y, x = places

@@ -8,7 +8,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import scratch
 from ggplug_cpu.parameters import integer, source
-from ggplug_cpu.parts.nest import Rows, destination_row, over_rows, source_row
+from ggplug_cpu.parts.nest import Places, Rows, destination_row, over_rows, source_row
 from ggplug_cpu.parts.programs import row_program
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 from ggplug_cpu.simd.transcendental import emit_exp
@@ -128,7 +128,7 @@ def cross_entropy() -> Body:
     """The sum over a row of label (log of the sum of powers - logit), divided by the number of rows."""
 
     @device_function
-    def visit(ctx, params: CrossEntropy, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: CrossEntropy, row: int, n: int, places: Places) -> None:
         loss, logits, labels = places
         scratch_row = scratch(ctx) + ARGUMENTS
         p = read(ctx, params.logits.convert, logits, params.logits.stride, n, scratch_row)
@@ -146,7 +146,7 @@ def cross_entropy_back() -> Body:
     combine = row_program("loss_back(x0,x1)")
 
     @device_function
-    def visit(ctx, params: CrossEntropyBack, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: CrossEntropyBack, row: int, n: int, places: Places) -> None:
         y, logits, labels = places
         scratch_row, write_y = scratch(ctx) + ARGUMENTS, params.y.convert
         read_p, read_q = params.logits.convert, params.labels.convert
@@ -205,7 +205,7 @@ def adamw() -> Body:
     """Updates both moments, and the weights."""
 
     @device_function
-    def visit(ctx, params: Adamw, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: Adamw, row: int, n: int, places: Places) -> None:
         w, m, v, grad = places
         _adamw_row(w, m, v, grad, params.settings.address, n)
 
@@ -217,7 +217,7 @@ def sgd() -> Body:
     """Updates the weights."""
 
     @device_function
-    def visit(ctx, params: Sgd, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: Sgd, row: int, n: int, places: Places) -> None:
         w, grad = places
         _sgd_row(w, grad, params.settings.address, n)
 

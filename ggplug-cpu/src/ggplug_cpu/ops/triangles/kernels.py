@@ -6,7 +6,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import aborted, scratch
 from ggplug_cpu.parameters import Parameters, destination, integer, real, source
-from ggplug_cpu.parts.nest import Rows, destination_row, over_rows, source_row, thread_range
+from ggplug_cpu.parts.nest import Places, Rows, destination_row, over_rows, source_row, thread_range
 from ggplug_cpu.parts.programs import row_program
 from ggplug_cpu.parts.rows import ARGUMENTS, read, write
 
@@ -44,7 +44,7 @@ def banded() -> Body:
     fill = row_program("fill(x0)")
 
     @device_function
-    def visit(ctx, params: Banded, row, n, places):  # type: ignore[no-untyped-def]
+    def visit(ctx: int, params: Banded, row: int, n: int, places: Places) -> None:
         y, x = places
         i, value = row % params.height, params.value
         first = min(max(i + params.first, 0), n)
