@@ -7,7 +7,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -258,6 +258,32 @@ def test_names_of_types_are_read_and_written() -> None:
         signature("f32x16 of i64")
 
 
+# -- named tuples -----------------------------------------------------------------------------------
+
+
+class Span(NamedTuple):
+    first: int
+    last: int
+
+
+@device_function
+def widened(span: Span, by: int) -> Span:
+    return Span(last=span.last + by, first=span.first - by)
+
+
+def test_named_tuples_are_passed_assigned_and_returned_with_their_names() -> None:
+    def spans(ctx: int, params: int) -> None:
+        span = Span(word(params, 0), 20)
+        for i in range(2):
+            span = widened(span, i + 1)
+        store_word(params + 8, span.first)
+        store_word(params + 16, span.last)
+        first, last = span
+        store_word(params + 24, last - first)
+
+    assert run(spans, 10, results=3) == [7, 23, 16]
+
+
 # -- what is refused --------------------------------------------------------------------------------
 
 
@@ -367,6 +393,17 @@ def places_a_record_twice(ctx: int, p: Counted) -> None:
     store_word(ctx, Counted(ctx, 8).count)  # type: ignore[call-arg]  # wrong
 
 
+def gives_a_named_tuple_too_few(ctx: int, params: int) -> None:
+    store_word(params, Span(1).first)  # type: ignore[call-arg]  # wrong
+
+
+def makes_a_tuple_another(ctx: int, params: int) -> None:
+    span = Span(1, ctx)
+    if ctx != 0:
+        span = (ctx, 1)  # type: ignore[assignment]  # wrong
+    store_word(params, span.first)
+
+
 load_4, load_8 = simd.load("f32x4"), simd.load("f32x8")
 
 WRONG: dict[Callable[..., None], tuple[str, str]] = {
@@ -395,6 +432,8 @@ WRONG: dict[Callable[..., None], tuple[str, str]] = {
     asks_for_a_field_that_is_not_declared: ("'Counted' has no attribute 'number'", "that Python sees"),
     computes_with_a_list_of_fields: ("a field of Counted is no value that a kernel can compute with", "with numbers"),
     makes_a_record_another: ("a changes from a Counted to a Doubled", "another name"),
+    gives_a_named_tuple_too_few: ("Span(first, last) is called as Span(...)", "give each parameter one argument"),
+    makes_a_tuple_another: ("span changes from a Span to a tuple of 2", "another name"),
     places_a_record_twice: ("Counted does not take 2 arguments", "it takes the address"),
 }
 

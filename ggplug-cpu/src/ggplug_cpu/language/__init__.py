@@ -14,7 +14,7 @@ other one may be anything.  Computed values have a type:
 ``i64 i32 i16 i8``         signed integers; parameters, addresses and what ``int()`` gives are ``i64``
 ``f64 f32``                floats; numbers in the source with a point are ``f64``
 ``f32x16``, ``i8x64``      vectors: an element (``i1 i8 i16 i32 i64 f16 bf16 f32 f64``), ``x``, a count; without sign
-``(i64, f32x16)``          tuples of any of these; ``i64*3`` in signatures of intrinsics
+``(i64, f32x16)``          tuples of any of these, also named ones; ``i64*3`` in signatures of intrinsics
 ``Record``                 an address (``i64``) with attributes; in arithmetic and behind branches the ``i64`` alone
 =========================  ==========================================================================================
 

@@ -52,8 +52,7 @@ def of_intrinsic(b: ir.IRBuilder, intrinsic: Intrinsic, arguments: Sequence[Valu
     if getattr(emitted, "type", None) != llvm_type(result):
         made = "nothing" if emitted is None else getattr(emitted, "type", type(emitted).__name__)
         raise _misfit(intrinsic, f"makes {made} and not {spelled(result)}, as it declares")
-    found = unpacked(b, result, emitted)
-    return declared(found, intrinsic.record) if isinstance(found, Computed) else found
+    return declared(unpacked(b, result, emitted), intrinsic.record)
 
 
 def attribute(b: ir.IRBuilder, owner: Declared, found: Any) -> Value:
@@ -66,6 +65,11 @@ def attribute(b: ir.IRBuilder, owner: Declared, found: Any) -> Value:
     if isinstance(found, Namespace):
         return Declared(owner.type, owner.ir, found)
     return known(found)
+
+
+def named(kind: Any, given: Sequence[Value], by_name: Mapping[str, Value]) -> Several:
+    """``Kind(...)``: a named tuple."""
+    return Several(tuple(_in_order(kind.__name__, kind._fields, {}, given, by_name)), kind)
 
 
 def placed(b: ir.IRBuilder, kind: type[Record], arguments: Sequence[Value]) -> Value:
@@ -145,14 +149,23 @@ def arguments_of(callee: DeviceFunction, given: Sequence[Value], by_name: Mappin
     """The arguments of a device function in the order of its parameters."""
     code, defaults = callee.function.__code__, callee.function.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount]
-    values = dict(zip(names[len(names) - len(defaults) :], map(known, defaults), strict=True))
-    values.update(zip(names, given, strict=False))
-    values.update(by_name)
-    twice = set(names[: len(given)]) & by_name.keys()
-    if len(given) > len(names) or values.keys() != set(names) or twice:
-        call = ", ".join([*(["..."] * len(given)), *(f"{name}=..." for name in by_name)])
+    by_default = dict(zip(names[len(names) - len(defaults) :], map(known, defaults), strict=True))
+    return _in_order(code.co_name, names, by_default, given, by_name)
+
+
+def _in_order(
+    name: str,
+    parameters: Sequence[str],
+    by_default: Mapping[str, Value],
+    given: Sequence[Value],
+    by_name: Mapping[str, Value],
+) -> list[Value]:
+    """The arguments of a call in the order of its parameters."""
+    values = {**by_default, **dict(zip(parameters, given, strict=False)), **by_name}
+    twice = set(parameters[: len(given)]) & by_name.keys()
+    if len(given) > len(parameters) or values.keys() != set(parameters) or twice:
+        call = ", ".join([*(["..."] * len(given)), *(f"{each}=..." for each in by_name)])
         raise Refusal(
-            f"{code.co_name}({', '.join(names)}) is called as {code.co_name}({call})",
-            "give each parameter one argument",
+            f"{name}({', '.join(parameters)}) is called as {name}({call})", "give each parameter one argument"
         )
-    return [values[name] for name in names]
+    return [values[each] for each in parameters]

@@ -25,6 +25,7 @@ from ggplug_cpu.language.values import (
     Value,
     described,
     elements,
+    is_named_tuple,
     known,
     type_of,
 )
@@ -81,6 +82,9 @@ class Expressions:
         owner = self.value(node.value)
         if isinstance(owner, Declared):
             return calls.attribute(self._b, owner, _attribute(owner.kind, node.attr))
+        if isinstance(owner, Several) and node.attr in getattr(owner.kind, "_fields", ()):
+            number: int = owner.kind._fields.index(node.attr)
+            return owner.items[number]
         if not isinstance(owner, Known):
             raise Refusal(
                 f"{described(owner)} has no attributes", "attributes are of modules, of declarations and of records"
@@ -208,8 +212,10 @@ class Expressions:
             )
         if isinstance(function, DeviceFunction):
             return self._call(self._b, function, calls.arguments_of(function, given, by_name))
+        if is_named_tuple(function):
+            return calls.named(function, given, by_name)
         if by_name:
-            raise Refusal("arguments by name", "only device functions take arguments by name")
+            raise Refusal("arguments by name", "only device functions and named tuples take arguments by name")
         if isinstance(function, Intrinsic):
             return calls.of_intrinsic(self._b, function, given)
         if isinstance(function, type) and issubclass(function, Record):

@@ -19,7 +19,17 @@ from ggplug_cpu.language.names import VOID, Type, llvm_type
 from ggplug_cpu.language.scopes import Scope
 from ggplug_cpu.language.sources import Refusal, Source, source_of
 from ggplug_cpu.language.statements import Statements
-from ggplug_cpu.language.values import NOTHING, Computed, Known, Value, declared, kind_of, type_of
+from ggplug_cpu.language.values import (
+    NOTHING,
+    Computed,
+    Known,
+    Several,
+    Value,
+    declared,
+    is_named_tuple,
+    kind_of,
+    type_of,
+)
 from ggplug_cpu.loader import ENTRY
 from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath, Record
 
@@ -108,7 +118,9 @@ class Library:
             if each.type is not None
         ]
         result = b.call(compiled.declaration, given)
-        return NOTHING if compiled.result == VOID else unpacked(b, compiled.result, result)
+        if compiled.result == VOID:
+            return NOTHING
+        return declared(unpacked(b, compiled.result, result), _annotated(function, "return"))
 
     def _compiled(self, callee: DeviceFunction, parameters: Sequence[_Parameter]) -> _Function:
         kept: dict[Any, _Function] = callee.materialised.setdefault(self._key, {})
@@ -162,7 +174,7 @@ class Library:
         for each in parameters:
             value = each.value if each.type is None else unpacked(b, each.type, next(arguments))
             assert value is not None
-            scope.write(each.name, declared(value, each.kind) if isinstance(value, Computed) else value)
+            scope.write(each.name, declared(value, each.kind) if isinstance(value, Computed | Several) else value)
 
         def call(b: ir.IRBuilder, callee: DeviceFunction, given: Sequence[Value]) -> Value:
             return self.call(b, callee, given, calls)
@@ -206,14 +218,16 @@ def _parameter(function: Callable[..., Any], name: str, value: Value) -> _Parame
     if isinstance(value, Known) and (isinstance(value.value, bool) or not value.is_number):
         return _Parameter(name, None, value)
     type = type_of(value)
-    kind = kind_of(value)
-    return _Parameter(name, type, kind=_annotated(function, name) or kind if type == _WORD else None)
+    kind = _annotated(function, name) if type == _WORD else None
+    return _Parameter(name, type, kind=kind or kind_of(value))
 
 
-def _annotated(function: Callable[..., Any], parameter: str) -> type[Record] | None:
-    """The record that a parameter is annotated with, if it is one of the module's names."""
+def _annotated(function: Callable[..., Any], parameter: str) -> Any:
+    """The record or named tuple that a parameter is annotated with, if it is one of the module's names."""
     found = function.__globals__.get(str(function.__annotations__.get(parameter)))
-    return found if isinstance(found, type) and issubclass(found, Record) else None
+    if is_named_tuple(found) or (isinstance(found, type) and issubclass(found, Record)):
+        return found
+    return None
 
 
 def _identity(parameter: _Parameter) -> tuple[Any, ...]:

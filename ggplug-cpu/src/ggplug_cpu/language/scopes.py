@@ -25,6 +25,7 @@ from ggplug_cpu.language.values import (
     kind_described,
     kind_of,
     known,
+    tuple_described,
     type_of,
 )
 
@@ -38,8 +39,16 @@ class _Place:
     kind: Any = None
 
 
-#: What a name stands for: memory, something known, or a tuple of these.
-_Variable: TypeAlias = "_Place | Known | tuple[_Variable, ...]"
+@dataclass(frozen=True, slots=True)
+class _Tuple:
+    """What the elements of a tuple stand for.  ``kind``: as that of :class:`~ggplug_cpu.language.values.Several`."""
+
+    items: tuple[_Variable, ...]
+    kind: Any
+
+
+#: What a name stands for.
+_Variable: TypeAlias = "_Place | Known | _Tuple"
 
 
 class Scope:
@@ -91,7 +100,8 @@ class Scope:
 
     def _placed(self, name: str, value: Value) -> _Variable:
         if isinstance(value, Several):
-            return tuple(self._placed(f"{name}.{i}", item) for i, item in enumerate(value.items))
+            items = tuple(self._placed(f"{name}.{i}", item) for i, item in enumerate(value.items))
+            return _Tuple(items, value.kind)
         if isinstance(value, Known) and not value.is_number:
             return value
         type = type_of(value)
@@ -101,7 +111,9 @@ class Scope:
     def _load(self, variable: _Variable) -> Value:
         if isinstance(variable, _Place):
             return declared(Computed(variable.type, self._b.load(variable.ir)), variable.kind)
-        return variable if isinstance(variable, Known) else Several(tuple(map(self._load, variable)))
+        if isinstance(variable, Known):
+            return variable
+        return Several(tuple(map(self._load, variable.items)), variable.kind)
 
     def _store(self, name: str, variable: _Variable, value: Value) -> None:
         if isinstance(variable, _Place):
@@ -116,8 +128,8 @@ class Scope:
         elif isinstance(variable, Known):
             if isinstance(value, Known) and variable.value is value.value:
                 return
-        elif isinstance(value, Several) and len(variable) == len(value.items):
-            for part, item in zip(variable, value.items, strict=True):
+        elif isinstance(value, Several) and (len(value.items), value.kind) == (len(variable.items), variable.kind):
+            for part, item in zip(variable.items, value.items, strict=True):
                 self._store(name, part, item)
             return
         raise Refusal(
@@ -128,6 +140,6 @@ class Scope:
     def _described(self, variable: _Variable) -> str:
         if isinstance(variable, Known):
             return described(variable)
-        if isinstance(variable, tuple):
-            return f"a tuple of {len(variable)}"
+        if isinstance(variable, _Tuple):
+            return tuple_described(variable.items, variable.kind)
         return f"a value of type {spelled(variable.type)}" if variable.kind is None else kind_described(variable.kind)

@@ -50,9 +50,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A tuple."""
+    """A tuple.  ``kind``: the class of a named one."""
 
     items: tuple[Value, ...]
+    kind: Any = None
 
 
 Value: TypeAlias = Known | Computed | Bound | Several
@@ -60,14 +61,21 @@ Value: TypeAlias = Known | Computed | Bound | Several
 NOTHING = Known(None)
 
 
-def declared(value: Computed, kind: Any) -> Computed:
-    """A value as an address with the attributes of ``kind``, unless that is None."""
+def declared(value: Computed | Several, kind: Any) -> Computed | Several:
+    """A value with the attributes of ``kind``, unless that is None."""
+    if isinstance(value, Several):
+        return Several(value.items, kind)
     return value if kind is None else Declared(value.type, value.ir, kind)
 
 
 def kind_of(value: Value) -> Any:
-    """What has the attributes of an address; None for other values."""
-    return value.kind if isinstance(value, Declared) else None
+    """What the attributes of a value are of; None if it has none."""
+    return value.kind if isinstance(value, Declared | Several) else None
+
+
+def is_named_tuple(thing: Any) -> bool:
+    """Whether it is a class that ``NamedTuple`` makes."""
+    return isinstance(thing, type) and issubclass(thing, tuple) and hasattr(thing, "_fields")
 
 
 def known(value: Any) -> Value:
@@ -108,12 +116,17 @@ def described(value: Value) -> str:
             return f"a value of type {value.type}"
         case Bound():
             return f"a field of {described(value.owner).removeprefix('a ')}"
-    return f"a tuple of {len(value.items)}"
+    return tuple_described(value.items, value.kind)
 
 
 def kind_described(kind: Any) -> str:
     """What messages call an address with the attributes of ``kind``."""
     return f"a {kind.__name__ if isinstance(kind, type) else type(kind).__name__}"
+
+
+def tuple_described(items: Sequence[object], kind: Any) -> str:
+    """A tuple for messages."""
+    return f"a tuple of {len(items)}" if kind is None else kind_described(kind)
 
 
 def elements(value: Value) -> Sequence[Value]:

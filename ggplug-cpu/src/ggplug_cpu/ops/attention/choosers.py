@@ -13,7 +13,7 @@ from ggplug.types import F32
 from ggplug_cpu.choosing.chooser import GroupChooser
 from ggplug_cpu.choosing.entries import RESULT, Entries, slot_of, source_tensor
 from ggplug_cpu.choosing.programs import KINDS
-from ggplug_cpu.ops.attention.kernels import WORDS_BEFORE, Attention, AttentionLayer
+from ggplug_cpu.ops.attention.kernels import Attention, AttentionLayer
 from ggplug_cpu.ops.attention.kernels import attention as attention_kernel
 from ggplug_cpu.ops.attention.kernels import attention_layer as attention_layer_kernel
 from ggplug_cpu.ops.mul_mat.fused import finished, finished_rows, strides_in_copy
@@ -142,7 +142,7 @@ class _FusedAttention:
     @property
     def rows(self) -> int:
         """Offset of the logits in scratch memory."""
-        return -(-soft_max.scratch_bytes(self.keys) // 128) * 128 + WORDS_BEFORE
+        return -(-soft_max.scratch_bytes(self.keys) // 128) * 128
 
     @property
     def panels(self) -> int:

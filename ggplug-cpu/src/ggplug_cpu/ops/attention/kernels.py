@@ -9,16 +9,15 @@ A product of weights and the attended values may follow in the same pass; then t
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
-from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_word
-from ggplug_cpu.ops.mul_mat.gemm import activations_from_scratch, product_of_blocks, results_to_scratch
+from ggplug_cpu.context import aborted, next_chunk, scratch
+from ggplug_cpu.ops.mul_mat.gemm import Rows, activations_from_scratch, product_of_blocks, results_to_scratch
 from ggplug_cpu.ops.mul_mat.prepare import round_rows
-from ggplug_cpu.ops.mul_mat.rows import Product
+from ggplug_cpu.ops.mul_mat.rows import Block, Product
 from ggplug_cpu.ops.soft_max.kernels import SoftMax, soft_max_row
 from ggplug_cpu.parameters import Parameters, integer, part
-
-#: Bytes in front of a block's logits: see :func:`_from_scratch_to_scratch`.
-WORDS_BEFORE = 128
 
 
 class Attention(Parameters):
@@ -31,7 +30,7 @@ class Attention(Parameters):
     soft_max = part(SoftMax)
     mixed = part(Product)
     rows = integer()
-    """Offset of the logits of a block, in rows of ``row_bytes``; :data:`WORDS_BEFORE` bytes precede them."""
+    """Offset of the logits of a block, in rows of ``row_bytes``."""
     row_bytes = integer()
     panels = integer()
     """Offset of the packed weights and activations of the products."""
@@ -48,6 +47,15 @@ class AttentionLayer(Attention):
     rounded = integer()
     """Offset of these rows rounded to int8, if the product takes int8."""
     rounded_bytes = integer()
+
+
+class Mixed(NamedTuple):
+    """Rows of probabilities in scratch memory, and those of what is attended; 0 where these stay where they are."""
+
+    base: int
+    stride: int
+    results: int
+    results_stride: int
 
 
 @kernel
@@ -69,7 +77,7 @@ def attention(kind: str, queries: str, order: str, mixing_kind: str) -> Body:
                 return
             matrix = chunk // v_chunks
             first = (chunk - matrix * v_chunks) * v_block
-            attend(ctx, params, matrix, first, min(first + v_block, rows))
+            attend(ctx, params, matrix, first, min(first + v_block, rows), Rows(0, 0))
 
     return body
 
@@ -102,7 +110,6 @@ def attention_layer(
         v_chunks = -(-rows // v_block)
         chunks = logits.matrices // heads * v_chunks
         memory = scratch(ctx)
-        before = memory + params.rows - WORDS_BEFORE
         while not aborted(ctx):
             chunk = next_chunk(ctx)
             if chunk >= chunks:
@@ -111,66 +118,63 @@ def attention_layer(
             first = (chunk - text * v_chunks) * v_block
             last = min(first + v_block, rows)
             for head in range(heads):
-                place = memory + params.heads + head * params.head_bytes
-                store_word(before, place)
-                store_word(before + 8, params.heads_bytes)
-                attend(ctx, params, text * heads + head, first, last)
-            base, stride = prepare(params, memory, last - first, out.K)
+                attended = Rows(memory + params.heads + head * params.head_bytes, params.heads_bytes)
+                attend(ctx, params, text * heads + head, first, last, attended)
+            attended = prepare(params, memory, last - first, out.K)
             x = memory + params.panels
             for m in range(0, M, m_block):
-                multiply(out, 0, m, min(m + m_block, M), text * rows + first, text * rows + last, 0, x, base, stride)
+                block = Block(0, m, min(m + m_block, M), text * rows + first, text * rows + last)
+                multiply(out, block, 0, x, attended)
 
     return body
 
 
 def _attended(kind: str, queries: str, order: str, mixing_kind: str, relocate: DeviceFunction) -> DeviceFunction:
-    """``attend(ctx, params, matrix, first, last)`` computes queries ``first`` to ``last`` of a matrix of keys.
+    """``attend(ctx, params, matrix, first, last, attended)``: queries ``first`` to ``last`` of a matrix of keys.
 
-    ``relocate``: that of the second product, called with the address of the logits, which have become probabilities.
+    ``relocate``: that of the second product, called with a :class:`Mixed` that ends with ``attended``.
     """
     to_logits = product_of_blocks(kind, queries, order, relocate=results_to_scratch)
     mix = product_of_blocks(mixing_kind, "f32", relocate=relocate)
 
     @device_function
-    def attend(ctx: int, params: Attention, matrix: int, first: int, last: int) -> None:
+    def attend(ctx: int, params: Attention, matrix: int, first: int, last: int, attended: Rows) -> None:
         logits, mixed = params.logits, params.mixed
-        base, stride = scratch(ctx) + params.rows, params.row_bytes
+        powers = Rows(scratch(ctx) + params.rows, params.row_bytes)
         panels = scratch(ctx) + params.panels
         x_of_logits, x_of_mixed = panels + logits.x_offset, panels + mixed.x_offset
         n_q, ne02 = logits.ne11, logits.ne02
         r2, r3 = logits.r2, logits.r3
-        to_logits(logits, matrix, 0, logits.M, first, last, panels, x_of_logits, base, stride)
+        to_logits(logits, Block(matrix, 0, logits.M, first, last), panels, x_of_logits, powers)
         for row in range(first, last):
             copy = row // n_q
             head, batch = matrix % ne02 * r2 + copy % r2, matrix // ne02 * r3 + copy // r2
-            place = base + (row - first) * stride
+            place = powers.base + (row - first) * powers.stride
             soft_max_row(ctx, params.soft_max, row - copy * n_q, head, batch, place, place)
-        mix(mixed, matrix, 0, mixed.M, first, last, panels, x_of_mixed, base, stride)
+        mix(mixed, Block(matrix, 0, mixed.M, first, last), panels, x_of_mixed, Mixed(*powers, *attended))
 
     return attend
 
 
 @device_function
-def _from_scratch_to_scratch(table: int, capacity: int, row: int, count: int, base: int, stride: int) -> None:
-    """Activations lie at ``base``; two words before it hold the address and the stride of the results."""
-    results, between = load_word(base - WORDS_BEFORE), load_word(base - WORDS_BEFORE + 8)
-    results_to_scratch(table, capacity, row, count, results, between)
-    activations_from_scratch(table, capacity, row, count, base, stride)
+def _from_scratch_to_scratch(table: int, capacity: int, row: int, count: int, rows: Mixed) -> None:
+    results_to_scratch(table, capacity, row, count, Rows(rows.results, rows.results_stride))
+    activations_from_scratch(table, capacity, row, count, Rows(rows.base, rows.stride))
 
 
 @device_function
-def _as_they_are(params: AttentionLayer, memory: int, count: int, K: int) -> tuple[int, int]:
-    return memory + params.heads, params.heads_bytes
+def _as_they_are(params: AttentionLayer, memory: int, count: int, K: int) -> Rows:
+    return Rows(memory + params.heads, params.heads_bytes)
 
 
 def _rounded(totals: int) -> DeviceFunction:
     round_all = round_rows(totals)
 
     @device_function
-    def prepare(params: AttentionLayer, memory: int, count: int, K: int) -> tuple[int, int]:
+    def prepare(params: AttentionLayer, memory: int, count: int, K: int) -> Rows:
         rows, row_bytes = memory + params.rounded, params.rounded_bytes
         heads, heads_bytes = memory + params.heads, params.heads_bytes
         round_all(rows, row_bytes, heads, heads_bytes, count, K, 0, K)
-        return rows, row_bytes
+        return Rows(rows, row_bytes)
 
     return prepare

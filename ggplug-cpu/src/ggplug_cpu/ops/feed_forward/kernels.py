@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import aborted, next_chunk, scratch
-from ggplug_cpu.ops.mul_mat.gemm import activations_from_scratch, product_of_blocks, results_to_scratch, slice_of_blocks
+from ggplug_cpu.ops.mul_mat.gemm import (
+    Rows,
+    activations_from_scratch,
+    product_of_blocks,
+    results_to_scratch,
+    slice_of_blocks,
+)
 from ggplug_cpu.ops.mul_mat.prepare import round_rows
-from ggplug_cpu.ops.mul_mat.rows import Product
+from ggplug_cpu.ops.mul_mat.rows import Block, Product
 from ggplug_cpu.parameters import Parameters, integer, part
 
 
@@ -65,34 +71,29 @@ def feed_forward(
             for k in range(0, K, k_block):
                 end = min(k + k_block, K)
                 # so that number k of a row is the first one at its base
-                hidden = memory + params.hidden - 4 * k
+                hidden = Rows(memory + params.hidden - 4 * k, params.hidden_bytes)
                 for m in range(k, end, up_block):
-                    m_end = min(m + up_block, end)
-                    to_hidden(up, 0, m, m_end, first, last, 0, memory, hidden, params.hidden_bytes)
-                base, stride = prepare(params, memory, hidden, last - first, K, k, end - k)
+                    to_hidden(up, Block(0, m, min(m + up_block, end), first, last), 0, memory, hidden)
+                rows_of_step = prepare(params, memory, hidden, last - first, K, k, end - k)
                 for m in range(0, M, down_block):
-                    m_end = min(m + down_block, M)
-                    add(down, 0, m, m_end, first, last, k, end - k, 0, memory, base, stride)
+                    block = Block(0, m, min(m + down_block, M), first, last)
+                    add(down, block, k, end - k, 0, memory, rows_of_step)
 
     return body
 
 
 @device_function
-def _as_they_are(
-    params: FeedForward, memory: int, hidden: int, count: int, K: int, k: int, numbers: int
-) -> tuple[int, int]:
-    return hidden, params.hidden_bytes
+def _as_they_are(params: FeedForward, memory: int, hidden: Rows, count: int, K: int, k: int, numbers: int) -> Rows:
+    return hidden
 
 
 def _rounded(totals: int) -> DeviceFunction:
     round_all = round_rows(totals)
 
     @device_function
-    def prepare(
-        params: FeedForward, memory: int, hidden: int, count: int, K: int, k: int, numbers: int
-    ) -> tuple[int, int]:
+    def prepare(params: FeedForward, memory: int, hidden: Rows, count: int, K: int, k: int, numbers: int) -> Rows:
         rows, row_bytes = memory + params.rounded, params.rounded_bytes
-        round_all(rows, row_bytes, hidden + 4 * k, params.hidden_bytes, count, K, k, numbers)
-        return rows, row_bytes
+        round_all(rows, row_bytes, hidden.base + 4 * k, hidden.stride, count, K, k, numbers)
+        return Rows(rows, row_bytes)
 
     return prepare

@@ -31,6 +31,7 @@ from ggplug_cpu.ops.flash_attention.kernels import (
 from ggplug_cpu.ops.mul_mat.gemm import multiply_panel
 from ggplug_cpu.ops.mul_mat.layout import layout
 from ggplug_cpu.ops.mul_mat.pack import pack_activations, pack_columns, pack_weights
+from ggplug_cpu.ops.mul_mat.tiles import Finish
 from ggplug_cpu.parameters import integer
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, I64, Value, constant, emitted, loop, vector
@@ -194,20 +195,20 @@ def _multiply_panels() -> DeviceFunction:
         columns: int,
         accumulate: int,
     ) -> None:
-        bytes_of_row = -(-numbers // quantum) * (4 * quantum)
+        bytes_of_row, finish = -(-numbers // quantum) * (4 * quantum), Finish(accumulate, 0, 0)
         first = 0
         while first < rows:
             place = table + 8 * first
             if rows - first > many - few:
                 for m in range(0, columns, wide):
                     panel = panels + m // wide * panel_bytes
-                    multiply_many(place, sides, panel, steps, columns - m, 4 * m, many, accumulate, 0, 0)
+                    multiply_many(place, sides, panel, steps, columns - m, 4 * m, finish)
                 sides += many * bytes_of_row
                 first += many
             else:
                 for m in range(0, columns, wide):
                     panel = panels + m // wide * panel_bytes
-                    multiply_few(place, sides, panel, steps, columns - m, 4 * m, few, accumulate, 0, 0)
+                    multiply_few(place, sides, panel, steps, columns - m, 4 * m, finish)
                 sides += few * bytes_of_row
                 first += few
 

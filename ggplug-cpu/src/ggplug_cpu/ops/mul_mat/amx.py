@@ -7,10 +7,13 @@ to be scaled.  Rounding weights and activations to bf16 costs less accuracy than
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import DeviceFunction, device_function
 from ggplug_cpu.context import load_word
 from ggplug_cpu.ops.mul_mat.layout import layout
+from ggplug_cpu.ops.mul_mat.tiles import Finish
 from ggplug_cpu.simd.tiles import STATE_BYTES, TILE_BYTES
 
 #: Sums of 32 x 32 floats on their way to the result.
@@ -19,24 +22,36 @@ _SUMS_BYTES = 4 * TILE_BYTES
 STATE_AND_SUMS_BYTES = STATE_BYTES + _SUMS_BYTES
 
 
-def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
-    """Computes one panel's columns: ``run(state, table, apart, x, x_row, x_step, panel, steps, left, offset, count,
-    accumulate, bias, to_residual, ahead, stride, fetched)``.
+class Activations(NamedTuple):
+    """bf16: 32 of each row lie from ``first`` on, rows ``row`` bytes apart, and the next 32 ``step`` bytes further."""
 
-    Activations are bf16: 32 of each row lie at ``x``, their rows ``x_row`` bytes apart, and the next 32 ``x_step``
-    bytes on.
+    first: int
+    row: int
+    step: int
+
+
+class NextRows(NamedTuple):
+    """``n`` rows of activations from ``first`` on, ``stride`` bytes apart, that are prefetched."""
+
+    first: int
+    stride: int
+    n: int
+
+
+def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
+    """Computes one panel's columns: ``run(state, table, apart, activations, panel, steps, left, offset, count, finish,
+    next_rows)``.
 
     ``rows`` is 16 or 32, of which ``count`` are written; the result's rows lie ``offset`` bytes behind the addresses in
-    ``table``; ``apart``: their distance, or 0 if not all are equally far apart.  ``bias``, ``to_residual``: as for
-    :func:`~.tiles.tile`.  Tiles 0 to 3 hold sums (first and last 16 columns of the first rows, then of the last), 4 and
-    5 activations, 6 and 7 weights.  They must be configured.
+    ``table``; ``apart``: their distance, or 0 if not all are equally far apart.  Tiles 0 to 3 hold sums (first and last
+    16 columns of the first rows, then of the last), 4 and 5 activations, 6 and 7 weights.  They must be configured.
 
-    The tiles begin with what the result holds if ``accumulate`` is not 0, so sums do not depend on how K is cut.  They
+    The tiles begin with what the result holds if ``finish`` says so, so sums do not depend on how K is cut.  They
     are loaded from the result and stored to it directly if all their rows exist and are equally far apart; else by way
     of scratch memory.
 
-    ``fetched`` rows of activations from ``ahead`` on, ``stride`` bytes apart, are prefetched into the second-level
-    cache, as many numbers of each as are multiplied: memory is idle while tiles multiply.
+    ``next_rows`` are prefetched into the second-level cache, as many numbers of each as are multiplied: memory is idle
+    while tiles multiply.
     """
     columns = layout("amx").columns
     clear = [simd.tile_zero(i) for i in range(4)]
@@ -57,27 +72,22 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
         state: int,
         table: int,
         apart: int,
-        x: int,
-        x_row: int,
-        x_step: int,
+        activations: Activations,
         panel: int,
         steps: int,
         left: int,
         offset: int,
         count: int,
-        accumulate: int,
-        bias: int,
-        to_residual: int,
-        ahead: int,
-        stride: int,
-        fetched: int,
+        finish: Finish,
+        next_rows: NextRows,
     ) -> None:
+        x, ahead = activations.first, next_rows.first
         below = apart if left >= columns else 0
         direct = below != 0
         sums = load_word(table) + offset
         if not direct:
             sums, below = state + STATE_BYTES, row_bytes
-        if accumulate:
+        if finish.accumulate:
             if not direct:
                 collect(table, sums, left, offset, count)
             load_0(state, sums, below)
@@ -97,30 +107,30 @@ def run_tiles(rows: int, elem_bytes: int) -> DeviceFunction:
                 place = load_word(table + 8 * r) + offset
                 simd.prefetch(place)
                 simd.prefetch(place + 64)
-                simd.prefetch(place + to_residual)
-                simd.prefetch(place + to_residual + 64)
-            for r in range(fetched):
+                simd.prefetch(place + finish.to_residual)
+                simd.prefetch(place + finish.to_residual + 64)
+            for r in range(next_rows.n):
                 for line in range(0, step_bytes, 64):
-                    simd.prefetch_second(ahead + r * stride + line)
+                    simd.prefetch_second(ahead + r * next_rows.stride + line)
             ahead += step_bytes
-            load_4(state, x, x_row)
+            load_4(state, x, activations.row)
             load_6(state, panel, row_bytes)
             load_7(state, panel + 64, row_bytes)
             dot_0(state)
             dot_1(state)
             if both:
-                load_5(state, x + 16 * x_row, x_row)
+                load_5(state, x + 16 * activations.row, activations.row)
                 dot_2(state)
                 dot_3(state)
-            x += x_step
+            x += activations.step
             panel += weights_step
         store_0(state, sums, below)
         store_1(state, sums + 64, below)
         if both:
             store_2(state, sums + 16 * below, below)
             store_3(state, sums + 16 * below + 64, below)
-        if not direct or bias != 0:
-            write(table, sums, below, left, offset, count, bias)
+        if not direct or finish.bias != 0:
+            write(table, sums, below, left, offset, count, finish.bias)
 
     return run
 

@@ -9,23 +9,27 @@ number in the result depends on how it is cut: results are bit-identical for any
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel, shared
 from ggplug_cpu.context import aborted, load_word, next_chunk, scratch, store_word
-from ggplug_cpu.ops.mul_mat.amx import STATE_AND_SUMS_BYTES, distance, run_tiles
+from ggplug_cpu.ops.mul_mat.amx import STATE_AND_SUMS_BYTES, Activations, NextRows, distance, run_tiles
 from ggplug_cpu.ops.mul_mat.epilogue import MOST_ROWS, TILE_BYTES
 from ggplug_cpu.ops.mul_mat.layout import layout, layout_for
 from ggplug_cpu.ops.mul_mat.pack import pack_activations, pack_quantized
 from ggplug_cpu.ops.mul_mat.packed import first_panel, form_of, stored_in
 from ggplug_cpu.ops.mul_mat.rows import (
+    Block,
     Product,
+    Step,
     fill_table,
     finish,
     from_result_to_residual,
     locate,
     matrix_address,
 )
-from ggplug_cpu.ops.mul_mat.tiles import tile, unit_bytes_of
+from ggplug_cpu.ops.mul_mat.tiles import Finish, tile, unit_bytes_of
 from ggplug_cpu.ops.mul_mat.weights import Packing, pack_block
 from ggplug_cpu.types import BLOCKS, PLAIN
 
@@ -35,6 +39,13 @@ _PACKING_AT = 16 * MOST_ROWS
 _TABLE_BYTES = -(-(_PACKING_AT + 8 * Packing.word_count() + TILE_BYTES) // 128) * 128
 #: Distance of prefetches from panels in memory, in bytes, for few rows.
 _AHEAD = 8192
+
+
+class Rows(NamedTuple):
+    """Rows in scratch memory, from ``base`` on, ``stride`` bytes apart."""
+
+    base: int
+    stride: int
 
 
 @kernel
@@ -59,63 +70,50 @@ def mul_mat_gemm(kind: str, activations: str, order: str = "rows", packed: str =
                 return
             m_first, v_first = m_chunk * m_block, v_chunk * v_block
             m_last, v_last = min(m_first + m_block, m_all), min(v_first + v_block, rows)
-            multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, 0, 0)
+            multiply(params, Block(matrix, m_first, m_last, v_first, v_last), panels, x, None)
 
     return body
 
 
 @device_function
-def _as_they_lie(table: int, capacity: int, row: int, count: int, base: int, stride: int) -> None:
+def _as_they_lie(table: int, capacity: int, row: int, count: int, rows: None) -> None:
     pass
 
 
 @device_function
-def results_to_scratch(table: int, capacity: int, row: int, count: int, base: int, stride: int) -> None:
-    """For :func:`product_of_blocks`: stores the result in rows from ``base`` on."""
+def results_to_scratch(table: int, capacity: int, row: int, count: int, rows: Rows) -> None:
+    """For :func:`product_of_blocks`: stores the result in ``rows``."""
     for r in range(capacity):
-        store_word(table + 8 * r, base + (row + min(r, count - 1)) * stride)
+        store_word(table + 8 * r, rows.base + (row + min(r, count - 1)) * rows.stride)
 
 
 @device_function
-def activations_from_scratch(table: int, capacity: int, row: int, count: int, base: int, stride: int) -> None:
-    """For :func:`product_of_blocks`: reads activations from rows from ``base`` on."""
+def activations_from_scratch(table: int, capacity: int, row: int, count: int, rows: Rows) -> None:
+    """For :func:`product_of_blocks`: reads activations from ``rows``."""
     for r in range(capacity):
-        store_word(table + 8 * (capacity + r), base + (row + min(r, count - 1)) * stride)
+        store_word(table + 8 * (capacity + r), rows.base + (row + min(r, count - 1)) * rows.stride)
 
 
 @shared
 def product_of_blocks(
     kind: str, activations: str, order: str = "rows", packed: str = "", relocate: DeviceFunction = _as_they_lie
 ) -> DeviceFunction:
-    """``multiply(params, matrix, m_first, m_last, v_first, v_last, panels, x, base, stride)``: blocks of a product.
+    """``multiply(params, block, panels, x, rows)``: a block of a product; ``panels`` and ``x`` are scratch for both
+    sides packed.
 
-    Rows ``m_first`` to ``m_last`` of a matrix of weights by rows ``v_first`` to ``v_last`` of activations; ``panels``
-    and ``x`` are scratch for both packed.  The first four arguments are those of :func:`mul_mat_gemm`.
-    ``relocate(table, capacity, row, count, base, stride)`` may replace addresses in the table of ``count`` rows, the
-    first of which is row ``row`` of the block (see :func:`.rows.fill_table`), by those of rows in scratch memory, from
-    ``base`` on, ``stride`` bytes apart.
+    The first four arguments are those of :func:`mul_mat_gemm`.  ``relocate(table, capacity, row, count, rows)`` may
+    replace addresses in the table of ``count`` rows, the first of which is row ``row`` of the block (see
+    :func:`.rows.fill_table`), by those of ``rows`` in scratch memory.
     """
     part = _part(kind, activations, order, packed, relocate)
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
-    def multiply(
-        params: Product,
-        matrix: int,
-        m_first: int,
-        m_last: int,
-        v_first: int,
-        v_last: int,
-        panels: int,
-        x: int,
-        base: int,
-        stride: int,
-    ) -> None:
+    def multiply(params: Product, block: Block, panels: int, x: int, rows: Rows) -> None:
         k_all, k_block = params.K, params.k_block
         begin(x)
         for k in range(0, max(k_all, 1), k_block):  # once for empty sums, which are zero
-            numbers = min(k_block, k_all - k)
-            part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride)
+            part(params, block, k, min(k_block, k_all - k), panels, x, rows)
         end(x)
 
     return multiply
@@ -123,7 +121,7 @@ def product_of_blocks(
 
 @shared
 def slice_of_blocks(kind: str, activations: str, packed: str, relocate: DeviceFunction) -> DeviceFunction:
-    """``add(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride)``: a step along K.
+    """``add(params, block, k, numbers, panels, x, rows)``: a step along K.
 
     As :func:`product_of_blocks`, for ``numbers`` numbers of each row from ``k`` on, which are a whole step.  Steps are
     computed in order; the last one runs the epilogue.
@@ -132,22 +130,9 @@ def slice_of_blocks(kind: str, activations: str, packed: str, relocate: DeviceFu
     begin, end = _tiles_of_a_chunk() if kind == "amx" else (_nothing, _nothing)
 
     @device_function
-    def add(
-        params: Product,
-        matrix: int,
-        m_first: int,
-        m_last: int,
-        v_first: int,
-        v_last: int,
-        k: int,
-        numbers: int,
-        panels: int,
-        x: int,
-        base: int,
-        stride: int,
-    ) -> None:
+    def add(params: Product, block: Block, k: int, numbers: int, panels: int, x: int, rows: Rows) -> None:
         begin(x)
-        part(params, matrix, m_first, m_last, v_first, v_last, k, numbers, panels, x, base, stride)
+        part(params, block, k, numbers, panels, x, rows)
         end(x)
 
     return add
@@ -161,28 +146,14 @@ def _part(kind: str, activations: str, order: str, packed: str, relocate: Device
     run_tile = _run_tile(kind, stored_in(packed), _AHEAD if packed else 0, activations, order, relocate)
 
     @device_function
-    def part(
-        params: Product,
-        matrix: int,
-        m_first: int,
-        m_last: int,
-        v_first: int,
-        v_last: int,
-        k: int,
-        numbers: int,
-        panels: int,
-        x: int,
-        base: int,
-        stride: int,
-    ) -> None:
+    def part(params: Product, block: Block, k: int, numbers: int, panels: int, x: int, rows: Rows) -> None:
         is_last = k + numbers >= params.K
-        steps = -(-numbers // step_numbers)
-        first = find(params, matrix_address(params, matrix), m_first, m_last, k, numbers, panels, x)
-        v = v_first
-        while v < v_last:
-            count = run_tile(
-                params, matrix, first, x, m_first, m_last, k, numbers, steps, v, v_last - v, base, stride, v_first
-            )
+        step = Step(k, numbers, -(-numbers // step_numbers))
+        m_first, m_last = block.m_first, block.m_last
+        first = find(params, matrix_address(params, block.matrix), m_first, m_last, k, numbers, panels, x)
+        v = block.v_first
+        while v < block.v_last:
+            count = run_tile(params, block, step, first, x, v, rows)
             if is_last:
                 finish(params, x + _TABLE_BYTES - TILE_BYTES, x, count, m_first, m_last)
             v += count
@@ -202,10 +173,9 @@ def _packed_by_a_kernel(
 def _run_tile(
     kind: str, stored: str, ahead: int, activations: str, order: str, relocate: DeviceFunction
 ) -> DeviceFunction:
-    """``run(params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first)``.
+    """``run(params, block, step, packed, x, v, rows)`` multiplies a tile of rows from ``v`` on with all panels.
 
-    Multiplies a tile of rows from ``v`` on with all panels; returns how many rows.  The block begins at ``v_first`` and
-    has ``left`` rows from ``v`` on.  ``stored`` and ``ahead``: see :func:`~.tiles.tile`.
+    Returns how many rows.  ``stored`` and ``ahead``: see :func:`~.tiles.tile`.
     """
 
     def of_size(size: int, least: int, otherwise: DeviceFunction | None) -> DeviceFunction:
@@ -213,55 +183,21 @@ def _run_tile(
         run = _run_rows(kind, activations, order, size, stored, ahead)
 
         @device_function
-        def tile_of_size(
-            params: Product,
-            matrix: int,
-            packed: int,
-            x: int,
-            m_first: int,
-            m_last: int,
-            k: int,
-            numbers: int,
-            steps: int,
-            v: int,
-            left: int,
-            base: int,
-            stride: int,
-            v_first: int,
-        ) -> int:
-            count = min(left, size)
-            fill_table(params, matrix, v, count, x, size)
-            relocate(x, size, v - v_first, count, base, stride)
-            run(params, packed, x, m_first, m_last, k, numbers, steps, count)
+        def tile_of_size(params: Product, block: Block, step: Step, packed: int, x: int, v: int, rows: Rows) -> int:
+            count = min(block.v_last - v, size)
+            fill_table(params, block.matrix, v, count, x, size)
+            relocate(x, size, v - block.v_first, count, rows)
+            run(params, block, step, packed, x, count)
             return count
 
         if otherwise is None:
             return tile_of_size
 
         @device_function
-        def one_of_them(
-            params: Product,
-            matrix: int,
-            packed: int,
-            x: int,
-            m_first: int,
-            m_last: int,
-            k: int,
-            numbers: int,
-            steps: int,
-            v: int,
-            left: int,
-            base: int,
-            stride: int,
-            v_first: int,
-        ) -> int:
-            if left >= least:
-                return tile_of_size(
-                    params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first
-                )
-            done: int = otherwise(
-                params, matrix, packed, x, m_first, m_last, k, numbers, steps, v, left, base, stride, v_first
-            )
+        def one_of_them(params: Product, block: Block, step: Step, packed: int, x: int, v: int, rows: Rows) -> int:
+            if block.v_last - v >= least:
+                return tile_of_size(params, block, step, packed, x, v, rows)
+            done: int = otherwise(params, block, step, packed, x, v, rows)
             return done
 
         return one_of_them
@@ -295,10 +231,9 @@ def _gathered() -> int:
 
 @shared
 def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, ahead: int = 0) -> DeviceFunction:
-    """``run(params, panels, x, m_first, m_last, k, numbers, steps, count)``.
+    """``run(params, block, step, panels, x, count)`` multiplies a tile of ``rows`` rows with all panels.
 
-    Multiplies a tile of ``rows`` rows with all panels, and stores ``count`` of them; the table at ``x`` holds their
-    addresses.  ``stored`` and ``ahead``: see
+    Stores ``count`` of them; the table at ``x`` holds their addresses.  ``stored`` and ``ahead``: see
     :func:`~.tiles.tile`.
     """
     shape = layout(kind)
@@ -313,28 +248,31 @@ def _run_rows(kind: str, activations: str, order: str, rows: int, stored: str, a
     multiply = multiply_panel(kind, rows, stored, ahead)
 
     @device_function
-    def run(
-        params: Product, panels: int, x: int, m_first: int, m_last: int, k: int, numbers: int, steps: int, count: int
-    ) -> None:
+    def run(params: Product, block: Block, step: Step, panels: int, x: int, count: int) -> None:
         packed = x + _TABLE_BYTES
-        pack(params, x, packed, k, numbers)
-        panel_bytes = -(-numbers // quantum) * quantum_bytes
-        is_last = k + numbers >= params.K
-        accumulate, bias = min(k, 1), params.bias.address if is_last else 0
-        to_residual = from_result_to_residual(params)
-        for m in range(m_first, m_last, columns):
-            panel = panels + (m - m_first) // columns * panel_bytes
-            multiply(x, packed, panel, steps, m_last - m, 4 * m, count, accumulate, bias, to_residual)
+        pack(params, x, packed, step.k, step.numbers)
+        panel_bytes = -(-step.numbers // quantum) * quantum_bytes
+        last = _finish_of(params, step)
+        for m in range(block.m_first, block.m_last, columns):
+            panel = panels + (m - block.m_first) // columns * panel_bytes
+            multiply(x, packed, panel, step.units, block.m_last - m, 4 * m, last)
 
     return run
 
 
+@device_function
+def _finish_of(params: Product, step: Step) -> Finish:
+    """What becomes of the sums of a step."""
+    is_last = step.k + step.numbers >= params.K
+    return Finish(min(step.k, 1), params.bias.address if is_last else 0, from_result_to_residual(params))
+
+
 @shared
 def multiply_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> DeviceFunction:
-    """``multiply(table, packed, panel, steps, left, offset, count, accumulate, bias, to_residual)``.
+    """``multiply(table, packed, panel, steps, left, offset, finish)`` multiplies a tile of rows with a panel.
 
-    Multiplies a tile of rows with a panel.  ``left``: number of columns from this panel on; those of the panel are
-    stored.  The other arguments are as for :func:`~.tiles.tile`.
+    ``left``: number of columns from this panel on; those of the panel are stored.  The other arguments are as for
+    :func:`~.tiles.tile`.
     """
     shape = layout(kind)
     columns, width, unit_bytes = shape.columns, shape.width, unit_bytes_of(kind, stored)
@@ -344,44 +282,24 @@ def multiply_panel(kind: str, rows: int, stored: str = "", ahead: int = 0) -> De
 
         @device_function
         def multiply_blocks(
-            table: int,
-            packed: int,
-            panel: int,
-            steps: int,
-            left: int,
-            offset: int,
-            count: int,
-            accumulate: int,
-            bias: int,
-            to_residual: int,
+            table: int, packed: int, panel: int, steps: int, left: int, offset: int, finish: Finish
         ) -> None:
             if left >= columns:
-                whole(panel, packed, steps, table, offset, left, accumulate, bias, to_residual)
+                whole(panel, packed, steps, table, offset, left, *finish)
             else:
-                rest(panel, packed, steps, table, offset, left, accumulate, bias, to_residual)
+                rest(panel, packed, steps, table, offset, left, *finish)
 
         return multiply_blocks
     part = tile(kind, rows, 1, True, stored)
 
     @device_function
-    def multiply(
-        table: int,
-        packed: int,
-        panel: int,
-        steps: int,
-        left: int,
-        offset: int,
-        count: int,
-        accumulate: int,
-        bias: int,
-        to_residual: int,
-    ) -> None:
+    def multiply(table: int, packed: int, panel: int, steps: int, left: int, offset: int, finish: Finish) -> None:
         if left >= columns:
-            whole(panel, packed, steps, table, offset, left, accumulate, bias, to_residual)
+            whole(panel, packed, steps, table, offset, left, *finish)
         else:
             for column in range(0, left, width):
                 place, at = panel + unit_bytes * column, offset + 4 * column
-                part(place, packed, steps, table, at, left - column, accumulate, bias, to_residual)
+                part(place, packed, steps, table, at, left - column, *finish)
 
     return multiply
 
@@ -399,45 +317,24 @@ def _run_rows_amx(activations: str, order: str, rows: int, pack: DeviceFunction)
     adjacent, in_tiles = order == "rows", order == "rows" and activations == "bf16"
 
     @device_function
-    def run(
-        params: Product, panels: int, x: int, m_first: int, m_last: int, k: int, numbers: int, steps: int, count: int
-    ) -> None:
+    def run(params: Product, block: Block, step: Step, panels: int, x: int, count: int) -> None:
         sources = x + 8 * rows
         stride = between(sources) if adjacent else 0
         apart = between(x)
-        first = load_word(sources) + k * elem_bytes
-        if in_tiles and stride != 0 and numbers % step_numbers == 0:
+        first = load_word(sources) + step.k * elem_bytes
+        if in_tiles and stride != 0 and step.numbers % step_numbers == 0:
             at, at_row, at_step = first, stride, row_bytes
         else:
             at, at_row, at_step = x + _TABLE_BYTES, row_bytes, rows * row_bytes
-            pack(params, x, at, k, numbers)
-        is_last = k + numbers >= params.K
-        accumulate, bias = min(k, 1), params.bias.address if is_last else 0
-        to_residual = from_result_to_residual(params)
+            pack(params, x, at, step.k, step.numbers)
+        activations, last = Activations(at, at_row, at_step), _finish_of(params, step)
         ahead, fetched = first + rows * stride, 0
         if stride != 0:
-            fetched = -(-rows * columns // max(1, m_last - m_first))
-        for m in range(m_first, m_last, columns):
-            panel = panels + (m - m_first) * steps * row_bytes
-            multiply(
-                x + state_offset,
-                x,
-                apart,
-                at,
-                at_row,
-                at_step,
-                panel,
-                steps,
-                m_last - m,
-                4 * m,
-                count,
-                accumulate,
-                bias,
-                to_residual,
-                ahead,
-                stride,
-                fetched,
-            )
+            fetched = -(-rows * columns // max(1, block.m_last - block.m_first))
+        for m in range(block.m_first, block.m_last, columns):
+            panel, left = panels + (m - block.m_first) * step.units * row_bytes, block.m_last - m
+            next_rows = NextRows(ahead, stride, fetched)
+            multiply(x + state_offset, x, apart, activations, panel, step.units, left, 4 * m, count, last, next_rows)
             ahead += fetched * stride
 
     return run

@@ -10,6 +10,8 @@ token) it serves.  Only experts with ``least`` to ``most`` rows are computed; an
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ggplug_cpu.compiler import device_function
 from ggplug_cpu.context import load_word, store_word
 from ggplug_cpu.ops.mul_mat.epilogue import finish_tile
@@ -50,6 +52,24 @@ class Product(Parameters):
     """The epilogue's residual, or 0; it is prefetched while a tile is computed."""
     bias = source()
     """The bias, a number for every row of the weights, or 0."""
+
+
+class Block(NamedTuple):
+    """Rows ``m_first`` to ``m_last`` of a matrix of weights by rows ``v_first`` to ``v_last`` of activations."""
+
+    matrix: int
+    m_first: int
+    m_last: int
+    v_first: int
+    v_last: int
+
+
+class Step(NamedTuple):
+    """``numbers`` numbers of each row from ``k`` on; ``units``: how many steps of the micro-kernel these are."""
+
+    k: int
+    numbers: int
+    units: int
 
 
 #: A route: slot << 32 | token.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from llvmlite import ir
 
@@ -23,14 +24,26 @@ from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emit
 from ggplug_cpu.types import BLOCKS, PLAIN
 
 
+class Finish(NamedTuple):
+    """What becomes of a tile's sums.
+
+    ``accumulate``: 1 to add them to the result, 0 to overwrite it.  ``bias``: the address of numbers that are added to
+    every row then; 0 for none.  ``to_residual``: the distance from the result to the residual in bytes; both are
+    prefetched while products are computed.
+    """
+
+    accumulate: int
+    bias: int
+    to_residual: int
+
+
 @functools.cache
 def tile(kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead: int = 0) -> compiler.Intrinsic:
-    """``tile(...)(panel, x, steps, table, offset, columns, more, bias, to_residual)``: ``rows`` by ``vecs`` vectors.
+    """``tile(...)(panel, x, steps, table, offset, columns, *finish)``: ``rows`` by ``vecs`` vectors.
 
     Row ``r`` of the result lies ``offset`` bytes after the address in word ``r`` of ``table``; equal rows may have the
-    same address.  With ``masked`` only ``columns`` columns are stored.  ``more``: 1 to accumulate onto the result, 0 to
-    overwrite it.  Then, unless ``bias`` is 0, the numbers ``offset`` bytes after it are added to every row.
-    ``to_residual``: distance from the result to the residual; both are prefetched while products are computed.
+    same address.  With ``masked`` only ``columns`` columns are stored.  ``finish``: a :class:`Finish`, whose bias is
+    ``offset`` bytes after its address.
     ``stored``: the type in the panels of packed weights (:mod:`.packed`), if another type is multiplied.
     ``ahead``: the distance of prefetches from panels in memory.
     """
@@ -42,7 +55,7 @@ def tile(kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead:
         table: Value,
         offset: Value,
         columns: Value,
-        more: Value,
+        accumulate: Value,
         bias: Value,
         to_residual: Value,
     ) -> None:
@@ -59,7 +72,7 @@ def tile(kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead:
         sums = (_int8_sums if layout(kind).kind == "i8" else _float_sums)(sides, panel, x, steps, ahead, fetch)
         places = [values.load(table, I64, 8 * r, align=8) + offset for r in range(rows)]
         masks = [values.first_lanes(width, columns - v * width) for v in range(vecs)] if masked else None
-        sums = loop(more.unequal(0).zext(I64), sums, lambda _, now: _added(places, now, vecs, masks))
+        sums = loop(accumulate.unequal(0).zext(I64), sums, lambda _, now: _added(places, now, vecs, masks))
         sums = loop(bias.unequal(0).zext(I64), sums, lambda _, now: _added([bias + offset] * rows, now, vecs, masks))
         _write(places, sums, vecs, masks)
 
