@@ -107,7 +107,7 @@ SPECS = (
 class Hooks:
     """The plugins that listen to each hook.  Safe to use from several threads.
 
-    ``listeners``: the hooks that a plugin implements, by name, each with pluggy's HookCaller.  ``epoch`` counts
+    ``callers``: the hooks that a plugin implements, by name, each with pluggy's HookCaller.  ``epoch`` counts
     registrations: a scheduler keeps it with the decisions of policies, and asks again when it differs.
     """
 
@@ -116,7 +116,7 @@ class Hooks:
         self._manager = pluggy.PluginManager(PROJECT)
         self._manager.add_hookspecs(sys.modules[__name__])
         self._lock = threading.Lock()
-        self.listeners: dict[str, Any] = {}
+        self.callers: dict[str, Any] = {}
 
     def register(self, plugin: object, name: str | None = None) -> str:
         """Registers a plugin's hooks and returns the name of the registration.
@@ -168,17 +168,21 @@ class Hooks:
 
     def _changed(self) -> None:
         callers = {spec.__name__: getattr(self._manager.hook, spec.__name__) for spec in SPECS}
-        self.listeners = {name: caller for name, caller in callers.items() if caller.get_hookimpls()}
+        self.callers = {name: caller for name, caller in callers.items() if caller.get_hookimpls()}
         self.epoch += 1
+
+    def listeners(self, hook: str) -> Any:
+        """A pluggy HookCaller that calls all implementations of a hook, or None if there are none."""
+        return self.callers.get(hook)
 
     def implementations(self, hook: str, plugin: object) -> list[Any]:
         """The functions of one registered plugin that implement a hook."""
-        caller = self.listeners.get(hook)
+        caller = self.callers.get(hook)
         return [] if caller is None else [impl.function for impl in caller.get_hookimpls() if impl.plugin is plugin]
 
     def notify(self, hook: str, **facts: Any) -> None:
         """Calls all observers of a hook; an error of one is logged, and the others are called."""
-        caller = self.listeners.get(hook)
+        caller = self.callers.get(hook)
         if caller is None:
             return
         for impl in reversed(caller.get_hookimpls()):
@@ -192,7 +196,7 @@ class Hooks:
 
         Raises PlacementError if a policy raises, or chooses a device that is not in ``devices``.
         """
-        caller = self.listeners.get("ggplug_placement")
+        caller = self.callers.get("ggplug_placement")
         if caller is None:
             return None
         facts = {"graph": graph, "node": node, "devices": devices}

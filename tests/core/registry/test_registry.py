@@ -220,11 +220,11 @@ def test_hooks_next_to_the_registration_are_called_once_the_plugin_is_loaded(she
     both.ggplug_nodes_timed = ggplug_nodes_timed
     shelf.add("NPU", both)
     registry = shelf.registry()
-    assert "ggplug_nodes_timed" not in registry.hooks.listeners
+    assert "ggplug_nodes_timed" not in registry.hooks.callers
     registry.load_all()
     registry.hooks.notify("ggplug_nodes_timed", graph=None, device="it", times=[])
     registry.unload("NPU")
-    assert "ggplug_nodes_timed" not in registry.hooks.listeners
+    assert "ggplug_nodes_timed" not in registry.hooks.callers
     assert seen == ["it"]
 
 
@@ -369,7 +369,7 @@ def test_a_failing_plugin_leaves_no_hook_and_no_device_behind(shelf: Shelf) -> N
     registry = shelf.registry()
     registry.load_all()
     assert [status.entry_point for status in registry.failures()] == ["Bad"]
-    assert "ggplug_nodes_timed" not in registry.hooks.listeners
+    assert "ggplug_nodes_timed" not in registry.hooks.callers
 
 
 def test_what_a_plugin_registered_before_it_failed_goes_with_it(shelf: Shelf) -> None:
@@ -884,7 +884,7 @@ def test_without_a_time_limit_plugins_load_in_the_calling_thread(shelf: Shelf) -
 
 def test_nobody_listens_until_somebody_is_registered() -> None:
     hooks = Hooks()
-    assert "ggplug_graph_computed" not in hooks.listeners
+    assert "ggplug_graph_computed" not in hooks.callers
     before = hooks.epoch
 
     class Observer:
@@ -898,7 +898,7 @@ def test_nobody_listens_until_somebody_is_registered() -> None:
     assert observer.seen == ("g", 2)
     assert hooks.epoch > before
     hooks.unregister(observer)
-    assert "ggplug_graph_computed" not in hooks.listeners
+    assert "ggplug_graph_computed" not in hooks.callers
 
 
 def test_an_observer_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -957,4 +957,4 @@ def test_a_hook_that_does_not_exist_is_refused_as_a_whole() -> None:
 
     with pytest.raises(PluginError, match="ggplug_graf_computed"):
         hooks.register(Misspelt())
-    assert "ggplug_graph_computed" not in hooks.listeners
+    assert "ggplug_graph_computed" not in hooks.callers

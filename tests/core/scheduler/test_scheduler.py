@@ -866,7 +866,7 @@ def test_two_streams_of_one_device_share_their_memory() -> None:
 @pytest.fixture(autouse=True)
 def _no_plugin_is_left() -> Iterator[None]:
     yield
-    assert "ggplug_placement" not in HOOKS.listeners
+    assert "ggplug_placement" not in HOOKS.callers
 
 
 def test_a_tensor_that_is_not_in_the_graph_has_no_stream(two: Setting) -> None:

@@ -201,7 +201,7 @@ class _Passes:
                 elif leaf.flags & _INPUT:
                     homes = self.homes.get(position)
                     self.put(position, self.last if homes is None else max(homes), Reason.INPUT)
-        asks = self.policy is not None or "ggplug_placement" in HOOKS.listeners
+        asks = self.policy is not None or "ggplug_placement" in HOOKS.callers
         for position in self.nodes:
             if self.at[position] < 0 and not (asks and self._ask(position)):
                 self._by_bytes(position)

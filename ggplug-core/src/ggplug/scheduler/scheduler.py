@@ -243,7 +243,7 @@ class Scheduler:
         if self._pins:
             # Sorted: the same pins are the same key, in whatever order they were made.
             pins = tuple(sorted((graph.index[t], s) for t, s in self._pins.items() if t in graph.index))
-        asks = HOOKS.epoch if "ggplug_placement" in HOOKS.listeners else -1
+        asks = HOOKS.epoch if "ggplug_placement" in HOOKS.callers else -1
         usages = tuple(map(_usage, compress(graph.tensors, signature.buffer_types)))
         key = (signature, usages, pins, asks)
         return key, self._executions.get(key)
@@ -332,7 +332,7 @@ class Scheduler:
         """Computes and waits.  Returns the devices that took part, if a hook listens."""
         self._compute_async(graph)
         self._synchronize()
-        if "ggplug_graph_computed" not in HOOKS.listeners:
+        if "ggplug_graph_computed" not in HOOKS.callers:
             return None
         return list(dict.fromkeys(split.planned.stream.device for split in self._bound(graph).splits))
 
@@ -362,7 +362,7 @@ class Scheduler:
                 execution.run_observed(graph, bound, self._ordering, allocation, run, *observer)
                 run.end(progress=run.progress)
             else:
-                if "ggplug_split_computed" in HOOKS.listeners or "ggplug_nodes_timed" in HOOKS.listeners:
+                if "ggplug_split_computed" in HOOKS.callers or "ggplug_nodes_timed" in HOOKS.callers:
                     self._run_traced(graph, execution, bound)
                 else:
                     execution.run(bound, self._ordering)
@@ -424,7 +424,7 @@ class Scheduler:
             end = time.perf_counter_ns()
             device = stream.device
             HOOKS.notify("ggplug_split_computed", graph=graph, split=part, device=device, start=start, end=end)
-            if "ggplug_nodes_timed" in HOOKS.listeners:
+            if "ggplug_nodes_timed" in HOOKS.callers:
                 whole = [
                     NodeTime(part.positions[node] if node >= 0 else -1, begin, stop) for node, begin, stop in times
                 ]
