@@ -266,8 +266,9 @@ def _adamw(node: Tensor, exact: Array, w: Array, grad: Array, m: Array, v: Array
     kept, added = beta2 * beta2h * v, (1 - beta2) * beta2h * grad * grad
     root = np.sqrt(kept + added)
     moved = alpha * beta1h * (np.abs(beta1 * m) + np.abs((1 - beta1) * grad)) / (root + eps)
-    # where v is negative, which it should not be, little may be left of the sum under the root
-    return np.asarray(8 * np.abs(w) + (16 + 8 * (np.abs(kept) + added) / (root * (root + eps))) * np.abs(moved))
+    # where v or a parameter is negative, which it should not be, little may be left of the sum under the root
+    summed = np.abs(kept) + np.abs(added)
+    return np.asarray(8 * np.abs(w) + (16 + 8 * summed / (root * np.abs(root + eps))) * np.abs(moved))
 
 
 describe(
