@@ -29,9 +29,8 @@ from ggplug.sharing import held_by_others
 from ggplug_cpu import topology
 from ggplug_cpu.compiler import Body, intrinsic, kernel
 from ggplug_cpu.context import (
+    Counter,
     aborted,
-    atomic_add,
-    atomic_load,
     barrier,
     load_word,
     next_chunk,
@@ -122,7 +121,7 @@ def who() -> Body:
     """Adds 1 at ``[thread_index]`` and writes the thread count behind the last of 16."""
 
     def body(ctx: int, params: int) -> None:
-        atomic_add(word(params, 0) + 8 * thread_index(ctx), 1)
+        Counter(word(params, 0) + 8 * thread_index(ctx)).next.add(1)
         store_word(word(params, 0) + 8 * 16, thread_count(ctx))
 
     return body
@@ -146,7 +145,7 @@ def until_aborted() -> Body:
     """Counts the threads that began at the first word, then runs until the computation is aborted."""
 
     def body(ctx: int, params: int) -> None:
-        atomic_add(word(params, 0), 1)
+        Counter(word(params, 0)).next.add(1)
         while not aborted(ctx):
             pause()
 
@@ -158,13 +157,13 @@ def stuck_at_a_barrier() -> Body:
     """Counts like ``until_aborted``; thread 0 runs until the computation is aborted, the others wait for it."""
 
     def body(ctx: int, params: int) -> None:
-        atomic_add(word(params, 0), 1)
+        Counter(word(params, 0)).next.add(1)
         if thread_index(ctx) == 0:
             while not aborted(ctx):
                 pause()
         if not barrier(ctx):
             return
-        atomic_add(word(params, 0), 1000)
+        Counter(word(params, 0)).next.add(1000)
 
     return body
 
@@ -174,7 +173,7 @@ def until_set() -> Body:
     """Runs until another thread of the process sets the first word."""
 
     def body(ctx: int, params: int) -> None:
-        while atomic_load(word(params, 0)) == 0 and not aborted(ctx):
+        while Counter(word(params, 0)).next.value == 0 and not aborted(ctx):
             pause()
 
     return body

@@ -28,7 +28,7 @@ from ggplug_cpu.ops.mul_mat.kinds import DOT_COLUMNS
 from ggplug_cpu.ops.mul_mat.layout import base_of, int8_kind
 from ggplug_cpu.ops.mul_mat.products import mul_mat, mul_mat_id
 from ggplug_cpu.parameters import Ref
-from ggplug_cpu.parts.faults import AT, FAULT_WORDS, GOT, NOTED
+from ggplug_cpu.parts.faults import Fault
 from ggplug_cpu.tape import WORKSPACE, Entry, Tape
 from ggplug_cpu.team import Team
 from ggplug_cpu.types import BLOCKS, ENCODED
@@ -115,7 +115,7 @@ def compute(team: Team, node: Tensor, *sources: Operand) -> tuple[Array, list[in
     chosen = entries_of(node)
     guard = 64
     result = np.full(node.size + 2 * guard, np.nan, np.float32)
-    faults = np.zeros(FAULT_WORDS, np.int64)
+    faults = np.zeros(Fault.bytes // 8, np.int64)
     bases = [result.ctypes.data + 4 * guard, *(s.address for s in sources), faults.ctypes.data]
 
     def placed(word: Any) -> Any:
@@ -521,7 +521,7 @@ def test_an_id_that_names_no_expert_is_a_fault_and_gives_zeros(target: str, team
     ids = np.array([[0, 1], [7, 2], [3, -1]])
     node, sources = routed("f32", 32, 20, 4, 2, 3, 2, ids)
     got, faults = compute(teams[2], node, *sources)
-    assert (faults[NOTED], faults[AT], faults[GOT]) == (1, _POSITION, 7)
+    assert (faults[Fault.noted.number], faults[Fault.at.number], faults[Fault.got.number]) == (1, _POSITION, 7)
     assert nmse(got, routed_product(sources[0].values, sources[1].values, ids)) <= 1e-11
     assert not got[0, 1, 0].any()
     assert not got[0, 2, 1].any()

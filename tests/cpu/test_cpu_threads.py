@@ -27,7 +27,7 @@ from ggplug.host import HOST
 from ggplug.memory import GraphAllocator, allocate_graph
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import WAITING
-from ggplug_cpu import context
+from ggplug_cpu.context import TeamMemory
 from ggplug_cpu.device import CpuDevice
 from ggplug_cpu.team import Team
 
@@ -84,7 +84,7 @@ class Setting:
         team.set_abort_callback(callback)
         team.reserve(0, 0)
         assert team._crew is not None
-        team._crew.words[context.SLICE // 8] = 1
+        team._crew.words[TeamMemory.slice.number] = 1
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from ggplug.values.revisions import Revision
 from ggplug_cpu import interrupted
 from ggplug_cpu.choosing.entries import FAULTS, POSITION, Entries
 from ggplug_cpu.parameters import Ref
-from ggplug_cpu.parts.faults import AT, FAULT_WORDS, GOT, NOTED, ORDER
+from ggplug_cpu.parts.faults import Fault
 from ggplug_cpu.tape import BoundTape, Entry, Span, Tape, TraceRing
 from ggplug_cpu.team import Stop
 
@@ -110,7 +110,7 @@ class CpuPlan(Plan):
             scratch = max(scratch, chosen.scratch_bytes)
         self._tape = Tape(entries, self._n_tensors + 1, workspace, scratch)
         device.with_team(lambda team: team.reserve(workspace, scratch))
-        self._faults = (ctypes.c_int64 * FAULT_WORDS)()
+        self._faults = (ctypes.c_int64 * (Fault.bytes // 8))()
         self._bases = np.zeros(self._n_tensors + 1, np.int64)
         self._bases[-1] = ctypes.addressof(self._faults)
         self._bound = self._tape.bind(self._bases)
@@ -228,12 +228,12 @@ class CpuPlan(Plan):
                     if team is self.device.team:
                         raise  # else the team was replaced while this thread waited for the lock
         except BaseException:
-            self._faults[NOTED] = 0  # a fault of the computation that was stopped
+            self._faults[Fault.noted.number] = 0  # a fault of the computation that was stopped
             raise
-        if self._faults[NOTED]:
-            self._faults[NOTED] = 0
-            node = held[0].tensors[self._faults[AT]]
-            raise id_out_of_range(self.device, node, self._faults[GOT], self._faults[ORDER])
+        if self._faults[Fault.noted.number]:
+            self._faults[Fault.noted.number] = 0
+            node = held[0].tensors[self._faults[Fault.at.number]]
+            raise id_out_of_range(self.device, node, self._faults[Fault.got.number], self._faults[Fault.order.number])
 
     def __repr__(self) -> str:
         return f"<CpuPlan: {len(self._tape)} kernels for {self._n_tensors} tensors>"

@@ -30,7 +30,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ggplug_cpu.compiler import device_function, intrinsic, llvm_call
+from ggplug_cpu.compiler import Record, device_function, intrinsic, llvm_call
+from ggplug_cpu.records import Atomic, Word
 
 if TYPE_CHECKING:
     from llvmlite import ir
@@ -40,47 +41,64 @@ if TYPE_CHECKING:
 #: Two cache lines: neighbours are fetched in pairs, so words that different threads write are this far apart.
 LINE = 128
 
-# The context of one thread.
-THREAD_INDEX = 0
-THREAD_COUNT = 8
-SCRATCH = 16
-TEAM = 24
-COUNTER = 32
-LAST_GENERATION = 40
-ASLEEP = LINE
-LOCK = LINE + 8
-CONTEXT_BYTES = 2 * LINE
 
-# Memory of the whole team.  Words that all threads read and that are written between computations:
-N_THREADS = 0
-SPINS = 8
-CONTEXTS = 16
-POLL = 24
-FUNCTIONS = 32
-CLOSING = 40
-PATIENCE = 48
-# the computation at hand,
-ROWS = LINE
-N_ROWS = LINE + 8
-COUNTERS = LINE + 16
-TRACE = LINE + 24
-# and words that change during it, each on cache lines of its own.
-GENERATION = 2 * LINE
-FINISHED = 3 * LINE
-ARRIVED = 4 * LINE
-PASSED = 5 * LINE
-KERNEL_ARRIVED = 6 * LINE
-KERNEL_PASSED = 7 * LINE
-ABORT = 8 * LINE
-# For thread 0 only:
-DEADLINE = 9 * LINE
-SLICE = 9 * LINE + 8
-POLLED_AT = 9 * LINE + 16
-THREAD_STATE = 9 * LINE + 24
-ABORT_CALLBACK = 9 * LINE + 32
-MAY_POLL = 9 * LINE + 40
-CLOCK_VALUE = 9 * LINE + 48
-TEAM_BYTES = 10 * LINE
+class ThreadMemory(Record):
+    """The context of one thread: what kernels get as ``ctx``."""
+
+    index = Word(0)
+    count = Word(8)
+    """How many threads take part in the entry at hand."""
+    scratch = Word(16)
+    team = Word(24)
+    counter = Word(32)
+    """The address of the entry's counter of chunks."""
+    last_generation = Word(40)
+    asleep = Atomic(LINE)
+    lock = Word(LINE + 8)
+    bytes = 2 * LINE
+
+
+class Counter(Record):
+    """The next chunk of an entry."""
+
+    next = Atomic(0)
+
+
+class TeamMemory(Record):
+    """The words of the whole team.  Those that change during a computation lie on cache lines of their own."""
+
+    n_threads = Word(0)
+    spins = Atomic(8)
+    contexts = Word(16)
+    poll = Word(24)
+    functions = Word(32)
+    closing = Word(40)
+    patience = Word(48)
+    # the computation at hand
+    rows = Word(LINE)
+    n_rows = Word(LINE + 8)
+    counters = Word(LINE + 16)
+    trace = Word(LINE + 24)
+    # what changes during it
+    generation = Atomic(2 * LINE)
+    finished = Atomic(3 * LINE)
+    arrived = Atomic(4 * LINE)
+    passed = Atomic(5 * LINE)
+    kernel_arrived = Atomic(6 * LINE)
+    kernel_passed = Atomic(7 * LINE)
+    abort = Atomic(8 * LINE)
+    # for thread 0 only
+    deadline = Word(9 * LINE)
+    slice = Word(9 * LINE + 8)
+    polled_at = Word(9 * LINE + 16)
+    thread_state = Word(9 * LINE + 24)
+    abort_callback = Word(9 * LINE + 32)
+    may_poll = Word(9 * LINE + 40)
+    seconds = Word(9 * LINE + 48)
+    """What the system's clock writes, with the next word."""
+    nanoseconds = Word(9 * LINE + 56)
+    bytes = 10 * LINE
+
 
 #: Foreign functions the walker calls, in the order of the table at FUNCTIONS.
 FOREIGN = (
@@ -97,7 +115,7 @@ FOREIGN = (
 )
 
 
-# -- words and atomics ------------------------------------------------------------------------------
+# -- words ------------------------------------------------------------------------------
 
 
 def _pointer(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
@@ -123,30 +141,6 @@ def _load_real(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     from llvmlite import ir
 
     return builder.load(builder.inttoptr(address, ir.DoubleType().as_pointer()), align=8)
-
-
-@intrinsic("i64(i64)")
-def atomic_load(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
-    """Load a word that other threads write, sequentially consistent: later accesses stay behind it (AArch64: LDAR)."""
-    return builder.load_atomic(_pointer(builder, address), "seq_cst", 8)
-
-
-@intrinsic("void(i64, i64)")
-def atomic_store(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> None:
-    """Store a word that other threads read, with release order: earlier accesses stay before it (AArch64: STLR)."""
-    builder.store_atomic(value, _pointer(builder, address), "release", 8)
-
-
-@intrinsic("i64(i64, i64)")
-def atomic_add(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
-    """Add to a word of all threads; returns the old value.  Sequentially consistent (AArch64: LDADDAL)."""
-    return builder.atomic_rmw("add", _pointer(builder, address), value, "seq_cst")
-
-
-@intrinsic("i64(i64, i64)")
-def atomic_exchange(builder: ir.IRBuilder, address: ir.Value, value: ir.Value) -> ir.Value:
-    """Replace a word of all threads; returns the old value.  Sequentially consistent (AArch64: SWPAL)."""
-    return builder.atomic_rmw("xchg", _pointer(builder, address), value, "seq_cst")
 
 
 @intrinsic("void()")
@@ -203,9 +197,9 @@ def call_2(builder: ir.IRBuilder, function: ir.Value, a: ir.Value, b: ir.Value) 
 
 
 @device_function
-def foreign(team: int, number: int) -> int:
+def foreign(team: TeamMemory, number: int) -> int:
     """The address of function ``number`` of :data:`FOREIGN`."""
-    return load_word(load_word(team + FUNCTIONS) + 8 * number)
+    return load_word(team.functions + 8 * number)
 
 
 # -- waiting ----------------------------------------------------------------------------------------
@@ -230,13 +224,13 @@ _CLOCK = FOREIGN.index("clock")
 
 
 @device_function
-def nanoseconds(team: int) -> int:
+def nanoseconds(team: TeamMemory) -> int:
     """The time of ``time.perf_counter_ns``; for thread 0 only."""
     if _WINDOWS:
-        call_1(foreign(team, _CLOCK), team + CLOCK_VALUE)
-        return load_word(team + CLOCK_VALUE) * 100  # QueryPerformanceCounter counts 10 MHz
-    call_2(foreign(team, _CLOCK), _CLOCK_ID, team + CLOCK_VALUE)
-    return load_word(team + CLOCK_VALUE) * 1_000_000_000 + load_word(team + CLOCK_VALUE + 8)
+        call_1(foreign(team, _CLOCK), int(team) + TeamMemory.seconds.offset)
+        return team.seconds * 100  # QueryPerformanceCounter counts 10 MHz
+    call_2(foreign(team, _CLOCK), _CLOCK_ID, int(team) + TeamMemory.seconds.offset)
+    return team.seconds * 1_000_000_000 + team.nanoseconds
 
 
 @device_function
@@ -246,16 +240,16 @@ def ticks() -> int:
 
 
 @device_function
-def poll_if_due(team: int) -> None:
+def poll_if_due(team: TeamMemory) -> None:
     """On thread 0: regularly run Python's signal handlers and the abort callback."""
-    if load_word(team + MAY_POLL) != 0 and ticks() >= load_word(team + DEADLINE):
-        call_2(load_word(team + POLL), team, 0)
+    if team.may_poll != 0 and ticks() >= team.deadline:
+        call_2(team.poll, int(team), 0)
 
 
 @device_function
-def wait_a_little(team: int, index: int, rounds: int) -> int:
+def wait_a_little(team: TeamMemory, index: int, rounds: int) -> int:
     """One round of a waiting loop; returns the number of rounds so far."""
-    if rounds < load_word(team + PATIENCE):
+    if rounds < team.patience:
         pause()
     else:
         call_0(foreign(team, _YIELD))
@@ -265,25 +259,25 @@ def wait_a_little(team: int, index: int, rounds: int) -> int:
 
 
 @device_function
-def meet(team: int, index: int, count: int, arrived: int, passed: int) -> bool:
-    """A barrier of ``count`` threads at the words ``arrived`` and ``passed``; False if the computation is aborted.
+def meet(team: TeamMemory, index: int, count: int, arrived: Atomic, passed: Atomic) -> bool:
+    """A barrier of ``count`` threads at two words of the team; False if the computation is aborted.
 
     Stores of any thread before it are visible to all threads after it: the additions to ``arrived`` form a chain, each
     of which releases the stores of its thread and of the threads before it; the last thread has acquired all of them
     and releases them by ``passed``.  ``arrived`` is 0 again before a thread can leave, so the words can be used again.
     """
-    before = atomic_load(passed)
-    if atomic_add(arrived, 1) == count - 1:
-        atomic_store(arrived, 0)
-        atomic_store(passed, before + 1)
-        return atomic_load(team + ABORT) == 0
+    before = passed.value
+    if arrived.add(1) == count - 1:
+        arrived.set(0)
+        passed.set(before + 1)
+        return team.abort.value == 0
     rounds = 0
-    while atomic_load(passed) == before:
-        if atomic_load(team + ABORT) != 0:
+    while passed.value == before:
+        if team.abort.value != 0:
             return False
         rounds = wait_a_little(team, index, rounds)
     # after an abort a thread may arrive here without having done its part
-    return atomic_load(team + ABORT) == 0
+    return team.abort.value == 0
 
 
 # -- for kernels ------------------------------------------------------------------------------------
@@ -292,13 +286,13 @@ def meet(team: int, index: int, count: int, arrived: int, passed: int) -> bool:
 @device_function
 def thread_index(ctx: int) -> int:
     """The index of this thread, from 0 to ``thread_count(ctx) - 1``."""
-    return load_word(ctx + THREAD_INDEX)
+    return ThreadMemory(ctx).index
 
 
 @device_function
 def thread_count(ctx: int) -> int:
     """The number of threads that take part in this entry."""
-    return load_word(ctx + THREAD_COUNT)
+    return ThreadMemory(ctx).count
 
 
 @device_function
@@ -306,23 +300,23 @@ def scratch(ctx: int) -> int:
     """The address of this thread's scratch memory: as many bytes as the tape declares, aligned to 128, not
     initialised.
     """
-    return load_word(ctx + SCRATCH)
+    return ThreadMemory(ctx).scratch
 
 
 @device_function
 def next_chunk(ctx: int) -> int:
     """The next of the numbers 0, 1, 2, ...; each is returned to one thread of this entry."""
-    return atomic_add(load_word(ctx + COUNTER), 1)
+    return Counter(ThreadMemory(ctx).counter).next.add(1)
 
 
 @device_function
 def barrier(ctx: int) -> bool:
     """Wait until every thread of this entry arrives.  False: the computation is aborted, so the kernel must return."""
-    count = load_word(ctx + THREAD_COUNT)
-    team = load_word(ctx + TEAM)
+    thread = ThreadMemory(ctx)
+    count, team = thread.count, TeamMemory(thread.team)
     if count == 1:
-        return atomic_load(team + ABORT) == 0
-    return meet(team, load_word(ctx + THREAD_INDEX), count, team + KERNEL_ARRIVED, team + KERNEL_PASSED)
+        return team.abort.value == 0
+    return meet(team, thread.index, count, team.kernel_arrived, team.kernel_passed)
 
 
 @device_function
@@ -330,10 +324,11 @@ def aborted(ctx: int) -> bool:
     """Whether the computation is aborted.  A kernel that may run for more than a few milliseconds calls it about once a
     millisecond, and returns when it is True; its results are not read then.
     """
-    team = load_word(ctx + TEAM)
-    if load_word(ctx + THREAD_INDEX) == 0:
+    thread = ThreadMemory(ctx)
+    team = TeamMemory(thread.team)
+    if thread.index == 0:
         poll_if_due(team)
-    return atomic_load(team + ABORT) != 0
+    return team.abort.value != 0
 
 
 @device_function

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ggplug.errors import ParameterError
 from ggplug_cpu.compiler import Kernel, prebuild
 from ggplug_cpu.parameters import Ref, Word
-from ggplug_cpu.walker import RING_ROW_BYTES, ROW_BYTES, TAPE_WORDS
+from ggplug_cpu.walker import Row, Stamp, TapeMemory
 
 #: The slot of the team's workspace: memory that lives as long as one computation.
 WORKSPACE = -1
@@ -120,7 +120,7 @@ class Tape:
 
     def _make_rows(self) -> Words:
         addresses = {kernel: kernel.address() for kernel in {entry.kernel for entry in self.entries}}
-        rows = np.zeros((len(self.entries), ROW_BYTES // 8), np.int64)
+        rows = np.zeros((len(self.entries), Row.bytes // 8), np.int64)
         only_thread_0 = True  # nothing runs before the first entry
         for i, entry in enumerate(self.entries):
             if entry.tasks is not None and entry.tasks < 1:
@@ -155,7 +155,7 @@ class BoundTape:
         self._description = np.array(
             [self._rows.ctypes.data, len(tape), self._counters.ctypes.data, tape.parallel], np.int64
         )
-        assert len(self._description) == TAPE_WORDS
+        assert len(self._description) == TapeMemory.bytes // 8
         #: The address of the description that the native walker reads.
         self.address = int(self._description.ctypes.data)
         self.rebind(bases)
@@ -192,9 +192,9 @@ class Span:
         self._length = end - first
         parallel = bool((whole.tape._rows[first:end, 2] != 1).any())
         self._description = np.array(
-            [whole._rows.ctypes.data + first * ROW_BYTES, end - first, whole._counters.ctypes.data, parallel], np.int64
+            [whole._rows.ctypes.data + first * Row.bytes, end - first, whole._counters.ctypes.data, parallel], np.int64
         )
-        assert len(self._description) == TAPE_WORDS
+        assert len(self._description) == TapeMemory.bytes // 8
         #: The address of the description that the native walker reads.
         self.address = int(self._description.ctypes.data)
 
@@ -227,7 +227,7 @@ class TraceRing:
         if capacity < 1:
             raise ParameterError(f"capacity must be at least 1, got {capacity}", got=capacity)
         self.capacity = capacity
-        self._rows = np.zeros((capacity, RING_ROW_BYTES // 8), np.int64)
+        self._rows = np.zeros((capacity, Stamp.bytes // 8), np.int64)
         self._head = np.array([self._rows.ctypes.data, capacity, 0], np.int64)
         #: The address of the description that the native walker reads.
         self.address = int(self._head.ctypes.data)

@@ -35,8 +35,9 @@ from ggplug import sharing
 from ggplug.errors import ComputeAborted, ComputeError, ParameterError
 from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, Held, locked, settle, wake
 from ggplug.values.revisions import Revision
-from ggplug_cpu import context, topology, walker
+from ggplug_cpu import topology, walker
 from ggplug_cpu.compiler import Kernel
+from ggplug_cpu.context import FOREIGN, LINE, TeamMemory, ThreadMemory
 from ggplug_cpu.parameters import Ref
 from ggplug_cpu.tape import BoundTape, Entry, Span, Tape, TraceRing, aligned_memory
 
@@ -48,8 +49,8 @@ _PATIENCE, _PATIENCE_IF_CROWDED = 4096, 16
 #: Ticks of the processor's counter until thread 0 first visits Python; adapts itself to 50 ms.
 _FIRST_SLICE = 1 << 20
 
-_TRACE, _MAY_POLL, _ABORT = context.TRACE // 8, context.MAY_POLL // 8, context.ABORT // 8
-_ABORT_CALLBACK = context.ABORT_CALLBACK // 8
+_TRACE, _MAY_POLL, _ABORT = TeamMemory.trace.number, TeamMemory.may_poll.number, TeamMemory.abort.number
+_ABORT_CALLBACK = TeamMemory.abort_callback.number
 
 _Native = Callable[[int, int], None]
 _CALL_WITHOUT_LOCK = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
@@ -192,7 +193,7 @@ class Team:
         self.aborts += 1
         crew = self._crew
         if crew is not None:
-            crew.words[context.ABORT // 8] = walker.STOPPED
+            crew.words[TeamMemory.abort.number] = walker.STOPPED
 
     def set_abort_callback(self, callback: Callable[[], Any] | None) -> None:
         """Ask ``callback()`` about every 50 ms of a computation, on its thread; a true answer aborts it.
@@ -230,7 +231,7 @@ class Team:
         with locked(self):
             self._paused = True
             if self._crew is not None:
-                self._crew.words[context.SPINS // 8] = 0
+                self._crew.words[TeamMemory.spins.number] = 0
 
     def resume(self) -> None:
         """Let the threads spin again between computations."""
@@ -240,7 +241,7 @@ class Team:
     def _resume(self) -> None:
         self._paused = False
         if self._crew is not None:
-            self._crew.words[context.SPINS // 8] = self._poll * _SPINS_PER_LEVEL
+            self._crew.words[TeamMemory.spins.number] = self._poll * _SPINS_PER_LEVEL
 
     def close(self) -> None:
         """End the threads.  Computing afterwards raises :class:`~ggplug.errors.ComputeError`."""
@@ -278,7 +279,7 @@ class Team:
             raise ComputeError("the thread team is closed", remedy="make a new Team, or a new backend of the device")
         if self._crew is None:
             crew = _Crew(self._n_threads, self._affinity, self._priority, strict=self._strict)
-            crew.words[context.SPINS // 8] = 0 if self._paused else self._poll * _SPINS_PER_LEVEL
+            crew.words[TeamMemory.spins.number] = 0 if self._paused else self._poll * _SPINS_PER_LEVEL
             crew.set_abort_callback(self._abort_callback)
             self._crew = crew
         return self._crew
@@ -318,11 +319,11 @@ class _Crew:
         #: 0 while there is none.
         self.workspace_address = 0
         self._memory: list[Any] = []
-        size = context.TEAM_BYTES + n_threads * context.CONTEXT_BYTES
+        size = TeamMemory.bytes + n_threads * ThreadMemory.bytes
         array, self.address = aligned_memory(size)
         self._memory.append(array)
         self.words = (ctypes.c_int64 * (size // 8)).from_address(self.address)
-        self._contexts = self.address + context.TEAM_BYTES
+        self._contexts = self.address + TeamMemory.bytes
         self.compute: _Native = _CALL_WITH_LOCK(walker.team_compute().address())
         self._fill()
         self._locks = [_new_lock() for _ in range(1, n_threads)]
@@ -335,22 +336,22 @@ class _Crew:
 
     def _fill(self) -> None:
         words = self.words
-        words[context.N_THREADS // 8] = self.n_threads
-        words[context.CONTEXTS // 8] = self._contexts
-        words[context.POLL // 8] = walker.team_poll().address()
-        words[context.FUNCTIONS // 8] = ctypes.addressof(_foreign_functions())
-        words[context.SLICE // 8] = _FIRST_SLICE
+        words[TeamMemory.n_threads.number] = self.n_threads
+        words[TeamMemory.contexts.number] = self._contexts
+        words[TeamMemory.poll.number] = walker.team_poll().address()
+        words[TeamMemory.functions.number] = ctypes.addressof(_foreign_functions())
+        words[TeamMemory.slice.number] = _FIRST_SLICE
         crowded = self.n_threads > len(topology.allowed_processors())
-        words[context.PATIENCE // 8] = _PATIENCE_IF_CROWDED if crowded else _PATIENCE
+        words[TeamMemory.patience.number] = _PATIENCE_IF_CROWDED if crowded else _PATIENCE
         for index in range(self.n_threads):
-            place = (context.TEAM_BYTES + index * context.CONTEXT_BYTES) // 8
-            words[place + context.THREAD_INDEX // 8] = index
-            words[place + context.THREAD_COUNT // 8] = self.n_threads
-            words[place + context.TEAM // 8] = self.address
+            place = (TeamMemory.bytes + index * ThreadMemory.bytes) // 8
+            words[place + ThreadMemory.index.number] = index
+            words[place + ThreadMemory.count.number] = self.n_threads
+            words[place + ThreadMemory.team.number] = self.address
 
     def _start(self, index: int, lock: int, processors: Sequence[int] | None, priority: str) -> threading.Thread:
-        place = self._contexts + index * context.CONTEXT_BYTES
-        self.words[(place - self.address + context.LOCK) // 8] = lock
+        place = self._contexts + index * ThreadMemory.bytes
+        self.words[(place - self.address + ThreadMemory.lock.offset) // 8] = lock
         thread = threading.Thread(
             target=_live,
             args=(walker.team_work().address(), place, self.address, lock, self._memory[0], processors, priority),
@@ -361,9 +362,9 @@ class _Crew:
         return thread
 
     def set_abort_callback(self, callback: Callable[[], Any] | None) -> None:
-        self.words[context.ABORT_CALLBACK // 8] = 0 if callback is None else id(callback)
+        self.words[TeamMemory.abort_callback.number] = 0 if callback is None else id(callback)
         if callback is not None:
-            self.words[context.MAY_POLL // 8] = 1
+            self.words[TeamMemory.may_poll.number] = 1
 
     def reserve(self, workspace_bytes: int, scratch_bytes: int) -> None:
         """Grow the workspace and the threads' scratch memory where they are smaller than this."""
@@ -372,12 +373,12 @@ class _Crew:
             self.workspace_bytes = workspace_bytes
             self._workspace = array
         if scratch_bytes > self.scratch_bytes:
-            stride = -(-scratch_bytes // context.LINE) * context.LINE
+            stride = -(-scratch_bytes // LINE) * LINE
             array, address = aligned_memory(stride * self.n_threads)
             self.scratch_bytes = scratch_bytes
             self._scratch = array
             for index in range(self.n_threads):
-                place = context.TEAM_BYTES + index * context.CONTEXT_BYTES + context.SCRATCH
+                place = TeamMemory.bytes + index * ThreadMemory.bytes + ThreadMemory.scratch.offset
                 self.words[place // 8] = address + index * stride
 
     def close(self) -> None:
@@ -434,9 +435,7 @@ def _foreign_functions() -> Any:
     else:
         system = ctypes.CDLL(None)
         names = {"yield": "sched_yield", "clock": "clock_gettime"}
-    functions = [
-        getattr(system, names[name]) if name in names else getattr(ctypes.pythonapi, name) for name in context.FOREIGN
-    ]
+    functions = [getattr(system, names[name]) if name in names else getattr(ctypes.pythonapi, name) for name in FOREIGN]
     addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions]
     return (ctypes.c_int64 * len(addresses))(*addresses)
 

@@ -33,45 +33,15 @@ memory whether the machine code of these functions keeps these promises.
 
 from __future__ import annotations
 
-from ggplug_cpu.compiler import Body, device_function, kernel
+from ggplug_cpu.compiler import Body, Record, device_function, kernel
 from ggplug_cpu.context import (
-    ABORT,
-    ABORT_CALLBACK,
-    ARRIVED,
-    ASLEEP,
-    CLOSING,
-    CONTEXT_BYTES,
-    CONTEXTS,
-    COUNTER,
-    COUNTERS,
-    DEADLINE,
-    FINISHED,
     FOREIGN,
-    GENERATION,
-    KERNEL_ARRIVED,
-    LAST_GENERATION,
-    LOCK,
-    N_ROWS,
-    N_THREADS,
-    PASSED,
-    POLLED_AT,
-    ROWS,
-    SLICE,
-    SPINS,
-    TEAM,
-    THREAD_COUNT,
-    THREAD_INDEX,
-    THREAD_STATE,
-    TRACE,
-    atomic_add,
-    atomic_exchange,
-    atomic_load,
-    atomic_store,
+    TeamMemory,
+    ThreadMemory,
     call_0,
     call_1,
     call_2,
     foreign,
-    load_word,
     meet,
     nanoseconds,
     pause,
@@ -81,26 +51,45 @@ from ggplug_cpu.context import (
     ticks,
     wait_a_little,
 )
+from ggplug_cpu.records import Word
 
-# A row of a tape, in bytes.
-ROW_KERNEL = 0
-ROW_PARAMS = 8
-ROW_TASKS = 16
-ROW_BARRIER = 24
-ROW_BYTES = 32
 
-# The description of a tape that is bound to memory.
-TAPE_ROWS = 0
-TAPE_N_ROWS = 8
-TAPE_COUNTERS = 16
-TAPE_PARALLEL = 24
-TAPE_WORDS = 4
+class Row(Record):
+    """A row of a tape."""
 
-# A ring of time stamps: the address of its rows, its capacity, the number of rows written.
-RING_ROWS = 0
-RING_CAPACITY = 8
-RING_WRITTEN = 16
-RING_ROW_BYTES = 24
+    kernel = Word(0)
+    params = Word(8)
+    tasks = Word(16)
+    barrier = Word(24)
+    bytes = 32
+
+
+class TapeMemory(Record):
+    """The description of a tape that is bound to memory."""
+
+    rows = Word(0)
+    n_rows = Word(8)
+    counters = Word(16)
+    parallel = Word(24)
+    bytes = 32
+
+
+class Ring(Record):
+    """A ring of time stamps: the address of its rows, its capacity, the number of rows written."""
+
+    rows = Word(0)
+    capacity = Word(8)
+    written = Word(16)
+
+
+class Stamp(Record):
+    """A row of a ring: the number of a tape's row, and when it started and ended."""
+
+    row = Word(0)
+    start = Word(8)
+    end = Word(16)
+    bytes = 24
+
 
 #: Values of the word at ABORT.
 RUNNING, STOPPED = 0, 1
@@ -120,96 +109,92 @@ def narrow(value: int) -> int:
 
 
 @device_function
-def stamp(team: int, trace: int, row: int, start: int) -> None:
+def stamp(team: TeamMemory, ring: Ring, row: int, start: int) -> None:
     """Write ``(row, start, now)`` into the ring."""
-    written = load_word(trace + RING_WRITTEN)
-    place = load_word(trace + RING_ROWS) + RING_ROW_BYTES * (written % load_word(trace + RING_CAPACITY))
-    store_word(place, row)
-    store_word(place + 8, start)
-    store_word(place + 16, nanoseconds(team))
-    store_word(trace + RING_WRITTEN, written + 1)
+    written = ring.written
+    place = Stamp(ring.rows + Stamp.bytes * (written % ring.capacity))
+    place.row = row
+    place.start = start
+    place.end = nanoseconds(team)
+    ring.written = written + 1
 
 
 @device_function
-def walk(ctx: int) -> None:
+def walk(thread: ThreadMemory) -> None:
     """Run the current tape on this thread, to its end or until the computation is aborted."""
-    team = load_word(ctx + TEAM)
-    index = load_word(ctx + THREAD_INDEX)
-    n_threads = load_word(team + N_THREADS)
-    rows = load_word(team + ROWS)
-    n_rows = load_word(team + N_ROWS)
-    counter = load_word(team + COUNTERS)
-    trace = load_word(team + TRACE)
+    team = TeamMemory(thread.team)
+    index, n_threads, rows, n_rows = thread.index, team.n_threads, team.rows, team.n_rows
+    counters, trace = team.counters, team.trace
     start = 0
     for i in range(n_rows):
-        row = rows + ROW_BYTES * i
-        if n_threads > 1 and trace == 0 and load_word(row + ROW_BARRIER) != 0:
-            if not meet(team, index, n_threads, team + ARRIVED, team + PASSED):
+        row = Row(rows + Row.bytes * i)
+        if n_threads > 1 and trace == 0 and row.barrier != 0:
+            if not meet(team, index, n_threads, team.arrived, team.passed):
                 return
-        elif atomic_load(team + ABORT) != 0:
+        elif team.abort.value != 0:
             return
-        tasks = load_word(row + ROW_TASKS)
+        tasks = row.tasks
         count = n_threads if tasks == 0 else min(tasks, n_threads)
         if index == 0:
             poll_if_due(team)
             if trace != 0:
                 start = nanoseconds(team)
         if index < count:
-            store_word(ctx + THREAD_COUNT, count)
-            store_word(ctx + COUNTER, counter + 8 * i)
-            call_2(load_word(row + ROW_KERNEL), ctx, load_word(row + ROW_PARAMS))
+            thread.count = count
+            thread.counter = counters + 8 * i
+            call_2(row.kernel, int(thread), row.params)
         if trace != 0:
             # an entry's span ends when its last thread has ended
-            if n_threads > 1 and not meet(team, index, n_threads, team + ARRIVED, team + PASSED):
+            if n_threads > 1 and not meet(team, index, n_threads, team.arrived, team.passed):
                 return
-            if index == 0 and atomic_load(team + ABORT) == 0:
-                stamp(team, trace, i, start)
+            if index == 0 and team.abort.value == 0:
+                stamp(team, Ring(trace), i, start)
 
 
 # -- synchronisation -----------------------------------------------------------------------------------
 
 
 @device_function
-def wake(ctx: int) -> bool:
+def wake(thread: ThreadMemory) -> bool:
     """Clear the mark of a thread that sleeps, or is about to; True if it was set, and the thread's lock has to be
     released.
     """
-    return atomic_exchange(ctx + ASLEEP, 0) == 1
+    return thread.asleep.exchange(0) == 1
 
 
 @device_function
-def falls_asleep(ctx: int, team: int, seen: int) -> bool:
+def falls_asleep(thread: ThreadMemory, team: TeamMemory, seen: int) -> bool:
     """Mark this thread asleep; False if a new computation has started.  After True the caller waits for its lock.
 
     A thread that starts a computation after the mark is set finds it and releases the lock.  A computation that started
     before shows in the generation; if its starter has cleared the mark nevertheless, it will release the lock, so this
     thread waits for that.
     """
-    atomic_exchange(ctx + ASLEEP, 1)
-    return atomic_load(team + GENERATION) == seen or atomic_exchange(ctx + ASLEEP, 0) == 0
+    thread.asleep.exchange(1)
+    return team.generation.value == seen or thread.asleep.exchange(0) == 0
 
 
 @device_function
-def start_others(team: int, n_threads: int) -> None:
+def start_others(team: TeamMemory, n_threads: int) -> None:
     """Thread 0: start the computation that the team's words describe on the other threads."""
-    atomic_add(team + GENERATION, 1)
+    team.generation.add(1)
     for i in range(1, n_threads):
-        ctx = load_word(team + CONTEXTS) + CONTEXT_BYTES * i
-        if wake(ctx):
-            call_1(foreign(team, _WAKE), load_word(ctx + LOCK))
+        thread = ThreadMemory(team.contexts + ThreadMemory.bytes * i)
+        if wake(thread):
+            call_1(foreign(team, _WAKE), thread.lock)
 
 
 @device_function
-def finish(team: int) -> None:
+def finish(team: TeamMemory) -> None:
     """Other threads: report that this thread has left the tape."""
-    atomic_add(team + FINISHED, 1)
+    team.finished.add(1)
 
 
 @device_function
-def wait_for_others(team: int, n_threads: int) -> None:
+def wait_for_others(team: TeamMemory, n_threads: int) -> None:
     """Thread 0: wait until all threads have left the tape; their results are visible then."""
     rounds = 0
-    while atomic_load(team + FINISHED) != n_threads - 1:
+    while team.finished.value != n_threads - 1:
         rounds = wait_a_little(team, 0, rounds)
 
 
@@ -220,36 +205,33 @@ def wait_for_others(team: int, n_threads: int) -> None:
 def team_compute() -> Body:
     """Thread 0: start the others, walk, wait for them.  Called with Python's lock held; may leave an exception set."""
 
-    def body(team: int, tape: int) -> None:
-        n_rows = load_word(tape + TAPE_N_ROWS)
-        counters = load_word(tape + TAPE_COUNTERS)
-        n_threads = load_word(team + N_THREADS)
-        contexts = load_word(team + CONTEXTS)
-        store_word(team + ROWS, load_word(tape + TAPE_ROWS))
-        store_word(team + N_ROWS, n_rows)
-        store_word(team + COUNTERS, counters)
-        atomic_store(team + ABORT, RUNNING)
-        atomic_store(team + FINISHED, 0)
-        atomic_store(team + ARRIVED, 0)
-        atomic_store(team + KERNEL_ARRIVED, 0)
-        store_word(team + THREAD_STATE, call_0(foreign(team, _SAVE)))
+    def body(team: TeamMemory, tape: TapeMemory) -> None:
+        n_rows, counters, n_threads, contexts = tape.n_rows, tape.counters, team.n_threads, team.contexts
+        team.rows = tape.rows
+        team.n_rows = n_rows
+        team.counters = counters
+        team.abort.set(RUNNING)
+        team.finished.set(0)
+        team.arrived.set(0)
+        team.kernel_arrived.set(0)
+        team.thread_state = call_0(foreign(team, _SAVE))
         for i in range(n_rows):
             store_word(counters + 8 * i, 0)
-        store_word(team + POLLED_AT, nanoseconds(team))
-        store_word(team + DEADLINE, ticks() + load_word(team + SLICE))
+        team.polled_at = nanoseconds(team)
+        team.deadline = ticks() + team.slice
         refetch_instructions()  # another Python thread may have loaded a kernel
 
         # a tape of entries for one thread wakes no thread and has no barriers
-        together = n_threads > 1 and load_word(tape + TAPE_PARALLEL) != 0
+        together = n_threads > 1 and tape.parallel != 0
         if together:
             start_others(team, n_threads)
-            walk(contexts)
+            walk(ThreadMemory(contexts))
             wait_for_others(team, n_threads)
         else:
-            store_word(team + N_THREADS, 1)
-            walk(contexts)
-            store_word(team + N_THREADS, n_threads)
-        call_1(foreign(team, _RESTORE), load_word(team + THREAD_STATE))
+            team.n_threads = 1
+            walk(ThreadMemory(contexts))
+            team.n_threads = n_threads
+        call_1(foreign(team, _RESTORE), team.thread_state)
 
     return body
 
@@ -258,22 +240,22 @@ def team_compute() -> Body:
 def team_work() -> Body:
     """Other threads: spin for a while, sleep, and run tapes, until the team closes."""
 
-    def body(ctx: int, team: int) -> None:
-        seen = load_word(ctx + LAST_GENERATION)
+    def body(thread: ThreadMemory, team: TeamMemory) -> None:
+        seen = thread.last_generation
         while True:
-            spins = load_word(team + SPINS)
-            while atomic_load(team + GENERATION) == seen and spins > 0:
+            spins = team.spins.value
+            while team.generation.value == seen and spins > 0:
                 pause()
-                spins = spins - 1 if atomic_load(team + SPINS) > 0 else 0  # paused: sleep at once
-            if atomic_load(team + GENERATION) == seen:
-                if falls_asleep(ctx, team, seen):
-                    call_2(foreign(team, _SLEEP), load_word(ctx + LOCK), 1)
+                spins = spins - 1 if team.spins.value > 0 else 0  # paused: sleep at once
+            if team.generation.value == seen:
+                if falls_asleep(thread, team, seen):
+                    call_2(foreign(team, _SLEEP), thread.lock, 1)
             else:
-                seen = atomic_load(team + GENERATION)
-                if load_word(team + CLOSING) != 0:
+                seen = team.generation.value
+                if team.closing != 0:
                     return
                 refetch_instructions()
-                walk(ctx)
+                walk(thread)
                 finish(team)
 
     return body
@@ -283,9 +265,9 @@ def team_work() -> Body:
 def team_dismiss() -> Body:
     """End the other threads.  Only between computations."""
 
-    def body(team: int, unused: int) -> None:
-        store_word(team + CLOSING, 1)
-        start_others(team, load_word(team + N_THREADS))
+    def body(team: TeamMemory, unused: int) -> None:
+        team.closing = 1
+        start_others(team, team.n_threads)
 
     return body
 
@@ -294,26 +276,25 @@ def team_dismiss() -> Body:
 def team_poll() -> Body:
     """Thread 0: run signal handlers and call the abort callback; either may end the computation."""
 
-    def body(team: int, unused: int) -> None:
-        now = nanoseconds(team)
-        length = load_word(team + SLICE)
+    def body(team: TeamMemory, unused: int) -> None:
+        now, length = nanoseconds(team), team.slice
         # the counter's rate is unknown, so the length of the next time slice follows from the last one
-        length = length * POLL_NANOSECONDS // max(now - load_word(team + POLLED_AT), POLL_NANOSECONDS // 64)
-        store_word(team + SLICE, max(length, 1))
-        if atomic_load(team + ABORT) == RUNNING:
-            call_1(foreign(team, _RESTORE), load_word(team + THREAD_STATE))
+        length = length * POLL_NANOSECONDS // max(now - team.polled_at, POLL_NANOSECONDS // 64)
+        team.slice = max(length, 1)
+        if team.abort.value == RUNNING:
+            call_1(foreign(team, _RESTORE), team.thread_state)
             stop = narrow(call_0(foreign(team, _SIGNALS))) != 0
-            callback = load_word(team + ABORT_CALLBACK)
+            callback = team.abort_callback
             if callback != 0 and not stop:
                 answer = call_1(foreign(team, _ASK), callback)
                 stop = True  # when it raised
                 if answer != 0:
                     stop = narrow(call_1(foreign(team, _TRUTH), answer)) != 0
                     call_1(foreign(team, _RELEASE), answer)
-            store_word(team + THREAD_STATE, call_0(foreign(team, _SAVE)))
+            team.thread_state = call_0(foreign(team, _SAVE))
             if stop:
-                atomic_store(team + ABORT, STOPPED)
-        store_word(team + POLLED_AT, nanoseconds(team))
-        store_word(team + DEADLINE, ticks() + load_word(team + SLICE))
+                team.abort.set(STOPPED)
+        team.polled_at = nanoseconds(team)
+        team.deadline = ticks() + team.slice
 
     return body

@@ -13,33 +13,20 @@ from unittest import mock
 
 from ggplug_cpu import context
 from ggplug_cpu.compiler import Body, Kernel, device_function, kernel
-from ggplug_cpu.context import (
-    ABORT,
-    ARRIVED,
-    ASLEEP,
-    FINISHED,
-    GENERATION,
-    LINE,
-    PASSED,
-    atomic_load,
-    atomic_store,
-    load_word,
-    meet,
-    store_word,
-)
+from ggplug_cpu.context import LINE, TeamMemory, ThreadMemory, load_word, meet, store_word
 from ggplug_cpu.walker import falls_asleep, finish, start_others, wait_for_others, wake
 
 _VALUES, _SEEN = 16 * LINE, 32 * LINE
 
 #: The words by name: the team's, a sleeping thread's mark, what threads write for each other, and what they saw.
 VARIABLES = {
-    ("team", GENERATION): "generation",
-    ("team", FINISHED): "finished",
-    ("team", ARRIVED): "arrived",
-    ("team", PASSED): "passed",
-    ("team", ABORT): "abort",
+    ("team", TeamMemory.generation.offset): "generation",
+    ("team", TeamMemory.finished.offset): "finished",
+    ("team", TeamMemory.arrived.offset): "arrived",
+    ("team", TeamMemory.passed.offset): "passed",
+    ("team", TeamMemory.abort.offset): "abort",
     ("data", 0): "unused",
-    ("data", ASLEEP): "asleep",
+    ("data", ThreadMemory.asleep.offset): "asleep",
     **{("data", _VALUES + LINE * i): f"value{i}" for i in range(2)},
     **{("data", _SEEN + LINE * i): f"seen{i}" for i in range(2)},
 }
@@ -70,7 +57,7 @@ def _see(data: int, thread: int, number: int) -> None:
 
 @kernel
 def starting() -> Body:
-    def body(team: int, data: int) -> None:
+    def body(team: TeamMemory, data: int) -> None:
         _write(data, 0)
         start_others(team, 1)
 
@@ -79,8 +66,8 @@ def starting() -> Body:
 
 @kernel
 def started() -> Body:
-    def body(team: int, data: int) -> None:
-        if atomic_load(team + GENERATION) != 0:
+    def body(team: TeamMemory, data: int) -> None:
+        if team.generation.value != 0:
             _see(data, 1, 0)
 
     return body
@@ -88,17 +75,17 @@ def started() -> Body:
 
 @kernel
 def waking() -> Body:
-    def body(team: int, data: int) -> None:
+    def body(team: TeamMemory, data: int) -> None:
         start_others(team, 1)
-        store_word(data + _SEEN, wake(data) + 1)
+        store_word(data + _SEEN, wake(ThreadMemory(data)) + 1)
 
     return body
 
 
 @kernel
 def sleeping() -> Body:
-    def body(team: int, data: int) -> None:
-        store_word(data + _SEEN + LINE, falls_asleep(data, team, 0) + 1)
+    def body(team: TeamMemory, data: int) -> None:
+        store_word(data + _SEEN + LINE, falls_asleep(ThreadMemory(data), team, 0) + 1)
 
     return body
 
@@ -107,9 +94,9 @@ def sleeping() -> Body:
 def meeting(thread: int) -> Body:
     other = 1 - thread
 
-    def body(team: int, data: int) -> None:
+    def body(team: TeamMemory, data: int) -> None:
         _write(data, thread)
-        if meet(team, 1, 2, team + ARRIVED, team + PASSED):
+        if meet(team, 1, 2, team.arrived, team.passed):
             _see(data, thread, other)
 
     return body
@@ -117,7 +104,7 @@ def meeting(thread: int) -> Body:
 
 @kernel
 def finishing() -> Body:
-    def body(team: int, data: int) -> None:
+    def body(team: TeamMemory, data: int) -> None:
         _write(data, 1)
         finish(team)
 
@@ -126,7 +113,7 @@ def finishing() -> Body:
 
 @kernel
 def collecting() -> Body:
-    def body(team: int, data: int) -> None:
+    def body(team: TeamMemory, data: int) -> None:
         wait_for_others(team, 2)
         _see(data, 0, 1)
 
@@ -135,9 +122,9 @@ def collecting() -> Body:
 
 @kernel
 def finishing_twice() -> Body:
-    def body(team: int, data: int) -> None:
+    def body(team: TeamMemory, data: int) -> None:
         finish(team)
-        if atomic_load(team + GENERATION) == 1:
+        if team.generation.value == 1:
             finish(team)
             store_word(data + _SEEN + LINE, 1)
 
@@ -146,9 +133,9 @@ def finishing_twice() -> Body:
 
 @kernel
 def starting_again() -> Body:
-    def body(team: int, data: int) -> None:
+    def body(team: TeamMemory, data: int) -> None:
         wait_for_others(team, 2)
-        atomic_store(team + FINISHED, 0)
+        team.finished.set(0)
         start_others(team, 1)
 
     return body
@@ -173,7 +160,7 @@ SCENARIOS = {
 
 
 @device_function
-def _go_round(team: int, index: int, rounds: int) -> int:
+def _go_round(team: TeamMemory, index: int, rounds: int) -> int:
     return rounds
 
 

@@ -29,11 +29,12 @@ Integers have 64 bits and wrap around.  ``//`` and ``%`` round down as Python's 
 give 0.  ``/`` is of floats.  Vectors of one type have the operators ``+ - * & | ^ << >>``, those of floats ``/``, and
 unary ``-`` and ``~``; ``>>`` keeps the sign.  Products and sums are contracted only where a function asks for it.
 
-**Statements**: assignment (also of several names, ``a, b = b, a``, and in place, ``a += b``), ``if``, ``while``,
-``for i in range(...)``, ``break``, ``continue``, ``pass``, ``return`` and calls.  A variable has one type in the whole
-function, that of its first assignment; what is assigned later is converted if that loses nothing (``bool`` to ``i64``,
-``f32`` or an integer to ``f64``).  A variable is set on every way to where it is read, and one that is first set in a
-loop is gone behind it.  A name for something that is no number (a function, None) always stands for the same thing.
+**Statements**: assignment (also of several names, ``a, b = b, a``, in place, ``a += b``, and to words of records that
+:mod:`ggplug_cpu.records` declares), ``if``, ``while``, ``for i in range(...)``, ``break``, ``continue``, ``pass``,
+``return`` and calls.  A variable has one type in the whole function, that of its first assignment; what is assigned
+later is converted if that loses nothing (``bool`` to ``i64``, ``f32`` or an integer to ``f64``).  A variable is set on
+every way to where it is read, and one that is first set in a loop is gone behind it.  A name for something that is no
+number (a function, None) always stands for the same thing.
 
 **Expressions**: names, attributes of what is known, numbers, tuples and their elements by a known index, arithmetic,
 comparisons, ``and``, ``or``, ``not``, ``a if c else b``, ``x ** 2`` (a known exponent), and calls of

@@ -67,6 +67,14 @@ def attribute(b: ir.IRBuilder, owner: Declared, found: Any) -> Value:
     return known(found)
 
 
+def assign(b: ir.IRBuilder, owner: Value, name: str, value: Value) -> None:
+    """``owner.name = value``: stores a word of a record."""
+    store = getattr(getattr(owner.kind, name, None), "store", None) if isinstance(owner, Declared) else None
+    if not isinstance(store, Intrinsic):
+        raise Refusal(f"{name} of {described(owner)} is not assigned to", "words of ggplug_cpu.records are")
+    of_intrinsic(b, store, [owner, value])
+
+
 def named(kind: Any, given: Sequence[Value], by_name: Mapping[str, Value]) -> Several:
     """``Kind(...)``: a named tuple."""
     return Several(tuple(_in_order(kind.__name__, kind._fields, {}, given, by_name)), kind)

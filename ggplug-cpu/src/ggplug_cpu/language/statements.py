@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from ggplug_cpu.language import calls
 from ggplug_cpu.language.arithmetic import as_type, compare, number
 from ggplug_cpu.language.calls import packed
 from ggplug_cpu.language.expressions import Expressions
@@ -111,8 +112,10 @@ class Statements:
                 raise Refusal(f"{len(target.elts)} names for a tuple of {len(items)}", "give each element a name")
             for each, item in zip(target.elts, items, strict=True):
                 self._assign(each, item)
+        elif isinstance(target, ast.Attribute):
+            calls.assign(self._b, self._expressions.value(target.value), target.attr, value)
         else:
-            raise Refusal("only variables are assigned to", "write memory by simd.store")
+            raise Refusal("only variables and words of records are assigned to", "write memory by simd.store")
 
     def _emit_return(self, node: ast.Return) -> None:
         value = NOTHING if node.value is None else self._expressions.value(node.value)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from ggplug_cpu.compiler import device_function
-from ggplug_cpu.context import atomic_exchange, atomic_store, load_word, pause, store_word
+from ggplug_cpu.compiler import Record, device_function
+from ggplug_cpu.context import pause
+from ggplug_cpu.records import Atomic, Word
 
-#: Words of the record: a lock; whether there is a fault; the node's position in its graph; the index of the
-#: faulty id among the node's ids; that id.
-LOCK, NOTED, AT, ORDER, GOT = range(5)
-FAULT_WORDS = 5
+
+class Fault(Record):
+    """The record: whether there is a fault, the node's position in its graph, the index of the faulty id among the
+    node's ids, and that id."""
+
+    lock = Atomic(0)
+    noted = Word(8)
+    at = Word(16)
+    order = Word(24)
+    got = Word(32)
+    bytes = 40
 
 
 @device_function
@@ -18,12 +26,13 @@ def fault(record: int, position: int, order: int, got: int) -> None:
     The record keeps the fault of the first node, as nodes run one after the other; of that node the fault with the
     smallest ``order``, whichever thread finds it first.
     """
-    while atomic_exchange(record + 8 * LOCK, 1) != 0:
+    kept = Fault(record)
+    while kept.lock.exchange(1) != 0:
         pause()
-    earlier = load_word(record + 8 * AT) == position and order < load_word(record + 8 * ORDER)
-    if load_word(record + 8 * NOTED) == 0 or earlier:
-        store_word(record + 8 * NOTED, 1)
-        store_word(record + 8 * AT, position)
-        store_word(record + 8 * ORDER, order)
-        store_word(record + 8 * GOT, got)
-    atomic_store(record + 8 * LOCK, 0)
+    earlier = kept.at == position and order < kept.order
+    if kept.noted == 0 or earlier:
+        kept.noted = 1
+        kept.at = position
+        kept.order = order
+        kept.got = got
+    kept.lock.set(0)

@@ -13,25 +13,25 @@ from __future__ import annotations
 
 import functools
 
-from ggplug_cpu.compiler import Body, Intrinsic, device_function, kernel
-from ggplug_cpu.context import call_2, store_word
-from ggplug_cpu.parameters import Parameters, emitted_number, integer, reals, source
+from ggplug_cpu.compiler import Body, Intrinsic, Record, device_function, kernel
+from ggplug_cpu.context import call_2
+from ggplug_cpu.parameters import Parameters, emitted_number, reals, source
 from ggplug_cpu.parts.programs import parsed
+from ggplug_cpu.records import Word
 from ggplug_cpu.simd.values import F32, I64, Value, emitted, load, loop
 
 #: Rows that a tile has at most.
 MOST_ROWS = 32
-#: Bytes of scratch memory of :func:`finish_tile`: the words of a :class:`Tile`, and two numbers for each row.
-TILE_BYTES = 32 + 16 * MOST_ROWS
 
 
-class Tile(Parameters):
+class Tile(Record):
     """Elements ``first`` to ``last`` of ``count`` rows of a result; ``table`` holds the addresses of the rows."""
 
-    table = integer()
-    count = integer()
-    first = integer()
-    last = integer()
+    table = Word(0)
+    count = Word(8)
+    first = Word(16)
+    last = Word(24)
+    bytes = 32
 
 
 class Epilogue(Parameters):
@@ -40,6 +40,10 @@ class Epilogue(Parameters):
     result = source()
     """The address of the result's first element."""
     constants = reals()
+
+
+#: Bytes of scratch memory of :func:`finish_tile`: a :class:`Tile`, and two numbers for each row.
+TILE_BYTES = Tile.bytes + 16 * MOST_ROWS
 
 
 @functools.cache
@@ -52,10 +56,11 @@ def epilogue_parameters(sources: int) -> type[Epilogue]:
 def finish_tile(epilogue: int, words: int, tile_at: int, table: int, count: int, first: int, last: int) -> None:
     """Calls the kernel at ``epilogue``, unless that is 0, for a tile; its parameters are at ``words``."""
     if epilogue != 0:
-        store_word(tile_at, table)
-        store_word(tile_at + 8, count)
-        store_word(tile_at + 16, first)
-        store_word(tile_at + 24, last)
+        tile = Tile(tile_at)
+        tile.table = table
+        tile.count = count
+        tile.first = first
+        tile.last = last
         call_2(epilogue, tile_at, words)
 
 

@@ -23,7 +23,7 @@ def mul_mat_norm(name: str, before: str, behind: str, kinds: str) -> Body:
     first_sources = parsed(before).sources if before else 1
     parameters = norm_parameters(first_sources, parsed(behind).sources - 1 if behind else 0, False)
     measure, finish = normalisation(parameters, name, before, behind)
-    find, arguments, numbers_at = _places(parameters, kinds), ARGUMENTS, Tile.word_count() * 8
+    find, arguments, numbers_at = _places(parameters, kinds), ARGUMENTS, Tile.bytes
 
     def body(tile: Tile, params: int) -> None:
         table, n, count, numbers = tile.table, tile.last, tile.count, int(tile) + numbers_at
