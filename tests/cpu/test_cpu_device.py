@@ -324,7 +324,7 @@ def test_an_index_out_of_range_is_an_error_and_the_stream_goes_on(index: int, de
     graph = Graph(node.set_output())
     with device.init() as stream, GraphAllocator(device.buffer_type) as memory:
         allocation = memory.allocate(graph)
-        with pytest.raises(ComputeError, match=rf"given the id {index} .* less than 40, ne1 of 'a'") as caught:
+        with pytest.raises(ComputeError, match=rf"got the id {index} .* less than 40, ne1 of 'a'") as caught:
             stream.compute(graph, allocation)
         assert caught.value.tensor is node
         assert (caught.value.got, caught.value.wanted) == (index, 40)

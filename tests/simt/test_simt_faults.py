@@ -80,7 +80,7 @@ def raw(each: Picked) -> Any:
 def test_the_error_comes_with_the_next_waiting_and_once(device: Device, stream: Backend) -> None:
     each = picked(device, BAD)
     stream.compute(each.graph, each.allocation)
-    with pytest.raises(ComputeError, match=r"given the id 7 at \[.*\] of 'ids'.*less than 3, ne1 of 'table'") as caught:
+    with pytest.raises(ComputeError, match=r"got the id 7 at \[.*\] of 'ids'.*less than 3, ne1 of 'table'") as caught:
         stream.synchronize()
     error = caught.value
     assert (error.tensor, error.op, error.device, error.got, error.wanted) == (each.rows, each.rows.op, device, 7, 3)

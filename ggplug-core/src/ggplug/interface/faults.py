@@ -61,7 +61,7 @@ def id_out_of_range(device: Named, node: Tensor, got: int, number: int | None = 
     consequence = "that row was left out" if op.writes or of is None else "its row of the result is zeros"
     chosen = "the result" if of is None else _called(node, of)
     return ComputeError(
-        f"{device.name}: {node!r} was given the id {got}{at} of {_called(node, ids)}; ids must be at least 0 and less "
+        f"{device.name}: {node!r} got the id {got}{at} of {_called(node, ids)}; ids must be at least 0 and less "
         f"than {limit}, ne{dim} of {chosen}; {consequence}; what nodes wrote into persistent tensors "
         "stays written",
         op=op,

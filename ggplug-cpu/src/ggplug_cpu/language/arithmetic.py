@@ -306,7 +306,7 @@ def absolute(b: ir.IRBuilder, operand: Value) -> Value:
     """``abs`` of a number."""
     type = type_of(operand)
     if not isinstance(operand, Computed) or not isinstance(type, str) or not is_number(type):
-        raise Refusal(f"{described(operand)} has no absolute value", "abs is of numbers; of vectors simd.absolute")
+        raise Refusal(f"{described(operand)} has no absolute value", "abs takes a number; simd.absolute takes a vector")
     if is_integer(type):
         return extreme(b, True, operand, unary(b, ast.USub, operand))
     return Computed(type, llvm_call(b, f"llvm.fabs.{type}", operand.ir.type, operand.ir))

@@ -136,7 +136,7 @@ _BUILTINS: dict[Callable[..., Any], Callable[..., Value]] = {
 
 
 def of_builtin(b: ir.IRBuilder, function: Any, arguments: Sequence[Value]) -> Value:
-    """What a function of Python gives that is part of the language."""
+    """The result of a function of Python that the language has, such as ``min``.  Raises Refusal for others."""
     try:
         emit = _BUILTINS.get(function)
     except TypeError:  # not hashable, so none of these

@@ -71,7 +71,7 @@ def common(a: str, b: str) -> str:
 
 
 def keeps(source: Type, target: Type) -> bool:
-    """Whether a number is converted without loss, as assignments do."""
+    """Whether an assignment converts numbers of the type ``source`` to ``target``: no number loses anything."""
     if source in INTEGERS and target in INTEGERS:
         return INTEGERS[str(source)] <= INTEGERS[str(target)]
     return is_number(source) and (target == "f64" or (target == "f32" and common(str(source), "f32") == "f32"))

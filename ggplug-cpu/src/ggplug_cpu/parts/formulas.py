@@ -20,7 +20,11 @@ from ggplug_cpu.simd.values import F32, F64, Value
 
 @dataclass(frozen=True)
 class Formula:
-    """``emit`` takes ``vectors`` vectors of f32 and the op's ``parameters`` numbers, each in as many lanes."""
+    """A function of single elements.
+
+    ``emit`` emits its code for vectors of f32: ``vectors`` sources and ``parameters`` numbers of the op, each number
+    repeated in a vector.
+    """
 
     emit: Callable[..., Value]
     vectors: int

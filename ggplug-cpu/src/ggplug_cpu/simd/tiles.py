@@ -97,7 +97,7 @@ def emit_store(state: Value, number: int, address: Value, stride: Value) -> None
 
 
 def emit_dot(product: str, state: Value, d: int, a: int, b: int) -> None:
-    """``product`` is ``bf16`` or ``i8i8``."""
+    """Adds the product of the tiles ``a`` and ``b`` to the tile ``d``; ``product``: ``bf16`` or ``i8i8``."""
     found = _way(product)
     if found is not None and in_hardware():
         call(state.b, found.intrinsic, ir.VoidType(), *(_tile(state.b, number) for number in (d, a, b)))

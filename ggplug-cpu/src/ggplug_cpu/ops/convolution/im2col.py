@@ -30,9 +30,10 @@ _PADDING = 16
 
 
 class Im2col(Parameters):
-    """``rows`` windows, ``rows_of_image`` of an image; the words of :class:`~ggplug_cpu.parts.sliding.Sliding` follow.
+    """Each of y's ``rows`` has the ``n`` numbers of a window of x, which is f32; an image has ``rows_of_image`` windows.
 
-    A row of y has ``n`` numbers, and rows follow each other ``row_bytes`` bytes apart.  x is f32.
+    Rows of y lie ``row_bytes`` apart, images of x ``image_bytes``.  The words of
+    :class:`~ggplug_cpu.parts.sliding.Sliding` follow.
     """
 
     y = destination("nb0", CONVERTED)
