@@ -30,7 +30,7 @@ _PADDING = 16
 
 
 class Im2col(Parameters):
-    """Each of y's ``rows`` has the ``n`` numbers of a window of x, which is f32; an image has ``rows_of_image`` windows.
+    """Each of y's ``rows`` has the ``n`` numbers of a window of x, which is f32; an image has ``rows_of_image``.
 
     Rows of y lie ``row_bytes`` apart, images of x ``image_bytes``.  The words of
     :class:`~ggplug_cpu.parts.sliding.Sliding` follow.
