@@ -168,8 +168,13 @@ class Part(Number[P]):
 
 
 @device_function
-def _row(operand: Located, i1: int, i2: int, i3: int) -> int:
-    return operand.address + i1 * operand.nb1 + i2 * operand.nb2 + i3 * operand.nb3
+def _row(operand: Located, i1: int, i2: int | None = None, i3: int | None = None) -> int:
+    place = operand.address + i1 * operand.nb1
+    if i2 is not None:
+        place += i2 * operand.nb2
+    if i3 is not None:
+        place += i3 * operand.nb3
+    return place
 
 
 class Operand(Namespace):
@@ -178,7 +183,7 @@ class Operand(Namespace):
     """
 
     row = _row
-    """``row(i1, i2, i3)``: the address of a row; for operands with :data:`STRIDES`."""
+    """``row(i1, i2, i3)``: the address of a row, by as many indices as the operand declares strides for."""
 
     def __init__(self, writes: bool, *parts: str) -> None:
         self.writes = writes
@@ -214,7 +219,7 @@ class Located(Protocol):
     convert: int
     block_bytes: int
 
-    def row(self, i1: int, i2: int, i3: int, /) -> int: ...
+    def row(self, i1: int, i2: int | None = None, i3: int | None = None, /) -> int: ...
 
 
 def integer() -> Number[int]:

@@ -65,7 +65,7 @@ def conv_transpose_nonfinite(elem: str) -> Body:
         taps0, taps1, size = params.taps0, params.taps1, params.rows.nb0
         first, end = thread_range(ctx, params.out)
         for o in range(first, end):
-            row = params.rows.address + o * params.rows.nb1
+            row = params.rows.row(o)
             if has_nonfinite(row, channels * taps0 * taps1) == 0:
                 continue
             for image in range(images):

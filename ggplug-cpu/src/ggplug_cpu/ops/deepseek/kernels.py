@@ -114,7 +114,7 @@ def index() -> Body:
                     start += BLOCK
             for t in range(tokens):
                 q = params.q.address + t * params.q.nb2 + s * params.q.nb3
-                weights = params.weights.address + t * params.weights.nb1
+                weights = params.weights.row(t)
                 weights += s * params.weights.nb3
                 mask = params.mask.address + 4 * key + t * params.mask.nb1
                 mask += s % params.masks * params.mask.nb3
@@ -190,7 +190,7 @@ def combine() -> Body:
         scale = simd.load_f32(params.scale.address + 2 * params.scale.nb0)
         first, end = thread_range(ctx, params.tokens)
         for t in range(first, end):
-            mixes = params.mixes.address + t * params.mixes.nb1
+            mixes = params.mixes.row(t)
             y = params.y.address + 4 * _STREAMS * _STREAMS * t
             _combine(y, mixes, params.base.address, scale, params.eps, params.n_iter)
 
@@ -237,7 +237,7 @@ def mix(starts: bool) -> Body:
         for task in range(first, end):
             at, row = task % blocks * BLOCK, task // blocks
             target, t = row % targets, row // targets
-            x = params.x.address + t * params.x.nb1 + 4 * at
+            x = params.x.row(t) + 4 * at
             factor = params.factors.address + target * params.factors.nb0 + t * params.factors.nb1
             rows = params.rows.address + t * params.rows.nb2 + 4 * at
             weights = params.weights.address + target * params.weights.nb0

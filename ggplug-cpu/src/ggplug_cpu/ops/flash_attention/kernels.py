@@ -97,7 +97,7 @@ def head_of(params: Flash, matrix: int, row: int) -> int:
 @device_function
 def query_of(params: Flash, matrix: int, row: int) -> int:
     """The address of the query of a row."""
-    place = params.q.address + row % params.queries * params.q.nb1
+    place = params.q.row(row % params.queries)
     place += head_of(params, matrix, row) * params.q.nb2
     return place + matrix // params.groups * params.q.nb3
 
@@ -124,7 +124,7 @@ def mask_of(params: Flash, matrix: int, row: int, key: int) -> int:
 def key_rows(params: Flash, matrix: int, key: int) -> int:
     """The address of ``key`` of a matrix."""
     groups = params.groups
-    place = params.k.address + key * params.k.nb1
+    place = params.k.row(key)
     return place + matrix % groups * params.k.nb2 + matrix // groups * params.k.nb3
 
 
@@ -132,7 +132,7 @@ def key_rows(params: Flash, matrix: int, key: int) -> int:
 def value_rows(params: Flash, matrix: int, key: int) -> int:
     """The address of the value of ``key`` of a matrix."""
     groups = params.groups
-    place = params.v.address + key * params.v.nb1
+    place = params.v.row(key)
     return place + matrix % groups * params.v.nb2 + matrix // groups * params.v.nb3
 
 

@@ -70,7 +70,7 @@ def interpolate() -> Body:
             i2, i3 = above % n2, above // n2
             x = params.x.address + params.at2[i2] * params.x.nb2
             x += params.at3[i3] * params.x.nb3
-            y = params.y.address + i1 * params.y.nb1
+            y = params.y.row(i1)
             y += i2 * params.y.nb2 + i3 * params.y.nb3
             source = x + params.at1[i1 * down] * params.x.nb1
             if down > 1:

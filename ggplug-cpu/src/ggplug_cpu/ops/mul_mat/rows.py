@@ -197,7 +197,7 @@ def _fill_routed(params: Product, matrix: int, row: int, count: int, table: int,
     for r in range(capacity):
         pair = load_word(route + 8 * min(r, count - 1))
         slot, token = pair >> SLOT_SHIFT, pair & 0xFFFFFFFF
-        result = params.result.address + slot * params.result.nb1 + token * params.result.nb2
+        result = params.result.row(slot, token)
         source = slot % params.ne11 * params.activations.nb1 + token * params.activations.nb2
         store_word(table + 8 * r, result)
         store_word(table + 8 * (capacity + r), params.activations.address + source)

@@ -51,17 +51,17 @@ def partition(direction: str) -> Body:
             column, line = window % across * w + i, window // across * w + j
             inside = column < wide and line < high
             if apart:
-                y = params.y.address + i * params.y.nb1 + j * params.y.nb2
+                y = params.y.row(i, j)
                 y += window * params.y.nb3
-                x = params.x.address + column * params.x.nb1 + line * params.x.nb2
+                x = params.x.row(column, line)
                 if inside:
                     simd.copy_bytes(y, x, size)
                 else:
                     simd.fill_bytes(y, 0, size)
             elif inside:
-                x = params.x.address + i * params.x.nb1 + j * params.x.nb2
+                x = params.x.row(i, j)
                 x += window * params.x.nb3
-                y = params.y.address + column * params.y.nb1 + line * params.y.nb2
+                y = params.y.row(column, line)
                 simd.copy_bytes(y, x, size)
 
     return body

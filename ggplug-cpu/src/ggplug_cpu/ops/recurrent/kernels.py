@@ -142,8 +142,8 @@ def convolve() -> Body:
         for number in range(first, end):
             piece, row = number % pieces, number // pieces
             t, s, start = row % tokens, row // tokens, piece * _PIECE
-            x = params.x.address + start * params.x.nb1 + t * 4 + s * params.x.nb2
-            weights = params.weights.address + start * params.weights.nb1
+            x = params.x.row(start) + t * 4 + s * params.x.nb2
+            weights = params.weights.row(start)
             y = params.y.address + 4 * (row * channels + start)
             n = min(_PIECE, channels - start)
             some(y, x, params.x.nb1, weights, params.weights.nb1, taps, n)
@@ -210,11 +210,11 @@ def scan(several: bool) -> Body:
                 simd.fill_bytes(state, 0, of_head)
             for t in range(tokens):
                 dt = softplus_of(simd.load_f32(params.dt.address + 4 * ((n * tokens + t) * heads + h)))
-                x = params.x.address + h * params.x.nb1 + t * params.x.nb2
+                x = params.x.row(h, t)
                 x += n * params.x.nb3
-                b = params.b.address + group * params.b.nb1 + t * params.b.nb2
+                b = params.b.row(group, t)
                 b += n * params.b.nb3
-                c = params.c.address + group * params.c.nb1 + t * params.c.nb2
+                c = params.c.row(group, t)
                 c += n * params.c.nb3
                 y = params.y.address + 4 * ((n * tokens + t) * heads + h) * dim
                 a = params.a.address + 4 * h * params.decays
@@ -356,11 +356,11 @@ def delta() -> Body:
             if tokens > 0:
                 simd.copy_bytes(state, params.state.address + unit * of_head, of_head)
             for t in range(tokens):
-                q = params.q.address + h % params.q_heads * params.q.nb1 + t * params.q.nb2
+                q = params.q.row(h % params.q_heads, t)
                 q += n // params.q_ratio * params.q.nb3
-                k = params.k.address + h % params.k_heads * params.k.nb1 + t * params.k.nb2
+                k = params.k.row(h % params.k_heads, t)
                 k += n // params.k_ratio * params.k.nb3
-                v = params.v.address + h * params.v.nb1 + t * params.v.nb2
+                v = params.v.row(h, t)
                 v += n * params.v.nb3
                 at = (n * tokens + t) * heads + h
                 g, beta = params.g.address + 4 * at * gates, simd.load_f32(params.beta.address + 4 * at)

@@ -121,8 +121,8 @@ def rope(pairing: str, index_type: str = "") -> Body:
                 for i in range(0, pairs, step):
                     convert(angles + 8 * i, cosines + 4 * i, sines + 4 * i, magnitude)
 
-            x = params.x.address + i1 * params.x.nb1 + i2 * params.x.nb2 + i3 * params.x.nb3
-            y = params.y.address + i1 * params.y.nb1 + i3 * params.y.nb3
+            x = params.x.row(i1, i2, i3)
+            y = params.y.row(i1) + i3 * params.y.nb3
             if into_rows:
                 at = params.rows.address + i2 * params.rows.nb0
                 at += i3 % params.batches_of_rows * params.rows.nb1

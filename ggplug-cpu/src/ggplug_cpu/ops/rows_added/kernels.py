@@ -68,9 +68,9 @@ def add_id() -> Body:
             if not inside:
                 fault(params.faults.address, params.position, row, index)
                 index = 0
-            y = params.y.address + i * params.y.nb1 + j * params.y.nb2
-            a = params.a.address + i * params.a.nb1 + j * params.a.nb2
-            b = params.b.address + index * params.b.nb1
+            y = params.y.row(i, j)
+            a = params.a.row(i, j)
+            b = params.b.row(index)
             for start in range(0, n, BLOCK):
                 m = min(BLOCK, n - start)
                 r = y if write_y == 0 else scratch_row

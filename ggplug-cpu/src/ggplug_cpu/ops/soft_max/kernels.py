@@ -51,8 +51,8 @@ def soft_max() -> Body:
         x_scratch = y_scratch + 4 * n
         row, end = thread_range(ctx, row_count * heads * params.batches)
         while row < end:
-            y = params.y.address + row * params.y.nb1
-            x = params.x.address + row * params.x.nb1
+            y = params.y.row(row)
+            x = params.x.row(row)
             p = read(ctx, read_x, x, params.x.nb0, n, x_scratch)
             r = y if write_y == 0 else y_scratch
             above = row // row_count

@@ -84,7 +84,7 @@ def windows(rule: str, reach: str) -> Body:
         for row in range(first, end):
             i1, above = row % n1, row // n1
             i2, i3 = above % n2, above // n2
-            y = params.y.address + i1 * params.y.nb1
+            y = params.y.row(i1)
             y += i2 * params.y.nb2 + i3 * params.y.nb3
             x = params.x.address + i2 * params.x.nb2 + i3 * params.x.nb3
             other = params.other.address + i2 * params.other.nb2 + i3 * params.other.nb3
