@@ -16,10 +16,11 @@ pytest.importorskip("ggplug_cpu")
 
 from ggplug.errors import KernelCompileError
 from ggplug_cpu import simd
-from ggplug_cpu.compiler import Body, device_function, intrinsic, kernel, prebuild
+from ggplug_cpu.compiler import Body, Record, device_function, intrinsic, kernel, prebuild
 from ggplug_cpu.context import load_word, real, store_word, word
 from ggplug_cpu.language.names import named, signature, spelled
 from ggplug_cpu.parameters import Parameters, integer, reals
+from ggplug_cpu.records import Atomic, Word
 
 
 @pytest.fixture(autouse=True)
@@ -258,6 +259,32 @@ def test_names_of_types_are_read_and_written() -> None:
         signature("f32x16 of i64")
 
 
+# -- records ----------------------------------------------------------------------------------------
+
+
+class Tally(Record):
+    left = Word(0)
+    total = Word(8)
+    seen = Atomic(16)
+
+
+@device_function
+def counted(tally: Tally, most: int) -> None:
+    while tally.left > 0:
+        tally.left = tally.left - 1
+        tally.total = tally.total + min(tally.seen.add(3), most)
+    tally.seen.set(tally.seen.exchange(100) + tally.seen.value)
+
+
+def test_words_of_records_are_assigned_to_and_atomic_ones_say_what_they_were() -> None:
+    def tallied(ctx: int, params: int) -> None:
+        tally = Tally(params + 8)
+        tally.left = word(params, 0)
+        counted(tally, 7)
+
+    assert run(tallied, 4, results=3) == [0, 0 + 3 + 6 + 7, 112]
+
+
 # -- named tuples -----------------------------------------------------------------------------------
 
 
@@ -404,6 +431,10 @@ def makes_a_tuple_another(ctx: int, params: int) -> None:
     store_word(params, span.first)
 
 
+def assigns_to_a_parameter(ctx: int, p: Counted) -> None:
+    p.count = ctx  # type: ignore[misc]  # wrong
+
+
 load_4, load_8 = simd.load("f32x4"), simd.load("f32x8")
 
 WRONG: dict[Callable[..., None], tuple[str, str]] = {
@@ -434,6 +465,7 @@ WRONG: dict[Callable[..., None], tuple[str, str]] = {
     makes_a_record_another: ("a changes from a Counted to a Doubled", "another name"),
     gives_a_named_tuple_too_few: ("Span(first, last) is called as Span(...)", "give each parameter one argument"),
     makes_a_tuple_another: ("span changes from a Span to a tuple of 2", "another name"),
+    assigns_to_a_parameter: ("count of a Counted is not assigned to", "words of ggplug_cpu.records are"),
     places_a_record_twice: ("Counted does not take 2 arguments", "it takes the address"),
 }
 

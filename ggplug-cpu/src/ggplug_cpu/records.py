@@ -39,7 +39,7 @@ class Word(Intrinsic):
         super().__init__(lambda b, record: b.load(_pointer(b, record, offset), align=8), "i64(i64)")
         #: What an assignment does.
         self.store = Intrinsic(
-            lambda b, record, value: b.store(value, _pointer(b, record, offset), align=8) and None, "void(i64, i64)"
+            lambda b, record, value: b.store(value, _pointer(b, record, offset), align=8), "void(i64, i64)"
         )
 
     if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Atomic(Namespace):
 
         self.value: int = on_pointer("i64(i64)", lambda b, place: b.load_atomic(place, "seq_cst", 8))
         self.set: Callable[[int], None] = on_pointer(
-            "void(i64, i64)", lambda b, place, value: b.store_atomic(value, place, "release", 8) and None
+            "void(i64, i64)", lambda b, place, value: b.store_atomic(value, place, "release", 8)
         )
         self.add: Callable[[int], int] = on_pointer(
             "i64(i64, i64)", lambda b, place, value: b.atomic_rmw("add", place, value, "seq_cst")
