@@ -68,6 +68,7 @@ class Fuzzer:
         self.coverage = Coverage(ops or drawable(), types or [t.name for t in TYPES], seed, wanted)
         self.found: dict[tuple[str, str], Found] = {}
         self.count = 0
+        self._ended = False
         self._lock = threading.Lock()
 
     def run(self, *, cases: int | None = None, seconds: float | None = None, children: int = 1) -> None:
@@ -79,9 +80,13 @@ class Fuzzer:
         for thread in threads:
             thread.join()
 
+    def stop(self) -> None:
+        """Ends the run when the children have computed the cases that they are at."""
+        self._ended = True
+
     def _work(self, cases: int | None, end: float | None) -> None:
         with Child(self.device, self.limit) as child:
-            while end is None or time.monotonic() < end:
+            while not self._ended and (end is None or time.monotonic() < end):
                 with self._lock:
                     if cases is not None and self.count >= cases:
                         return
@@ -190,8 +195,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    finally:  # by Ctrl-C, too
+        for fuzzer in fuzzers:
+            fuzzer.stop()
     return finish(fuzzers, table=not options.no_table, shrink=not options.no_shrink)
 
 
