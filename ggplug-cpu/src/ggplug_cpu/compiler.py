@@ -4,12 +4,12 @@ Three decorators, which only *record* the Python function.  The compiler is impo
 so a process that finds all its kernels on disk never pays for it::
 
     from ggplug_cpu import simd
-    from ggplug_cpu.compiler import device_function, kernel
+    from ggplug_cpu.compiler import Body, device_function, kernel
     from ggplug_cpu.context import thread_count, thread_index
     from ggplug_cpu.parameters import Parameters, destination, integer, real, source
 
     @device_function                                         # always inlined
-    def square(x):
+    def square(x: simd.Vector) -> simd.Vector:
         return x * x
 
     class ScaleSquared(Parameters):                          # the kernel's words: see ggplug_cpu.parameters
@@ -19,12 +19,12 @@ so a process that finds all its kernels on disk never pays for it::
         scale = real()
 
     @kernel                                                  # a factory: its arguments are compile-time constants
-    def scale_squared(type_name, in_place=False):
+    def scale_squared(type_name: str, in_place: bool = False) -> Body:
         load = simd.load(simd.vec(type_name))                # any Python may run here, at compile time
-        def body(ctx, params):                               # both int64; returns nothing
-            x, y = ScaleSquared.x.address(params), ScaleSquared.y.address(params)
-            for i in range(thread_index(ctx), ScaleSquared.vectors(params), thread_count(ctx)):
-                simd.store(y + 64 * i, square(load(x + 64 * i)) * ScaleSquared.scale(params))
+        def body(ctx: int, p: ScaleSquared) -> None:
+            x, y, scale = p.x.address, p.y.address, p.scale
+            for i in range(thread_index(ctx), p.vectors, thread_count(ctx)):
+                simd.store(y + 64 * i, simd.mul(square(load(x + 64 * i)), scale))
         return body
 
     handle = scale_squared("f32")                            # a Kernel: memoised, nothing compiled yet

@@ -1,16 +1,14 @@
 """Functions of the thread team for kernels: thread index and count, parameters, scratch memory, barrier, abort.
 
-A kernel is ``body(ctx, params)``.  ``params`` is the address of the entry's parameter block, 64-bit words in the
-order of :class:`ggplug_cpu.tape.Entry`'s ``words``: a kernel declares what they are (:mod:`ggplug_cpu.parameters`) and
-reads them by its declaration, or by number with :func:`word` and :func:`real`.  ``ctx`` is the address of the calling
-thread's context; the functions below are the only way to read it.  All addresses are int64; indices count words.
+A kernel is ``body(ctx, params)``.  ``params`` is the address of the entry's parameters, 64-bit words in the order of
+:class:`ggplug_cpu.tape.Entry`'s ``words``: a kernel declares their names (:mod:`ggplug_cpu.parameters`).  ``ctx`` is
+the address of the calling thread's context; kernels read it by the functions at the end.  All addresses are int64.
 
 Every thread that takes part calls the kernel once.  Work is divided by :func:`thread_index` and :func:`thread_count`,
 or by :func:`next_chunk` where chunks take unequal time::
 
-    def body(ctx, params):
-        rows = Declared.rows(params)
-        row = next_chunk(ctx)
+    def body(ctx: int, p: Declared) -> None:
+        rows, row = p.rows, next_chunk(ctx)
         while row < rows and not aborted(ctx):
             ...
             row = next_chunk(ctx)
@@ -36,7 +34,7 @@ from ggplug_cpu.records import Atomic, Word
 if TYPE_CHECKING:
     from llvmlite import ir
 
-# -- the memory behind ``ctx``, in bytes: what team.py lays out and the functions below read ----------
+# -- the memory behind ``ctx``: team.py lays it out, the functions below read it ---------------------
 
 #: Two cache lines: neighbours are fetched in pairs, so words that different threads write are this far apart.
 LINE = 128

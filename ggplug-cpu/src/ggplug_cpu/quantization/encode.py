@@ -68,22 +68,22 @@ def encode_rows(type_name: str, weighted: bool) -> Body:
     """Encodes rows of any type with a reader as rows of a block type."""
     encode = encode_row(type_name, weighted)
 
-    def body(ctx: int, params: int) -> None:
-        n, rows, at_once = Encoding.n(params), Encoding.rows(params), Encoding.at_once(params)
-        convert, stride = Encoding.x.convert(params), Encoding.x.block_bytes(params)
+    def body(ctx: int, params: Encoding) -> None:
+        n, rows, at_once = params.n, params.rows, params.at_once
+        convert, stride = params.x.convert, params.x.block_bytes
         scratch_row = scratch(ctx) + ARGUMENTS
         first = next_chunk(ctx) * at_once
         while first < rows and not aborted(ctx):
             for row in range(first, min(first + at_once, rows)):
-                x = Encoding.x.address(params) + row * Encoding.x.nb1(params)
+                x = params.x.address + row * params.x.nb1
                 numbers = x
                 if convert != 0:
                     numbers = scratch_row
                     for start in range(0, n, BLOCK):
                         read(ctx, convert, x, stride // BLOCK, min(BLOCK, n - start), scratch_row + 4 * start)
                         x += stride
-                y = Encoding.y.address(params) + row * Encoding.y.nb1(params)
-                encode(y, numbers, Encoding.importance.address(params), n)
+                y = params.y.address + row * params.y.nb1
+                encode(y, numbers, params.importance.address, n)
             first = next_chunk(ctx) * at_once
 
     return body

@@ -190,8 +190,8 @@ def search_magnitudes(size: int, width: int, tries: int, even: bool, again: str,
     """The scale, rows and signs of each group; the arguments as in ``ggplug.quants.grid_search.Magnitudes``."""
     search = _search(size, width, tries, even, again, from_all)
 
-    def body(ctx: int, params: int) -> None:
-        groups = Magnitudes.groups(params)
+    def body(ctx: int, params: Magnitudes) -> None:
+        groups = params.groups
         first = next_chunk(ctx) * AT_ONCE
         while first < groups and not aborted(ctx):
             for group in range(first, min(first + AT_ONCE, groups)):

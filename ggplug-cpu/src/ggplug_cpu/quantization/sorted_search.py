@@ -116,8 +116,8 @@ def search_runs(size: int, ways: int, apart: bool) -> Body:
     """The best scale, borders and way for each group of ``size`` numbers."""
     search = _search(size, ways, apart)
 
-    def body(ctx: int, params: int) -> None:
-        groups = Runs.groups(params)
+    def body(ctx: int, params: Runs) -> None:
+        groups = params.groups
         first = next_chunk(ctx) * AT_ONCE
         while first < groups and not aborted(ctx):
             for group in range(first, min(first + AT_ONCE, groups)):

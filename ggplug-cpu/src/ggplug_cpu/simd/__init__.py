@@ -3,18 +3,24 @@
 A kernel's factory chooses vector types by name, and functions of these types; its body calls the others directly::
 
     from ggplug_cpu import simd
-    from ggplug_cpu.compiler import kernel
-    from ggplug_cpu.context import real, word
+    from ggplug_cpu.compiler import Body, kernel
+    from ggplug_cpu.parameters import Parameters, destination, integer, real, source
+
+    class ScaledRow(Parameters):
+        y = destination()
+        x = source()
+        n = integer()
+        factor = real()
 
     @kernel
-    def scale_row(type_name):                     # f32, f16 or bf16
+    def scale_row(type_name: str) -> Body:        # f32, f16 or bf16
         F = simd.vec("f32")                       # the target's widest: f32x16, f32x8 or f32x4
         step, size = simd.width("f32"), simd.elem_bytes(type_name)
         load, load_first = simd.load_as_f32(type_name, F), simd.load_first_as_f32(type_name, F)
         store, store_first = simd.store_as(type_name), simd.store_first_as(type_name)
 
-        def body(ctx, params):
-            n, x, y, factor = word(params, 0), word(params, 1), word(params, 2), real(params, 3)
+        def body(ctx: int, p: ScaledRow) -> None:
+            n, x, y, factor = p.n, p.x.address, p.y.address, p.factor
             whole = n - n % step
             for i in range(0, whole, step):
                 store(y + size * i, simd.mul(load(x + size * i), factor))
