@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import shlex
 import sys
 from collections import Counter
@@ -247,6 +248,8 @@ def _computed(device: Device, options: argparse.Namespace, chosen: Sequence[Unit
     reports: list[Report] = []
     try:
         with stoppable(), bar(len(chosen) * max(1, options.repeat)) as progress, ExitStack() as ending:
+            ending.callback(gc.set_threshold, *gc.get_threshold())
+            gc.set_threshold(10_000)  # cases leave little garbage, and each collection searches all that is kept
             watch = Following(_chosen(options.case), progress.at)
             name, run = _runner(device, options, watch, ending)
             for _ in range(max(1, options.repeat)):

@@ -17,7 +17,7 @@ from ggplug_testing.contracts.holding import MOMENT, Aside, stopped
 from ggplug_testing.contracts.loading import Computation, arrived, longest_step
 from ggplug_testing.running.placement import Bytes
 
-_TIMES = 4
+_TIMES = 2
 """How many computations, each of which takes long, are behind a call when it is looked at what they did."""
 
 _LARGE = 8 << 20
