@@ -139,6 +139,23 @@ def test_values_of_unknown_fields_are_refused(changes: dict[str, object], named:
         Declared.words(**values(**changes))
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"count": 2.5}, "Declared.count is an integer, not 2.5"),
+        ({"order": [7, 8.0]}, "Declared.order is an integer, not 8.0"),
+        ({"x": Ref(1)}, "Declared.x is an operand: Place"),
+    ],
+)
+def test_values_of_another_kind_are_refused(changes: dict[str, object], why: str) -> None:
+    with pytest.raises(TypeError, match=why):
+        Declared.words(**values(**changes))
+
+
+def test_a_whole_number_is_a_real_one_too() -> None:
+    assert [type(each) for each in Declared.words(**values(factor=3, weights=[1, 2]))].count(float) == 3
+
+
 def test_a_missing_value_is_refused() -> None:
     complete = values()
     del complete["factor"]

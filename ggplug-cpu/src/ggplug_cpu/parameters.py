@@ -29,6 +29,7 @@ an entry accesses.  Parameters never change while a kernel runs, and the loads s
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar, overload
@@ -293,7 +294,7 @@ class Parameters(Record):
     def words(cls, **values: Any) -> Words:
         """The words for a value of every field: a number, a :class:`Place`, or a sequence of numbers.
 
-        Raises TypeError for fields that are missing or unknown.
+        Raises TypeError for fields that are missing or unknown, and for values of another kind.
         """
         if values.keys() != cls.fields.keys():
             wrong = sorted(values.keys() ^ cls.fields.keys())
@@ -305,15 +306,29 @@ class Parameters(Record):
         for name, field in cls.fields.items():
             value = values[name]
             if isinstance(field, Operand):
+                if not isinstance(value, Place):
+                    raise TypeError(f"{cls.__name__}.{name} is an operand: Place(...), not {value!r}")
                 words += [value.part(part) for part in field.parts]
                 if isinstance(value.address, Ref):
                     slots[field.writes].append(value.address.slot)
             elif isinstance(field, Numbers):
                 words.append(size + len(behind))
-                behind += value
+                behind += [cls._word(name, field.kind, each) for each in value]
             else:
-                words.append(value)
+                words.append(cls._word(name, field.kind, value))
         return Words([*words, *behind], *slots)
+
+    @classmethod
+    def _word(cls, name: str, kind: str, value: Any) -> Word:
+        """A word as the kernel reads it: the bits of an integer are another float's."""
+        if kind == "f64":
+            return float(value)
+        if isinstance(value, Ref | Kernel):
+            return value
+        try:
+            return operator.index(value)
+        except TypeError:
+            raise TypeError(f"{cls.__name__}.{name} is an integer, not {value!r}") from None
 
 
 def _size(fields: Mapping[str, Field]) -> int:

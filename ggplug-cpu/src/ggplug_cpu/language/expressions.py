@@ -34,6 +34,15 @@ from ggplug_cpu.recorded import DeviceFunction, Intrinsic, Record
 #: What calls a device function: its LLVM code is another one's matter.
 Calling = Callable[[ir.IRBuilder, DeviceFunction, Sequence[Value]], Value]
 
+_MEMORY = "use a tuple, or read numbers from memory: a field of integers() or reals(), simd.load"
+#: What to do in the place of expressions that the language has not.
+_REMEDIES: dict[type[ast.expr], str] = {
+    ast.List: _MEMORY,
+    ast.ListComp: _MEMORY,
+    ast.Dict: _MEMORY,
+    ast.Lambda: "define device functions outside of the body, in the factory",
+}
+
 NO_NAMES: Mapping[str, Value] = MappingProxyType({})
 
 
@@ -51,9 +60,8 @@ class Expressions:
         try:
             emit = getattr(self, f"_emit_{type(node).__name__.lower()}", None)
             if emit is None:
-                raise Refusal(
-                    f"kernels have no {type(node).__name__}", "ggplug_cpu/language/__init__.py says what they have"
-                )
+                remedy = _REMEDIES.get(type(node), "ggplug_cpu/language/__init__.py says what they have")
+                raise Refusal(f"kernels have no {type(node).__name__}", remedy)
             found: Value = emit(node)
             return found
         except Refusal as refusal:
@@ -87,7 +95,8 @@ class Expressions:
             return owner.items[number]
         if not isinstance(owner, Known):
             raise Refusal(
-                f"{described(owner)} has no attributes", "attributes are of modules, of declarations and of records"
+                f"{described(owner)} has no attributes",
+                "annotate a parameter with its declaration to read its fields; modules and records have attributes",
             )
         return known(_attribute(owner.value, node.attr))
 
@@ -228,4 +237,6 @@ def _attribute(thing: Any, name: str) -> Any:
     try:
         return getattr(thing, name)
     except AttributeError as error:
-        raise Refusal(str(error), "attributes are those that Python sees") from None
+        fields = ", ".join(getattr(thing, "fields", getattr(thing, "parts", ())))
+        remedy = f"it declares {fields}" if fields else "attributes are those that Python sees"
+        raise Refusal(str(error), remedy) from None
