@@ -69,21 +69,20 @@ class Allocation:
         nowhere = np.flatnonzero(self.slots == NOWHERE)
         self._nowhere = frozenset(map(graph.roots.__getitem__, nowhere.tolist()))
         """Positions of the roots that have no bytes."""
-        self._used: list[int] = np.unique(self.slots[self._placed]).tolist()
-        own = np.flatnonzero(self.slots == PERSISTENT)
-        roots, of_root = np.unique(np.asarray(graph.roots, np.int64)[own], return_inverse=True)
-        self._own = own
-        self._own_roots: list[int] = roots.tolist()
-        self._of_root = of_root
+        self._used = _distinct(self.slots[self._placed])
+        self._own = np.flatnonzero(self.slots == PERSISTENT)
+        root_of = np.asarray(graph.roots, np.int64)
+        self._own_roots = _distinct(root_of[self._own])
+        roots = np.array(self._own_roots, np.int64)
+        self._of_root = np.searchsorted(roots, root_of[self._own])
         nbytes = np.fromiter(map(_nbytes, graph.tensors), np.int64, len(graph.tensors))
         self._own_sizes = nbytes[roots]
         self._check_places(graph, nbytes)
-        written = np.unique(np.asarray(written_positions(graph), np.int64))
+        written = np.array(sorted({*written_positions(graph)}), np.int64)
         self._written = written[nbytes[written] > 0]
-        slots_written = np.unique(self.slots[self._written])
-        self._written_slots: list[int] = slots_written[slots_written >= 0].tolist()
-        roots_written = np.asarray(graph.roots, np.int64)[self._written[self.slots[self._written] == PERSISTENT]]
-        self._written_roots: list[int] = np.unique(roots_written).tolist()
+        slots_written = self.slots[self._written]
+        self._written_slots = _distinct(slots_written[slots_written >= 0])
+        self._written_roots = _distinct(root_of[self._written[slots_written == PERSISTENT]])
         self._written_own: list[int] = np.searchsorted(roots, self._written_roots).tolist()
         self._structure = graph.structure
         self._checked: tuple[Callable[[], Graph | None], int] = (lambda: None), 0
@@ -453,6 +452,11 @@ def _numbers(graph: Graph, values: Sequence[int] | npt.NDArray[Any], what: str) 
         if isinstance(error, ShapeError):
             raise
         raise TypeMismatchError(f"{what} must be integers: {error}", got=values) from None
+
+
+def _distinct(numbers: Numbers) -> list[int]:
+    """Each number once, in order; of the few numbers of most graphs, without the cost of a call of ``np.unique``."""
+    return sorted(set(numbers.tolist()))
 
 
 def _no_bytes(root: Tensor) -> TensorStateError:

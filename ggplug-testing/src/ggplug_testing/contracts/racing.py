@@ -29,6 +29,9 @@ from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement
 _TRIED = 4
 """How many cases of each kind are tried, until one can be used."""
 
+_LOOKED_AT = 64
+"""How many cases of an op are made, at equal distances, to learn their kinds: making all takes half a second."""
+
 
 class Race:
     """A computation that is submitted between a store of its sources and a store of zeros into them.
@@ -136,9 +139,10 @@ def races_of(stream: Backend) -> Iterator[Race]:
 
 @cache
 def _by_types(op: type[Op]) -> dict[str, list[Case]]:
-    """The cases of an op by the kind of element type that the first source has."""
+    """Cases of an op by the kind of element type that the first source has."""
     found: dict[str, list[Case]] = {}
-    for case in cases_of(op):
+    cases = [*cases_of(op)]
+    for case in cases[:: -(-len(cases) // _LOOKED_AT) or 1]:
         try:
             made = case.make(Leafs(case.seed))
         except GGPlugError:

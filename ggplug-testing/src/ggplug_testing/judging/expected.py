@@ -37,6 +37,7 @@ class Expected:
         self._results: dict[Tensor, Array] = {}
         self._tolerances: dict[Tensor, Array] = {}
         self._drifts: dict[Tensor, Array] = {}
+        self._allowed: dict[Tensor, Allowed] = {}
         self.values: Evaluation = evaluate(graph, values, wide=wide, watching=self._record)
         if self._is_chain():
             self._move(values)
@@ -47,6 +48,12 @@ class Expected:
 
     def allowed(self, node: Tensor) -> Allowed:
         """The bounds of a node's elements."""
+        found = self._allowed.get(node)
+        if found is None:  # a case is judged once for each place that its result may have
+            found = self._allowed[node] = self._bounds(node)
+        return found
+
+    def _bounds(self, node: Tensor) -> Allowed:
         want = self.values[node]
         if want.dtype.kind != "f":
             return Allowed(want, want)

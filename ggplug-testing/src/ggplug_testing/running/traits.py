@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 import numpy as np
 
-from ggplug.tensor import Operation, Tensor
+from ggplug.tensor import Extents, Operation, Tensor
 from ggplug.types import BF16, F16, F32
 from ggplug_testing.running.placement import Bytes
 
@@ -43,7 +44,7 @@ def traits_of(node: Tensor, values: Mapping[Tensor, Bytes], fault: object = None
             continue
         yield f"{name} of {source.type.name}"
         yield from _layout(name, source)
-        yield from _extents(name, source)
+        yield from _extents(name, source.ne)
         raw = values.get(source.root)
         if raw is not None and _has_others_than_numbers(source.root, raw):
             yield f"NaN or infinities in {name}"
@@ -52,7 +53,7 @@ def traits_of(node: Tensor, values: Mapping[Tensor, Bytes], fault: object = None
                 yield f"a result with another {_COUNTS[dim]} than {name}"
     yield f"a result of {node.type.name}"
     yield from _layout("the result", node)
-    yield from _extents("the result", node)
+    yield from _extents("the result", node.ne)
     yield from _parameters(op)
 
 
@@ -69,26 +70,20 @@ def _layout(name: str, tensor: Tensor) -> Iterator[str]:
             yield f"a permuted {name}"
 
 
-def _extents(name: str, tensor: Tensor) -> Iterator[str]:
-    length, rows = tensor.ne[0], math.prod(tensor.ne[1:])
-    if not tensor.size:
-        yield f"no elements in {name}"
-    for unit in _MULTIPLES:
-        if length % unit == 0:
-            yield f"rows of {name} whose length is a multiple of {unit}"
-    for unit in reversed(_MULTIPLES):
-        if length % unit:
-            yield f"rows of {name} whose length is no multiple of {unit}"
+@lru_cache(maxsize=1024)
+def _extents(name: str, ne: Extents) -> list[str]:
+    length, rows = ne[0], math.prod(ne[1:])
+    found = [] if math.prod(ne) else [f"no elements in {name}"]
+    found += [f"rows of {name} whose length is a multiple of {unit}" for unit in _MULTIPLES if length % unit == 0]
+    found += [f"rows of {name} whose length is no multiple of {unit}" for unit in _MULTIPLES[::-1] if length % unit]
     for count in _MANY:
         if length > count:
-            yield f"rows of {name} longer than {count:,}"
+            found.append(f"rows of {name} longer than {count:,}")
         if rows > count:
-            yield f"more than {count:,} rows in {name}"
-    yield f"rows of {name} of {'one element' if length == 1 else 'several elements'}"
-    yield f"a single row in {name}" if rows == 1 else f"several rows in {name}"
-    for dim in (2, 3):
-        if tensor.ne[dim] > 1:
-            yield f"a {_COUNTS[dim]} of {name} above one"
+            found.append(f"more than {count:,} rows in {name}")
+    found.append(f"rows of {name} of {'one element' if length == 1 else 'several elements'}")
+    found.append(f"a single row in {name}" if rows == 1 else f"several rows in {name}")
+    return found + [f"a {_COUNTS[dim]} of {name} above one" for dim in (2, 3) if ne[dim] > 1]
 
 
 def _parameters(op: Operation) -> Iterator[str]:
