@@ -29,7 +29,7 @@ from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement
 _TRIED = 4
 """How many cases of each kind are tried, until one can be used."""
 
-_LOOKED_AT = 64
+_LOOKED_AT = 128
 """How many cases of an op are made, at equal distances, to learn their kinds: making all takes half a second."""
 
 
