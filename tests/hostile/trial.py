@@ -79,7 +79,7 @@ class Trial:
                     raise Fault("declined", f"declined ({declined.reason}), but then: {_trace(error)}") from error
                 return Outcome("declined", declined.reason)
             raised = self._judge_error(error)
-        same_again(graph, self.results)
+        same_again(graph, self.results, self.expected)
         return Outcome("raised" if raised else "right", raised)
 
     # -- memory ------------------------------------------------------------------------------------

@@ -106,6 +106,10 @@ def _in_range(x: Array) -> Array:
     return np.where(np.abs(x) > _LARGEST, np.copysign(np.inf, x), x)
 
 
+FAINT = 2.0**-120
+"""Probabilities below this one may be zero in float32, so values that are not finite may be left out for them."""
+
+
 def _weighted_sum(probabilities: Array, rows: Array, hidden: Array) -> Array:
     """``probabilities @ rows``, without the ``hidden`` rows, which may hold NaN."""
     finite = np.isfinite(rows)
@@ -144,7 +148,8 @@ class FlashAttnExt(Attending):
     :class:`~ggplug.types.Precision`; if k or v is BF16 and it is not F32, queries and probabilities may be rounded to
     BF16.
 
-    A key that the mask hides with -inf does not contribute, also if k and v hold NaN for it.  Rows for which all logits
+    A key that the mask hides with -inf does not contribute, also if k and v hold NaN for it; a key whose probability is
+    below :data:`FAINT` may or may not.  Rows for which all logits
     are -inf are zeros, unlike those of :class:`SoftMax`.  All elements of a row are NaN if one of its other logits, or
     its sink, is NaN or +inf.  Products and logits beyond the range of float32 count as infinite.
 
@@ -171,7 +176,7 @@ class FlashAttnExt(Attending):
             logits, hidden = self.logits(q, k, mask)
             probabilities = probabilities_of(logits, sinks)
             v = np.repeat(v, q.shape[1] // max(1, v.shape[1]), axis=1)
-            return _weighted_sum(probabilities, v, hidden).swapaxes(1, 2)
+            return _weighted_sum(probabilities, v, hidden | (probabilities < FAINT)).swapaxes(1, 2)
 
     def cost(self, node: Tensor) -> Cost:
         k, v = node.src[1], node.src[2]

@@ -104,6 +104,7 @@ class Expected:
     def _move(self, values: Mapping[Tensor, Any]) -> None:
         """Moves every result by its tolerance, each element up or down, and once the other way round."""
         random = np.random.default_rng(len(self.graph.nodes))
+        free = any(np.isinf(each).any() for each in self._tolerances.values())  # elements may be anything
         ways = {node: random.choice((-1.0, 1.0), each.shape) * each for node, each in self._tolerances.items()}
         for sign in (1.0, -1.0):
             results: dict[Tensor, Array] = {}
@@ -125,11 +126,12 @@ class Expected:
                     continue
                 with np.errstate(all="ignore"):
                     off = np.abs(self._result(found, node, results) - self._result(self.values, node))
-                off = np.where(np.isfinite(off), off, 0.0)
+                off = np.where(np.isfinite(off) | (free & ~np.isnan(off)), off, 0.0)
                 self._drifts[node] = np.maximum(off, self.drift(node))
         for node, drift in self._drifts.items():
             # What moved an element little by chance may move it as much as the others; and no way was the worst one.
-            self._drifts[node] = 2 * (drift + math.sqrt(float(np.mean(drift * drift)))) if drift.any() else drift
+            usual = np.mean(np.square(drift), where=np.isfinite(drift)) if drift.any() else 0.0
+            self._drifts[node] = 2 * (drift + math.sqrt(float(usual)))
 
 
 def _shown(of_root: Array, tensor: Tensor) -> Array:

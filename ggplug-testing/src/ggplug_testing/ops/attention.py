@@ -12,7 +12,7 @@ from ggplug import ops
 from ggplug.ops.attention import alibi_slopes
 from ggplug.ops.base import Array, Op
 from ggplug.ops.elementwise import tile
-from ggplug.ops.flash_attention import probabilities_of
+from ggplug.ops.flash_attention import FAINT, probabilities_of
 from ggplug.ops.views import permute, view
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, Precision, Type
@@ -314,15 +314,21 @@ def _flash_attn_ext(
     node: Node, exact: Array, q: Array, k: Array, v: Array, mask: Array | None = None, sinks: Array | None = None
 ) -> Array:
     kinds = [source.type for source in node.src[1:3] if source is not None]
+    lost = ~np.isfinite(v)
     q, k, v = (np.where(np.isfinite(each), each, 0) for each in (q, k, v))
     coarse = [COARSE.get(kind, 0.0) / UNIT / math.sqrt(3) for kind in kinds]
     if node.op.precision == Precision.F32:
         coarse = [0.0, 0.0]
-    k, v = (np.repeat(each, q.shape[1] // max(1, each.shape[1]), axis=1) for each in (k, v))
+    k, v, lost = (np.repeat(each, q.shape[1] // max(1, each.shape[1]), axis=1) for each in (k, v, lost))
     probabilities, off = _attended(node, q, k, mask, sinks, coarse[0])
     terms = (probabilities * probabilities) @ (v * v)
     added = roundings(v.shape[-2], exact.swapaxes(1, 2), terms, products=True)
-    return np.asarray(off @ np.abs(v) + added + DEVIATIONS * coarse[1] * np.sqrt(terms)).swapaxes(1, 2)
+    around = off @ np.abs(v) + added + DEVIATIONS * coarse[1] * np.sqrt(terms)
+    if lost.any():
+        _, hidden = node.op.logits(q, k, mask)
+        faint = (probabilities < FAINT) & ~hidden
+        around = np.where((faint.astype(float) @ lost) > 0, np.inf, around)
+    return np.asarray(around).swapaxes(1, 2)
 
 
 def _flash_attn_back(
