@@ -84,6 +84,7 @@ from ggplug_cpu import features
 from ggplug_cpu.cache_key import cache_key
 from ggplug_cpu.compiling.job import Reference, reference_of
 from ggplug_cpu.compiling.obtaining import FILES, CompileEvent, Progress, inspected, obtain, on_compile
+from ggplug_cpu.digests import state
 from ggplug_cpu.language.declarations import llvm_call
 from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath, Intrinsic, Namespace, Record, Signature, TypedFunction
 
@@ -138,12 +139,15 @@ def shared(maker: Callable[P, R]) -> Callable[P, R]:
     """
 
     @functools.lru_cache(maxsize=None, typed=True)  # True == 1, yet they are different constants
-    def of_target(key: str, *args: Any, **kwargs: Any) -> R:
+    def known(key: str, made_from: str, *args: Any, **kwargs: Any) -> R:
         return maker(*args, **kwargs)
 
     @functools.wraps(maker)
     def made(*args: P.args, **kwargs: P.kwargs) -> R:
-        return of_target(features.target().key, *args, **kwargs)  # type: ignore[arg-type]
+        made_from = state(maker)
+        if made_from is None:
+            return maker(*args, **kwargs)
+        return known(features.target().key, made_from, *args, **kwargs)  # type: ignore[arg-type]
 
     return made
 
@@ -201,8 +205,8 @@ class Kernel:
         return features.target().key in self.addresses
 
     def cache_key(self) -> str:
-        """The key of the disk cache for the current target; hexadecimal."""
-        return cache_key(self.factory.function, self.arguments, features.target())
+        """The key of the disk cache for the current target; hexadecimal.  Empty: the code is not kept on disk."""
+        return cache_key(self.factory.function, self.arguments, features.target(), self.fastmath)
 
     def assembly(self) -> str:
         """The machine code as text, compiled anew; for authors of kernels."""
@@ -247,6 +251,8 @@ class KernelFactory:
                 raise TypeError(
                     f"kernel {self.name}: argument {name} is {value!r}; a kernel's arguments are str, int, bool or None"
                 )
+            if isinstance(value, str) and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+                raise TypeError(f"kernel {self.name}: argument {name} is {value!r}, which is no text: half a character")
         memo = (arguments, tuple(map(type, arguments)), (), ())
         return self._kernels.setdefault(memo, Kernel(self, arguments))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ggplug_cpu import features
 from ggplug_cpu.features import Target
@@ -20,18 +20,28 @@ class Reference(NamedTuple):
     arguments: tuple[str | int | bool | None, ...]
 
 
+class Keyed(Compilable, Protocol):
+    """A kernel that knows what it is made from."""
+
+    def cache_key(self) -> str: ...
+
+
 class Job(NamedTuple):
-    """A kernel and what it is compiled for."""
+    """A kernel, what it is compiled for, and the key of what it is made from."""
 
     reference: Reference
     target: Target
+    key: str
 
     def compiled(self) -> bytes:
-        """The object file.  Raises LookupError where this process does not find the kernel."""
+        """The object file.  Raises LookupError where this process does not find the kernel, or finds another."""
         from ggplug_cpu.language import machine_code
 
         with features.forced(self.target):
-            return machine_code.compile_kernel(found(self.reference), self.target)
+            kernel = found(self.reference)
+            if kernel.cache_key() != self.key:
+                raise LookupError("its source, or what that reads, has other values in another process")
+            return machine_code.compile_kernel(kernel, self.target)
 
 
 def reference_of(factory: Any, arguments: tuple[str | int | bool | None, ...]) -> Reference | None:
@@ -47,7 +57,7 @@ def reference_of(factory: Any, arguments: tuple[str | int | bool | None, ...]) -
     return Reference(name[0], file, name[1], arguments)
 
 
-def found(reference: Reference) -> Compilable:
+def found(reference: Reference) -> Keyed:
     """The kernel in this process.  Raises LookupError where it is another one."""
     try:
         module = importlib.import_module(reference.module)
@@ -56,5 +66,5 @@ def found(reference: Reference) -> Compilable:
         raise LookupError(f"{reference.module}.{reference.name} cannot be imported: {error}") from error
     if getattr(module, "__file__", None) != reference.file:
         raise LookupError(f"{reference.module} is another file here")
-    kernel: Compilable = factory(*reference.arguments)
+    kernel: Keyed = factory(*reference.arguments)
     return kernel

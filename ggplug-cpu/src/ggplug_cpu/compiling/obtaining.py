@@ -38,7 +38,8 @@ class Wanted(Compilable, Protocol):
     def reference(self) -> Reference | None:
         """Where another process finds it; None where it does not."""
 
-    def cache_key(self) -> str: ...
+    def cache_key(self) -> str:
+        """What its code is kept by on disk; empty where it is not kept."""
 
 
 # -- listeners --------------------------------------------------------------------------------------
@@ -121,6 +122,7 @@ class _Batch:
         self._progress = progress
         self._done = 0
         self._missing: list[Wanted] = []
+        self._keys: dict[Wanted, str] = {}
 
     def find(self) -> None:
         """Loads what is on disk."""
@@ -138,7 +140,11 @@ class _Batch:
 
     def compile(self) -> int:
         """Compiles what is missing; returns how many that were."""
-        jobs = {each: Job(reference, self._target) for each in self._missing if (reference := each.reference)}
+        jobs = {
+            each: Job(reference, self._target, key)
+            for each in self._missing
+            if (key := self._keys[each]) and (reference := each.reference)
+        }
         own = deque(each for each in self._missing if each not in jobs)
         with pool.started(jobs) as others:
             while (kernel := own.popleft() if own else others.take()) is not None:
@@ -173,7 +179,9 @@ class _Batch:
         from ggplug_cpu import loader
 
         address = loader.load(kernel.name, code)  # a missing symbol must not reach the disk
-        FILES.store(kernel.name, kernel.cache_key(), str(self._target), code)
+        key = self._keys[kernel]
+        if key and kernel.cache_key() == key:  # not where what it reads changed while it was compiled
+            FILES.store(kernel.name, key, str(self._target), code)
         kernel.addresses[self._target.key] = address
         self._done += 1
 
@@ -181,7 +189,8 @@ class _Batch:
         """The address of the code on disk; None if there is none, or none that can be loaded."""
         from ggplug_cpu import loader
 
-        code = FILES.load(wanted.name, wanted.cache_key())
+        key = self._keys[wanted] = wanted.cache_key()
+        code = FILES.load(wanted.name, key) if key else None
         if code is None:
             return None
         try:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from llvmlite import ir
 
+from ggplug_cpu.digests import state
 from ggplug_cpu.language.arithmetic import as_type
 from ggplug_cpu.language.calls import packed, unpacked
 from ggplug_cpu.language.expressions import Expressions
@@ -78,9 +80,16 @@ class Library:
         self._module.triple = triple
         self._count = 0
         self._unfinished: list[DeviceFunction] = []
+        # Of the kernel that is being compiled: see _kept.
+        self._looked_up: dict[DeviceFunction, dict[Any, _Function]] = {}
 
     def kernel(self, body: Body, fastmath: Fastmath) -> str:
         """The module of a kernel as text: one exported function ``void(i64 ctx, i64 params)``.  Raises Refusal."""
+        if not isinstance(body, FunctionType):
+            raise Refusal(
+                f"the factory returns {'None' if body is None else f'a {type(body).__name__}'} and no body",
+                "end the factory with `return body`, body being a function (ctx, params)",
+            )
         try:
             names = source_of(body).parameters
             if len(names) != 2:
@@ -89,6 +98,7 @@ class Library:
             function = self._translated(body, parameters, fastmath)
         finally:
             self._unfinished.clear()
+            self._looked_up.clear()
         if function.result != VOID:
             raise Refusal("the body returns a value", "a body returns nothing")
         entry = _ENTRY.format(entry=ENTRY, body=function.declaration.get_reference())
@@ -122,8 +132,20 @@ class Library:
             return NOTHING
         return declared(unpacked(b, compiled.result, result), _annotated(function, "return"))
 
+    def _kept(self, callee: DeviceFunction) -> dict[Any, _Function]:
+        """The compiled functions of a device function: none where what it reads is not what it was."""
+        found = self._looked_up.get(callee)
+        if found is None:
+            now = state(callee.function)
+            before, found = callee.materialised.get(self._key, (None, {}))
+            if now is None or now != before:
+                found = {}
+            callee.materialised[self._key] = now, found
+            self._looked_up[callee] = found
+        return found
+
     def _compiled(self, callee: DeviceFunction, parameters: Sequence[_Parameter]) -> _Function:
-        kept: dict[Any, _Function] = callee.materialised.setdefault(self._key, {})
+        kept = self._kept(callee)
         key = tuple(_identity(each) for each in parameters)
         found = kept.get(key)
         if found is None:

@@ -1,13 +1,22 @@
 """The source of functions as syntax trees, and what is wrong in them."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import functools
 import linecache
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
+
+from ggplug_cpu.digests import code_parts, codes
+
+#: The flags of code that its file's imports from __future__ set.
+_FUTURE = functools.reduce(
+    int.__or__, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
 
 
 class Refusal(Exception):
@@ -51,11 +60,25 @@ def source_of(function: Callable[..., Any]) -> Source:
     code = function.__code__
     linecache.checkcache(code.co_filename)  # a module that was edited and imported anew has other lines
     lines = linecache.getlines(code.co_filename, function.__globals__)
-    tree = _functions("".join(lines)).get((code.co_name, code.co_firstlineno))
-    if tree is None:
+    if not lines or code.co_name == "<lambda>":
         why = f"the source of {function.__qualname__} cannot be found in {code.co_filename}"
         raise Refusal(why, "define kernels by def in a file, not by lambda or at a prompt")
+    tree = _function("".join(lines), code)
+    if tree is None:
+        why = f"{function.__qualname__} in {code.co_filename} was edited since it was imported"
+        raise Refusal(why, "import the file anew, or start the program again")
     return Source(function.__qualname__.rpartition(".")[2], code.co_filename, lines, tree)
+
+
+def _function(text: str, code: CodeType) -> ast.FunctionDef | None:
+    """The function in a file that gives ``code``: it may stand on another line than when it was imported."""
+    try:
+        trees, compiled = _functions(text), _compiled(text, code.co_flags & _FUTURE)
+    except SyntaxError:  # the file is being edited
+        return None
+    alike = [each for each in compiled.get(code.co_name, ()) if code_parts(each) == code_parts(code)]
+    lines = sorted((each.co_firstlineno for each in alike), key=lambda line: abs(line - code.co_firstlineno))
+    return trees.get((code.co_name, lines[0])) if lines else None
 
 
 @functools.lru_cache(maxsize=256)
@@ -66,4 +89,13 @@ def _functions(text: str) -> dict[tuple[str, int], ast.FunctionDef]:
         if isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
             found[node.name, first] = node
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(text: str, future: int) -> dict[str, list[CodeType]]:
+    """The code of the functions in a file, by name."""
+    found: dict[str, list[CodeType]] = {}
+    for each in codes(compile(text, "<source>", "exec", future, dont_inherit=True)):
+        found.setdefault(each.co_name, []).append(each)
     return found
