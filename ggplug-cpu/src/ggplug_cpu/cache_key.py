@@ -17,7 +17,7 @@ import numpy
 
 from ggplug_cpu import features
 from ggplug_cpu.digests import digest, is_own
-from ggplug_cpu.own_sources import PACKAGE, ChangedError, sources
+from ggplug_cpu.own_sources import LANGUAGE, ChangedError, sources
 from ggplug_cpu.recorded import Fastmath
 
 
@@ -30,13 +30,13 @@ def cache_key(
             made_from: str | None = f"{function.__module__} {sources(function.__module__)} {arguments!r}"
         else:
             made_from = digest(function, arguments)
-        compilers = sources(PACKAGE)
+        compiler = sources(LANGUAGE)
     except ChangedError:
         return ""
     if made_from is None:
         return ""
     flags = sorted(fastmath) if isinstance(fastmath, set | frozenset) else fastmath
-    text = "\0".join((function.__qualname__, made_from, compilers, repr(flags), target.key, _versions()))
+    text = "\0".join((function.__qualname__, made_from, compiler, repr(flags), target.key, _versions()))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -27,7 +27,7 @@ _NOT_DRAWN_IN = frozenset(
     )
 )
 #: Modules that translate Python to machine code; they count for every kernel.
-_LANGUAGE = "ggplug_cpu.language"
+LANGUAGE = "ggplug_cpu.language"
 #: Modules of core count by their data: see :func:`_data`.
 _CORE = "ggplug."
 
@@ -73,7 +73,7 @@ def source_modules(module: str) -> frozenset[str]:
     Imports are followed within this package; a sub-package counts whole.  Modules of core count where they are
     imported directly.
     """
-    found = set(_whole(_LANGUAGE))
+    found = set(_whole(LANGUAGE))
     pending = [module]
     while pending:
         name = pending.pop()
