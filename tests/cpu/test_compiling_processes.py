@@ -79,8 +79,8 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def jobs_of(kernels: list[Kernel]) -> dict[Kernel, Job]:
-    references = {each: each.reference for each in kernels}
-    return {each: Job(reference, features.target()) for each, reference in references.items() if reference is not None}
+    found = {each: each.reference for each in kernels}
+    return {each: Job(place, features.target(), each.cache_key()) for each, place in found.items() if place is not None}
 
 
 def test_other_processes_make_the_same_machine_code(kernels: Any, starts: list[Any]) -> None:

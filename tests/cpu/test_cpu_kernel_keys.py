@@ -16,7 +16,7 @@ pytest.importorskip("ggplug_cpu")
 
 import ggplug
 import ggplug_cpu
-from ggplug_cpu import cache_key
+from ggplug_cpu import own_sources
 
 KEYS = """
 import json, sys
@@ -93,7 +93,7 @@ def test_other_tables_or_layouts_of_block_types_recompile_their_readers(copied: 
     assert not changed & {"norm", "rope", "copy_rows", "soft_max"}
 
 
-PACKAGE = Path(cache_key.__file__).parent
+PACKAGE = Path(own_sources.__file__).parent
 
 
 def declares_code(path: Path) -> bool:
@@ -108,7 +108,7 @@ def chooses(path: Path) -> bool:
 
 @pytest.mark.parametrize("path", [p for p in sorted(PACKAGE.rglob("*.py")) if declares_code(p)], ids=lambda p: p.stem)
 def test_a_kernel_draws_in_no_planning(path: Path) -> None:
-    drawn = cache_key.source_modules(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
+    drawn = own_sources.source_modules(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
     data = {m for m in drawn if m == "ggplug.types" or m.startswith("ggplug.quants.")}
     assert not [m for m in drawn - data if m.split(".")[0] == "ggplug" or m.startswith("ggplug_cpu.choosing")]
     assert not drawn & {f"ggplug_cpu.{name}" for name in ("matching", "tape", "device", "backend")}
