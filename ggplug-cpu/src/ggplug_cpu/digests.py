@@ -10,6 +10,7 @@ import builtins
 import dis
 import functools
 import hashlib
+import importlib.util
 import os
 import struct
 import sys
@@ -44,11 +45,16 @@ _UNSEEN = frozenset(
         *("locals", "modules", "open", "vars"),
     )
 )
+#: Python's flag of classes that are not compiled into it or a library.
+_MADE_BY_A_PROGRAM = 1 << 9
 #: Attributes of this package's objects that hold what was made before.
 _MADE = frozenset(("addresses", "materialised", "_kernels", "_signature", "__wrapped__", "__annotations__"))
-#: Attributes of classes and of functions that no code depends on.
+#: Attributes of classes that no code depends on, or that Python sets as it needs them.
 _DESCRIBING = frozenset(
-    ("__dict__", "__weakref__", "__module__", "__doc__", "__firstlineno__", "__static_attributes__", "_abc_impl")
+    (
+        *("__dict__", "__doc__", "__firstlineno__", "__module__", "__slotnames__", "__static_attributes__"),
+        *("__weakref__", "_abc_impl"),
+    )
 )
 
 
@@ -65,7 +71,9 @@ def digest(*values: Any) -> str | None:
     try:
         for value in values:
             found.add(value)
-    except (_UnknownError, RecursionError):
+    except ChangedError:
+        raise
+    except Exception:  # _UnknownError, and what attributes of a program's objects raise when they are read
         return None
     return found.hash.hexdigest()
 
@@ -101,13 +109,22 @@ def _is_of(names: Mapping[str, Any], package: str) -> bool:
     return name.partition(".")[0] == package and getattr(sys.modules.get(name), "__dict__", None) is names
 
 
-def _is_versioned(names: Mapping[str, Any]) -> bool:
-    """Whether these are the names of a module that is known by a version."""
-    top = str(names.get("__name__")).partition(".")[0]
+def _is_versioned(module: object) -> bool:
+    """Whether a module of this name is known by a version."""
+    top = str(module).partition(".")[0]
     if top in _VERSIONED:
         return True
-    file = getattr(sys.modules.get(top), "__file__", None)  # a program may have a module of the same name
-    return top in sys.stdlib_module_names and (file is None or file.startswith(_LIBRARY))
+    if top not in sys.stdlib_module_names:
+        return False
+    spec = getattr(sys.modules.get(top), "__spec__", None) or importlib.util.find_spec(top)
+    file = spec and spec.has_location and spec.origin  # a program may have a module of the same name
+    return not file or file.startswith(_LIBRARY)
+
+
+def _is_of_a_versioned(names: Mapping[str, Any]) -> bool:
+    """Whether these are the names of a module that is known by a version."""
+    name = str(names.get("__name__"))
+    return _is_versioned(name) and getattr(sys.modules.get(name), "__dict__", None) is names
 
 
 class _Digest:
@@ -175,12 +192,14 @@ class _Digest:
                 self._all((value.fget, value.fset, value.fdel))
             case MethodType():
                 self._all((value.__func__, value.__self__))
-            case BuiltinFunctionType() if not isinstance(value.__self__, ModuleType | None):
+            case BuiltinFunctionType() if isinstance(value.__self__, ModuleType | None):
+                self._compiled(value.__module__, value.__qualname__)
+            case BuiltinFunctionType():
                 self._all((value.__qualname__, value.__self__))
-            case BuiltinFunctionType() | GetSetDescriptorType() | MemberDescriptorType():
-                self._text(value.__qualname__)
             case WrapperDescriptorType() | MethodDescriptorType() | ClassMethodDescriptorType():
-                self._text(value.__qualname__)
+                self._compiled(value.__objclass__.__module__, value.__qualname__)
+            case GetSetDescriptorType() | MemberDescriptorType():
+                self._all((value.__qualname__, value.__objclass__))
             case functools._lru_cache_wrapper():
                 self._cached(value)
             case ModuleType():
@@ -192,9 +211,17 @@ class _Digest:
             case _:
                 self._instance(value)
 
+    def _compiled(self, module: object, name: str) -> None:
+        """Adds a function that is written in C, which is known by its module's version alone."""
+        if not _is_versioned(module):
+            raise _UnknownError
+        self._text(str(module), name)
+
     def _function(self, function: FunctionType) -> None:
         code, names = function.__code__, function.__globals__
-        self.add((names.get("__name__"), function.__qualname__, code_parts(code)))
+        own = _is_of(names, PACKAGE)  # its code is in the source
+        parts = code.co_firstlineno if own else code_parts(code)
+        self.add((names.get("__name__"), function.__qualname__, parts))
         self.add((function.__defaults__, function.__kwdefaults__))
         self.add({name: value for name, value in vars(function).items() if name != "__wrapped__"})
         read = _names(code)
@@ -203,16 +230,19 @@ class _Digest:
                 self._variable(cell.cell_contents, read)
             except ValueError:  # the enclosing function sets it later
                 self._text("empty")
-        if _is_of(names, PACKAGE):
+        if own:
             self._text(sources(names["__name__"]))
-        elif not _is_versioned(names):
+        elif not _is_of_a_versioned(names):
             self._globals(function, read)
 
     def _globals(self, function: FunctionType, read: frozenset[str]) -> None:
         if read & _UNSEEN:
             raise _UnknownError
         self._imports(function.__code__)
-        annotated = {name: kind for name, kind in function.__annotations__.items() if isinstance(kind, str)}
+        try:
+            annotated = {name: kind for name, kind in function.__annotations__.items() if isinstance(kind, str)}
+        except NameError as error:  # annotations are computed when they are read
+            raise _UnknownError from error
         self.add(annotated)
         # annotations of the functions in it are constants of its code: the classes that they name count
         classes = {*annotated.values(), *_strings(function.__code__)}
@@ -233,7 +263,7 @@ class _Digest:
                     module, (level, names) = instruction.argval, before
                     if level == 0 and module.partition(".")[0] == PACKAGE:
                         self._all(sources(name) for name in (module, *(f"{module}.{name}" for name in names or ())))
-                    elif level != 0 or not _is_versioned({"__name__": module}):
+                    elif level != 0 or not _is_versioned(module):
                         raise _UnknownError
                 before = [before[1], instruction.argval]
 
@@ -248,7 +278,7 @@ class _Digest:
         """Adds the attributes ``read`` of a module; None: those that are read are not known."""
         names = vars(module)
         self._text(module.__name__)
-        if _is_versioned(names):
+        if _is_of_a_versioned(names):
             return
         own = _is_of(names, PACKAGE)
         if own:
@@ -266,12 +296,12 @@ class _Digest:
     def _class(self, kind: type) -> None:
         self._text(kind.__module__, kind.__qualname__)
         names = vars(sys.modules.get(kind.__module__, builtins))
-        if names.get(kind.__qualname__) is kind:
-            if _is_of(names, PACKAGE):
-                self._text(sources(kind.__module__))
-                return
-            if _is_versioned(names):
-                return
+        of_module = names.get(kind.__qualname__) is kind
+        if of_module and _is_of(names, PACKAGE):
+            self._text(sources(kind.__module__))
+            return
+        if (of_module or not kind.__flags__ & _MADE_BY_A_PROGRAM) and _is_versioned(kind.__module__):
+            return
         self.add(kind.__bases__)
         self.add(type(kind))
         for name, value in vars(kind).items():
@@ -283,7 +313,7 @@ class _Digest:
         """What it returned before may be of other values than those that it would read now."""
         wrapped = function.__wrapped__
         names = getattr(wrapped, "__globals__", {})
-        if not (_is_of(names, PACKAGE) or _is_versioned(names)):
+        if not (_is_of(names, PACKAGE) or _is_of_a_versioned(names)):
             raise _UnknownError
         self.add(wrapped)
 
@@ -292,8 +322,9 @@ class _Digest:
         self.add(kind)
         own = _is_of(vars(sys.modules.get(kind.__module__, builtins)), PACKAGE)
         if hasattr(value, "__dict__"):
-            self.add({name: each for name, each in vars(value).items() if not (own and name in _MADE)})
-            if own:
+            made = _MADE if own else frozenset()
+            self.add({name: each for name, each in vars(value).items() if name not in made})
+            if made & vars(value).keys():
                 return
         try:
             reduced = value.__reduce_ex__(4)
