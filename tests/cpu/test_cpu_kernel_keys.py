@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -112,3 +113,27 @@ def test_a_kernel_draws_in_no_planning(path: Path) -> None:
     data = {m for m in drawn if m == "ggplug.types" or m.startswith("ggplug.quants.")}
     assert not [m for m in drawn - data if m.split(".")[0] == "ggplug" or m.startswith("ggplug_cpu.choosing")]
     assert not drawn & {f"ggplug_cpu.{name}" for name in ("matching", "tape", "device", "backend")}
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of ggplug distributions that a file imports, by its syntax tree."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names if each.name.startswith("ggplug")}
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*parts[: len(parts) - node.level], node.module or ""]) if node.level else node.module or ""
+            if base.startswith("ggplug"):
+                modules = own_sources._files(base.partition(".")[0])
+                found |= {f"{base}.{each.name}" if f"{base}.{each.name}" in modules else base for each in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_all_imports_of_this_package_are_found(path: Path) -> None:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    found = own_sources._imports(".".join(parts[:-1] if path.stem == "__init__" else parts))
+    assert {each for each in imported(path) if "." in each} <= set(found)
+    if declares_code(path):
+        assert "ggplug_cpu" not in imported(path), "the package's own __init__ does not count"

@@ -68,9 +68,21 @@ not that of the functions it calls.
 **The target** is :func:`ggplug_cpu.features.target`.  Factories and intrinsics may ask ``features.has(...)``: the key
 of the disk cache covers the target, so every target keeps its own code.
 
-**The disk cache** recompiles a kernel when its arguments, its module, any module of this package (or of the kernel's
-own package) that this module imports, directly or not, the target, or the versions of Python and llvmlite change.
-What a factory reads from a file or an environment variable must be one of its arguments.
+**The disk cache** recompiles a kernel when its arguments, ``fastmath``, the target, the versions of Python, NumPy and
+llvmlite, this package's compiler, or what the kernel is made from change.  A kernel of this package is made from the
+source of its module and of the modules of this package that it imports, directly or not, and from core's tables.  Any
+other kernel is made from what is in memory when it is first used: the code of its factory, the values of the closure, of
+the defaults, of the globals and of the attributes of modules that it names, and all that the functions, classes and
+objects among these are made from.  Modules of Python, NumPy and llvmlite count by their versions, and those of this
+package by their source.  A handle that has its code keeps it: a value that is set later counts for the next handle.
+
+Compiled for one process, and neither kept on disk nor by another process, is a kernel of which this cannot be known: it
+names ``getattr``, ``globals``, ``vars``, ``exec``, ``open``, ``os.environ`` and the like, a function of its own with
+``functools.cache``, an import of its own modules in a function, a generator, a lock or a library's function in C; or the
+values change while it is compiled.  So is every kernel of this package from when its files change under a process.
+What a factory gets from a file, a clock or a random generator in another way must be one of its arguments, and nothing
+sees that a program sets variables in the modules of Python, NumPy, llvmlite and this package.  A function that was
+edited since it was imported is not compiled: its source is no longer that of its code.
 """
 
 from __future__ import annotations

@@ -78,10 +78,11 @@ def _function(text: str, code: CodeType) -> ast.FunctionDef | None:
         return None
     alike = [each for each in compiled.get(code.co_name, ()) if code_parts(each) == code_parts(code)]
     lines = sorted((each.co_firstlineno for each in alike), key=lambda line: abs(line - code.co_firstlineno))
-    tree = trees.get((code.co_name, lines[0] if lines else code.co_firstlineno))
+    if lines:
+        return trees.get((code.co_name, lines[0]))
     # pytest writes other code for assert, which kernels do not have: what compiles them says so
-    asserts = tree is not None and any(isinstance(node, ast.Assert) for node in ast.walk(tree))
-    return tree if lines or asserts else None
+    tree = trees.get((code.co_name, code.co_firstlineno))
+    return tree if tree and any(isinstance(node, ast.Assert) for node in ast.walk(tree)) else None
 
 
 @functools.lru_cache(maxsize=256)
