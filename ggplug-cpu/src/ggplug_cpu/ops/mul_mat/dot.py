@@ -141,8 +141,11 @@ def _parts_in_a_vector() -> int:
 
 
 def _blocks_together(t: Blocks) -> int:
-    """Blocks of a row whose products fill a vector."""
-    return max(1, _parts_in_a_vector() // t.parts)
+    """Blocks of a row whose scales are multiplied with those of activations at once: those whose products fill a
+    vector; where a vector holds one part, those whose scales fill the smallest vector.
+    """
+    parts = 1 if 4 * _width() < GROUP else max(_parts_in_a_vector(), 4 if _width() == GROUP // 4 else 1)
+    return max(1, parts // t.parts)
 
 
 def blocks_at_once(t: Blocks) -> int:
@@ -264,7 +267,7 @@ def _add_blocks(
                 for at in range(0, GROUP * in_a_vector, span):
                     begun = None if start is None else start.part(at // 4, span // 4)
                     lanes = min(width, span // 4)
-                    term = _dot(product, begun, quants[r].part(at, span), y.part(at, span), lanes).convert(F32)
+                    term = _dot(t, product, begun, quants[r].part(at, span), y.part(at, span), lanes).convert(F32)
                     group = (first * GROUP + at) // t.group
                     spread = [group + (4 * lane // t.group if span > t.group else 0) for lane in range(lanes)]
                     factors_of_lanes = scaled[c][r].shuffle(spread)
@@ -294,15 +297,18 @@ def _fma_of_lanes(a: Value, b: Value, sums: Value) -> Value:
     return sums
 
 
-def _dot(product: str, start: Value | None, quants: Value, y: Value, width: int) -> Value:
+def _dot(t: Blocks, product: str, start: Value | None, quants: Value, y: Value, width: int) -> Value:
     """int8 dot products in ``width`` lanes; where vectors are narrower than a block, its parts add up."""
     parts = [(quants.part(i, 4 * width), y.part(i, 4 * width)) for i in range(0, quants.count, 4 * width)]
     total = constant(y.b, vector(I32, width), 0)
+    largest = t.limits[1] * 128
     if start is None:
         for q, x in parts:
-            total = dots.emit_dot(product, total, q, x, mixed=True)
+            total = dots.emit_dot(product, total, q, x, mixed=True, largest=largest)
         return total
-    begun = [dots.emit_dot(product, start.part(i * width, width), q, x) for i, (q, x) in enumerate(parts)]
+    begun = [
+        dots.emit_dot(product, start.part(i * width, width), q, x, largest=largest) for i, (q, x) in enumerate(parts)
+    ]
     return functools.reduce(operator.add, begun)
 
 
