@@ -123,7 +123,8 @@ def imported(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {each.name for each in node.names if each.name.startswith("ggplug")}
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join([*parts[: len(parts) - node.level], node.module or ""]) if node.level else node.module or ""
+            above = parts[: len(parts) - node.level] if node.level else ()
+            base = ".".join(filter(None, [*above, node.module]))
             if base.startswith("ggplug"):
                 modules = own_sources._files(base.partition(".")[0])
                 found |= {f"{base}.{each.name}" if f"{base}.{each.name}" in modules else base for each in node.names}

@@ -71,17 +71,19 @@ of the disk cache covers the target, so every target keeps its own code.
 **The disk cache** recompiles a kernel when its arguments, ``fastmath``, the target, the versions of Python, NumPy and
 llvmlite, this package's compiler, or what the kernel is made from change.  A kernel of this package is made from the
 source of its module and of the modules of this package that it imports, directly or not, and from core's tables.  Any
-other kernel is made from what is in memory when it is first used: the code of its factory, the values of the closure, of
-the defaults, of the globals and of the attributes of modules that it names, and all that the functions, classes and
+other kernel is made from what is in memory when it is first used: the code of its factory, the values of the closure,
+of the defaults, of the globals and of the attributes of modules that it names, and all that the functions, classes and
 objects among these are made from.  Modules of Python, NumPy and llvmlite count by their versions, and those of this
 package by their source.  A handle that has its code keeps it: a value that is set later counts for the next handle.
 
-Compiled for one process, and neither kept on disk nor by another process, is a kernel of which this cannot be known: it
-names ``getattr``, ``globals``, ``vars``, ``exec``, ``open``, ``os.environ`` and the like, a function of its own with
-``functools.cache``, an import of its own modules in a function, a generator, a lock or a library's function in C; or the
-values change while it is compiled.  So is every kernel of this package from when its files change under a process.
-What a factory gets from a file, a clock or a random generator in another way must be one of its arguments, and nothing
-sees that a program sets variables in the modules of Python, NumPy, llvmlite and this package.  A function that was
+Where this cannot be known, the code is neither kept on disk nor made by another process: a factory, or what it calls,
+names ``getattr``, ``globals``, ``vars``, ``exec``, ``open``, ``os.environ`` and the like, calls a function of a program
+with ``functools.cache``, imports a program's modules when it is called, or uses a generator, a lock, or a function in C
+that is not of Python or NumPy; or the values change while the kernel is compiled.  So it is for all kernels of this
+package from when its files change while a process runs.
+
+What a factory gets from a file, a clock or a random generator in other ways must be one of its arguments.  Nothing
+notices that a program sets variables in the modules of Python, NumPy, llvmlite and this package.  A function that was
 edited since it was imported is not compiled: its source is no longer that of its code.
 """
 
