@@ -45,6 +45,8 @@ _UNSEEN = frozenset(
         *("locals", "modules", "open", "vars"),
     )
 )
+#: Functions of these, which may have other names in a program.
+_READERS = (eval, exec, getattr, globals, locals, open, vars, __import__, importlib.import_module, os.getenv)
 #: Python's flag of classes that are not compiled into it or a library.
 _MADE_BY_A_PROGRAM = 1 << 9
 #: Attributes of this package's objects that hold what was made before.
@@ -177,6 +179,8 @@ class _Digest:
         self._all(sorted(values, key=lambda each: (type(each).__name__, repr(each))))
 
     def _add_object(self, value: Any) -> None:
+        if any(value is each for each in _READERS):
+            raise _UnknownError
         match value:
             case FunctionType():
                 self._function(value)
