@@ -209,7 +209,9 @@ def expected_kind(weights: str, activations: str) -> str:
         if tiles and activations not in BLOCKS:
             return "amx"
         has_instruction = any(map(features.has, ("avx512vnni", "avxvnni", "i8mm", "dotprod")))
-        return int8_kind(BLOCKS[weights]) if has_instruction else "f32"
+        in_pairs = features.has("ssse3") and BLOCKS[weights].magnitude <= 64
+        signed_in_pairs = features.has("ssse3") and not features.has("avx512bw") and activations not in BLOCKS
+        return int8_kind(BLOCKS[weights]) if has_instruction or in_pairs or signed_in_pairs else "f32"
     if weights == "bf16":
         fast = features.target().flags - features.target().slow
         return "amx" if tiles else "bf16" if fast & {"avx512bf16", "bf16"} else "f32"

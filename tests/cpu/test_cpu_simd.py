@@ -456,6 +456,35 @@ def test_f32_is_narrowed_to_nearest_even_with_ggmls_nans(target: str, team: Team
         np.testing.assert_array_equal(got, _HALVES[elem](x))
 
 
+# -- block types -----------------------------------------------------------------------------------------
+
+
+@kernel
+def numbers_of_blocks(name: str) -> Body:
+    t = BLOCKS[name]
+    copy = simd.values.emitted("void(i64, i64, i64)")(
+        lambda out, block, part: simd.values.store(out, t.quants(block, part))
+    )
+    parts, block_bytes = t.parts, t.block_bytes
+
+    def body(ctx: int, params: int) -> None:
+        blocks, count, out = word(params, 0), word(params, 1), word(params, 2)
+        for i in range(count):
+            for part in range(parts):
+                copy(out + (i * parts + part) * 32, blocks + i * block_bytes, part)
+
+    return body
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_limits_of_a_block_type_are_its_smallest_and_largest_number(target: str, team: Team, name: str) -> None:
+    t, count = BLOCKS[name], 400
+    blocks = np.random.default_rng(11).integers(0, 256, (count, t.block_bytes), np.uint8)
+    out = np.zeros((count, t.block_size), np.uint8)
+    run(team, numbers_of_blocks(name), blocks, count, out)
+    assert (out.min(), out.max()) == t.limits
+
+
 # -- dot products ----------------------------------------------------------------------------------------
 
 

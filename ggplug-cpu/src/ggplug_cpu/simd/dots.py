@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from .. import features
 from .lanes import count_of, is_vec, split
-from .values import BF16, F32, I8, I16, I32, Value, call, emitted, vector
+from .values import BF16, F32, I8, I16, I32, Value, call, constant, emitted, vector
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,10 @@ class Way:
     ``name`` is the assembler's, ``needs`` are the features (LLVM's names) that it needs, ``lanes`` is the number of
     sums, None for any.  A single instruction is called by its LLVM ``intrinsic``, with operands of ``elem``;
     ``emit(sums, a, b)`` emits several.  ``mixed`` marks a way that adds each product to some lane, not to its own.
+    ``pairs`` is the LLVM intrinsic of an instruction that adds two neighbouring products in int16, which are added to
+    the sums then: for numbers whose products fit, see :func:`way`.  ``signs`` is that of one that gives its first
+    operand the signs of its second: where ``pairs`` takes one unsigned operand, it takes the magnitudes of the first,
+    and the second with the first one's signs, which must not be -128.
     """
 
     name: str
@@ -39,35 +43,70 @@ class Way:
     elem: ir.Type = I8
     emit: Callable[[Value, Value, Value], Value] | None = None
     mixed: bool = False
+    pairs: str = ""
+    signs: str = ""
 
     @property
     def is_instruction(self) -> bool:
         """Whether one instruction multiplies and adds."""
+        return self.emit is None and not self.pairs
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether one instruction multiplies as many numbers as a vector holds, and adds at least neighbours."""
         return self.emit is None
 
     def __call__(self, sums: Value, a: Value, b: Value) -> Value:
         """``sums`` plus the products of ``a`` and ``b``, vectors of as many bits as the sums have."""
+        if self.pairs:
+            return add_pairs(sums, self.of_pairs(a, b))
         if self.emit is not None:
             return self.emit(sums, a, b)
         operand = vector(self.elem, 4 * sums.count if self.elem == I8 else 2 * sums.count)
         return call(sums.b, self.intrinsic, sums.type, sums, a.bitcast(operand), b.bitcast(operand))
 
+    def of_pairs(self, a: Value, b: Value) -> Value:
+        """The sums of each two neighbouring products, as int16; only of a way that has ``pairs``."""
+        if self.signs:
+            a, b = call(a.b, self.signs, a.type, a, a), call(a.b, self.signs, a.type, b, a)
+        return call(a.b, self.pairs, vector(I16, a.count // 2), a, b)
 
-def way(product: str, lanes: int, rows: int = 1, *, mixed: bool = False) -> Way | None:
+
+def add_pairs(sums: Value, pairs: Value) -> Value:
+    """``sums`` plus each two neighbouring int16."""
+    return emit_dot("i16", sums, pairs, constant(pairs.b, pairs.type, 1))
+
+
+#: The largest unsigned byte, and the largest product of such a byte and a signed one.
+LARGEST_BYTE = 255
+LARGEST = LARGEST_BYTE * 128
+#: That of two signed bytes, of which the second is not -128.
+LARGEST_ROUNDED = 127 * 128
+_INT16 = 32_767
+
+
+def products_in_int16(largest: int) -> int:
+    """How many products of this magnitude int16 holds the sum of."""
+    return _INT16 // largest
+
+
+def way(product: str, lanes: int, rows: int = 1, *, mixed: bool = False, largest: int = LARGEST) -> Way | None:
     """The target's way to add ``product`` to ``lanes`` sums; with ``mixed`` each product may land in any lane.
 
+    ``largest``: the largest magnitude of a product; twice as much has to fit int16 for ways that add ``pairs``.
     None where it has none, which happens for ``rows`` other than 1 only.
     """
     for each in WAYS[product]:
         fits = each.lanes in (None, lanes) and each.rows == rows and (mixed or not each.mixed)
+        fits = fits and (not each.pairs or products_in_int16(largest) >= 2)
         if fits and all(features.has(need) for need in each.needs):
             return each
     return None
 
 
-def emit_dot(product: str, sums: Value, a: Value, b: Value, *, mixed: bool = False) -> Value:
-    """``sums`` plus the products of the lanes of ``a`` and ``b``; ``mixed`` as for :func:`way`."""
-    found = way(product, sums.count, mixed=mixed)
+def emit_dot(product: str, sums: Value, a: Value, b: Value, *, mixed: bool = False, largest: int = LARGEST) -> Value:
+    """``sums`` plus the products of the lanes of ``a`` and ``b``; ``mixed`` and ``largest`` as for :func:`way`."""
+    found = way(product, sums.count, mixed=mixed, largest=largest)
     assert found is not None
     return found(sums, a, b)
 
@@ -105,7 +144,7 @@ def _as_pairs(v: Value) -> Value:
 def _by_pairs(sums: Value, left: tuple[Value, Value], right: tuple[Value, Value]) -> Value:
     """Multiplies bytes 0 and 2, then 1 and 3 of each lane, widened in place: no lanes cross, and no sum saturates.
 
-    (The instruction of AVX2 that multiplies unsigned by signed bytes does saturate.)
+    (The instruction that multiplies unsigned by signed bytes, ``pmaddubsw``, does saturate.)
     """
     for x, y in zip(left, right, strict=True):
         sums = emit_dot("i16", sums, x, y)
@@ -164,6 +203,10 @@ def _x86(name: str, needs: tuple[str, ...], lanes: int, prefix: str, elem: ir.Ty
     return Way(name, needs, lanes, intrinsic=f"llvm.x86.{prefix}.{32 * lanes}", elem=elem)
 
 
+def _pairs(name: str, need: str, lanes: int, pairs: str, signs: str = "") -> Way:
+    return Way(name, (need,), lanes, pairs=f"llvm.x86.{pairs}", signs=signs and f"llvm.x86.{signs}")
+
+
 def _arm(name: str, needs: str, operands: str, elem: ir.Type = I8, rows: int = 1) -> Way:
     return Way(name, (needs,), 4, rows, f"llvm.aarch64.neon.{name}{operands}", elem)
 
@@ -180,12 +223,17 @@ WAYS: dict[str, tuple[Way, ...]] = {
         _x86("vpdpbusd", ("avx512vnni", "avx512vl"), 8, _VNNI),
         _x86("vpdpbusd", ("avx512vnni", "avx512vl"), 4, _VNNI),
         _arm("usdot", "i8mm", ".v4i32.v16i8"),
+        _pairs("pmaddubsw pmaddwd", "ssse3", 4, "ssse3.pmadd.ub.sw.128"),
+        _pairs("vpmaddubsw vpmaddwd", "avx2", 8, "avx2.pmadd.ub.sw"),
+        _pairs("vpmaddubsw vpmaddwd", "avx512bw", 16, "avx512.pmaddubs.w.512"),
         Way("by i16", emit=_u8i8_by_pairs),
     ),
     "i8i8": (
         Way("tdpbssd", ("amx-int8",), 256, 16, "llvm.x86.tdpbssd"),
         _arm("smmla", "i8mm", ".v4i32.v16i8", rows=2),
         _arm("sdot", "dotprod", ".v4i32.v16i8"),
+        _pairs("psignb pmaddubsw pmaddwd", "ssse3", 4, "ssse3.pmadd.ub.sw.128", "ssse3.psign.b.128"),
+        _pairs("vpsignb vpmaddubsw vpmaddwd", "avx2", 8, "avx2.pmadd.ub.sw", "avx2.psign.b"),
         Way("smull sadalp", ("neon",), 4, emit=_i8i8_mixed, mixed=True),
         Way("smull saddlp addp", ("neon",), 4, emit=_i8i8_by_long_products),
         Way("by i16", emit=_i8i8_by_pairs),

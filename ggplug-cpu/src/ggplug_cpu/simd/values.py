@@ -369,13 +369,13 @@ def call(b: ir.IRBuilder, name: str, result: ir.Type, *arguments: Value) -> Valu
 
 
 def opaque(number: Value, *, each_time: bool = False) -> Value:
-    """An int64 in a register whose value LLVM cannot analyse.
+    """An int64, or a vector, in a register whose value LLVM cannot analyse.
 
     With ``each_time`` LLVM cannot assume that it is the same in every iteration, so code that uses it stays in the
     loop.
     """
-    t = ir.FunctionType(I64, [I64])
-    return Value(number.b, number.b.asm(t, "", "=r,0", [number.ir], side_effect=each_time))
+    t, register = ir.FunctionType(number.type, [number.type]), "r" if number.type == I64 else "x"
+    return Value(number.b, number.b.asm(t, "", f"={register},0", [number.ir], side_effect=each_time))
 
 
 def load(address: Value, t: ir.Type, offset: int = 0, align: int = 1) -> Value:

@@ -62,9 +62,11 @@ class Blocks:
     """A block type, for kernels.
 
     ``quants(address, part)``: part number ``part`` (int64) of the block at ``address`` as 32 unsigned bytes, of which
-    ``offset`` stands for zero.  ``factors(addresses)``: the scales and the minima of the groups of blocks.
-    ``group``: the numbers that share a scale, 32 or 16.  ``encode(block, x)``: rounds the f32 numbers at ``x`` to the
-    block at ``block``, bit for bit as :func:`ggplug.quants.quantize` with ``stored``; None where ggml's ops have none.
+    ``offset`` stands for zero.  ``limits``: the smallest and the largest of these bytes.
+    ``factors(addresses)``: the scales and the minima of the groups of blocks.  ``group``: the numbers that share a
+    scale, 32 or 16.
+    ``encode(block, x)``: rounds the f32 numbers at ``x`` to the block at ``block``, bit for bit as
+    :func:`ggplug.quants.quantize` with ``stored``; None where ggml's ops have none.
     ``file(block, x)``: the same as files of weights have it (without ``stored``), where that differs.  ``weigh``: with
     an importance matrix; None for types that ignore it.
     ``side_by_side``: how packed weights are read; None for types that are packed at each product.
@@ -86,6 +88,7 @@ class Blocks:
     file: Callable[[Value, Value], None] | None = None
     weigh: Weigh | None = None
     side_by_side: SideBySide | None = None
+    limits: tuple[int, int] = (0, 255)
     is_activation: bool = False
     at_once: Callable[[Sequence[Value]], list[list[Value]]] | None = None
     sums_of_groups: Callable[[Sequence[Value], Sequence[Value]], list[list[Value]]] | None = None
@@ -111,6 +114,11 @@ class Blocks:
     def groups(self) -> int:
         """Groups of a block."""
         return self.type.block_size // self.group
+
+    @property
+    def magnitude(self) -> int:
+        """The largest magnitude of a number, without its scale and minimum."""
+        return max(self.offset - self.limits[0], self.limits[1] - self.offset)
 
     def signed(self, address: Value, part: Value) -> Value:
         """A part as 32 int8, without scale and minimum."""

@@ -87,6 +87,6 @@ def _encode_q2(block: Value, place: Value) -> None:
 
 
 FAMILY = (
-    Blocks(types.Q1_0, _quants_q1, _scales(4), offset=1, encode=_encode_q1, at_once=_both_halves_q1),
-    Blocks(types.Q2_0, _quants_q2, _scales(2), offset=1, encode=_encode_q2, at_once=_whole_q2),
+    Blocks(types.Q1_0, _quants_q1, _scales(4), offset=1, limits=(0, 2), encode=_encode_q1, at_once=_both_halves_q1),
+    Blocks(types.Q2_0, _quants_q2, _scales(2), offset=1, limits=(0, 3), encode=_encode_q2, at_once=_whole_q2),
 )

@@ -458,12 +458,40 @@ def _numbers_across(address: Value) -> list[Value]:
     return found
 
 
+_TWO = 128 - 43, 128 + 43
+
 FAMILY = (
-    Blocks(types.IQ2_XXS, _quants_iq2_xxs, _of_each(_scale_iq2_xxs), offset=128, at_once=_two_iq2_xxs),
-    Blocks(types.IQ2_XS, _quants_iq2_xs, _of_each(_scale_iq2_xs), offset=128, group=16, at_once=_two_iq2_xs),
-    Blocks(types.IQ2_S, _quants_iq2_s, _of_each(_scale_iq2_s), offset=128, group=16, at_once=_two_iq2_s),
-    Blocks(types.IQ3_XXS, _quants_iq3_xxs, _of_each(_scale_iq3_xxs), offset=128, at_once=_one_iq3_xxs),
-    Blocks(types.IQ3_S, _quants_iq3_s, _of_each(_scale_iq3_s), offset=128, at_once=_one_iq3_s),
-    Blocks(types.IQ1_S, _quants_iq1_s, _of_each(_scale_iq1_s), offset=_ZERO, sums_of_groups=_sums_iq1_s),
-    Blocks(types.IQ1_M, _quants_iq1_m, _of_each(_scale_iq1_m), offset=_ZERO, group=16, sums_of_groups=_sums_iq1_m),
+    Blocks(types.IQ2_XXS, _quants_iq2_xxs, _of_each(_scale_iq2_xxs), offset=128, limits=_TWO, at_once=_two_iq2_xxs),
+    Blocks(
+        types.IQ2_XS, _quants_iq2_xs, _of_each(_scale_iq2_xs), offset=128, limits=_TWO, group=16, at_once=_two_iq2_xs
+    ),
+    Blocks(types.IQ2_S, _quants_iq2_s, _of_each(_scale_iq2_s), offset=128, limits=_TWO, group=16, at_once=_two_iq2_s),
+    Blocks(
+        types.IQ3_XXS,
+        _quants_iq3_xxs,
+        _of_each(_scale_iq3_xxs),
+        offset=128,
+        limits=(128 - 62, 128 + 62),
+        at_once=_one_iq3_xxs,
+    ),
+    Blocks(
+        types.IQ3_S, _quants_iq3_s, _of_each(_scale_iq3_s), offset=128, limits=(128 - 15, 128 + 15), at_once=_one_iq3_s
+    ),
+    Blocks(
+        types.IQ1_S,
+        _quants_iq1_s,
+        _of_each(_scale_iq1_s),
+        offset=_ZERO,
+        limits=(0, 2 * _ZERO),
+        sums_of_groups=_sums_iq1_s,
+    ),
+    Blocks(
+        types.IQ1_M,
+        _quants_iq1_m,
+        _of_each(_scale_iq1_m),
+        offset=_ZERO,
+        limits=(0, 2 * _ZERO),
+        group=16,
+        sums_of_groups=_sums_iq1_m,
+    ),
 )

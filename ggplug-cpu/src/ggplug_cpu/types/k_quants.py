@@ -385,10 +385,25 @@ def _encode_q8(block: Value, place: Value) -> None:
 
 
 FAMILY = (
-    Blocks(_Q2, _quants_q2, _factors_q2, group=16, has_minima=True, encode=_encode_q2, weigh=Weigh(_weigh_q2)),
-    Blocks(_Q3, _quants_q3, _factors_q3, offset=4, group=16, encode=_encode_q3, weigh=Weigh(_weigh_q3)),
-    Blocks(_Q4, _quants_q4, _factors_q4_and_q5, has_minima=True, encode=_encode_q4, weigh=Weigh(_weigh_q4)),
-    Blocks(_Q5, _quants_q5, _factors_q4_and_q5, has_minima=True, encode=_encode_q5, weigh=Weigh(_weigh_q5)),
-    Blocks(_Q6, _quants_q6, _factors_q6, offset=32, group=16, encode=_encode_q6, weigh=Weigh(_weigh_q6)),
+    Blocks(
+        _Q2,
+        _quants_q2,
+        _factors_q2,
+        limits=(0, 3),
+        group=16,
+        has_minima=True,
+        encode=_encode_q2,
+        weigh=Weigh(_weigh_q2),
+    ),
+    Blocks(_Q3, _quants_q3, _factors_q3, offset=4, limits=(0, 7), group=16, encode=_encode_q3, weigh=Weigh(_weigh_q3)),
+    Blocks(
+        _Q4, _quants_q4, _factors_q4_and_q5, limits=(0, 15), has_minima=True, encode=_encode_q4, weigh=Weigh(_weigh_q4)
+    ),
+    Blocks(
+        _Q5, _quants_q5, _factors_q4_and_q5, limits=(0, 31), has_minima=True, encode=_encode_q5, weigh=Weigh(_weigh_q5)
+    ),
+    Blocks(
+        _Q6, _quants_q6, _factors_q6, offset=32, limits=(0, 63), group=16, encode=_encode_q6, weigh=Weigh(_weigh_q6)
+    ),
     Blocks(_Q8, _quants_q8, _factors_q8, offset=128, encode=_encode_q8, is_activation=True),
 )

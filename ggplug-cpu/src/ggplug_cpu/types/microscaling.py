@@ -14,6 +14,7 @@ from ggplug_cpu.types.blocks import GROUP, Blocks, Factors, as_nibbles, is_finit
 _LEVELS = [int(level) for level in MXFP4_LEVELS]
 _E, _QS = offset_of(types.MXFP4, "e"), offset_of(types.MXFP4, "qs")
 _OFFSET = -min(_LEVELS)
+_LIMITS = 0, max(_LEVELS) + _OFFSET
 
 
 def _quants(block: Value, _: Value) -> Value:
@@ -108,6 +109,6 @@ def _encode_nvfp4(block: Value, place: Value) -> None:
 
 
 FAMILY = (
-    Blocks(types.MXFP4, _quants, _factors, offset=_OFFSET, encode=_encode),
-    Blocks(types.NVFP4, _quants_nvfp4, _factors_nvfp4, offset=_OFFSET, group=16, encode=_encode_nvfp4),
+    Blocks(types.MXFP4, _quants, _factors, offset=_OFFSET, limits=_LIMITS, encode=_encode),
+    Blocks(types.NVFP4, _quants_nvfp4, _factors_nvfp4, offset=_OFFSET, limits=_LIMITS, group=16, encode=_encode_nvfp4),
 )

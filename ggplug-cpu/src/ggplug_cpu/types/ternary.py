@@ -129,6 +129,6 @@ def _encode_tq2(block: Value, place: Value) -> None:
 
 
 FAMILY = (
-    Blocks(types.TQ1_0, _quants_tq1, _scales(_D1), offset=1, encode=_encode_tq1, at_once=_all_tq1),
-    Blocks(types.TQ2_0, _quants_tq2, _scales(_D2), offset=1, encode=_encode_tq2),
+    Blocks(types.TQ1_0, _quants_tq1, _scales(_D1), offset=1, limits=(0, 2), encode=_encode_tq1, at_once=_all_tq1),
+    Blocks(types.TQ2_0, _quants_tq2, _scales(_D2), offset=1, limits=(0, 3), encode=_encode_tq2),
 )

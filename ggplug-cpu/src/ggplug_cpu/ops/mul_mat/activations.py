@@ -45,7 +45,7 @@ def for_dot(a: Tensor, b: Tensor, place: Ref | int, offset: int) -> Activations:
     """
     if a.type.name in BLOCKS:
         weights = a.type.name
-        return _rounded(b, place, offset, dot.offset_of_sums(weights), dot.totals_of(weights))
+        return _rounded(b, place, offset, dot.offset_of_sums(weights, b.type.name), dot.totals_of(weights))
     if b.type.name == "f32" and order_of(b) == "rows":
         return in_place(b, place)
     return _widened(b, place, offset)

@@ -127,13 +127,24 @@ def totals_of(type_name: str) -> int:
     return t.group if t.has_minima else 0
 
 
-def offset_of_sums(type_name: str) -> int:
+def offset_of_sums(type_name: str, activations: str) -> int:
     """The offset of a block type that is corrected by sums of the rounded activations; 0 if no sums are needed.
 
     If the target multiplies unsigned with signed bytes, weights stay unsigned, and the offset times the sums of
     activations is subtracted; if it multiplies signed bytes, the offset is subtracted from the weights.
     """
-    return BLOCKS[type_name].offset if dots.int8_product(_width()) == "u8i8" else 0
+    unsigned = dots.int8_product(_width()) == "u8i8" and not is_signed(type_name, activations)
+    return BLOCKS[type_name].offset if unsigned else 0
+
+
+def is_signed(weights: str, activations: str) -> bool:
+    """Whether :func:`mul_mat_dot` multiplies ``signed`` weights with activations of a type."""
+    width = _width()
+    if weights not in BLOCKS or activations in BLOCKS or dots.int8_product(width) != "u8i8":
+        return False
+    unsigned = dots.way("u8i8", width, largest=BLOCKS[weights].limits[1] * 128)
+    signed = dots.way("i8i8", width, largest=dots.LARGEST_ROUNDED)
+    return signed is not None and signed.is_fast and unsigned is not None and not unsigned.is_fast
 
 
 def _parts_in_a_vector() -> int:
@@ -141,8 +152,11 @@ def _parts_in_a_vector() -> int:
 
 
 def _blocks_together(t: Blocks) -> int:
-    """Blocks of a row whose products fill a vector."""
-    return max(1, _parts_in_a_vector() // t.parts)
+    """Blocks of a row whose scales are multiplied with those of activations at once: those whose products fill a
+    vector; where a vector holds one part, those whose scales fill the smallest vector.
+    """
+    parts = 1 if 4 * _width() < GROUP else max(_parts_in_a_vector(), 4 if _width() == GROUP // 4 else 1)
+    return max(1, parts // t.parts)
 
 
 def blocks_at_once(t: Blocks) -> int:
@@ -156,12 +170,12 @@ def blocks_at_once(t: Blocks) -> int:
 
 
 @functools.cache
-def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
+def dot_blocks(type_name: str, rows: int, columns: int, signed: bool = False) -> compiler.Intrinsic:
     """``dot_blocks(...)(w, distance, results, xs, offset, stride, numbers)``: ``rows`` rows of blocks by ``columns``.
 
     Row ``i`` lies ``i * distance`` rows of ``stride`` bytes behind ``w``, its results ``4 * i * distance`` bytes behind
     ``offset``.  The rest is as for :func:`dot_plain`, but activations are int8 from ``mul_mat_round``, with the sums
-    and totals that the type of weights needs.
+    and totals that the type of weights needs.  ``signed``: as for :func:`mul_mat_dot`.
     """
     t = BLOCKS[type_name]
 
@@ -180,7 +194,7 @@ def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
                     emit_prefetch(source + position + (_AHEAD + line))
             for first in range(0, at_once, together):
                 places = [source + position + first * t.block_bytes for source in sources]
-                sums = _add_blocks(t, places, x, i * at_once + first, sums, together)
+                sums = _add_blocks(t, signed, places, x, i * at_once + first, sums, together)
             return [position + at_once * t.block_bytes, *sums]
 
         blocks = numbers.lshr(t.block_size.bit_length() - 1)
@@ -191,7 +205,7 @@ def dot_blocks(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
 
             def tail(i: Value, sums: list[Value]) -> list[Value]:
                 places = [source + position + i * t.block_bytes for source in sources]
-                return _add_blocks(t, places, x, whole * at_once + i, sums, 1)
+                return _add_blocks(t, signed, places, x, whole * at_once + i, sums, 1)
 
             sums = loop(blocks & (at_once - 1), sums, tail)
         for c in range(columns):
@@ -214,14 +228,21 @@ class _Activations:
 
 
 def _add_blocks(
-    t: Blocks, places: list[Value], x: list[_Activations], block: Value, sums: list[Value], blocks: int
+    t: Blocks,
+    signed: bool,
+    places: list[Value],
+    x: list[_Activations],
+    block: Value,
+    sums: list[Value],
+    blocks: int,
 ) -> list[Value]:
     """The products of ``blocks`` blocks of every row of weights by every column, added to ``sums``.
 
     ``places`` are those of the rows' blocks, ``block`` is the first one's number in its row.
     """
     b, width, columns = block.b, _width(), len(x)
-    product = dots.int8_product(width)
+    product = "i8i8" if signed else dots.int8_product(width)
+    largest = dots.LARGEST_ROUNDED if signed else t.limits[1] * 128
     parts = blocks * t.parts
     in_a_vector = min(_parts_in_a_vector(), parts)
     span = max(4 * min(width, GROUP // 4 * in_a_vector), t.group)  # numbers whose sums are scaled together
@@ -264,7 +285,7 @@ def _add_blocks(
                 for at in range(0, GROUP * in_a_vector, span):
                     begun = None if start is None else start.part(at // 4, span // 4)
                     lanes = min(width, span // 4)
-                    term = _dot(product, begun, quants[r].part(at, span), y.part(at, span), lanes).convert(F32)
+                    term = _dot(product, largest, begun, quants[r].part(at, span), y.part(at, span), lanes).convert(F32)
                     group = (first * GROUP + at) // t.group
                     spread = [group + (4 * lane // t.group if span > t.group else 0) for lane in range(lanes)]
                     factors_of_lanes = scaled[c][r].shuffle(spread)
@@ -294,15 +315,17 @@ def _fma_of_lanes(a: Value, b: Value, sums: Value) -> Value:
     return sums
 
 
-def _dot(product: str, start: Value | None, quants: Value, y: Value, width: int) -> Value:
+def _dot(product: str, largest: int, start: Value | None, quants: Value, y: Value, width: int) -> Value:
     """int8 dot products in ``width`` lanes; where vectors are narrower than a block, its parts add up."""
     parts = [(quants.part(i, 4 * width), y.part(i, 4 * width)) for i in range(0, quants.count, 4 * width)]
     total = constant(y.b, vector(I32, width), 0)
     if start is None:
         for q, x in parts:
-            total = dots.emit_dot(product, total, q, x, mixed=True)
+            total = dots.emit_dot(product, total, q, x, mixed=True, largest=largest)
         return total
-    begun = [dots.emit_dot(product, start.part(i * width, width), q, x) for i, (q, x) in enumerate(parts)]
+    begun = [
+        dots.emit_dot(product, start.part(i * width, width), q, x, largest=largest) for i, (q, x) in enumerate(parts)
+    ]
     return functools.reduce(operator.add, begun)
 
 
@@ -320,9 +343,12 @@ def _add_bias(row: Value, bias: Value, first: Value, last: Value) -> None:
 
 
 @kernel
-def mul_mat_dot(weights: str) -> Body:
-    """Rows of ``weights`` by at most ``MOST_COLUMNS`` columns: f32 rows for plain types, int8 rows for block types."""
-    one, some = _columns(weights, 1), _columns(weights, _COLUMNS)
+def mul_mat_dot(weights: str, signed: bool = False) -> Body:
+    """Rows of ``weights`` by at most ``MOST_COLUMNS`` columns: f32 rows for plain types, int8 rows for block types.
+
+    ``signed``: numbers of blocks are signed, and no activation is -128: faster where an instruction needs that.
+    """
+    one, some = _columns(weights, 1, signed), _columns(weights, _COLUMNS, signed)
 
     def body(ctx: int, params: Product) -> None:
         table = scratch(ctx)
@@ -354,9 +380,9 @@ def scratch_bytes() -> int:
     return 16 * MOST_COLUMNS + TILE_BYTES
 
 
-def _columns(weights: str, columns: int) -> DeviceFunction:
+def _columns(weights: str, columns: int, signed: bool) -> DeviceFunction:
     """``run(table, base, stride, m_first, m_last, rows, k)``: rows of weights by all columns, ``columns`` at a time."""
-    return _block_columns(weights, columns) if weights in BLOCKS else _plain_columns(weights, columns)
+    return _block_columns(weights, columns, signed) if weights in BLOCKS else _plain_columns(weights, columns)
 
 
 @shared
@@ -376,10 +402,10 @@ def _plain_columns(weights: str, columns: int) -> DeviceFunction:
 
 
 @shared
-def _block_columns(weights: str, columns: int) -> DeviceFunction:
+def _block_columns(weights: str, columns: int, signed: bool) -> DeviceFunction:
     # Several streams, each over its part of the rows, so that each prefetch hits what its stream reads next.
     streams = 2 if BLOCKS[weights].sums_of_groups is None else 4
-    dot = dot_blocks(weights, streams, columns)
+    dot = dot_blocks(weights, streams, columns, signed)
     most = MOST_COLUMNS
 
     @device_function

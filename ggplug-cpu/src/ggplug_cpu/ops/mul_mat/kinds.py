@@ -8,7 +8,8 @@ has a *kind*, its first argument and so part of its name:
 ``f32``   weights and activations as f32: F32 and F16 weights; all types where nothing better exists
 ``bf16``  both as bf16: BF16 weights, where the processor has a fast instruction for it (AVX512-BF16, Arm's bf16)
 ``i8``    int8 with a scale for every 32 or 16 numbers, and perhaps minima: block types, where the processor has an
-          instruction for it (VNNI, Arm's i8mm or dotprod); activations are rounded by ``mul_mat_round``
+          instruction for it (VNNI, Arm's i8mm or dotprod), or one that adds neighbouring products in int16, which hold
+          those of weights up to 64 (AVX2's); activations are rounded by ``mul_mat_round``
 ``amx``   both as bf16 in tile registers, on AMX: BF16 weights and block types
 ========  =============================================================================================================
 
@@ -24,7 +25,7 @@ from ggplug.backend import Decline
 from ggplug.tensor import Tensor
 from ggplug.types import Precision
 from ggplug_cpu import simd
-from ggplug_cpu.ops.mul_mat.layout import base_of, has_fast_instruction, int8_kind, layout
+from ggplug_cpu.ops.mul_mat.layout import base_of, has_fast_instruction, int8_kind, layout, takes_any_int8
 from ggplug_cpu.ops.mul_mat.packed import Form, form_of
 from ggplug_cpu.packed import PackedBufferType
 from ggplug_cpu.types import ACTIVATIONS, BLOCKS, PLAIN
@@ -97,7 +98,9 @@ def kind_of(weights: str, activations: str, precision: int) -> str:
     if weights in BLOCKS:
         if simd.has_tiles() and layout("amx").width == 16 and activations not in BLOCKS:
             return "amx"
-        return int8_kind(BLOCKS[weights]) if has_fast_instruction("i8") else "f32"
+        kind = int8_kind(BLOCKS[weights])
+        is_fast = has_fast_instruction(kind) and (activations not in BLOCKS or takes_any_int8(kind))
+        return kind if is_fast else "f32"
     if weights == "bf16" and precision != Precision.F32:
         if simd.has_tiles() and layout("amx").width == 16:
             return "amx"

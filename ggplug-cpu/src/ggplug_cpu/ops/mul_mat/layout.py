@@ -40,7 +40,9 @@ class Layout:
     unless that is 0, or ``few_rows``.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row
     are adjacent in packed activations.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are
     ``step_bytes`` bytes of packed activations.  A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the
-    last padded.  Of int8, ``has_minima`` says whether weights have them.
+    last padded.  Of int8, ``has_minima`` says whether weights have them.  ``magnitude``: the largest
+    of weights.  ``unsigned``: whether activations are packed as ``x + 128``.  ``way``: how vectors of bf16 and int8 are
+    multiplied and added.
     """
 
     kind: str
@@ -57,6 +59,9 @@ class Layout:
     quantum_bytes: int
     has_minima: bool = False
     middle_rows: int = 0
+    way: dots.Way | None = None
+    magnitude: int = 128
+    unsigned: bool = False
 
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
@@ -125,10 +130,19 @@ class Layout:
 
 
 def int8_kind(t: Blocks) -> str:
-    """The kind of integer products with weights of a block type: ``i8``, with a suffix for other groups than 32 without
-    minima.
+    """The kind of integer products with weights of a block type: ``i8``, with suffixes.
+
+    ``to`` a magnitude, if the target multiplies only numbers up to it fast; ``by`` a group other than 32; ``with
+    minima``.
     """
-    return "i8" + (f" by {t.group}" if t.group != GROUP else "") + (" with minima" if t.has_minima else "")
+    small = f" to {1 << (t.magnitude - 1).bit_length()}" if not way_of("i8")[0].is_instruction else ""
+    return f"i8{small}" + (f" by {t.group}" if t.group != GROUP else "") + (" with minima" if t.has_minima else "")
+
+
+def _magnitude(kind: str) -> int:
+    """The largest magnitude of weights of a kind of integer products."""
+    words = kind.split()
+    return int(words[2]) if words[1:2] == ["to"] else 128
 
 
 def base_of(kind: str) -> str:
@@ -159,10 +173,11 @@ def layout(kind: str) -> Layout:
     unit = unit_bytes // {"f32": 4, "bf16": 2, "i8": 1}[kind]
     rows, middle_rows, few_rows = _rows(kind)
     has_minima = name.endswith("with minima")
+    way, unsigned = way_of(name) if unit > 1 else (None, False)
     if kind == "i8":
         step = 16 if "by 16" in name else GROUP
         together, step_bytes = step // unit, step + unit_bytes * (1 + has_minima)
-        quantum, column_bytes = step, step_bytes + (4 if activations_are_unsigned() else 0)
+        quantum, column_bytes = step, step_bytes + 4 * unsigned
     else:
         together, step, step_bytes = 4, 4 * unit, 4 * unit_bytes
         quantum, column_bytes = unit * width, unit_bytes * width
@@ -183,6 +198,9 @@ def layout(kind: str) -> Layout:
         columns * column_bytes,
         has_minima,
         middle_rows,
+        way,
+        _magnitude(name),
+        unsigned,
     )
 
 
@@ -211,24 +229,32 @@ def _rows(kind: str) -> tuple[int, int, int]:
 
 
 def has_fast_instruction(kind: str) -> bool:
-    """Whether the target multiplies and adds numbers of ``kind`` (``i8`` or ``bf16``) in one instruction, faster so."""
-    found = way_of(kind)
-    return found.is_instruction and features.target().slow.isdisjoint(found.needs)
+    """Whether the target's instructions multiply and add numbers of ``kind`` (``bf16`` or int8) faster than f32."""
+    found, _ = way_of(kind)
+    return found.is_fast and features.target().slow.isdisjoint(found.needs)
 
 
-def activations_are_unsigned() -> bool:
-    """Whether activations of kind ``i8`` are packed as ``x + 128``."""
-    return not _multiplies_matrices("i8") and dots.int8_product(_width()) == "u8i8"
+def takes_any_int8(kind: str) -> bool:
+    """Whether products of ``kind`` are right for activations that are -128, too, which no rounding makes."""
+    found, unsigned = way_of(kind)
+    return unsigned or not found.signs
 
 
-def way_of(kind: str) -> dots.Way:
-    """The way by which products of ``kind`` (``i8`` or ``bf16``) are added to sums: by matrices of two rows, or else
-    by lanes.
+def way_of(kind: str) -> tuple[dots.Way, bool]:
+    """The way by which products of ``kind`` (``bf16`` or int8) are added to sums, by matrices of two rows or else by
+    lanes; and whether activations are unsigned for it.
     """
-    product = "bf16" if kind == "bf16" else "u8i8" if activations_are_unsigned() else "i8i8"
-    found = dots.way(product, _width(), 2) or dots.way(product, _width())
+    width, product = _width(), "bf16" if kind == "bf16" else "i8i8"
+    matrices = dots.way(product, width, 2)
+    if matrices is None and kind != "bf16" and dots.int8_product(width) == "u8i8":
+        unsigned = dots.way("u8i8", width, largest=dots.LARGEST_BYTE * _magnitude(kind))
+        signed = dots.way("i8i8", width, largest=dots.LARGEST_ROUNDED)
+        assert unsigned is not None
+        assert signed is not None
+        return (unsigned, True) if unsigned.is_fast or not signed.is_fast else (signed, False)
+    found = matrices or dots.way(product, width)
     assert found is not None
-    return found
+    return found, False
 
 
 def _multiplies_matrices(kind: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from ggplug_cpu import compiler
-from ggplug_cpu.ops.mul_mat.layout import activations_are_unsigned, layout, layout_for
+from ggplug_cpu.ops.mul_mat.layout import layout, layout_for
 from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.transposition import transposed
@@ -135,9 +135,9 @@ def _pack_int8(kind: str, panel: Value, addresses: list[Value], numbers: Value, 
                 offset = constant(b, vector(I32, s.width), 0)
                 for unit, column in enumerate(columns[first : first + per_group]):
                     values.store(place, column, unit * s.columns * s.unit_bytes)
-                    if activations_are_unsigned():
+                    if s.unsigned:
                         offset = dots.emit_dot("u8i8", offset, constant(b, lanes, -128), column.bitcast(lanes))
-                if activations_are_unsigned():
+                if s.unsigned:
                     values.store(place, -offset, s.offsets_at)
                 place = place + s.quantum_bytes
             return [place]
@@ -255,7 +255,7 @@ def pack_quantized(kind: str, rows: int, stored: str = "") -> compiler.Intrinsic
                 offset = constant(x.b, x.type, _as_int8(BLOCKS[stored].offset))
                 products = dots.emit_dot("u8i8", constant(x.b, vector(I32, group // 4), 0), offset, x)
                 values.store(scale_place + i * step, -products.sum(), (1 + s.has_minima) * rows * s.unit_bytes)
-            elif activations_are_unsigned():
+            elif s.unsigned:
                 x = x ^ -128
             for unit in range(group // numbers_of_row):
                 values.store(place + i * step, x.part(unit * numbers_of_row, numbers_of_row), unit * rows * s.row_bytes)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ggplug_cpu.compiler import DeviceFunction, device_function
-from ggplug_cpu.ops.mul_mat.layout import Layout, activations_are_unsigned, base_of, layout
+from ggplug_cpu.ops.mul_mat.layout import Layout, base_of, layout
 from ggplug_cpu.ops.mul_mat.rows import Product
 from ggplug_cpu.types import BLOCKS, PLAIN, Blocks
 from ggplug_cpu.types.blocks import offset_of
@@ -78,7 +78,7 @@ def form_of(type_name: str, kind: str) -> Form | None:
         size = PLAIN[type_name].elem_bytes
         return Form(kind, s.columns, s.quantum, s, (PackedField(0, size * s.quantum, size * s.unit),))
     t = BLOCKS[type_name]
-    if t.side_by_side is None or base_of(kind) != "i8" or s.rows_of_sums != 1 or not activations_are_unsigned():
+    if t.side_by_side is None or base_of(kind) != "i8" or s.rows_of_sums != 1 or not s.unsigned:
         return Form(kind, s.columns, s.quantum, s, keeps_rows=True, block_size=t.block_size)
     factors = filter(None, (t.side_by_side.scale, t.side_by_side.minimum))
     quants = _field(t, t.side_by_side.quants, s.unit_bytes)

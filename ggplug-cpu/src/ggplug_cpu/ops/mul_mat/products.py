@@ -348,7 +348,8 @@ def _dot(product: _PlacedProduct, x: Activations, most: int) -> _Multiplication:
     # a 64th of the matrix, but enough to pay for a chunk
     rows = max(-(-a.ne[1] // 64), -(-_STREAM_BYTES // max(1, a.type.row_bytes(a.ne[0]))))
     words = _words(product, x, "", -(-rows // 4) * 4, most, least=1, most=most)
-    entry = Entry(dot.mul_mat_dot(a.type.name), words, product.tasks)
+    multiply = dot.mul_mat_dot(a.type.name, dot.is_signed(a.type.name, product.b.type.name))
+    entry = Entry(multiply, words, product.tasks)
     return _Multiplication(x, entry, dot.scratch_bytes())
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from ggplug_cpu import compiler, features
-from ggplug_cpu.ops.mul_mat.layout import Layout, activations_are_unsigned, layout, layout_for, way_of
+from ggplug_cpu.ops.mul_mat.layout import Layout, layout, layout_for
 from ggplug_cpu.ops.mul_mat.packed import form_of
 from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.memory import emit_prefetch
@@ -68,7 +68,7 @@ def tile(kind: str, rows: int, vecs: int, masked: bool, stored: str = "", ahead:
                 emit_prefetch(place + line)
                 emit_prefetch(place + to_residual + line)
 
-        sides = _Sides(layout_for(kind, stored), rows, vecs, stored)
+        sides = _Sides(kind, layout_for(kind, stored), rows, vecs, stored)
         sums = (_int8_sums if layout(kind).kind == "i8" else _float_sums)(sides, panel, x, steps, ahead, fetch)
         places = [values.load(table, I64, 8 * r, align=8) + offset for r in range(rows)]
         masks = [values.first_lanes(width, columns - v * width) for v in range(vecs)] if masked else None
@@ -110,9 +110,11 @@ def _write(places: list[Value], sums: list[Value], vecs: int, masks: list[Value]
 class _Sides:
     """Loads the operands of a tile: ``vecs`` vectors of a panel, and ``rows`` rows of activations.
 
-    ``stored``: the type of numbers that are widened when they are loaded, or an empty text.
+    ``shape``: the layout of ``kind``.  ``stored``: the type of numbers that are widened when they are loaded, or an
+    empty text.
     """
 
+    kind: str
     shape: Layout
     rows: int
     vecs: int
@@ -166,21 +168,29 @@ class _Sides:
 
     def add_products(self, sums: list[Value], panel: Value, x: Value, units: int) -> list[Value]:
         """The products of the next ``units`` units, added to the sums of row after row."""
-        sums = list(sums)
+        way = self.shape.way
+        total = _Sums(
+            sums, way, dots.LARGEST_BYTE * self.shape.magnitude if self.shape.unsigned else dots.LARGEST_ROUNDED
+        )
         for first in range(0, units, self.units_at_once):
             w = [self.weights(panel, first + i) for i in range(self.units_at_once)]
             for row in range(self.down):
                 for i, y in enumerate(self.activations(x, row, first)):
                     for v in range(self.across):
-                        at = row * self.across + v
-                        sums[at] = self._product(sums[at], y, w[i][v])
-        return sums
+                        # Of NEON's second operand only a lane can be selected, and LLVM does not exchange the operands.
+                        last = self.units_at_once > 1 or (way is not None and way.signs)
+                        operands = (w[i][v], y) if last else (y, w[i][v])
+                        total.add(row * self.across + v, *operands)
+            total.next_unit()
+        return total.all()
 
     def add_blocks(self, sums: list[Value], panel: Value, x: Value) -> list[Value]:
         """The products of a block of each column, as ``stored``, and a group of activations, added to the sums."""
         side_by_side = BLOCKS[self.stored].side_by_side
         assert side_by_side is not None
-        sums, units, first = list(sums), self.shape.quantum // self.shape.unit, 0
+        units, first = self.shape.quantum // self.shape.unit, 0
+        largest = BLOCKS[self.stored].limits[1] * 128
+        total = _Sums(sums, dots.way("u8i8", self.shape.width, largest=largest), largest)
         while True:
             spread = [side_by_side.spread(stored) for stored in self.weights(panel, first)]
             apart = units // len(spread[0])  # units between the numbers that one byte stands for
@@ -188,21 +198,11 @@ class _Sides:
                 for row in range(self.down):
                     (y,) = self.activations(x, row, first + part * apart)
                     for v in range(self.across):
-                        at = row * self.across + v
-                        sums[at] = dots.emit_dot("u8i8", sums[at], spread[v][part], y)
+                        total.add(row * self.across + v, spread[v][part], y)
+                total.next_unit()
             first += 1
             if first == apart:
-                return sums
-
-    def _product(self, acc: Value, y: Value, w: Value) -> Value:
-        kind = self.shape.kind
-        if kind == "f32":
-            return y.fma(w, acc)
-        if self.units_at_once > 1:
-            return way_of(kind)(
-                acc, w, y
-            )  # a lane can be selected of the second operand only; LLVM does not exchange the operands
-        return way_of(kind)(acc, y, w)
+                return total.all()
 
     def by_rows(self, sums: list[Value]) -> list[Value]:
         """Sums as vectors of the result's rows, ``vecs`` for each: pairs of rows are separated."""
@@ -215,6 +215,43 @@ class _Sides:
             rows += [low.shuffle([0, 1, 4, 5], high) for low, high in pairs]
             rows += [low.shuffle([2, 3, 6, 7], high) for low, high in pairs]
         return rows
+
+
+class _Sums:
+    """The sums of a tile, to which products are added unit by unit.
+
+    Where ``way`` adds ``pairs``, int16 hold the products of as many units as fit, each up to ``largest``.
+    """
+
+    def __init__(self, sums: list[Value], way: dots.Way | None, largest: int) -> None:
+        self._sums, self._way = list(sums), way
+        self._most = dots.products_in_int16(largest) // 2 if way is not None and way.pairs else 0
+        self._pairs: dict[int, Value] = {}
+        self._units = 0
+
+    def add(self, at: int, a: Value, b: Value) -> None:
+        """Adds the products of ``a`` and ``b`` to sum number ``at``."""
+        if self._way is None:
+            self._sums[at] = a.fma(b, self._sums[at])
+        elif not self._most:
+            self._sums[at] = self._way(self._sums[at], a, b)
+        else:
+            pairs = self._way.of_pairs(a, b)
+            # Opaque, or LLVM adds up column by column and needs more registers than there are.
+            self._pairs[at] = values.opaque(self._pairs[at] + pairs if at in self._pairs else pairs, each_time=True)
+
+    def next_unit(self) -> None:
+        """All products of a unit were added."""
+        self._units += 1
+        if self._units == self._most:
+            self._sums = self.all()
+            self._pairs, self._units = {}, 0
+
+    def all(self) -> list[Value]:
+        """The sums of all that was added."""
+        return [
+            dots.add_pairs(each, self._pairs[at]) if at in self._pairs else each for at, each in enumerate(self._sums)
+        ]
 
 
 def _float_sums(
@@ -283,7 +320,7 @@ class _Groups:
         """The integer sums of the group's products, row after row."""
         s, sides = self.shape, self.sides
         ints = vector(I32, s.width)
-        if activations_are_unsigned():
+        if s.unsigned:
             start = [values.load(panel, ints, s.offsets_at + v * s.width * 4) for v in range(sides.across)]
         else:
             start = [constant(panel.b, ints, 0)] * sides.across
@@ -308,7 +345,7 @@ class _Blocks:
 
     def __init__(self, sides: _Sides) -> None:
         self.sides, self.shape = sides, sides.shape
-        form = form_of(sides.stored, self.shape.kind + (" with minima" if self.shape.has_minima else ""))
+        form = form_of(sides.stored, sides.kind)
         assert form is not None
         self.step_bytes = form.rows * form.block_bytes
         self._factors_at = [form.rows * sum(p.size for p in form.fields[:n]) for n in range(1, len(form.fields))]
