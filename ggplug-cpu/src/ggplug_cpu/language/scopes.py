@@ -77,7 +77,7 @@ class Scope:
         if name in self._own:
             raise Refusal(
                 f"{name} is not set before it is read",
-                "a name that a function sets is its own everywhere in it: give the variable another name than the global",
+                "a function that sets a name never reads a global of that name: give the variable another one",
             )
         if name in self._free:
             try:

@@ -178,8 +178,6 @@ class Statements:
         first, last, increment = (number(self._b, each, "i64") for each in (start, stop, step))
         if isinstance(step, Known):
             _check_step(stop, int(step.value))
-        else:
-            last = self._b.select(self._b.icmp_signed("==", increment, increment.type(0)), first, last)
         head, inner, following, end = (self._b.append_basic_block(name) for name in ("for", "do", "next", "done"))
         before = self._b.block
         self._b.branch(head)
@@ -229,7 +227,8 @@ class Statements:
         assert isinstance(above, Computed)
         if isinstance(step, Known):
             return below.ir if step.value > 0 else above.ir
-        return self._b.select(number(self._b, compare(self._b, ast.Gt, step, Known(0)), "bool"), below.ir, above.ir)
+        up, down = (number(self._b, compare(self._b, kind, step, Known(0)), "bool") for kind in (ast.Gt, ast.Lt))
+        return self._b.select(up, below.ir, self._b.and_(down, above.ir))
 
     def _emit_continue(self, node: ast.Continue) -> None:
         self._b.branch(self._loops[-1].following)
