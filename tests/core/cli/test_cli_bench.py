@@ -372,3 +372,17 @@ def test_lines_of_the_random_model_are_held_against_their_goals_and_no_others() 
     assert met("random-llama-F16, 8 sequences", relative_to_one=1.0) is None
     assert met("random-llama-F16, first token", note=0) is None
     assert met("mine, first token", seconds=2.0) is None
+
+
+def test_prompts_are_measured_in_full_or_refused() -> None:
+    generation = pytest.importorskip("ggplug_models.benchmarks.generation")
+    model: Any = SimpleNamespace(n_vocab=1000, n_ctx=10000)
+
+    def measured(prompt: int, generate: int = 1) -> Any:
+        options = SimpleNamespace(prompt=prompt, generate=generate, threads=1, peers=False)
+        return generation._Measured(Path("m.gguf"), model, options)
+
+    assert len(measured(10000).ids[:10000]) == 10000
+    assert len(measured(1, 5000).ids[:5000]) == 5000
+    with pytest.raises(ParameterError, match="at most 10000"):
+        measured(10001)

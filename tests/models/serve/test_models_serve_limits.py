@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -12,7 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 from held import PATIENCE, Doing, until
 
 import ggplug_models
+from ggplug.errors import ModelError
 from ggplug_models.networks.decoder import Decoder
 
 pytest.importorskip("fastapi")
@@ -33,7 +35,7 @@ from ggplug_models.serve.access import is_loopback
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import LEAST
 from ggplug_models.serve.connections import Connection
-from ggplug_models.serve.event_stream import event
+from ggplug_models.serve.event_stream import EventStream, event
 from ggplug_models.serve.incoming import LARGE_BODIES, SMALL, Incoming
 
 COMPLETIONS = "/v1/completions"
@@ -184,6 +186,54 @@ def test_bodies_that_are_too_long_are_refused(model: Decoder) -> None:
         with contextlib.closing(connection), connection.getresponse() as response:
             assert response.status == 413
         assert live.ask("POST", COMPLETIONS, body())[0] == 200
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, "/unknown"])
+def test_a_client_that_sends_its_whole_body_first_sees_why_it_was_refused(model: Decoder, path: str) -> None:
+    with served(model, Rules(body_limit=1000), slots=1) as live:
+        connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=PATIENCE)
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        connection.request("POST", path, b"x" * (30 << 20), headers)
+        with contextlib.closing(connection), connection.getresponse() as response:
+            assert response.status == (413 if path == COMPLETIONS else 404)
+
+
+def test_an_error_of_the_servers_files_is_not_the_clients(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ModelError("/secret/m.gguf was truncated from 2 to 1 bytes while the model uses it")
+
+    with served(model, slots=1) as live:
+        monkeypatch.setattr("ggplug_models.weights.files.MappedFiles.check", fail)
+        status, _, reply = live.ask("POST", COMPLETIONS, body())
+    assert (status, reply["error"]["code"]) == (500, "computation_failed")
+    assert "secret" not in json.dumps(reply)
+    assert "/secret/m.gguf was truncated" in caplog.text
+
+
+def test_a_lost_connection_is_noticed_before_the_next_event() -> None:
+    lost: list[bool] = []
+    sent: list[bool] = []
+
+    async def events() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield b"x"
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def send(message: Any) -> None:
+        if message.get("body"):
+            sent.append(bool(lost))
+            asyncio.get_running_loop().call_soon(lost.append, True)
+
+    async def close() -> None:
+        pass
+
+    asyncio.run(EventStream(events(), lambda: None, close)({}, receive, send))
+    assert sent == [False] + [True] * 9
 
 
 # -- who has to wait, and who leaves ---------------------------------------------------------------

@@ -42,7 +42,8 @@ _NEGATIVE = [sum(0xFF << 8 * i for i in range(8) if signs >> i & 1) for signs in
 
 def _rows(b: ir.IRBuilder, name: str, table: list[int], word: ir.IntType, indices: Sequence[Value]) -> Value:
     """The rows of a grid at ``indices``, of ``word`` bits each, as 32 int8."""
-    address = constant_words(b, name, table)
+    # Opaque each time, or LLVM computes the indices of many parts at once and keeps them on the stack.
+    address = values.opaque(constant_words(b, name, table), each_time=True)
     size = word.width // 8
     return values.gathered([values.load(address + i * size, word) for i in indices]).bitcast(vector(I8, GROUP))
 

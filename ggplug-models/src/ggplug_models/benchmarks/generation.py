@@ -17,6 +17,7 @@ from ggplug.backend import Device
 from ggplug.bench.alternating import best_times, speed_relative
 from ggplug.bench.products import moved, reader
 from ggplug.cli.bench import usable_processors
+from ggplug.errors import ParameterError
 from ggplug.gguf import GGUFReader
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS, hookimpl
@@ -161,10 +162,18 @@ class _Measured:
         self.path = path
         self.model = model
         self.prompt, self.generate = options.prompt, options.generate
+        if self.prompt > model.n_ctx:
+            raise ParameterError(
+                f"a prompt of {self.prompt} tokens exceeds the context of {path.name}, {model.n_ctx} tokens",
+                got=self.prompt,
+                wanted=model.n_ctx,
+                remedy=f"use a --prompt of at most {model.n_ctx}",
+            )
         self.threads = options.threads or usable_processors()
         self.peers = options.peers
         first = min(300, model.n_vocab // 2)
-        self.ids: list[int] = np.random.default_rng(0).integers(first, model.n_vocab, FAR).tolist()
+        count = max(FAR, self.prompt, self.generate)
+        self.ids: list[int] = np.random.default_rng(0).integers(first, model.n_vocab, count).tolist()
 
     def rows(self) -> Iterator[Row]:
         """Yields rows for prompts, generation, several sequences, a long context, and the time outside of devices."""
@@ -180,7 +189,7 @@ class _Measured:
             yield self._python(session)
         with Session(self.model, self.prompt + 4 * REPEATS * SETTLED, TOGETHER) as session:
             yield self._together(session)
-        if self.model.n_ctx > FAR:
+        if self.model.n_ctx > FAR > REPEATS * (SETTLED + self.generate):
             with Session(self.model, longest) as short, Session(self.model, FAR) as long:
                 yield self._far(_Ours(short), _Ours(long))
 

@@ -34,6 +34,10 @@ LONGEST = 1 << 20
 """Maximum length of a template in characters."""
 
 
+class TemplateError(ModelError):
+    """A chat template refuses, or cannot format, these messages."""
+
+
 class ChatTemplate:
     """A chat template with the tokenizer for its prompts.
 
@@ -116,7 +120,7 @@ class ChatTemplate:
             raise
         except Exception as error:  # a template calls whatever Jinja has
             what = f"{type(error).__name__}: {error!s:.2000}"
-            raise ModelError(f"the chat template ({KEY}) fails with these messages: {what}", got=messages) from error
+            raise TemplateError(f"the chat template ({KEY}) fails with these messages: {what}", got=messages) from error
 
     def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
         """The prompt as token ids, see :meth:`.Tokenizer.prompt`.  ``options``: those of :meth:`render`."""

@@ -50,6 +50,10 @@ _WORDS = (
 """Replacements for the library's error messages, in the order in which they are applied."""
 
 
+class NoEndTokenError(ModelError):
+    """A text with a grammar cannot end, because the vocabulary has no end token."""
+
+
 class Grammars:
     """Makes constraints for the texts of one tokenizer.  It reads the whole vocabulary, so keep it with the model.
 
@@ -68,7 +72,7 @@ class Grammars:
                 remedy="pass model.tokenizer",
             )
         if not tokenizer.ends:
-            raise ModelError("the vocabulary has no end token, so a text with a grammar could not end")
+            raise NoEndTokenError("the vocabulary has no end token, so a text with a grammar could not end")
         self.n_vocab = n_vocab or tokenizer.n_vocab
         self._tokenizer: LLTokenizer = LLTokenizer(
             Wrapper(_TokenizerView(tokenizer)), n_vocab=self.n_vocab, eos_token=sorted(tokenizer.ends)

@@ -23,7 +23,7 @@ from ggplug_models.serve.access import AccessControl
 from ggplug_models.serve.answers import Answers, ClientDisconnected
 from ggplug_models.serve.bodies import ChatBody, CompletionBody, EmbeddingBody, TextBody
 from ggplug_models.serve.event_stream import DONE, EventStream, event, watched
-from ggplug_models.serve.incoming import Incoming
+from ggplug_models.serve.incoming import Incoming, RestOfBody
 from ggplug_models.serve.metrics import CONTENT_TYPE
 from ggplug_models.serve.page import Page
 from ggplug_models.serve.problems import Problem, problem_of
@@ -81,7 +81,7 @@ def application(service: Service, rules: Rules | None = None) -> ASGIApp:
             allow_headers=["*"],
             expose_headers=["Retry-After"],  # clients send headers of their own, of any name
         )
-    return guarded
+    return RestOfBody(guarded)
 
 
 def _error_response(request: Request, error: Exception) -> Response:

@@ -63,6 +63,7 @@ class EventStream(Response):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 async for data in self._events:
                     await send({"type": "http.response.body", "body": data, "more_body": True})
+                    await asyncio.sleep(0)  # the event loop notices a lost connection before the next event
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             await self._close()

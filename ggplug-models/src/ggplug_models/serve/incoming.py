@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 from starlette.requests import Request
-from starlette.types import Message
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ggplug_models.serve.answers import ClientDisconnected
 from ggplug_models.serve.problems import Problem
@@ -22,6 +23,52 @@ SMALL = 64 << 10
 
 LARGE_BODIES = 8
 """Number of bodies of maximum size whose bytes may be held at the same time."""
+
+
+REST_SECONDS = 2.0
+"""Timeout for the rest of a body whose request was answered before its end."""
+
+REST_BYTES = 64 << 20
+"""Maximum size of that rest."""
+
+
+class RestOfBody:
+    """Reads on, after a response that came before the end of its request's body, and drops what it reads.
+
+    Closing a connection with unread bytes resets it, and a client that sends its whole body first would then lose the
+    response.  The response is sent first; the rest is limited by :data:`REST_BYTES` and :data:`REST_SECONDS`.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope.get("headers", ()))
+        unread = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+
+        async def receiving() -> Message:
+            nonlocal unread
+            message = await receive()
+            unread = unread and message.get("more_body", False)
+            return message
+
+        async def sending(message: Message) -> None:
+            last = message["type"] == "http.response.body" and not message.get("more_body", False)
+            if last and unread:
+                await send({**message, "more_body": True})
+                if b"expect" not in headers:  # such a client sends no body after the response
+                    await rest()
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
+            await send(message)
+
+        async def rest() -> None:
+            size = 0
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REST_SECONDS):
+                    while unread and size < REST_BYTES:
+                        size += len((await receiving()).get("body", b""))
+
+        await self._app(scope, receiving, sending)
 
 
 class Incoming:

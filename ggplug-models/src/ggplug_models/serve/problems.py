@@ -6,9 +6,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ggplug.errors import ContextFullError, FreedError, GGPlugError, ModelError, ParameterError
+from ggplug.errors import ContextFullError, FreedError, GGPlugError, ParameterError
+from ggplug_models.chat.template import TemplateError
 from ggplug_models.embedding.vectors import VectorsError
 from ggplug_models.sampling import LogitsError
+from ggplug_models.sampling.grammar import NoEndTokenError
 from ggplug_models.serve.batcher import QueueFullError
 
 RETRY_AFTER = 2
@@ -74,7 +76,7 @@ def problem_of(error: BaseException) -> Problem:
         return Problem(400, str(error), code="context_length_exceeded")
     if isinstance(error, (LogitsError, VectorsError)):
         return Problem(500, str(error), code="computation_failed")
-    if isinstance(error, (ParameterError, ModelError)):
+    if isinstance(error, (ParameterError, TemplateError, NoEndTokenError)):
         return Problem(400, str(error))
     if isinstance(error, (GGPlugError, MemoryError)):
         return Problem(500, "the computation failed; see the server's log for the reason", code="computation_failed")
