@@ -161,8 +161,8 @@ def test_values_of_unknown_fields_are_refused(changes: dict[str, object], named:
         ({"x": Place("abc")}, "Declared.x.address is an integer, not 'abc'"),  # type: ignore[arg-type]
         ({"x": Place(Ref(0), (4.0, 32, 32, 32))}, "Declared.x.nb0 is an integer, not 4.0"),  # type: ignore[arg-type]
         ({"x": Place(Ref(0), (4, 32, 32, 2**64))}, "Declared.x.nb3 has 64 bits"),
-        ({"x": Place(Ref(0), (4,))}, r"Declared.x has nb1, but its Place the strides \(4,\)"),
-        ({"x": Place(Ref(0), 4)}, "Declared.x has nb0, but its Place the strides 4"),  # type: ignore[arg-type]
+        ({"x": Place(Ref(0), (4,))}, r"Declared.x declares address, nb0, .*; its Place has the strides \(4,\)"),
+        ({"x": Place(Ref(0), 4)}, "Declared.x declares address, nb0, .*; its Place has the strides 4"),  # type: ignore[arg-type]
     ],
 )
 def test_values_of_another_kind_are_refused(changes: dict[str, object], why: str) -> None:

@@ -309,7 +309,7 @@ class Parameters(Record):
             if isinstance(field, Operand):
                 if not isinstance(value, Place):
                     raise TypeError(f"{cls.__name__}.{name} is an operand: Place(...), not {value!r}")
-                words += [cls._part(name, value, part) for part in field.parts]
+                words += cls._parts(name, field, value)
                 if isinstance(value.address, Ref):
                     slots[field.writes].append(value.address.slot)
             elif isinstance(field, Numbers):
@@ -322,13 +322,18 @@ class Parameters(Record):
         return Words([*words, *behind], *slots)
 
     @classmethod
-    def _part(cls, name: str, place: Place, part: str) -> Word:
-        """The word of one of an operand's parts."""
+    def _parts(cls, name: str, operand: Operand, place: Place) -> list[Word]:
+        """The words of an operand."""
         try:
-            value = place.part(part)
+            values = [place.part(part) for part in operand.parts]
         except (IndexError, TypeError):
-            raise TypeError(f"{cls.__name__}.{name} has {part}, but its Place the strides {place.nb!r}") from None
-        return cls._word(f"{name}.{part}", "i64", value)
+            raise TypeError(
+                f"{cls.__name__}.{name} declares {', '.join(operand.parts)}; its Place has the strides {place.nb!r}"
+            ) from None
+        return [
+            value if type(value) is int and _fits(value) else cls._word(f"{name}.{part}", "i64", value)
+            for part, value in zip(operand.parts, values, strict=True)
+        ]
 
     @classmethod
     def _word(cls, name: str, kind: str, value: Any) -> Word:
@@ -347,9 +352,13 @@ class Parameters(Record):
             raise TypeError(f"{cls.__name__}.{name} is {kinds[kind]}, not {value!r}") from None
         except OverflowError:
             word = 2**63
-        if -(2**63) <= word < 2**63:
+        if _fits(word):
             return word
         raise TypeError(f"{cls.__name__}.{name} has 64 bits, and the value does not fit into them")
+
+
+def _fits(word: int) -> bool:
+    return -(2**63) <= word < 2**63
 
 
 def _size(fields: Mapping[str, Field]) -> int:
