@@ -145,11 +145,34 @@ def test_values_of_unknown_fields_are_refused(changes: dict[str, object], named:
         ({"count": 2.5}, "Declared.count is an integer, not 2.5"),
         ({"order": [7, 8.0]}, "Declared.order is an integer, not 8.0"),
         ({"x": Ref(1)}, "Declared.x is an operand: Place"),
+        ({"count": "3"}, "Declared.count is an integer, not '3'"),
+        ({"count": 2**63}, "Declared.count has 64 bits, and the value does not fit into them"),
+        ({"count": -(10**5000)}, "Declared.count has 64 bits, and the value does not fit into them"),
+        ({"count": Ref(0, 2.5)}, "Declared.count is an integer, not Ref"),  # type: ignore[arg-type]
+        ({"order": 7}, "Declared.order is a sequence of numbers, not 7"),
+        ({"order": "789"}, "Declared.order is a sequence of numbers, not '789'"),
+        ({"factor": "3.5"}, "Declared.factor is a number, not '3.5'"),
+        ({"factor": None}, "Declared.factor is a number, not None"),
+        ({"factor": Ref(0)}, "Declared.factor is a number, not Ref"),
+        ({"factor": 10**400}, "Declared.factor has 64 bits, and the value does not fit into them"),
+        ({"weights": ["x"]}, "Declared.weights is a number, not 'x'"),
+        ({"weights": [0.5, 1j]}, "Declared.weights is a number, not 1j"),
+        ({"x": Place(1.5)}, "Declared.x.address is an integer, not 1.5"),  # type: ignore[arg-type]
+        ({"x": Place("abc")}, "Declared.x.address is an integer, not 'abc'"),  # type: ignore[arg-type]
+        ({"x": Place(Ref(0), (4.0, 32, 32, 32))}, "Declared.x.nb0 is an integer, not 4.0"),  # type: ignore[arg-type]
+        ({"x": Place(Ref(0), (4, 32, 32, 2**64))}, "Declared.x.nb3 has 64 bits"),
+        ({"x": Place(Ref(0), (4,))}, r"Declared.x declares address, nb0, .*; its Place has the strides \(4,\)"),
+        ({"x": Place(Ref(0), 4)}, "Declared.x declares address, nb0, .*; its Place has the strides 4"),  # type: ignore[arg-type]
     ],
 )
 def test_values_of_another_kind_are_refused(changes: dict[str, object], why: str) -> None:
     with pytest.raises(TypeError, match=why):
         Declared.words(**values(**changes))
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    changes = {"count": np.uint64(3), "factor": np.float32(0.25), "weights": np.array([0.5, 1.5, 2.5])}
+    assert Declared.words(**values(**changes)) == Declared.words(**values())
 
 
 def test_a_whole_number_is_a_real_one_too() -> None:

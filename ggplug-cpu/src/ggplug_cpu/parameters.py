@@ -29,6 +29,7 @@ an entry accesses.  Parameters never change while a kernel runs, and the loads s
 from __future__ import annotations
 
 import copy
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -308,27 +309,56 @@ class Parameters(Record):
             if isinstance(field, Operand):
                 if not isinstance(value, Place):
                     raise TypeError(f"{cls.__name__}.{name} is an operand: Place(...), not {value!r}")
-                words += [value.part(part) for part in field.parts]
+                words += cls._parts(name, field, value)
                 if isinstance(value.address, Ref):
                     slots[field.writes].append(value.address.slot)
             elif isinstance(field, Numbers):
                 words.append(size + len(behind))
+                if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+                    raise TypeError(f"{cls.__name__}.{name} is a sequence of numbers, not {value!r}")
                 behind += [cls._word(name, field.kind, each) for each in value]
             else:
                 words.append(cls._word(name, field.kind, value))
         return Words([*words, *behind], *slots)
 
     @classmethod
+    def _parts(cls, name: str, operand: Operand, place: Place) -> list[Word]:
+        """The words of an operand."""
+        try:
+            values = [place.part(part) for part in operand.parts]
+        except (IndexError, TypeError):
+            raise TypeError(
+                f"{cls.__name__}.{name} declares {', '.join(operand.parts)}; its Place has the strides {place.nb!r}"
+            ) from None
+        return [
+            value if type(value) is int and _fits(value) else cls._word(f"{name}.{part}", "i64", value)
+            for part, value in zip(operand.parts, values, strict=True)
+        ]
+
+    @classmethod
     def _word(cls, name: str, kind: str, value: Any) -> Word:
         """A word as the kernel reads it: the bits of an integer are another float's."""
-        if kind == "f64":
-            return float(value)
-        if isinstance(value, Ref | Kernel):
-            return value
         try:
-            return operator.index(value)
+            if kind == "f64":
+                return math.ldexp(value, 0)  # float(value), but not of a text
+            if isinstance(value, Kernel):
+                return value
+            if isinstance(value, Ref):
+                operator.index(value.slot), operator.index(value.offset)
+                return value
+            word = operator.index(value)
         except TypeError:
-            raise TypeError(f"{cls.__name__}.{name} is an integer, not {value!r}") from None
+            kinds = {"i64": "an integer", "f64": "a number"}
+            raise TypeError(f"{cls.__name__}.{name} is {kinds[kind]}, not {value!r}") from None
+        except OverflowError:
+            word = 2**63
+        if _fits(word):
+            return word
+        raise TypeError(f"{cls.__name__}.{name} has 64 bits, and the value does not fit into them")
+
+
+def _fits(word: int) -> bool:
+    return -(2**63) <= word < 2**63
 
 
 def _size(fields: Mapping[str, Field]) -> int:

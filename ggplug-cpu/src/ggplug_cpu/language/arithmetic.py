@@ -13,7 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from ggplug_cpu.language.declarations import llvm_call
+from ggplug_cpu.language.declarations import frozen, llvm_call
 from ggplug_cpu.language.names import INTEGERS, Type, common, is_float, is_integer, is_number, llvm_type, spelled
 from ggplug_cpu.language.sources import Refusal
 from ggplug_cpu.language.values import Computed, Known, Several, Value, described, elements, type_of
@@ -43,6 +43,7 @@ _COMPARISONS: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], bool]]] = {
     ast.Is: ("is", operator.is_),
     ast.IsNot: ("is not", operator.is_not),
 }
+_SHIFTS = (ast.LShift, ast.RShift)
 _LARGEST_POWER = 64
 
 
@@ -72,13 +73,24 @@ def as_type(b: ir.IRBuilder, value: Value, type: Type) -> Computed | Several:
 _CONVERTING = "int() makes an integer of a float, float() an f64 of an integer; vectors are converted by simd.convert"
 
 
+def fits(number: int) -> bool:
+    """Whether it is an ``i64``."""
+    return -(2**63) <= number < 2**63
+
+
 def _constant(number: float, type: str) -> Computed:
     if is_float(type):
-        return Computed(type, ir.Constant(llvm_type(type), float(number)))
+        try:
+            return Computed(type, ir.Constant(llvm_type(type), float(number)))
+        except OverflowError:
+            raise Refusal(f"{described(Known(number))} is too large for {type}", "math.inf is infinity") from None
     if isinstance(number, float):
         raise Refusal(f"{number!r} is no {type}", "write an integer, without a point")
-    if not -(2**63) <= number < 2**64:
-        raise Refusal(f"{int(number)} does not fit into 64 bits", "integers of kernels have 64 bits")
+    if not fits(int(number)):
+        raise Refusal(
+            f"{described(Known(number))} does not fit into 64 bits",
+            "integers of kernels are from -2**63 to 2**63 - 1; 64 bits that are all set are -1",
+        )
     if type == "bool":
         return Computed(type, ir.Constant(llvm_type(type), int(number != 0)))
     half = 1 << (INTEGERS[type] - 1)
@@ -117,17 +129,17 @@ def common_type(a: Type, c: Type) -> Type:
 
 
 def as_integer(b: ir.IRBuilder, value: Value) -> Value:
-    """``int(value)``: floats are cut towards zero."""
+    """``int(value)``: floats are cut towards zero; of those that no integer is near, it is any integer."""
     type = type_of(value)
     if isinstance(value, Computed) and type in ("f32", "f64"):
-        return Computed("i64", b.fptosi(value.ir, llvm_type("i64")))
+        return Computed("i64", frozen(b, b.fptosi(value.ir, llvm_type("i64"))))
     return Computed("i64", number(b, value, "i64"))
 
 
 def is_true(b: ir.IRBuilder, value: Value) -> bool | ir.Value:
     """Whether a value counts as true: a bool of Python where it is known, else LLVM's."""
     if isinstance(value, Known):
-        return bool(value.value)
+        return bool(folded(bool, value).value)
     if isinstance(value, Computed) and is_integer(value.type):
         return number(b, value, "bool")
     raise Refusal(f"{described(value)} is neither true nor false", "compare it with something")
@@ -160,14 +172,27 @@ def binary(b: ir.IRBuilder, kind: type[ast.operator], left: Value, right: Value)
             return Computed(type, _rounded_down(b, kind is ast.Mod, left, right))
         method = of_floats if is_float(type) else of_integers
         if method is not None:
-            return Computed(type, getattr(b, method)(number(b, left, type), number(b, right, type)))
+            x, y = number(b, left, type), number(b, right, type)
+            return Computed(type, getattr(b, method)(x, _shift_count(b, right, y) if kind in _SHIFTS else y))
     elif a == c and isinstance(left, Computed) and isinstance(right, Computed):
         method = of_floats if is_float(left.type) else of_integers
         if method is not None:
-            return Computed(left.type, getattr(b, method)(left.ir, right.ir))
+            y = _shift_count(b, right, right.ir) if kind in _SHIFTS else right.ir
+            return Computed(left.type, getattr(b, method)(left.ir, y))
     raise Refusal(
         f"there is no {spelled(a)} {symbol} {spelled(c)}", "numbers go with numbers, vectors with those of their type"
     )
+
+
+def _shift_count(b: ir.IRBuilder, right: Value, count: ir.Value) -> ir.Value:
+    """By how many bits ``<<`` and ``>>`` shift: LLVM leaves counts undefined that processors take modulo the bits."""
+    if isinstance(right, Known):
+        if not 0 <= right.value < INTEGERS["i64"]:
+            raise Refusal(f"a shift by {described(right)}", "integers have 64 bits: shift by 0 to 63")
+        return count
+    if isinstance(count.type, ir.VectorType):
+        return b.and_(count, ir.Constant(count.type, [count.type.element.width - 1] * count.type.count))
+    return b.and_(count, ir.Constant(count.type, count.type.width - 1))
 
 
 def _type_computed_in(kind: type[ast.operator], a: str, c: str) -> str:
@@ -263,6 +288,8 @@ def compare(b: ir.IRBuilder, kind: type[ast.cmpop], left: Value, right: Value) -
 def extreme(b: ir.IRBuilder, largest: bool, *operands: Value) -> Value:
     """``max`` or ``min`` of numbers, as Python compares them: one after the other with the best so far."""
     best, *others = operands
+    if not others:
+        raise Refusal(f"{'max' if largest else 'min'} of {described(best)} alone", "it takes numbers, at least two")
     for other in others:
         if isinstance(best, Known) and isinstance(other, Known):
             best = folded(max if largest else min, best, other)
@@ -294,6 +321,8 @@ def mathematics(b: ir.IRBuilder, function: Callable[..., float], *operands: Valu
         raise Refusal(
             f"math.{name} does not take {len(operands)} arguments", "it takes the number that it takes in Python"
         )
+    if name in ("floor", "ceil") and is_integer(type_of(operands[0])):
+        return as_integer(b, operands[0])
     of_f32 = all(isinstance(each, Computed) and each.type == "f32" for each in operands)
     type = "f32" if of_f32 else "f64"
     values = [number(b, each, type) for each in operands]

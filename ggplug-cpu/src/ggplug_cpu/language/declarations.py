@@ -1,4 +1,4 @@
-"""Calls of functions that LLVM or the C library has."""
+"""Functions and instructions that LLVM or the C library has, and llvmlite has no method for."""
 
 # llvmlite is untyped
 # mypy: allow-untyped-calls
@@ -20,3 +20,12 @@ def llvm_call(builder: ir.IRBuilder, name: str, result: ir.Type, *args: ir.Value
     if function is None:
         function = ir.Function(module, ir.FunctionType(result, [arg.type for arg in args]), name)
     return builder.call(function, args)
+
+
+def frozen(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """Emit ``freeze``: a value that LLVM leaves undefined becomes any one value, and what it is used for stays."""
+    from llvmlite import ir
+
+    instruction = ir.instructions.Instruction(builder.block, value.type, "freeze", [value])
+    builder._insert(instruction)
+    return instruction

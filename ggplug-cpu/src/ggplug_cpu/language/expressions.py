@@ -96,7 +96,8 @@ class Expressions:
         if not isinstance(owner, Known):
             raise Refusal(
                 f"{described(owner)} has no attributes",
-                "annotate a parameter with its declaration to read its fields; modules and records have attributes",
+                "annotate a parameter with its declaration, a class or what the module calls it, to read its fields; "
+                "modules and records have attributes",
             )
         return known(_attribute(owner.value, node.attr))
 
@@ -142,24 +143,24 @@ class Expressions:
                 ways.append((self._b.block, as_type(self._b, Known(decisive), "bool")))
                 self._b.cbranch(value.ir, *((end, more) if decisive else (more, end)))
                 self._b.position_at_end(more)
-            value = self._decision(each)
-            if value == Known(decisive):
+            value = self._operand(each)
+            if is_true(self._b, value) is decisive:
                 break
         if end is None:
             return value
+        if isinstance(value, Known) and not isinstance(value.value, bool):
+            raise _no_bool(value)
         ways.append((self._b.block, as_type(self._b, value, "bool")))
         self._b.branch(end)
         self._b.position_at_end(end)
         return self._merged(ways)
 
-    def _decision(self, node: ast.expr) -> Known | Computed:
-        """The truth of an operand of ``and`` or ``or``, which is a bool if it is computed."""
+    def _operand(self, node: ast.expr) -> Known | Computed:
+        """An operand of ``and`` or ``or``, which is a bool if it is computed."""
         value = self.value(node)
-        if isinstance(value, Known):
-            return Known(bool(value.value))
-        if isinstance(value, Computed) and value.type == "bool":
+        if isinstance(value, Known) or (isinstance(value, Computed) and value.type == "bool"):
             return value
-        refusal = Refusal(f"{described(value)} is no bool", "compare operands of and and or with something")
+        refusal = _no_bool(value)
         refusal.at(self._source, node)
         raise refusal
 
@@ -230,6 +231,10 @@ class Expressions:
         if isinstance(function, type) and issubclass(function, Record):
             return calls.placed(self._b, function, given)
         return calls.of_builtin(self._b, function, given)
+
+
+def _no_bool(value: Value) -> Refusal:
+    return Refusal(f"{described(value)} is no bool", "compare operands of and and or with something")
 
 
 def _attribute(thing: Any, name: str) -> Any:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -193,7 +195,12 @@ class Library:
         b.position_at_end(body)
         scope = Scope(b, function)
         arguments = iter(code.args)
+        names = [each for each in ast.walk(source.tree) if isinstance(each, ast.Name)]
+        assigned = {each.id for each in names if isinstance(each.ctx, ast.Store)}
         for each in parameters:
+            if isinstance(each.value, Known) and each.name not in assigned:
+                scope.know(each.name, each.value)
+                continue
             value = each.value if each.type is None else unpacked(b, each.type, next(arguments))
             assert value is not None
             scope.write(each.name, declared(value, each.kind) if isinstance(value, Computed | Several) else value)
@@ -245,11 +252,26 @@ def _parameter(function: Callable[..., Any], name: str, value: Value) -> _Parame
 
 
 def _annotated(function: Callable[..., Any], parameter: str) -> Any:
-    """The record or named tuple that a parameter is annotated with, if it is one of the module's names."""
-    found = function.__globals__.get(str(function.__annotations__.get(parameter)))
+    """The record or named tuple that a parameter is annotated with: a class, or what leads to it from the names of
+    the module or of an enclosing function.
+    """
+    found = function.__annotations__.get(parameter)
+    if isinstance(found, str):
+        first, *others = found.split(".")
+        found = functools.reduce(lambda owner, name: getattr(owner, name, None), others, _named(function, first))
     if is_named_tuple(found) or (isinstance(found, type) and issubclass(found, Record)):
         return found
     return None
+
+
+def _named(function: Callable[..., Any], name: str) -> Any:
+    """What a function calls ``name``; None if it has no value."""
+    if name not in function.__code__.co_freevars:
+        return function.__globals__.get(name)
+    try:
+        return (function.__closure__ or ())[function.__code__.co_freevars.index(name)].cell_contents
+    except ValueError:
+        return None
 
 
 def _identity(parameter: _Parameter) -> tuple[Any, ...]:

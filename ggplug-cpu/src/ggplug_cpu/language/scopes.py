@@ -59,6 +59,7 @@ class Scope:
         self._variables: dict[str, _Variable] = {}
         #: Names that are set on every way to here.
         self.set: frozenset[str] = frozenset()
+        self._own = frozenset(function.__code__.co_varnames + function.__code__.co_cellvars)
         cells = function.__closure__ or ()
         self._free = dict(zip(function.__code__.co_freevars, cells, strict=True))
         self._globals = function.__globals__
@@ -72,6 +73,11 @@ class Scope:
         if variable is not None:
             raise Refusal(
                 f"{name} is not set on every way to here", f"set {name} before the branch or the loop that sets it"
+            )
+        if name in self._own:
+            raise Refusal(
+                f"{name} is not set before it is read",
+                "a function that sets a name never reads a global of that name: give the variable another one",
             )
         if name in self._free:
             try:
@@ -91,6 +97,11 @@ class Scope:
         if variable is None:
             variable = self._variables[name] = self._placed(name, value)
         self._store(name, variable, value)
+        self.set |= {name}
+
+    def know(self, name: str, value: Known) -> None:
+        """A parameter that is known in the whole function, which does not set it."""
+        self._variables[name] = value
         self.set |= {name}
 
     def place(self, type: Type, name: str) -> ir.Value:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from ggplug_cpu.language import calls
-from ggplug_cpu.language.arithmetic import as_type, compare, number
+from ggplug_cpu.language.arithmetic import as_type, compare, fits, number
 from ggplug_cpu.language.calls import packed
 from ggplug_cpu.language.expressions import Expressions
 from ggplug_cpu.language.names import VOID, Type, keeps, spelled
@@ -158,6 +158,8 @@ class Statements:
         self._b.branch(head)
         self._b.position_at_end(head)
         test = self._expressions.truth(node.test)
+        if test is False and not node.orelse:
+            return
         inner, end = self._b.append_basic_block("do"), self._b.append_basic_block("done")
         if isinstance(test, bool):
             self._b.branch(inner if test else end)
@@ -174,6 +176,8 @@ class Statements:
         if not isinstance(node.target, ast.Name):
             raise Refusal("the target of a loop is one name", "for i in range(...)")
         first, last, increment = (number(self._b, each, "i64") for each in (start, stop, step))
+        if isinstance(step, Known):
+            _check_step(stop, int(step.value))
         head, inner, following, end = (self._b.append_basic_block(name) for name in ("for", "do", "next", "done"))
         before = self._b.block
         self._b.branch(head)
@@ -213,7 +217,7 @@ class Statements:
                     return Known(0), stop, Known(1)
                 case [start, stop]:
                     return start, stop, Known(1)
-                case [start, stop, step] if step != Known(0):
+                case [start, stop, step]:
                     return start, stop, step
         raise Refusal("a loop that is not over range(...)", "for i in range(start, stop, step)")
 
@@ -223,13 +227,22 @@ class Statements:
         assert isinstance(above, Computed)
         if isinstance(step, Known):
             return below.ir if step.value > 0 else above.ir
-        return self._b.select(number(self._b, compare(self._b, ast.Gt, step, Known(0)), "bool"), below.ir, above.ir)
+        up, down = (number(self._b, compare(self._b, kind, step, Known(0)), "bool") for kind in (ast.Gt, ast.Lt))
+        return self._b.select(up, below.ir, self._b.and_(down, above.ir))
 
     def _emit_continue(self, node: ast.Continue) -> None:
         self._b.branch(self._loops[-1].following)
 
     def _emit_break(self, node: ast.Break) -> None:
         self._b.branch(self._loops[-1].end)
+
+
+def _check_step(stop: Value, step: int) -> None:
+    """Raises Refusal for a step of which it is known that it does not lead to the stop."""
+    if step == 0:
+        raise Refusal("the step is 0", "a step is positive or negative")
+    if isinstance(stop, Known) and not fits(stop.value + step - (1 if step > 0 else -1)):
+        raise Refusal("the index after the last one may not fit into 64 bits", "stop the loop earlier")
 
 
 def _becomes(type: Type, wanted: Type) -> bool:

@@ -14,11 +14,20 @@ if TYPE_CHECKING:
     from llvmlite import ir
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """What is known when the kernel is compiled: a number, a function, a module, a string, None."""
+    """What is known when the kernel is compiled: a number, a function, a module, a string, None.
+
+    Equal are two of the same object: not 1 and True, and nobody has to compare arrays.
+    """
 
     value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Known) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
     @property
     def is_number(self) -> bool:
@@ -101,12 +110,18 @@ def type_of(value: Value) -> Type:
     )
 
 
+#: Integers of more bits are not written out: Python itself refuses to from some thousand digits on.
+_BITS_WRITTEN = 128
+
+
 def described(value: Value) -> str:
     """A value for messages."""
     match value:
         case Known(None):
             return "None"
         case Known():
+            if isinstance(value.value, int) and value.value.bit_length() > _BITS_WRITTEN:
+                return f"an integer of {value.value.bit_length()} bits"
             if value.is_number:
                 return repr(value.value)
             return f"{getattr(value.value, '__qualname__', repr(value.value))} (a {type(value.value).__name__})"

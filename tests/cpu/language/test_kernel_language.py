@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import inspect
 import itertools
 import math
 from collections.abc import Callable
@@ -14,38 +12,19 @@ import pytest
 
 pytest.importorskip("ggplug_cpu")
 
-from ggplug.errors import KernelCompileError
-from ggplug_cpu import simd
-from ggplug_cpu.compiler import Body, Record, device_function, intrinsic, kernel, prebuild
+from kernel_bodies import made_of, run
+
+from ggplug_cpu import parameters, simd
+from ggplug_cpu.compiler import Record, device_function, intrinsic
 from ggplug_cpu.context import load_word, real, store_word, word
 from ggplug_cpu.language.names import named, signature, spelled
-from ggplug_cpu.parameters import Parameters, integer, reals
+from ggplug_cpu.parameters import Parameters, integer
 from ggplug_cpu.records import Atomic, Word
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GGPLUG_CACHE_DIR", str(tmp_path))
-
-
-def made_of(body: Callable[..., Any], fastmath: Any = False) -> Any:
-    """A kernel without arguments whose body is ``body``."""
-
-    def factory() -> Body:
-        return body
-
-    factory.__name__ = factory.__qualname__ = body.__name__
-    return kernel(fastmath=fastmath)(factory)()
-
-
-def run(body: Callable[..., Any], *words: float, results: int = 1, type: Any = np.int64) -> list[Any]:
-    """What a body writes behind its parameters, as many words as there are results."""
-    parameters = np.zeros(len(words) + results, np.int64)
-    for i, each in enumerate(words):
-        parameters[i : i + 1].view(np.float64 if isinstance(each, float) else np.int64)[0] = each
-    native = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(made_of(body).address())
-    native(0, parameters.ctypes.data)
-    return parameters[len(words) :].view(type).tolist()  # type: ignore[no-any-return]
 
 
 # -- integers ---------------------------------------------------------------------------------------
@@ -311,197 +290,213 @@ def test_named_tuples_are_passed_assigned_and_returned_with_their_names() -> Non
     assert run(spans, 10, results=3) == [7, 23, 16]
 
 
-# -- what is refused --------------------------------------------------------------------------------
+# -- what Python says -------------------------------------------------------------------------------
 
-
-def asserts(ctx: int, params: int) -> None:
-    assert ctx == 0  # wrong
-
-
-def raises(ctx: int, params: int) -> None:
-    if ctx != 0:
-        raise ValueError(ctx)  # wrong
-
-
-def asks_for_what_is_not_there(ctx: int, params: int) -> None:
-    store_word(params, nothing_of_this_name)  # type: ignore[name-defined]  # noqa: F821  # wrong
-
-
-def gives_too_many_arguments(ctx: int, params: int) -> None:
-    store_word(params, 1, 2)  # wrong
-
-
-def gives_a_device_function_too_few_arguments(ctx: int, params: int) -> None:
-    noted(params, 1)  # wrong
-
-
-def gives_a_float_for_an_address(ctx: int, params: int) -> None:
-    store_word(real(params, 0), 1)  # type: ignore[arg-type]  # wrong
-
-
-def changes_a_type(ctx: int, params: int) -> None:
-    total = 0
-    for i in range(word(params, 0)):
-        total += i * 0.5  # type: ignore[assignment]  # wrong
-    store_word(params, total)
-
-
-def makes_a_list(ctx: int, params: int) -> None:
-    numbers = [1, 2]  # wrong
-    store_word(params, numbers[0])
-
-
-def computes_with_a_string(ctx: int, params: int) -> None:
-    store_word(params, "text" + ctx)  # type: ignore[operator]  # wrong
+ZERO, FIVE, NAME, SOME = 0, 5, "a name", (3, 5)
 
 
 @device_function
-def calls_itself(n):  # type: ignore[no-untyped-def]
-    return n if n < 2 else calls_itself(n - 1)  # wrong
+def flagged(x, flag):  # type: ignore[no-untyped-def]
+    if flag:
+        return x + 1
+    else:
+        return nonsense.of(x)  # type: ignore[name-defined]  # noqa: F821
 
 
-def counts_down(ctx: int, params: int) -> None:
-    store_word(params, calls_itself(ctx))
+@device_function
+def unflagged(x, flag):  # type: ignore[no-untyped-def]
+    while flag:
+        return nonsense.of(x)  # type: ignore[name-defined]  # noqa: F821
+    return flagged(x, not flag)
 
 
-def prints(ctx: int, params: int) -> None:
-    print(ctx)  # wrong
+def _all_known(a: int, b: int) -> int:
+    return a + (ZERO or FIVE)
 
 
-def goes_over_a_tuple(ctx: int, params: int) -> None:
-    for i in (1, 2):  # wrong
-        store_word(params, i)
+def _all_known_and_true(a: int, b: int) -> int:
+    return FIVE and 7
 
 
-def reads_what_only_one_branch_sets(ctx: int, params: int) -> None:
-    if ctx != 0:
-        a = 1
-    store_word(params, a)  # wrong
+def _all_known_as_a_count(a: int, b: int) -> int:
+    total = 0
+    for i in range(ZERO or 5):
+        total += i
+    return total + len_known
 
 
-def compares_vectors(ctx: int, params: int) -> None:
-    if load_4(params) < load_4(params):  # wrong
-        store_word(params, 1)
+len_known = 2
 
 
-def mixes_vectors(ctx: int, params: int) -> None:
-    simd.store(params, load_4(params) + load_8(params))  # wrong
+def _known_before_computed(a: int, b: int) -> int:
+    return 8 * (FIVE and a > 0) + 4 * (ZERO or a > 0) + (ZERO and a > 0) + (FIVE or a > 0)
 
 
-def compares_thrice(ctx: int, params: int) -> None:
-    store_word(params, 0 < ctx < 5)  # wrong
+def _known_between_computed(a: int, b: int) -> int:
+    return 2 * (a > 0 and FIVE and b > 0) + (a > 0 or ZERO or b > 0)
 
 
-class Counted(Parameters):
+def _known_that_is_no_number(a: int, b: int) -> int:
+    return 1 if (NAME and a > 0) else 2
+
+
+def _shifted_as_far_as_can_be(a: int, b: int) -> int:
+    return (a >> 63) + (a << 0) + (b >> 1)
+
+
+def _integers_that_no_float_holds(a: int, b: int) -> int:
+    return math.floor(a + 2**53 + 1) + math.ceil(b + 2**60 + 1) + math.floor(a > 0)
+
+
+def _largest_and_smallest(a: int, b: int) -> int:
+    return 4 * (a < 2**63 - 1) + 2 * (a > -(2**63)) + (min(a, 2**63 - 1) == max(a, -(2**63)))
+
+
+def _over_many_bits(a: int, b: int) -> int:
+    return (2**70 >> 68) + a
+
+
+def _a_branch_left_out(a: int, b: int) -> int:
+    while False:
+        nonsense(1)  # type: ignore[name-defined]  # noqa: F821
+    return a + b
+
+
+def _up_to_the_largest(a: int, b: int) -> int:
+    total = 0
+    for _ in range(2**63 - 4, 2**63 - 1):
+        total += 1
+    for _ in range(-(2**63) + 3, -(2**63), -1):
+        total += 1
+    return total
+
+
+SAID_BY_PYTHON = [
+    _all_known,
+    _all_known_and_true,
+    _all_known_as_a_count,
+    _known_before_computed,
+    _known_between_computed,
+    _known_that_is_no_number,
+    _shifted_as_far_as_can_be,
+    _integers_that_no_float_holds,
+    _largest_and_smallest,
+    _over_many_bits,
+    _a_branch_left_out,
+    _up_to_the_largest,
+]
+
+
+@pytest.mark.parametrize("function", SAID_BY_PYTHON, ids=lambda each: each.__name__.strip("_"))
+def test_a_kernel_computes_what_python_does(function: Callable[[int, int], int]) -> None:
+    compiled = device_function(function)
+
+    def body(ctx: int, params: int) -> None:
+        store_word(params + 16, compiled(word(params, 0), word(params, 1)))
+
+    for a, b in itertools.product((-3, 0, 4), repeat=2):
+        assert run(body, a, b) == [function(a, b)], (a, b)
+
+
+def test_a_known_argument_leaves_branches_out_also_behind_other_functions() -> None:
+    def body(ctx: int, params: int) -> None:
+        store_word(params + 8, flagged(word(params, 0), True) + unflagged(word(params, 0), False))
+
+    assert run(body, 3) == [8]
+
+
+# -- what Python refuses when it runs ---------------------------------------------------------------
+
+
+def test_computed_counts_of_shifts_are_taken_modulo_the_bits() -> None:
+    @device_function
+    def by_far(x):  # type: ignore[no-untyped-def]
+        return shifted(x, 70)
+
+    @device_function
+    def shifted(x, count):  # type: ignore[no-untyped-def]
+        return (x << count) + (x >> count)
+
+    def body(ctx: int, params: int) -> None:
+        x, count = word(params, 0), word(params, 1)
+        store_word(params + 16, x << count)
+        store_word(params + 24, x >> count)
+        store_word(params + 32, by_far(x))
+
+    for count in (0, 63, 64, 70, -1):
+        x, bits = -1234567, count % 64
+        left = ((x << bits) + 2**63) % 2**64 - 2**63
+        assert run(body, x, count, results=3) == [left, x >> bits, (x << 6) + (x >> 6)]
+
+
+def test_counts_of_vectors_are_taken_modulo_the_bits_of_their_elements() -> None:
+    load, splat = simd.load("i32x4"), simd.splat(simd.vec("i32", 4))
+
+    @device_function
+    def shifted(x: Any, count: Any) -> Any:
+        return (x << splat(count)) + (x >> splat(count))
+
+    def body(ctx: int, params: int) -> None:
+        simd.store(params + 16, shifted(load(params), 33))
+
+    assert run(body, 5, 7, results=2) == [(5 << 1) + (5 >> 1), (7 << 1) + (7 >> 1)]
+
+
+def test_a_step_of_zero_is_a_loop_without_iterations() -> None:
+    def body(ctx: int, params: int) -> None:
+        found = 0
+        for _ in range(word(params, 0), word(params, 1), word(params, 2)):
+            found = 1
+            break
+        store_word(params + 24, found)
+
+    for start, stop in ((0, 5), (5, 0), (-(2**63), 2**63 - 1)):
+        assert run(body, start, stop, 0) == [0]
+    assert run(body, 5, 0, -1) == [1]
+
+
+def test_a_float_that_no_integer_is_near_gives_an_integer() -> None:
+    @device_function
+    def whole(x: float) -> int:
+        return int(x)
+
+    def body(ctx: int, params: int) -> None:
+        store_word(params + 8, whole(1e300))
+        store_word(params + 16, whole(math.nan) | -1)
+        store_word(params + 24, whole(-2.75))
+
+    assert run(body, 0.0, results=3)[1:] == [-1, -2]
+
+
+# -- annotations ------------------------------------------------------------------------------------
+
+
+class Here(Parameters):
     count = integer()
-    factors = reals()
 
 
-class Doubled(Counted):
-    twice = integer()
+parameters.Here_of_a_test = Here
 
 
-def asks_for_a_field_that_is_not_declared(ctx: int, p: Counted) -> None:
-    store_word(ctx, p.number)  # type: ignore[attr-defined]  # wrong
+def test_a_parameter_is_annotated_by_a_class_or_by_what_leads_to_it() -> None:
+    def by_path(ctx: int, p: parameters.Here_of_a_test) -> None:  # type: ignore[name-defined]
+        store_word(int(p) + 8, p.count)
+
+    class Inner(Parameters):
+        count = integer()
+
+    def by_class(ctx: int, p: Any) -> None:
+        store_word(int(p) + 8, p.count)
+
+    def by_name_of_the_enclosing_function(ctx: int, p: Inner) -> None:
+        store_word(int(p) + 8, Inner(int(p)).count + p.count)
+
+    by_class.__annotations__["p"] = Inner  # as in a module without the import of annotations
+    assert run(by_path, 4) == run(by_class, 4) == [4]
+    assert run(by_name_of_the_enclosing_function, 4) == [8]
 
 
-def computes_with_a_list_of_fields(ctx: int, p: Counted) -> None:
-    store_word(ctx, p.factors + 1)  # type: ignore[operator]  # wrong
-
-
-def makes_a_record_another(ctx: int, p: Counted) -> None:
-    a = Counted(ctx)
-    if p.count != 0:
-        a = Doubled(ctx)  # wrong
-    store_word(ctx, a.count)
-
-
-def places_a_record_twice(ctx: int, p: Counted) -> None:
-    store_word(ctx, Counted(ctx, 8).count)  # type: ignore[call-arg]  # wrong
-
-
-def gives_a_named_tuple_too_few(ctx: int, params: int) -> None:
-    store_word(params, Span(1).first)  # type: ignore[call-arg]  # wrong
-
-
-def makes_a_tuple_another(ctx: int, params: int) -> None:
-    span = Span(1, ctx)
-    if ctx != 0:
-        span = (ctx, 1)  # type: ignore[assignment]  # wrong
-    store_word(params, span.first)
-
-
-def assigns_to_a_parameter(ctx: int, p: Counted) -> None:
-    p.count = ctx  # type: ignore[misc]  # wrong
-
-
-load_4, load_8 = simd.load("f32x4"), simd.load("f32x8")
-
-WRONG: dict[Callable[..., None], tuple[str, str]] = {
-    asserts: ("kernels have no assert", "check arguments in Python, before the kernel is chosen"),
-    raises: ("kernels have no raise", "check arguments in Python, before the kernel is chosen"),
-    asks_for_what_is_not_there: ("there is no nothing_of_this_name", "their own variables"),
-    gives_too_many_arguments: (
-        "the intrinsic store_word takes 2 arguments, void(i64, i64), not 3",
-        "its declaration says",
-    ),
-    gives_a_device_function_too_few_arguments: (
-        "noted(params, bit, answer) is called as noted(..., ...)",
-        "give each parameter one argument",
-    ),
-    gives_a_float_for_an_address: ("a value of type f64 is no i64", "int() makes an integer"),
-    changes_a_type: ("total changes from a value of type i64 to a value of type f64", "another name"),
-    makes_a_list: ("kernels have no List", "use a tuple, or read numbers from memory"),
-    computes_with_a_string: ("'text' (a str) is no value that a kernel can compute with", "numbers and vectors"),
-    counts_down: ("calls_itself calls itself", "write a loop"),
-    prints: ("kernels cannot call print", "they call device functions, intrinsics"),
-    goes_over_a_tuple: ("a loop that is not over range(...)", "for i in range"),
-    reads_what_only_one_branch_sets: ("a is not set on every way to here", "set a before the branch"),
-    compares_vectors: ("there is no f32x4 < f32x4", "simd.less"),
-    mixes_vectors: ("there is no f32x4 + f32x8", "vectors with those of their type"),
-    compares_thrice: ("several comparisons in one", "join them by and"),
-    asks_for_a_field_that_is_not_declared: ("'Counted' has no attribute 'number'", "it declares count, factors"),
-    computes_with_a_list_of_fields: ("a field of Counted is no value that a kernel can compute with", "with numbers"),
-    makes_a_record_another: ("a changes from a Counted to a Doubled", "another name"),
-    gives_a_named_tuple_too_few: ("Span(first, last) is called as Span(...)", "give each parameter one argument"),
-    makes_a_tuple_another: ("span changes from a Span to a tuple of 2", "another name"),
-    assigns_to_a_parameter: ("count of a Counted is not assigned to", "words of ggplug_cpu.records are"),
-    places_a_record_twice: ("Counted does not take 2 arguments", "it takes the address"),
-}
-
-
-@pytest.mark.parametrize("body", WRONG, ids=lambda body: body.__name__)
-def test_a_wrong_kernel_is_refused_with_its_line_and_what_to_write_instead(body: Callable[..., None]) -> None:
-    why, remedy = WRONG[body]
-    culprit = calls_itself.function if body is counts_down else body
-    lines, first = inspect.getsourcelines(culprit)
-    (wrong,) = (i for i, line in enumerate(lines) if line.rstrip().endswith("# wrong"))
-    with pytest.raises(KernelCompileError) as caught:
-        made_of(body).address()
-    message = str(caught.value)
-    place = f"{__file__}, line {first + wrong} in {culprit.__name__}, `{lines[wrong].strip()}`: "
-    assert place in message
-    assert why in message
-    assert remedy in (caught.value.remedy or "")
-    assert message.startswith(f"kernel {body.__name__} does not compile for ")
-
-
-def test_a_body_without_a_source_is_refused() -> None:
-    scope: dict[str, Any] = {}
-    exec("def body(ctx, params):\n    pass", scope)
-    with pytest.raises(KernelCompileError, match="the source of body cannot be found"):
-        made_of(scope["body"]).address()
-
-
-def test_a_refused_function_does_not_stay_unfinished() -> None:
-    for _ in range(2):
-        with pytest.raises(KernelCompileError, match="calls itself"):
-            made_of(counts_down).address()
-
-
-def test_the_first_that_is_wrong_of_several_is_named() -> None:
-    with pytest.raises(KernelCompileError, match="kernel prints does not compile"):
-        prebuild([made_of(products), made_of(prints), made_of(asserts)])
+# -- targets --------------------------------------------------------------------------------------
 
 
 @intrinsic("i64()")
