@@ -104,6 +104,14 @@ def way(product: str, lanes: int, rows: int = 1, *, mixed: bool = False, largest
     return None
 
 
+def signed_is_faster(lanes: int, largest: int) -> bool:
+    """Whether the target adds ``i8i8`` fast to ``lanes`` sums, if no second operand is -128, and not ``u8i8`` whose
+    products have magnitudes up to ``largest``.
+    """
+    unsigned, signed = way("u8i8", lanes, largest=largest), way("i8i8", lanes, largest=LARGEST_ROUNDED)
+    return unsigned is not None and not unsigned.is_fast and signed is not None and signed.is_fast
+
+
 def emit_dot(product: str, sums: Value, a: Value, b: Value, *, mixed: bool = False, largest: int = LARGEST) -> Value:
     """``sums`` plus the products of the lanes of ``a`` and ``b``; ``mixed`` and ``largest`` as for :func:`way`."""
     found = way(product, sums.count, mixed=mixed, largest=largest)

@@ -142,9 +142,7 @@ def is_signed(weights: str, activations: str) -> bool:
     width = _width()
     if weights not in BLOCKS or activations in BLOCKS or dots.int8_product(width) != "u8i8":
         return False
-    unsigned = dots.way("u8i8", width, largest=BLOCKS[weights].limits[1] * 128)
-    signed = dots.way("i8i8", width, largest=dots.LARGEST_ROUNDED)
-    return signed is not None and signed.is_fast and unsigned is not None and not unsigned.is_fast
+    return dots.signed_is_faster(width, BLOCKS[weights].limits[1] * 128)
 
 
 def _parts_in_a_vector() -> int:

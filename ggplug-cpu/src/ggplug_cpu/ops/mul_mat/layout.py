@@ -244,17 +244,17 @@ def way_of(kind: str) -> tuple[dots.Way, bool]:
     """The way by which products of ``kind`` (``bf16`` or int8) are added to sums, by matrices of two rows or else by
     lanes; and whether activations are unsigned for it.
     """
-    width, product = _width(), "bf16" if kind == "bf16" else "i8i8"
-    matrices = dots.way(product, width, 2)
-    if matrices is None and kind != "bf16" and dots.int8_product(width) == "u8i8":
-        unsigned = dots.way("u8i8", width, largest=dots.LARGEST_BYTE * _magnitude(kind))
-        signed = dots.way("i8i8", width, largest=dots.LARGEST_ROUNDED)
-        assert unsigned is not None
-        assert signed is not None
-        return (unsigned, True) if unsigned.is_fast or not signed.is_fast else (signed, False)
-    found = matrices or dots.way(product, width)
+    width, product, largest = _width(), "bf16" if kind == "bf16" else "i8i8", dots.LARGEST
+    found = dots.way(product, width, 2)
+    if found is None and kind != "bf16" and dots.int8_product(width) == "u8i8":
+        largest = dots.LARGEST_BYTE * _magnitude(kind)
+        if dots.signed_is_faster(width, largest):
+            largest = dots.LARGEST_ROUNDED
+        else:
+            product = "u8i8"
+    found = found or dots.way(product, width, largest=largest)
     assert found is not None
-    return found, False
+    return found, product == "u8i8"
 
 
 def _multiplies_matrices(kind: str) -> bool:
