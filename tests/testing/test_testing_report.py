@@ -539,7 +539,7 @@ def test_a_typo_in_a_helper_is_a_report_of_forty_lines(pytester: pytest.Pytester
 
 
 STOPPING = TOY.replace("return operand.aray()", "os.kill(WHOM(), signal.SIGTERM)\n    signal.pause()").replace(
-    "from typing", "import os\nimport signal\nfrom typing"
+    "from typing", "import os\nimport signal\nimport time\nfrom typing"
 )
 
 
@@ -547,6 +547,8 @@ STOPPING = TOY.replace("return operand.aray()", "os.kill(WHOM(), signal.SIGTERM)
 @pytest.mark.parametrize("isolated", [False, True])
 def test_a_session_that_is_stopped_reports_what_was_proven(pytester: pytest.Pytester, isolated: bool) -> None:
     toy = STOPPING.replace("WHOM()", "os.getppid()" if isolated else "os.getpid()")
+    if isolated:  # The signal has to arrive after the other process has read that the case began.
+        toy = toy.replace("os.kill(", "time.sleep(2)\n    os.kill(")
     pytester.makepyfile(toy=toy, test_toy=TESTS)
     pytester.syspathinsert()
     chosen = "bytes_come_back or test_op and (argmax or add)"
