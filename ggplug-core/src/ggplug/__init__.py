@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from ggplug.registry import register as register
     from ggplug.registry import register_device as register_device
     from ggplug.registry import unload as unload
+    from ggplug.saved import LoadedGraph as LoadedGraph
+    from ggplug.saved import load_graph as load_graph
     from ggplug.scheduler import Scheduler as Scheduler
 
 __version__ = "0.1.0"
@@ -65,6 +67,7 @@ _MODULES = ("backend", "gguf", "host", "memory", "quantizing", "quants", "regist
 _LAZY = {
     **dict.fromkeys(("allocate", "allocate_graph"), "memory"),
     **dict.fromkeys(("dequantize", "quantize"), "quants"),
+    **dict.fromkeys(("LoadedGraph", "load_graph"), "saved"),
     "Scheduler": "scheduler",
     "compute": "immediate",
     "hookimpl": "hookspecs",
