@@ -415,13 +415,14 @@ class Session:
         return {seq: found[seq - first, : len(tokens)] for seq, tokens in batch.items()}
 
     @one_thread_at_a_time
-    def prepared(self, tokens: Sequence[int]) -> Graph:
-        """The graph that decodes ``tokens`` as the first ones of sequence 0, with its inputs set, for tests and tools.
+    def prepared(self, tokens: Sequence[int], outputs: Outputs = Outputs.LAST, *, hidden: bool = False) -> Graph:
+        """The graph that decodes ``tokens`` as the next ones of sequence 0, with its inputs set, for tests and tools.
 
-        Call it, and compute the graph, inside of :meth:`locked`.  After that, the session can only be freed.
+        ``outputs``, ``hidden``: see :meth:`decode`.  Call it, and compute the graph, inside of :meth:`locked`.  After
+        that, the session can only be freed.
         """
         checked = self._checked(0, tokens)
-        graph = self._filled({0: checked}, len(checked), Outputs.LAST, hidden=False).graph
+        graph = self._filled({0: checked}, len(checked), outputs, hidden=hidden).graph
         assert graph is not None
         return graph
 
