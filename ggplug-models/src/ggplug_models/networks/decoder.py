@@ -56,7 +56,8 @@ class Decoder(Network):
 
     def scores(self, x: Tensor) -> Tensor:
         """The logits of the next token, [n_vocab, ...]; a model without an output matrix uses its token embeddings."""
-        return linear(self.w, "output" if "output.weight" in self.w else "token_embd", x, self.n_vocab)
+        name = "output" if "output.weight" in self.w else "token_embd"
+        return self.w.named("output", linear(self.w, name, x, self.n_vocab))
 
     # -- texts -------------------------------------------------------------------------------------
 
@@ -211,8 +212,8 @@ class Decoder(Network):
         x = self.forward(step)
         result = None
         if shape.outputs is not Outputs.NONE:
-            result = self.hidden(x)
-            result = result if shape.hidden else self.scores(result)
+            result = self.hidden(x).named("result_norm")
+            result = result if shape.hidden else self.scores(result).named("result_output")
         step.finish(x, result, f"{self.architecture} {shape.n_seq}x{shape.n}")
         return step
 

@@ -19,6 +19,7 @@ from ggplug_models.checks.ids import token_ids
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.embedding.vectors import check_batch, check_texts, normalized
 from ggplug_models.layers.attention import mixed
+from ggplug_models.layers.names import name_nodes
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.network import Network
 from ggplug_models.tokenizers.encoders import TextTokenizer, VocabularyTokenizer, from_metadata
@@ -87,6 +88,7 @@ class Texts:
         vectors = pooled(gg.reshape(gg.mul_mat(rows, self.pool), n_embd, self.n_seq))
         self.pooled = vectors.named("pooled").set_output()
         self.graph = Graph(self.hidden, self.pooled, name=name)
+        name_nodes(self.graph)
 
     def fill(self, texts: Sequence[npt.NDArray[np.int64]], pooling: Pooling) -> None:
         """Sets all inputs.  The graph must be allocated."""

@@ -76,7 +76,16 @@ class Block:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor | None, **how: Any) -> Tensor:
         """The attention of this block; see :attr:`Inputs.attend`."""
-        return self.inputs.attend(self.number, q, k, v, **how)
+        w = self.weights
+        w.named("Qcur", q)
+        w.named("Kcur", k)
+        if v is not None:
+            w.named("Vcur", v)
+        return w.named("kqv_out", self.inputs.attend(self.number, q, k, v, **how))
+
+    def named(self, name: str, tensor: Tensor) -> Tensor:
+        """A node of this block, after it got its name: ``blk.3.name``."""
+        return self.weights.named(name, tensor)
 
 
 class Network(Model):
@@ -114,7 +123,8 @@ class Network(Model):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The output of the last block, [n_embd, T], or those of its columns for which results are returned."""
-        x = self.embedding(inputs)
+        x = self.embedding(inputs).named("inp_embd")
         for number in range(self.n_layer):
-            x = self.block(x, Block(number, self.w.block(number), number == self.n_layer - 1, inputs))
+            block = Block(number, self.w.block(number), number == self.n_layer - 1, inputs)
+            x = block.named("l_out", self.block(x, block))
         return inputs.outputs(x)
