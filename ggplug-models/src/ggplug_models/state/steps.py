@@ -16,7 +16,9 @@ from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 from ggplug.types import Type
 from ggplug_models.layers.attention import joined, mixed_as_one
+from ggplug_models.layers.collecting import collected
 from ggplug_models.layers.names import name_nodes
+from ggplug_models.layers.patches import Patch, patched
 from ggplug_models.state.cells import Cells
 from ggplug_models.state.memory import KeysValues, Memory
 
@@ -96,6 +98,8 @@ class Step:
         self.shared: dict[str, Tensor] = {}
         """Nodes of a block that later blocks read, by name."""
         self.result: Tensor | None = None
+        self.collected: dict[str, Tensor] = {}
+        """The nodes whose values are asked for, by name."""
         self.graph: Graph | None = None
 
     # -- inputs ------------------------------------------------------------------------------------
@@ -225,19 +229,31 @@ class Step:
 
     # -- the graph ---------------------------------------------------------------------------------
 
-    def finish(self, x: Tensor, result: Tensor | None, name: str) -> None:
+    def finish(
+        self,
+        x: Tensor,
+        result: Tensor | None,
+        name: str,
+        *,
+        patches: Sequence[Patch] = (),
+        collect: Sequence[str] = (),
+    ) -> None:
         """Makes the graph that computes the result, if there is one, and updates the KV cache and the states.
 
-        x: the output of the last block.  States are written after the last node that reads the old ones.
+        x: the output of the last block.  States are written after the last node that reads the old ones.  ``patches``:
+        change values of nodes.  ``collect``: patterns of names of nodes whose values :attr:`collected` gives.
         """
-        self.result = result if result is None else result.set_output()
         outputs = [*self._writes, *self._states]
-        if self.result is not None:
-            outputs.insert(0, self.result)
+        if result is not None:
+            outputs.insert(0, result)
         elif self._states:
             outputs.insert(0, x)
+        if patches:
+            outputs = patched(outputs, patches)
+        self.result = result if result is None else outputs[0].set_output()
         self.graph = Graph(*outputs, name=name)
         name_nodes(self.graph)
+        self.collected = collected(self.graph, collect)
         # A graph without a result lacks the nodes after the last write, and the inputs that only these read.
         self._inputs = {name: each for name, each in self._inputs.items() if each[0] in self.graph.index}
 
