@@ -28,6 +28,7 @@ from ggplug.cli.output import (
     printable,
     text,
 )
+from ggplug.cli.tracing import traced
 from ggplug.errors import TensorStateError
 from ggplug.graph import Graph
 from ggplug.saved import LoadedGraph, load_graph
@@ -122,6 +123,7 @@ def show(file: Path, models: tuple[Path, ...], nodes: bool, dot: bool, names: tu
     help="Write the results as arrays to this file.",
 )
 @json_option
+@traced
 def run(
     file: Path, models: tuple[Path, ...], seed: int | None, names: tuple[str, ...], out: Path | None, as_json: bool
 ) -> None:
@@ -148,6 +150,7 @@ def run(
 @devices_option
 @click.option("--repeats", default=20, show_default=True, type=click.IntRange(1), help="Measured computations.")
 @json_option
+@traced
 def bench(
     file: Path, models: tuple[Path, ...], seed: int | None, names: tuple[str, ...], repeats: int, as_json: bool
 ) -> None:

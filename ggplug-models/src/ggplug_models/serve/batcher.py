@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import FreedError, GGPlugError, ParameterError
+from ggplug.hookspecs import HOOKS
 from ggplug_models.checks.ids import in_common
 from ggplug_models.generation.finish import Finish
 from ggplug_models.serve.request import Request
@@ -315,7 +316,7 @@ class Batcher:
             if not slot.generates:
                 return
         try:
-            token = int(slot.request.choose(logits, slot.history))
+            token = int(HOOKS.timed("sampling", slot.request.choose)(logits, slot.history))
         except BaseException as error:  # an error of a sampler ends only its own text
             self._end(number, error)
             return
