@@ -11,7 +11,8 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import call_2, store_word
 from ggplug_cpu.ops.mul_mat.layout import layout
-from ggplug_cpu.ops.mul_mat.pack import pack_columns, pack_weights
+from ggplug_cpu.ops.mul_mat.pack import expand_panel, pack_columns, pack_weights
+from ggplug_cpu.ops.mul_mat.packed import first_panel, form_of, packed_as
 from ggplug_cpu.ops.mul_mat.patches import pack_patches
 from ggplug_cpu.ops.mul_mat.rows import Product
 from ggplug_cpu.parameters import Parameters, destination, integer, source
@@ -64,7 +65,8 @@ def pack_panels(kind: str, weights: str, order: str = "rows") -> Body:
     """Packs a block of weights of a type into panels of ``kind``.
 
     Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of neighbouring rows
-    are, ``scattered`` where neither.  The last two are for plain types, ``columns`` with kind ``f32``.  ``windows`` and
+    are, ``scattered`` where neither.  The last two are for plain types, ``columns`` with kind ``f32``.  ``packed``:
+    weights are packed in their own blocks already (:mod:`.packed`), and become int8.  ``windows`` and
     ``stretched windows``, with kind ``f32``, are weights that are an image's: see :mod:`.patches`.
 
     Its first argument is the address of the product's parameters, in place of a context; only windows read them.
@@ -73,6 +75,8 @@ def pack_panels(kind: str, weights: str, order: str = "rows") -> Body:
         pack = _adjacent_rows(weights)
     elif order == "scattered":
         pack = _scattered_rows(kind, weights)
+    elif order == "packed":
+        pack = _packed(kind, weights)
     elif order.endswith("windows"):
         pack = _windows(order.startswith("stretched"))
     else:
@@ -107,6 +111,28 @@ def _rows(kind: str, weights: str) -> DeviceFunction:
             column = m - m_first
             place = panels + column // columns * panel_bytes + column % columns * unit_bytes
             pack_some(place, source + m * stride, stride, min(m_last - m, width), numbers)
+
+    return pack
+
+
+def _packed(kind: str, weights: str) -> DeviceFunction:
+    shape = layout(kind)
+    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    form = form_of(weights, kind)
+    assert form is not None
+    block_numbers, block_bytes = form.numbers, form.rows * form.block_bytes
+    find, expand = first_panel(kind, packed_as(kind, weights)), expand_panel(kind, weights)
+
+    @device_function
+    def pack(
+        product: Product, params: Packing, base: int, m_first: int, m_last: int, k: int, numbers: int, panels: int
+    ) -> None:
+        source = find(product, base, m_first, m_last, k, numbers, panels, 0)
+        place, blocks = panels, numbers // block_numbers
+        for _ in range(m_first, m_last, columns):
+            expand(place, source, numbers)
+            place += numbers // quantum * quantum_bytes
+            source += blocks * block_bytes
 
     return pack
 
