@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from ggplug_cpu import compiler
 from ggplug_cpu.ops.mul_mat.layout import layout, layout_for
-from ggplug_cpu.ops.mul_mat.packed import PackedPanel
+from ggplug_cpu.ops.mul_mat.packed import PackedPanel, form_of
 from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.transposition import transposed
@@ -156,6 +156,39 @@ def _factors_of_groups(t: Blocks, blocks: list[Value]) -> tuple[list[Value], lis
     rows = [t.factors([block]) for block in blocks]
     minima = [row.minima for row in rows if row.minima is not None]
     return transposed([row.scales for row in rows]), transposed(minima) if minima else []
+
+
+@functools.cache
+def pack_own_blocks(kind: str, type_name: str) -> compiler.Intrinsic:
+    """``pack_own_blocks(...)(panel, row, stride, blocks)`` packs a panel in a type's own blocks (:mod:`.packed`).
+
+    Its rows begin at ``row`` and lie ``stride`` bytes apart; ``blocks`` blocks of each are packed.
+    """
+
+    def emit(panel: Value, row: Value, stride: Value, blocks: Value) -> None:
+        form = form_of(type_name, kind)
+        assert form is not None
+        width = form.shape.width
+
+        def block(i: Value, carried: list[Value]) -> list[Value]:
+            place, before = carried[0], 0
+            rows = [row + i * form.block_bytes + stride * r for r in range(form.rows)]
+            for field in form.fields:
+                count, first = field.size // field.unit, 0
+                while first < count:
+                    several = vector(ir.IntType(8 * field.unit), min(width, 1 << (count - first).bit_length() - 1))
+                    at = field.offset + first * field.unit
+                    for column in range(0, form.rows, width):
+                        read = [values.load(each, several, at) for each in rows[column : column + width]]
+                        for unit, units in enumerate(transposed(read), first):
+                            values.store(place, units, before + (unit * form.rows + column) * field.unit)
+                    first += several.count
+                before += form.rows * field.size
+            return [place + before]
+
+        loop(blocks, [panel], block)
+
+    return emitted("void(i64, i64, i64, i64)")(emit)
 
 
 @functools.cache

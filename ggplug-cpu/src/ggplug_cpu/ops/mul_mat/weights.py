@@ -11,7 +11,7 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import call_2, store_word
 from ggplug_cpu.ops.mul_mat.layout import layout
-from ggplug_cpu.ops.mul_mat.pack import expand_panel, pack_columns, pack_weights
+from ggplug_cpu.ops.mul_mat.pack import expand_panel, pack_columns, pack_own_blocks, pack_weights
 from ggplug_cpu.ops.mul_mat.packed import first_panel, form_of, packed_as
 from ggplug_cpu.ops.mul_mat.patches import pack_patches
 from ggplug_cpu.ops.mul_mat.rows import Product
@@ -31,6 +31,15 @@ class Packing(Parameters):
     numbers = integer()
     gathered_at = integer()
     """The address at which scattered numbers are gathered: a vector's width of rows, as f32."""
+
+
+class Panels(Parameters):
+    """``count`` panels of a slice of weights, ``blocks`` blocks of each row, of which the first begins at ``rows``."""
+
+    rows = source("nb1")
+    panels = destination()
+    count = integer()
+    blocks = integer()
 
 
 @device_function
@@ -86,6 +95,23 @@ def pack_panels(kind: str, weights: str, order: str = "rows") -> Body:
         m_first, m_last = params.m_first, params.m_last
         k, numbers, panels = params.k, params.numbers, params.panels.address
         pack(product, params, params.weights.address, m_first, m_last, k, numbers, panels)
+
+    return body
+
+
+@kernel
+def pack_own_panels(kind: str, weights: str) -> Body:
+    """Packs whole panels in a type's own blocks: see :mod:`.packed`.  It has no context."""
+    form = form_of(weights, kind)
+    assert form is not None
+    rows, panel_bytes = form.rows, form.rows * form.block_bytes
+    pack = pack_own_blocks(kind, weights)
+
+    def body(ctx: int, params: Panels) -> None:
+        blocks, stride = params.blocks, params.rows.nb1
+        for panel in range(params.count):
+            source = params.rows.address + panel * rows * stride
+            pack(params.panels.address + panel * blocks * panel_bytes, source, stride, blocks)
 
     return body
 
