@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import vectors_choice
 from paths import DATA, ROOT, SUPPORT
 from simt_stand_in import StandInDevice
 
 from ggplug import registry
 from ggplug.errors import DeviceNotFoundError
-from ggplug_testing import vectors_choice
 from ggplug_testing.gpu_report import Door, Step, folder, main, run
 from ggplug_testing.gpu_report.run import Report, work
 from ggplug_testing.gpu_report.table import markdown

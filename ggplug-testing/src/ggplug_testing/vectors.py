@@ -35,7 +35,7 @@ from ggplug_testing.judging.comparison import Comparison, compare, compare_selec
 from ggplug_testing.judging.oracle import decoded
 from ggplug_testing.judging.results import stray_write
 from ggplug_testing.reporting.progress import bar
-from ggplug_testing.running.placement import UNWRITTEN, Placement
+from ggplug_testing.running.placement import Placement
 from ggplug_testing.running.stopping import in_words, number_of, stoppable
 
 Bytes = npt.NDArray[np.uint8]
@@ -195,9 +195,8 @@ def _compute(case: Case, placement: Placement, stream: Backend) -> tuple[str, st
     for position in dict.fromkeys(graph.roots):
         root = graph.tensors[position]
         if root.op is not None and root not in case.aliases:
-            placement.write(root, np.full(root.nbytes, UNWRITTEN, np.uint8))
-    for leaf, raw in case.inputs():
-        placement.write(leaf, raw)
+            placement.clear(root)
+    placement.write_all(dict(case.inputs()))
     stream.compute(graph, placement.allocation)
     stream.synchronize()
     worst = 0.0

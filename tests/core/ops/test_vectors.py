@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import vectors_choice
 
 import ggplug as gg
 from ggplug import quants, types
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
-from ggplug_testing import vectors, vectors_choice
+from ggplug_testing import vectors
 from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.ggml_ops import TABLE
 from ggplug_testing.vectors import Outcome, Recording, replay

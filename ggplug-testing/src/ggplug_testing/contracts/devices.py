@@ -126,8 +126,7 @@ def a_device_works_in_its_own_memory(given: Given) -> None:
     if device.supports_buffer_type(HOST):
         sample, stream = Sample(device), given.stream()
         placement = given.use(Placement(sample.graph, HOST))
-        for tensor, values in sample.inputs(1).items():
-            placement.write(tensor, values)
+        placement.write_all(sample.inputs(1))
         stream.compute(sample.graph, placement.allocation)
         stream.synchronize()
         sample.check(placement.read(sample.y), 1, "computed in host memory")

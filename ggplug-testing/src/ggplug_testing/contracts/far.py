@@ -283,9 +283,9 @@ class _Laid(Placement):
 
     def _rows(self, tensor: Tensor) -> Iterator[tuple[int, int]]:
         """Offsets and sizes of what lies side by side of a tensor, in order."""
-        _, first = self.region(tensor)
+        _, first, size = self.region(tensor)
         if tensor.is_contiguous():
-            yield first, tensor.nbytes
+            yield first, size
             return
         for i3, i2, i1 in np.ndindex(tensor.ne[:0:-1]):
             offset = i1 * tensor.nb[1] + i2 * tensor.nb[2] + i3 * tensor.nb[3]

@@ -208,7 +208,7 @@ class _Computation:
         self._race, self._values, self._want = race, values, want
 
     def prepare(self) -> None:
-        self._race.write(self._values)
+        self._race.write_all(self._values)
 
     def check(self) -> None:
         found = self._race.agree(self._race.out, self._want)

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from ggplug.backend import Backend, Decline, Device, limit_of_ids
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
@@ -197,7 +195,7 @@ class Computed(NamedTuple):
             if root.op is None:
                 placement.write(root, self.values[root])
             elif not placement.is_alias(root):
-                placement.write(root, np.full(root.nbytes, unwritten, np.uint8))
+                placement.clear(root, unwritten)
         before, device = placement.snapshot(), self.stream.device
         try:
             self.stream.compute(self.graph, placement.allocation)
