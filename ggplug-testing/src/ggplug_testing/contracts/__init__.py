@@ -51,7 +51,7 @@ CHAPTERS = (
 
 _ORDER = [chapter.__name__ for chapter in CHAPTERS]
 CLAUSES.sort(key=lambda each: _ORDER.index(each.check.__module__))
-BASES.update(bases_of(CLAUSES))
+BASES.update((each.name, bases_of(each)) for each in CLAUSES)
 
 __all__ = [
     "CHAPTERS",

@@ -146,7 +146,7 @@ def memory_that_may_not_be_written_is_refused(given: Given) -> None:
     graph = Graph(cpy(square("x"), target))
     if device.supports_op(graph.nodes[0]):
         target.place(closed)
-        given.ending.callback(target.place, None)
+        given.callback(target.place, None)
         source = given.placement(Graph(graph.leafs[0]))
         slots = np.array([PERSISTENT if tensor.root is target else 0 for tensor in graph.tensors])
         offsets = np.where(slots < 0, 0, source.roots[graph.leafs[0]][1])
