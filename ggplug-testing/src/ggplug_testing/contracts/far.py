@@ -38,6 +38,7 @@ from ggplug_testing.contracts.clause import (
     read,
 )
 from ggplug_testing.contracts.given import Given, clause
+from ggplug_testing.contracts.sample import first_supported
 from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.results import judge
 from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement, guard
@@ -180,9 +181,8 @@ def rows_that_are_far_apart_are_computed_with(given: Given) -> None:
 def more_elements_than_float32_counts_are_computed(given: Given) -> None:
     """``compute`` takes rows of more than 2**24 elements."""
     x = new_tensor("f16", (MANY,))
-    node = next((each for each in (neg(x), relu(x), sqr(x)) if given.device.supports_op(each)), None)
-    if node is None or node.op is None:
-        raise NotOffered("the device supports none of the ops that this clause computes")
+    node = first_supported(given.device, neg(x), relu(x), sqr(x))
+    assert node.op is not None
     some = np.random.default_rng(6).standard_normal(60_013).astype(np.float16)
     wanted = np.resize(np.asarray(node.op.reference(some.astype(np.float64)), np.float16), x.size)
     try:

@@ -139,7 +139,10 @@ def _submit(stream: Backend, give: Callable[[], object]) -> None:
 
 _DATA, _OUT = pattern(64, 1), np.empty(64, np.uint8)
 
-_ACCESSES: dict[str, Callable[[Buffer, Buffer, Buffer], object]] = {
+Way = Callable[[Buffer, Buffer, Buffer], object]
+"""Work on a buffer, with another one of the device and one of the host."""
+
+_ACCESSES: dict[str, Way] = {
     "set": lambda buffer, other, host: buffer.set(0, _DATA),
     "get": lambda buffer, other, host: buffer.get(0, _OUT),
     "memset": lambda buffer, other, host: buffer.memset(0, 64, 1),
@@ -164,14 +167,12 @@ def a_buffer_that_is_accessed_is_not_freed_meanwhile(given: Given) -> None:
     """What ``set``, ``get``, ``memset``, ``copy_from``, ``set_2d`` and ``get_2d`` reach is freed before, and then they
     raise BufferUseError, or afterwards."""
 
-    def access(way: Callable[[Buffer, Buffer, Buffer], object]) -> Make:
-        def make(own: Given) -> _BufferUse:
-            buffer, other, host = own.buffer(0, _SIZE), own.buffer(1, _SIZE), own.host(size=_SIZE)
-            return _BufferUse(buffer, lambda: way(buffer, other, host))
+    _prove(given.device, {what: partial(_on_new_memory, way=way) for what, way in _ACCESSES.items()})
 
-        return make
 
-    _prove(given.device, {what: access(way) for what, way in _ACCESSES.items()})
+def _on_new_memory(own: Given, way: Way) -> _BufferUse:
+    buffer, other, host = own.buffer(0, _SIZE), own.buffer(1, _SIZE), own.host(size=_SIZE)
+    return _BufferUse(buffer, lambda: way(buffer, other, host))
 
 
 @clause
@@ -208,14 +209,11 @@ def a_buffer_that_a_stream_is_given_work_on_is_not_freed_meanwhile(given: Given)
     it is submitted; then they raise BufferUseError."""
     stream = given.stream()
 
-    def transfer(way: Callable[[Backend, Buffer, Buffer], object]) -> Make:
-        def make(own: Given) -> _BufferUse:
-            buffer, other = own.buffer(0, _SIZE), own.buffer(1, _SIZE)
-            return _BufferUse(buffer, lambda: _submit(stream, lambda: way(stream, buffer, other)))
+    def submitted(way: Callable[[Backend, Buffer, Buffer], object]) -> Way:
+        return lambda buffer, other, host: _submit(stream, lambda: way(stream, buffer, other))
 
-        return make
-
-    _prove(given.device, {what: transfer(way) for what, way in _TRANSFERS.items()})
+    ways = {what: submitted(way) for what, way in _TRANSFERS.items()}
+    _prove(given.device, {what: partial(_on_new_memory, way=way) for what, way in ways.items()})
 
 
 @clause

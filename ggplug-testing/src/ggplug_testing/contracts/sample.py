@@ -50,6 +50,14 @@ def supported_steps(device: Device, x: Tensor, w: Tensor, *, heavy: bool = False
             yield step
 
 
+def first_supported(device: Device, *nodes: Tensor) -> Tensor:
+    """The first of these nodes that a device supports.  Raises NotOffered if it supports none."""
+    found = next(filter(device.supports_op, nodes), None)
+    if found is None:
+        raise NotOffered("the device supports none of the ops that this clause computes")
+    return found
+
+
 def steps_of(device: Device) -> list[BinaryOp]:
     """All steps that samples of a device can be made of.  Raises NotOffered if it supports none."""
     found = list(supported_steps(device, square(), square()))

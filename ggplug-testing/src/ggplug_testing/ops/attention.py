@@ -19,9 +19,8 @@ from ggplug.types import BF16, F16, F32, Precision, Type
 from ggplug_testing.cases.case import QUANTIZED, Case, Leafs, node
 from ggplug_testing.cases.making import Make, case, in_blocks, leaf
 from ggplug_testing.description import describe
-from ggplug_testing.precision.rounded import COARSE, block_steps
 from ggplug_testing.precision.rule import DEVIATIONS, SUMMED, UNIT, Node, row
-from ggplug_testing.precision.sums import roundings, summed
+from ggplug_testing.precision.sums import COARSE, block_steps, roundings, summed
 
 
 def _hiding(fraction: float) -> Any:

@@ -17,9 +17,8 @@ from ggplug_testing.cases.special import INF, NAN
 from ggplug_testing.description import CaseOf, describe
 from ggplug_testing.drawing import ANY, BATCHES, CONTIGUOUS, FEW, MODERATE, NOT_WHOLE, ONCE_ROWS, Draw, Drawn, Source
 from ggplug_testing.judging.comparison import Agreement
-from ggplug_testing.precision.rounded import COARSE, block_steps
 from ggplug_testing.precision.rule import DEVIATIONS, UNIT, Node, Rule, element, row
-from ggplug_testing.precision.sums import roundings
+from ggplug_testing.precision.sums import COARSE, block_steps, roundings
 
 _M = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65)
 _N = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)

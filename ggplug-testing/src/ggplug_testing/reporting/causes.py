@@ -92,10 +92,9 @@ def of_exception(error: BaseException, device: Device) -> Failure:
     line = lines[at]
     shown = [str(each) for each in lines[max(0, at + 1 - SHOWN) : at]]
     trace = (*(f"from {each}" for each in reversed(shown)), *(f"into {each}" for each in lines[-1:] if each != line))
-    if isinstance(first, GGPlugError) and first.tensor is not None:
-        # Typed errors name what they are about: those of different nodes need not have one cause.
-        return Failure(verdict, reason, _quoted(line), trace, f"{type(first).__name__} {line} {first.op}")
-    return Failure(verdict, reason, _quoted(line), trace, f"{type(first).__name__} {line}")
+    # Typed errors name what they are about: those of different nodes need not have one cause.
+    about = f" {first.op}" if isinstance(first, GGPlugError) and first.tensor is not None else ""
+    return Failure(verdict, reason, _quoted(line), trace, f"{type(first).__name__} {line}{about}")
 
 
 def of_kernel(device: Device, group: Group) -> str:
