@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import vectors_choice
+from oracles import vectors_choice
 from paths import DATA, ROOT, SUPPORT
 from simt_stand_in import StandInDevice
 

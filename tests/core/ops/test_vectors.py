@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import vectors_choice
+from oracles import vectors_choice
 
 import ggplug as gg
 from ggplug import quants, types
