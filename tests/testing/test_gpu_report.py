@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracles import vectors_choice
 from paths import DATA, ROOT, SUPPORT
 from simt_stand_in import StandInDevice
 
@@ -28,6 +27,7 @@ from ggplug_testing.gpu_report.table import markdown
 from ggplug_testing.reporting.watching import Watch
 from ggplug_testing.running.isolation import Worker
 from ggplug_testing.vectors import Recording
+from tests.core.ops import vectors_choice
 
 # What is only there where ggplug is installed, by the page; older versions of pluggy needed the first one.
 PAGE = (ROOT / "docs" / "gpu-report.md").read_text(encoding="utf-8")

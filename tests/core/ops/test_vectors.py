@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracles import vectors_choice
 
 import ggplug as gg
 from ggplug import quants, types
@@ -23,6 +22,7 @@ from ggplug_testing import vectors
 from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.ggml_ops import TABLE
 from ggplug_testing.vectors import Outcome, Recording, replay
+from tests.core.ops import vectors_choice
 from tests.mutation import FAULTS
 
 PLAIN = {type.name for type in types.TYPES if not type.is_quantized}
