@@ -40,7 +40,7 @@ from ggplug_testing.contracts.clause import (
 from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.contracts.sample import first_supported
 from ggplug_testing.judging.expected import Expected
-from ggplug_testing.judging.results import judge
+from ggplug_testing.judging.results import Judging
 from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement, guard
 
 FAR = (1 << 32, 1 << 31)
@@ -266,7 +266,7 @@ class _Laid(Placement):
             stream.synchronize()
             for node, wanted in zip(_computing(self.graph), _computing(self._packed), strict=True):
                 if node in kept:
-                    found = judge(wanted, self._fetched(node), expected, None, "values")
+                    found = Judging(expected).of(wanted, self._fetched(node))
                     expect(found, f"{what}: {found.reason}")
         except Exception as error:
             return error

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Decline, Plan, groups_of
+from ggplug.backend import UNGROUPED, Backend, Buffer, Plan, groups_of
 from ggplug.errors import BufferUseError, GraphError, TensorStateError, UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.memory import PERSISTENT, Allocation
@@ -361,12 +361,3 @@ def optimizing_keeps_results(given: Given) -> None:
     stream.compute(better, placement.allocation)
     stream.synchronize()
     sample.check(placement.read(sample.y), 1, "the optimized graph")
-
-
-@clause
-def what_is_supported_can_be_planned(given: Given) -> None:
-    """``supports_op`` and ``plan`` agree."""
-    sample = given.sample().sample
-    if isinstance(given.device.supports_op(sample.y), Decline):
-        raise NotOffered("the device declines the sample")
-    given.plan(given.stream(), sample.graph)

@@ -35,7 +35,7 @@ from ggplug_testing.judging.comparison import Allowed, nmse
 from ggplug_testing.judging.differences import Declined, Differences, Element, Node, WrongNode
 from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.oracle import decoded, evaluate
-from ggplug_testing.judging.results import judge
+from ggplug_testing.judging.results import Judging
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -328,12 +328,12 @@ class _Comparison:
             node = self.base.graph.tensors[member]
             results = {self.base.graph.tensors[p]: self._values(p, self._results[p]) for p in members}
             judge_by = expected if self.reference else _Pair(expected, results)
-            found = judge(node, got, judge_by, None, "values")
+            found = Judging(judge_by).of(node, got)
             if not found:
                 computed = (
                     {side.device.name: got} if self.reference else {self.base.device.name: want, side.device.name: got}
                 )
-                blamed = [name for name, raw in computed.items() if not judge(node, raw, expected, None, "values")]
+                blamed = [name for name, raw in computed.items() if not Judging(expected).of(node, raw)]
                 elements = tuple(self._largest(member, got, expected, judge_by))
                 return member, self._described(side, members, member, found.reason, found.nmse, tuple(blamed), elements)
         return None
