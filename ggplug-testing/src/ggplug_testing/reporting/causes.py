@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from traceback import walk_tb
 from types import CodeType, TracebackType
 from typing import Any, NamedTuple
 
@@ -151,10 +152,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _lines(traceback: TracebackType | None) -> Iterator[Line]:
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        yield Line(code.co_filename, traceback.tb_lineno, code.co_name)
-        traceback = traceback.tb_next
+    for frame, number in walk_tb(traceback):
+        yield Line(frame.f_code.co_filename, number, frame.f_code.co_name)
 
 
 def _authors(lines: list[Line], device: Device) -> int:
