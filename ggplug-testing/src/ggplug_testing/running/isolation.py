@@ -109,16 +109,8 @@ class Worker:
         here, and chooses no cases.  ``done``: cases that are left out.  ``until``: of ``time.monotonic``, when the
         process is ended.  A KeyboardInterrupt here ends it, too.
         """
-        try:
-            return self._run(unit, subject, case, again, watch, [*done], until)
-        except KeyboardInterrupt:
-            self.kill()
-            raise
-
-    def _run(
-        self, unit: str, subject: str, case: str | None, again: bool, watch: Watch, begun: list[str], until: float
-    ) -> list[Finding]:
         findings: list[Finding] = []
+        begun = [*done]
         while True:
             connection = self._connected()
             current = None
@@ -149,6 +141,9 @@ class Worker:
                         return [*findings, *content[1]]
             except (EOFError, OSError):
                 verdict = "crashed"
+            except KeyboardInterrupt:
+                self.kill()
+                raise
             reason, dump = self._ended(verdict)
             over = verdict == "hung" and time.monotonic() > until
             reason = "the time was over" if over else reason
