@@ -5,8 +5,12 @@ A report lists such failures with the simpler one.
 
 from __future__ import annotations
 
-from ggplug_testing.contracts.clause import Clause
+from typing import TYPE_CHECKING
+
 from ggplug_testing.reporting.report import GROUND
+
+if TYPE_CHECKING:
+    from ggplug_testing.contracts.clause import Clause
 
 BYTES, TENSORS = GROUND
 TRANSFERS = "asynchronous transfers arrive"
@@ -36,7 +40,8 @@ OF_CHAPTERS: dict[str, tuple[str, ...]] = {
     "layouts": (BYTES, PACKED),
     "far": (BYTES, TENSORS, FAR_BYTES),
 }
-"""The clauses that all later ones of a chapter build on, by the chapter's module."""
+"""The chapters of the contract, which are modules, the simplest first, and the clauses that all later ones of a chapter
+build on."""
 
 OF_CLAUSES: dict[str, tuple[str, ...]] = {
     SYNCHRONIZE: (BYTES, TRANSFERS),
