@@ -5,12 +5,7 @@ A report lists such failures with the simpler one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ggplug_testing.reporting.report import GROUND
-
-if TYPE_CHECKING:
-    from ggplug_testing.contracts.clause import Clause
 
 BYTES, TENSORS = GROUND
 TRANSFERS = "asynchronous transfers arrive"
@@ -67,8 +62,8 @@ OF_CLAUSES: dict[str, tuple[str, ...]] = {
 """Further clauses that single clauses depend on."""
 
 
-def bases_of(clause: Clause) -> tuple[str, ...]:
-    """The names of the clauses that a clause builds on."""
-    chapter = OF_CHAPTERS.get(clause.check.__module__.rpartition(".")[2], ())
-    known = chapter[: chapter.index(clause.name)] if clause.name in chapter else chapter
-    return tuple(dict.fromkeys((*OF_CLAUSES.get(clause.name, ()), *known)))
+def bases_of(name: str, module: str) -> tuple[str, ...]:
+    """The names of the clauses that a clause of a module builds on."""
+    chapter = OF_CHAPTERS.get(module.rpartition(".")[2], ())
+    known = chapter[: chapter.index(name)] if name in chapter else chapter
+    return tuple(dict.fromkeys((*OF_CLAUSES.get(name, ()), *known)))

@@ -98,7 +98,9 @@ def run_clauses(device: Device, chosen: Iterable[Clause], watch: Watch = EVERYTH
 def run_clause(device: Device, chosen: Clause) -> Finding:
     """One clause; never raises for what the device does."""
     finding, ops = _outcome(device, chosen)
-    return finding._replace(builds_on=(*bases_of(chosen), *ops)) if finding.bad else finding
+    return (
+        finding._replace(builds_on=(*bases_of(chosen.name, chosen.check.__module__), *ops)) if finding.bad else finding
+    )
 
 
 def _outcome(device: Device, chosen: Clause) -> tuple[Finding, tuple[str, ...]]:
