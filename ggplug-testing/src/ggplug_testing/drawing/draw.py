@@ -74,13 +74,9 @@ class Draw(Choices):
     def type(self, source: str, promised: Sequence[Type]) -> Type:
         """The type that the case aims at, or one that the op promises to take."""
         if self.aims_at(source):
-            return self.insist(source, self.target[2], promised)
+            self.promised &= self.target[2] in promised
+            return self.target[2]
         return by_name(self.pick(f"{source}.type", tuple(t.name for t in promised)))
-
-    def insist(self, source: str, type: Type, promised: Sequence[Type]) -> Type:
-        """A type that follows from another choice."""
-        self.promised &= type in promised
-        return type
 
     def layout(self, source: str, promised: Sequence[str]) -> str:
         """The layout that the case aims at, or one that the op promises to take, mostly a contiguous one."""

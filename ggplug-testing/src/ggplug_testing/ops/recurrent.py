@@ -164,29 +164,20 @@ describe(
 def gated_delta_net_cases(op: type[Op]) -> Iterator[Case]:
     """The same; heads that share q and k, gates for each number, snapshots, heads that are not packed."""
 
-    def make(
-        leafs: Leafs,
-        size: int,
-        heads: int,
-        tokens: int,
-        sequences: int,
-        gates: bool = False,
-        shared: int = 1,
-        snapshots: int = 1,
-        apart: bool = False,
-        serves: int = 1,
-    ) -> Tensor:
+    def make(leafs: Leafs, size: int, heads: int, tokens: int, sequences: int, **how: Any) -> Tensor:
+        alike, apart = heads // how.get("shared", 1), how.get("apart", False)
+
         def rows(count: int, images: int) -> Tensor:
             ne = (size, count, tokens, images)
             return _apart(leafs, 2, *ne) if apart else leafs.tensor(F32, *ne)
 
-        q, k = (node(ops.L2Norm, rows(heads // shared, sequences // serves), eps=1e-6) for _ in range(2))
+        q, k = (node(ops.L2Norm, rows(alike, sequences // how.get("serves", 1)), eps=1e-6) for _ in range(2))
         if apart:
-            q = rows(heads // shared, sequences)
-        gate = leafs.tensor(F32, size if gates else 1, heads, tokens, sequences, low=-2, high=-0.05)
+            q = rows(alike, sequences)
+        gate = leafs.tensor(F32, size if how.get("gates") else 1, heads, tokens, sequences, low=-2, high=-0.05)
         beta = leafs.tensor(F32, 1, heads, tokens, sequences, low=0, high=1)
         state = leafs.tensor(F32, size, size, heads, sequences)
-        return node(op, q, k, rows(heads, sequences), gate, beta, state, snapshots=snapshots)
+        return node(op, q, k, rows(heads, sequences), gate, beta, state, snapshots=how.get("snapshots", 1))
 
     for size, heads, tokens, sequences in _HEADS:
         for gates in (False, True):
