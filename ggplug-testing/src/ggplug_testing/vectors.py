@@ -28,11 +28,10 @@ from ggplug.errors import GGPlugError, ParameterError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides
 from ggplug.types import by_name
-from ggplug.values.arrays import strided
 from ggplug_testing.description import selected_by
 from ggplug_testing.ggml_ops import Result, Undefined, rewrite
 from ggplug_testing.judging.comparison import Comparison, compare, compare_selected
-from ggplug_testing.judging.oracle import decoded
+from ggplug_testing.judging.oracle import read_values
 from ggplug_testing.judging.results import stray_write
 from ggplug_testing.reporting.progress import bar
 from ggplug_testing.reporting.report import Finding, Verdict
@@ -200,7 +199,7 @@ def _judge(tensor: Tensor, placement: Placement, raw: Bytes, max_nmse: float) ->
     if not quants.can_dequantize(tensor.type):
         equal = np.array_equal(placement.read_bytes(tensor), raw)
         return Comparison(equal, 0.0 if equal else math.inf, "" if equal else f"other bytes of {tensor.type.name}")
-    got, want = placement.read(tensor), decoded(strided(raw.copy(), tensor), tensor)
+    got, want = placement.read(tensor), read_values(tensor, raw.copy())
     selects = selected_by(tensor)
     if selects is not None:
         source = tensor.src[selects.source]

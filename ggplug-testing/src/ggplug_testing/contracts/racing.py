@@ -15,7 +15,6 @@ from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.ops.base import OPS, Op
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16
-from ggplug.values.arrays import strided
 from ggplug_testing.cases import Case, Leafs, cases_of
 from ggplug_testing.cases.chains import whole_chains
 from ggplug_testing.contracts.clause import NotOffered, expect
@@ -23,7 +22,7 @@ from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.contracts.holding import MOMENT, held, require_pending
 from ggplug_testing.contracts.sample import Bound
 from ggplug_testing.judging.comparison import Comparison, compare
-from ggplug_testing.judging.oracle import decoded
+from ggplug_testing.judging.oracle import read_values
 from ggplug_testing.running.groups import names_of_kernels
 from ggplug_testing.running.placement import Bytes
 
@@ -88,8 +87,7 @@ class Race(Bound):
 
     def agree(self, one: Bytes, other: Bytes) -> Comparison:
         """Whether two results are the same."""
-        values = [decoded(strided(raw, self.result), self.result) for raw in (one, other)]
-        return compare(values[0], values[1], 1e-6)
+        return compare(read_values(self.result, one), read_values(self.result, other), 1e-6)
 
 
 def races_of(stream: Backend) -> Iterator[Race]:

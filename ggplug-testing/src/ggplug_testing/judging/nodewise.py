@@ -30,12 +30,12 @@ from ggplug.ops.base import Array
 from ggplug.scheduler.explain import kernel_name
 from ggplug.tensor import Spec, Tensor, describe
 from ggplug.types import TensorFlag
-from ggplug.values.arrays import as_bytes, strided
+from ggplug.values.arrays import as_bytes
 from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.judging.comparison import Allowed, nmse
 from ggplug_testing.judging.differences import Declined, Differences, Element, Node, WrongNode
 from ggplug_testing.judging.expected import Expected
-from ggplug_testing.judging.oracle import decoded, evaluate
+from ggplug_testing.judging.oracle import evaluate, read_values
 from ggplug_testing.judging.results import Judging
 
 Bytes = npt.NDArray[np.uint8]
@@ -343,8 +343,7 @@ class _Comparison:
         return Expected(part, values)
 
     def _values(self, position: int, raw: Bytes) -> Array:
-        tensor = self.graph.tensors[position]
-        return decoded(strided(raw, tensor), tensor)
+        return read_values(self.graph.tensors[position], raw)
 
     def _largest(self, position: int, got: Bytes, expected: Expected, judge_by: Expected) -> Iterator[Element]:
         """The elements that are furthest off."""

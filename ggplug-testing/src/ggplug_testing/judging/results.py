@@ -15,7 +15,7 @@ from ggplug.values.arrays import encode, strided
 from ggplug_testing.description import selected_by
 from ggplug_testing.judging.comparison import Agreement, Allowed, Comparison, compare, compare_bits, compare_selected
 from ggplug_testing.judging.expected import Expected
-from ggplug_testing.judging.oracle import decoded, evaluate, moves_bits
+from ggplug_testing.judging.oracle import decoded, evaluate, moves_bits, read_values
 from ggplug_testing.running.placement import UNWRITTEN, UNWRITTEN_TOO, Bytes, Placement, guard
 
 
@@ -35,14 +35,15 @@ class Judging(NamedTuple):
         if self.agreement == "bits" and node.size:
             stored, wanted = strided(raw, node), expected.values.bits(node)
             return compare_bits(stored, wanted, None if moves_bits(node) else _lost(node, stored) & _lost(node, wanted))
-        want = expected[node]
-        got = decoded(strided(raw, node), node) if node.size else np.empty(want.shape, want.dtype)
+        got = read_values(node, raw)
         selects = selected_by(node)
         if selects is not None:
             source = node.src[selects.source]
             assert source is not None
             reach = float(expected.drift(source).max(initial=0))
-            return compare_selected(got, want, expected[source], reach, ordered=selects.ordered, first=selects.first)
+            return compare_selected(
+                got, expected[node], expected[source], reach, ordered=selects.ordered, first=selects.first
+            )
         return self.compared(got, node, expected.allowed)
 
     def compared(self, got: Array, tensor: Tensor, allowed: Callable[[Tensor], Allowed]) -> Comparison:

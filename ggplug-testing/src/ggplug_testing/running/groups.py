@@ -23,11 +23,10 @@ from ggplug.nodes.groups import Group, Groups
 from ggplug.ops.base import Array
 from ggplug.scheduler.explain import kernel_name
 from ggplug.tensor import Tensor
-from ggplug.values.arrays import strided
 from ggplug_testing.cases import Case, Leafs, graph_cases
 from ggplug_testing.cases.chains import OTHERS, SUBJECT, group_cases
 from ggplug_testing.judging.expected import Expected
-from ggplug_testing.judging.oracle import decoded, first_fault
+from ggplug_testing.judging.oracle import first_fault, read_values
 from ggplug_testing.judging.results import Judging
 from ggplug_testing.reporting.causes import Failure, names_of_ops, of_exception, of_kernel
 from ggplug_testing.reporting.report import Finding
@@ -148,6 +147,5 @@ def _outputs(graph: Graph) -> dict[Tensor, Array]:
     found = {}
     for output in graph.outputs:
         if output.flags or output.root.op is None:
-            raw = np.frombuffer(bytearray(output.tobytes()), np.uint8)
-            found[output] = decoded(strided(raw, output), output)
+            found[output] = read_values(output, np.frombuffer(bytearray(output.tobytes()), np.uint8))
     return found
