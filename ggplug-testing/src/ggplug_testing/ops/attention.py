@@ -166,14 +166,8 @@ def _special_cases(op: type[Op]) -> Iterator[Case]:
 
     def special(label: str, n: int, change: Callable[[Values], None], kind: Type = F16, **parameters: Any) -> Case:
         def make(leafs: Leafs) -> Any:
-            shapes = {
-                "q": (4, n, 16),
-                "k": (4, keys, 16),
-                "v": (4, keys, 16),
-                "d": (n, 4, 16),
-                "mask": (n, keys),
-                "sinks": (4,),
-            }
+            shapes: dict[str, tuple[int, ...]] = {"mask": (n, keys), "sinks": (4,)}
+            shapes |= {"q": (4, n, 16), "k": (4, keys, 16), "v": (4, keys, 16), "d": (n, 4, 16)}
             drawn = {name: leafs.random.standard_normal(shapes[name]) for name in op.sources}
             change(drawn)
             kinds = {"k": kind, "v": kind, "mask": F16}
