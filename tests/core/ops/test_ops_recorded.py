@@ -9,8 +9,8 @@ import pytest
 
 from ggplug.ops import OPS
 from ggplug_testing.devices.reference import ReferenceDevice
-from ggplug_testing.running.placement import Placement
 from ggplug_testing.reporting.report import Finding
+from ggplug_testing.running.placement import Placement
 from ggplug_testing.vectors import Recording, replay
 
 # Views have no cases of their own: they come with the ops that read them.
