@@ -27,8 +27,6 @@ from ggplug.sharing import one_thread_at_a_time
 from ggplug.tensor import Tensor
 
 _usage = attrgetter("buffer._usage._value_")
-_OF_SPLITS = frozenset({"ggplug_split_computed", "ggplug_split_copied", "ggplug_nodes_timed"})
-"""The hooks that are called after each split."""
 
 
 class Scheduler:
@@ -364,7 +362,13 @@ class Scheduler:
                 execution.run_observed(graph, bound, self._ordering, allocation, run, *observer)
                 run.end(progress=run.progress)
             else:
-                if not HOOKS.callers.keys().isdisjoint(_OF_SPLITS):
+                callers = HOOKS.callers
+                # Without a call: this is done for each computation.
+                if (
+                    "ggplug_split_computed" in callers
+                    or "ggplug_nodes_timed" in callers
+                    or "ggplug_split_copied" in callers
+                ):
                     self._run_traced(graph, execution, bound)
                 else:
                     execution.run(bound, self._ordering)
