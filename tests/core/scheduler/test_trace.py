@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import numbers
+import re
+import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -104,8 +107,41 @@ def test_the_document_is_in_the_trace_event_format(recorded: trace.Recording, tm
     assert document == json.loads(json.dumps(recorded.to_dict()))
     counts = Counter(event["cat"] for event in document["traceEvents"] if event["ph"] == "X")
     assert counts == Counter(span.kind for span in recorded.spans)
-    with pytest.raises(ParameterError, match=r"written to a \.json"):
+    with pytest.raises(ParameterError, match=r"written to a \.json or an \.html file"):
         recorded.save(tmp_path / "trace.txt")
+
+
+def test_the_page_has_all_that_was_recorded_and_needs_no_other_file(recorded: trace.Recording, tmp_path: Path) -> None:
+    page = recorded.save(tmp_path / "trace.html").read_text()
+    assert not re.search(r"(?:src|href)=|url\(|https?://", page)
+    (content,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    data = json.loads(content)
+    assert len(data["spans"]) == len(recorded.spans)
+    assert data["tracks"][0] == "host: MainThread"
+    (graph,) = data["graphs"]
+    assert [split["device"] for split in graph["splits"]] == ["far", "CPU"]
+    assert [split["copied"] for split in graph["splits"]] == [64 * 8 * 4, 64 * 8 * 4]
+    assert graph["splits"][0]["range"] == "first"
+    assert {name for block in graph["blocks"] for name in block[5].split(", ")} >= {"first", "second", "x"}
+    assert all(block[1] + block[2] <= graph["buffers"][block[0]]["size"] for block in graph["blocks"])
+
+
+def test_what_a_graph_is_called_ends_no_script(tmp_path: Path) -> None:
+    with trace.recording() as found:
+        HOOKS.timed("</script><b>", lambda: None)()
+    assert "</script><b>" not in found.save(tmp_path / "trace.html").read_text()
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium")
+def test_a_browser_shows_the_page(recorded: trace.Recording, tmp_path: Path) -> None:
+    recorded.save(tmp_path / "trace.html")
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}")
+    command = ["chromium", *flags, "--virtual-time-budget=2000", "--dump-dom", (tmp_path / "trace.html").as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    table = shown.partition('<table id="summary">')[2].partition("</table>")[0]
+    assert table.count("<tr>") == 1 + len(recorded.summary())
+    assert re.search(r'<div class="split"[^>]*>far<small>', shown)
+    assert "<p>CPU: " in shown
 
 
 def test_the_summary_has_all_time_of_a_device_once(recorded: trace.Recording) -> None:

@@ -21,9 +21,9 @@ MOST = 20
 trace_option = click.option(
     "--trace",
     type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE.json",
-    help="Record what each device computes, copies and waits for, and write the timeline to this file, for Perfetto or "
-    "chrome://tracing. A summary by operation is printed. Computing takes longer meanwhile.",
+    metavar="FILE",
+    help="Record what each device computes, copies and waits for, and print a summary by operation. FILE.json is for "
+    "Perfetto or chrome://tracing, FILE.html a page for any browser. Computing takes longer meanwhile.",
 )
 
 

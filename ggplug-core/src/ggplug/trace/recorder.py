@@ -15,7 +15,8 @@ from ggplug.hookspecs import HOOKS, hookimpl
 from ggplug.nodes.groups import Groups
 from ggplug.system.files import replacing
 from ggplug.tensor import Tensor
-from ggplug.trace import events, summary
+from ggplug.trace import events, page, summary
+from ggplug.trace.pictures import GraphPicture, SplitPicture, picture_of, range_of
 from ggplug.trace.spans import Span
 from ggplug.trace.summary import Row
 
@@ -23,14 +24,20 @@ MOST = 2_000_000
 """Spans that a recording keeps; later ones are counted only."""
 
 
+MOST_GRAPHS = 100
+"""Graphs of which a recording keeps a picture."""
+
+
 class Recording:
     """The spans that were recorded between the beginning and the end of a ``with`` block of :func:`recording`.
 
-    ``dropped``: how many were not kept, because there were too many.
+    ``graphs``: pictures of the graphs that were computed, each structure once.  ``dropped``: how many spans were not
+    kept, because there were too many.
     """
 
     def __init__(self, *, groups: bool = True) -> None:
         self.dropped = 0
+        self.graphs: list[GraphPicture] = []
         self._spans: list[Span] = []
         self._listener = _WithGroups(self) if groups else _Listener(self)
 
@@ -63,17 +70,25 @@ class Recording:
         return events.document(self.spans, dropped=self.dropped)
 
     def save(self, path: str | Path) -> Path:
-        """Writes the spans to ``PATH.json``, in the Trace Event Format.  Raises ParameterError, OSError."""
+        """Writes the spans to ``PATH.json``, in the Trace Event Format, or to ``PATH.html``, a page that shows them.
+
+        The page has the timeline, the summary, and for each graph its splits and the memory of its intermediates.
+        Raises ParameterError for another suffix; OSError.
+        """
         target = checked_path(path)
+        if target.suffix == ".html":
+            content = page.text(self.spans, self.graphs, dropped=self.dropped)
+        else:
+            content = events.text(self.to_dict())
         with replacing(target) as file:
-            file.write(events.text(self.to_dict()).encode())
+            file.write(content.encode())
         return target
 
 
 def checked_path(path: str | Path) -> Path:
-    """The path of a file for a trace.  Raises ParameterError unless it ends with .json."""
-    if Path(path).suffix != ".json":
-        raise ParameterError(f"a trace is written to a .json file, not to {path}", got=path)
+    """The path of a file for a trace.  Raises ParameterError unless it ends with .json or .html."""
+    if Path(path).suffix not in (".json", ".html"):
+        raise ParameterError(f"a trace is written to a .json or an .html file, not to {path}", got=path)
     return Path(path)
 
 
@@ -97,6 +112,9 @@ class _Listener:
 
     def __init__(self, target: Recording) -> None:
         self.target = target
+        self._splits = threading.local()
+        # By the identity of the structure, which is held so that no other one gets it.
+        self._pictures: dict[int, tuple[object, GraphPicture]] = {}
 
     def note(self, kind: str, name: str, start: int, end: int, track: str = "", **facts: Any) -> None:
         """``track``: by default the calling thread's."""
@@ -106,15 +124,26 @@ class _Listener:
     def ggplug_graph_computed(self, graph: Graph, devices: Sequence[Device], start: int, end: int) -> None:
         names = [device.name for device in devices]
         self.note("graph", graph.name or "graph", start, end, nodes=len(graph.nodes), devices=names)
+        splits: list[SplitPicture] = self._splits.__dict__.pop("of_this_graph", [])
+        known = self._pictures.get(id(graph.structure))
+        if known is not None:
+            known[1].times += 1
+        elif len(self.target.graphs) < MOST_GRAPHS:
+            self.target.graphs.append(picture_of(graph, splits))
+            self._pictures[id(graph.structure)] = graph.structure, self.target.graphs[-1]
 
     @hookimpl
     def ggplug_split_computed(self, split: Graph, device: Device, start: int, end: int, submitted: int) -> None:
         self.note("split", split.name or "split", start, end, device.name, nodes=len(split.nodes))
         self.note("wait", f"for {device.name}", submitted, end)
+        splits: list[SplitPicture] = self._splits.__dict__.setdefault("of_this_graph", [])
+        copied = self._splits.__dict__.pop("copied", 0)
+        splits.append(SplitPicture(device.name, len(split.nodes), range_of(split.nodes), copied))
 
     @hookimpl
     def ggplug_split_copied(self, device: Device, nbytes: int, start: int, end: int) -> None:
         self.note("copy", f"to {device.name}", start, end, device.name, bytes=nbytes)
+        self._splits.copied = nbytes
 
     @hookimpl
     def ggplug_kernels_compiled(self, device: str, names: Sequence[str], start: int, end: int) -> None:
@@ -130,17 +159,19 @@ class _WithGroups(_Listener):
 
     def __init__(self, target: Recording) -> None:
         super().__init__(target)
+        # As for the pictures.
         self._known: dict[int, tuple[object, dict[tuple[int, ...], tuple[str, dict[str, Any]]]]] = {}
 
     @hookimpl
     def ggplug_nodes_timed(self, graph: Graph, device: Device, times: Sequence[NodeTime], groups: Groups) -> None:
-        # The structure is held, so that no other one gets its identity.
         _, known = self._known.setdefault(id(graph.structure), (graph.structure, {}))
         members = {group[-1]: group for group in groups.members}
         for node, start, end in times:
+            if node < 0:  # the device does not time nodes: the span of the split says the same
+                continue
             group = members.get(node, (node,))
             if group not in known:
-                known[group] = described([graph.tensors[each] for each in group] if node >= 0 else graph.nodes)
+                known[group] = described([graph.tensors[each] for each in group])
             name, facts = known[group]
             self.target.add(Span("group", name, device.name, start, end, facts))
 
