@@ -224,3 +224,17 @@ def test_a_graph_with_arrays_as_patches_can_be_saved(qwen: Any, tmp_path: Path) 
         loaded.set_inputs()
         scheduler.compute(loaded)
         np.testing.assert_allclose(loaded["result_output"].numpy(), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("stem", ["llama3", "gemma2", "qwen3moe"])
+def test_outputs_of_blocks_are_the_hidden_states_of_transformers(stem: str, data: Path) -> None:
+    """Recorded in double precision; what differs is what float32 rounds."""
+    with np.load(data / "oracles" / f"{stem}.npz") as arrays:
+        tokens, states = arrays["tokens_1"].tolist(), arrays["hidden_f32_1"]
+    with ggplug_models.load(data / "oracles" / f"{stem}.gguf", ["CPU"]) as model:
+        names = ["inp_embd", *(f"blk.{n}.l_out" for n in range(model.n_layer - 1)), "result_norm"]
+        found = model.run(tokens, names)
+    assert len(states) == len(names)
+    for name, wanted in zip(names, states, strict=True):
+        error = ((found[name] - wanted) ** 2).sum() / (wanted**2).sum()
+        assert error < 1e-5, name

@@ -85,6 +85,7 @@ ATTENTION: dict[str, Family] = {
         lambda c: basic(c, **lengths(c), **rotated(c)),
         PAIRED,
         llama3_factors,
+        hidden=True,
     ),
     "llama-yarn": Family(
         ARCH.LLAMA,
@@ -335,6 +336,7 @@ ATTENTION |= {
             }
         ),
         {r"norm\.weight$": plus_one},
+        hidden=True,
     ),
     "phi2": Family(
         ARCH.PHI2,

@@ -285,6 +285,7 @@ EXPERTS: dict[str, Family] = {
         ARCH.QWEN3MOE,
         qwen3moe,
         lambda c: basic(c, **lengths(c), **experts(c, 6)) | {"expert_feed_forward_length": 8},
+        hidden=True,
     ),
     "olmoe": Family(ARCH.OLMOE, olmoe, lambda c: basic(c, **experts(c, 4))),
     "granitemoe": Family(

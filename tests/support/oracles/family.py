@@ -25,6 +25,7 @@ class Family:
     """``changes``: of tensors whose names match a pattern.  ``fixed``: further tensors that only the settings decide.
 
     ``n_ctx``: the context that the outputs hold for.  ``without_effect``: parameters that cannot change the outputs.
+    ``hidden``: whether the hidden states are recorded as well.
     """
 
     arch: gguf.MODEL_ARCH
@@ -38,6 +39,7 @@ class Family:
     pooled_first: bool = False
     words: bool = False
     without_effect: tuple[str, ...] = ()
+    hidden: bool = False
 
     @property
     def arch_name(self) -> str:

@@ -118,6 +118,15 @@ class TransformersModel:
         rows = result.logits if hasattr(result, "logits") else result.last_hidden_state
         return rows[0].to(torch.float64).numpy()
 
+    @torch.no_grad()
+    def hidden(self, tokens: Sequence[int]) -> Array:
+        """The embeddings, the outputs of all layers but the last, and the normalised output of the last."""
+        ids = torch.tensor([list(tokens)])
+        result = self._model(
+            input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True, **self._without_cache()
+        )
+        return torch.stack([each[0] for each in result.hidden_states]).to(torch.float64).numpy()
+
     def _without_cache(self) -> dict[str, bool]:
         return {"use_cache": False} if hasattr(self.config, "use_cache") else {}
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from oracles import files
 from oracles.families import FAMILIES, Family
-from oracles.models import Model
+from oracles.models import Model, TransformersModel
 
 Array = npt.NDArray[Any]
 
@@ -108,6 +108,9 @@ def clear(family: Family, model: Model, seed: int) -> Recorded | None:
         return Recorded(seed, arrays, float(rows[-1].std()), None)
     for i, each in enumerate(rows):
         arrays[f"logits_f32_{i}"] = each.astype(np.float32)
+    if family.hidden:
+        assert isinstance(model, TransformersModel)
+        arrays["hidden_f32_1"] = model.hidden(sequences[1]).astype(np.float32)
     text, margins = list(sequences[-1]), []
     for _ in range(N_GREEDY):
         last = model.outputs(text)[-1]

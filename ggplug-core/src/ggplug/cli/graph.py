@@ -75,8 +75,8 @@ def source_options(command: F) -> F:
 def graph() -> None:
     """Show, compute, measure or compare the graph in a file.
 
-    Such a file is written by Graph.save in Python. It has the ops, the types and shapes of tensors, and values of
-    leafs or references to the weights of a model.
+    Such a file is written by Graph.save in Python. It has the ops, the types and shapes of tensors, and the values of
+    leafs, or the names of weights in the file of a model.
     """
 
 

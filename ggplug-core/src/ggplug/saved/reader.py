@@ -312,8 +312,8 @@ class _Values:
         if not paths:
             if file != Path(file).name or file in ("", "..") or "\0" in file:
                 self.fields.fail("graph.weights.file", "name", f"{file!r:.100} is no name of a file", got=file)
-            beside = self.fields.reader.path.parent / file
-            paths = [beside] if beside.is_file() else []
+            near = self.fields.reader.path.parent / file
+            paths = [near] if near.is_file() else []
         for path in paths:
             if path not in self.opened:
                 self.opened[path] = self.stack.enter_context(GGUFReader(path))

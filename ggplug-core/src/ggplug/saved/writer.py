@@ -35,8 +35,8 @@ def save_graph(
     """Writes a graph to a file, completely or not at all, and returns the path; see :mod:`ggplug.saved.format`.
 
     ``values``: whether the values of leafs are written, or a function that says so for each leaf.  A leaf without a
-    value is written without one.  ``models``: GGUF files; a leaf that has name, type, extents and bytes of a tensor in
-    one of them is written as a reference to it.  :func:`ggplug.load_graph` reads the file.
+    value is written without one.  ``models``: GGUF files; of a leaf that has name, type, extents and bytes of a tensor
+    in one of them, only the names of file and tensor and a digest are written.  :func:`ggplug.load_graph` reads files.
 
     Raises SerializationError if a node calls a Python function; ParameterError if tensors of the graph share bytes
     without being views, or a parameter of an op does not fit in the file; GGUFError for a malformed model; OSError.
@@ -111,7 +111,7 @@ def _add_array(writer: GGUFWriter, key: str, items: Sequence[Any], kind: ValueTy
 def _write_values(
     writer: GGUFWriter, graph: Graph, wanted: Callable[[Tensor], bool], models: Sequence[GGUFReader]
 ) -> None:
-    references: list[tuple[int, str, str, str]] = []
+    in_models: list[tuple[int, str, str, str]] = []
     for leaf in graph.leafs:
         position = graph.index[leaf]
         if graph.roots[position] != position or not leaf.nbytes or not wanted(leaf):
@@ -122,12 +122,12 @@ def _write_values(
         digest = sha256_of(raw) if leaf.name else ""
         model = next((each for each in models if digest and has_weight(each, leaf, leaf.name, digest)), None)
         if model is not None:
-            references.append((position, model.path.name, leaf.name, digest))
+            in_models.append((position, model.path.name, leaf.name, digest))
         elif leaf.is_contiguous():
             writer.add_tensor(str(position), raw, leaf.type, leaf.ne)
         else:
             writer.add_tensor(str(position), raw, I8, (raw.size,))
-    columns = list(zip(*references, strict=True)) or [(), (), (), ()]
+    columns = list(zip(*in_models, strict=True)) or [(), (), (), ()]
     _add_array(writer, "graph.weights.tensor", columns[0], ValueType.INT32)
     for name, column in zip(("file", "name", "sha256"), columns[1:], strict=True):
         _add_array(writer, f"graph.weights.{name}", column, ValueType.STRING)
