@@ -21,7 +21,7 @@ import pytest
 
 pytest.importorskip("ggplug_cpu")
 
-from ggplug import cache
+from ggplug import cache, trace
 from ggplug.errors import KernelCompileError
 from ggplug_cpu import features, loader
 from ggplug_cpu.compiler import (
@@ -530,6 +530,18 @@ def test_listeners_hear_of_every_compilation_and_prebuild_counts_them() -> None:
     forget(fill(51))
     assert prebuild(handles) == 0
     assert len(events) == 4
+
+
+def test_kernels_that_are_compiled_together_are_a_span_of_a_trace() -> None:
+    for number in (53, 54):
+        forget(fill(number))
+    with trace.recording() as found:
+        assert prebuild([fill(53), fill(54)]) == 2
+        assert prebuild([fill(53), fill(54)]) == 0
+    (span,) = found.spans
+    assert (span.kind, span.name) == ("compile", "for CPU")
+    assert span.facts == {"kernels": ["fill[53,False]", "fill[54,False]"]}
+    assert span.end > span.start
 
 
 def test_a_failure_is_announced_too() -> None:

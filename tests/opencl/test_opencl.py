@@ -14,7 +14,7 @@ import pytest
 
 import ggplug as gg
 import ggplug_models
-from ggplug import ops, registry, types
+from ggplug import ops, registry, trace, types
 from ggplug.backend import Backend
 from ggplug.errors import (
     ComputeError,
@@ -242,9 +242,10 @@ def test_compiled_programs_are_found_again(
     for name in ("first", "second"):
         fresh = OpenCLDevice(name, device.handle, device.registration)
         monkeypatch.setattr(fresh.driver, "keeps_programs", False)
-        with fresh.init() as stream:
+        with fresh.init() as stream, trace.recording() as found:
             np.testing.assert_allclose(normalised(fresh, stream).mean(axis=1), 0, atol=1e-6)
         counts.append((fresh.programs.compiled, fresh.programs.found))
+        assert [span.name for span in found.spans if span.kind == "compile"] == [f"for {name}"] * counts[-1][0]
     assert counts == [(1, 0), (0, 1)]
 
 
@@ -279,7 +280,7 @@ def test_of_more_programs_than_are_kept_the_first_comes_from_disk_again(
 _SQUARES = """
 import os
 import numpy as np
-from ggplug import ops, registry, types
+from ggplug import ops, registry, trace, types
 from ggplug.graph import Graph
 from ggplug.memory import allocate_graph
 from ggplug.tensor import new_tensor
