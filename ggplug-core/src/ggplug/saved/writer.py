@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from ggplug.errors import ParameterError, SerializationError, TensorStateError
 from ggplug.gguf import GGUFReader, GGUFWriter, ValueType
 from ggplug.gguf.format import is_foreign
@@ -20,9 +17,6 @@ from ggplug.ops.base import ByIdentity
 from ggplug.saved.format import ABSENT, ARCHITECTURE, NAME_KEY, PARAMETERS, TENSOR_ARRAYS, VERSION
 from ggplug.tensor import Operation, Tensor
 from ggplug.types import I8
-from ggplug.values.buffers import Buffer
-
-Bytes = npt.NDArray[np.uint8]
 
 
 def save_graph(
@@ -116,37 +110,33 @@ def _write_values(
         position = graph.index[leaf]
         if graph.roots[position] != position or not leaf.nbytes or not wanted(leaf):
             continue
-        raw = value_of(leaf)
-        if raw is None:
+        if not has_value(leaf):
             continue
-        digest = sha256_of(raw) if leaf.name else ""
-        model = next((each for each in models if digest and has_weight(each, leaf, leaf.name, digest)), None)
+        model, digest = _found(leaf, models)
         if model is not None:
             in_models.append((position, model.path.name, leaf.name, digest))
-        elif leaf.is_contiguous():
-            writer.add_tensor(str(position), raw, leaf.type, leaf.ne)
         else:
-            writer.add_tensor(str(position), raw, I8, (raw.size,))
+            kind, ne = (leaf.type, leaf.ne) if leaf.is_contiguous() else (I8, (leaf.nbytes,))
+            writer.add_tensor(str(position), leaf.tobytes, kind, ne)  # read when it is written, one after the other
     columns = list(zip(*in_models, strict=True)) or [(), (), (), ()]
     _add_array(writer, "graph.weights.tensor", columns[0], ValueType.INT32)
     for name, column in zip(("file", "name", "sha256"), columns[1:], strict=True):
         _add_array(writer, f"graph.weights.{name}", column, ValueType.STRING)
 
 
-def value_of(leaf: Tensor) -> Bytes | None:
-    """The bytes of a leaf, gaps included; None if it has no value."""
-
-    def read(buffer: Buffer, offset: int) -> Bytes | None:
-        if buffer.unset.get(offset) == offset + leaf.nbytes:
-            return None
-        raw = np.empty(leaf.nbytes, np.uint8)
-        buffer.get_tensor(leaf, raw, offset)
-        return raw
-
+def has_value(leaf: Tensor) -> bool:
+    """Whether a leaf has a place, and was set since it has it."""
     try:
-        return leaf.access(read)
+        return leaf.access(lambda buffer, offset: buffer.unset.get(offset) != offset + leaf.nbytes)
     except TensorStateError:
-        return None
+        return False
+
+
+def _found(leaf: Tensor, models: Sequence[GGUFReader]) -> tuple[GGUFReader | None, str]:
+    """The model that has the leaf's value under its name, and the digest of that."""
+    there = [model for model in models if leaf.name in model.tensors]
+    digest = sha256_of(leaf.tobytes()) if there else ""
+    return next((model for model in there if has_weight(model, leaf, leaf.name, digest)), None), digest
 
 
 def has_weight(reader: GGUFReader, leaf: Tensor, name: str, digest: str) -> bool:
@@ -155,9 +145,9 @@ def has_weight(reader: GGUFReader, leaf: Tensor, name: str, digest: str) -> bool
     if info is None or is_foreign(reader.endian) or not leaf.is_contiguous():
         return False
     same = info.type is leaf.type and info.ne + (1,) * (4 - len(info.ne)) == leaf.ne
-    return same and sha256_of(reader.data(info)) == digest
+    return same and sha256_of(reader.data(info).data) == digest
 
 
-def sha256_of(raw: Bytes) -> str:
+def sha256_of(raw: bytes | memoryview) -> str:
     """The digest of bytes."""
-    return hashlib.sha256(raw.data).hexdigest()
+    return hashlib.sha256(raw).hexdigest()
