@@ -83,10 +83,11 @@ class Messages(TextBody):
 
 
 class ChatPrompt(NamedTuple):
-    """The prompt of a chat as text and as token ids."""
+    """The prompt of a chat as text and as token ids; ``begins``: whether an answer begins after it."""
 
     text: str
     ids: list[int]
+    begins: bool
 
 
 def chat_text(writer: Writer, body: Messages) -> str:
@@ -102,20 +103,26 @@ def chat_text(writer: Writer, body: Messages) -> str:
             param="continue_final_message",
             code="invalid_value",
         )
-    messages = body.messages
-    continued = ""
-    begins = body.add_generation_prompt
-    if body.continue_final_message is not False and begins is not True and messages[-1].role == "assistant":
-        if begins is None or body.continue_final_message:
-            continued, messages, begins = messages[-1].text, messages[:-1], True
-    elif body.continue_final_message:
+    continued = _continued(body)
+    if body.continue_final_message and continued is None:
         raise Problem(
             400,
             "continue_final_message: the last message is not the assistant's",
             param="continue_final_message",
             code="invalid_value",
         )
-    return rendered(writer, messages, body, begins=begins is not False) + continued
+    if continued is None:
+        return rendered(writer, body.messages, body, begins=body.add_generation_prompt is not False)
+    return rendered(writer, body.messages[:-1], body, begins=True) + continued
+
+
+def _continued(body: Messages) -> str | None:
+    """The beginning of the answer: a last message of the assistant, if it is to be continued."""
+    last = body.messages[-1]
+    wanted = body.continue_final_message
+    if last.role != "assistant" or (last.model_extra or {}).get("tool_calls"):
+        return None
+    return last.text if wanted or (wanted is None and body.add_generation_prompt is None) else None
 
 
 def rendered(writer: Writer, messages: Sequence[ChatMessage], body: Messages, *, begins: bool) -> str:
@@ -131,4 +138,4 @@ def rendered(writer: Writer, messages: Sequence[ChatMessage], body: Messages, *,
 def chat_prompt(writer: Writer, body: Messages) -> ChatPrompt:
     """The prompt of a chat.  Raises Problem, ParameterError, ModelError."""
     text = chat_text(writer, body)
-    return ChatPrompt(text, writer.prompt(text, "messages"))
+    return ChatPrompt(text, writer.prompt(text, "messages"), _continued(body) is None)
