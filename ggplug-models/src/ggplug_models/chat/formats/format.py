@@ -1,0 +1,200 @@
+"""The format of an answer: where its reasoning is, and how tool calls are written."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ggplug_models.chat.lark import ANY, SPACES, Lark, regex
+from ggplug_models.chat.scanning import Marks, Scanner, Waiting
+from ggplug_models.chat.tools import Tool, ToolChoice
+
+
+class CallSyntax(ABC):
+    """How a format writes tool calls.
+
+    ``starts``: the marks with which calls begin.  ``marks``: all marks, some of which may be control tokens.
+    ``ends_reasoning``: whether a call may come before the mark at the end of the reasoning.
+    """
+
+    starts: tuple[str, ...]
+    marks: tuple[str, ...] = ()
+    ends_reasoning: bool = False
+
+    @abstractmethod
+    def read(self, scan: Scanner, tools: Sequence[Tool]) -> Waiting[bool]:
+        """Reads calls, from a start mark on; False if the text is no call of one of ``tools``, and nothing was read."""
+
+    @abstractmethod
+    def options(self, lark: Lark, choice: ToolChoice) -> list[tuple[str, str]]:
+        """The grammar: start marks, and what may follow them, to the end of the answer.  See :meth:`.Lark.branches`."""
+
+    def required(self, lark: Lark, choice: ToolChoice) -> str:
+        """The grammar of an answer that begins with a call."""
+        return lark.rule(" | ".join(f"{_mark(lark, mark)} {rest}" for mark, rest in self.options(lark, choice)))
+
+
+def _mark(lark: Lark, mark: str) -> str:
+    return f"/{mark[1:]}/" if mark.startswith("/") else lark.literal(mark)
+
+
+@dataclass(frozen=True)
+class Reasoning:
+    """The marks around the reasoning, which comes before the answer's text."""
+
+    start: str
+    end: str
+
+
+class Format(ABC):
+    """How a model writes answers.  ``reasoning``: None if it does not reason, or this is not known."""
+
+    reasoning: Reasoning | None = None
+
+    @property
+    @abstractmethod
+    def calls(self) -> bool:
+        """Whether answers may have tool calls."""
+
+    @property
+    @abstractmethod
+    def marks(self) -> tuple[str, ...]:
+        """The marks that :meth:`read` needs, some of which may be control tokens."""
+
+    @abstractmethod
+    def opening(self, generation: str) -> str:
+        """The part of an answer with which the prompt ends.  ``generation``: what the template adds for an answer."""
+
+    @abstractmethod
+    def read(self, scan: Scanner, tools: Sequence[Tool]) -> Waiting[None]:
+        """Reads an answer.  ``tools``: the tools that may be called; none: text that looks like a call is text."""
+
+    @abstractmethod
+    def grammar(self, lark: Lark, choice: ToolChoice, opening: str, content: str | None) -> str:
+        """The grammar of answers.
+
+        ``opening``: the part that is in the prompt already.  ``content``: the grammar of the answer's text; None: any
+        text.
+        """
+
+    def reasons_at(self, opening: str) -> bool:
+        """Whether an answer is within the reasoning after ``opening``."""
+        marks = self.reasoning
+        return marks is not None and opening.rfind(marks.start) > opening.rfind(marks.end)
+
+
+class PlainFormat(Format):
+    """An answer of optional reasoning, then text, then calls in a :class:`CallSyntax`.
+
+    ``wrappers``: marks around the text, which are not part of it.
+    """
+
+    def __init__(
+        self, reasoning: Reasoning | None = None, syntax: CallSyntax | None = None, wrappers: Collection[str] = ()
+    ) -> None:
+        self.reasoning = reasoning
+        self.syntax = syntax
+        self.wrappers = tuple(wrappers)
+
+    @property
+    def calls(self) -> bool:
+        return self.syntax is not None
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        reasoning = () if self.reasoning is None else (self.reasoning.start, self.reasoning.end)
+        syntax = () if self.syntax is None else (*self.syntax.starts, *self.syntax.marks)
+        return tuple(mark for mark in (*reasoning, *syntax, *self.wrappers) if mark)
+
+    def opening(self, generation: str) -> str:
+        marks = self.reasoning
+        place = -1 if marks is None or not marks.start else generation.rfind(marks.start)
+        if place < 0 and marks is not None and not marks.start:
+            return generation
+        return "" if place < 0 else generation[place:]
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, scan: Scanner, tools: Sequence[Tool]) -> Waiting[None]:
+        syntax = self.syntax if tools else None
+        if self.reasoning is not None:
+            yield from self._read_reasoning(scan, self.reasoning, syntax)
+        starts = () if syntax is None else syntax.starts
+        marks = Marks((*starts, *self.wrappers))
+        while (mark := (yield from scan.until(marks, scan.content))) is not None:
+            if mark in self.wrappers and mark not in starts:
+                scan.take(len(mark))
+            elif syntax is not None:
+                scan.hold()
+                if (yield from syntax.read(scan, tools)):
+                    scan.release()
+                    yield from scan.spaces()
+                elif scan.exhausted and mark != "{":
+                    scan.release()  # the answer ended within the first words of a call
+                else:
+                    scan.rewind()
+                    scan.content(scan.take(1))
+
+    def _read_reasoning(self, scan: Scanner, reasoning: Reasoning, syntax: CallSyntax | None) -> Waiting[None]:
+        scan.hold()
+        yield from scan.spaces()
+        if reasoning.start:
+            if (yield from scan.at(reasoning.start)) is None:
+                scan.rewind()
+                return
+            scan.take(len(reasoning.start))
+        scan.release()
+        yield from scan.spaces()
+        starts = syntax.starts if syntax is not None and syntax.ends_reasoning else ()
+        mark = yield from scan.until(Marks((reasoning.end, *starts, *self.wrappers[:1])), scan.reasoning)
+        if mark == reasoning.end:
+            scan.take(len(mark))
+            yield from scan.spaces()
+
+    # -- grammar -----------------------------------------------------------------------------------
+
+    def grammar(self, lark: Lark, choice: ToolChoice, opening: str, content: str | None) -> str:
+        options = self.syntax.options(lark, choice) if self.syntax is not None and choice.tools else []
+        required = choice.required and self.syntax is not None
+        reasoning = self.reasoning
+        if reasoning is None:
+            return self._body(lark, choice, options, content)
+        body = lark.rule(self._body(lark, choice, options, content))
+        if self.reasons_at(opening):
+            early = options if self.syntax is not None and self.syntax.ends_reasoning else []
+            return lark.branches([(reasoning.end, body), *early], ends=True)
+        if opening or not reasoning.start:
+            return body
+        start = lark.literal(reasoning.start)
+        thought = lark.branches([(reasoning.end, body)], ends=True)
+        if not start.startswith("<["):
+            if required or content is not None:
+                return f"{body} | {_spaced(lark, reasoning.start)} {thought}"
+            begins = rf"\s*{re.escape(reasoning.start)}{ANY}"
+            return f"{self._body(lark, choice, options, content, [begins])} | {_spaced(lark, reasoning.start)} {thought}"
+        return f"{body} | {start} {thought}"
+
+    def _body(
+        self,
+        lark: Lark,
+        choice: ToolChoice,
+        options: list[tuple[str, str]],
+        content: str | None,
+        excluded: Sequence[str] = (),
+    ) -> str:
+        """The answer after its reasoning."""
+        if choice.required and self.syntax is not None:
+            return f"{lark.terminal(regex(SPACES))}? {self.syntax.required(lark, choice)}"
+        if content is not None:
+            opened = [lark.literal(mark) for mark in self.wrappers]
+            wrapped = " ".join([f"({opened[0]})?", content, *(f"({each})?" for each in opened[1:])]) if opened else content
+            calls = [f"{lark.literal(mark)} {rest}" for mark, rest in options if not mark.startswith("/")]
+            return " | ".join([wrapped, *calls])
+        return lark.branches(options, ends=True, skipped=self.wrappers, excluded=excluded)
+
+
+def _spaced(lark: Lark, text: str) -> str:
+    """A mark with white space before it."""
+    return lark.terminal(regex(SPACES + re.escape(text)))

@@ -1,0 +1,157 @@
+"""Writes grammars of answers in the notation of Lark, for the library ``llguidance``.
+
+A mark of a format, such as ``<tool_call>``, is a control token of some vocabularies and plain text of others.  A model
+generates it in the one way or the other, and the library distinguishes them, so that a grammar is made for a vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ggplug_models.sampling.grammar_limits import read_schema
+from ggplug_models.tokenizers import Tokenizer
+
+SPACES = r"[ \t\n]{0,20}"
+"""White space that may be between the parts of a call."""
+
+ANY = r"(?s:.*)"
+
+
+class ControlTokens:
+    """The control tokens of a vocabulary, by their text.  End tokens are not among them: they end the answer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        tokens = [token for token in range(tokenizer.n_vocab) if tokenizer.is_control(token)]
+        self.ends = frozenset(tokenizer.piece(token).decode("utf-8", "replace") for token in tokenizer.ends)
+        texts = {tokenizer.piece(token).decode("utf-8", "replace"): token for token in tokens}
+        self.ids: Mapping[str, int] = {text: token for text, token in texts.items() if text not in self.ends}
+        every = sorted({*self.ids, *self.ends} - {""}, key=len, reverse=True)
+        self._pattern = re.compile("(" + "|".join(map(re.escape, every)) + ")") if every else None
+
+    def parts(self, text: str) -> list[str | int]:
+        """The control tokens, and the texts between them, of which ``text`` consists; end tokens are left out."""
+        parts = [text] if self._pattern is None else self._pattern.split(text)
+        return [self.ids.get(part, part) for part in parts if part and part not in self.ends]
+
+    def kept(self, marks: Sequence[str]) -> frozenset[int]:
+        """The control tokens in ``marks``, whose names a reader of the answer needs."""
+        return frozenset(part for mark in marks for part in self.parts(mark) if isinstance(part, int))
+
+
+class Lark:
+    """A grammar that is written rule by rule.  Its methods return expressions for other rules."""
+
+    def __init__(self, control: ControlTokens) -> None:
+        self.control = control
+        self._lines: list[str] = []
+        self._named: dict[str, str] = {}
+
+    def text(self, start: str) -> str:
+        """The whole grammar, which begins with the expression ``start``."""
+        return "\n".join([f"start: {start}", *self._lines, ""])
+
+    def rule(self, expression: str) -> str:
+        """A rule."""
+        return self._defined("rule", "", expression)
+
+    def terminal(self, expression: str) -> str:
+        """A terminal: an expression of regular expressions."""
+        return self._defined("TERMINAL", "", expression)
+
+    def lazily(self, pattern: str, excluded: Sequence[str] = ()) -> str:
+        """The shortest text that matches a regular expression, and none of ``excluded``."""
+        return self._defined("rule", "[lazy]", self.terminal(_without(pattern, excluded)))
+
+    def _defined(self, kind: str, attribute: str, expression: str) -> str:
+        known = self._named.get(attribute + expression)
+        if known is None:
+            known = self._named[attribute + expression] = f"{kind}_{len(self._lines)}"
+            self._lines.append(f"{known}{attribute}: {expression}")
+        return known
+
+    def literal(self, text: str) -> str:
+        """Exactly this text; empty for an empty text."""
+        parts = (f"<[{part}]>" if isinstance(part, int) else json.dumps(part) for part in self.control.parts(text))
+        return " ".join(parts)
+
+    def loosely(self, text: str) -> str:
+        """This text, in which white space may be any, also around the punctuation of JSON."""
+        found = []
+        for part in self.control.parts(text):
+            if isinstance(part, int):
+                found.append(f"<[{part}]>")
+            elif pattern := loose_pattern(part):
+                found.append(self.terminal(regex(pattern)))
+        return " ".join(found)
+
+    def schema(self, schema: Any) -> str:
+        """JSON that matches a schema.  Raises ParameterError for a schema that is not valid or exceeds the limits."""
+        found = read_schema(json.dumps(schema))
+        if not isinstance(found, dict):
+            found = {} if found is not False else {"not": {}}
+        found = {**found, "x-guidance": {"whitespace_pattern": r"\n?[ \t]{0,20}"}}
+        return self.rule(f"%json {json.dumps(found)}")
+
+    def until(self, mark: str) -> str:
+        """Any text, up to a mark and with it."""
+        parts = self.control.parts(mark)
+        if parts and isinstance(parts[0], str):
+            rest = "".join(f" <[{part}]>" if isinstance(part, int) else " " + json.dumps(part) for part in parts[1:])
+            return self.lazily(ANY + re.escape(parts[0])) + rest
+        return f"{self.terminal(regex(ANY))}? {self.literal(mark)}"
+
+    def branches(
+        self, options: Sequence[tuple[str, str]], *, ends: bool, skipped: Sequence[str] = (), excluded: Sequence[str] = ()
+    ) -> str:
+        """Any text up to one of several marks, which decides how it continues.
+
+        ``options``: marks with the expressions that follow them; a mark that begins with ``/`` is a regular expression.
+        ``ends``: whether the text may also end without a mark.  ``skipped``: control tokens that may be in the text.
+        ``excluded``: regular expressions of texts that do not count as such a text.
+        """
+        marked = [(mark, self._first(mark), rest) for mark, rest in options]
+        patterns = [mark[1:] if mark.startswith("/") else re.escape(mark) for mark, _, _ in marked]
+        within = f"{ANY}(?:{'|'.join(patterns)}){ANY}" if patterns else None
+        plain = self.terminal(_without(ANY, [*([] if within is None else [within]), *excluded]))
+        specials = [f"<[{part}]>" for mark in skipped for part in self.control.parts(mark) if isinstance(part, int)]
+        free = f"({' | '.join([plain, *dict.fromkeys(specials)])})*" if specials else f"{plain}?"
+        alternatives = [free] if ends else []
+        for (mark, first, rest), pattern in zip(marked, patterns, strict=True):
+            if first is not None:
+                alternatives.append(f"{free} {self.literal(mark)} {rest}")
+            else:
+                before = f"({' | '.join([plain, *dict.fromkeys(specials)])})* " if specials else ""
+                alternatives.append(f"{before}{self.lazily(ANY + pattern, excluded)} {rest}")
+        return self.rule(" | ".join(alternatives))
+
+    def _first(self, mark: str) -> int | None:
+        """The control token with which a mark begins, if it does."""
+        parts = [] if mark.startswith("/") else self.control.parts(mark)
+        return parts[0] if parts and isinstance(parts[0], int) else None
+
+
+def regex(pattern: str) -> str:
+    """A regular expression in the notation of Lark."""
+    return "/" + pattern.replace("/", r"\/").replace("\n", r"\n") + "/"
+
+
+def _without(pattern: str, excluded: Sequence[str]) -> str:
+    return " & ".join([regex(pattern), *("~" + regex(each) for each in excluded)])
+
+
+def loose_pattern(text: str) -> str:
+    """A regular expression for a text, in which white space may be any, also around the punctuation of JSON."""
+    parts = re.findall(r'"(?:[^"\\]|\\.)*"|\s+|[{}\[\]:,]|[^\s{}\[\]:,"]+|"', text)
+    found: list[str] = []
+    for part in parts:
+        punctuation = part in "{}[]:,"
+        if (part.isspace() or punctuation) and found[-1:] != [SPACES]:
+            found.append(SPACES)
+        if not part.isspace():
+            found.append(re.escape(part))
+        if punctuation:
+            found.append(SPACES)
+    return "".join(found)
