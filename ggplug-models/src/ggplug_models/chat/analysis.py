@@ -17,6 +17,7 @@ from ggplug_models.chat.formats.format import CallSyntax, Format, PlainFormat, R
 from ggplug_models.chat.formats.json_calls import JsonCalls
 from ggplug_models.chat.formats.named_calls import Field, JsonArguments, NamedCalls, Part, TaggedArguments
 from ggplug_models.chat.formats.special import special_calls, special_format
+from ggplug_models.chat.lark import ID
 
 Render = Callable[..., str]
 """A function that renders messages, such as :meth:`.ChatTemplate.render`."""
@@ -210,7 +211,6 @@ def _json_calls(one: _Written, two: _Written) -> JsonCalls | None:
     if first is None:
         return None
     start, end = first
-    written = one.text[start:end]
     second = _object(two.text, NAMES[1]) if two is not one else None
     before, after = one.text[:start], one.text[end:]
     between = None
@@ -222,14 +222,18 @@ def _json_calls(one: _Written, two: _Written) -> JsonCalls | None:
         frame = _Frame((before, (_marks(after)[:1] or [after])[0]), ("", ""))
     else:
         frame = _frame(before, between, after)
+    written = one.text[start:end]
     name, arguments, id = _keys(json.loads(written))
+    if id:
+        written = re.sub(rf'("{re.escape(id)}"\s*:\s*)"[^"]*"', lambda found: f'{found[1]}"{ID}"', written)
     quoted = json.dumps(NAMES[0])
     place = written.index(quoted) + len(quoted)
     values = written.index("{", place)
     rest = json.JSONDecoder().raw_decode(written, values)[1]
     shape = written[: place - len(quoted)], written[place:values], written[rest:]
     return JsonCalls(
-        *(tuple(each.strip() for each in pair) for pair in (frame.section, frame.each)),  # type: ignore[arg-type]
+        section=(frame.section[0].strip(), frame.section[1].strip()),
+        each=(frame.each[0].strip(), frame.each[1].strip()),
         array=array,
         shape=shape,
         name=name,
@@ -303,12 +307,12 @@ def _with_json(one: _Written, two: _Written, place: int, middle: str, length: in
     return NamedCalls(before, JsonArguments(), frame.each[1], frame.section)
 
 
-_ID, _NUMBER = "\x00id\x00", "\x00number\x00"
+_NUMBER = "\x00number\x00"
 
 
 def _placed(text: str) -> str:
     """A text with a placeholder for the id."""
-    return text.replace(IDS[0], _ID).replace(IDS[1], _ID)
+    return text.replace(IDS[0], ID).replace(IDS[1], ID)
 
 
 def _numbered(first: str, second: str | None = None) -> str:
@@ -320,8 +324,8 @@ def _numbered(first: str, second: str | None = None) -> str:
 
 def _parts(text: str) -> tuple[Part, ...]:
     """The marks and the fields of a text.  White space separates marks, so that a call begins with the first one."""
-    parts = re.split(f"({_ID}|{_NUMBER}|(?<=>)(?=\\s+<))", text)
-    return tuple(Field(part.strip("\x00")) if part in (_ID, _NUMBER) else part for part in parts if part)
+    parts = re.split(f"({ID}|{_NUMBER}|(?<=>)(?=\\s+<))", text)
+    return tuple(Field(part.strip("\x00")) if part in (ID, _NUMBER) else part for part in parts if part)
 
 
 def _with_tags(probes: Probes, one: _Written, two: _Written) -> NamedCalls | None:

@@ -1,44 +1,26 @@
 """Writes grammars of answers in the notation of Lark, for the library ``llguidance``.
 
-A mark of a format, such as ``<tool_call>``, is a control token of some vocabularies and plain text of others.  A model
-generates it in the one way or the other, and the library distinguishes them, so that a grammar is made for a vocabulary.
+A mark of a format, such as ``<tool_call>``, is a control token of some vocabularies and plain text of others.  A
+model generates it in the one way or the other, and the library distinguishes them, so a grammar is for a vocabulary.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from ggplug_models.sampling.control_tokens import ControlTokens
 from ggplug_models.sampling.grammar_limits import read_schema
-from ggplug_models.tokenizers import Tokenizer
 
 SPACES = r"[ \t\n]{0,20}"
 """White space that may be between the parts of a call."""
 
 ANY = r"(?s:.*)"
 
-
-class ControlTokens:
-    """The control tokens of a vocabulary, by their text.  End tokens are not among them: they end the answer."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        tokens = [token for token in range(tokenizer.n_vocab) if tokenizer.is_control(token)]
-        self.ends = frozenset(tokenizer.piece(token).decode("utf-8", "replace") for token in tokenizer.ends)
-        texts = {tokenizer.piece(token).decode("utf-8", "replace"): token for token in tokens}
-        self.ids: Mapping[str, int] = {text: token for text, token in texts.items() if text not in self.ends}
-        every = sorted({*self.ids, *self.ends} - {""}, key=len, reverse=True)
-        self._pattern = re.compile("(" + "|".join(map(re.escape, every)) + ")") if every else None
-
-    def parts(self, text: str) -> list[str | int]:
-        """The control tokens, and the texts between them, of which ``text`` consists; end tokens are left out."""
-        parts = [text] if self._pattern is None else self._pattern.split(text)
-        return [self.ids.get(part, part) for part in parts if part and part not in self.ends]
-
-    def kept(self, marks: Sequence[str]) -> frozenset[int]:
-        """The control tokens in ``marks``, whose names a reader of the answer needs."""
-        return frozenset(part for mark in marks for part in self.parts(mark) if isinstance(part, int))
+ID = "\x00id\x00"
+"""Stands for the id of a call in a text of a format."""
 
 
 class Lark:
@@ -83,7 +65,7 @@ class Lark:
         for part in self.control.parts(text):
             if isinstance(part, int):
                 found.append(f"<[{part}]>")
-            elif pattern := loose_pattern(part):
+            elif pattern := loose_pattern(part).replace(escaped(ID), "[a-zA-Z0-9_-]{1,40}"):
                 found.append(self.terminal(regex(pattern)))
         return " ".join(found)
 
@@ -98,13 +80,19 @@ class Lark:
     def until(self, mark: str) -> str:
         """Any text, up to a mark and with it."""
         parts = self.control.parts(mark)
-        if parts and isinstance(parts[0], str):
-            rest = "".join(f" <[{part}]>" if isinstance(part, int) else " " + json.dumps(part) for part in parts[1:])
-            return self.lazily(ANY + re.escape(parts[0])) + rest
+        if len(parts) > 1 and not str(parts[0]).strip():
+            mark = mark.lstrip()  # white space before a control token is in the text
+        elif isinstance(parts[0], str):
+            return f"{self.lazily(ANY + escaped(parts[0]))} {self.literal(mark[len(parts[0]) :])}"
         return f"{self.terminal(regex(ANY))}? {self.literal(mark)}"
 
     def branches(
-        self, options: Sequence[tuple[str, str]], *, ends: bool, skipped: Sequence[str] = (), excluded: Sequence[str] = ()
+        self,
+        options: Sequence[tuple[str, str]],
+        *,
+        ends: bool,
+        skipped: Sequence[str] = (),
+        excluded: Sequence[str] = (),
     ) -> str:
         """Any text up to one of several marks, which decides how it continues.
 
@@ -113,7 +101,7 @@ class Lark:
         ``excluded``: regular expressions of texts that do not count as such a text.
         """
         marked = [(mark, self._first(mark), rest) for mark, rest in options]
-        patterns = [mark[1:] if mark.startswith("/") else re.escape(mark) for mark, _, _ in marked]
+        patterns = [mark[1:] if mark.startswith("/") else escaped(mark) for mark, _, _ in marked]
         within = f"{ANY}(?:{'|'.join(patterns)}){ANY}" if patterns else None
         plain = self.terminal(_without(ANY, [*([] if within is None else [within]), *excluded]))
         specials = [f"<[{part}]>" for mark in skipped for part in self.control.parts(mark) if isinstance(part, int)]
@@ -131,6 +119,11 @@ class Lark:
         """The control token with which a mark begins, if it does."""
         parts = [] if mark.startswith("/") else self.control.parts(mark)
         return parts[0] if parts and isinstance(parts[0], int) else None
+
+
+def escaped(text: str) -> str:
+    """A regular expression that matches exactly this text."""
+    return re.escape(text).replace("\\\n", r"\n")
 
 
 def regex(pattern: str) -> str:
@@ -151,7 +144,7 @@ def loose_pattern(text: str) -> str:
         if (part.isspace() or punctuation) and found[-1:] != [SPACES]:
             found.append(SPACES)
         if not part.isspace():
-            found.append(re.escape(part))
+            found.append(escaped(part))
         if punctuation:
             found.append(SPACES)
     return "".join(found)

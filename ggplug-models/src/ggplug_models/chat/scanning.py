@@ -10,6 +10,7 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from ggplug_models.chat.answer import AnswerPiece, CallPiece
@@ -97,7 +98,7 @@ class Scanner:
                 return
             if piece.call is not None and before.call is not None:
                 more = before.call.arguments + piece.call.arguments
-                self._pieces[-1] = AnswerPiece(call=before.call._replace(arguments=more))
+                self._pieces[-1] = AnswerPiece(call=replace(before.call, arguments=more))
                 return
         self._pieces.append(piece)
 

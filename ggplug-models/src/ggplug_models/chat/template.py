@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ggplug.errors import GGPlugError, ModelError, ParameterError
@@ -21,6 +22,8 @@ from ggplug_models.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
+    from ggplug_models.chat.formats.format import Format
 
 KEY = "tokenizer.chat_template"
 
@@ -49,6 +52,13 @@ class ChatTemplate:
         self.source = source
         self.tokenizer = tokenizer
         self._template = _compiled(source)
+
+    @cached_property
+    def format(self) -> Format:
+        """The format of the answers that the template's model writes, found by rendering some chats."""
+        from ggplug_models.chat.analysis import format_of
+
+        return format_of(self.source, self.render)
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], tokenizer: Tokenizer, name: str | None = None) -> ChatTemplate:

@@ -159,7 +159,9 @@ class ToolChoice:
             listed = allowed.get("tools") if isinstance(allowed, Mapping) else None
             if not isinstance(listed, list):
                 raise _not_a_choice(choice)
-            names = [_name(each.get("function", each) if isinstance(each, Mapping) else None, choice) for each in listed]
+            names = [
+                _name(each.get("function", each) if isinstance(each, Mapping) else None, choice) for each in listed
+            ]
             found = cls._among(tools, names, several=several)
             return found if allowed.get("mode") == "required" else cls(found.tools, several=several)
         raise _not_a_choice(choice)
@@ -256,7 +258,9 @@ def kinds_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[
     for key in ("anyOf", "oneOf"):
         if isinstance(schema.get(key), list):
             return frozenset().union(*(kinds_of(each, root, depth + 1) for each in schema[key]))
-    values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else None
+    values = (
+        schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else None
+    )
     if values is not None:
         return frozenset(map(_kind_of, values))
     kind = schema.get("type")

@@ -114,6 +114,15 @@ class Grammars:
 
         return self._constraint(LLMatcher.grammar_from_lark(grammar), "grammar", grammar)
 
+    def answer(self, grammar: str) -> GrammarConstraint:
+        """The constraint to the grammar of an answer, see :meth:`.PreparedChat.grammar`, which has checked its schemas.
+
+        Raises ParameterError.
+        """
+        from llguidance import LLMatcher
+
+        return self._constraint(LLMatcher.grammar_from_lark(grammar), "schema of a tool", grammar)
+
     def gbnf(self, grammar: str) -> GrammarConstraint:
         """The constraint to a grammar in llama.cpp's notation (GBNF), with a rule ``root``.  Raises ParameterError."""
         check_grammar(grammar)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ggplug_models.chat.lark import ANY, SPACES, Lark, regex
+from ggplug_models.chat.lark import ANY, SPACES, Lark, escaped, regex
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
 from ggplug_models.chat.tools import Tool, ToolChoice
 
@@ -64,8 +64,8 @@ class Format(ABC):
         """The marks that :meth:`read` needs, some of which may be control tokens."""
 
     @abstractmethod
-    def opening(self, generation: str) -> str:
-        """The part of an answer with which the prompt ends.  ``generation``: what the template adds for an answer."""
+    def opening(self, prompt: str) -> str:
+        """The part of an answer with which the prompt ends, such as the mark at the beginning of the reasoning."""
 
     @abstractmethod
     def read(self, scan: Scanner, tools: Sequence[Tool]) -> Waiting[None]:
@@ -108,12 +108,12 @@ class PlainFormat(Format):
         syntax = () if self.syntax is None else (*self.syntax.starts, *self.syntax.marks)
         return tuple(mark for mark in (*reasoning, *syntax, *self.wrappers) if mark)
 
-    def opening(self, generation: str) -> str:
+    def opening(self, prompt: str) -> str:
         marks = self.reasoning
-        place = -1 if marks is None or not marks.start else generation.rfind(marks.start)
-        if place < 0 and marks is not None and not marks.start:
-            return generation
-        return "" if place < 0 else generation[place:]
+        if marks is None:
+            return ""
+        found = re.search(rf"{re.escape(marks.start)}\s*(?:{re.escape(marks.end)}\s*)?\Z", prompt)
+        return "" if found is None else found[0]
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -140,11 +140,10 @@ class PlainFormat(Format):
     def _read_reasoning(self, scan: Scanner, reasoning: Reasoning, syntax: CallSyntax | None) -> Waiting[None]:
         scan.hold()
         yield from scan.spaces()
-        if reasoning.start:
-            if (yield from scan.at(reasoning.start)) is None:
-                scan.rewind()
-                return
-            scan.take(len(reasoning.start))
+        if (yield from scan.at(reasoning.start)) is None:
+            scan.rewind()
+            return
+        scan.take(len(reasoning.start))
         scan.release()
         yield from scan.spaces()
         starts = syntax.starts if syntax is not None and syntax.ends_reasoning else ()
@@ -165,16 +164,18 @@ class PlainFormat(Format):
         if self.reasons_at(opening):
             early = options if self.syntax is not None and self.syntax.ends_reasoning else []
             return lark.branches([(reasoning.end, body), *early], ends=True)
-        if opening or not reasoning.start:
+        if opening:
             return body
         start = lark.literal(reasoning.start)
         thought = lark.branches([(reasoning.end, body)], ends=True)
         if not start.startswith("<["):
             if required or content is not None:
                 return f"{body} | {_spaced(lark, reasoning.start)} {thought}"
-            begins = rf"\s*{re.escape(reasoning.start)}{ANY}"
-            return f"{self._body(lark, choice, options, content, [begins])} | {_spaced(lark, reasoning.start)} {thought}"
-        return f"{body} | {start} {thought}"
+            begins = rf"\s*{escaped(reasoning.start)}{ANY}"
+            return (
+                f"{self._body(lark, choice, options, content, [begins])} | {_spaced(lark, reasoning.start)} {thought}"
+            )
+        return f"{body} | {lark.terminal(regex(SPACES))}? {start} {thought}"
 
     def _body(
         self,
@@ -189,7 +190,9 @@ class PlainFormat(Format):
             return f"{lark.terminal(regex(SPACES))}? {self.syntax.required(lark, choice)}"
         if content is not None:
             opened = [lark.literal(mark) for mark in self.wrappers]
-            wrapped = " ".join([f"({opened[0]})?", content, *(f"({each})?" for each in opened[1:])]) if opened else content
+            wrapped = (
+                " ".join([f"({opened[0]})?", content, *(f"({each})?" for each in opened[1:])]) if opened else content
+            )
             calls = [f"{lark.literal(mark)} {rest}" for mark, rest in options if not mark.startswith("/")]
             return " | ".join([wrapped, *calls])
         return lark.branches(options, ends=True, skipped=self.wrappers, excluded=excluded)
@@ -197,4 +200,4 @@ class PlainFormat(Format):
 
 def _spaced(lark: Lark, text: str) -> str:
     """A mark with white space before it."""
-    return lark.terminal(regex(SPACES + re.escape(text)))
+    return lark.terminal(regex(SPACES + escaped(text)))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ggplug_models.chat.formats.format import CallSyntax
-from ggplug_models.chat.lark import ANY, Lark, regex
+from ggplug_models.chat.lark import Lark
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
 from ggplug_models.chat.tools import Tool, ToolChoice, kinds_of
 
@@ -84,13 +84,12 @@ class GemmaCalls(CallSyntax):
         if isinstance(values, list) and any(isinstance(value, str) for value in values):
             texts = " | ".join(json.dumps(value) for value in values if isinstance(value, str))
             return f"({texts}) {lark.literal(QUOTE)}"
-        parts = lark.control.parts(QUOTE)
-        if parts and isinstance(parts[0], str):
-            return lark.until(QUOTE)
-        return f"{lark.terminal(regex(ANY))}? {lark.literal(QUOTE)}"
+        return lark.until(QUOTE)
 
     def _any(self, lark: Lark) -> str:
-        return lark.rule(f"{lark.literal(QUOTE)} {self._text(lark, None)} | {lark.schema({'type': ['number', 'boolean', 'null']})}")
+        return lark.rule(
+            f"{lark.literal(QUOTE)} {self._text(lark, None)} | {lark.schema({'type': ['number', 'boolean', 'null']})}"
+        )
 
 
 def json_of(text: str) -> str:
@@ -99,7 +98,9 @@ def json_of(text: str) -> str:
     strings = [json.dumps(part, ensure_ascii=False) for part in parts[1::2]]
     # Strings are replaced by their numbers while keys are quoted, because they may have braces and colons.
     outside = "".join(part + (f"\x00{n}\x00" if n < len(strings) else "") for n, part in enumerate(parts[::2]))
-    quoted = _UNQUOTED.sub(lambda found: f"{found[1]}{json.dumps(found[2].strip(), ensure_ascii=False)}{found[3]}", outside)
+    quoted = _UNQUOTED.sub(
+        lambda found: f"{found[1]}{json.dumps(found[2].strip(), ensure_ascii=False)}{found[3]}", outside
+    )
     found = re.sub("\x00(\\d+)\x00", lambda number: strings[int(number[1])], quoted)
     try:
         json.loads(found)

@@ -31,8 +31,8 @@ class HarmonyFormat(Format):
     def marks(self) -> tuple[str, ...]:
         return (START, CHANNEL, MESSAGE, END, "<|constrain|>")
 
-    def opening(self, generation: str) -> str:
-        return generation.rpartition(f"{START}assistant")[2]
+    def opening(self, prompt: str) -> str:
+        return ""
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ class HarmonyFormat(Format):
 
     def grammar(self, lark: Lark, choice: ToolChoice, opening: str, content: str | None) -> str:
         channel, message = lark.literal(CHANNEL), lark.literal(MESSAGE)
-        again = f"{lark.literal(START)} \"assistant\""
+        again = f'{lark.literal(START)} "assistant"'
         thought = f'{channel} "analysis" {message} {lark.until(END)} {again}'
         note = f'{channel} "commentary" {message} {lark.until(END)} {again}'
         before = lark.rule(f"({thought} | {note})*")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ggplug_models.chat.formats.format import CallSyntax
-from ggplug_models.chat.lark import SPACES, Lark, loose_pattern, regex
+from ggplug_models.chat.lark import SPACES, Lark, escaped, loose_pattern, regex
 from ggplug_models.chat.scanning import Scanner, Waiting
 from ggplug_models.chat.tools import Tool, ToolChoice
 
@@ -88,8 +87,10 @@ class JsonCalls(CallSyntax):
             found = []
             for tool in choice.tools:
                 before = self.shape[0].lstrip().removeprefix("{")
-                name = r"\{" + loose_pattern(before) + re.escape(json.dumps(tool.name))
-                more = f" ({lark.terminal('/;' + SPACES + '/')} {self._objects(lark, choice)})*" if choice.several else ""
+                name = r"\{" + loose_pattern(before) + escaped(json.dumps(tool.name))
+                more = (
+                    f" ({lark.terminal('/;' + SPACES + '/')} {self._objects(lark, choice)})*" if choice.several else ""
+                )
                 found.append((f"/{name}", f"{self._rest(lark, tool)}{more}"))
             return found
         call = self._objects(lark, choice)

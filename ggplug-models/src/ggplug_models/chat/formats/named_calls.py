@@ -7,14 +7,13 @@ MiniMax, Seed, DeepSeek 3.2).
 from __future__ import annotations
 
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ggplug_models.chat.formats.format import CallSyntax
-from ggplug_models.chat.lark import ANY, SPACES, Lark, regex
+from ggplug_models.chat.lark import SPACES, Lark, regex
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
 from ggplug_models.chat.tools import Tool, ToolChoice, kinds_of, value_of
 
@@ -123,7 +122,8 @@ class TaggedArguments(Arguments):
             attributes = ""
             if self.attributes:
                 attributes = f"{lark.terminal(regex('[^<>]{0,40}'))}? {lark.literal(self.attributes)}"
-            argument = f"{lark.literal(self.before.strip())} {json.dumps(name)} {lark.literal(self.after)} {attributes} {value}"
+            key = f"{lark.literal(self.before.strip())} {json.dumps(name)} {lark.literal(self.after)}"
+            argument = f"{key} {attributes} {value}"
             found.append(f"{gap}? {argument}" if name in tool.required else f"({gap}? {argument})?")
         return " ".join(found) or '""'
 
@@ -137,11 +137,7 @@ class TaggedArguments(Arguments):
         if isinstance(values, list) and values:
             options = (value if isinstance(value, str) else json.dumps(value) for value in values)
             return f"({' | '.join(json.dumps(each) for each in options)}) {lark.literal(self.end)}"
-        parts = lark.control.parts(self.end)
-        if parts and isinstance(parts[0], str):
-            return lark.until(self.end)
-        excluded = f"{ANY}{re.escape(self.end)}{ANY}"
-        return f"{lark.terminal(f'{regex(ANY)} & ~{regex(excluded)}')}? {lark.literal(self.end)}"
+        return lark.until(self.end)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,8 @@ class PythonicCalls(CallSyntax):
         return [(self.starts[0], lark.rule(f'"[" {calls} "]" {lark.literal(self.end)}'))]
 
     def _call(self, lark: Lark, tool: Tool) -> str:
-        required, optional = [], []
+        required: list[str] = []
+        optional: list[str] = []
         for name, schema in tool.properties.items():
             definitions = {key: tool.parameters[key] for key in ("$defs", "definitions") if key in tool.parameters}
             value = lark.schema({**definitions, **schema} if isinstance(schema, dict) else {})
@@ -87,7 +88,7 @@ class PythonicCalls(CallSyntax):
             arguments += f" ({comma} {each})?" if required else ""
         if optional and not required:
             arguments = "(" + " | ".join(optional) + ")?"
-        return f"{json.dumps(tool.name + '(')} {arguments} \")\""
+        return f'{json.dumps(tool.name + "(")} {arguments} ")"'
 
 
 _LITERALS = re.compile(r"\b(true|false|null)\b")
@@ -108,5 +109,7 @@ def json_of(text: str) -> str:
 def _translated(text: str) -> str:
     """A literal with the words of JSON outside of its strings replaced by those of Python."""
     parts = re.split(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", text.strip(), flags=re.DOTALL)
-    outside = [_LITERALS.sub(lambda found: _NAMES[found[0]], part) if n % 2 == 0 else part for n, part in enumerate(parts)]
+    outside = [
+        _LITERALS.sub(lambda found: _NAMES[found[0]], part) if n % 2 == 0 else part for n, part in enumerate(parts)
+    ]
     return "".join(outside)

@@ -25,8 +25,8 @@ class RecipientFormat(Format):
     def marks(self) -> tuple[str, ...]:
         return (MARK,)
 
-    def opening(self, generation: str) -> str:
-        return MARK if generation.endswith(MARK) else ""
+    def opening(self, prompt: str) -> str:
+        return MARK if prompt.endswith(MARK) else ""
 
     def read(self, scan: Scanner, tools: Sequence[Tool]) -> Waiting[None]:
         known = {tool.name for tool in tools}

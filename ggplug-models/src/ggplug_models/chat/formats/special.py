@@ -43,7 +43,8 @@ def _kimi_2() -> CallSyntax:
     )
 
 
-def _hermes() -> CallSyntax:
+def hermes() -> CallSyntax:
+    """The syntax of Hermes and Qwen, which other models understand, too, if the prompt describes it."""
     return JsonCalls(each=("<tool_call>", "</tool_call>"))
 
 
@@ -76,7 +77,6 @@ CALLS: tuple[tuple[tuple[str, ...], Callable[[], CallSyntax]], ...] = (
     ((" functools[",), _firefunction),
     (("Action:\\n```json\\n", "tool_name"), _command_r_plus),
     (("respond only with <|tool_call|> followed by a JSON list",), _granite_3),
-    (('{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call>', "/no_think"), _hermes),
 )
 """Syntaxes of calls, by words that all occur in the template."""
 
