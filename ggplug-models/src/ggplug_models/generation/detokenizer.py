@@ -101,6 +101,11 @@ class Detokenizer:
         """Whether a stop string was found; no text comes after it."""
         return self._stops.stopped is not None
 
+    @property
+    def stopped_at(self) -> str | None:
+        """The stop string that was found."""
+        return self._stops.stopped
+
     def push(self, token: int) -> str:
         """Adds a token, and returns the text that can be emitted now."""
         stream = self._stream
