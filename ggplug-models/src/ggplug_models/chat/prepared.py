@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ggplug.errors import ParameterError
@@ -37,9 +37,17 @@ class PreparedChat:
         """Whether the answer begins within the reasoning."""
         return self.format.reasons_at(self.opening)
 
-    def parser(self) -> AnswerParser:
-        """A parser of the answer."""
-        return AnswerParser(self.format, self.choice.tools, self.opening)
+    def continued(self, content: str, reasoning: str = "") -> PreparedChat:
+        """The chat whose answer begins with a given text, or with a reasoning only, and is continued."""
+        opening = self.format.continued(self.opening, content, reasoning)
+        kept = self.prompt[: len(self.prompt) - len(self.opening)]
+        return replace(self, prompt=kept + opening, opening=opening)
+
+    def parser(self, *, reasoning: bool = True) -> AnswerParser:
+        """A parser of the answer.  ``reasoning``: whether the reasoning is separate from the text."""
+        if reasoning:
+            return AnswerParser(self.format, self.choice.tools, self.opening)
+        return AnswerParser(self.format.without_reasoning(), self.choice.tools)
 
     def grammar(self, control: ControlTokens, schema: Any = None) -> str | None:
         """The grammar of the answer, in the notation of Lark; None if it may be any text.
@@ -62,19 +70,20 @@ def prepared(
     tool_choice: Any = None,
     parallel_tool_calls: bool = True,
     reasoning_effort: str | None = None,
-    **variables: Any,
+    variables: Mapping[str, Any] | None = None,
 ) -> PreparedChat:
     """Renders a chat for an answer.
 
     ``tools``: functions that the model may call, as Python functions or as in the OpenAI API.  ``tool_choice``: see
     :meth:`.ToolChoice.of`.  ``parallel_tool_calls``: whether an answer may have several calls.  ``reasoning_effort``:
     one of :data:`EFFORTS`, which templates of some models use; ``"none"``: the model is asked not to reason.
-    ``variables``: see :meth:`.ChatTemplate.render`.
+    ``variables``: those of the template, see :meth:`.ChatTemplate.render`.
 
     Raises ParameterError, ModelError as that method does.
     """
     known = tools_of(tools)
     choice = ToolChoice.of(known, tool_choice, several=parallel_tool_calls)
+    variables = variables or {}
     if reasoning_effort is not None:
         if reasoning_effort not in EFFORTS:
             listed = ", ".join(EFFORTS)
@@ -83,6 +92,7 @@ def prepared(
             )
         variables = {**_effort(reasoning_effort), **variables}
     format = template.format
+    messages = with_thoughts(template.source, messages)
     if not known:
         text = template.render(messages, **variables)
     elif format.calls:
@@ -91,6 +101,24 @@ def prepared(
         format = PlainFormat(format.reasoning, hermes())
         text = _described(template, messages, known, variables)
     return PreparedChat(text, format, choice, format.opening(text))
+
+
+def with_thoughts(source: str, messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages with their reasoning under the key that a template reads: ``thinking`` in some.
+
+    Such a template refuses both a reasoning and a text next to calls; the calls then have the reasoning only.
+    """
+    if "thinking" not in source or "reasoning_content" in source:
+        return messages
+    found: list[Message] = []
+    for message in messages:
+        thought = message.get("reasoning_content") if isinstance(message, Mapping) else None
+        if isinstance(thought, str) and thought and "thinking" not in message:
+            message = {**message, "thinking": thought}
+            if message.get("tool_calls"):
+                message["content"] = ""
+        found.append(message)
+    return found
 
 
 def _effort(effort: str) -> dict[str, Any]:

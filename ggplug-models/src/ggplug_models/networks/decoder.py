@@ -165,7 +165,7 @@ class Decoder(Network):
             tool_choice=tool_choice,
             parallel_tool_calls=parallel_tool_calls,
             reasoning_effort=reasoning_effort,
-            **(variables or {}),
+            variables=variables,
         )
         constraint = constraint_of(chat, self, reasoning_budget=reasoning_budget)
         choose, draft = options.get("choose"), options.get("draft")

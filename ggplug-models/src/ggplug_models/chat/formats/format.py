@@ -79,6 +79,18 @@ class Format(ABC):
         text.
         """
 
+    @abstractmethod
+    def continued(self, opening: str, content: str, reasoning: str) -> str:
+        """The part of an answer that is in the prompt, if its beginning is given.
+
+        ``opening``: what the template writes.  ``content``, ``reasoning``: the beginning of the answer's text, and the
+        reasoning before it; without ``content``, the reasoning is continued.
+        """
+
+    def without_reasoning(self) -> Format:
+        """The format in which the reasoning, with its marks, is a part of the answer's text."""
+        return self
+
     def reasons_at(self, opening: str) -> bool:
         """Whether an answer is within the reasoning after ``opening``."""
         marks = self.reasoning
@@ -114,6 +126,16 @@ class PlainFormat(Format):
             return ""
         found = re.search(rf"{re.escape(marks.start)}\s*(?:{re.escape(marks.end)}\s*)?\Z", prompt)
         return "" if found is None else found[0]
+
+    def continued(self, opening: str, content: str, reasoning: str) -> str:
+        marks = self.reasoning
+        if marks is None or not (reasoning or self.reasons_at(opening)):
+            return opening + content
+        space = opening.rpartition(marks.start)[2] if self.reasons_at(opening) else ""
+        return f"{marks.start}{space}{reasoning}" + (f"{marks.end}{content}" if content else "")
+
+    def without_reasoning(self) -> Format:
+        return PlainFormat(None, self.syntax, self.wrappers)
 
     # -- reading -----------------------------------------------------------------------------------
 

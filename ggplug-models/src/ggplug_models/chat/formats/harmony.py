@@ -34,6 +34,13 @@ class HarmonyFormat(Format):
     def opening(self, prompt: str) -> str:
         return ""
 
+    def continued(self, opening: str, content: str, reasoning: str) -> str:
+        thought = f"{CHANNEL}analysis{MESSAGE}{reasoning}" if reasoning else ""
+        if not content:
+            return thought
+        closed = f"{thought}{END}{START}assistant" if thought else ""
+        return f"{closed}{CHANNEL}final{MESSAGE}{content}"
+
     # -- reading -----------------------------------------------------------------------------------
 
     def read(self, scan: Scanner, tools: Sequence[Tool]) -> Waiting[None]:

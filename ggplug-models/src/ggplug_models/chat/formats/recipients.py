@@ -28,6 +28,9 @@ class RecipientFormat(Format):
     def opening(self, prompt: str) -> str:
         return MARK if prompt.endswith(MARK) else ""
 
+    def continued(self, opening: str, content: str, reasoning: str) -> str:
+        return f"{opening or MARK}all\n{content}"
+
     def read(self, scan: Scanner, tools: Sequence[Tool]) -> Waiting[None]:
         known = {tool.name for tool in tools}
         while (yield from scan.until(_MARKS, scan.content)) is not None:

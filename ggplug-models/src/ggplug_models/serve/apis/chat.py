@@ -35,9 +35,11 @@ class ChatBody(Messages):
 
 def ask(writer: Writer, body: ChatBody) -> Asked:
     """What a chat asks for.  Raises Problem, ParameterError, ModelError."""
+    prompt = chat_prompt(writer, body)
     return asked(
         body,
-        [chat_prompt(writer, body).ids],
+        [prompt.ids],
+        chat=prompt.chat,
         form=None if body.response_format is None else body.response_format.form,
         scores=body.top_logprobs or 0 if body.logprobs else None,
         usage_in_stream=body.stream_options is not None and body.stream_options.include_usage,
