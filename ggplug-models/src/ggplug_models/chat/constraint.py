@@ -49,8 +49,11 @@ def constraint_of(
     -1: no limit.  ``budget_message``: a text that ends a reasoning that reaches the limit.  Raises ParameterError,
     ModelError.
     """
-    grammar = chat.grammar(model.control, schema)
-    found: Constraint | None = None if grammar is None else model.grammars.answer(grammar)
+    found: Constraint | None = None
+    if schema is not None and chat.is_plain:
+        found = model.grammars.json_schema(schema)
+    elif (grammar := chat.grammar(model.control, schema)) is not None:
+        found = model.grammars.answer(grammar)
     budget = -1 if reasoning_budget is None else whole("reasoning_budget", reasoning_budget, -1)
     marks = chat.format.reasoning
     if budget < 0 or marks is None:

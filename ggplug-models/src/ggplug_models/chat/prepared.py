@@ -37,6 +37,11 @@ class PreparedChat:
         """Whether the answer begins within the reasoning."""
         return self.format.reasons_at(self.opening)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the answer can only be text, without calls, reasoning and marks."""
+        return not self.choice.tools and not self.format.marks
+
     def continued(self, content: str, reasoning: str = "") -> PreparedChat:
         """The chat whose answer begins with a given text, or with a reasoning only, and is continued."""
         opening = self.format.continued(self.opening, content, reasoning)

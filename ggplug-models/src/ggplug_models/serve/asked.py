@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from ggplug_models.serve.chats import AskedChat
+from ggplug_models.serve.chats import AskedChat
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ggplug_models.chat.constraint import Speaks, constraint_of
 from ggplug_models.chat.parsing import AnswerParser
 from ggplug_models.chat.prepared import PreparedChat
 from ggplug_models.sampling import Constraint
-from ggplug_models.serve.asked import Form
-from ggplug_models.serve.problems import Problem
 
 
 @dataclass(frozen=True)
@@ -34,17 +33,8 @@ class AskedChat:
         """A parser of an answer."""
         return self.prepared.parser(reasoning=self.splits)
 
-    def constraint(self, model: Speaks, form: Form | None) -> Constraint | None:
-        """The constraint of an answer whose text has a form.  Raises Problem, ParameterError, ModelError."""
-        if form is not None and form.kind == "grammar":
-            if self.prepared.choice.tools:
-                raise Problem(400, "grammar and tools cannot both be given", param="grammar", code="invalid_value")
-            return model.grammars.gbnf(form.value)
-        schema = None if form is None else {"type": "object"} if form.value is None else form.value
+    def constraint(self, model: Speaks, schema: Any = None) -> Constraint | None:
+        """The constraint of an answer.  ``schema``: that of its text.  Raises ParameterError, ModelError."""
         return constraint_of(
-            self.prepared,
-            model,
-            schema=schema,
-            reasoning_budget=self.budget,
-            budget_message=self.budget_message,
+            self.prepared, model, schema=schema, reasoning_budget=self.budget, budget_message=self.budget_message
         )

@@ -195,11 +195,12 @@ class Writer:
             return None
         with self._lock:  # the first use reads the whole vocabulary
             grammars = self.model.grammars
-        if chat is not None:
-            return chat.constraint(self.model, form)
-        if form is None or form.kind == "grammar":
-            return None if form is None else grammars.gbnf(form.value)
-        return grammars.json_schema(form.value)
+        if form is not None and form.kind == "grammar":
+            if chat is not None and chat.prepared.choice.tools:
+                raise Problem(400, "grammar and tools cannot both be given", param="grammar", code="invalid_value")
+            return grammars.gbnf(form.value)
+        schema = None if form is None else {"type": "object"} if form.value is None else form.value
+        return grammars.json_schema(schema) if chat is None else chat.constraint(self.model, schema)
 
     def _dry_breakers(self, strings: Sequence[str]) -> Breakers:
         with self._lock:
