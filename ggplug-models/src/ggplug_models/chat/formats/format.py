@@ -162,11 +162,15 @@ class PlainFormat(Format):
     def _read_reasoning(self, scan: Scanner, reasoning: Reasoning, syntax: CallSyntax | None) -> Waiting[None]:
         scan.hold()
         yield from scan.spaces()
-        if (yield from scan.at(reasoning.start)) is None:
+        found = yield from scan.at(reasoning.start, reasoning.end)
+        if found is None:
             scan.rewind()
             return
-        scan.take(len(reasoning.start))
+        scan.take(len(found))
         scan.release()
+        if found == reasoning.end:  # some models write it before an answer without reasoning
+            yield from scan.spaces()
+            return
         yield from scan.spaces()
         starts = syntax.starts if syntax is not None and syntax.ends_reasoning else ()
         mark = yield from scan.until(Marks((reasoning.end, *starts, *self.wrappers[:1])), scan.reasoning)

@@ -109,7 +109,7 @@ def json_of(text: str) -> str:
 def _translated(text: str) -> str:
     """A literal with the words of JSON outside of its strings replaced by those of Python."""
     parts = re.split(r"('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")", text.strip(), flags=re.DOTALL)
-    outside = [
-        _LITERALS.sub(lambda found: _NAMES[found[0]], part) if n % 2 == 0 else part for n, part in enumerate(parts)
-    ]
-    return "".join(outside)
+    for place, part in enumerate(parts):
+        quoted = place % 2
+        parts[place] = part.replace("\n", r"\n") if quoted else _LITERALS.sub(lambda found: _NAMES[found[0]], part)
+    return "".join(parts)

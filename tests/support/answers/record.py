@@ -1,0 +1,200 @@
+"""Records in ``tests/data/answers.json.xz`` how llama.cpp reads the answers of models, for each of its templates.
+
+    pip download --no-binary :all: --no-deps llama-cpp-python==0.3.36    # and unpack it
+    python tests/support/answers/record.py .../vendor/llama.cpp /tmp/oracle
+
+The second folder gets the compiled program.  An answer is what a template writes for a message of the assistant, so it
+is in the model's own format.  Answers that llama.cpp refuses, or from which it loses text or calls, are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+DATA = HERE.parents[1] / "data"
+ENDS = (
+    "<|im_end|>",
+    "</s>",
+    "<|eot_id|>",
+    "<|end_of_text|>",
+    "<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<｜end▁of▁sentence｜>",
+    "<|eom_id|>",
+    "<end_of_sentence>",
+    "[e~[",
+    "<turn|>",
+    "<|call|>",
+    "<|return|>",
+    "<|end|>",
+    "<|calls|><|begin|>assistant",
+    "<seed:eos>",
+    "</assistant>",
+    "<｜hy_eos:opensource｜>",
+    "<|message_sep|>",
+    "<|end_of_msg|>",
+    "<|role_end|>",
+    "<|eot|>",
+)
+
+ASKED = {"role": "user", "content": "What now?"}
+
+
+def _tool(name: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    described = {key: {"description": f"the {key}", **schema} for key, schema in properties.items()}
+    parameters = {"type": "object", "properties": described, "required": required}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": f"Does {name}.", "parameters": parameters},
+    }
+
+
+TOOLS = [
+    _tool("get_weather", {"city": {"type": "string"}, "days": {"type": "integer"}}, ["city"]),
+    _tool("now", {}, []),
+    _tool(
+        "plan",
+        {
+            "name": {"type": "string"},
+            "steps": {"type": "array", "items": {"type": "object", "properties": {"do": {"type": "string"}}}},
+            "options": {"type": "object", "properties": {"fast": {"type": "boolean"}, "rate": {"type": "number"}}},
+        },
+        ["name", "steps", "options"],
+    ),
+    _tool("say", {"text": {"type": "string"}}, ["text"]),
+]
+
+
+def _call(name: str, number: int = 1, /, **arguments: Any) -> dict[str, Any]:
+    function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
+    return {"id": f"call{number:05d}", "type": "function", "function": function}
+
+
+NESTED = {
+    "name": "trip",
+    "steps": [{"do": "pack {bags}"}, {"do": 'say "bye" \\ go'}],
+    "options": {"fast": True, "rate": 1.5},
+}
+UNICODE = "Grüße, 東京 👍 — 1 < 2 & «ok»"
+CODE = 'if (a < b) { print("x"); }\n\tdone\n\nlast line'
+
+MESSAGES: dict[str, dict[str, Any]] = {
+    "one call": {"content": "", "tool_calls": [_call("get_weather", city="Oslo", days=3)]},
+    "text before": {"content": "I will look.", "tool_calls": [_call("get_weather", city="Oslo")]},
+    "parallel": {
+        "content": "",
+        "tool_calls": [_call("get_weather", 1, city="Rome"), _call("say", 2, text="hi"), _call("now", 3)],
+    },
+    "nested": {"content": "", "tool_calls": [_call("plan", **NESTED)]},
+    "unicode": {"content": "Ça va 東京?", "tool_calls": [_call("say", text=UNICODE)]},
+    "code": {"content": "", "tool_calls": [_call("say", text=CODE)]},
+    "no arguments": {"content": "", "tool_calls": [_call("now")]},
+    "reasoning": {
+        "content": "",
+        "reasoning_content": "The user wants {weather}.\nSo I ask.",
+        "tool_calls": [_call("get_weather", city="Oslo", days=1)],
+    },
+    "refusal": {"content": 'I cannot do that: {"a": 1} < 2.'},
+    "thoughts and text": {"content": "Four.\n\nReally.", "reasoning_content": "2 + 2 = 4, <sure>."},
+}
+
+
+class Oracle:
+    """The compiled program.  ``llama_cpp``: the folder of the sources.  ``folder``: for what is compiled."""
+
+    def __init__(self, llama_cpp: Path, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        program = folder / "oracle"
+        common = llama_cpp / "common"
+        names = "peg-parser json json-schema json-schema-to-grammar trie unicode log common".split()
+        sources = [
+            *common.glob("chat*.cpp"),
+            *common.glob("parsers/*.cpp"),
+            *common.glob("jinja/*.cpp"),
+            *(common / f"{name}.cpp" for name in names),
+            HERE / "oracle.cpp",
+        ]
+        includes = [f"-I{llama_cpp / each}" for each in ("common", "include", "ggml/include", "vendor")]
+
+        def compiled(source: Path) -> str:
+            made = folder / f"{source.parent.name}-{source.stem}.o"
+            if not made.exists():
+                flags = ["-std=c++17", "-O1", "-ffunction-sections", *includes, "-c", str(source), "-o", str(made)]
+                subprocess.run(["g++", *flags], check=True)
+            return str(made)
+
+        with ThreadPoolExecutor(2) as pool:
+            made = list(pool.map(compiled, sources))
+        # What needs a model is not called here, and not linked.
+        linking = ["-Wl,--unresolved-symbols=ignore-all", "-Wl,--gc-sections", "-static", "-pthread"]
+        subprocess.run(["g++", "-o", str(program), *made, *linking], check=True)
+        self._process = subprocess.Popen(
+            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+
+    def __call__(self, **request: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        found: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return found
+
+
+def texts(oracle: Oracle, source: str) -> Iterator[tuple[str, str, str]]:
+    """For each message its name, what the template adds for an answer, and the answer's text."""
+    asked = oracle(template=source, messages=[ASKED], tools=TOOLS, eos="</s>")
+    if "error" in asked:
+        return
+    generation: str = asked["generation"]
+    kept = asked["prompt"][: len(asked["prompt"]) - len(generation)]
+    for name, message in MESSAGES.items():
+        answered = [ASKED, {"role": "assistant", **message}]
+        found = oracle(template=source, messages=answered, tools=TOOLS, eos="</s>", add_generation_prompt=False)
+        prompt = found.get("prompt", "")
+        if not prompt.startswith(kept):
+            continue
+        text = prompt[len(kept) :]
+        common = next((n for n, (a, b) in enumerate(zip(text, generation)) if a != b), min(len(text), len(generation)))
+        if "<" in generation[common:] and "think" not in generation[common:]:
+            continue
+        text = text[common:].rstrip("\n")
+        text = next((text.removesuffix(end) for end in ENDS if text.endswith(end)), text).rstrip("\n")
+        yield name, generation, text
+
+
+def is_whole(message: dict[str, Any], text: str, read: dict[str, Any]) -> bool:
+    """Whether what was read has the calls and the text of a message, without the format's marks."""
+    called = [call["function"]["name"] for call in message.get("tool_calls", ())]
+    content, read_text = message["content"], read["content"] + read["reasoning"]
+    lost = content in text and content not in read_text
+    return [call[0] for call in read["calls"]] == called and not lost and "<|" not in read_text
+
+
+def main() -> None:
+    oracle = Oracle(Path(sys.argv[1]), Path(sys.argv[2]))
+    templates = json.loads(lzma.decompress((DATA / "llama_cpp_templates.json.xz").read_bytes()))["templates"]
+    cases = []
+    for template, source in templates.items():
+        for name, generation, text in texts(oracle, source):
+            read = oracle(template=source, messages=[ASKED], tools=TOOLS, eos="</s>", text=text)
+            if "message" in read and is_whole(MESSAGES[name], text, read["message"]):
+                cases.append([template, name, generation, text, read["message"]])
+    recorded = {
+        "source": "common/chat*.cpp of llama.cpp in llama-cpp-python 0.3.36 (tests/support/answers/record.py)",
+        "tools": TOOLS,
+        "cases": cases,
+    }
+    (DATA / "answers.json.xz").write_bytes(lzma.compress(json.dumps(recorded, ensure_ascii=False).encode(), preset=9))
+    print(f"{len(cases)} answers of {len({case[0] for case in cases})} templates")
+
+
+if __name__ == "__main__":
+    main()
