@@ -23,7 +23,9 @@ from ggplug_models.chat.tools import tools_of
 
 pytest.importorskip("jinja2")
 
-TEMPLATES: dict[str, str] = json.loads(lzma.decompress((DATA / "llama_cpp_templates.json.xz").read_bytes()))["templates"]
+TEMPLATES: dict[str, str] = json.loads(lzma.decompress((DATA / "llama_cpp_templates.json.xz").read_bytes()))[
+    "templates"
+]
 RECORDED: dict[str, Any] = json.loads(lzma.decompress((DATA / "answers.json.xz").read_bytes()))
 CASES = [(f"{template}, {name}", template, *rest) for template, name, *rest in RECORDED["cases"]]
 TOOLS = tools_of(RECORDED["tools"])
@@ -50,7 +52,9 @@ def test_there_are_recorded_answers_in_each_format() -> None:
     assert len({template for _, template, *_ in CASES}) >= 60
 
 
-@pytest.mark.parametrize(("template", "generation", "text", "recorded"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    ("template", "generation", "text", "recorded"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
 def test_answers_are_read_as_llama_cpp_reads_them(
     template: str, generation: str, text: str, recorded: dict[str, Any]
 ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -114,7 +115,7 @@ class Oracle:
         folder.mkdir(parents=True, exist_ok=True)
         program = folder / "oracle"
         common = llama_cpp / "common"
-        names = "peg-parser json json-schema json-schema-to-grammar trie unicode log common".split()
+        names = ("peg-parser", "json", "json-schema", "json-schema-to-grammar", "trie", "unicode", "log", "common")
         sources = [
             *common.glob("chat*.cpp"),
             *common.glob("parsers/*.cpp"),
@@ -141,7 +142,8 @@ class Oracle:
         )
 
     def __call__(self, **request: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         found: dict[str, Any] = json.loads(self._process.stdout.readline())
@@ -162,7 +164,7 @@ def texts(oracle: Oracle, source: str) -> Iterator[tuple[str, str, str]]:
         if not prompt.startswith(kept):
             continue
         text = prompt[len(kept) :]
-        common = next((n for n, (a, b) in enumerate(zip(text, generation)) if a != b), min(len(text), len(generation)))
+        common = len(os.path.commonprefix([text, generation]))
         if "<" in generation[common:] and "think" not in generation[common:]:
             continue
         text = text[common:].rstrip("\n")

@@ -87,6 +87,12 @@ class Tool:
         parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
         return cls(name, " ".join(paragraph.split()), parameters, function)
 
+    def call(self, arguments: Mapping[str, Any]) -> Any:
+        """Calls the function with arguments in JSON's types, of which enums and pydantic's models are made."""
+        assert self.function is not None
+        hints = typing.get_type_hints(self.function)
+        return self.function(**{name: _made(hints.get(name), value) for name, value in arguments.items()})
+
     @property
     def properties(self) -> Mapping[str, Any]:
         """The schemas of the arguments, by name."""
@@ -238,6 +244,28 @@ def schema_of(hint: Any, what: str) -> dict[str, Any]:
     raise ParameterError(f"{what} has the type {hint!r}, which has no JSON schema", got=hint)
 
 
+def _made(hint: Any, value: Any) -> Any:
+    """A value of a type hint, made of one of JSON's types; other values are left as they are."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint(value)
+    if hasattr(hint, "model_validate"):
+        return hint.model_validate(value)
+    if origin in (list, set, frozenset, tuple, Sequence) and isinstance(value, list):
+        items = arguments if origin is tuple and arguments[-1] is not Ellipsis else [arguments[0]] * len(value)
+        made = [_made(item, each) for item, each in zip(items, value, strict=False)]
+        return made if origin in (list, Sequence) else origin(made)
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        return {key: _made(arguments[1], each) for key, each in value.items()}
+    if origin in (typing.Union, types.UnionType):
+        return (
+            _made(next((each for each in arguments if each is not type(None)), None), value)
+            if value is not None
+            else None
+        )
+    return value
+
+
 # -- types of values ------------------------------------------------------------------------------
 
 
@@ -282,12 +310,17 @@ def value_of(text: str, kinds: frozenset[str]) -> str:
     """
     if kinds != {"string"}:
         try:
-            value = json.loads(text)
+            if _kind_of(json.loads(text, parse_constant=_refused)) in kinds:
+                return text.strip()
         except (ValueError, RecursionError):
             value = _pythonic(text)
-        if value is not text and _kind_of(value) in kinds:
-            return json.dumps(value, ensure_ascii=False)
+            if value is not text and _kind_of(value) in kinds:
+                return json.dumps(value, ensure_ascii=False)
     return json.dumps(text, ensure_ascii=False)
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _pythonic(text: str) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ggplug_models.chat.formats.addressed import AddressedFormat
+from ggplug_models.chat.formats.elements import ElementArguments
 from ggplug_models.chat.formats.format import CallSyntax, Format, PlainFormat, Reasoning
 from ggplug_models.chat.formats.gemma import GemmaCalls
 from ggplug_models.chat.formats.harmony import HarmonyFormat
@@ -26,6 +28,16 @@ def _kimi_3() -> Format:
 
 def _gemma_4() -> Format:
     return PlainFormat(Reasoning("<|channel>thought", "<channel|>"), GemmaCalls(), ("<|tool_response>",))
+
+
+def _minimax_3() -> CallSyntax:
+    token = "]<]minimax[>["
+    return NamedCalls(
+        (f'{token}<invoke name="', Field("name"), '">'),
+        ElementArguments(token),
+        f"{token}</invoke>",
+        (f"{token}<tool_call>", f"{token}</tool_call>"),
+    )
 
 
 def _lfm_2() -> CallSyntax:
@@ -65,6 +77,7 @@ def _command_r_plus() -> CallSyntax:
 FORMATS: tuple[tuple[tuple[str, ...], Callable[[], Format]], ...] = (
     (("<|channel|>",), HarmonyFormat),
     ((">>>all", ">>>${recipient}"), RecipientFormat),
+    (("<atem:function_calls>", "<|eom|>"), AddressedFormat),
     (("<|open|>", "<|close|>", "<|end_of_msg|>"), _kimi_3),
     (("'<|tool_call>call:'",), _gemma_4),
 )
@@ -72,6 +85,7 @@ FORMATS: tuple[tuple[tuple[str, ...], Callable[[], Format]], ...] = (
 
 CALLS: tuple[tuple[tuple[str, ...], Callable[[], CallSyntax]], ...] = (
     (("<|tool_calls_section_begin|>", "<|tool_call_begin|>"), _kimi_2),
+    (("]<]minimax[>[", "<tool_call>", "<invoke name="), _minimax_3),
     (("<|tool_list_start|>", "<|tool_list_end|>"), _lfm_2),
     (("List of tools: [",), _lfm_2),
     ((" functools[",), _firefunction),
