@@ -8,8 +8,8 @@
 
 from __future__ import annotations
 
+from ggplug_models.calling import ToolRun, run_tools
 from ggplug_models.chat.answer import Answer, AnswerPiece, ToolCall
-from ggplug_models.chat.calling import ToolRun, run_tools
 from ggplug_models.chat.template import ChatTemplate
 from ggplug_models.chat.text import ChatAnswer
 from ggplug_models.chat.tools import Tool

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,7 @@ def texts(oracle: Oracle, source: str) -> Iterator[tuple[str, str, str]]:
         if not prompt.startswith(kept):
             continue
         text = prompt[len(kept) :]
-        common = len(os.path.commonprefix([text, generation]))
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, generation, strict=False)))
         if "<" in generation[common:] and "think" not in generation[common:]:
             continue
         text = text[common:].rstrip("\n")
