@@ -165,7 +165,7 @@ def texts(oracle: Oracle, source: str) -> Iterator[tuple[str, str, str]]:
             continue
         text = prompt[len(kept) :]
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, generation, strict=False)))
-        if "<" in generation[common:] and "think" not in generation[common:]:
+        if "</" in generation[common:]:  # the answer has a reasoning, which the prompt has ended already
             continue
         text = text[common:].rstrip("\n")
         text = next((text.removesuffix(end) for end in ENDS if text.endswith(end)), text).rstrip("\n")

@@ -73,13 +73,15 @@ class Lark:
         """JSON that matches a schema.  Raises ParameterError for a schema that is not valid or exceeds the limits."""
         found = read_schema(json.dumps(schema))
         if not isinstance(found, dict):
-            found = {} if found is not False else {"not": {}}
-        found = {**found, "x-guidance": {"whitespace_pattern": r"\n?[ \t]{0,20}"}}
+            found = {}
+        found = {**closed(found), "x-guidance": {"whitespace_pattern": r"\n?[ \t]{0,20}"}}
         return self.rule(f"%json {json.dumps(found)}")
 
     def until(self, mark: str) -> str:
         """Any text, up to a mark and with it."""
         parts = self.control.parts(mark)
+        if not parts:  # an end token, which ends the answer
+            return f"{self.terminal(regex(ANY))}?"
         if len(parts) > 1 and not str(parts[0]).strip():
             mark = mark.lstrip()  # white space before a control token is in the text
         elif isinstance(parts[0], str):
@@ -100,25 +102,56 @@ class Lark:
         ``ends``: whether the text may also end without a mark.  ``skipped``: control tokens that may be in the text.
         ``excluded``: regular expressions of texts that do not count as such a text.
         """
-        marked = [(mark, self._first(mark), rest) for mark, rest in options]
-        patterns = [mark[1:] if mark.startswith("/") else escaped(mark) for mark, _, _ in marked]
-        within = f"{ANY}(?:{'|'.join(patterns)}){ANY}" if patterns else None
-        plain = self.terminal(_without(ANY, [*([] if within is None else [within]), *excluded]))
+        ways = [self._begun(mark, rest) for mark, rest in options]
+        spelled = [pattern or escaped(mark) for (pattern, _), (mark, _) in zip(ways, options, strict=True)]
+        within = [f"{ANY}(?:{'|'.join(spelled)}){ANY}"] if spelled else []
+        plain = self.terminal(_without(ANY, [*within, *excluded]))
         specials = [f"<[{part}]>" for mark in skipped for part in self.control.parts(mark) if isinstance(part, int)]
-        free = f"({' | '.join([plain, *dict.fromkeys(specials)])})*" if specials else f"{plain}?"
+        several = f"({' | '.join([plain, *dict.fromkeys(specials)])})*" if specials else ""
+        free = several or f"{plain}?"
         alternatives = [free] if ends else []
-        for (mark, first, rest), pattern in zip(marked, patterns, strict=True):
-            if first is not None:
-                alternatives.append(f"{free} {self.literal(mark)} {rest}")
-            else:
-                before = f"({' | '.join([plain, *dict.fromkeys(specials)])})* " if specials else ""
-                alternatives.append(f"{before}{self.lazily(ANY + pattern, excluded)} {rest}")
+        for pattern, rest in ways:
+            before = f"{several} {self.lazily(ANY + pattern, excluded)}" if pattern else free
+            alternatives.append(f"{before} {rest}")
         return self.rule(" | ".join(alternatives))
 
-    def _first(self, mark: str) -> int | None:
-        """The control token with which a mark begins, if it does."""
-        parts = [] if mark.startswith("/") else self.control.parts(mark)
-        return parts[0] if parts and isinstance(parts[0], int) else None
+    def _begun(self, mark: str, rest: str) -> tuple[str, str]:
+        """The regular expression with which a mark begins, empty for a control token, and what follows it."""
+        if mark.startswith("/"):
+            return mark[1:], rest
+        parts = self.control.parts(mark)
+        if len(parts) > 1 and not str(parts[0]).strip():
+            parts, mark = parts[1:], mark.lstrip()  # white space before a control token is in the text
+        if parts and isinstance(parts[0], int):
+            return "", f"{self.literal(mark)} {rest}"
+        first = str(parts[0]) if parts else mark
+        return escaped(first), f"{self.literal(mark[len(first) :])} {rest}"
+
+    def listed(self, items: Sequence[tuple[str, bool]], comma: str) -> str:
+        """Items with commas between them, in their order.  The booleans: whether an item must be there."""
+        alternatives = []
+        for place, (item, needed) in enumerate(items):
+            later = (f" {comma} {each}" if must else f" ({comma} {each})?" for each, must in items[place + 1 :])
+            alternatives.append(item + "".join(later))
+            if needed:
+                return self.rule(" | ".join(alternatives))
+        return f"{self.rule(' | '.join(alternatives))}?" if alternatives else '""'
+
+
+def closed(schema: Any) -> Any:
+    """A schema whose objects have no other keys than their ``properties``, unless it says that they may."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: each if key in _VALUES else closed(each) for key, each in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not _OPEN & schema.keys():
+        found["additionalProperties"] = False
+    return found
+
+
+_VALUES = ("enum", "const", "default", "examples")
+_OPEN = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref", "if"}
 
 
 def escaped(text: str) -> str:

@@ -182,6 +182,8 @@ class PlainFormat(Format):
 
     def grammar(self, lark: Lark, choice: ToolChoice, opening: str, content: str | None) -> str:
         options = self.syntax.options(lark, choice) if self.syntax is not None and choice.tools else []
+        closing = " ".join(f"({lark.literal(mark)})?" for mark in self.wrappers[2:])
+        options = [(mark, f"{rest} {closing}") for mark, rest in options] if closing else options
         required = choice.required and self.syntax is not None
         reasoning = self.reasoning
         if reasoning is None:
@@ -201,7 +203,7 @@ class PlainFormat(Format):
             return (
                 f"{self._body(lark, choice, options, content, [begins])} | {_spaced(lark, reasoning.start)} {thought}"
             )
-        return f"{body} | {lark.terminal(regex(SPACES))}? {start} {thought}"
+        return f"{body} | {lark.terminal(regex(SPACES))}? {start} {thought} | {lark.literal(reasoning.end)} {body}"
 
     def _body(
         self,

@@ -14,6 +14,7 @@ from ggplug_models.chat.tools import Tool, ToolChoice, kinds_of
 
 START, END, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 _NAME_END, _CALL_END = Marks(("{",)), Marks((END,))
+_COMMA = '","'
 _UNQUOTED = re.compile(r"([{,]\s*)([^\s{}\[\]:,\"][^:}]*?)(\s*:)")
 
 
@@ -48,15 +49,12 @@ class GemmaCalls(CallSyntax):
         return [(START, lark.rule(call + more))]
 
     def _object(self, lark: Lark, properties: Mapping[str, Any], required: Any, root: Mapping[str, Any]) -> str:
-        items = [f"{json.dumps(name + ':')} {self._value(lark, schema, root)}" for name, schema in properties.items()]
-        needed = [item for item, name in zip(items, properties, strict=True) if name in required]
-        optional = [item for item, name in zip(items, properties, strict=True) if name not in required]
-        inner = ' "," '.join(needed)
-        if needed:
-            inner += "".join(f' ("," {item})?' for item in optional)
-        elif optional:
-            inner = f"({' | '.join(optional)})?"
-        return f'"{{" {inner} "}}"'
+        properties = dict(sorted(properties.items()))  # as the template writes them
+        items = [
+            (f"{json.dumps(name + ':')} {self._value(lark, schema, root)}", name in required)
+            for name, schema in properties.items()
+        ]
+        return f'"{{" {lark.listed(items, _COMMA)} "}}"'
 
     def _value(self, lark: Lark, schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
         kinds = kinds_of(schema, root)

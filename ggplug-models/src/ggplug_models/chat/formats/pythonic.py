@@ -75,19 +75,12 @@ class PythonicCalls(CallSyntax):
         return [(self.starts[0], lark.rule(f'"[" {calls} "]" {lark.literal(self.end)}'))]
 
     def _call(self, lark: Lark, tool: Tool) -> str:
-        required: list[str] = []
-        optional: list[str] = []
+        definitions = {key: tool.parameters[key] for key in ("$defs", "definitions") if key in tool.parameters}
+        items = []
         for name, schema in tool.properties.items():
-            definitions = {key: tool.parameters[key] for key in ("$defs", "definitions") if key in tool.parameters}
             value = lark.schema({**definitions, **schema} if isinstance(schema, dict) else {})
-            (required if name in tool.required else optional).append(f"{json.dumps(name + '=')} {value}")
-        comma = lark.terminal(regex("," + SPACES))
-        arguments = f" {comma} ".join(required)
-        for each in optional:
-            # Without required arguments, at most one optional one is written, so that no comma is first.
-            arguments += f" ({comma} {each})?" if required else ""
-        if optional and not required:
-            arguments = "(" + " | ".join(optional) + ")?"
+            items.append((f"{json.dumps(name + '=')} {value}", name in tool.required))
+        arguments = lark.listed(items, lark.terminal(regex("," + SPACES)))
         return f'{json.dumps(tool.name + "(")} {arguments} ")"'
 
 

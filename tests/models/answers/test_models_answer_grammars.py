@@ -1,0 +1,178 @@
+"""The grammar of an answer allows what models of each format write, and holds arguments to their schemas."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import DATA
+
+from ggplug.errors import ParameterError
+from ggplug_models import ChatTemplate, Tokenizer, load_tokenizer
+from ggplug_models.chat.formats.format import Format
+from ggplug_models.chat.lark import Lark
+from ggplug_models.chat.parsing import parse
+from ggplug_models.chat.tools import ToolChoice, tools_of
+from ggplug_models.sampling.control_tokens import ControlTokens
+
+pytest.importorskip("jinja2")
+pytest.importorskip("llguidance")
+pytest.importorskip("tokenizers")
+
+from ggplug_models.sampling.grammar import GrammarConstraint, Grammars
+from ggplug_models.tokenizers.byte_pairs import LETTERS
+
+TEMPLATES: dict[str, str] = json.loads(lzma.decompress((DATA / "llama_cpp_templates.json.xz").read_bytes()))[
+    "templates"
+]
+RECORDED: dict[str, Any] = json.loads(lzma.decompress((DATA / "answers.json.xz").read_bytes()))
+TOOLS = tools_of(RECORDED["tools"])
+ELSEWISE = {
+    "LFM2.5-8B-A1B": "strings have other quotes than the grammar's",
+    "Reka-Edge": "the text ends with an end token of the model",
+    "google-gemma-4-31B-it": "the template writes the text after the calls",
+}
+"""Templates that write some messages in another way than the grammar, which a model may follow as well."""
+
+
+def tokenizer_of(control: list[str]) -> Tokenizer:
+    """A tokenizer of bytes, with some control tokens."""
+    special = ["<unk>", "<s>", "</s>", *control]
+    return load_tokenizer(
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "gpt-2",
+            "tokenizer.ggml.merges": [],
+            "tokenizer.ggml.tokens": [*special, *LETTERS],
+            "tokenizer.ggml.token_type": np.array([2, 3, 3, *[3] * len(control), *[1] * 256], np.int32),
+            "tokenizer.ggml.eos_token_id": 2,
+        }
+    )
+
+
+@cache
+def format_of(template: str) -> Format:
+    return ChatTemplate(TEMPLATES[template], tokenizer_of([])).format
+
+
+@cache
+def grammars_of(template: str, controlled: bool) -> tuple[Tokenizer, Grammars]:
+    """The marks of the template are control tokens, or plain text."""
+    found = {mark for each in format_of(template).marks for mark in re.findall(r"<[^<>\s]+>|\[[A-Z_/]+\]", each)}
+    ends = ["<|call|>", "<|return|>"] if "<|channel|>" in found else []
+    tokenizer = tokenizer_of([*sorted(found), *ends] if controlled else [])
+    return tokenizer, Grammars(tokenizer)
+
+
+def constraint(
+    template: str, opening: str, choice: ToolChoice, controlled: bool
+) -> tuple[Tokenizer, GrammarConstraint]:
+    tokenizer, grammars = grammars_of(template, controlled)
+    lark = Lark(ControlTokens(tokenizer))
+    return tokenizer, grammars.answer(lark.text(format_of(template).grammar(lark, choice, opening, None)))
+
+
+def refused_at(tokenizer: Tokenizer, allowed: GrammarConstraint, text: str) -> str | None:
+    """The rest of a text from where the grammar refuses it; None if all of it is allowed, and may end there."""
+    tokens = tokenizer.encode(text, parse_special=True, begins=False)
+    for place, token in enumerate(tokens):
+        if not allowed.allowed()[token]:
+            return tokenizer.decode(tokens[place:])
+        allowed.accept(token)
+    return None if allowed.complete else ""
+
+
+CASES = [case for case in RECORDED["cases"] if case[0] not in ELSEWISE]
+CALLING = [case for case in CASES if case[4]["calls"]]
+
+
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize("template", sorted({case[0] for case in CASES}))
+def test_what_models_write_is_allowed(template: str, controlled: bool) -> None:
+    for _, name, generation, text, _ in (case for case in CASES if case[0] == template):
+        opening = format_of(template).opening(generation)
+        tokenizer, allowed = constraint(template, opening, ToolChoice(tuple(TOOLS)), controlled)
+        assert not refused_at(tokenizer, allowed, text), name
+
+
+@pytest.mark.parametrize("template", sorted({case[0] for case in CALLING if "Llama-3" not in case[0]}))
+def test_only_the_tools_that_were_chosen_may_be_called(template: str) -> None:
+    case = next(case for case in CALLING if case[0] == template and case[4]["calls"][0][0] == "get_weather")
+    opening = format_of(template).opening(case[2])
+    others = ToolChoice(tuple(tool for tool in TOOLS if tool.name != "get_weather"))
+    tokenizer, allowed = constraint(case[0], opening, others, False)
+    refused = refused_at(tokenizer, allowed, case[3])
+    assert refused, "the call of another tool is allowed"
+
+
+def test_arguments_that_break_their_schema_are_refused_where_they_do() -> None:
+    template = "Qwen-Qwen2.5-7B-Instruct"
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": %s}}\n</tool_call>'
+    for days, rest in [("3", None), ("3.5", ".5"), ('"3"', '"3"')]:
+        tokenizer, allowed = constraint(template, "", ToolChoice(tuple(TOOLS)), False)
+        refused = refused_at(tokenizer, allowed, call % days)
+        assert refused is None if rest is None else str(refused).startswith(rest)
+    tokenizer, allowed = constraint(template, "", ToolChoice(tuple(TOOLS), several=False), False)
+    assert str(refused_at(tokenizer, allowed, (call % 3 + "\n") * 2)).startswith("\n<tool_call>")
+
+
+def test_a_text_that_is_no_call_is_allowed_up_to_the_mark_of_calls() -> None:
+    tokenizer, allowed = constraint("Qwen-Qwen2.5-7B-Instruct", "", ToolChoice(tuple(TOOLS)), False)
+    assert refused_at(tokenizer, allowed, 'Grüße {"name": "x"} <tool_cal') is None
+    tokenizer, allowed = constraint("meta-llama-Llama-3.1-8B-Instruct", "", ToolChoice(tuple(TOOLS)), False)
+    assert refused_at(tokenizer, allowed, 'As JSON: {"name": "x", "parameters": 3}') is None
+    tokenizer, allowed = constraint("meta-llama-Llama-3.1-8B-Instruct", "", ToolChoice(tuple(TOOLS)), False)
+    assert str(refused_at(tokenizer, allowed, '{"name": "say", "parameters": 3}')).startswith("3}")
+
+
+def test_a_required_call_comes_first_or_after_the_reasoning() -> None:
+    choice = ToolChoice(tuple(TOOLS), required=True)
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    for opening, text, rest in [
+        ("", call, None),
+        ("", f"<think>hm</think>\n{call}", None),
+        ("", f"Sure. {call}", f"Sure. {call}"),
+        ("<think>\n", f"hm</think>{call}", None),
+        ("<think>\n", "hm</think>Sure.", "Sure."),
+        ("<think>\n\n</think>\n\n", call, None),
+    ]:
+        tokenizer, allowed = constraint("Qwen-Qwen3-0.6B", opening, choice, False)
+        assert refused_at(tokenizer, allowed, text) == rest
+
+
+@pytest.mark.parametrize("template", ["Qwen-Qwen3-0.6B", "openai-gpt-oss-120b", "GLM-4.6", "moonshotai-Kimi-K2"])
+def test_whatever_is_drawn_the_arguments_match_their_schemas(template: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    draw = np.random.default_rng(3)
+    properties = {"n": {"type": "integer"}, "k": {"enum": ["a", "b"]}, "o": {"type": "boolean"}}
+    parameters = {"type": "object", "properties": properties, "required": ["n", "k"], "additionalProperties": False}
+    tools = tools_of([{"name": "f", "parameters": parameters}])
+    for controlled in (False, True):
+        for _ in range(10):
+            tokenizer, allowed = constraint(template, "", ToolChoice(tuple(tools), required=True), controlled)
+            text = b""
+            for _ in range(400):
+                mask = allowed.allowed()
+                if mask[2]:
+                    break
+                wanted = [
+                    token for token in np.flatnonzero(mask) if tokenizer.piece(int(token)) not in (b" ", b"\n", b"\t")
+                ]
+                token = int(draw.choice(wanted or np.flatnonzero(mask)))
+                allowed.accept(token)
+                text += tokenizer.piece(token)
+            answer = parse(format_of(template), text.decode("utf-8", "replace"), tools)
+            for call in answer.calls:
+                jsonschema.validate(call.parsed, parameters)
+            assert answer.calls or not allowed.complete
+
+
+def test_a_schema_that_is_not_valid_is_refused_in_words() -> None:
+    tools = tools_of([{"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "nothing"}}}}])
+    with pytest.raises(ParameterError, match="the JSON schema is not valid: Invalid type: nothing"):
+        constraint("Qwen-Qwen2.5-7B-Instruct", "", ToolChoice(tuple(tools)), False)
