@@ -184,20 +184,20 @@ class PlainFormat(Format):
         options = self.syntax.options(lark, choice) if self.syntax is not None and choice.tools else []
         closing = " ".join(f"({lark.literal(mark)})?" for mark in self.wrappers[2:])
         options = [(mark, f"{rest} {closing}") for mark, rest in options] if closing else options
-        required = choice.required and self.syntax is not None
+        free = content is None and not (choice.required and self.syntax is not None)
         reasoning = self.reasoning
         if reasoning is None:
             return self._body(lark, choice, options, content)
         body = lark.rule(self._body(lark, choice, options, content))
         if self.reasons_at(opening):
             early = options if self.syntax is not None and self.syntax.ends_reasoning else []
-            return lark.branches([(reasoning.end, body), *early], ends=True)
+            return lark.branches([(reasoning.end, body), *early], ends=free)
         if opening:
             return body
         start = lark.literal(reasoning.start)
-        thought = lark.branches([(reasoning.end, body)], ends=True)
+        thought = lark.branches([(reasoning.end, body)], ends=free)
         if not start.startswith("<["):
-            if required or content is not None:
+            if not free:
                 return f"{body} | {_spaced(lark, reasoning.start)} {thought}"
             begins = rf"\s*{escaped(reasoning.start)}{ANY}"
             return (
