@@ -182,6 +182,13 @@ def summed(subject: Any, arguments: list[Any]) -> int:
     return 0
 
 
+def appended(subject: Any, arguments: list[Any]) -> int:
+    """For ``append`` to a list: of texts and numbers only, so that no list is within itself, or many times in another."""
+    if not all(isinstance(each, (str, int, float, type(None))) for each in arguments):
+        raise SecurityError("append supports only texts and numbers in templates")
+    return measured(arguments)[0]
+
+
 def translated(subject: Any, arguments: list[Any]) -> int:
     """For ``translate(table)``."""
     tables = [table for table in arguments if isinstance(table, Mapping)]

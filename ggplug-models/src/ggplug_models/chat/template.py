@@ -4,12 +4,15 @@ Templates are Jinja templates, as Hugging Face's ``apply_chat_template`` defines
 ``messages``, ``tools``, ``documents``, ``add_generation_prompt``, ``bos_token`` and ``eos_token``; they may call
 ``raise_exception`` and ``strftime_now``.  As in llama.cpp, there are also ``enable_thinking``, which is true by
 default, and ``date_string`` and ``datetime``, today's date; arguments of tool calls are objects, and None can be looped
-over.  Templates come with model files, which may be malicious, so they run in a sandbox (``sandbox.py``).
+over.  A template that has no ``tools``, such as firefunction's, gets them as JSON in ``functions``.  Templates come
+with model files, which may be malicious, so they run in a sandbox (``sandbox.py``).
 """
 
 from __future__ import annotations
 
 import datetime
+import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -33,6 +36,9 @@ Message = Mapping[str, Any]
 NAMED = ("bos", "eos", "unk", "pad", "sep")
 """Special tokens whose texts are variables of templates: ``bos_token`` and so on."""
 
+_FUNCTIONS, _TOOLS = re.compile(r"[+{(]\s*functions\b"), re.compile(r"[{%][^}]*\btools\b")
+"""How templates use these variables."""
+
 LONGEST = 1 << 20
 """Maximum length of a template in characters."""
 
@@ -52,6 +58,7 @@ class ChatTemplate:
         self.source = source
         self.tokenizer = tokenizer
         self._template = _compiled(source)
+        self._reads_functions = bool(_FUNCTIONS.search(source)) and not _TOOLS.search(source)
 
     @cached_property
     def format(self) -> Format:
@@ -112,6 +119,8 @@ class ChatTemplate:
             "documents": None,
             **variables,
         }
+        if self._reads_functions:
+            everything.setdefault("functions", json.dumps(list(tools), indent=4) if tools else "")
         from jinja2.exceptions import SecurityError
 
         from ggplug_models.chat.allowance import Allowance
