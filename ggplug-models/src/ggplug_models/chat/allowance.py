@@ -183,10 +183,10 @@ def summed(subject: Any, arguments: list[Any]) -> int:
 
 
 def appended(subject: Any, arguments: list[Any]) -> int:
-    """For ``append`` to a list: of texts and numbers only, so that no list is within itself, or many times in another."""
-    if not all(isinstance(each, (str, int, float, type(None))) for each in arguments):
+    """For ``append`` of a text or number to a list; a list could be within itself, or many times in another one."""
+    if not isinstance(arguments[0] if arguments else None, (str, int, float, type(None))):
         raise SecurityError("append supports only texts and numbers in templates")
-    return measured(arguments)[0]
+    return measured(arguments[:1])[0]
 
 
 def translated(subject: Any, arguments: list[Any]) -> int:
