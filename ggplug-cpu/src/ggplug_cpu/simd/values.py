@@ -396,6 +396,14 @@ def _pointer(address: Value, t: ir.Type, offset: int) -> ir.Value:
     return address.b.inttoptr((address + offset).ir if offset else address.ir, t.as_pointer())
 
 
+def on_stack(b: ir.IRBuilder, count: int) -> Value:
+    """The address of ``count`` bytes of the function's stack."""
+    with b.goto_entry_block():
+        place = b.alloca(I8, count)
+        place.align = 64
+        return Value(b, b.ptrtoint(place, I64))
+
+
 def masked_load(address: Value, t: ir.VectorType, mask: Value) -> Value:
     """Read the lanes that ``mask`` selects, and access no other byte; the other lanes are zero."""
     pointer = Value(address.b, address.b.inttoptr(address.ir, t.as_pointer()))

@@ -17,8 +17,8 @@ from llvmlite import ir
 
 from ggplug_cpu import compiler, features
 from ggplug_cpu.ops.mul_mat.layout import Layout, layout, layout_for
-from ggplug_cpu.ops.mul_mat.packed import form_of
-from ggplug_cpu.simd import dots, halves, values
+from ggplug_cpu.ops.mul_mat.packed import PackedPanel
+from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
 from ggplug_cpu.types import BLOCKS, PLAIN
@@ -184,26 +184,6 @@ class _Sides:
             total.next_unit()
         return total.all()
 
-    def add_blocks(self, sums: list[Value], panel: Value, x: Value) -> list[Value]:
-        """The products of a block of each column, as ``stored``, and a group of activations, added to the sums."""
-        side_by_side = BLOCKS[self.stored].side_by_side
-        assert side_by_side is not None
-        units, first = self.shape.quantum // self.shape.unit, 0
-        largest = BLOCKS[self.stored].limits[1] * 128
-        total = _Sums(sums, dots.way("u8i8", self.shape.width, largest=largest), largest)
-        while True:
-            spread = [side_by_side.spread(stored) for stored in self.weights(panel, first)]
-            apart = units // len(spread[0])  # units between the numbers that one byte stands for
-            for part in range(len(spread[0])):
-                for row in range(self.down):
-                    (y,) = self.activations(x, row, first + part * apart)
-                    for v in range(self.across):
-                        total.add(row * self.across + v, spread[v][part], y)
-                total.next_unit()
-            first += 1
-            if first == apart:
-                return total.all()
-
     def by_rows(self, sums: list[Value]) -> list[Value]:
         """Sums as vectors of the result's rows, ``vecs`` for each: pairs of rows are separated."""
         if self.shape.rows_of_sums == 1:
@@ -286,83 +266,112 @@ def _int8_sums(
     group = s.quantum
     panel = _Blocks(sides) if sides.stored else _Groups(sides)
 
-    def step(number: Value, carried: list[Value]) -> list[Value]:
-        p, a, sums = carried[0], carried[1], carried[2:]
-        fetch(number)
-        for line in range(0, panel.step_bytes if ahead else 0, 64):
-            emit_prefetch(p + ahead + line)
-        dot = panel.dots(p, a)
-        scale, minima = panel.scales(p), panel.minima(p) if s.has_minima else []
+    def of_group(step: Value, i: int, a: Value, sums: list[Value]) -> list[Value]:
+        dot = panel.dots(step, i, a)
+        scale, minima = panel.factors(step, i)
         for row in range(down):
             at = rows * group + row * s.rows_of_sums * s.unit_bytes
             y = of_rows(a, at)
             for v in range(across):
-                i = row * across + v
-                sums[i] = dot[i].convert(F32).fma(scale[v] * y, sums[i])
+                sum = row * across + v
+                sums[sum] = dot[sum].convert(F32).fma(scale[v] * y, sums[sum])
             if minima:
                 total = of_rows(a, at + rows * s.unit_bytes)
                 for v in range(across):
                     sums[row * across + v] = minima[v].fma(total, sums[row * across + v])
-        return [p + panel.step_bytes, a + rows * s.step_bytes, *sums]
+        return sums
+
+    iterations = panel.groups // panel.groups_at_once
+    bytes_at_once = panel.block_bytes // iterations
+
+    def of_block(number: Value, carried: list[Value]) -> list[Value]:
+        p = carried[0]
+        fetch(number)
+        panel.begin(p)
+
+        def some_groups(step: Value, carried: list[Value]) -> list[Value]:
+            a, sums = carried[0], carried[1:]
+            for line in range(0, bytes_at_once if ahead else 0, 64):
+                emit_prefetch(p + step * bytes_at_once + (ahead + line))
+            for i in range(panel.groups_at_once):
+                sums = of_group(step, i, a, sums)
+                a = a + rows * s.step_bytes
+            return [a, *sums]
+
+        count = constant(p.b, I64, iterations)
+        following = loop(count, carried[1:], some_groups) if iterations > 1 else some_groups(count - 1, carried[1:])
+        return [p + panel.block_bytes, *following]
 
     zero = constant(first.b, floats, 0)
-    return sides.by_rows(loop(steps, [first, x, *([zero] * (rows * vecs))], step)[2:])
+    blocks = steps.lshr(panel.groups.bit_length() - 1)
+    return sides.by_rows(loop(blocks, [first, x, *([zero] * (rows * vecs))], of_block)[2:])
 
 
 class _Groups:
-    """A group of a panel that a product packed itself."""
+    """A panel that a product packed itself: blocks of one group."""
+
+    groups = groups_at_once = 1
 
     def __init__(self, sides: _Sides) -> None:
         self.sides, self.shape = sides, sides.shape
-        self.step_bytes = self.shape.quantum_bytes
+        self.block_bytes = self.shape.quantum_bytes
 
-    def dots(self, panel: Value, x: Value) -> list[Value]:
-        """The integer sums of the group's products, row after row."""
+    def begin(self, block: Value) -> None:
+        """Continues with the block of each row at this address."""
+        self._block = block
+
+    def dots(self, step: Value, group: int, x: Value) -> list[Value]:
+        """The integer sums of a group's products, row after row."""
         s, sides = self.shape, self.sides
         ints = vector(I32, s.width)
         if s.unsigned:
-            start = [values.load(panel, ints, s.offsets_at + v * s.width * 4) for v in range(sides.across)]
+            start = [values.load(self._block, ints, s.offsets_at + v * s.width * 4) for v in range(sides.across)]
         else:
-            start = [constant(panel.b, ints, 0)] * sides.across
-        return sides.add_products(start * sides.down, panel, x, s.quantum // s.unit)
+            start = [constant(x.b, ints, 0)] * sides.across
+        return sides.add_products(start * sides.down, self._block, x, s.quantum // s.unit)
 
-    def scales(self, panel: Value) -> list[Value]:
-        return self._factors(panel, self.shape.columns * self.shape.quantum)
+    def factors(self, step: Value, group: int) -> tuple[list[Value], list[Value]]:
+        """Of each vector of weights the scales, and the minima if there are any."""
+        s = self.shape
+        return self._factors(s.columns * s.quantum), self._factors(s.minima_at) if s.has_minima else []
 
-    def minima(self, panel: Value) -> list[Value]:
-        return self._factors(panel, self.shape.minima_at)
-
-    def _factors(self, panel: Value, at: int) -> list[Value]:
+    def _factors(self, at: int) -> list[Value]:
         width = self.shape.width
-        return [values.load(panel, vector(F32, width), at + v * width * 4) for v in range(self.sides.across)]
+        return [values.load(self._block, vector(F32, width), at + v * width * 4) for v in range(self.sides.across)]
 
 
 class _Blocks:
-    """A group of a panel of packed weights (:mod:`.packed`).
+    """A panel of packed weights in their own blocks (:mod:`.packed`).
 
-    Weights are unsigned, so sums start with the value that is packed with the activations.
+    Unsigned weights are multiplied with signed activations, so sums start with the value that is packed with these.
     """
 
     def __init__(self, sides: _Sides) -> None:
         self.sides, self.shape = sides, sides.shape
-        form = form_of(sides.stored, sides.kind)
-        assert form is not None
-        self.step_bytes = form.rows * form.block_bytes
-        self._factors_at = [form.rows * sum(p.size for p in form.fields[:n]) for n in range(1, len(form.fields))]
+        self._panel, t = PackedPanel(sides.kind, sides.stored), BLOCKS[sides.stored]
+        self.groups, self.groups_at_once = t.groups, self._panel.groups_at_once
+        self.block_bytes = self._panel.block_bytes
+        self._largest = t.limits[1] * 128 if self.shape.unsigned else dots.LARGEST_ROUNDED
 
-    def dots(self, panel: Value, x: Value) -> list[Value]:
+    def begin(self, block: Value) -> None:
+        self._panel.begin(block)
+
+    def dots(self, step: Value, group: int, x: Value) -> list[Value]:
         s, sides = self.shape, self.sides
-        behind = sides.rows * (s.quantum + s.unit_bytes * (1 + s.has_minima))
-        start = [values.load(x, I32, behind + row * s.unit_bytes).splat(s.width) for row in range(sides.down)]
-        return sides.add_blocks([each for each in start for _ in range(sides.across)], panel, x)
+        if s.unsigned:
+            behind = sides.rows * (s.quantum + s.unit_bytes * (1 + s.has_minima))
+            start = [values.load(x, I32, behind + row * s.unit_bytes).splat(s.width) for row in range(sides.down)]
+            way = dots.way("u8i8", s.width, largest=self._largest)
+        else:
+            start, way = [constant(x.b, vector(I32, s.width), 0)] * sides.down, s.way
+        total = _Sums([each for each in start for _ in range(sides.across)], way, self._largest)
+        for unit, weights in self._panel.numbers(step, group, signed=not s.unsigned):
+            for row in range(sides.down):
+                (y,) = sides.activations(x, row, unit)
+                for v, each in enumerate(weights):
+                    total.add(row * sides.across + v, each, y)
+            total.next_unit()
+        return total.all()
 
-    def scales(self, panel: Value) -> list[Value]:
-        return self._factors(panel, self._factors_at[0])
-
-    def minima(self, panel: Value) -> list[Value]:
-        return self._factors(panel, self._factors_at[1])
-
-    def _factors(self, panel: Value, at: int) -> list[Value]:
-        width = self.shape.width
-        halves_of = [values.load(panel, vector(I16, width), at + v * width * 2) for v in range(self.sides.across)]
-        return [halves.emit_widen_f16(each) for each in halves_of]
+    def factors(self, step: Value, group: int) -> tuple[list[Value], list[Value]]:
+        return self._panel.factors(step, group)
