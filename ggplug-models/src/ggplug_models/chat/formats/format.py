@@ -155,6 +155,9 @@ class PlainFormat(Format):
                     yield from scan.spaces()
                 elif scan.exhausted and mark != "{":
                     scan.release()  # the answer ended within the first words of a call
+                elif scan.exhausted:
+                    scan.rewind()  # reading on from each brace in it would take quadratic time
+                    yield from scan.until(Marks(()), scan.content)
                 else:
                     scan.rewind()
                     scan.content(scan.take(1))

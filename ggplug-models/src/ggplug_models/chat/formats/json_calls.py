@@ -183,10 +183,14 @@ class _Call:
         if key == syntax.arguments or (not syntax.name and not depth and key in self._names):
             if not syntax.name:
                 self._name = key
+            if self._name is None and syntax.starts[0] == "{":
+                return False
             return (yield from self._read_arguments(scan))
         opened = (yield from scan.next()) == "{"
         if opened and key == "function" and depth < 2:
             return (yield from self.read_object(scan, depth + 1))
+        if syntax.starts[0] == "{" and self._name is None and (yield from scan.next()) != '"':
+            return False  # objects within objects would be read again and again
         value = yield from scan.json_text()
         if value is None:
             return False
