@@ -14,6 +14,7 @@ from scripted import HERMES, THINKING, Scripted
 import ggplug_models
 from ggplug.errors import ModelError, ParameterError
 from ggplug_models import ChatTemplate, Decoder, Tool, run_tools
+from ggplug_models.chat.analysis import format_of
 from ggplug_models.chat.prepared import prepared
 from ggplug_models.sampling import Sampler, Sampling
 
@@ -253,3 +254,19 @@ def test_a_chat_that_is_continued_begins_with_the_given_text(model: Decoder) -> 
     assert thought.prompt.endswith("<|assistant|><think>I think")
     parser = thought.parser()
     assert [*parser.push(" so.</think>A"), *parser.finish()] == [("", " so.", None), ("A", "", None)]
+
+
+def test_a_file_may_have_another_template_for_chats_with_tools(model: Decoder) -> None:
+    metadata = {"tokenizer.chat_template": "plain", "tokenizer.chat_template.tool_use": HERMES}
+    both = ChatTemplate.of(metadata, model.tokenizer)
+    assert prepared(both, ASKED).prompt == "plain"
+    assert prepared(both, ASKED, tools=[add]).prompt == "<|user|>hi<|end|><|assistant|>"
+
+
+def test_a_template_that_took_long_is_not_rendered_again_and_again(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered = []
+    monkeypatch.setattr("ggplug_models.chat.analysis.SECONDS", 1e-9)
+    format_of(HERMES, lambda messages, **options: rendered.append(messages) or "")
+    assert len(rendered) == 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -44,6 +45,9 @@ TOOLS = [
     }
     for name in NAMES
 ]
+SECONDS = 2.0
+"""Processor time after which no more chats are rendered, because a template may be malicious."""
+
 ASKED = {"role": "user", "content": "Probequestion"}
 
 
@@ -66,15 +70,21 @@ class Probes:
 
     def __init__(self, render: Render) -> None:
         self._render = render
+        self._seconds = SECONDS
         self._prompt = self._try([ASKED], TOOLS) or ""
         asked = self._try([ASKED], TOOLS, add_generation_prompt=True) or ""
         self.generation = asked[_common(self._prompt, asked) :]
 
     def _try(self, messages: Sequence[Mapping[str, Any]], tools: Any, **options: Any) -> str | None:
+        begun = time.thread_time()
         try:
+            if self._seconds <= 0:
+                return None
             return self._render(messages, tools=tools, **{"add_generation_prompt": False, **options})
         except GGPlugError:
             return None
+        finally:
+            self._seconds -= time.thread_time() - begun
 
     def answer(self, **message: Any) -> str | None:
         """What an answer adds to the prompt; None if the template refuses it."""

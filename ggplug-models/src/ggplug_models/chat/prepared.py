@@ -96,6 +96,8 @@ def prepared(
                 f"reasoning_effort must be one of {listed}, got {reasoning_effort!r:.100}", got=reasoning_effort
             )
         variables = {**_effort(reasoning_effort), **variables}
+    if known and template.for_tools is not None:
+        template = template.for_tools
     format = template.format
     messages = with_thoughts(template.source, messages)
     if not known:

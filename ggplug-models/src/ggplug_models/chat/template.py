@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 KEY = "tokenizer.chat_template"
 
+TOOL_USE = "tool_use"
+"""The name of the template for chats with tools, in files that have one."""
+
 Message = Mapping[str, Any]
 """A dict with ``role`` and ``content``, and other keys that the template uses, such as ``tool_calls``."""
 
@@ -55,6 +58,8 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
+        self.for_tools: ChatTemplate | None = None
+        """The template to use for chats with tools; None: this one."""
         self.source = source
         self.tokenizer = tokenizer
         self._template = _compiled(source)
@@ -71,7 +76,8 @@ class ChatTemplate:
     def of(cls, metadata: Mapping[str, Any], tokenizer: Tokenizer, name: str | None = None) -> ChatTemplate:
         """The chat template in a file's metadata, or the one with a ``name`` such as ``tool_use``.
 
-        Raises ModelError if there is none.
+        Without ``name``, the template named ``tool_use`` is the one for chats with tools.  Raises ModelError if there
+        is none.
         """
         key = KEY if name is None else f"{KEY}.{name}"
         source = Values(metadata).text(key, None)
@@ -83,7 +89,10 @@ class ChatTemplate:
                 got=name,
                 remedy="pass template=ChatTemplate(source, model.tokenizer)",
             )
-        return cls(source, tokenizer)
+        found = cls(source, tokenizer)
+        if name is None and f"{KEY}.{TOOL_USE}" in metadata:
+            found.for_tools = cls.of(metadata, tokenizer, TOOL_USE)
+        return found
 
     def render(
         self,

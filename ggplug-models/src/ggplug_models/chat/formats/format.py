@@ -218,7 +218,8 @@ class PlainFormat(Format):
     ) -> str:
         """The answer after its reasoning."""
         if choice.required and self.syntax is not None:
-            return f"{lark.terminal(regex(SPACES))}? {self.syntax.required(lark, choice)}"
+            call = self.syntax.required(lark, choice)
+            return call if self.reasoning is None else f"{lark.terminal(regex(SPACES))}? {call}"
         if content is not None:
             opened = [lark.literal(mark) for mark in self.wrappers]
             wrapped = (
