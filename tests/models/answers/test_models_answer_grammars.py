@@ -176,6 +176,30 @@ def test_whatever_is_drawn_the_arguments_match_their_schemas(template: str) -> N
             assert answer.calls or not allowed.complete
 
 
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize("template", ["GLM-4.6", "Qwen3-Coder"])
+def test_strings_without_quotes_are_held_to_their_schemas_too(template: str, controlled: bool) -> None:
+    calls = {
+        "GLM-4.6": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>",
+        "Qwen3-Coder": "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>",
+    }
+    schemas: list[tuple[dict[str, Any], list[str], list[str]]] = [
+        ({"enum": ["a", "ab", "c <d"]}, ["a", "ab", "c <d"], ["b", "abc"]),
+        ({"maxLength": 3}, ["", "é<b", "xyz"], ["four"]),
+        ({"minLength": 2}, ["ab", "</arg"], ["a"]),
+        ({"pattern": "^[a-c]+$"}, ["abc"], ["abd", "1"]),
+        ({"pattern": "x"}, ["axb", "x"], ["ab"]),
+        ({}, ["", "any </a> text\n\nof lines"], []),
+    ]
+    for schema, fitting, others in schemas:
+        parameters = {"type": "object", "properties": {"a": {"type": "string", **schema}}, "required": ["a"]}
+        choice = ToolChoice(tuple(tools_of([{"name": "f", "parameters": parameters}])))
+        for value in [*fitting, *others]:
+            tokenizer, allowed = constraint(template, "", choice, controlled)
+            refused = refused_at(tokenizer, allowed, calls[template].format(value))
+            assert (refused is None) == (value in fitting), (schema, value, refused)
+
+
 def test_a_schema_that_is_not_valid_is_refused_in_words() -> None:
     tools = tools_of([{"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "nothing"}}}}])
     with pytest.raises(ParameterError, match="the JSON schema is not valid: Invalid type: nothing"):

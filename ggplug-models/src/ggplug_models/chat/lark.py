@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ggplug_models.sampling.control_tokens import ControlTokens
-from ggplug_models.sampling.grammar_limits import read_schema
+from ggplug_models.sampling.grammar_limits import check_pattern, read_schema
 
 SPACES = r"[ \t\n]{0,20}"
 """White space that may be between the parts of a call."""
@@ -87,6 +87,38 @@ class Lark:
         elif isinstance(parts[0], str):
             return f"{self.lazily(ANY + escaped(parts[0]))} {self.literal(mark[len(parts[0]) :])}"
         return f"{self.terminal(regex(ANY))}? {self.literal(mark)}"
+
+    def string(self, schema: Any, mark: str) -> str:
+        """A text without quotes that matches the schema of a string, and the mark after it.
+
+        Its values, lengths and pattern hold; its ``format`` does not.  Raises ParameterError for a pattern that exceeds
+        the limits.
+        """
+        if not isinstance(schema, dict):
+            return self.until(mark)
+        values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if isinstance(values, list) and values:
+            texts = dict.fromkeys(value if isinstance(value, str) else json.dumps(value) for value in values)
+            return f"({' | '.join(map(json.dumps, texts))}) {self.literal(mark)}"
+        parts = self.control.parts(mark)
+        # What is not a control token is one lexeme with the text, because the lexer takes the longest match.
+        first = str(parts[0]) if parts and isinstance(parts[0], str) else ""
+        spelled = escaped(first)
+        conditions = []
+        least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+        if least or most != "":
+            conditions.append(regex(f"(?s:.{{{least},{most}}}){spelled}"))
+        if isinstance(pattern := schema.get("pattern"), str):
+            check_pattern(pattern, "a pattern of the JSON schema")
+            before, after = "" if pattern.startswith("^") else ANY, "" if pattern.endswith("$") else ANY
+            inner = pattern.removeprefix("^").removesuffix("$")
+            conditions.append(regex(f"{before}(?:{inner}){after}{spelled}"))
+        if not conditions:
+            return self.until(mark)
+        if first.strip():
+            conditions.append("~" + regex(f"{ANY}{spelled}(?s:.+)"))
+        optional = "" if least or first else "?"
+        return f"{self.terminal(' & '.join(conditions))}{optional} {self.literal(mark[len(first) :])}"
 
     def branches(
         self,

@@ -103,7 +103,7 @@ class ElementArguments(Arguments):
         kinds, end = kinds_of(schema, root), f"{self._token}</{key}>"
         gap = lark.terminal(regex(SPACES))
         if "string" in kinds:
-            return lark.until(end)
+            return lark.string(schema, end)
         if kinds == {"object"} and isinstance(schema, Mapping) and schema.get("properties") and depth < 8:
             return f"{self._members(lark, schema, root, depth)} {gap}? {lark.literal(end)}"
         if kinds == {"array"} and isinstance(schema, Mapping) and schema.get("items") and depth < 8:

@@ -60,7 +60,7 @@ class GemmaCalls(CallSyntax):
         kinds = kinds_of(schema, root)
         found = []
         if "string" in kinds:
-            found.append(f"{lark.literal(QUOTE)} {self._text(lark, schema)}")
+            found.append(f"{lark.literal(QUOTE)} {lark.string(schema, QUOTE)}")
         if "object" in kinds and isinstance(schema, Mapping) and schema.get("properties") and depth < 8:
             required = schema.get("required", ())
             found.append(self._object(lark, schema["properties"], required, root))
@@ -77,16 +77,9 @@ class GemmaCalls(CallSyntax):
             found.append(lark.schema(plain or {"type": sorted(kinds & {"number", "boolean", "null"})}))
         return lark.rule(" | ".join(found))
 
-    def _text(self, lark: Lark, schema: Any) -> str:
-        values = schema.get("enum") if isinstance(schema, Mapping) else None
-        if isinstance(values, list) and any(isinstance(value, str) for value in values):
-            texts = " | ".join(json.dumps(value) for value in values if isinstance(value, str))
-            return f"({texts}) {lark.literal(QUOTE)}"
-        return lark.until(QUOTE)
-
     def _any(self, lark: Lark) -> str:
         return lark.rule(
-            f"{lark.literal(QUOTE)} {self._text(lark, None)} | {lark.schema({'type': ['number', 'boolean', 'null']})}"
+            f"{lark.literal(QUOTE)} {lark.until(QUOTE)} | {lark.schema({'type': ['number', 'boolean', 'null']})}"
         )
 
 

@@ -130,14 +130,10 @@ class TaggedArguments(Arguments):
     def _value(self, lark: Lark, schema: Any, root: Mapping[str, Any]) -> str:
         """A value, with the mark after it."""
         kinds = kinds_of(schema, root)
-        values = schema.get("enum") if isinstance(schema, Mapping) else None
-        if "string" not in kinds:
-            definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
-            return f"{lark.schema({**definitions, **schema})} {lark.literal(self.end)}"
-        if isinstance(values, list) and values:
-            options = (value if isinstance(value, str) else json.dumps(value) for value in values)
-            return f"({' | '.join(json.dumps(each) for each in options)}) {lark.literal(self.end)}"
-        return lark.until(self.end)
+        if "string" in kinds:
+            return lark.string(schema, self.end)
+        definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
+        return f"{lark.schema({**definitions, **schema})} {lark.literal(self.end)}"
 
 
 @dataclass(frozen=True)
