@@ -108,6 +108,70 @@ MESSAGES: dict[str, dict[str, Any]] = {
 }
 
 
+WRITTEN: dict[str, list[str]] = {
+    "fireworks-ai-llama-3-firefunction-v2": [
+        ' functools[{"name": "say", "arguments": {"text": "hi"}}]',
+        'Sure. functools[{"name": "now", "arguments": {}}, {"name": "say", "arguments": {"text": "a]b"}}]',
+    ],
+    "openai-gpt-oss-120b": [
+        '<|channel|>commentary to=functions.say <|constrain|>json<|message|>{"text": "hi"}',
+        "<|channel|>analysis<|message|>Hm <b>.<|end|><|start|>assistant<|channel|>commentary to=functions.say"
+        '<|message|>{"text": "hi"}',
+        "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant to=functions.now<|channel|>commentary json"
+        "<|message|>{}",
+        "<|channel|>analysis<|message|>A.<|end|><|start|>assistant<|channel|>analysis<|message|>B.<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>C.",
+        "<|channel|>final<|message|>Only <tool_call> text.",
+    ],
+    "Qwen-Qwen3-0.6B": [
+        '<think>\nHm\n</think>\n\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        "<think>Only a thought",
+        "<think>\nA <tool_call> in it.\n</think>\n\nText.",
+    ],
+    "meta-llama-Llama-3.1-8B-Instruct": [
+        '{"type": "function", "name": "say", "parameters": {"text": "x"}}',
+        'I call {"name": "now", "parameters": {}}',
+    ],
+    "Qwen3-Coder": [
+        "<function=say>\n<parameter=text>\nhi\n</parameter>\n</function>\n</tool_call>",
+        "<tool_call>\n<function=say>\n<parameter=text>\n\n a\n\n</parameter>\n</function>\n</tool_call>",
+    ],
+    "moonshotai-Kimi-K2": [
+        '<|tool_call_begin|>functions.say:0<|tool_call_argument_begin|>{"text": "x"}<|tool_call_end|>',
+        "<think>T</think>A<|tool_calls_section_begin|><|tool_call_begin|>functions.now:12<|tool_call_argument_begin|>{}"
+        "<|tool_call_end|><|tool_calls_section_end|>",
+    ],
+    "LFM2-8B-A1B": [
+        '<|tool_call_start|>[say(text="a, (b) \'c\'"), get_weather(city="Oslo", days=2)]<|tool_call_end|>',
+        'A<|tool_call_start|>[plan(name="n", steps=[{"do": "x"}], options={"fast": true, "rate": 1.5})]'
+        "<|tool_call_end|>",
+    ],
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B": [
+        "Hm\n</think>\n\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>say\n```json\n"
+        '{"text": "x"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        "Hm</think>Text.",
+    ],
+    "meetkai-functionary-medium-v3.2": ['say\n{"text": "x"}', "all\nHi"],
+    "mistralai-Mistral-Nemo-Instruct-2407": [
+        '[TOOL_CALLS][{"name": "say", "arguments": {"text": "x"}, "id": "123456789"}]',
+    ],
+    "GLM-4.6": [
+        "\n<think>T</think>\n<tool_call>now\n</tool_call>",
+        "\n<tool_call>say\n<arg_key>text</arg_key>\n<arg_value>a\nb</arg_value>\n</tool_call>",
+    ],
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use": [
+        "<|START_THINKING|>T<|END_THINKING|><|START_RESPONSE|>Hi<|END_RESPONSE|>",
+        '<|START_ACTION|>[{"tool_call_id": "7", "tool_name": "now", "parameters": {}}]<|END_ACTION|>',
+    ],
+    "google-gemma-4-31B-it": [
+        "<|channel>thought\nT\n<channel|>Text.",
+        '<|tool_call>call:say{text:<|"|>a:{b},c<|"|>}<tool_call|>',
+        "Text<|tool_call>call:now{}<tool_call|>",
+    ],
+}
+"""Answers that no template writes, but models do."""
+
+
 class Oracle:
     """The compiled program.  ``llama_cpp``: the folder of the sources.  ``folder``: for what is compiled."""
 
@@ -189,6 +253,9 @@ def main() -> None:
             read = oracle(template=source, messages=[ASKED], tools=TOOLS, eos="</s>", text=text)
             if "message" in read and is_whole(MESSAGES[name], text, read["message"]):
                 cases.append([template, name, generation, text, read["message"]])
+        for number, text in enumerate(WRITTEN.get(template, ()), 1):
+            read = oracle(template=source, messages=[ASKED], tools=TOOLS, eos="</s>", text=text)
+            cases.append([template, f"written {number}", read["generation"], text, read["message"]])
     recorded = {
         "source": "common/chat*.cpp of llama.cpp in llama-cpp-python 0.3.36 (tests/support/answers/record.py)",
         "tools": TOOLS,

@@ -184,7 +184,7 @@ def calls_of(probes: Probes, reasoning: Reasoning | None) -> CallSyntax | None:
     two = probes.answer(tool_calls=TWO)
     first = _Written(one, probes.generation, reasoning, tail)
     second = first if two is None or NAMES[1] not in two else _Written(two, probes.generation, reasoning, tail)
-    return _json_calls(first, second) or _named_calls(probes, first, second)
+    return _json_calls(first, second) or _named_calls(probes, first, second, reasons=reasoning is not None)
 
 
 class _Written:
@@ -284,7 +284,7 @@ def _keys(call: Mapping[str, Any]) -> tuple[str, str, str]:
     return name, arguments, id
 
 
-def _named_calls(probes: Probes, one: _Written, two: _Written) -> NamedCalls | None:
+def _named_calls(probes: Probes, one: _Written, two: _Written, *, reasons: bool) -> NamedCalls | None:
     """The syntax, if a call has the name between marks, and then its arguments."""
     place = one.text.find(NAMES[0])
     after_name = one.text[place + len(NAMES[0]) :]
@@ -298,7 +298,7 @@ def _named_calls(probes: Probes, one: _Written, two: _Written) -> NamedCalls | N
         length = 0
     if length:
         return _with_json(one, two, place, after_name[:opened], length)
-    return _with_tags(probes, one, two)
+    return _with_tags(probes, one, two, reasons=reasons)
 
 
 def _with_json(one: _Written, two: _Written, place: int, middle: str, length: int) -> NamedCalls:
@@ -338,7 +338,7 @@ def _parts(text: str) -> tuple[Part, ...]:
     return tuple(Field(part.strip("\x00")) if part in (ID, _NUMBER) else part for part in parts if part)
 
 
-def _with_tags(probes: Probes, one: _Written, two: _Written) -> NamedCalls | None:
+def _with_tags(probes: Probes, one: _Written, two: _Written, *, reasons: bool) -> NamedCalls | None:
     both = probes.answer(tool_calls=ONE_OF_TWO)
     number = probes.answer(tool_calls=ONE_NUMBER)
     if both is None or number is None or any(text not in both for text in (*VALUES, KEYS[1])):
@@ -377,7 +377,9 @@ def _with_tags(probes: Probes, one: _Written, two: _Written) -> NamedCalls | Non
     first = one.text[:place]
     frame = _frame(first, between, after)
     parts = (*_parts(frame.each[0]), Field("name"), *_parts(_numbered(*middles)))
-    return NamedCalls(parts, arguments, frame.each[1], frame.section, ends_reasoning=True)
+    # Qwen3-Coder, which does not reason, sometimes leaves out the first mark.
+    late = len(parts) > 2 and str(parts[1]).strip() == "<function=" and not reasons
+    return NamedCalls(parts, arguments, frame.each[1], frame.section, begins_late=late, ends_reasoning=True)
 
 
 def _shared_beginning(first: str, second: str) -> str:

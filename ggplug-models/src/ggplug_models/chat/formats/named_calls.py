@@ -230,18 +230,22 @@ class NamedCalls(CallSyntax):
 
     def options(self, lark: Lark, choice: ToolChoice) -> list[tuple[str, str]]:
         gap = lark.terminal(regex(SPACES))
-        call = lark.rule(" | ".join(self._call(lark, tool) for tool in choice.tools))
         first = lark.literal(self._firsts[0])
-        more = f" ({gap}? {first} {call})*" if choice.several else ""
-        if not self.section[0]:
-            return [(self._firsts[0], f"{call}{more}")]
-        end = lark.literal(self.section[1])
-        return [(self.section[0], lark.rule(f"{gap}? {first} {call}{more} {gap}? {end}"))]
+        again = f"({gap}? {first} {self._calls(lark, choice, 0)})*" if choice.several else ""
+        found = [(mark, f"{self._calls(lark, choice, place)} {again}") for place, mark in enumerate(self._firsts)]
+        if self.section[0]:
+            end = lark.literal(self.section[1])
+            found.insert(0, (self.section[0], lark.rule(f"{gap}? {first} {found[0][1]} {gap}? {end}")))
+        return found
 
-    def _call(self, lark: Lark, tool: Tool) -> str:
-        """A call of a tool, after its first mark."""
+    def _calls(self, lark: Lark, choice: ToolChoice, place: int) -> str:
+        """A call of one of the tools, after the mark at ``place``."""
+        return lark.rule(" | ".join(self._call(lark, tool, place) for tool in choice.tools))
+
+    def _call(self, lark: Lark, tool: Tool, place: int) -> str:
+        begun = str(self.before[place])
         found = []
-        for part in [str(self.before[0])[len(str(self.before[0]).rstrip()) :], *self.before[1:]]:
+        for part in [begun[len(begun.rstrip()) :], *self.before[place + 1 :]]:
             if isinstance(part, str):
                 found.append(lark.literal(part))
             elif part.kind == "name":

@@ -44,8 +44,8 @@ def _lfm_2() -> CallSyntax:
     return PythonicCalls()
 
 
-def _kimi_2() -> CallSyntax:
-    return NamedCalls(
+def _kimi_2() -> Format:
+    calls = NamedCalls(
         ("<|tool_call_begin|>", "functions.", Field("name"), ":", Field("number"), "<|tool_call_argument_begin|>"),
         JsonArguments(),
         "<|tool_call_end|>",
@@ -53,6 +53,7 @@ def _kimi_2() -> CallSyntax:
         id="functions.{name}:{number}",
         ends_reasoning=True,
     )
+    return PlainFormat(Reasoning("<think>", "</think>"), calls)
 
 
 def hermes() -> CallSyntax:
@@ -78,13 +79,13 @@ FORMATS: tuple[tuple[tuple[str, ...], Callable[[], Format]], ...] = (
     (("<|channel|>",), HarmonyFormat),
     ((">>>all", ">>>${recipient}"), RecipientFormat),
     (("<atem:function_calls>", "<|eom|>"), AddressedFormat),
+    (("<|tool_calls_section_begin|>", "<|tool_call_begin|>"), _kimi_2),
     (("<|open|>", "<|close|>", "<|end_of_msg|>"), _kimi_3),
     (("'<|tool_call>call:'",), _gemma_4),
 )
 """Formats, by words that all occur in the template."""
 
 CALLS: tuple[tuple[tuple[str, ...], Callable[[], CallSyntax]], ...] = (
-    (("<|tool_calls_section_begin|>", "<|tool_call_begin|>"), _kimi_2),
     (("]<]minimax[>[", "<tool_call>", "<invoke name="), _minimax_3),
     (("<|tool_list_start|>", "<|tool_list_end|>"), _lfm_2),
     (("List of tools: [",), _lfm_2),
