@@ -8,15 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
-from scripted import HERMES, THINKING, Scripted
+from answers.scripted import HERMES, THINKING, Scripted
+from word_models import with_vocabulary
 
 import ggplug_models
 from ggplug.errors import ModelError, ParameterError
 from ggplug_models import ChatTemplate, Decoder, Tool, run_tools
 from ggplug_models.chat.analysis import format_of
+from ggplug_models.chat.parsing import parse
 from ggplug_models.chat.prepared import prepared
 from ggplug_models.sampling import Sampler, Sampling
+from ggplug_models.tokenizers.byte_pairs import LETTERS
 
 pytest.importorskip("jinja2")
 pytest.importorskip("llguidance")
@@ -270,3 +274,67 @@ def test_a_template_that_took_long_is_not_rendered_again_and_again(
     monkeypatch.setattr("ggplug_models.chat.analysis.SECONDS", 1e-9)
     format_of(HERMES, lambda messages, **options: rendered.append(messages) or "")
     assert len(rendered) == 1
+
+
+def test_a_text_after_a_call_is_a_part_of_the_text(model: Decoder) -> None:
+    answer = parse(template(model).format, f"Before. {CALL}\n{CALL}\nAfter.", [Tool.of(add)])
+    assert answer.content == "Before. After."
+    assert len(answer.calls) == 2
+
+
+def test_a_call_that_is_cut_has_the_beginning_of_its_arguments(model: Decoder) -> None:
+    cut = model.chat(
+        ASKED, 50, template=template(model), tools=[add], choose=Scripted(model.tokenizer, ["I add. " + CALL])
+    )
+    assert "".join(cut) == "I add. "
+    assert cut.finish is ggplug_models.Finish.LENGTH
+    (call,) = cut.answer.calls
+    assert '{"a": 3, "b": 4}'.startswith(call.arguments)
+    with pytest.raises(ValueError, match=r"Expecting|Unterminated"):
+        _ = call.parsed
+
+
+def test_marks_that_are_control_tokens_are_read_as_well(data: Path, tmp_path: Path) -> None:
+    marks = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
+    tokens = ["<unk>", "<s>", "</s>", *marks, *LETTERS, "hi", *(f"<unused{n}>" for n in range(36))]
+    vocabulary = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.merges": ["h i"],
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": np.array([2, *[3] * 6, *[1] * 257, *[4] * 36], np.int32),
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+    with ggplug_models.load(
+        with_vocabulary(data / "qwen3.gguf", tmp_path / "marks.gguf", vocabulary), ["CPU"]
+    ) as marked:
+        choose = Scripted(marked.tokenizer, [f"Hm.</think>I add. {CALL}"])
+        answer = marked.chat(ASKED, template=template(marked, THINKING), tools=[add], choose=choose).complete()
+        assert (answer.reasoning, answer.content) == ("Hm.", "I add. ")
+        assert answer.calls[0].parsed == {"a": 3, "b": 4}
+        for seed in range(3):
+            required = marked.chat(
+                ASKED,
+                300,
+                template=template(marked, THINKING),
+                tools=[add],
+                tool_choice="required",
+                reasoning_budget=4,
+                parallel_tool_calls=False,
+                choose=Sampler(Sampling(seed=seed)),
+            ).complete()
+            assert isinstance(required.calls[0].parsed["a"], int)
+
+
+def test_the_reasoning_of_earlier_answers_has_the_form_that_a_template_reads(model: Decoder) -> None:
+    said: dict[str, Any] = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
+    call = {"function": {"name": "add", "arguments": "{}"}}
+    by_key = "{{ messages[1].content }}|{% for message in messages %}{{ message.thinking }}{% endfor %}"
+    assert prepared(template(model, by_key), [*ASKED, said]).prompt == "Yes.|Hm."
+    either = by_key + "{# Cannot pass both content and thinking #}"
+    assert prepared(template(model, either), [*ASKED, {**said, "tool_calls": [call]}]).prompt == "|Hm."
+    by_part = (
+        "{% for p in messages[1].content %}{% if p['type'] == 'thinking' %}{{ p.thinking }}|{% else %}{{ p.text }}"
+    )
+    assert prepared(template(model, by_part + "{% endif %}{% endfor %}"), [*ASKED, said]).prompt == "Hm.|Yes."
+    assert prepared(template(model, "{{ messages[1].reasoning_content }}"), [*ASKED, said]).prompt == "Hm."

@@ -15,9 +15,9 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
+from answers.scripted import THINKING, Scripted
 from browser import browser, programs
 from held import until
-from scripted import THINKING, Scripted
 from served import served
 
 

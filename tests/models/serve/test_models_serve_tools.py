@@ -20,7 +20,7 @@ pytest.importorskip("openai")
 pytest.importorskip("llguidance")
 
 import openai
-from scripted import HERMES, THINKING, Scripted
+from answers.scripted import HERMES, THINKING, Scripted
 from served import Live, served
 
 ASKED: Any = [{"role": "user", "content": "hi"}]

@@ -13,6 +13,7 @@ from ggplug_models.chat.formats.special import hermes
 from ggplug_models.chat.lark import Lark
 from ggplug_models.chat.parsing import AnswerParser
 from ggplug_models.chat.template import ChatTemplate, Message
+from ggplug_models.chat.thoughts import with_thoughts
 from ggplug_models.chat.tools import AnyTool, Tool, ToolChoice, tools_of
 from ggplug_models.sampling.control_tokens import ControlTokens
 
@@ -108,24 +109,6 @@ def prepared(
         format = PlainFormat(format.reasoning, hermes())
         text = _described(template, messages, known, variables)
     return PreparedChat(text, format, choice, format.opening(text))
-
-
-def with_thoughts(source: str, messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages with their reasoning under the key that a template reads: ``thinking`` in some.
-
-    Such a template refuses both a reasoning and a text next to calls; the calls then have the reasoning only.
-    """
-    if "thinking" not in source or "reasoning_content" in source:
-        return messages
-    found: list[Message] = []
-    for message in messages:
-        thought = message.get("reasoning_content") if isinstance(message, Mapping) else None
-        if isinstance(thought, str) and thought and "thinking" not in message:
-            message = {**message, "thinking": thought}
-            if message.get("tool_calls"):
-                message["content"] = ""
-        found.append(message)
-    return found
 
 
 def _effort(effort: str) -> dict[str, Any]:
