@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import random
 import re
 from functools import cache
 from typing import Any
@@ -147,33 +148,79 @@ def test_a_required_call_comes_first_or_after_the_reasoning() -> None:
         assert refused_at(tokenizer, allowed, text) == rest
 
 
-@pytest.mark.parametrize("template", ["Qwen-Qwen3-0.6B", "openai-gpt-oss-120b", "GLM-4.6", "moonshotai-Kimi-K2"])
-def test_whatever_is_drawn_the_arguments_match_their_schemas(template: str) -> None:
-    draw = np.random.default_rng(3)
-    properties = {"n": {"type": "integer"}, "k": {"enum": ["a", "b"]}, "o": {"type": "boolean"}}
-    parameters = {"type": "object", "properties": properties, "required": ["n", "k"], "additionalProperties": False}
-    tools = tools_of([{"name": "f", "parameters": parameters}])
-    for controlled in (False, True):
-        for _ in range(10):
-            tokenizer, allowed = constraint(template, "", ToolChoice(tuple(tools), required=True), controlled)
-            text = b""
-            for _ in range(400):
-                mask = allowed.allowed()
-                if mask[2]:
-                    break
-                wanted = [
-                    token for token in np.flatnonzero(mask) if tokenizer.piece(int(token)) not in (b" ", b"\n", b"\t")
-                ]
-                token = int(draw.choice(wanted or np.flatnonzero(mask)))
-                allowed.accept(token)
-                text += tokenizer.piece(token)
-            answer = parse(format_of(template), text.decode("utf-8", "replace"), tools)
-            for call in answer.calls:
-                values = {"n": int, "k": str, "o": bool}
-                assert {"n", "k"} <= call.parsed.keys() <= values.keys()
-                assert all(type(value) is values[name] for name, value in call.parsed.items())
-                assert call.parsed["k"] in ("a", "b")
-            assert answer.calls or not allowed.complete
+EACH_SYNTAX = [
+    "Apertus-8B-Instruct",
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+    "GLM-4.6",
+    "LFM2-8B-A1B",
+    "Qwen-Qwen3-0.6B",
+    "Qwen3-Coder",
+    "deepseek-ai-DeepSeek-V3.2",
+    "google-gemma-4-31B-it",
+    "meetkai-functionary-medium-v3.2",
+    "meta-llama-Llama-3.1-8B-Instruct",
+    "mistralai-Mistral-Nemo-Instruct-2407",
+    "moonshotai-Kimi-K2",
+    "openai-gpt-oss-120b",
+]
+PROPERTIES = {
+    "text": {"type": "string", "maxLength": 6},
+    "n": {"type": "integer", "minimum": 0, "maximum": 99},
+    "kind": {"enum": ["a", "b c"]},
+    "inner": {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]},
+    "list": {"type": "array", "items": {"enum": ["p", "q"]}, "maxItems": 3},
+}
+
+
+def fits(arguments: dict[str, Any]) -> bool:
+    """Whether the arguments match :data:`PROPERTIES`, of which the first two are required."""
+    checks = {
+        "text": lambda value: isinstance(value, str) and len(value) <= 6,
+        "n": lambda value: type(value) is int and 0 <= value <= 99,
+        "kind": lambda value: value in ("a", "b c"),
+        "inner": lambda value: value in ({"x": True}, {"x": False}),
+        "list": lambda value: isinstance(value, list) and len(value) <= 3 and set(value) <= {"p", "q"},
+    }
+    return {"text", "n"} <= arguments.keys() and all(checks[name](value) for name, value in arguments.items())
+
+
+def drawn(tokenizer: Tokenizer, allowed: GrammarConstraint, marks: list[str], chosen: random.Random) -> str:
+    """A text of random tokens that are allowed, up to where it may end; now and then it tries to write a mark."""
+    text, plan = b"", list[int]()
+    for _ in range(800):
+        mask = allowed.allowed()
+        if mask[2]:
+            break
+        possible = np.flatnonzero(mask)
+        if not (plan and mask[plan[0]]):
+            plan = tokenizer.encode(chosen.choice(marks), parse_special=True, begins=False)
+        if not mask[plan[0]] or (len(possible) > 60 and chosen.random() < 0.3):
+            plan = [
+                int(chosen.choice([each for each in possible if not tokenizer.piece(int(each)).isspace()] or possible))
+            ]
+        token = plan.pop(0)
+        allowed.accept(token)
+        text += tokenizer.piece(token)
+    return text.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize("template", EACH_SYNTAX)
+def test_whatever_is_drawn_the_arguments_match_their_schemas(template: str, controlled: bool) -> None:
+    chosen = random.Random(f"{template}{controlled}")
+    parameters = {"type": "object", "properties": PROPERTIES, "required": ["text", "n"]}
+    tools = tools_of([{"name": "f", "parameters": parameters}, {"name": "g"}])
+    marks = [*(mark for mark in format_of(template).marks if mark), " to=functions.f", '"', "}", "]", '", "', "\n"]
+    complete = 0
+    for _ in range(8):
+        tokenizer, allowed = constraint(template, "", ToolChoice(tuple(tools), required=True), controlled)
+        text = drawn(tokenizer, allowed, marks, chosen)
+        if allowed.complete:
+            answer = parse(format_of(template), text, tools)
+            assert answer.calls, text
+            assert all(call.parsed == {} if call.name == "g" else fits(call.parsed) for call in answer.calls), text
+            complete += 1
+    assert complete
 
 
 @pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])

@@ -113,7 +113,7 @@ class Lark:
             before, after = "" if pattern.startswith("^") else ANY, "" if pattern.endswith("$") else ANY
             inner = pattern.removeprefix("^").removesuffix("$")
             conditions.append(regex(f"{before}(?:{inner}){after}{spelled}"))
-        if not conditions:
+        if not conditions or (first.strip() and first != mark):
             return self.until(mark)
         if first.strip():
             conditions.append("~" + regex(f"{ANY}{spelled}(?s:.+)"))

@@ -310,7 +310,7 @@ def value_of(text: str, kinds: frozenset[str]) -> str:
     """
     if kinds != {"string"}:
         try:
-            if _kind_of(json.loads(text, parse_constant=_refused)) in kinds:
+            if _kind_of(json.loads(text, parse_constant=refused)) in kinds:
                 return text.strip()
         except (ValueError, RecursionError):
             value = _pythonic(text)
@@ -319,7 +319,8 @@ def value_of(text: str, kinds: frozenset[str]) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _refused(constant: str) -> Any:
+def refused(constant: str) -> Any:
+    """Raises ValueError for NaN and infinity, which Python's reader of JSON would take."""
     raise ValueError(f"{constant} is not JSON")
 
 

@@ -6,12 +6,11 @@ import ast
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from ggplug_models.chat.formats.format import CallSyntax
 from ggplug_models.chat.lark import SPACES, Lark, regex
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
-from ggplug_models.chat.tools import Tool, ToolChoice
+from ggplug_models.chat.tools import Tool, ToolChoice, refused
 
 _NAME_END, _KEY_END = Marks(("(",)), Marks(("=", ")"))
 
@@ -90,13 +89,15 @@ _NAMES = {"true": "True", "false": "False", "null": "None"}
 
 def json_of(text: str) -> str:
     """The JSON of a literal of Python, in which ``true``, ``false`` and ``null`` are allowed; else that of the text."""
-    for read in (json.loads, lambda each: ast.literal_eval(_translated(each))):
-        try:
-            value: Any = read(text)
-            return json.dumps(value, ensure_ascii=False, allow_nan=False)
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            continue
-    return json.dumps(text, ensure_ascii=False)
+    try:
+        json.loads(text, parse_constant=refused)
+        return text.strip()
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return json.dumps(ast.literal_eval(_translated(text)), ensure_ascii=False, allow_nan=False)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return json.dumps(text, ensure_ascii=False)
 
 
 def _translated(text: str) -> str:
