@@ -12,7 +12,7 @@ from ggplug_models.chat.scanning import Marks, Scanner, Waiting
 from ggplug_models.chat.tools import Tool, ToolChoice
 
 START, CHANNEL, MESSAGE, END = "<|start|>", "<|channel|>", "<|message|>", "<|end|>"
-_ENDS = Marks((END, "<|call|>", "<|return|>", START))
+_ENDS = Marks((END, "<|call|>", "<|return|>"))
 _HEADER = Marks((MESSAGE,))
 _FUNCTION = re.compile(r"to=(?:functions\.)?([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w*)")
@@ -56,7 +56,7 @@ class HarmonyFormat(Format):
                     return
                 scan.take(len(mark))
                 yield from self._read_message(scan, header, known)
-            mark = yield from scan.at(*(text for text in _ENDS.texts if text != START))
+            mark = yield from scan.at(*_ENDS.texts)
             scan.take(len(mark or ""))
 
     def _read_message(self, scan: Scanner, header: str, known: set[str]) -> Waiting[None]:
