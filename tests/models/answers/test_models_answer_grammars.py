@@ -212,7 +212,7 @@ def test_whatever_is_drawn_the_arguments_match_their_schemas(template: str, cont
     tools = tools_of([{"name": "f", "parameters": parameters}, {"name": "g"}])
     marks = [*(mark for mark in format_of(template).marks if mark), " to=functions.f", '"', "}", "]", '", "', "\n"]
     complete = 0
-    for _ in range(8):
+    for _ in range(10):
         tokenizer, allowed = constraint(template, "", ToolChoice(tuple(tools), required=True), controlled)
         text = drawn(tokenizer, allowed, marks, chosen)
         if allowed.complete:

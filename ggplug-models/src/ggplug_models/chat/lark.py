@@ -159,6 +159,15 @@ class Lark:
         first = str(parts[0]) if parts else mark
         return escaped(first), f"{self.literal(mark[len(first) :])} {rest}"
 
+    def repeated(self, item: str, comma: str, schema: Any) -> str:
+        """The items of an array with commas between them, as many as its schema allows."""
+        given = schema if isinstance(schema, dict) else {}
+        least, most = given.get("minItems", 0), given.get("maxItems")
+        if most == 0:
+            return '""'
+        more = f"({comma} {item}){{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
+        return self.rule(f"{item} {more}") if least else f"{self.rule(f'{item} {more}')}?"
+
     def listed(self, items: Sequence[tuple[str, bool]], comma: str) -> str:
         """Items with commas between them, in their order.  The booleans: whether an item must be there."""
         alternatives = []

@@ -109,6 +109,6 @@ class ElementArguments(Arguments):
         if kinds == {"array"} and isinstance(schema, Mapping) and schema.get("items") and depth < 8:
             opening = lark.literal(f"{self._token}<{ITEM}>")
             item = f"{gap}? {opening} {self._value(lark, ITEM, schema['items'], root, depth + 1)}"
-            return f"({item})* {gap}? {lark.literal(end)}"
+            return f"{lark.repeated(item, '', schema)} {gap}? {lark.literal(end)}"
         definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
         return f"{lark.schema({**definitions, **schema} if isinstance(schema, Mapping) else {})} {lark.literal(end)}"

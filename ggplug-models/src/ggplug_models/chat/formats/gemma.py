@@ -15,7 +15,7 @@ from ggplug_models.chat.tools import Tool, ToolChoice, kinds_of
 START, END, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 _NAME_END, _CALL_END = Marks(("{",)), Marks((END,))
 _COMMA = '","'
-_UNQUOTED = re.compile(r"([{,]\s*)([^\s{}\[\]:,\"][^:}]*?)(\s*:)")
+_UNQUOTED = re.compile(r"([{,]\s*)([^\s{}\[\]:,\"\x00][^:{}\[\],\x00]*?)(\s*:)")
 
 
 class GemmaCalls(CallSyntax):
@@ -71,7 +71,7 @@ class GemmaCalls(CallSyntax):
         if "array" in kinds and depth < 8:
             items = schema.get("items", {}) if isinstance(schema, Mapping) else {}
             item = self._value(lark, items, root, depth + 1) if items else self._any(lark)
-            found.append(f'"[" ({item} ("," {item})*)? "]"')
+            found.append(f'"[" {lark.repeated(item, _COMMA, schema)} "]"')
         if kinds & {"number", "boolean", "null"}:
             plain = schema if isinstance(schema, Mapping) and kinds <= {"number", "boolean", "null"} else {}
             found.append(lark.schema(plain or {"type": sorted(kinds & {"number", "boolean", "null"})}))
