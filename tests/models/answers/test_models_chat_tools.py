@@ -19,6 +19,7 @@ from ggplug_models import ChatTemplate, Decoder, Tool, run_tools
 from ggplug_models.chat.analysis import format_of
 from ggplug_models.chat.parsing import parse
 from ggplug_models.chat.prepared import prepared
+from ggplug_models.commands.chat import Chat
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.tokenizers.byte_pairs import LETTERS
 
@@ -338,3 +339,12 @@ def test_the_reasoning_of_earlier_answers_has_the_form_that_a_template_reads(mod
     )
     assert prepared(template(model, by_part + "{% endif %}{% endfor %}"), [*ASKED, said]).prompt == "Hm.|Yes."
     assert prepared(template(model, "{{ messages[1].reasoning_content }}"), [*ASKED, said]).prompt == "Hm."
+
+
+def test_a_chat_in_the_terminal_shows_the_reasoning_and_remembers_it_apart(model: Decoder) -> None:
+    choose: Any = Scripted(model.tokenizer, ["I think.</think>Yes.", "So.</think>No."])
+    with model.session() as session:
+        talk = Chat(model, session, choose, template=template(model, THINKING))
+        assert "".join(talk.answer("hi")) == "<think>\nI think.\n</think>\n\nYes."
+        assert talk.messages[1] == {"role": "assistant", "content": "Yes.", "reasoning_content": "I think."}
+        assert "".join(talk.answer("sure?")) == "<think>\nSo.\n</think>\n\nNo."
