@@ -28,15 +28,20 @@ from ggplug_cpu.packed import PackedBufferType
 
 FLOATS = ("f32", "f16", "bf16")
 #: Block types whose packed numbers are read: bytes, nibbles, nibbles with minima, nibbles that choose levels.
-BLOCKS = ("q8_0", "q4_0", "q4_1", "iq4_nl")
+OF_ONE_GROUP = ("q8_0", "q4_0", "q4_1", "iq4_nl")
+#: The same of several groups, whose scales are packed as well.
+OF_GROUPS = ("q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq4_xs")
+BLOCKS = (*OF_ONE_GROUP, *OF_GROUPS)
 #: Block types whose plain rows are kept with their panels: groups of 32 with minima, of 16, with byte scales.
-TWICE = ("q5_K", "q6_K", "mxfp4")
+TWICE = ("q5_1", "nvfp4", "mxfp4")
 #: Targets with other vectors, and other kinds of products, each with a type of weights.
 OTHERS = with_other_instructions()
 if features.has("avx512f"):
     OTHERS.append(("native+amx-emulated", "q8_0"))
 if features.has("avxvnni"):
-    OTHERS.append(("avx2+avxvnni", "q4_1"))
+    OTHERS += [("avx2+avxvnni", "q4_1"), ("avx2+avxvnni", "q6_K")]
+if features.has("avx2"):
+    OTHERS += [("avx2", each) for each in ("q8_0", "iq4_xs", "q3_K", "q4_K", "q5_K")]
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +143,8 @@ def test_packed_weights_grow_only_by_what_fills_up_panels(cpu: Device, type_name
     if kind.forms[type_name].keeps_rows:
         pytest.skip("has no packed order of its own for these instructions")
     assert kind.alloc_size(gg.new_tensor(type_name, (1024, 384))) == type.row_bytes(1024) * 384
-    assert kind.alloc_size(gg.new_tensor(type_name, (64, 33))) <= type.row_bytes(64) * 64
+    K = max(64, type.block_size)
+    assert kind.alloc_size(gg.new_tensor(type_name, (K, 33))) <= type.row_bytes(K) * 64
 
 
 @pytest.mark.parametrize("type_name", TWICE)
@@ -158,12 +164,12 @@ def test_a_type_without_a_packed_order_of_its_own_takes_its_rows_and_panels(
 
 def test_weights_with_plain_rows_are_packed_only_for_the_instructions_in_use(cpu: Device) -> None:
     with features.forced("generic"):
-        kind = packed_type_for(cpu, "q6_K")
-        w = gg.new_tensor("q6_K", (256, 40))
+        kind = packed_type_for(cpu, "mxfp4")
+        w = gg.new_tensor("mxfp4", (256, 40))
         w.place(kind.alloc(kind.alloc_size(w)))
     if features.target() != kind.target:
         with pytest.raises(BufferUseError, match="for other instructions"):
-            w.set_bytes(bits("q6_K", 256, 40))
+            w.set_bytes(bits("mxfp4", 256, 40))
 
 
 def test_packed_memory_takes_leafs_of_known_types_without_gaps(cpu: Device) -> None:
@@ -197,7 +203,7 @@ def test_products_of_many_columns_have_the_bits_that_plain_weights_give(
 @pytest.mark.parametrize(("target", "type_name"), OTHERS)
 def test_on_other_instructions_too(cpu: Device, type_name: str, target: str) -> None:
     with features.forced(target), cpu.init() as stream:
-        k = 96 if by_name(type_name).is_quantized else 70
+        k = max(96, by_name(type_name).block_size) if by_name(type_name).is_quantized else 70
         plain, packed = pair(cpu, type_name, k, 37)
         x = x_of(k, 17)
         np.testing.assert_array_equal(
@@ -221,16 +227,17 @@ def test_tiles_take_any_number_of_rows(kind: str) -> None:
         assert left > -sizes[0][0]
 
 
-@pytest.mark.parametrize("type_name", [*FLOATS, "q4_1"])
+@pytest.mark.parametrize("type_name", [*FLOATS, "q4_1", *OF_GROUPS])
 def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
     cpu: Device, stream: Backend, type_name: str
 ) -> None:
     if packed_type_for(cpu, type_name).forms[type_name].keeps_rows:
         pytest.skip("few columns read the plain rows")
-    _, packed = pair(cpu, type_name, 608, 200)
-    x = np.random.default_rng(3).standard_normal((40, 608)).astype(np.float32)
+    K = 768 if type_name in OF_GROUPS else 608
+    _, packed = pair(cpu, type_name, K, 200)
+    x = np.random.default_rng(3).standard_normal((70, K)).astype(np.float32)
     many = result(stream, gg.mul_mat(packed, gg.tensor(x)))
-    for columns in (1, 3, 5, 8, 12):
+    for columns in (1, 3, 5, 8, 12, 40):
         few = result(stream, gg.mul_mat(packed, gg.tensor(x[:columns])))
         np.testing.assert_array_equal(few.reshape(columns, -1), many[:columns])
     before = stream.n_threads  # type: ignore[attr-defined]
@@ -241,13 +248,14 @@ def test_a_number_does_not_depend_on_how_many_columns_or_threads_there_are(
         stream.set_n_threads(before)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("type_name", ["f32", "q4_0"])
+@pytest.mark.parametrize("type_name", ["f32", "q4_0", "q6_K"])
 def test_matrices_of_weights_are_broadcast_and_routed(cpu: Device, stream: Backend, type_name: str) -> None:
-    plain, packed = pair(cpu, type_name, 64, 40, 2, 3)
-    x = x_of(64, 14, 4, 3)
+    K = max(64, by_name(type_name).block_size)
+    plain, packed = pair(cpu, type_name, K, 40, 2, 3)
+    x = x_of(K, 14, 4, 3)
     np.testing.assert_array_equal(result(stream, gg.mul_mat(packed, x)), result(stream, gg.mul_mat(plain, x)))
-    plain, packed = pair(cpu, type_name, 64, 40, 3)
-    x, ids = x_of(64, 1, 90), gg.tensor(np.random.default_rng(4).integers(0, 3, (90, 2)).astype(np.int32))
+    plain, packed = pair(cpu, type_name, K, 40, 3)
+    x, ids = x_of(K, 1, 90), gg.tensor(np.random.default_rng(4).integers(0, 3, (90, 2)).astype(np.int32))
     np.testing.assert_array_equal(
         result(stream, gg.mul_mat_id(packed, x, ids)), result(stream, gg.mul_mat_id(plain, x, ids))
     )
@@ -366,4 +374,7 @@ def test_what_encoders_compute_with_packed_weights_is_prebuilt(cpu: Device) -> N
         activations = "int8" if base_of(form.kind) == "i8" else "f32"
         wanted = f"mul_mat_gemm[{form.kind},{activations},rows,{packed_as(form.kind, name)}]"
         assert wanted in found, name
-        assert f"pack_panels[{form.kind},{name},rows]" in found or not form.keeps_rows
+        if form.keeps_rows:
+            assert f"pack_panels[{form.kind},{name},rows]" in found
+        elif name in OF_GROUPS:
+            assert f"pack_panels[{form.kind},{name},packed]" in found

@@ -24,7 +24,7 @@ from ggplug.sketches.layouts import Lay
 from ggplug.tensor import Spec, Tensor, contiguous_strides, strided
 from ggplug.types import F64, FLOATS, by_name
 from ggplug_testing.drawing import values
-from ggplug_testing.drawing.draw import Draw, Drawn
+from ggplug_testing.drawing.draw import Draw, Drawn, Source
 from ggplug_testing.drawing.drawers import drawer_of
 from ggplug_testing.drawing.layouts import LAYOUTS, lay
 
@@ -116,7 +116,7 @@ def draw(name: str, fixed: Mapping[str, Any] | None = None) -> Case:
     case.then = choices.pick("then", THEN, (8, *[1] * (len(THEN) - 1)))
     for s in drawn.sources:
         label = "" if s is None else s.name
-        case.made_by.append("leaf" if s is None else choices.pick(f"{label}.made", ("leaf", "cont", "neg"), (8, 1, 1)))
+        case.made_by.append("leaf" if s is None else _made_by(choices, s))
         case.where.append(choices.pick(f"{label}.where", guard.WHERE, (6, 3, 3, 1)))
         case.owned.append(choices.pick(f"{label}.owned", (True, False)))
     if cls.inplace and choices.rarely("in place", 2):
@@ -150,6 +150,14 @@ def _together(case: Case, choices: Draw) -> None:
     case.lays[dst] = Lay(root, (View(written.ne, nb[1:]),))
     case.lays[src] = Lay(root, (View(read.ne, nb[1:], case.together * nb[1]),))
     case.made_by[src] = case.made_by[dst] = "leaf"
+
+
+def _made_by(choices: Draw, source: Source) -> str:
+    """The op whose result a source is, or ``leaf``."""
+    made = choices.pick(f"{source.name}.made", ("leaf", "cont", "neg"), (8, 1, 1))
+    # Where a source does not begin at an element of its root, negating those elements would make anything of it.
+    negates = source.layout != "misaligned" and source.type in FLOATS and source.type is not F64
+    return "cont" if made == "neg" and not negates else made
 
 
 def _misshape(choices: Draw, drawn: Drawn) -> None:
@@ -193,12 +201,8 @@ def build(case: Case) -> Built:
         else:
             leaf = root = Tensor(Spec(source.type, how.root, 4), name=source.name)
         leafs.append((leaf, number))
-        # Where a source does not begin at an element of its root, negating those elements would make anything of it.
-        whole = source.layout != "misaligned"
-        if case.made_by[number] == "neg" and whole and source.type in FLOATS and source.type is not F64:
-            root = apply(Neg(), (leaf,))
-        elif case.made_by[number] != "leaf":
-            root = apply(Cont(), (leaf,))
+        if case.made_by[number] != "leaf":
+            root = apply(OPS[case.made_by[number]](), (leaf,))
         sources.append(how.of(root))
     node = apply(case.cls(**case.drawn.parameters), tuple(sources))
     result = _then(case.then, node)

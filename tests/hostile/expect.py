@@ -47,7 +47,7 @@ class Expected:
         self.exact: dict[Tensor, Array] = {}
         self.tolerances: dict[Tensor, Array] = {}
         self.others: dict[Tensor, Array] = {}
-        self._graph, self._raw = graph, raw
+        self.graph, self._raw = graph, raw
         self._stores: dict[Tensor, Store] = {}
         for position in dict.fromkeys(graph.roots):
             root = graph.tensors[position]
@@ -66,7 +66,7 @@ class Expected:
         """What the elements of a node may be that a device computed from its own results."""
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            return whole.Expected(self._graph, self._raw).allowed(node)
+            return whole.Expected(self.graph, self._raw).allowed(node)
 
     def _note(self, node: Tensor, sources: Sequence[Array | None], result: Array) -> Array:
         if result.dtype.kind == "f":
@@ -152,7 +152,7 @@ def difference(
             return compare_selected(got, want, values, ordered=selects.ordered, first=selects.first).reason
     if want.dtype.kind in "iub":
         return compare(got, want, 0).reason
-    if isinstance(op, (ops.MulMat, ops.MulMatId)) and any(s is not None and s.type.is_quantized for s in node.src):
+    if _rounds_to_blocks(node) or (not own_sources and any(map(_rounds_to_blocks, expected.graph.nodes))):
         # Where numbers are rounded to blocks, what is not finite stays so, but may become any other such number.
         lost = ~np.isfinite(want)
         if np.isfinite(got[lost]).any():
@@ -180,6 +180,13 @@ def difference(
     around = np.where(np.isfinite(around), around, np.inf)
     with np.errstate(all="ignore"):
         return compare(got, want, within(node.type, exact, around)).reason
+
+
+def _rounds_to_blocks(node: Tensor) -> bool:
+    """Whether a node is a product with numbers in blocks."""
+    return isinstance(node.op, (ops.MulMat, ops.MulMatId)) and any(
+        source is not None and source.type.is_quantized for source in node.src
+    )
 
 
 def _vanishes(node: Tensor, sources: list[Array | None]) -> npt.NDArray[np.bool_] | bool:

@@ -59,7 +59,10 @@ def _placing(case: Case) -> list[str]:
     if case.outside is not None:
         return [
             "buffer = device.buffer_type.alloc(raw.size)",
-            f"made.place(buffer, {case.outside})  # outside of the buffer",
+            "try:",
+            f"    made.place(buffer, {case.outside})  # outside of the buffer",
+            "except gg.GGPlugError:",
+            "    made.place(buffer)",
             "made.set_bytes(raw)",
         ]
     if case.read_only:

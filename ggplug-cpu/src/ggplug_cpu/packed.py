@@ -1,8 +1,8 @@
 """The buffer type of packed weights, whose bytes are in the order in which products of many columns read them.
 
-The device's extra buffer type (ggml's repack and AMX types).  NumPy packs the bytes when a tensor is set, and unpacks
-them when it is read; :mod:`ggplug_cpu.ops.mul_mat.packed` has the order, which depends on the instructions that
-kernels are compiled for.
+The device's extra buffer type (ggml's repack and AMX types).  A kernel packs the bytes when a tensor is set, NumPy what
+fills no panel, and NumPy unpacks them when it is read; :mod:`ggplug_cpu.ops.mul_mat.packed` has the order, which
+depends on the instructions that kernels are compiled for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from ggplug_cpu.parameters import Place
 from ggplug_cpu.topology import default_threads
 
 if TYPE_CHECKING:
+    from ggplug_cpu.compiler import Kernel
     from ggplug_cpu.ops.mul_mat.packed import Form
 
 
@@ -101,7 +103,7 @@ class PackedBuffer(HostBuffer):
             if form.keeps_rows:
                 self._pack_behind_rows(form, tensor, raw, packed)
             else:
-                pack(form, raw, packed, tensor.ne[0], tensor.ne[1])
+                pack(form, raw, packed, tensor.ne[0], tensor.ne[1], self._kernel(form, tensor))
             self.fill(start, packed.size)
 
     def get_tensor(self, tensor: Described, out: Bytes, start: int, offset: int = 0) -> None:
@@ -119,6 +121,14 @@ class PackedBuffer(HostBuffer):
                 unpack(form, packed, whole, root.ne[0], root.ne[1])
                 out[...] = whole[at : at + out.size]
 
+    def _kernel(self, form: Form, tensor: Described) -> Callable[[int, int], None] | None:
+        """The kernel that packs whole panels; None for other instructions than are used now."""
+        from ggplug_cpu.ops.mul_mat.weights import pack_own_panels
+
+        if features.target() != self.type.target or tensor.ne[0] % form.numbers:
+            return None
+        return _callable(pack_own_panels(form.kind, tensor.type.name))
+
     def _pack_behind_rows(self, form: Form, tensor: Described, raw: Bytes, packed: Bytes) -> None:
         from ggplug_cpu.ops.mul_mat.weights import Packing, pack_panels
 
@@ -131,8 +141,7 @@ class PackedBuffer(HostBuffer):
         K, M = tensor.ne[0], tensor.ne[1]
         count, matrix, step = -(-M // form.rows), form.matrix_bytes(K, M), form.slice_numbers(K, M)
         rows, panels = packed[: raw.size], packed[form.panels_at(raw.size) :]
-        pack = pack_panels(form.kind, tensor.type.name).address()
-        run = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(pack)
+        run = _callable(pack_panels(form.kind, tensor.type.name))
 
         def copy(first: int, last: int) -> None:
             rows[first:last] = raw[first:last]
@@ -173,17 +182,24 @@ class PackedBuffer(HostBuffer):
         return form, self._memory[start : start + size]
 
 
-def pack(form: Form, raw: Bytes, packed: Bytes, K: int, M: int) -> None:
-    """Packs matrices of ``M`` rows of ``K`` numbers; padding is zero."""
-    _move(form, raw, packed, K, M, into_packed=True)
+def _callable(kernel: Kernel) -> Callable[[int, int], None]:
+    return ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)(kernel.address())
+
+
+def pack(
+    form: Form, raw: Bytes, packed: Bytes, K: int, M: int, kernel: Callable[[int, int], None] | None = None
+) -> None:
+    """Packs matrices of ``M`` rows of ``K`` numbers; padding is zero.  ``kernel``: one that packs whole panels."""
+    move = _packing if kernel is None else partial(_packing_by_kernel, kernel)
+    _in_parts(form, raw, packed, K, M, move)
 
 
 def unpack(form: Form, packed: Bytes, raw: Bytes, K: int, M: int) -> None:
     """Unpacks matrices to the order of rows."""
-    _move(form, raw, packed, K, M, into_packed=False)
+    _in_parts(form, raw, packed, K, M, _unpacking)
 
 
-def _move(form: Form, raw: Bytes, packed: Bytes, K: int, M: int, *, into_packed: bool) -> None:
+def _in_parts(form: Form, raw: Bytes, packed: Bytes, K: int, M: int, move: _Moves) -> None:
     panels, width = -(-M // form.rows), form.block_bytes
     rows = raw.reshape(-1, M, raw.size // M // (packed.size // form.matrix_bytes(K, M)))
     step = form.slice_numbers(K, M) // form.numbers * width  # bytes of a row
@@ -196,11 +212,11 @@ def _move(form: Form, raw: Bytes, packed: Bytes, K: int, M: int, *, into_packed:
             parts.append((matrix[:, start : start + step], packed[at : at + panels * size].reshape(panels, size)))
             at += panels * size
 
-    def move(first: int, last: int) -> None:
+    def some(first: int, last: int) -> None:
         for matrix, places in parts:
-            _move_slice(form, matrix[first * form.rows :], places[first:last], into_packed=into_packed)
+            move(form, matrix[first * form.rows :], places[first:last])
 
-    _on_threads(move, panels, packed.size)
+    _on_threads(some, panels, packed.size)
 
 
 def _on_threads(work: Callable[[int, int], None], count: int, nbytes: int) -> None:
@@ -220,24 +236,47 @@ def _on_threads(work: Callable[[int, int], None], count: int, nbytes: int) -> No
             each.result()
 
 
-def _move_slice(form: Form, matrix: Bytes, places: Bytes, *, into_packed: bool) -> None:
-    """Copies between the rows of a slice of weights and its panels, [panel][byte]."""
-    size = places.shape[1] // form.rows
-    panel_rows = np.zeros((form.rows, size), np.uint8)
-    for number, place in enumerate(places):
-        part = matrix[number * form.rows : (number + 1) * form.rows]
-        panel = place.reshape(-1, form.rows * form.block_bytes)
-        if into_packed:
-            panel_rows[len(part) :] = 0
-            panel_rows[:, part.shape[1] :] = 0
-            panel_rows[: len(part), : part.shape[1]] = part
-        _move_panel(form, panel_rows, panel, into_packed=into_packed)
-        if not into_packed:
-            part[...] = panel_rows[: len(part), : part.shape[1]]
+_Moves = Callable[["Form", Bytes, Bytes], None]
+"""``move(form, rows, panels)``: copies between the rows of a slice of weights and its panels, [panel][byte]."""
+
+
+def _packing_by_kernel(kernel: Callable[[int, int], None], form: Form, rows: Bytes, panels: Bytes) -> None:
+    from ggplug_cpu.ops.mul_mat.weights import Panels
+
+    whole = min(len(panels), len(rows) // form.rows)
+    if whole:
+        words = Panels.words(
+            rows=Place(rows.ctypes.data, (1, rows.strides[0])),
+            panels=Place(panels.ctypes.data),
+            count=whole,
+            blocks=rows.shape[1] // form.block_bytes,
+        )
+        parameters = np.array(words, np.int64)
+        kernel(0, parameters.ctypes.data)
+    _packing(form, rows[whole * form.rows :], panels[whole:])
+
+
+def _packing(form: Form, rows: Bytes, panels: Bytes) -> None:
+    panel_rows = np.zeros((form.rows, panels.shape[1] // form.rows), np.uint8)
+    for number, panel in enumerate(panels):
+        part = rows[number * form.rows : (number + 1) * form.rows]
+        panel_rows[len(part) :] = 0
+        panel_rows[:, part.shape[1] :] = 0
+        panel_rows[: len(part), : part.shape[1]] = part
+        _move_panel(form, panel_rows, panel, into_packed=True)
+
+
+def _unpacking(form: Form, rows: Bytes, panels: Bytes) -> None:
+    panel_rows = np.empty((form.rows, panels.shape[1] // form.rows), np.uint8)
+    for number, panel in enumerate(panels):
+        part = rows[number * form.rows : (number + 1) * form.rows]
+        _move_panel(form, panel_rows, panel, into_packed=False)
+        part[...] = panel_rows[: len(part), : part.shape[1]]
 
 
 def _move_panel(form: Form, rows: Bytes, panel: Bytes, *, into_packed: bool) -> None:
-    """Copies between ``rows``, [row][byte], and a ``panel``, [block][byte]."""
+    """Copies between ``rows``, [row][byte], and a ``panel``, [byte]."""
+    panel = panel.reshape(-1, form.rows * form.block_bytes)
     blocks = len(panel)
     apart = rows.reshape(form.rows, blocks, form.block_bytes)
     at = 0

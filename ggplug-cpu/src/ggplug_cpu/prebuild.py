@@ -58,12 +58,12 @@ def _nodes() -> Iterator[Tensor]:
 
 
 def _products(packed: BufferType) -> Iterator[Tensor]:
-    """Products of some and of very many columns with packed weights."""
+    """Products of one, some and very many columns with packed weights."""
     for name in _WEIGHTS:
         w = new_tensor(name, (256, 512))
         if packed.refusal(w) is None:
             _placed(w, packed)
-            yield from (ops.mul_mat(w, new_tensor("f32", (256, columns))) for columns in (64, 8192))
+            yield from (ops.mul_mat(w, new_tensor("f32", (256, columns))) for columns in (1, 64, 8192))
 
 
 def _placed(weights: Tensor, memory: BufferType) -> Tensor:

@@ -46,6 +46,12 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 @click.option("--overhead", is_flag=True, help="Measure the overhead of the framework on tiny graphs.")
 @click.option("--peers", is_flag=True, help="Also measure other libraries that are installed, such as PyTorch.")
 @click.option("--prompt", default=256, show_default=True, type=click.IntRange(1), help="Tokens that models read.")
+@click.option(
+    "--features",
+    metavar="LEVEL",
+    help="Instructions that the CPU device uses, such as avx2, as in the variable GGPLUG_CPU_FEATURES. With --peers, "
+    "llama.cpp is built for the same ones.",
+)
 @click.option("--generate", default=32, show_default=True, type=click.IntRange(1), help="Tokens that models write.")
 @click.option("--list", "listing", is_flag=True, help="List the instruments.")
 @json_option
@@ -57,6 +63,7 @@ def bench(
     threads: int | None,
     overhead: bool,
     peers: bool,
+    features: str | None,
     prompt: int,
     generate: int,
     listing: bool,
@@ -68,6 +75,8 @@ def bench(
     the fastest run. Functions that are compared run alternately in one process: each round gives a ratio, and the
     ratio that is shown is the median of all rounds.
     """
+    if features is not None:
+        os.environ["GGPLUG_CPU_FEATURES"] = features  # the CPU device reads it when it is first used
     device = choose(device_name)
     there, broken = collect(device)
     if listing:
@@ -79,7 +88,8 @@ def bench(
     names = tuple(of_files(there) if Path(name) in files else name for name in instruments)
     chosen = select(there, names, overhead)
     other = compare_with or beside
-    options = Options(threads, peers, None if other is None else choose(other), files, prompt, generate)
+    compared = None if other is None else choose(other)
+    options = Options(threads, peers, compared, files, prompt, generate, features is not None)
     results = []
     out = console()
     if not as_json:

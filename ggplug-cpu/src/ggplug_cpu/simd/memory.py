@@ -178,6 +178,7 @@ STORES: dict[str, compiler.Intrinsic] = {
 
 
 def emit_prefetch(address: Value, locality: int = 3) -> None:
+    """``locality``: from 3, into all caches, to 0, into none that others use, too."""
     b = address.b
     pointer = Value(b, b.inttoptr(address.ir, I8.as_pointer()))
     hints = (constant(b, I32, 0), constant(b, I32, locality), constant(b, I32, 1))

@@ -378,6 +378,12 @@ def opaque(number: Value, *, each_time: bool = False) -> Value:
     return Value(number.b, number.b.asm(t, "", f"={register},0", [number.ir], side_effect=each_time))
 
 
+def after(address: Value, number: Value) -> Value:
+    """An address that is known only after ``number``, a vector, is: what it is used for is not done earlier (x86)."""
+    t = ir.FunctionType(I64, [I64, number.type])
+    return Value(address.b, address.b.asm(t, "", "=r,0,x", [address.ir, number.ir], side_effect=False))
+
+
 def load(address: Value, t: ir.Type, offset: int = 0, align: int = 1) -> Value:
     """Read a ``t`` at ``address + offset`` bytes."""
     b = address.b
@@ -394,6 +400,14 @@ def store(address: Value, value: Value, offset: int = 0, align: int = 1) -> None
 
 def _pointer(address: Value, t: ir.Type, offset: int) -> ir.Value:
     return address.b.inttoptr((address + offset).ir if offset else address.ir, t.as_pointer())
+
+
+def on_stack(b: ir.IRBuilder, count: int) -> Value:
+    """The address of ``count`` bytes of the function's stack."""
+    with b.goto_entry_block():
+        place = b.alloca(I8, count)
+        place.align = 64
+        return Value(b, b.ptrtoint(place, I64))
 
 
 def masked_load(address: Value, t: ir.VectorType, mask: Value) -> Value:

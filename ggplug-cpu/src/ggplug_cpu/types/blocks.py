@@ -7,8 +7,9 @@ name no type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from llvmlite import ir
 
@@ -31,18 +32,43 @@ class Factors:
     minima: Value | None = None
 
 
+class Read(Protocol):
+    """Reads packed blocks."""
+
+    def __call__(self, field: str, at: Value | int, count: int = 1) -> Value:
+        """``count`` units of each row, one unit of all rows after the other, from byte ``at`` of a field on."""
+
+
+#: The scale of a group of each row, and the minimum.
+Pair = tuple[Value, Value | None]
+
+#: The field by which :attr:`SideBySide.factors` reads what :attr:`SideBySide.prepared` returned, a byte a unit.
+PREPARED = ""
+
+#: Bytes of a unit of numbers.
+UNIT = 4
+
+
 @dataclass(frozen=True)
 class SideBySide:
-    """The access to packed weights, in which the same bytes of many rows are contiguous.
+    """How packed weights are read, in which the same *units* of many rows are contiguous.
 
-    ``quants``: the field that holds the numbers; ``spread(bytes)``: the unsigned numbers in its bytes, lane by
-    lane: the block's first numbers first.  ``scale``, ``minimum``: fields of one F16 number.
+    ``fields``: the names of a block's fields in their packed order, with the bytes of their units.
+    ``numbers(read, step, group)``: yields the unsigned numbers of a group, four of each row, with the number of
+    these four in the group, in the order that takes the fewest loads.  The group is number ``group`` of the
+    ``groups_at_once`` in iteration ``step`` of a loop over the block.
+    ``factors(read, group)``: the scale of a group of each row, and the minimum or None.
+    ``prepared(read)``: bytes that are computed once for a block, for ``factors``, in the order of ``read``.
+    ``in_place``: most rows of activations that are multiplied with packed weights as they are; for more it is faster
+    to make int8 panels of them first (measured on a Zen 5 with 1 to 512 rows).
     """
 
-    quants: str
-    spread: Callable[[Value], tuple[Value, ...]]
-    scale: str
-    minimum: str | None = None
+    fields: tuple[tuple[str, int], ...]
+    numbers: Callable[[Read, Value, int], Iterator[tuple[int, Value]]]
+    factors: Callable[[Read, Value], Pair]
+    groups_at_once: int = 1
+    prepared: Callable[[Read], list[Value]] | None = None
+    in_place: int = 63
 
 
 @dataclass(frozen=True)
@@ -172,6 +198,39 @@ def both_nibbles(packed: Value) -> tuple[Value, Value]:
     """The low nibbles of any bytes, and the high ones."""
     mask = constant(packed.b, packed.type, 15)
     return packed & mask, shifted(packed, 4) & mask
+
+
+def numbers_of_bytes(
+    field: str, spread: Callable[[Value], tuple[Value, ...]]
+) -> Callable[[Read, Value, int], Iterator[tuple[int, Value]]]:
+    """For :attr:`SideBySide.numbers` of blocks of one group: ``spread(bytes)`` are the numbers in the bytes of a field,
+    the block's first numbers first.
+    """
+
+    def numbers(read: Read, step: Value, group: int) -> Iterator[tuple[int, Value]]:
+        unit, end = 0, 1
+        while unit < end:
+            parts = spread(read(field, unit * UNIT))
+            end = GROUP // UNIT // len(parts)
+            yield from ((unit + i * end, part) for i, part in enumerate(parts))
+            unit += 1
+
+    return numbers
+
+
+def f16_factors(scale: str, minimum: str | None = None) -> Callable[[Read, Value], Pair]:
+    """For :attr:`SideBySide.factors` of blocks of one group with F16 fields."""
+
+    def factors(read: Read, group: Value) -> Pair:
+        return f16_read(read, scale), None if minimum is None else f16_read(read, minimum)
+
+    return factors
+
+
+def f16_read(read: Read, field: str) -> Value:
+    """An F16 field of each row, as f32."""
+    stored = read(field, 0)
+    return halves.emit_widen_f16(stored.bitcast(vector(I16, stored.count // 2)))
 
 
 def shifted(numbers: Value, places: Value | int) -> Value:

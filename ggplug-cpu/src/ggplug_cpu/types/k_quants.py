@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ggplug import types
 from ggplug_cpu.simd import values
@@ -15,10 +15,17 @@ from ggplug_cpu.simd.transposition import transposed
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, vector
 from ggplug_cpu.types.blocks import (
     GROUP,
+    PREPARED,
+    UNIT,
     Blocks,
     Factors,
+    Pair,
+    Read,
+    SideBySide,
     Weigh,
+    both_nibbles,
     f16_at,
+    f16_read,
     first_where,
     is_finite,
     nearest,
@@ -147,6 +154,77 @@ def _quants_q8(block: Value, part: Value) -> Value:
 
 def _factors_q8(addresses: Sequence[Value]) -> Factors:
     return Factors(values.joined([values.load(address, F32, _D8).splat(8) for address in addresses]))
+
+
+# -- reading packed weights ----------------------------------------------------------------------------
+
+
+def _numbers_of_rows_q2(read: Read, step: Value, group: int) -> Iterator[tuple[int, Value]]:
+    for unit in range(4):
+        stored = read("qs", step * GROUP + (group % 2 * 16 + unit * UNIT))
+        yield unit, shifted(stored, group // 2 * 2) & 3
+
+
+def _factors_of_rows_q2(read: Read, group: Value) -> Pair:
+    both = read("scales", group)
+    scale, minimum = (each.zext(I32).convert(F32) for each in both_nibbles(both))
+    return f16_read(read, "d") * scale, -f16_read(read, "dmin") * minimum
+
+
+def _numbers_of_rows_q3(read: Read, step: Value, group: int) -> Iterator[tuple[int, Value]]:
+    for unit, low in _numbers_of_rows_q2(read, step, group):
+        high = shifted(read("hmask", group % 2 * 16 + unit * UNIT), step * 4 + group // 2)
+        yield unit, low | (high & 1) << 2
+
+
+def _scales_of_rows_q3(read: Read) -> list[Value]:
+    low, high = both_nibbles(read("scales", 0, 8))
+    upper = read("scales", 8, 4)
+    pairs = [(shifted(upper, 2 * i) & 3) << 4 for i in range(4)]
+    return [(low | pairs[0].concat(pairs[1])) - 32, (high | pairs[2].concat(pairs[3])) - 32]
+
+
+def _factors_of_rows_q3(read: Read, group: Value) -> Pair:
+    return f16_read(read, "d") * read(PREPARED, group).convert(F32), None
+
+
+def _numbers_of_rows_q4(read: Read, step: Value, group: int) -> Iterator[tuple[int, Value]]:
+    for unit in range(8):
+        yield unit, both_nibbles(read("qs", step * GROUP + unit * UNIT))[group]
+
+
+def _numbers_of_rows_q5(read: Read, step: Value, group: int) -> Iterator[tuple[int, Value]]:
+    for unit, low in _numbers_of_rows_q4(read, step, group):
+        yield unit, low | (shifted(read("qh", unit * UNIT), step * 2 + group) & 1) << 4
+
+
+def _scales_of_rows_q4_and_q5(read: Read) -> list[Value]:
+    """Eight scales, then eight minima."""
+    first, second, mixed = (read("scales", 4 * i, 4) for i in range(3))
+    low, high = both_nibbles(mixed)
+    return [
+        numbers
+        for whole, rest in ((first, low), (second, high))
+        for numbers in (whole & 63, rest | (shifted(whole, 6) & 3) << 4)
+    ]
+
+
+def _factors_of_rows_q4_and_q5(read: Read, group: Value) -> Pair:
+    scale, minimum = (read(PREPARED, group + i).zext(I32).convert(F32) for i in (0, 8))
+    return f16_read(read, "d") * scale, -f16_read(read, "dmin") * minimum
+
+
+def _numbers_of_rows_q6(read: Read, step: Value, group: int) -> Iterator[tuple[int, Value]]:
+    quarter, half = divmod(group, 2)
+    for unit in range(4):
+        at = half * 16 + unit * UNIT
+        low = both_nibbles(read("ql", step * 64 + (quarter % 2 * GROUP + at)))[quarter // 2]
+        high = shifted(read("qh", step * GROUP + at), 2 * quarter)
+        yield unit, low | (high & 3) << 4
+
+
+def _factors_of_rows_q6(read: Read, group: Value) -> Pair:
+    return f16_read(read, "d") * read("scales", group).convert(F32), None
 
 
 # -- encoding ------------------------------------------------------------------------------------------
@@ -394,16 +472,82 @@ FAMILY = (
         has_minima=True,
         encode=_encode_q2,
         weigh=Weigh(_weigh_q2),
+        side_by_side=SideBySide(
+            (("qs", UNIT), ("scales", 1), ("d", 2), ("dmin", 2)),
+            _numbers_of_rows_q2,
+            _factors_of_rows_q2,
+            8,
+            in_place=4,
+        ),
     ),
-    Blocks(_Q3, _quants_q3, _factors_q3, offset=4, limits=(0, 7), group=16, encode=_encode_q3, weigh=Weigh(_weigh_q3)),
     Blocks(
-        _Q4, _quants_q4, _factors_q4_and_q5, limits=(0, 15), has_minima=True, encode=_encode_q4, weigh=Weigh(_weigh_q4)
+        _Q3,
+        _quants_q3,
+        _factors_q3,
+        offset=4,
+        limits=(0, 7),
+        group=16,
+        encode=_encode_q3,
+        weigh=Weigh(_weigh_q3),
+        side_by_side=SideBySide(
+            (("qs", UNIT), ("hmask", UNIT), ("scales", 1), ("d", 2)),
+            _numbers_of_rows_q3,
+            _factors_of_rows_q3,
+            8,
+            _scales_of_rows_q3,
+            in_place=4,
+        ),
     ),
     Blocks(
-        _Q5, _quants_q5, _factors_q4_and_q5, limits=(0, 31), has_minima=True, encode=_encode_q5, weigh=Weigh(_weigh_q5)
+        _Q4,
+        _quants_q4,
+        _factors_q4_and_q5,
+        limits=(0, 15),
+        has_minima=True,
+        encode=_encode_q4,
+        weigh=Weigh(_weigh_q4),
+        side_by_side=SideBySide(
+            (("qs", UNIT), ("scales", 1), ("d", 2), ("dmin", 2)),
+            _numbers_of_rows_q4,
+            _factors_of_rows_q4_and_q5,
+            2,
+            _scales_of_rows_q4_and_q5,
+            in_place=15,
+        ),
     ),
     Blocks(
-        _Q6, _quants_q6, _factors_q6, offset=32, limits=(0, 63), group=16, encode=_encode_q6, weigh=Weigh(_weigh_q6)
+        _Q5,
+        _quants_q5,
+        _factors_q4_and_q5,
+        limits=(0, 31),
+        has_minima=True,
+        encode=_encode_q5,
+        weigh=Weigh(_weigh_q5),
+        side_by_side=SideBySide(
+            (("qs", UNIT), ("qh", UNIT), ("scales", 1), ("d", 2), ("dmin", 2)),
+            _numbers_of_rows_q5,
+            _factors_of_rows_q4_and_q5,
+            2,
+            _scales_of_rows_q4_and_q5,
+            in_place=4,
+        ),
+    ),
+    Blocks(
+        _Q6,
+        _quants_q6,
+        _factors_q6,
+        offset=32,
+        limits=(0, 63),
+        group=16,
+        encode=_encode_q6,
+        weigh=Weigh(_weigh_q6),
+        side_by_side=SideBySide(
+            (("ql", UNIT), ("qh", UNIT), ("scales", 1), ("d", 2)),
+            _numbers_of_rows_q6,
+            _factors_of_rows_q6,
+            8,
+            in_place=4,
+        ),
     ),
     Blocks(_Q8, _quants_q8, _factors_q8, offset=128, encode=_encode_q8, is_activation=True),
 )

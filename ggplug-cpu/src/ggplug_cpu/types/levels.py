@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ggplug import types
 from ggplug.quants.levels import IQ4_NL_LEVELS
@@ -13,18 +13,26 @@ from ggplug_cpu.simd.lookup import emit_lookup
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, constants, loop, vector
 from ggplug_cpu.types.blocks import (
     GROUP,
+    PREPARED,
+    UNIT,
     Blocks,
     Factors,
+    Pair,
+    Read,
     SideBySide,
     Weigh,
     as_nibbles,
     both_nibbles,
     f16_at,
+    f16_factors,
+    f16_read,
     first_where,
     is_finite,
     nearest,
     nibbles,
+    numbers_of_bytes,
     offset_of,
+    shifted,
     size_of,
     store_f16,
     sum_in_order,
@@ -110,6 +118,26 @@ def _factors_iq4_xs(addresses: Sequence[Value]) -> Factors:
         d = f16_at([address + _D_XS]).lane(0).splat(8)
         found.append(d * ((low | high << 4) - 32).convert(F32))
     return Factors(values.joined(found))
+
+
+def _numbers_iq4_xs(read: Read, step: Value, group: int) -> Iterator[tuple[int, Value]]:
+    for unit in range(4):
+        low, high = _spread(read("qs", step * 16 + unit * UNIT))
+        yield unit, low
+        yield unit + 4, high
+
+
+def _scales_of_rows_iq4_xs(read: Read) -> list[Value]:
+    scales = []
+    for group in range(8):
+        low = read("scales_l", group // 2)
+        high = shifted(read("scales_h", group // 4), 2 * (group % 4))
+        scales.append((both_nibbles(low)[group % 2] | (high & 3) << 4) - 32)
+    return scales
+
+
+def _factors_of_rows_iq4_xs(read: Read, group: Value) -> Pair:
+    return f16_read(read, "d") * read(PREPARED, group).convert(F32), None
 
 
 def _best_scale(x: Value, weights: Value) -> Value:
@@ -201,7 +229,7 @@ FAMILY = (
         encode=_encode_iq4_nl,
         file=_file_iq4_nl,
         weigh=Weigh(_weigh_iq4_nl),
-        side_by_side=SideBySide("qs", _spread, "d"),
+        side_by_side=SideBySide((("qs", UNIT), ("d", 2)), numbers_of_bytes("qs", _spread), f16_factors("d")),
     ),
     Blocks(
         types.IQ4_XS,
@@ -211,5 +239,12 @@ FAMILY = (
         limits=(0, _UNSIGNED[-1]),
         encode=_encode_iq4_xs,
         weigh=Weigh(_weigh_iq4_xs),
+        side_by_side=SideBySide(
+            (("qs", UNIT), ("d", 2), ("scales_l", 1), ("scales_h", 1)),
+            _numbers_iq4_xs,
+            _factors_of_rows_iq4_xs,
+            prepared=_scales_of_rows_iq4_xs,
+            in_place=15,
+        ),
     ),
 )

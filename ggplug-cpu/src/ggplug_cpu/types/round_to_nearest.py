@@ -9,6 +9,7 @@ from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import F32, I8, I32, Value, vector
 from ggplug_cpu.types.blocks import (
     GROUP,
+    UNIT,
     Blocks,
     Factors,
     SideBySide,
@@ -17,10 +18,12 @@ from ggplug_cpu.types.blocks import (
     bits_at,
     both_nibbles,
     f16_at,
+    f16_factors,
     first_where,
     inverse_of,
     is_finite,
     nibbles,
+    numbers_of_bytes,
     offset_of,
     size_of,
     store_f16,
@@ -187,7 +190,7 @@ FAMILY = (
         limits=(0, 15),
         encode=_around_zero(types.Q4_0, 8),
         weigh=_weigh_around_zero(types.Q4_0, 8),
-        side_by_side=SideBySide("qs", both_nibbles, "d"),
+        side_by_side=SideBySide((("qs", UNIT), ("d", 2)), numbers_of_bytes("qs", both_nibbles), f16_factors("d")),
     ),
     Blocks(
         types.Q4_1,
@@ -197,7 +200,9 @@ FAMILY = (
         limits=(0, 15),
         encode=_from_minimum(types.Q4_1, 15),
         weigh=_weigh_from_minimum(types.Q4_1, 15),
-        side_by_side=SideBySide("qs", both_nibbles, "d", "m"),
+        side_by_side=SideBySide(
+            (("qs", UNIT), ("d", 2), ("m", 2)), numbers_of_bytes("qs", both_nibbles), f16_factors("d", "m")
+        ),
     ),
     Blocks(
         types.Q5_0,
@@ -225,7 +230,9 @@ FAMILY = (
         encode=_store_eight_bits(types.Q8_0),
         file=_file_eight_bits(types.Q8_0),
         is_activation=True,
-        side_by_side=SideBySide("qs", lambda stored: (stored ^ -128,), "d"),
+        side_by_side=SideBySide(
+            (("qs", UNIT), ("d", 2)), numbers_of_bytes("qs", lambda stored: (stored ^ -128,)), f16_factors("d")
+        ),
     ),
     Blocks(
         types.Q8_1,

@@ -6,7 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -25,18 +25,17 @@ from ggplug.quantizing import quantize_file
 from ggplug.registry.extras import Options
 from ggplug_models.benchmarks.llama_cpp import LlamaCpp
 from ggplug_models.benchmarks.synthetic import write_llama
-from ggplug_models.generation.loop import generate
+from ggplug_models.generation.loop import generate, greedy
 from ggplug_models.loading import default_devices, load_language_model
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
+from ggplug_models.sampling.sampler import Chooses
 from ggplug_models.state.session import Session
 
 TYPES = ("Q4_0", "Q4_K_M", "Q8_0", "F16")
 """Types of the random model, if no files are named."""
 
 REPEATS = 5
-TOGETHER = 8
-"""Number of sequences that are generated at the same time."""
 FAR = 4096
 """Number of tokens of a long context."""
 SETTLED = 4
@@ -44,38 +43,69 @@ SETTLED = 4
 
 Row: TypeAlias = dict[str, Any]
 
-WEIGHTS_OF_MEMORY = {"Q4_0": 0.9, "Q8_0": 0.9, "F16": 0.9, "Q4_K_M": 0.85}
-WRITTEN_OF_LLAMA_CPP = {"Q4_0": 1.05, "Q4_K_M": 1.5, "Q8_0": 1.0, "F16": 1.0}
-PROMPT_OF_LLAMA_CPP = dict.fromkeys(("Q4_0", "Q4_K_M", "Q8_0"), 2.0)
-FAR_OF_NEAR = {"Q4_0": 0.7, "Q4_K_M": 0.72, "Q8_0": 0.8, "F16": 0.88}
-EIGHT_OF_ONE = dict.fromkeys(("Q4_0", "Q8_0"), 5.0)
-GOALS: tuple[tuple[str, str, dict[str, float]], ...] = (
-    ("prompt of 256", "relative_to_llama_cpp", PROMPT_OF_LLAMA_CPP),
-    ("written at 256", "fraction_of_streaming", WEIGHTS_OF_MEMORY),
-    ("written at 256", "relative_to_llama_cpp", WRITTEN_OF_LLAMA_CPP),
-    (f"{TOGETHER} sequences", "relative_to_one", EIGHT_OF_ONE),
-    (f"written at {FAR}", "relative_to_short", FAR_OF_NEAR),
-)
-"""Goals: the case, its figure, and the least value of that by type of the random model."""
-MOST = {"beside computing": ("milliseconds", 0.5), "first token": ("seconds", 1.5)}
-"""Goals for every type: the case, its figure, and the largest value of that."""
 RANDOM = "random-llama-"
+LEVELS = {"avx512f": "AVX-512", "avxvnni": "AVX-VNNI", "avx2": "AVX2"}
+"""Names of the instructions that goals depend on, by the feature that a processor with them has, the best first."""
 
 
-def judged(row: Row) -> Row:
-    """The goals for a row of the random model, and whether it meets them; empty for other rows."""
+def _each(*goals: float) -> dict[str, float]:
+    return dict(zip(TYPES, goals, strict=False))
+
+
+PROMPT_OF_LLAMA_CPP = {
+    "AVX-512": _each(2.0, 2.0, 2.0),
+    "AVX-VNNI": _each(1.5, 1.5, 1.5),
+    "AVX2": _each(1.8, 1.8, 1.6, 1.4),
+}
+WRITTEN_OF_LLAMA_CPP = {
+    "AVX-512": _each(1.3, 1.2, 1.3, 1.05),
+    "AVX-VNNI": _each(1.15, 1.15, 1.15),
+    "AVX2": _each(1.15, 1.15, 1.1, 1.1),
+}
+TOGETHER = {2: 1.9, 4: 3.6, 8: 5.5, 16: 8.0}
+"""Numbers of sequences that are generated at the same time, and how fast they are to be, relative to one."""
+OF_PROMPT = 0.85
+"""The same relative to the prompt, where that is less."""
+
+
+def goals_of(level: str, kind: str) -> dict[tuple[str, str], tuple[float, bool]]:
+    """Goals for the random model of a type: of a case's figure the value, and whether it is the least or the most."""
+    least = {
+        ("prompt of 256", "relative_to_llama_cpp"): PROMPT_OF_LLAMA_CPP.get(level, {}).get(kind),
+        ("written at 256", "relative_to_llama_cpp"): WRITTEN_OF_LLAMA_CPP.get(level, {}).get(kind),
+        ("written at 256", "fraction_of_streaming"): 0.9,
+        (f"written at {FAR}", "relative_to_short"): _each(0.72, 0.73, 0.82, 0.88)[kind],
+        **{(f"{n} sequences", "relative_to_one"): goal for n, goal in TOGETHER.items()},
+    }
+    most = {
+        ("outside of kernels", "milliseconds"): 0.15,
+        ("outside of kernels, greedy", "milliseconds"): 0.08,
+        ("first token", "seconds"): 0.9,
+    }
+    return {case: (goal, True) for case, goal in least.items() if goal is not None} | {
+        case: (goal, False) for case, goal in most.items()
+    }
+
+
+def judged(row: Row, level: str = "") -> Row:
+    """The goals for a row of the random model, and whether it meets them; empty for other rows.
+
+    ``level``: one of :data:`LEVELS`.  Several sequences may be as fast as :data:`OF_PROMPT` of the prompt.
+    """
     name, _, what = str(row["case"]).partition(", ")
     kind = name.removeprefix(RANDOM)
     if kind == name or kind not in TYPES:
         return {}
-    held = [(key, least[kind], True) for case, key, least in GOALS if case == what and kind in least]
-    held += [(key, most, False) for case, (key, most) in MOST.items() if case == what]
-    held = [each for each in held if each[0] in row]
+    held = [
+        (key, min(goal, row.get("most_by_prompt", goal)), at_least)
+        for (case, key), (goal, at_least) in goals_of(level, kind).items()
+        if case == what and key in row
+    ]
     if not held:
         return {}
     met = all(row[key] >= goal if at_least else row[key] <= goal for key, goal, at_least in held)
     goals = (
-        f"{key.replace('_', ' ')} {'at least' if at_least else 'at most'} {goal:g}" for key, goal, at_least in held
+        f"{key.replace('_', ' ')} {'at least' if at_least else 'at most'} {goal:.3g}" for key, goal, at_least in held
     )
     return {"goal": ", ".join(goals), "met": "yes" if met else "falls short"}
 
@@ -107,12 +137,15 @@ class Generation:
     measures_files = True
 
     def run(self, device: Device, options: Options) -> Iterator[Row]:
-        """Yields the rows of each file.  Raises GGUFError, ModelError, ParameterError, OSError."""
+        """Yields the rows of each file.  Raises GGUFError, ModelError, ParameterError, UnsupportedOpError, OSError."""
+        known = None if device.registration is None else device.registration.get("features")
+        features: Collection[str] = () if known is None else known()
+        level = next((level for name, level in LEVELS.items() if name in features), "")
         for path in options.files or random_models():
             devices = [device, *(each for each in default_devices()[-1:] if each is not device)]
             with load_language_model(path, devices) as model:
-                for row in _Measured(path, model, options).rows():
-                    yield row | judged(row)
+                for row in _Measured(path, model, options, features if options.limited else None).rows():
+                    yield row | judged(row, level)
             if not options.files:
                 row = first_token(path)
                 yield row | judged(row)
@@ -156,11 +189,15 @@ class _Ours:
 
 
 class _Measured:
-    """The measurements of one model, and of the peer with the same file."""
+    """The measurements of one model, and of the peer with the same file.
 
-    def __init__(self, path: Path, model: Decoder, options: Options) -> None:
+    ``features``: the processor's features for which the peer is built; None: as it is installed.
+    """
+
+    def __init__(self, path: Path, model: Decoder, options: Options, features: Collection[str] | None) -> None:
         self.path = path
         self.model = model
+        self.features = features
         self.prompt, self.generate = options.prompt, options.generate
         if self.prompt > model.n_ctx:
             raise ParameterError(
@@ -180,15 +217,16 @@ class _Measured:
         longest = self.prompt + REPEATS * (SETTLED + self.generate)
         with Session(self.model, longest) as session:
             readers: dict[str, Reader] = {"ours": _Ours(session)}
-            peer = LlamaCpp.of(self.path, longest, self.threads) if self.peers else None
+            peer = LlamaCpp.of(self.path, longest, self.threads, self.features) if self.peers else None
             if peer is not None:
                 readers["llama.cpp"] = peer
             yield from self._single(readers)
             if peer is not None:
                 peer.close()
-            yield self._python(session)
-        with Session(self.model, self.prompt + 4 * REPEATS * SETTLED, TOGETHER) as session:
-            yield self._together(session)
+            yield from self._python(session)
+        for n in TOGETHER:
+            with Session(self.model, self.prompt + 4 * REPEATS * SETTLED, n) as session:
+                yield self._together(session, n)
         if self.model.n_ctx > FAR > REPEATS * (SETTLED + self.generate):
             with Session(self.model, longest) as short, Session(self.model, FAR) as long:
                 yield self._far(_Ours(short), _Ours(long))
@@ -226,6 +264,7 @@ class _Measured:
             if attempt:
                 streamed.append(best_times({"read": stream}, REPEATS)["read"])
         row = self._compared(f"prompt of {self.prompt}", prompts, self.prompt)
+        self._prompt_per_second = row["tokens_per_second"]
         yield row
         row = self._compared(f"written at {self.prompt}", tokens, 1)
         yield row | moved(tokens, weights.nbytes, weights.nbytes)
@@ -245,33 +284,38 @@ class _Measured:
             del sizes["token_embd.weight"]
         return sum(sizes.values())
 
-    def _python(self, session: Session) -> Row:
-        """A row with the time of a token outside of its computation: inputs, Python, copying logits, sampling."""
+    def _python(self, session: Session) -> Iterator[Row]:
+        """Rows with the time of a token outside of its computation: inputs, Python, copying logits, sampling."""
         prompt = self.ids[: self.prompt]
-        sampler = Sampler(Sampling(seed=0))
+        choosers: dict[str, Chooses] = {
+            "outside of kernels": Sampler(Sampling(seed=0)),
+            "outside of kernels, greedy": greedy,
+        }
         with _Busy() as busy:
-            taken = []
-            for _ in range(REPEATS):
-                tokens = generate(session, prompt, self.generate, choose=sampler)
-                next(tokens)
-                busy.nanoseconds.clear()
-                start = time.perf_counter()
-                count = sum(1 for _ in tokens)
-                whole = time.perf_counter() - start
-                taken.append((whole - 1e-9 * sum(busy.nanoseconds)) / max(count, 1))
-        return {"case": self._case("beside computing"), "milliseconds": statistics.median(taken) * 1e3}
+            for case, choose in choosers.items():
+                taken = []
+                for _ in range(REPEATS):
+                    tokens = generate(session, prompt, self.generate, choose=choose)
+                    next(tokens)
+                    busy.nanoseconds.clear()
+                    start = time.perf_counter()
+                    count = sum(1 for _ in tokens)
+                    whole = time.perf_counter() - start
+                    taken.append((whole - 1e-9 * sum(busy.nanoseconds)) / max(count, 1))
+                yield {"case": self._case(case), "milliseconds": statistics.median(taken) * 1e3}
 
-    def _together(self, session: Session) -> Row:
-        one, all = _Ours(session), _Ours(session, TOGETHER)
+    def _together(self, session: Session, n: int) -> Row:
+        one, all = _Ours(session), _Ours(session, n)
         all.read(self.ids[: self.prompt])
         times: dict[str, list[float]] = {"one": [], "all": []}
         for _ in range(REPEATS):
             times["one"].append(statistics.median(self._steps(one, SETTLED)))
             times["all"].append(statistics.median(self._steps(all, SETTLED)))
         return {
-            "case": self._case(f"{TOGETHER} sequences"),
-            "tokens_per_second": TOGETHER / statistics.median(times["all"]),
-            "relative_to_one": TOGETHER * speed_relative(times, "all", "one"),
+            "case": self._case(f"{n} sequences"),
+            "tokens_per_second": n / statistics.median(times["all"]),
+            "relative_to_one": n * speed_relative(times, "all", "one"),
+            "most_by_prompt": OF_PROMPT * self._prompt_per_second * statistics.median(times["one"]),
         }
 
     def _far(self, short: _Ours, long: _Ours) -> Row:

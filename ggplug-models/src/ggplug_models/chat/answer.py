@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
-class CallPiece(NamedTuple):
+@dataclass(frozen=True)
+class CallPiece:
     """A piece of the tool call with the number ``index``: its name and id in the first one, then its arguments."""
 
     index: int

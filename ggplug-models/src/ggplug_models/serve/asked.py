@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ggplug_models.serve.chats import AskedChat
+
 
 @dataclass(frozen=True)
 class Form:
@@ -24,7 +26,8 @@ class Asked:
     ``settings``: those of the sampler that the client chose.  ``biases``: numbers to add to logits, by token id or by
     text.  ``form``: what the texts must be like; None: anything.  ``scores``: number of the most probable tokens that
     are recorded for each position; None: nothing is recorded.  ``sampled``: whether these are the probabilities after
-    the sampling steps.  ``slot``: the preferred slot; -1: any.  ``echo``: whether the prompt's tokens are scored too.
+    the sampling steps.  ``chat``: the chat that the texts answer.  ``slot``: the preferred slot; -1: any.  ``echo``:
+    whether the prompt's tokens are scored too.
     """
 
     prompts: Sequence[list[int]]
@@ -37,6 +40,7 @@ class Asked:
     ignore_ends: bool = False
     stops: Sequence[str] = ()
     form: Form | None = None
+    chat: AskedChat | None = None
     scores: int | None = None
     sampled: bool = False
     slot: int = -1

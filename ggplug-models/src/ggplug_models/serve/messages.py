@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, field_validator
 
-from ggplug_models.serve.body import Body, Many
+from ggplug_models.chat.prepared import PreparedChat, prepared
+from ggplug_models.serve.body import Body, Many, Whole
+from ggplug_models.serve.chats import AskedChat
 from ggplug_models.serve.parameters import TextBody
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.writer import Writer
@@ -70,7 +72,16 @@ class Messages(TextBody):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
-    tools: list[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    reasoning_effort: str | None = None
+    enable_thinking: bool | None = None
+    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] = "auto"
+    reasoning_budget_tokens: Annotated[Whole, Field(ge=-1)] | None = Field(
+        default=None, validation_alias=AliasChoices("reasoning_budget_tokens", "thinking_budget_tokens")
+    )
+    reasoning_budget_message: Annotated[str, Field(max_length=1000)] = ""
 
     @field_validator("messages")
     @classmethod
@@ -83,15 +94,20 @@ class Messages(TextBody):
 
 
 class ChatPrompt(NamedTuple):
-    """The prompt of a chat as text and as token ids; ``begins``: whether an answer begins after it."""
+    """The prompt of a chat as token ids, what its answer may be, and whether that begins after the prompt."""
 
-    text: str
     ids: list[int]
+    chat: AskedChat
     begins: bool
 
 
 def chat_text(writer: Writer, body: Messages) -> str:
-    """The text of the prompt of a chat.
+    """The text of the prompt of a chat.  Raises Problem, ParameterError, ModelError."""
+    return prepared_chat(writer, body).prompt
+
+
+def prepared_chat(writer: Writer, body: Messages) -> PreparedChat:
+    """The chat of a request.
 
     A last message of the assistant is continued, unless ``add_generation_prompt`` says whether another one begins.
     Raises Problem, ParameterError, ModelError.
@@ -103,39 +119,60 @@ def chat_text(writer: Writer, body: Messages) -> str:
             param="continue_final_message",
             code="invalid_value",
         )
-    continued = _continued(body)
-    if body.continue_final_message and continued is None:
+    last = body.messages[-1]
+    if is_continued(body):
+        found = rendered(writer, body.messages[:-1], body, begins=True)
+        return found.continued(last.text, str((last.model_extra or {}).get("reasoning_content") or ""))
+    if body.continue_final_message:
         raise Problem(
             400,
             "continue_final_message: the last message is not the assistant's",
             param="continue_final_message",
             code="invalid_value",
         )
-    if continued is None:
-        return rendered(writer, body.messages, body, begins=body.add_generation_prompt is not False)
-    return rendered(writer, body.messages[:-1], body, begins=True) + continued
+    return rendered(writer, body.messages, body, begins=body.add_generation_prompt is not False)
 
 
-def _continued(body: Messages) -> str | None:
-    """The beginning of the answer: a last message of the assistant, if it is to be continued."""
+def is_continued(body: Messages) -> bool:
+    """Whether the answer continues the last message, the assistant's."""
     last = body.messages[-1]
-    wanted = body.continue_final_message
-    if last.role != "assistant" or (last.model_extra or {}).get("tool_calls"):
-        return None
-    return last.text if wanted or (wanted is None and body.add_generation_prompt is None) else None
+    if last.role != "assistant" or not body.messages[1:] or (last.model_extra or {}).get("tool_calls"):
+        return False
+    if body.continue_final_message is None:
+        return body.add_generation_prompt is None
+    return body.continue_final_message and not body.add_generation_prompt
 
 
-def rendered(writer: Writer, messages: Sequence[ChatMessage], body: Messages, *, begins: bool) -> str:
+def rendered(writer: Writer, messages: Sequence[ChatMessage], body: Messages, *, begins: bool) -> PreparedChat:
     """What the template makes of messages.  ``begins``: whether the beginning of an answer follows them."""
-    return writer.template.render(
+    variables = {name: value for name, value in body.chat_template_kwargs.items() if name not in RESERVED}
+    if body.enable_thinking is not None:
+        variables.setdefault("enable_thinking", body.enable_thinking)
+    if not isinstance(thinking := variables.get("enable_thinking", True), bool):
+        raise Problem(
+            400,
+            f"chat_template_kwargs: enable_thinking must be a boolean, got {thinking!r:.100}",
+            param="chat_template_kwargs",
+            code="invalid_value",
+        )
+    return prepared(
+        writer.template,
         [message.for_template() for message in messages],
-        add_generation_prompt=begins,
         tools=body.tools or None,
-        **{name: value for name, value in body.chat_template_kwargs.items() if name not in RESERVED},
+        tool_choice=body.tool_choice if body.tools or body.tool_choice == "required" else None,
+        parallel_tool_calls=body.parallel_tool_calls,
+        reasoning_effort=body.reasoning_effort,
+        variables={**variables, "add_generation_prompt": begins},
     )
 
 
 def chat_prompt(writer: Writer, body: Messages) -> ChatPrompt:
     """The prompt of a chat.  Raises Problem, ParameterError, ModelError."""
-    text = chat_text(writer, body)
-    return ChatPrompt(text, writer.prompt(text, "messages"), _continued(body) is None)
+    chat = prepared_chat(writer, body)
+    asked = AskedChat(
+        chat,
+        budget=body.reasoning_budget_tokens,
+        budget_message=body.reasoning_budget_message,
+        splits=body.reasoning_format != "none",
+    )
+    return ChatPrompt(writer.prompt(chat.prompt, "messages"), asked, not is_continued(body))

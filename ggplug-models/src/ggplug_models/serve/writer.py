@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ggplug.errors import ParameterError
 from ggplug_models.chat.answer import AnswerPiece
@@ -15,15 +14,12 @@ from ggplug_models.generation.detokenizer import Detokenizer
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
-from ggplug_models.serve.asked import Asked, Form
+from ggplug_models.serve.asked import Asked
 from ggplug_models.serve.batcher import LEAST, Batcher
 from ggplug_models.serve.log_probabilities import LogProbabilities, PromptScores
 from ggplug_models.serve.parameters import MOST_TEXTS
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.prompts import Prompt, ids_of
-
-if TYPE_CHECKING:
-    from ggplug_models.sampling.grammar import Grammars
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 """The chat template for a model whose file has none."""
@@ -140,7 +136,7 @@ class Writer:
         """One of the ``n`` texts of a prompt; each further one uses the next seed."""
         sampling = self._sampling(asked, number)
         breakers = self._dry_breakers(sampling.dry_breakers) if sampling.dry_multiplier else None
-        sampler = Sampler(sampling, breakers=breakers, constraint=self._constraint(asked.form))
+        sampler = Sampler(sampling, breakers=breakers, constraint=self._constraint(asked))
         scores = None
         if asked.scores is not None:
             scores = LogProbabilities(sampler, asked.scores, sampler if asked.sampled else None)
@@ -149,8 +145,11 @@ class Writer:
             scores or sampler,
             sampling,
             self._most(asked.max_tokens),
-            Detokenizer(self.tokenizer, asked.stops, begins=asked.begins, keep_texts=scores is not None),
+            Detokenizer(
+                self.tokenizer, asked.stops, begins=asked.begins, keep_texts=scores is not None, keep=self._kept(asked)
+            ),
             self.tokenizer.ends,
+            None if asked.chat is None else asked.chat.parser(),
             scores=scores,
             prompt_scores=PromptScores(prompt, asked.scores) if asked.echo and asked.scores is not None else None,
             slot=asked.slot,
@@ -186,20 +185,22 @@ class Writer:
             found[int(token)] = value
         return found
 
-    def _constraint(self, form: Form | None) -> Constraint | None:
-        if form is None:
+    def _kept(self, asked: Asked) -> frozenset[int]:
+        """The control tokens whose names are a part of a text, because its parser needs them."""
+        return frozenset() if asked.chat is None else self.model.control.kept(asked.chat.prepared.format.marks)
+
+    def _constraint(self, asked: Asked) -> Constraint | None:
+        form, chat = asked.form, asked.chat
+        if form is None and (chat is None or not chat.is_constrained):
             return None
-        with self._lock:
-            grammars = self._grammars
-        if form.kind == "grammar":
+        with self._lock:  # the first use reads the whole vocabulary
+            grammars = self.model.grammars
+        if form is not None and form.kind == "grammar":
+            if chat is not None and chat.prepared.choice.tools:
+                raise Problem(400, "grammar and tools cannot both be given", param="grammar", code="invalid_value")
             return grammars.gbnf(form.value)
-        return grammars.json_schema(form.value)
-
-    @cached_property
-    def _grammars(self) -> Grammars:
-        from ggplug_models.sampling.grammar import Grammars
-
-        return Grammars(self.tokenizer, self.model.n_vocab)
+        schema = None if form is None else {"type": "object"} if form.value is None else form.value
+        return grammars.json_schema(schema) if chat is None else chat.constraint(self.model, schema)
 
     def _dry_breakers(self, strings: Sequence[str]) -> Breakers:
         with self._lock:

@@ -21,7 +21,7 @@ from ggplug_testing.description import CaseOf, describe
 from ggplug_testing.drawing import ANY, ANYTHING, BATCHES, CONTIGUOUS, FEW, NOT_WHOLE, ROWS, Draw, Drawn, of_one
 from ggplug_testing.drawing.draw import NUMBERS as PARAMETERS
 from ggplug_testing.drawing.sketched import sketched
-from ggplug_testing.precision.rule import EXACT, FLUSHED, UNIT, Node, Rule, element, nearest, of_result
+from ggplug_testing.precision.rule import EXACT, FLUSHED, UNIT, Node, Rule, element, flushed, nearest, of_result
 
 
 def _labelled(op: type[Op]) -> Iterator[tuple[dict[str, Any], str]]:
@@ -357,7 +357,8 @@ def _halves(node: Node, x: Array, gate: Array | None) -> tuple[Array, Array]:
 def _gated(node: Node, exact: Array, x: Array, gate: Array | None = None) -> Array:
     x, gate = _halves(node, x, gate)
     y = node.op.activation.formula(x)
-    return np.asarray(_ACTIVATIONS[node.op.activation][2](x, y) * np.abs(gate) + 2 * np.abs(exact))
+    off = np.maximum(_ACTIVATIONS[node.op.activation][2](x, y), flushed(node, y))
+    return np.asarray(off * np.abs(gate) + 2 * np.abs(exact))
 
 
 def _swiglu_oai(node: Node, exact: Array, x: Array, gate: Array | None = None) -> Array:
@@ -369,7 +370,8 @@ def _swiglu_oai(node: Node, exact: Array, x: Array, gate: Array | None = None) -
 
 
 def _glu(of: str) -> Rule:
-    return element(f"{of} of f(x), times abs(g), + 2 abs(y)", "those of f, and a product", _gated)
+    why = "those of f, which may be flushed below 2**-126, and a product"
+    return element(f"{of} of f(x), times abs(g), + 2 abs(y)", why, _gated)
 
 
 describe(ops.Glu, cases=[glu_cases], special=[_glu_special], draw=_draw_glu)

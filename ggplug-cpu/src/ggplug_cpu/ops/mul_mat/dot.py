@@ -189,7 +189,7 @@ def dot_blocks(type_name: str, rows: int, columns: int, signed: bool = False) ->
             position, sums = carried[0], carried[1:]
             for source in sources:
                 for line in range(0, at_once * t.block_bytes, _LINE):
-                    emit_prefetch(source + position + (_AHEAD + line))
+                    emit_prefetch(source + position + (_AHEAD + line), 0 if columns == 1 else 3)
             for first in range(0, at_once, together):
                 places = [source + position + first * t.block_bytes for source in sources]
                 sums = _add_blocks(t, signed, places, x, i * at_once + first, sums, together)

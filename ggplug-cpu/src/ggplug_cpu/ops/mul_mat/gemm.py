@@ -18,7 +18,7 @@ from ggplug_cpu.ops.mul_mat.amx import STATE_AND_SUMS_BYTES, Activations, NextRo
 from ggplug_cpu.ops.mul_mat.epilogue import MOST_ROWS, TILE_BYTES
 from ggplug_cpu.ops.mul_mat.layout import layout, layout_for
 from ggplug_cpu.ops.mul_mat.pack import pack_activations, pack_quantized
-from ggplug_cpu.ops.mul_mat.packed import first_panel, form_of, stored_in
+from ggplug_cpu.ops.mul_mat.packed import first_panel, form_of, most_in_place, stored_in
 from ggplug_cpu.ops.mul_mat.rows import (
     Block,
     Product,
@@ -143,7 +143,7 @@ def _part(kind: str, activations: str, order: str, packed: str, relocate: Device
     """As :func:`slice_of_blocks`, while the tile registers are configured."""
     step_numbers = layout(kind).step_numbers
     find = first_panel(kind, packed) if packed else _packed_by_a_kernel
-    run_tile = _run_tile(kind, stored_in(packed), _AHEAD if packed else 0, activations, order, relocate)
+    run_tile = _run_tile(kind, packed, activations, order, relocate)
 
     @device_function
     def part(params: Product, block: Block, k: int, numbers: int, panels: int, x: int, rows: Rows) -> None:
@@ -170,13 +170,12 @@ def _packed_by_a_kernel(
 
 
 @shared
-def _run_tile(
-    kind: str, stored: str, ahead: int, activations: str, order: str, relocate: DeviceFunction
-) -> DeviceFunction:
+def _run_tile(kind: str, packed: str, activations: str, order: str, relocate: DeviceFunction) -> DeviceFunction:
     """``run(params, block, step, packed, x, v, rows)`` multiplies a tile of rows from ``v`` on with all panels.
 
-    Returns how many rows.  ``stored`` and ``ahead``: see :func:`~.tiles.tile`.
+    Returns how many rows.  ``packed``: see :func:`mul_mat_gemm`.
     """
+    stored, ahead = stored_in(packed), _AHEAD if packed else 0
 
     def of_size(size: int, least: int, otherwise: DeviceFunction | None) -> DeviceFunction:
         """Runs a tile of ``size`` rows if at least ``least`` are left, else calls ``otherwise``."""
@@ -204,6 +203,8 @@ def _run_tile(
 
     found = None
     for size, least in reversed(layout(kind).tiles):
+        if found is not None and least > most_in_place(kind, packed):
+            break  # it would take long to compile, and there are hardly ever as many rows
         found = of_size(size, least, found)
     assert found is not None
     return found

@@ -36,8 +36,8 @@ _LEAST_STEP, _LEAST_PART = 128, 384
 class Layout:
     """The layout of packed numbers of one ``kind``, and the sizes of its tiles, which fit the target's registers.
 
-    Tiles are ``vecs`` vectors of ``width`` f32 of the result by ``rows`` rows, or fewer at the end: ``middle_rows``,
-    unless that is 0, or ``few_rows``.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row
+    Tiles are ``vecs`` vectors of ``width`` f32 of the result by the first of ``tile_rows`` rows, or fewer at the end:
+    one of the others, which decrease.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row
     are adjacent in packed activations.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are
     ``step_bytes`` bytes of packed activations.  A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the
     last padded.  Of int8, ``has_minima`` says whether weights have them.  ``magnitude``: the largest
@@ -50,15 +50,13 @@ class Layout:
     unit_bytes: int
     width: int
     vecs: int
-    rows: int
-    few_rows: int
+    tile_rows: tuple[int, ...]
     together: int
     step_numbers: int
     step_bytes: int
     quantum: int
     quantum_bytes: int
     has_minima: bool = False
-    middle_rows: int = 0
     way: dots.Way | None = None
     magnitude: int = 128
     unsigned: bool = False
@@ -66,9 +64,13 @@ class Layout:
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
         """(rows of a tile, least remaining rows for which it is used), the largest first."""
-        if self.middle_rows:
-            return (self.rows, self.middle_rows + 1), (self.middle_rows, self.few_rows + 1), (self.few_rows, 1)
-        return (self.rows, self.rows - self.few_rows + 1), (self.few_rows, 1)
+        sizes = self.tile_rows
+        return tuple((size, size - smaller + 1) for size, smaller in zip(sizes, (*sizes[1:], sizes[-1]), strict=True))
+
+    @property
+    def rows(self) -> int:
+        """Rows of the largest tile."""
+        return self.tile_rows[0]
 
     def is_one_tile(self, rows: int) -> bool:
         """Whether there is a tile of exactly ``rows`` rows."""
@@ -168,10 +170,9 @@ def layout(kind: str) -> Layout:
     name, kind = kind, base_of(kind)
     columns = 2 * width
     if kind == "amx":
-        return Layout(kind, 2, 4, width, 2, 32, 16, 16, 32, 64, 2 * width, 4 * columns * width)
+        return Layout(kind, 2, 4, width, 2, (32, 16), 16, 32, 64, 2 * width, 4 * columns * width)
     unit_bytes = 8 if _multiplies_matrices(kind) else 4
     unit = unit_bytes // {"f32": 4, "bf16": 2, "i8": 1}[kind]
-    rows, middle_rows, few_rows = _rows(kind)
     has_minima = name.endswith("with minima")
     way, unsigned = way_of(name) if unit > 1 else (None, False)
     if kind == "i8":
@@ -189,15 +190,13 @@ def layout(kind: str) -> Layout:
         unit_bytes,
         width,
         2,
-        rows,
-        few_rows,
+        _rows(kind),
         together,
         step,
         step_bytes,
         quantum,
         columns * column_bytes,
         has_minima,
-        middle_rows,
         way,
         _magnitude(name),
         unsigned,
@@ -208,8 +207,8 @@ def _width() -> int:
     return features.target().vector_bytes // 4
 
 
-def _rows(kind: str) -> tuple[int, int, int]:
-    """``rows``, ``middle_rows`` and ``few_rows`` of a tile: accumulators must leave registers for the operands.
+def _rows(kind: str) -> tuple[int, ...]:
+    """The rows of tiles: accumulators must leave registers for the operands.
 
     Of 16 registers they may take 12.  Of AVX-512's 32 they may take 24, for activations are operands in memory.  Of
     AArch64's 32 they may take 16, next to the weights of four units, and 24 where a pair of rows is one operand.  int8
@@ -217,12 +216,12 @@ def _rows(kind: str) -> tuple[int, int, int]:
     is stored and loaded again, once for 32 products, costs less than reading weights again for rows that are left.
     """
     if features.has("avx512f"):
-        return (8, 4, 2) if kind == "i8" else (12, 0, 4)
+        return (8, 4, 2, 1) if kind == "i8" else (12, 4)
     if features.has("sse2"):
         rows, few = 6, 2
     else:
         rows, few = (12, 4) if kind == "bf16" and _multiplies_matrices(kind) else (8, 4)
-    return (rows // 2, 0, few // 2) if kind == "i8" else (rows, 0, few)
+    return (rows // 2, few // 2) if kind == "i8" else (rows, few)
 
 
 # -- the instructions of a kind --------------------------------------------------------------------------

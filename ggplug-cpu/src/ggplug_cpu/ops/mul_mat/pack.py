@@ -12,6 +12,7 @@ from llvmlite import ir
 
 from ggplug_cpu import compiler
 from ggplug_cpu.ops.mul_mat.layout import layout, layout_for
+from ggplug_cpu.ops.mul_mat.packed import PackedPanel, form_of
 from ggplug_cpu.simd import dots, halves, values
 from ggplug_cpu.simd.memory import emit_prefetch
 from ggplug_cpu.simd.transposition import transposed
@@ -158,6 +159,86 @@ def _factors_of_groups(t: Blocks, blocks: list[Value]) -> tuple[list[Value], lis
 
 
 @functools.cache
+def pack_own_blocks(kind: str, type_name: str) -> compiler.Intrinsic:
+    """``pack_own_blocks(...)(panel, row, stride, blocks)`` packs a panel in a type's own blocks (:mod:`.packed`).
+
+    Its rows begin at ``row`` and lie ``stride`` bytes apart; ``blocks`` blocks of each are packed.
+    """
+
+    def emit(panel: Value, row: Value, stride: Value, blocks: Value) -> None:
+        form = form_of(type_name, kind)
+        assert form is not None
+        width = form.shape.width
+
+        def block(i: Value, carried: list[Value]) -> list[Value]:
+            place, before = carried[0], 0
+            rows = [row + i * form.block_bytes + stride * r for r in range(form.rows)]
+            for field in form.fields:
+                count, first = field.size // field.unit, 0
+                while first < count:
+                    several = vector(ir.IntType(8 * field.unit), min(width, 1 << (count - first).bit_length() - 1))
+                    at = field.offset + first * field.unit
+                    for column in range(0, form.rows, width):
+                        read = [values.load(each, several, at) for each in rows[column : column + width]]
+                        for unit, units in enumerate(transposed(read), first):
+                            values.store(place, units, before + (unit * form.rows + column) * field.unit)
+                    first += several.count
+                before += form.rows * field.size
+            return [place + before]
+
+        loop(blocks, [panel], block)
+
+    return emitted("void(i64, i64, i64, i64)")(emit)
+
+
+@functools.cache
+def expand_panel(kind: str, type_name: str) -> compiler.Intrinsic:
+    """``expand_panel(...)(panel, packed, numbers)`` makes a panel of int8 from one of a type's own blocks.
+
+    ``numbers`` numbers of each row, whole blocks.  The panel is the same as :func:`pack_weights` makes of the rows.
+    """
+
+    def emit(panel: Value, packed: Value, numbers: Value) -> None:
+        s, t, source = layout(kind), BLOCKS[type_name], PackedPanel(kind, type_name)
+        lanes = vector(I8, 4 * s.width)
+
+        def write(place: Value, of_vectors: list[Value], at: int) -> None:
+            for v, each in enumerate(of_vectors):
+                values.store(place, each, at + v * s.width * 4)
+
+        def group(place: Value, step: Value, number: int) -> None:
+            offsets = [constant(place.b, vector(I32, s.width), 0)] * s.vecs
+            for unit, of_vectors in source.numbers(step, number, signed=True):
+                write(place, of_vectors, unit * s.columns * s.unit_bytes)
+                if s.unsigned:
+                    all = constant(place.b, lanes, -128)
+                    offsets = [
+                        dots.emit_dot("u8i8", sums, all, each) for sums, each in zip(offsets, of_vectors, strict=True)
+                    ]
+            scales, minima = source.factors(step, number)
+            write(place, scales, s.columns * s.quantum)
+            write(place, minima, s.minima_at)
+            if s.unsigned:
+                write(place, [-each for each in offsets], s.offsets_at)
+
+        def block(i: Value, carried: list[Value]) -> list[Value]:
+            source.begin(packed + i * source.block_bytes)
+
+            def some_groups(step: Value, carried: list[Value]) -> list[Value]:
+                place = carried[0]
+                for number in range(source.groups_at_once):
+                    group(place, step, number)
+                    place = place + s.quantum_bytes
+                return [place]
+
+            return loop(constant(panel.b, I64, t.groups // source.groups_at_once), carried, some_groups)
+
+        loop(numbers.lshr(t.block_size.bit_length() - 1), [panel], block)
+
+    return emitted("void(i64, i64, i64)")(emit)
+
+
+@functools.cache
 def pack_columns(type_name: str) -> compiler.Intrinsic:
     """``pack_columns(type)(panel, first, stride, rows, numbers)``: f32 panels of weights whose *rows* are adjacent.
 
@@ -236,7 +317,7 @@ def pack_quantized(kind: str, rows: int, stored: str = "") -> compiler.Intrinsic
     """``pack_quantized(...)(place, scale_place, row, K, k, numbers)`` packs a row of int8 activations of ``rows``.
 
     ``row``: the address of a row of ``K`` numbers as :mod:`.prepare` makes it; ``numbers`` from ``k`` on are packed.
-    ``stored``: the block type of packed weights, whose numbers are unsigned; then activations stay signed.
+    ``stored``: the block type of packed weights; then activations stay signed, also where these are unsigned.
     """
 
     def emit(place: Value, scale_place: Value, row: Value, K: Value, k: Value, numbers: Value) -> None:
@@ -251,7 +332,7 @@ def pack_quantized(kind: str, rows: int, stored: str = "") -> compiler.Intrinsic
         def one(i: Value, _: list[Value]) -> list[Value]:
             index = first + i
             x = values.load(row + index * group, vector(I8, group))
-            if stored:
+            if stored and s.unsigned:
                 offset = constant(x.b, x.type, _as_int8(BLOCKS[stored].offset))
                 products = dots.emit_dot("u8i8", constant(x.b, vector(I32, group // 4), 0), offset, x)
                 values.store(scale_place + i * step, -products.sum(), (1 + s.has_minima) * rows * s.unit_bytes)

@@ -7,9 +7,9 @@ reads memory sequentially.  Only the order of bytes changes: any bytes can be un
 more than the padding of the last panel and block.
 
 Tiles read these panels in place, so a product has no weights to pack.  They widen F16 when they load it, and BF16 if
-the processor does not multiply it.  Of block types of 32 numbers (``Blocks.side_by_side``) they read the numbers of a
-block as unsigned bytes, and F16 scales; the start value of a sum, ``-offset`` times the sum of a group's activations,
-is packed with the activations.
+the processor does not multiply it.  Of block types they read the numbers as unsigned bytes, and the scales, as
+``Blocks.side_by_side`` says; the start value of a sum, ``-offset`` times the sum of a group's activations, is packed
+with the activations.
 
 Other block types, and all of them on AMX or with other int8 instructions, are stored twice (``keeps_rows``): as plain
 rows, for products of few columns, and after these as the panels that a product would pack itself.  Such weights grow:
@@ -18,14 +18,21 @@ int8 with its factors takes 1.25 bytes a number and more, bf16 two.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from ggplug_cpu.compiler import DeviceFunction, device_function
 from ggplug_cpu.ops.mul_mat.layout import Layout, base_of, layout
 from ggplug_cpu.ops.mul_mat.rows import Product
+from ggplug_cpu.simd import values
+from ggplug_cpu.simd.values import I8, Value, vector
 from ggplug_cpu.types import BLOCKS, PLAIN, Blocks
-from ggplug_cpu.types.blocks import offset_of
+from ggplug_cpu.types.blocks import PREPARED, Read, offset_of
+
+#: More rows than any product has.
+ANY_NUMBER = 1 << 62
 
 
 class PackedField(NamedTuple):
@@ -78,11 +85,10 @@ def form_of(type_name: str, kind: str) -> Form | None:
         size = PLAIN[type_name].elem_bytes
         return Form(kind, s.columns, s.quantum, s, (PackedField(0, size * s.quantum, size * s.unit),))
     t = BLOCKS[type_name]
-    if t.side_by_side is None or base_of(kind) != "i8" or s.rows_of_sums != 1 or not s.unsigned:
+    by_lanes = base_of(kind) == "i8" and s.rows_of_sums == 1 and (s.unsigned or (s.way is not None and s.way.signs))
+    if t.side_by_side is None or not by_lanes:
         return Form(kind, s.columns, s.quantum, s, keeps_rows=True, block_size=t.block_size)
-    factors = filter(None, (t.side_by_side.scale, t.side_by_side.minimum))
-    quants = _field(t, t.side_by_side.quants, s.unit_bytes)
-    fields = quants, *(_field(t, factor, 2) for factor in factors)
+    fields = tuple(_field(t, *field) for field in t.side_by_side.fields)
     return Form(kind, s.columns, t.block_size, s, fields, block_size=t.block_size)
 
 
@@ -90,6 +96,62 @@ def _field(t: Blocks, field: str, unit: int) -> PackedField:
     offset = offset_of(t.type, field)
     size = t.type.dtype[field].itemsize
     return PackedField(offset, size, unit)
+
+
+class PackedPanel:
+    """Reads a panel of a type's own blocks with LLVM's values: the numbers and factors of each vector of rows."""
+
+    def __init__(self, kind: str, stored: str) -> None:
+        form, t = form_of(stored, kind), BLOCKS[stored]
+        assert form is not None
+        assert t.side_by_side is not None
+        self._form, self._type, self._reading = form, t, t.side_by_side
+        self.groups_at_once = t.side_by_side.groups_at_once
+        self.block_bytes = form.rows * form.block_bytes
+        self._fields, at = {}, 0
+        for name, unit in t.side_by_side.fields:
+            self._fields[name] = at, unit
+            at += form.rows * t.type.dtype[name].itemsize
+        self._stack: Value | None = None
+
+    def begin(self, block: Value) -> None:
+        """Continues with the block of each row at this address."""
+        self._block = block
+        if self._reading.prepared is None:
+            return
+        prepared = self._reading.prepared(partial(self._read, 0, self._form.rows))
+        if self._stack is None:
+            self._stack = values.on_stack(block.b, sum(each.count for each in prepared))
+        place = self._stack
+        for each in prepared:
+            values.store(place, each)
+            place = place + each.count
+
+    def numbers(self, step: Value, group: int, *, signed: bool) -> Iterator[tuple[int, list[Value]]]:
+        """Four numbers of each row, as bytes in the lanes of vectors, and which of the group's units of four."""
+        offset = self._type.offset if signed else 0
+        for several in zip(*(self._reading.numbers(each, step, group) for each in self._readers()), strict=True):
+            yield several[0][0], [each - offset if offset else each for _, each in several]
+
+    def factors(self, step: Value, group: int) -> tuple[list[Value], list[Value]]:
+        """The scales of each vector of rows, and the minima if there are any."""
+        number = step * self.groups_at_once + group
+        found = [self._reading.factors(each, number) for each in self._readers()]
+        return [scale for scale, _ in found], [minimum for _, minimum in found if minimum is not None]
+
+    def _readers(self) -> list[Read]:
+        width = self._form.shape.width
+        return [partial(self._read, first, width) for first in range(0, self._form.rows, width)]
+
+    def _read(self, first: int, rows: int, field: str, at: Value | int, count: int = 1) -> Value:
+        """Units of ``rows`` rows from row ``first`` on."""
+        if field == PREPARED:
+            assert self._stack is not None
+            place, unit = self._stack, 1
+        else:
+            offset, unit = self._fields[field]
+            place = self._block + offset
+        return values.load(place + at * self._form.rows, vector(I8, rows * unit * count), first * unit)
 
 
 def packed_as(kind: str, type_name: str) -> str:
@@ -106,6 +168,21 @@ def packed_as(kind: str, type_name: str) -> str:
 def stored_in(packed: str) -> str:
     """The type in the name of a packed layout (:func:`packed_as`), or an empty text for panels that a product packs."""
     return packed.partition(" ")[2]
+
+
+def most_in_place(kind: str, packed: str) -> int:
+    """Most rows of activations that are multiplied with panels as they are.
+
+    For more rows, int8 panels are made of a type's own blocks first.  Where one instruction multiplies and adds, blocks
+    of one group are as fast in place for any number of rows; else from 64 rows on they are not (measured on a Zen 5).
+    """
+    stored = stored_in(packed)
+    if stored not in BLOCKS:
+        return ANY_NUMBER
+    t, way = BLOCKS[stored], layout(kind).way
+    assert t.side_by_side is not None
+    assert way is not None
+    return t.side_by_side.in_place if t.groups > 1 or not way.is_instruction else ANY_NUMBER
 
 
 def first_panel(kind: str, packed: str) -> DeviceFunction:

@@ -32,7 +32,7 @@ from ggplug_cpu.ops.mul_mat import dot, gemm
 from ggplug_cpu.ops.mul_mat.activations import Activations, for_dot, for_gemm, in_place, narrowed
 from ggplug_cpu.ops.mul_mat.kinds import dot_columns, kind_for, order_of, packed_form, panels_form, refused
 from ggplug_cpu.ops.mul_mat.layout import PANEL_BYTES, base_of, layout
-from ggplug_cpu.ops.mul_mat.packed import packed_as
+from ggplug_cpu.ops.mul_mat.packed import most_in_place, packed_as
 from ggplug_cpu.ops.mul_mat.prepare import Routes, mul_mat_route, routes_bytes
 from ggplug_cpu.ops.mul_mat.rows import Product
 from ggplug_cpu.ops.mul_mat.weights import pack_panels
@@ -176,9 +176,11 @@ def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = Fals
     activations = in_place(b, placed.b) if inside else for_gemm(kind, b, placed.b, 0)
     shape = layout(kind)
     totals = (shape.quantum if shape.has_minima else 0) if shape.kind == "i8" else None
-    x_offset, scratch = _scratch_plan(a, kind, m_block, k_block)
+    x_offset, scratch = _scratch_plan(product, kind, m_block, k_block)
     words = _words(product, activations, kind, m_block, v_block, 1, product.rows, k_block, x_offset)
-    return OfPacked(kind, _packed_as(kind, a), activations, totals, words, k_block, scratch, a.nbytes, product.tasks)
+    return OfPacked(
+        kind, packed_as(kind, a.type.name), activations, totals, words, k_block, scratch, a.nbytes, product.tasks
+    )
 
 
 def mul_mat_id(node: Tensor) -> Entries | Decline:
@@ -306,6 +308,7 @@ def _words(
     """
     a, b, placed = product.a, product.b, product.placed
     packed = panels_form(a, kind) is not None
+    order = "packed" if packed else order_of(a)
     words = Product.words(
         weights=_panels(a, kind, placed.a) if packed else Place(placed.a, a.nb),
         activations=Place(x.place, x.nb),
@@ -322,7 +325,7 @@ def _words(
         v_block=v_block,
         k_block=k_block,
         x_offset=x_offset,
-        pack=pack_panels(kind, a.type.name, order_of(a)) if kind and not packed else 0,
+        pack=0 if not kind or _packed_as(product, kind) else pack_panels(kind, a.type.name, order),
         routes=Place(Ref(WORKSPACE) if product.routed else 0),
         least=least,
         most=most,
@@ -356,23 +359,28 @@ def _dot(product: _PlacedProduct, x: Activations, most: int) -> _Multiplication:
 def _gemm(product: _PlacedProduct, x: Activations, kind: str, least: int = 1) -> _Multiplication:
     m_block, v_block = _blocks(product, kind)
     k_block = _k_block(product.a, kind)
-    x_offset, scratch = _scratch_plan(product.a, kind, m_block, k_block)
+    x_offset, scratch = _scratch_plan(product, kind, m_block, k_block)
     words = _words(product, x, kind, m_block, v_block, least, product.rows, k_block, x_offset)
-    kernel = gemm.mul_mat_gemm(kind, x.elem, x.order, _packed_as(kind, product.a))
+    kernel = gemm.mul_mat_gemm(kind, x.elem, x.order, _packed_as(product, kind))
     return _Multiplication(x, Entry(kernel, words, product.tasks), scratch)
 
 
-def _scratch_plan(a: Tensor, kind: str, m_block: int, k_block: int) -> tuple[int, int]:
+def _scratch_plan(product: _PlacedProduct, kind: str, m_block: int, k_block: int) -> tuple[int, int]:
     """(offset of packed activations, size) of scratch memory; packed weights come first, unless they are packed
     before.
     """
-    packed = _packed_as(kind, a)
+    packed = _packed_as(product, kind)
     return gemm.scratch_plan(kind, 0 if packed else m_block, k_block, packed)
 
 
-def _packed_as(kind: str, a: Tensor) -> str:
-    """The packed layout that ``mul_mat_gemm`` reads, or an empty text."""
-    return "" if panels_form(a, kind) is None else packed_as(kind, a.type.name)
+def _packed_as(product: _PlacedProduct, kind: str) -> str:
+    """The packed layout that ``mul_mat_gemm`` reads in place, or an empty text if it packs or expands weights."""
+    if panels_form(product.a, kind) is None:
+        return ""
+    packed = packed_as(kind, product.a.type.name)
+    # how routed rows are spread over experts is unknown
+    rows = product.rows // max(1, product.matrices if product.routed else 1)
+    return packed if rows <= most_in_place(kind, packed) else ""
 
 
 def _k_block(a: Tensor, kind: str) -> int:
@@ -384,7 +392,7 @@ def _blocks(product: _PlacedProduct, kind: str) -> tuple[int, int]:
     shape = layout(kind)
     panels, most = _panels_of_a_chunk(product, kind)
     least = _LEAST_ROWS[base_of(kind)]
-    if panels_form(product.a, kind) is not None:  # a chunk packs only activations
+    if _packed_as(product, kind):  # a chunk packs only activations
         least = _LEAST_TILES * shape.rows
         if shape.is_one_tile(product.rows):  # one tile: all weights in one chunk
             most = panels

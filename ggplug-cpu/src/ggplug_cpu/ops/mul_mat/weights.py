@@ -11,7 +11,8 @@ from ggplug_cpu import simd
 from ggplug_cpu.compiler import Body, DeviceFunction, device_function, kernel
 from ggplug_cpu.context import call_2, store_word
 from ggplug_cpu.ops.mul_mat.layout import layout
-from ggplug_cpu.ops.mul_mat.pack import pack_columns, pack_weights
+from ggplug_cpu.ops.mul_mat.pack import expand_panel, pack_columns, pack_own_blocks, pack_weights
+from ggplug_cpu.ops.mul_mat.packed import first_panel, form_of, packed_as
 from ggplug_cpu.ops.mul_mat.patches import pack_patches
 from ggplug_cpu.ops.mul_mat.rows import Product
 from ggplug_cpu.parameters import Parameters, destination, integer, source
@@ -30,6 +31,15 @@ class Packing(Parameters):
     numbers = integer()
     gathered_at = integer()
     """The address at which scattered numbers are gathered: a vector's width of rows, as f32."""
+
+
+class Panels(Parameters):
+    """``count`` panels of a slice of weights, ``blocks`` blocks of each row, of which the first begins at ``rows``."""
+
+    rows = source("nb1")
+    panels = destination()
+    count = integer()
+    blocks = integer()
 
 
 @device_function
@@ -64,7 +74,8 @@ def pack_panels(kind: str, weights: str, order: str = "rows") -> Body:
     """Packs a block of weights of a type into panels of ``kind``.
 
     Orders: ``rows`` where the numbers of a row are adjacent, ``columns`` where the first numbers of neighbouring rows
-    are, ``scattered`` where neither.  The last two are for plain types, ``columns`` with kind ``f32``.  ``windows`` and
+    are, ``scattered`` where neither.  The last two are for plain types, ``columns`` with kind ``f32``.  ``packed``:
+    weights are packed in their own blocks already (:mod:`.packed`), and become int8.  ``windows`` and
     ``stretched windows``, with kind ``f32``, are weights that are an image's: see :mod:`.patches`.
 
     Its first argument is the address of the product's parameters, in place of a context; only windows read them.
@@ -73,6 +84,8 @@ def pack_panels(kind: str, weights: str, order: str = "rows") -> Body:
         pack = _adjacent_rows(weights)
     elif order == "scattered":
         pack = _scattered_rows(kind, weights)
+    elif order == "packed":
+        pack = _packed(kind, weights)
     elif order.endswith("windows"):
         pack = _windows(order.startswith("stretched"))
     else:
@@ -82,6 +95,23 @@ def pack_panels(kind: str, weights: str, order: str = "rows") -> Body:
         m_first, m_last = params.m_first, params.m_last
         k, numbers, panels = params.k, params.numbers, params.panels.address
         pack(product, params, params.weights.address, m_first, m_last, k, numbers, panels)
+
+    return body
+
+
+@kernel
+def pack_own_panels(kind: str, weights: str) -> Body:
+    """Packs whole panels in a type's own blocks: see :mod:`.packed`.  It has no context."""
+    form = form_of(weights, kind)
+    assert form is not None
+    rows, panel_bytes = form.rows, form.rows * form.block_bytes
+    pack = pack_own_blocks(kind, weights)
+
+    def body(ctx: int, params: Panels) -> None:
+        blocks, stride = params.blocks, params.rows.nb1
+        for panel in range(params.count):
+            source = params.rows.address + panel * rows * stride
+            pack(params.panels.address + panel * blocks * panel_bytes, source, stride, blocks)
 
     return body
 
@@ -107,6 +137,28 @@ def _rows(kind: str, weights: str) -> DeviceFunction:
             column = m - m_first
             place = panels + column // columns * panel_bytes + column % columns * unit_bytes
             pack_some(place, source + m * stride, stride, min(m_last - m, width), numbers)
+
+    return pack
+
+
+def _packed(kind: str, weights: str) -> DeviceFunction:
+    shape = layout(kind)
+    columns, quantum, quantum_bytes = shape.columns, shape.quantum, shape.quantum_bytes
+    form = form_of(weights, kind)
+    assert form is not None
+    block_numbers, block_bytes = form.numbers, form.rows * form.block_bytes
+    find, expand = first_panel(kind, packed_as(kind, weights)), expand_panel(kind, weights)
+
+    @device_function
+    def pack(
+        product: Product, params: Packing, base: int, m_first: int, m_last: int, k: int, numbers: int, panels: int
+    ) -> None:
+        source = find(product, base, m_first, m_last, k, numbers, panels, 0)
+        place, blocks = panels, numbers // block_numbers
+        for _ in range(m_first, m_last, columns):
+            expand(place, source, numbers)
+            place += numbers // quantum * quantum_bytes
+            source += blocks * block_bytes
 
     return pack
 

@@ -44,18 +44,19 @@ class Message(Body):
 class AnthropicBody(TextBody):
     """The body of ``/v1/messages``."""
 
-    NO_EFFECT = TextBody.NO_EFFECT | {"thinking", "betas", "context_management", "mcp_servers", "container"}
+    NO_EFFECT = TextBody.NO_EFFECT | {"betas", "context_management", "mcp_servers", "container"}
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     system: str | Many[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
+    thinking: dict[str, Any] | None = None
 
 
 def ask(writer: Writer, body: AnthropicBody) -> Asked:
     """What the messages ask for.  Raises Problem, ParameterError, ModelError."""
     prompt = chat_prompt(writer, chat_of(body))
-    return asked(body, [prompt.ids], begins=prompt.begins)
+    return asked(body, [prompt.ids], begins=prompt.begins, chat=prompt.chat)
 
 
 def count_tokens(service: Service, body: AnthropicBody) -> dict[str, Any]:
@@ -79,8 +80,22 @@ def chat_of(body: AnthropicBody) -> Messages:
         }
         for each in body.tools or ()
     ]
+    thinking = body.thinking or {}
+    more: dict[str, Any] = {}
+    if thinking.get("type") in ("enabled", "disabled"):
+        more["enable_thinking"] = thinking["type"] == "enabled"
+    if isinstance(budget := thinking.get("budget_tokens"), int) and budget >= 0:
+        more["reasoning_budget_tokens"] = budget
+    choice = body.tool_choice or {}
+    kind = choice.get("type", "auto")
+    named = {"type": "function", "function": {"name": choice.get("name")}}
     found: Messages = Messages.model_construct(
-        messages=[ChatMessage.model_validate(each) for each in messages], tools=tools or None, chat_template_kwargs={}
+        tool_choice={"any": "required", "tool": named}.get(kind, kind) if tools else None,
+        parallel_tool_calls=not choice.get("disable_parallel_tool_use"),
+        **more,
+        messages=[ChatMessage.model_validate(each) for each in messages],
+        tools=tools or None,
+        chat_template_kwargs={},
     )
     return found
 
