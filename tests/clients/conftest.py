@@ -17,12 +17,10 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-from served import Live, served
+from scripted import Scripted
+from served import served
 
 from ggplug_models.serve.writer import Writer
-
-CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Lyon"}}\n</tool_call>'
-"""A call of a tool, as the model of these tests writes it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,13 +29,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             for warning in ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{warning}"))
-
-
-class Scripted(Live):
-    """A server with the texts that it says next; ``asked``: the prompts that it got, as texts."""
-
-    texts: list[str]
-    asked: list[str]
 
 
 @pytest.fixture(scope="module")

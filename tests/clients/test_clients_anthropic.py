@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-anthropic = pytest.importorskip("anthropic")
+pytest.importorskip("anthropic")
 
-from conftest import CALL, Scripted
+import anthropic
+from scripted import CALL, Scripted
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 TOOLS: list[Any] = [

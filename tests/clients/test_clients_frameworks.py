@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-pydantic = pytest.importorskip("pydantic")
+pytest.importorskip("pydantic")
 
-from conftest import CALL, Scripted
+import pydantic
+from scripted import CALL, Scripted
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would be loaded from the network
@@ -64,7 +65,7 @@ def test_instructor(scripted: Scripted, mode: str) -> None:
     made = openai.OpenAI(base_url=scripted.url, api_key="none", max_retries=0)
     client = instructor.from_openai(made, mode=instructor.Mode[mode])
     found = client.chat.completions.create(model="m", messages=HELLO, response_model=City, max_retries=0)
-    assert found == City(name="Lyon", people=500000)
+    assert (found.name, found.people) == ("Lyon", 500000)  # of a class that is made from City
 
 
 def test_llama_index(scripted: Scripted) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-ollama = pytest.importorskip("ollama")
+pytest.importorskip("ollama")
 
-from conftest import CALL, Scripted
+import ollama
+from scripted import CALL, Scripted
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 

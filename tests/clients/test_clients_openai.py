@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-openai = pytest.importorskip("openai")
-pydantic = pytest.importorskip("pydantic")
+pytest.importorskip("openai")
+pytest.importorskip("pydantic")
 
-from conftest import CALL, Scripted
+import openai
+import pydantic
+from scripted import CALL, Scripted
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 FUNCTION = {
