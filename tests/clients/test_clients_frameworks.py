@@ -59,9 +59,8 @@ def test_langchain(scripted: Scripted) -> None:
 def test_instructor(scripted: Scripted, mode: str) -> None:
     instructor = pytest.importorskip("instructor")
     openai = pytest.importorskip("openai")
-    scripted.texts += [
-        '<tool_call>\n{"name": "City", "arguments": %s}\n</tool_call>' % LYON if mode == "TOOLS" else LYON
-    ]
+    call = f'<tool_call>\n{{"name": "City", "arguments": {LYON}}}\n</tool_call>'
+    scripted.texts += [call if mode == "TOOLS" else LYON]
     made = openai.OpenAI(base_url=scripted.url, api_key="none", max_retries=0)
     client = instructor.from_openai(made, mode=instructor.Mode[mode])
     found = client.chat.completions.create(model="m", messages=HELLO, response_model=City, max_retries=0)
