@@ -101,7 +101,7 @@ class Grammars:
             if not isinstance(found, dict):
                 raise ParameterError(f"a JSON schema must be an object, got {short_repr(schema)}", got=schema)
             text = json.dumps(found, allow_nan=False)
-            options = {"whitespace_pattern": SPACES, **(LENIENT if lenient else {})}
+            options: Any = {"whitespace_pattern": SPACES, **(LENIENT if lenient else {})}
             grammar = LLMatcher.grammar_from_json_schema(text, overrides=options)
         except ParameterError:
             raise

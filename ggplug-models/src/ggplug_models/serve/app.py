@@ -34,7 +34,7 @@ from ggplug_models.serve.apis.embeddings import EmbeddingBody, VectorsWork
 from ggplug_models.serve.apis.errors import body_of
 from ggplug_models.serve.apis.ollama_models import EmbedWork
 from ggplug_models.serve.apis.rerank import RerankBody, RerankWork
-from ggplug_models.serve.body import Body
+from ggplug_models.serve.bodies.body import Body
 from ggplug_models.serve.endpoint import IGNORED, Bodies, TextApi, TextEndpoint, headers_of, json_response, logged
 from ggplug_models.serve.event_stream import watched
 from ggplug_models.serve.incoming import Incoming, RestOfBody

@@ -15,12 +15,12 @@ from ggplug_models.generation.detokenizer import Detokenizer
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
-from ggplug_models.serve.asked import Asked
 from ggplug_models.serve.batcher import LEAST, Batcher
+from ggplug_models.serve.bodies.asked import Asked
+from ggplug_models.serve.bodies.parameters import MOST_TEXTS
+from ggplug_models.serve.bodies.prompts import Prompt, ids_of
 from ggplug_models.serve.log_probabilities import LogProbabilities, PromptScores
-from ggplug_models.serve.parameters import MOST_TEXTS
 from ggplug_models.serve.problems import Problem
-from ggplug_models.serve.prompts import Prompt, ids_of
 
 LOG = logging.getLogger("ggplug.serve")
 
@@ -32,13 +32,15 @@ PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assis
 class Defaults:
     """What applies where a request says nothing: settings of the sampler, and the largest number of tokens.
 
-    ``thinks``: whether answers in chats begin with a reasoning, if the template allows it.
+    ``thinks``: whether answers in chats begin with a reasoning, if the template allows it.  ``verbose``: whether
+    responses have all that is known about a text.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     max_tokens: int | None = None
     thinks: bool = True
+    verbose: bool = False
 
 
 class Parses(Protocol):
