@@ -33,6 +33,7 @@ class Tokens:
     def __init__(self, controls: Sequence[str] = ()) -> None:
         letters = ["▁", *string.ascii_letters, *string.digits, *string.punctuation]
         self.words = [*(f"▁{word}" for word in [*STORY, *REST, *OTHERS, *(f"{w}s" for w in OTHERS)]), "\n▁blue"]
+        self.words = [word for word in self.words if word not in PIECES]
         special = ["<unk>", "<s>", "</s>"]
         self.texts = [
             *special,

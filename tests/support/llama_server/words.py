@@ -29,7 +29,7 @@ PIECES = [
         "of",
         "nc",
         "Hi",
-        "sy",
+        *("sy", "Bu", "But", "▁But", "sh", "she", "▁she"),
     ),
 ]
 """Tokens of several characters, those that are merged first before the others."""

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from ggplug_models.serve.access import AccessControl
+from ggplug_models.serve.access import AccessControl, HeaderNames
 from ggplug_models.serve.answers import ClientDisconnected
 from ggplug_models.serve.apis import (
     chat,
@@ -109,7 +109,7 @@ def application(service: Service, rules: Rules | None = None) -> ASGIApp:
             allow_credentials=True,
             expose_headers=["Retry-After", IGNORED],
         )
-    return RestOfBody(guarded)
+    return HeaderNames(RestOfBody(guarded))
 
 
 LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
