@@ -12,6 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ggplug_models.serve.apis.errors import body_of
 from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.problems import Problem
 
@@ -82,7 +83,8 @@ class AccessControl:
         try:
             problem = self._refused(scope)
             if problem is not None:
-                await JSONResponse(problem.body, problem.status, problem.headers)(scope, receive, counted)
+                body = body_of(problem, scope["path"])
+                await JSONResponse(body, problem.status, problem.headers)(scope, receive, counted)
             else:
                 await self._app(scope, receive, counted)
         finally:

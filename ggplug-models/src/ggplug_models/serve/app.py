@@ -18,8 +18,21 @@ from starlette.types import ASGIApp
 
 from ggplug_models.serve.access import AccessControl
 from ggplug_models.serve.answers import ClientDisconnected
-from ggplug_models.serve.apis import chat, completions, llama_server, state, tokens
+from ggplug_models.serve.apis import (
+    chat,
+    completions,
+    infill,
+    llama_server,
+    messages,
+    ollama,
+    ollama_models,
+    responses,
+    state,
+    tokens,
+)
 from ggplug_models.serve.apis.embeddings import EmbeddingBody, VectorsWork
+from ggplug_models.serve.apis.errors import body_of
+from ggplug_models.serve.apis.ollama_models import EmbedWork
 from ggplug_models.serve.apis.rerank import RerankBody, RerankWork
 from ggplug_models.serve.body import Body
 from ggplug_models.serve.endpoint import IGNORED, Bodies, TextApi, TextEndpoint, headers_of, json_response, logged
@@ -37,6 +50,11 @@ TEXT_APIS: Mapping[TextApi, Sequence[str]] = {
     TextApi(chat.ChatBody, chat.ask, chat.ChatReply): (CHAT, "/chat/completions"),
     TextApi(completions.CompletionBody, completions.ask, completions.CompletionReply): (COMPLETIONS,),
     TextApi(llama_server.NativeBody, llama_server.ask, llama_server.NativeReply): ("/completion", "/completions"),
+    TextApi(infill.InfillBody, infill.ask, llama_server.NativeReply): ("/infill",),
+    TextApi(responses.ResponsesBody, responses.ask, responses.ResponsesReply): ("/v1/responses", "/responses"),
+    TextApi(messages.AnthropicBody, messages.ask, messages.AnthropicReply): ("/v1/messages", "/messages"),
+    TextApi(ollama.OllamaChatBody, ollama.ask_chat, ollama.OllamaChatReply): ("/api/chat",),
+    TextApi(ollama.OllamaGenerateBody, ollama.ask_generate, ollama.OllamaGenerateReply): ("/api/generate",),
 }
 """The APIs for texts, with their paths."""
 
@@ -121,11 +139,32 @@ def _routes(service: Service, rules: Rules) -> Iterator[tuple[Sequence[str], Seq
     yield ["/apply-template"], ["POST"], paths.prepared(tokens.TemplateBody, tokens.apply_template)
     counting = [f"{CHAT}/input_tokens", "/chat/completions/input_tokens"]
     yield counting, ["POST"], paths.prepared(tokens.TemplateBody, tokens.input_tokens)
+    counting = ["/v1/messages/count_tokens", "/messages/count_tokens"]
+    yield counting, ["POST"], paths.prepared(messages.AnthropicBody, messages.count_tokens)
+    yield ["/v1/responses/input_tokens"], ["POST"], paths.prepared(responses.ResponsesBody, responses.input_tokens)
+    yield ["/api/version"], ["GET"], _answering(ollama_models.version)
+    yield ["/api/tags"], ["GET"], _answering(lambda: ollama_models.tags(service))
+    yield ["/api/ps"], ["GET"], _answering(lambda: ollama_models.running(service))
+    yield ["/api/show"], ["POST"], paths.prepared(ollama_models.NameBody, ollama_models.show)
+    yield ["/api/pull"], ["POST"], paths.prepared(ollama_models.NameBody, ollama_models.pull)
+    for path, method in (("copy", "POST"), ("delete", "DELETE"), ("push", "POST"), ("create", "POST")):
+        yield [f"/api/{path}"], [method], paths.prepared(ollama_models.NameBody, ollama_models.refuse)
+    yield ["/api/embed"], ["POST"], paths.work(ollama_models.EmbedBody, EmbedWork, EmbedWork.new)
+    yield ["/api/embeddings"], ["POST"], paths.work(ollama_models.EmbedBody, EmbedWork, EmbedWork.old)
     yield ["/props"], ["GET"], paths.props
     yield ["/slots"], ["GET"], paths.slots
     yield ["/slots/{number:int}"], ["POST"], paths.slot
     yield ["/lora-adapters"], ["GET"], paths.adapters
     yield ["/lora-adapters"], ["POST"], paths.set_adapters
+
+
+def _answering(function: Callable[[], Any]) -> Handler:
+    """The handler of a path without parameters."""
+
+    async def answer() -> Response:
+        return json_response(function())
+
+    return answer
 
 
 def _error_response(request: Request, error: Exception) -> Response:
@@ -136,7 +175,7 @@ def _error_response(request: Request, error: Exception) -> Response:
         what = "unknown path" if error.status_code == 404 else error.detail
         error = Problem(error.status_code, f"{what}: {request.method} {request.url.path}")
     problem = problem_of(error)
-    return JSONResponse(problem.body, problem.status, {**problem.headers, **headers})
+    return JSONResponse(body_of(problem, request.url.path), problem.status, {**problem.headers, **headers})
 
 
 def _client_closed(request: Request, error: Exception) -> Response:

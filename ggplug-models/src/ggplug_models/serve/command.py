@@ -31,7 +31,7 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
     default="127.0.0.1",
     show_default=True,
     metavar="NAME",
-    help="Address to listen on; 0.0.0.0 accepts connections from other machines.",
+    help="Address to listen on, or several, separated by commas; 0.0.0.0 accepts connections from other machines.",
 )
 @click.option(
     "--port",
@@ -185,7 +185,7 @@ def serve(
     from ggplug_models.loading import load
     from ggplug_models.serve.access import is_loopback
     from ggplug_models.serve.app import Rules
-    from ggplug_models.serve.server import Server, listen, run
+    from ggplug_models.serve.server import Server, listening, run
     from ggplug_models.serve.service import About, serving
     from ggplug_models.serve.writer import Defaults
 
@@ -201,7 +201,8 @@ def serve(
     names, placement = placed(devices, split)
     source = None if template is None else content_of(template)
     err = console(stderr=True)
-    here = is_loopback(host)
+    addresses = [address.strip() for address in host.split(",")]
+    here = all(map(is_loopback, addresses))
     rules = Rules(
         keys,
         hosts if here else None,
@@ -214,7 +215,7 @@ def serve(
         slot_files=slot_files,
     )
     with (
-        listen(host, port) as listening,
+        listening(addresses, port) as sockets,
         load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded,
     ):
         if verbose:
@@ -246,10 +247,10 @@ def serve(
                     style="yellow",
                     soft_wrap=True,
                 )
-            address = f"[{host}]" if ":" in host else host
-            url = f"http://{address}:{listening.getsockname()[1]}"
+            address = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
+            url = f"http://{address}:{sockets[0].getsockname()[1]}"
             err.print(printable(f"{service.name}: chat at {url}/, API at {url}/v1, Ctrl-C stops it"), soft_wrap=True)
-            run(Server(service, rules, log_requests=verbose), listening)
+            run(Server(service, rules, log_requests=verbose), *sockets)
 
 
 def _pool(model: object, name: str) -> None:

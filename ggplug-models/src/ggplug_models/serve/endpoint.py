@@ -16,10 +16,9 @@ from starlette.responses import Response
 from ggplug.errors import in_one_line
 from ggplug_models.serve.answers import Answers, ClientDisconnected
 from ggplug_models.serve.asked import Asked
-from ggplug_models.serve.body import Unknown
+from ggplug_models.serve.body import Body, Unknown
 from ggplug_models.serve.event_stream import EventStream, watched
 from ggplug_models.serve.incoming import Incoming
-from ggplug_models.serve.parameters import TextBody
 from ggplug_models.serve.problems import Problem, problem_of
 from ggplug_models.serve.reply import Reply
 from ggplug_models.serve.service import Service
@@ -35,7 +34,7 @@ IGNORED = "X-Ggplug-Ignored"
 class TextApi:
     """An API for texts: the type of its bodies, what they ask for, and how the answers are written."""
 
-    body: type[TextBody]
+    body: type[Body]
     ask: Callable[[Writer, Any], Asked]
     reply: type[Reply]
 
@@ -83,9 +82,9 @@ class TextEndpoint:
         answers: Answers | None = None
         try:
 
-            def prepare() -> tuple[TextBody, Asked, list[Text]]:
+            def prepare() -> tuple[Body, Asked, list[Text]]:
                 body = self._api.body.read(raw, unknown)
-                self._service.check_name(body.model, strict=self._bodies.strict)
+                self._service.check_name(getattr(body, "model", None), strict=self._bodies.strict)
                 asked = self._api.ask(writer, body)
                 return body, asked, writer.texts(asked)
 

@@ -71,3 +71,8 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             await self._close()
+
+
+def named_event(name: str, data: Mapping[str, Any]) -> bytes:
+    """An event with a name.  Raises ValueError as :func:`event` does."""
+    return b"event: " + name.encode() + b"\n" + event(data)

@@ -94,10 +94,14 @@ class Messages(TextBody):
 
 
 class ChatPrompt(NamedTuple):
-    """The prompt of a chat as text and as token ids, and what its answer may be."""
+    """The prompt of a chat as text and as token ids, and what its answer may be.
+
+    ``begins``: whether an answer begins after it.
+    """
 
     text: str
     ids: list[int]
+    begins: bool
     chat: AskedChat
 
 
@@ -119,22 +123,27 @@ def prepared_chat(writer: Writer, body: Messages) -> PreparedChat:
             param="continue_final_message",
             code="invalid_value",
         )
-    messages = body.messages
-    begins = body.add_generation_prompt
-    if body.continue_final_message is not False and begins is not True and messages[-1].role == "assistant":
-        if begins is None or body.continue_final_message:
-            last = messages[-1]
-            found = rendered(writer, messages[:-1], body, begins=True) if messages[1:] else None
-            if found is not None:
-                return found.continued(last.text, str((last.model_extra or {}).get("reasoning_content") or ""))
-    elif body.continue_final_message:
+    continued = _continued(body)
+    if body.continue_final_message and continued is None:
         raise Problem(
             400,
             "continue_final_message: the last message is not the assistant's",
             param="continue_final_message",
             code="invalid_value",
         )
-    return rendered(writer, messages, body, begins=begins is not False)
+    if continued is None:
+        return rendered(writer, body.messages, body, begins=body.add_generation_prompt is not False)
+    found = rendered(writer, body.messages[:-1], body, begins=True)
+    return found.continued(continued.text, str((continued.model_extra or {}).get("reasoning_content") or ""))
+
+
+def _continued(body: Messages) -> ChatMessage | None:
+    """The beginning of the answer: a last message of the assistant, if it is to be continued."""
+    last = body.messages[-1]
+    wanted = body.continue_final_message
+    if last.role != "assistant" or (last.model_extra or {}).get("tool_calls"):
+        return None
+    return last if wanted or (wanted is None and body.add_generation_prompt is None) else None
 
 
 def rendered(writer: Writer, messages: Sequence[ChatMessage], body: Messages, *, begins: bool) -> PreparedChat:
@@ -169,4 +178,5 @@ def chat_prompt(writer: Writer, body: Messages) -> ChatPrompt:
         budget_message=body.reasoning_budget_message,
         splits=body.reasoning_format != "none",
     )
-    return ChatPrompt(chat.prompt, writer.prompt(chat.prompt, "messages"), asked)
+    ids = writer.prompt(chat.prompt, "messages")
+    return ChatPrompt(chat.prompt, ids, _continued(body) is None, asked)

@@ -69,7 +69,12 @@ class Service:
         self.writer = writer
         self.created = int(time.time())
         self.embedder = Embedder(model)
-        self.metrics = Metrics(None if writer is None else lambda: writer.batcher.status, writer.slots if writer else 0)
+        embedder = self.embedder
+        self.metrics = Metrics(
+            None if writer is None else lambda: writer.batcher.status,
+            writer.slots if writer else 0,
+            lambda: (embedder.read, embedder.steps),
+        )
         self.draining = False
         self._most = {"texts": waiting + (writer.slots if writer else 0), "vectors": waiting + 1}
         self._inside = dict.fromkeys(self._most, 0)
