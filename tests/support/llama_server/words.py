@@ -11,7 +11,26 @@ PIECES = [
     *("▁beli", "ing", "ng", "▁f", "▁h", "jo", "▁w", "ud", "lla", "unc", "tu", "▁is", "▁of", "▁t", "re", "ot", "▁ab"),
     *("in", "oding", "▁func", "liqu", "Lore", "en", "▁n", "bore", "▁li", "ning", "▁F", "se", "▁be", "end", "om", "ore"),
     *("▁th", "▁are", "▁c", "ou", "ver", "oo", "▁Lore", "ste", "ullam", "▁Hi", "is", "▁au", "▁best", "llo", "▁a", "it"),
-    *("He", "ll", "im", "you", "lo", "▁do", "▁5", "la", "rit", "k<", "▁e", "li", "Writ", "▁nulla", "of", "nc", "Hi", "sy"),
+    *(
+        "He",
+        "ll",
+        "im",
+        "you",
+        "lo",
+        "▁do",
+        "▁5",
+        "la",
+        "rit",
+        "k<",
+        "▁e",
+        "li",
+        "Writ",
+        "▁nulla",
+        "of",
+        "nc",
+        "Hi",
+        "sy",
+    ),
 ]
 """Tokens of several characters, those that are merged first before the others."""
 
@@ -25,8 +44,37 @@ OTHERS = ["one", "day", "many", "happy", "big", "red", "cat", "sun", "tree", "bo
 """Words of which a text has one, drawn at random."""
 
 READ = [
-    *("i", "believe", "the", "meaning", "of", "life", "this", "test", "another", "write", "joke", "about", "ai", "from"),
-    *("very", "long", "prompt", "which", "will", "not", "be", "truncated", "hello", "world", "goodbye", "string", "base"),
+    *(
+        "i",
+        "believe",
+        "the",
+        "meaning",
+        "of",
+        "life",
+        "this",
+        "test",
+        "another",
+        "write",
+        "joke",
+        "about",
+        "ai",
+        "from",
+    ),
+    *(
+        "very",
+        "long",
+        "prompt",
+        "which",
+        "will",
+        "not",
+        "be",
+        "truncated",
+        "hello",
+        "world",
+        "goodbye",
+        "string",
+        "base",
+    ),
     *("embedding", "output", "b", "c", "d", "string1", "string2", "string3", "64"),
 ]
 """Words that the embedding model reads as one token, those of ``RANKED`` too."""

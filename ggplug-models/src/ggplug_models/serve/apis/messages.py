@@ -13,7 +13,7 @@ from ggplug_models.chat.answer import AnswerPiece
 from ggplug_models.serve.answers import Answers, Delta
 from ggplug_models.serve.asked import Asked
 from ggplug_models.serve.asking import asked
-from ggplug_models.serve.body import Body, Many
+from ggplug_models.serve.body import Body, Many, Whole
 from ggplug_models.serve.event_stream import named_event
 from ggplug_models.serve.messages import ChatMessage, Messages, chat_prompt
 from ggplug_models.serve.parameters import TextBody
@@ -41,21 +41,30 @@ class Message(Body):
     content: str | Many[dict[str, Any]]
 
 
+class Thinking(Body):
+    """Whether the model thinks, and the largest number of tokens of its thoughts."""
+
+    type: Literal["enabled", "adaptive", "disabled"] = "adaptive"
+    budget_tokens: Annotated[Whole, Field(ge=0)] | None = None
+    display: str | None = None
+
+
 class AnthropicBody(TextBody):
     """The body of ``/v1/messages``."""
 
-    NO_EFFECT = TextBody.NO_EFFECT | {"thinking", "betas", "context_management", "mcp_servers", "container"}
+    NO_EFFECT = TextBody.NO_EFFECT | {"betas", "context_management", "mcp_servers", "container"}
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     system: str | Many[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
+    thinking: Thinking | None = None
 
 
 def ask(writer: Writer, body: AnthropicBody) -> Asked:
     """What the messages ask for.  Raises Problem, ParameterError, ModelError."""
     prompt = chat_prompt(writer, chat_of(body))
-    return asked(body, [prompt.ids], begins=prompt.begins)
+    return asked(body, [prompt.ids], begins=prompt.begins, chat=prompt.chat)
 
 
 def count_tokens(service: Service, body: AnthropicBody) -> dict[str, Any]:
@@ -79,8 +88,15 @@ def chat_of(body: AnthropicBody) -> Messages:
         }
         for each in body.tools or ()
     ]
+    thinking, choice = body.thinking, body.tool_choice or {}
     found: Messages = Messages.model_construct(
-        messages=[ChatMessage.model_validate(each) for each in messages], tools=tools or None, chat_template_kwargs={}
+        messages=[ChatMessage.model_validate(each) for each in messages],
+        tools=tools or None,
+        tool_choice=choice if choice.get("type") == "tool" else choice.get("type"),
+        parallel_tool_calls=not choice.get("disable_parallel_tool_use", False),
+        enable_thinking=None if thinking is None else thinking.type != "disabled",
+        reasoning_budget_tokens=None if thinking is None else thinking.budget_tokens,
+        chat_template_kwargs={},
     )
     return found
 

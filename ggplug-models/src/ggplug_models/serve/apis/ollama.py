@@ -40,10 +40,11 @@ def _format(value: Any) -> Any:
 class OllamaBody(Body):
     """What both paths have in common.  ``format``: ``json``, or a JSON schema."""
 
-    NO_EFFECT = frozenset(["keep_alive", "think", "images", "suffix", "logprobs", "top_logprobs", "template"])
+    NO_EFFECT = frozenset(["keep_alive", "images", "suffix", "logprobs", "top_logprobs", "template"])
 
     model: str | None = None
     stream: bool = True
+    think: bool | str | None = None
     options: Options = Field(default_factory=Options)
     format: Annotated[Literal["json"] | dict[str, Any] | None, BeforeValidator(_format)] = None
 
@@ -87,8 +88,7 @@ def ask_chat(writer: Writer, body: OllamaChatBody) -> Asked:
     """What a chat asks for.  Raises Problem, ParameterError, ModelError."""
     if not body.messages:
         raise Problem(400, "messages is empty", param="messages", code="invalid_value")
-    chat = Messages.model_construct(messages=list(body.messages), tools=body.tools, chat_template_kwargs={})
-    return _asked(body, chat_prompt(writer, chat).ids)
+    return _asked_chat(writer, body, list(body.messages), body.tools)
 
 
 def ask_generate(writer: Writer, body: OllamaGenerateBody) -> Asked:
@@ -97,8 +97,19 @@ def ask_generate(writer: Writer, body: OllamaGenerateBody) -> Asked:
         return _asked(body, writer.prompt(body.prompt, "prompt"), begins=False)
     said = [{"role": "system", "content": body.system}] if body.system else []
     messages = [ChatMessage.model_validate(each) for each in [*said, {"role": "user", "content": body.prompt}]]
-    chat = Messages.model_construct(messages=messages, tools=None, chat_template_kwargs={})
-    return _asked(body, chat_prompt(writer, chat).ids)
+    return _asked_chat(writer, body, messages)
+
+
+def _asked_chat(
+    writer: Writer, body: OllamaBody, messages: list[Any], tools: list[dict[str, Any]] | None = None
+) -> Asked:
+    effort = body.think if isinstance(body.think, str) else None
+    thinks = body.think if isinstance(body.think, bool) else None
+    chat = Messages.model_construct(
+        messages=messages, tools=tools, chat_template_kwargs={}, enable_thinking=thinks, reasoning_effort=effort
+    )
+    prompt = chat_prompt(writer, chat)
+    return _asked(body, prompt.ids, chat=prompt.chat)
 
 
 def _asked(body: OllamaBody, prompt: list[int], **more: Any) -> Asked:

@@ -31,16 +31,25 @@ class TextFormat(Body):
     format: dict[str, Any] | None = None
 
 
+class Reasoning(Body):
+    """The parameter ``reasoning``."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+
 class ResponsesBody(TextBody):
     """The body of ``/v1/responses``."""
 
-    NO_EFFECT = TextBody.NO_EFFECT | {"max_tool_calls", "reasoning", "stream_options", "parallel_tool_calls"}
+    NO_EFFECT = TextBody.NO_EFFECT | {"max_tool_calls", "stream_options"}
 
     input: str | Many[dict[str, Any]] = Field(min_length=1)
     instructions: str | None = None
     previous_response_id: str | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool = True
+    reasoning: Reasoning | None = None
     text: TextFormat | None = None
 
 
@@ -55,7 +64,7 @@ def ask(writer: Writer, body: ResponsesBody) -> Asked:
         )
     form = None if body.text is None or body.text.format is None else _format(body.text.format).form
     prompt = chat_prompt(writer, chat_of(body))
-    return asked(body, [prompt.ids], begins=prompt.begins, form=form, n=1)
+    return asked(body, [prompt.ids], begins=prompt.begins, chat=prompt.chat, form=form, n=1)
 
 
 def input_tokens(service: Service, body: ResponsesBody) -> dict[str, Any]:
@@ -82,7 +91,9 @@ def chat_of(body: ResponsesBody) -> Messages:
         for each in body.tools or ()
         if each.get("type") == "function"
     ]
-    found: Messages = Messages.model_validate({"messages": messages, "tools": tools or None})
+    more = {"tools": tools or None, "tool_choice": body.tool_choice, "parallel_tool_calls": body.parallel_tool_calls}
+    effort = None if body.reasoning is None else body.reasoning.effort
+    found: Messages = Messages.model_validate({"messages": messages, "reasoning_effort": effort, **more})
     return found
 
 
