@@ -77,11 +77,11 @@ class Messages(TextBody):
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
-    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] = "auto"
+    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = None
     reasoning_budget_tokens: Annotated[Whole, Field(ge=-1)] | None = Field(
         default=None, validation_alias=AliasChoices("reasoning_budget_tokens", "thinking_budget_tokens")
     )
-    reasoning_budget_message: Annotated[str, Field(max_length=1000)] = ""
+    reasoning_budget_message: Annotated[str, Field(max_length=1000)] | None = None
 
     @field_validator("messages")
     @classmethod
@@ -149,8 +149,9 @@ def _continued(body: Messages) -> ChatMessage | None:
 def rendered(writer: Writer, messages: Sequence[ChatMessage], body: Messages, *, begins: bool) -> PreparedChat:
     """What the template makes of messages.  ``begins``: whether the beginning of an answer follows them."""
     variables = {name: value for name, value in body.chat_template_kwargs.items() if name not in RESERVED}
-    if body.enable_thinking is not None:
-        variables.setdefault("enable_thinking", body.enable_thinking)
+    thinks = writer.defaults.reasoning.thinking if body.enable_thinking is None else body.enable_thinking
+    if thinks is not None and (body.enable_thinking is not None or body.reasoning_effort is None):
+        variables.setdefault("enable_thinking", thinks)
     if not isinstance(thinking := variables.get("enable_thinking", True), bool):
         raise Problem(
             400,
@@ -172,11 +173,12 @@ def rendered(writer: Writer, messages: Sequence[ChatMessage], body: Messages, *,
 def chat_prompt(writer: Writer, body: Messages) -> ChatPrompt:
     """The prompt of a chat.  Raises Problem, ParameterError, ModelError."""
     chat = prepared_chat(writer, body)
+    usual = writer.defaults.reasoning
     asked = AskedChat(
         chat,
-        budget=body.reasoning_budget_tokens,
-        budget_message=body.reasoning_budget_message,
-        splits=body.reasoning_format != "none",
+        budget=usual.budget if body.reasoning_budget_tokens is None else body.reasoning_budget_tokens,
+        budget_message=usual.message if body.reasoning_budget_message is None else body.reasoning_budget_message,
+        splits=(body.reasoning_format or usual.format) != "none",
     )
     ids = writer.prompt(chat.prompt, "messages")
     return ChatPrompt(chat.prompt, ids, _continued(body) is None, asked)

@@ -16,6 +16,7 @@ from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, break
 from ggplug_models.sampling.penalties import Breakers
 from ggplug_models.serve.asked import Asked
 from ggplug_models.serve.batcher import LEAST, Batcher
+from ggplug_models.serve.chats import ReasoningDefaults
 from ggplug_models.serve.log_probabilities import LogProbabilities, PromptScores
 from ggplug_models.serve.parameters import MOST_TEXTS
 from ggplug_models.serve.problems import Problem
@@ -27,11 +28,12 @@ PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assis
 
 @dataclass(frozen=True)
 class Defaults:
-    """What applies where a request says nothing: settings of the sampler, and the largest number of tokens."""
+    """What applies where a request says nothing: settings of the sampler, the largest number of tokens, reasoning."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     max_tokens: int | None = None
+    reasoning: ReasoningDefaults = field(default_factory=ReasoningDefaults)
 
 
 class Parses(Protocol):
