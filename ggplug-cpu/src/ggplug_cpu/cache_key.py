@@ -1,8 +1,8 @@
-"""The key under which :mod:`ggplug.cache` keeps a compiled kernel: a hash of everything that its code is made from.
+"""The keys under which :mod:`ggplug.cache` keeps compiled kernels.
 
-The key covers the kernel's arguments, the target, and the versions of the compilers.  A kernel of this package is known
-by the source of its module and of those that it imports (:mod:`ggplug_cpu.own_sources`), which is fast.  Any other is
-known by what it is in memory (:mod:`ggplug_cpu.digests`): its file may have changed since it was imported.
+A kernel of this package is known by its arguments and by the source of its module and of those that it imports
+(:mod:`ggplug_cpu.own_sources`), which is fast.  Any other is known by its LLVM code, which says all that its machine
+code depends on, whatever the kernel was made from.
 """
 
 from __future__ import annotations
@@ -16,28 +16,31 @@ from typing import Any
 import numpy
 
 from ggplug_cpu import features
-from ggplug_cpu.digests import digest, is_own
-from ggplug_cpu.own_sources import LANGUAGE, ChangedError, sources
+from ggplug_cpu.own_sources import LANGUAGE, ChangedError, is_own, sources
 from ggplug_cpu.recorded import Fastmath
 
 
-def cache_key(
+def key_of_source(
     function: Callable[..., Any], arguments: tuple[Any, ...], target: features.Target, fastmath: Fastmath = False
 ) -> str:
-    """The key of a kernel: sixty-four hex digits, or empty where it is not known what its code is made from."""
+    """The key of a kernel of this package; empty for other kernels, and where files of this package have changed."""
+    if not is_own(function):
+        return ""
     try:
-        if is_own(function):
-            made_from: str | None = f"{function.__module__} {sources(function.__module__)} {arguments!r}"
-        else:
-            made_from = digest(function, arguments)
-        compiler = sources(LANGUAGE)
+        made_from = f"{function.__module__} {sources(function.__module__)} {sources(LANGUAGE)}"
     except ChangedError:
         return ""
-    if made_from is None:
-        return ""
     flags = sorted(fastmath) if isinstance(fastmath, set | frozenset) else fastmath
-    text = "\0".join((function.__qualname__, made_from, compiler, repr(flags), target.key, _versions()))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return _key(function.__qualname__, repr(arguments), made_from, repr(flags), target.key)
+
+
+def key_of_code(code: str, target: features.Target) -> str:
+    """The key of a kernel by its LLVM code, before it is optimised."""
+    return _key(code, target.key)
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join((*parts, _versions())).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @functools.cache

@@ -68,38 +68,31 @@ not that of the functions it calls.
 **The target** is :func:`ggplug_cpu.features.target`.  Factories and intrinsics may ask ``features.has(...)``: the key
 of the disk cache covers the target, so every target keeps its own code.
 
-**The disk cache** recompiles a kernel when its arguments, ``fastmath``, the target, the versions of Python, NumPy and
-llvmlite, this package's compiler, or what the kernel is made from change.  A kernel of this package is made from the
-source of its module and of the modules of this package that it imports, directly or not, and from core's tables.  Any
-other kernel is made from what is in memory when it is first used: the code of its factory, the values of the closure,
-of the defaults, of the globals and of the attributes of modules that it names, and all that the functions, classes and
-objects among these are made from.  Modules of Python, NumPy and llvmlite count by their versions, and those of this
-package by their source.  A handle that has its code keeps it: a value that is set later counts for the next handle.
+**The disk cache** keeps machine code.  A kernel of this package is known by its arguments and by the source of its
+module and of what that imports, so it is found without the compiler.  Any other kernel is known by its LLVM code, and
+so are all of them once files of this package change while a process runs: the compiler of kernels runs in every
+process, and LLVM, which takes most of the time, where no process compiled the same code before.  So whatever a factory
+reads (globals, files, the environment) may change from process to process.  A handle that has its code keeps it: a
+value that is set later counts for the next handle.
 
-Where this cannot be known, the code is neither kept on disk nor made by another process: a factory, or what it calls,
-names ``getattr``, ``globals``, ``vars``, ``exec``, ``open``, ``os.environ`` and the like, calls a function of a program
-with ``functools.cache``, imports a program's modules when it is called, or uses a generator, a lock, or a function in C
-that is not of Python or NumPy; or the values change while the kernel is compiled.  So it is for all kernels of this
-package from when its files change while a process runs.
-
-What a factory gets from a file, a clock or a random generator in other ways must be one of its arguments.  Nothing
-notices that a program sets variables in the modules of Python, NumPy, llvmlite and this package.  A function that was
-edited since it was imported is not compiled: its source is no longer that of its code.
+Nothing notices that a program sets variables in the modules of this package.  A function that was edited since it was
+imported is not compiled: its source is no longer that of its code.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
 from ggplug_cpu import features
-from ggplug_cpu.cache_key import cache_key
+from ggplug_cpu.cache_key import key_of_code, key_of_source
 from ggplug_cpu.compiling.job import Reference, reference_of
-from ggplug_cpu.compiling.obtaining import FILES, CompileEvent, Progress, inspected, obtain, on_compile
-from ggplug_cpu.digests import state
+from ggplug_cpu.compiling.obtaining import FILES, CompileEvent, Progress, inspected, obtain, on_compile, translated
 from ggplug_cpu.language.declarations import llvm_call
+from ggplug_cpu.own_sources import is_own
 from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath, Intrinsic, Namespace, Record, Signature, TypedFunction
 
 __all__ = [
@@ -150,18 +143,18 @@ def shared(maker: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function that returns a device function: equal arguments return the same one again.
 
     Without it, every kernel compiles its own copy of the closure; with it, a process compiles one for each target.
+    A program's function is called each time, because what it reads may change.
     """
+    if not is_own(maker):
+        return maker
 
     @functools.lru_cache(maxsize=None, typed=True)  # True == 1, yet they are different constants
-    def known(key: str, made_from: str, *args: Any, **kwargs: Any) -> R:
+    def known(key: str, *args: Any, **kwargs: Any) -> R:
         return maker(*args, **kwargs)
 
     @functools.wraps(maker)
     def made(*args: P.args, **kwargs: P.kwargs) -> R:
-        made_from = state(maker)
-        if made_from is None:
-            return maker(*args, **kwargs)
-        return known(features.target().key, made_from, *args, **kwargs)  # type: ignore[arg-type]
+        return known(features.target().key, *args, **kwargs)  # type: ignore[arg-type]
 
     return made
 
@@ -210,7 +203,7 @@ class Kernel:
 
     @property
     def reference(self) -> Reference | None:
-        """Where another process finds this kernel to compile it; None where it does not."""
+        """Where another process finds this kernel of this package to compile it; None where it does not."""
         return reference_of(self.factory, self.arguments)
 
     @property
@@ -218,9 +211,16 @@ class Kernel:
         """Whether :meth:`address` has the code in memory already."""
         return features.target().key in self.addresses
 
+    def source_key(self) -> str:
+        """The key of the disk cache by the source of this package; empty for other kernels."""
+        return key_of_source(self.factory.function, self.arguments, features.target(), self.fastmath)
+
     def cache_key(self) -> str:
-        """The key of the disk cache for the current target; hexadecimal.  Empty: the code is not kept on disk."""
-        return cache_key(self.factory.function, self.arguments, features.target(), self.fastmath)
+        """The key of the disk cache for the current target; hexadecimal.
+
+        Raises :class:`~ggplug.errors.KernelCompileError` for a kernel that is known by its LLVM code and has none.
+        """
+        return self.source_key() or key_of_code(translated(self, features.target()), features.target())
 
     def assembly(self) -> str:
         """The machine code as text, compiled anew; for authors of kernels."""
@@ -261,7 +261,8 @@ class KernelFactory:
         bound.apply_defaults()
         arguments = tuple(bound.arguments.values())
         for name, value in bound.arguments.items():
-            if not isinstance(value, str | int | None):
+            # A subclass may have more to it than it is equal by; members of an enumeration have not.
+            if type(value) not in (str, int, bool, type(None)) and not isinstance(value, enum.IntEnum | enum.StrEnum):
                 raise TypeError(
                     f"kernel {self.name}: argument {name} is {value!r}; a kernel's arguments are str, int, bool or None"
                 )

@@ -11,7 +11,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ PACKAGE = "ggplug_cpu"
 _NOT_DRAWN_IN = frozenset(
     f"{PACKAGE}.{name}"
     for name in (
-        *("cache_key", "compiler", "detect", "digests", "features", "instruction_sets", "loader", "own_sources"),
+        *("cache_key", "compiler", "detect", "features", "instruction_sets", "loader", "own_sources"),
         *("recorded", "team"),
     )
 )
@@ -44,6 +45,18 @@ _STARTED = time.time_ns()
 
 class ChangedError(Exception):
     """A source file of this package changed while the process ran."""
+
+
+def is_of_package(function: Callable[..., Any]) -> bool:
+    """Whether a module of this package defines a function, or a function in one."""
+    names = getattr(function, "__globals__", {})
+    module = str(names.get("__name__"))
+    return module.partition(".")[0] == PACKAGE and getattr(sys.modules.get(module), "__dict__", None) is names
+
+
+def is_own(function: Callable[..., Any]) -> bool:
+    """Whether a module of this package defines a function, and no other function does."""
+    return is_of_package(function) and not function.__closure__ and "<locals>" not in function.__qualname__
 
 
 @functools.cache

@@ -20,11 +20,12 @@ from ggplug.errors import KernelCompileError, ParameterError
 from ggplug_cpu import features
 from ggplug_cpu.compiler import CompileEvent, Kernel, kernel, on_compile, prebuild
 from ggplug_cpu.compiling import pool
-from ggplug_cpu.compiling.job import Job, Reference, found
+from ggplug_cpu.compiling.job import FromCode, FromSource, Job, Reference, found
 from ggplug_cpu.language import machine_code
+from ggplug_cpu.ops.mul_mat import weights
+from ggplug_cpu.ops.mul_mat.weights import pack_panels
 
 _KERNELS = """
-    import os, signal
     from ggplug_cpu.compiler import kernel
     from ggplug_cpu.context import store_word, word
 
@@ -41,12 +42,6 @@ _KERNELS = """
         def body(ctx, params):
             store_word(params, nothing)
         return body
-
-    @kernel
-    def ends_other_processes(n):
-        if os.getpid() != int(os.environ["GGPLUG_TEST_PROCESS"]):
-            os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
-        return writes(n).body()
 """
 
 
@@ -54,7 +49,6 @@ _KERNELS = """
 def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """An empty cache and three processes; the list is filled with those that are started."""
     monkeypatch.setenv("GGPLUG_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("GGPLUG_TEST_PROCESS", str(os.getpid()))
     monkeypatch.setenv(pool.ENVIRONMENT_VARIABLE, "3")
     found: list[Any] = []
 
@@ -79,8 +73,8 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def jobs_of(kernels: list[Kernel]) -> dict[Kernel, Job]:
-    found = {each: each.reference for each in kernels}
-    return {each: Job(place, features.target(), each.cache_key()) for each, place in found.items() if place is not None}
+    target = features.target()
+    return {each: FromCode(each.name, machine_code.llvm_code(each, target), target) for each in kernels}
 
 
 def test_other_processes_make_the_same_machine_code(kernels: Any, starts: list[Any]) -> None:
@@ -90,6 +84,22 @@ def test_other_processes_make_the_same_machine_code(kernels: Any, starts: list[A
     assert len(starts) == 2
     assert {process.returncode is None for process in starts} == {False}
     assert answers == {each: machine_code.compile_kernel(each, features.target()) for each in jobs}
+
+
+def test_another_process_finds_a_kernel_of_the_package_by_its_name(starts: list[Any]) -> None:
+    jobs: dict[Kernel, Job] = {}
+    for name in ("q4_0", "q4_1", "q5_0", "q8_0"):
+        each = pack_panels("f32", name)
+        assert each.reference is not None
+        jobs[each] = FromSource(each.reference, features.target(), each.source_key())
+    with pool.started(jobs) as others:
+        answers = dict(others.outstanding())
+    assert answers == {each: machine_code.compile_kernel(each, features.target()) for each in jobs}
+    stale = {each: job._replace(key="another") for each, job in jobs.items() if isinstance(job, FromSource)}
+    with pool.started(stale) as others:
+        assert {answer for _, answer in others.outstanding()} == {
+            "LookupError: its source is another one in another process"
+        }
 
 
 def test_a_few_kernels_start_no_process(kernels: Any, starts: list[Any]) -> None:
@@ -131,22 +141,33 @@ def test_listeners_and_progress_see_every_kernel_once(kernels: Any) -> None:
 
 
 def test_a_wrong_kernel_is_an_error_with_its_line_wherever_it_is_compiled(kernels: Any, starts: list[Any]) -> None:
-    with pool.started(jobs_of([kernels.is_wrong(n) for n in range(5)])) as others:
+    target = features.target()
+    with pool.started({n: FromCode(f"wrong[{n}]", "no code", target) for n in range(5)}) as others:
         answers = [answer for _, answer in others.outstanding()]
     assert len(answers) == 5
     for each in answers:
         assert isinstance(each, KernelCompileError)
-        assert "`store_word(params, nothing)`: there is no nothing" in str(each)
-    with pytest.raises(KernelCompileError, match="there is no nothing"):
-        prebuild([kernels.is_wrong(n) for n in range(5)])
+        assert "expected top-level entity" in str(each)
+    with pytest.raises(KernelCompileError, match=r"`store_word\(params, nothing\)`: there is no nothing"):
+        prebuild([*(kernels.writes(n) for n in range(5)), *(kernels.is_wrong(n) for n in range(5))])
     assert not [process for process in starts if process.returncode is None]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="processes end themselves by a signal")
 def test_what_a_process_leaves_when_it_ends_is_compiled_here(
-    kernels: Any, starts: list[Any], caplog: pytest.LogCaptureFixture
+    kernels: Any,
+    starts: list[Any],
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wanted = [kernels.ends_other_processes(n) for n in range(9)]
+    program = tmp_path / "ends.py"
+    program.write_text(
+        "import os, pickle, signal, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
+        "pickle.load(sys.stdin.buffer); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    monkeypatch.setattr(pool, "_WORKER", program)
+    wanted = [kernels.writes(n) for n in range(9)]
     with pool.started(jobs_of(wanted)) as others:
         answers = [answer for _, answer in others.outstanding()]
     assert answers == ["the process that was to compile it ended with -9 (EOFError)"] * 2
@@ -176,20 +197,22 @@ def test_an_interrupt_ends_the_processes(kernels: Any, starts: list[Any]) -> Non
     assert prebuild([kernels.writes(n) for n in range(9)]) == 9
 
 
-def test_what_no_other_process_finds_has_no_reference(kernels: Any) -> None:
+def test_a_kernel_that_a_function_defines_has_no_place(kernels: Any) -> None:
     @kernel
     def inside(n: int) -> Any: ...
 
     assert inside(1).reference is None
-    assert kernels.writes(1).reference == Reference("kernels_of_a_test", kernels.__file__, "writes", (1,))
+    assert inside(1).source_key() == kernels.writes(1).source_key() == ""
 
 
-def test_another_module_of_the_same_name_is_not_taken_for_it(kernels: Any) -> None:
-    reference = kernels.writes(1).reference
+def test_another_module_of_the_same_name_is_not_taken_for_it() -> None:
+    reference = pack_panels("f32", "q4_0").reference
+    assert reference is not None
+    assert reference == Reference(pack_panels.function.__module__, weights.__file__, "pack_panels", reference.arguments)
     with pytest.raises(LookupError, match="is another file here"):
         found(reference._replace(file="/elsewhere.py"))
     with pytest.raises(LookupError, match="cannot be imported"):
-        found(reference._replace(module="kernels_of_nobody"))
+        found(reference._replace(module="ggplug_cpu.nothing"))
 
 
 _PROGRAM = """

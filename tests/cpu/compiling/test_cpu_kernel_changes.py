@@ -1,16 +1,13 @@
-"""A kernel's code is kept by what the kernel is made from: whatever of it changes, the code on disk is not taken."""
+"""Machine code on disk is that of the kernel that is wanted, whatever changes of what the kernel is made from."""
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import importlib
-import math
 import os
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,8 +19,8 @@ pytest.importorskip("ggplug_cpu")
 
 from ggplug import cache
 from ggplug.errors import KernelCompileError
-from ggplug_cpu import digests, own_sources
-from ggplug_cpu.compiler import FILES, Kernel, KernelFactory, device_function, kernel, on_compile, prebuild, shared
+from ggplug_cpu import own_sources
+from ggplug_cpu.compiler import Kernel, KernelFactory, device_function, kernel, on_compile, prebuild, shared
 from ggplug_cpu.compiling import pool
 from ggplug_cpu.context import store_word, word
 
@@ -225,13 +222,29 @@ def test_two_kernels_of_one_name_that_differ_have_code_of_their_own(factory: Any
 
 
 def test_fastmath_is_part_of_the_key() -> None:
-    factory = of_a_closure(1).function
+    def factory() -> Any:
+        def body(ctx: int, params: int) -> None:
+            store_word(word(params, 0), int(float(ctx) * 0.5))
+
+        return body
+
     flags: list[Any] = [False, True, {"contract"}, {"contract", "reassoc"}, {"reassoc", "contract"}]
     assert len({kernel(fastmath=each)(factory)().cache_key() for each in flags}) == 4
 
 
 # -- a file that changes --------------------------------------------------------------------------------
 
+_LAID_OUT = """
+    from ggplug_cpu.compiler import device_function
+    from ggplug_cpu.parameters import Parameters, integer
+    class Words(Parameters):
+        first = integer()
+        a = integer()
+
+    @device_function
+    def index():
+        return 2
+"""
 _CHANGES = {
     "a global": ({"changing.py": _HEAD + "    SCALE = 2\n" + _KERNEL}, {"changing.py": ("SCALE = 2", "SCALE = 3")}),
     "a module beside it": (
@@ -280,6 +293,47 @@ _CHANGES = {
             "sibling.py": "SCALE = 2",
         },
         {"sibling.py": ("2", "3")},
+    ),
+    "a declaration of a module": (
+        {
+            "lay.py": _LAID_OUT,
+            "changing.py": "    from __future__ import annotations\n"
+            + _HEAD
+            + """
+    import lay
+    @kernel
+    def made(n=0):
+        def body(ctx: int, p: lay.Words) -> None:
+            store_word(p.first, p.a * 0 + lay.index() + n)
+        return body
+""",
+        },
+        {"lay.py": ("return 2", "return 3")},
+    ),
+    "an attribute by an operator": (
+        {
+            "changing.py": _HEAD
+            + "    import operator, sibling\n"
+            + _KERNEL.replace(
+                "def made(n=0):", "def made(n=0):\n        SCALE = operator.attrgetter('SCALE')(sibling)"
+            ),
+            "sibling.py": "SCALE = 2",
+        },
+        {"sibling.py": ("2", "3")},
+    ),
+    "a module with a property": (
+        {
+            "changing.py": f"{_HEAD}    import sibling\n{_KERNEL.replace('SCALE', 'sibling.SCALE')}",
+            "sibling.py": """
+    import sys, types
+    class Kind(types.ModuleType):
+        @property
+        def SCALE(self):
+            return 2
+    sys.modules[__name__].__class__ = Kind
+""",
+        },
+        {"sibling.py": ("return 2", "return 3")},
     ),
     "a declaration": (
         {
@@ -417,27 +471,35 @@ def test_a_device_function_and_a_body_see_one_value_of_a_global(monkeypatch: pyt
 
 
 @shared
-def added_by(n: int) -> Any:
+def added_by(n: Any) -> Any:
     constant = n + _ADDED
 
     @device_function
     def number(x: int) -> int:
-        return x + constant
+        return int(x + constant)
 
     return number
 
 
-def test_a_shared_maker_is_called_again_when_what_it_reads_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = added_by(1)
-    assert added_by(1) is before
+@kernel
+def adds_by(n: int, exact: bool) -> Any:
+    number = added_by(n if exact else float(n))
+
+    def body(ctx: int, params: int) -> None:
+        store_word(word(params, 0), number(0))
+
+    return body
+
+
+def test_a_shared_maker_of_a_program_is_called_again_with_what_it_reads_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert result(adds_by(1, True)) == 3
     monkeypatch.setattr(sys.modules[__name__], "_ADDED", 10)
-    assert added_by(1) is not before
+    assert result(adds_by(2, True)) == 12
+    assert result(adds_by(2**53 - 9, True)) == 2**53 + 1
+    assert result(adds_by(2**53 - 9, False)) == 2**53
 
 
-# -- what is not kept --------------------------------------------------------------------------------------
-
-
-def test_a_factory_that_counts_its_calls_in_a_global_is_not_kept_under_what_it_was() -> None:
+def test_a_factory_that_counts_its_calls_has_the_code_of_each_call(folder: Path) -> None:
     calls: list[int] = []
 
     @kernel
@@ -450,63 +512,43 @@ def test_a_factory_that_counts_its_calls_in_a_global_is_not_kept_under_what_it_w
 
         return body
 
-    assert result(counts()) == 1
-    counts().addresses.clear()
-    assert result(counts()) == 2
-    assert not FILES.entries()
+    for call in (1, 2):
+        assert result(counts()) == call
+        counts().addresses.clear()
+    assert len(list(folder.glob("counts*"))) == 2
 
 
-def reads_the_environment() -> int:
-    return int(os.environ["GGPLUG_TEST_PROCESS"])
-
-
-@functools.cache
-def made_once() -> int:
-    return 7
-
-
-_OPAQUE = {
-    "environment": reads_the_environment,
-    "cached": made_once,
-    "alias": os.getenv,
-    "generator": (each for each in [1]),
-    "lock": threading.Lock(),
-    "modules": [pytest],
-}
-
-
-@pytest.mark.parametrize("opaque", [None, *_OPAQUE])
-def test_what_cannot_be_known_is_compiled_for_this_process_only(opaque: str | None, folder: Path) -> None:
-    read = _OPAQUE[opaque] if opaque else None
-
+def test_a_kernel_that_reads_the_environment_is_kept_for_each_value(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @kernel
-    def unknown() -> Any:
-        number = 7 if read is None else 8
+    def reads() -> Any:
+        number = int(os.environ["GGPLUG_TEST_NUMBER"])
 
         def body(ctx: int, params: int) -> None:
             store_word(word(params, 0), number)
 
         return body
 
-    made = unknown()
     compiled: list[str] = []
     stop = on_compile(lambda event: compiled.append(event.phase))
-    for _ in range(2):
-        made.addresses.clear()
-        assert result(made) == (8 if opaque else 7)
+    for number in (7, 8, 7):
+        monkeypatch.setenv("GGPLUG_TEST_NUMBER", str(number))
+        reads().addresses.clear()
+        assert result(reads()) == number
     stop()
-    assert compiled == ["start", "done"] * (2 if opaque else 1)
-    assert bool(made.cache_key()) == (not opaque)
-    assert len(list(folder.glob("unknown*"))) == (not opaque)
+    assert compiled == ["start", "done"] * 2
 
 
-def test_the_package_s_own_kernels_are_not_kept_once_its_files_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_package_s_own_kernels_are_known_by_their_code_once_its_files_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from ggplug_cpu import walker
 
     (made,) = [each for each in vars(walker).values() if isinstance(each, KernelFactory)][:1]
-    assert digests.is_own(made.function)
+    assert own_sources.is_own(made.function)
     before = made().cache_key()
-    assert before
+    assert before == made().source_key()
 
     def forget() -> None:
         for each in (own_sources.sources, own_sources._imports, own_sources._read):
@@ -516,14 +558,25 @@ def test_the_package_s_own_kernels_are_not_kept_once_its_files_change(monkeypatc
     assert made().cache_key() == before
     forget()
     monkeypatch.setattr(own_sources, "_STARTED", 0)
-    assert made().cache_key() == ""
+    assert made().source_key() == ""
+    assert made().cache_key() not in ("", before)
     forget()
 
 
-def test_constants_that_are_equal_and_not_the_same_have_digests_of_their_own() -> None:
-    values = [0, False, 0.0, -0.0, None, "", b"", (), [], {}, math.nan, -math.nan, np.float32(0), np.zeros(0), {1}, {2}]
-    assert len({digests.digest(each) for each in values}) == len(values)
-    assert digests.digest({"a", "b", "c"}) == digests.digest({"c", "b", "a"})
+def test_llvm_code_does_not_depend_on_which_kernels_were_compiled_before(written: Any, tmp_path: Path) -> None:
+    text = (
+        "import sys, hashlib; from ggplug_cpu.features import target; from ggplug_cpu.language import machine_code\n"
+        "from ggplug_cpu.ops.mul_mat.weights import pack_panels\n"
+        "for name in sys.argv[1:]:\n"
+        "    code = machine_code.llvm_code(pack_panels('f32', name), target())\n"
+        "    print(name, hashlib.sha256(code.encode()).hexdigest())"
+    )
+    names = ["mxfp4", "q4_0", "iq2_xs", "f16", "q6_K"]
+    found = []
+    for order in (names, names[::-1]):
+        done = subprocess.run([sys.executable, "-c", text, *order], capture_output=True, text=True, check=True)
+        found.append(sorted(done.stdout.splitlines()))
+    assert found[0] == found[1]
 
 
 # -- words -------------------------------------------------------------------------------------------------

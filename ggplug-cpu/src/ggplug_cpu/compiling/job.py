@@ -1,4 +1,4 @@
-"""A kernel that another process compiles: the place of its factory, the factory's arguments, and the target."""
+"""A kernel that another process compiles: by the place and the arguments of its factory, or by its LLVM code."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Reference(NamedTuple):
 class Keyed(Compilable, Protocol):
     """A kernel that knows what it is made from."""
 
-    def cache_key(self) -> str: ...
+    def source_key(self) -> str: ...
 
 
-class Job(NamedTuple):
-    """A kernel, what it is compiled for, and the key of what it is made from."""
+class FromSource(NamedTuple):
+    """A kernel of this package, what it is compiled for, and the key of its source."""
 
     reference: Reference
     target: Target
@@ -39,20 +39,35 @@ class Job(NamedTuple):
 
         with features.forced(self.target):
             kernel = found(self.reference)
-            if kernel.cache_key() != self.key:
-                raise LookupError("its source, or what that reads, has other values in another process")
+            if kernel.source_key() != self.key:
+                raise LookupError("its source is another one in another process")
             return machine_code.compile_kernel(kernel, self.target)
 
 
-def reference_of(factory: Any, arguments: tuple[str | int | bool | None, ...]) -> Reference | None:
-    """The place of a kernel for other processes; None where they cannot find it.
+class FromCode(NamedTuple):
+    """The LLVM code of a kernel, the kernel's name, and what it is compiled for."""
 
-    They find no factory that a function defines, or the program that was started, because they do not run it.
-    """
+    name: str
+    code: str
+    target: Target
+
+    def compiled(self) -> bytes:
+        """The object file.  Raises KernelCompileError."""
+        from ggplug_cpu.language import machine_code
+
+        with features.forced(self.target):
+            return machine_code.object_file(self.name, self.code, self.target)
+
+
+Job = FromSource | FromCode
+
+
+def reference_of(factory: Any, arguments: tuple[str | int | bool | None, ...]) -> Reference | None:
+    """The place of a kernel of this package for other processes; None where they cannot find it."""
     name = factory.function.__module__, factory.function.__qualname__
     module = sys.modules.get(name[0])
     file = getattr(module, "__file__", None)
-    if name[0] == "__main__" or file is None or getattr(module, name[1], None) is not factory:
+    if file is None or getattr(module, name[1], None) is not factory:
         return None
     return Reference(name[0], file, name[1], arguments)
 

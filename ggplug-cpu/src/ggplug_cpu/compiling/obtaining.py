@@ -14,8 +14,9 @@ from typing import Protocol
 
 from ggplug.cache import KernelFiles
 from ggplug.errors import KernelCompileError
+from ggplug_cpu.cache_key import key_of_code
 from ggplug_cpu.compiling import pool
-from ggplug_cpu.compiling.job import Job, Reference
+from ggplug_cpu.compiling.job import FromCode, FromSource, Job, Reference
 from ggplug_cpu.features import Target
 from ggplug_cpu.recorded import Compilable
 
@@ -38,8 +39,8 @@ class Wanted(Compilable, Protocol):
     def reference(self) -> Reference | None:
         """Where another process finds it; None where it does not."""
 
-    def cache_key(self) -> str:
-        """What its code is kept by on disk; empty where it is not kept."""
+    def source_key(self) -> str:
+        """What its code is kept by on disk; empty for one that is kept by its LLVM code."""
 
 
 # -- listeners --------------------------------------------------------------------------------------
@@ -123,6 +124,8 @@ class _Batch:
         self._done = 0
         self._missing: list[Wanted] = []
         self._keys: dict[Wanted, str] = {}
+        self._codes: dict[Wanted, str] = {}
+        """The LLVM code of kernels that are kept by it."""
 
     def find(self) -> None:
         """Loads what is on disk."""
@@ -140,11 +143,7 @@ class _Batch:
 
     def compile(self) -> int:
         """Compiles what is missing; returns how many that were."""
-        jobs = {
-            each: Job(reference, self._target, key)
-            for each in self._missing
-            if (key := self._keys[each]) and (reference := each.reference)
-        }
+        jobs = {each: job for each in self._missing if (job := self._job(each)) is not None}
         own = deque(each for each in self._missing if each not in jobs)
         with pool.started(jobs) as others:
             while (kernel := own.popleft() if own else others.take()) is not None:
@@ -155,13 +154,22 @@ class _Batch:
                 self._accept(*finished)
         return len(self._missing)
 
+    def _job(self, kernel: Wanted) -> Job | None:
+        """What another process can compile; None where it cannot find the kernel, or there is an error in it."""
+        if kernel in self._codes:
+            return FromCode(kernel.name, self._codes[kernel], self._target)
+        if not self._keys[kernel] or (reference := kernel.reference) is None:
+            return None
+        return FromSource(reference, self._target, self._keys[kernel])
+
     def _compile_here(self, kernel: Wanted) -> None:
         from ggplug_cpu.language import machine_code
 
         self._report(kernel)
         with _announced(kernel.name):
-            code = machine_code.compile_kernel(kernel, self._target)
-        self._keep(kernel, code)
+            code = self._codes.get(kernel) or machine_code.llvm_code(kernel, self._target)
+            found = machine_code.object_file(kernel.name, code, self._target)
+        self._keep(kernel, found)
 
     def _accept(self, kernel: Wanted, answer: pool.Answer) -> None:
         """Takes over the answer of another process; a kernel that it did not compile is compiled here."""
@@ -179,9 +187,8 @@ class _Batch:
         from ggplug_cpu import loader
 
         address = loader.load(kernel.name, code)  # a missing symbol must not reach the disk
-        key = self._keys[kernel]
-        if key and kernel.cache_key() == key:  # not where what it reads changed while it was compiled
-            FILES.store(kernel.name, key, str(self._target), code)
+        if self._keys[kernel]:
+            FILES.store(kernel.name, self._keys[kernel], str(self._target), code)
         kernel.addresses[self._target.key] = address
         self._done += 1
 
@@ -189,7 +196,7 @@ class _Batch:
         """The address of the code on disk; None if there is none, or none that can be loaded."""
         from ggplug_cpu import loader
 
-        key = self._keys[wanted] = wanted.cache_key()
+        key = self._keys[wanted] = wanted.source_key() or self._key_of_code(wanted)
         code = FILES.load(wanted.name, key) if key else None
         if code is None:
             return None
@@ -199,9 +206,26 @@ class _Batch:
             log.warning("ignoring what is on disk: %s; compiling it again", error)
             return None
 
+    def _key_of_code(self, wanted: Wanted) -> str:
+        from ggplug_cpu.language import machine_code
+
+        try:
+            code = self._codes[wanted] = machine_code.llvm_code(wanted, self._target)
+        except Exception:  # it is raised, and announced, when the kernel is compiled
+            return ""
+        return key_of_code(code, self._target)
+
     def _report(self, kernel: Wanted) -> None:
         if self._progress is not None:
             self._progress(self._done, len(self._wanted), kernel.name)
+
+
+def translated(wanted: Wanted, target: Target) -> str:
+    """The LLVM code of a kernel, before it is optimised."""
+    from ggplug_cpu.language import machine_code
+
+    with _lock:
+        return machine_code.llvm_code(wanted, target)
 
 
 def inspected(wanted: Wanted, target: Target, what: str) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 from llvmlite import ir
 
-from ggplug_cpu.digests import state
 from ggplug_cpu.language.arithmetic import as_type
 from ggplug_cpu.language.calls import packed, unpacked
 from ggplug_cpu.language.expressions import Expressions
@@ -35,6 +34,7 @@ from ggplug_cpu.language.values import (
     type_of,
 )
 from ggplug_cpu.loader import ENTRY
+from ggplug_cpu.own_sources import is_of_package
 from ggplug_cpu.recorded import Body, DeviceFunction, Fastmath, Record
 
 _WORD = "i64"
@@ -47,6 +47,8 @@ define void @"{entry}"(i64 %ctx, i64 %params) nounwind {{
 """
 
 _GLOBAL = re.compile(r'@"([^"]+)"')
+_METADATA = re.compile(r"^!(\d+) = ")
+_REFERENCE = re.compile(r"!(\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class _Function:
 class Library:
     """Functions compiled for one target.
 
-    A function is compiled once, and kept (as text) as long as the device function that it comes from.
+    A function of this package is compiled once, and kept (as text) as long as the device function that it comes from;
+    one of a program once for each kernel, because what it reads may change.
     """
 
     def __init__(self, key: str, triple: str) -> None:
@@ -86,7 +89,10 @@ class Library:
         self._looked_up: dict[DeviceFunction, dict[Any, _Function]] = {}
 
     def kernel(self, body: Body, fastmath: Fastmath) -> str:
-        """The module of a kernel as text: one exported function ``void(i64 ctx, i64 params)``.  Raises Refusal."""
+        """The module of a kernel as text: one exported function ``void(i64 ctx, i64 params)``.  Raises Refusal.
+
+        The text does not depend on which kernels were compiled before.
+        """
         if not isinstance(body, FunctionType):
             raise Refusal(
                 f"the factory returns {'None' if body is None else f'a {type(body).__name__}'} and no body",
@@ -104,16 +110,21 @@ class Library:
         if function.result != VOID:
             raise Refusal("the body returns a value", "a body returns nothing")
         entry = _ENTRY.format(entry=ENTRY, body=function.declaration.get_reference())
-        functions = [*(each.text for each in _all(function)), entry]
-        return "\n".join([self._header(functions), *functions])
+        called = _all(function)
+        functions = [*(each.text for each in called), entry]
+        text = "\n".join([self._header(functions), *functions])
+        numbered = {each.declaration.name: f"function.{number}" for number, each in enumerate(called)}
+        return _GLOBAL.sub(lambda found: f'@"{numbered.get(found[1], found[1])}"', text)
 
     def _header(self, functions: Sequence[str]) -> str:
         """What functions have in common, as far as these name it."""
         header = ir.Module("kernel")
         header.triple, header.metadata = self._module.triple, self._module.metadata
         named = {name for text in functions for name in _GLOBAL.findall(text)}
-        header.globals.update((name, each) for name, each in self._module.globals.items() if name in named)
-        return str(header)
+        header.globals.update((name, each) for name, each in sorted(self._module.globals.items()) if name in named)
+        used = {number for text in functions for number in _REFERENCE.findall(text)}
+        lines = ((line, _METADATA.match(line)) for line in str(header).splitlines())
+        return "\n".join(line for line, found in lines if found is None or found[1] in used)
 
     def call(
         self, b: ir.IRBuilder, callee: DeviceFunction, arguments: Sequence[Value], calls: list[_Function]
@@ -135,14 +146,10 @@ class Library:
         return declared(unpacked(b, compiled.result, result), _annotated(function, "return"))
 
     def _kept(self, callee: DeviceFunction) -> dict[Any, _Function]:
-        """The compiled functions of a device function: none where what it reads is not what it was."""
+        """The compiled functions of a device function: of a program's, those for this kernel."""
         found = self._looked_up.get(callee)
         if found is None:
-            now = state(callee.function)
-            before, found = callee.materialised.get(self._key, (None, {}))
-            if now is None or now != before:
-                found = {}
-            callee.materialised[self._key] = now, found
+            found = callee.materialised.setdefault(self._key, {}) if is_of_package(callee.function) else {}
             self._looked_up[callee] = found
         return found
 
@@ -280,7 +287,7 @@ def _identity(parameter: _Parameter) -> tuple[Any, ...]:
         return parameter.type, parameter.kind and _Itself(parameter.kind)
     assert isinstance(parameter.value, Known)
     value = parameter.value.value
-    return type(value), value if isinstance(value, bool | str | None) else _Itself(value)
+    return type(value), value if type(value) in (bool, str, type(None)) else _Itself(value)
 
 
 class _Itself:

@@ -22,32 +22,42 @@ from ggplug_cpu.recorded import Compilable
 
 def compile_kernel(kernel: Compilable, target: Target) -> bytes:
     """The object file of ``kernel`` for ``target``; its one exported symbol is ``loader.ENTRY``."""
-    return bytes(_machine(target).emit_object(_optimised(kernel, target)))
+    return object_file(kernel.name, llvm_code(kernel, target), target)
+
+
+def llvm_code(kernel: Compilable, target: Target) -> str:
+    """The LLVM code of ``kernel``, not optimised; the same for the same kernel in every process."""
+    body = kernel.body()
+    try:
+        return _library(target.key, target.triple).kernel(body, kernel.fastmath)
+    except Refusal as refusal:
+        raise _failed(kernel.name, target, str(refusal), refusal.remedy) from refusal
+
+
+def object_file(name: str, code: str, target: Target) -> bytes:
+    """The object file of LLVM code.  ``name``: the kernel's."""
+    return bytes(_machine(target).emit_object(_optimised(name, code, target)))
 
 
 def inspect_kernel(kernel: Compilable, target: Target, what: str) -> str:
     """The optimised code of ``kernel`` as text: ``what`` is ``assembly`` or ``llvm``."""
-    module = _optimised(kernel, target)
+    module = _optimised(kernel.name, llvm_code(kernel, target), target)
     return str(_machine(target).emit_assembly(module) if what == "assembly" else module)
 
 
-def _optimised(kernel: Compilable, target: Target) -> llvm.ModuleRef:
-    body = kernel.body()
+def _optimised(name: str, code: str, target: Target) -> llvm.ModuleRef:
     try:
-        text = _library(target.key, target.triple).kernel(body, kernel.fastmath)
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(code)
         module.verify()
-    except Refusal as refusal:
-        raise _failed(kernel, target, str(refusal), refusal.remedy) from refusal
     except RuntimeError as error:  # LLVM's, of what an intrinsic emitted
-        raise _failed(kernel, target, str(error), "look at the intrinsics that it calls") from error
+        raise _failed(name, target, str(error), "look at the intrinsics that it calls") from error
     _optimise(module, _machine(target))
     return module
 
 
-def _failed(kernel: Compilable, target: Target, why: str, remedy: str) -> KernelCompileError:
-    message = f"kernel {kernel.name} does not compile for {target}: {why}"
-    return KernelCompileError(message, op=kernel.name, log=why, remedy=remedy)
+def _failed(name: str, target: Target, why: str, remedy: str) -> KernelCompileError:
+    message = f"kernel {name} does not compile for {target}: {why}"
+    return KernelCompileError(message, op=name, log=why, remedy=remedy)
 
 
 @functools.cache

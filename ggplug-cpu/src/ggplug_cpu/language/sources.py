@@ -6,12 +6,10 @@ import __future__
 import ast
 import functools
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
-
-from ggplug_cpu.digests import code_parts, codes
 
 #: The flags of code that its file's imports from __future__ set.
 _FUTURE = functools.reduce(
@@ -76,7 +74,8 @@ def _function(text: str, code: CodeType) -> ast.FunctionDef | None:
         trees, compiled = _functions(text), _compiled(text, code.co_flags & _FUTURE)
     except SyntaxError:  # the file is being edited
         return None
-    alike = [each for each in compiled.get(code.co_name, ()) if code_parts(each) == code_parts(code)]
+    wanted = _code_parts(code)
+    alike = [each for each in compiled.get(code.co_name, ()) if _code_parts(each) == wanted]
     lines = sorted((each.co_firstlineno for each in alike), key=lambda line: abs(line - code.co_firstlineno))
     if lines:
         return trees.get((code.co_name, lines[0]))
@@ -100,6 +99,33 @@ def _functions(text: str) -> dict[tuple[str, int], ast.FunctionDef]:
 def _compiled(text: str, future: int) -> dict[str, list[CodeType]]:
     """The code of the functions in a file, by name."""
     found: dict[str, list[CodeType]] = {}
-    for each in codes(compile(text, "<source>", "exec", future, dont_inherit=True)):
+    for each in _codes(compile(text, "<source>", "exec", future, dont_inherit=True)):
         found.setdefault(each.co_name, []).append(each)
     return found
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Code, and that of the functions in it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _code_parts(code: CodeType) -> tuple[Any, ...]:
+    """What code consists of, without the lines where it stands."""
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    parts = (code.co_name, code.co_code, _exact(code.co_consts), names, counts)
+    return *parts, getattr(code, "co_exceptiontable", b"")
+
+
+def _exact(constant: Any) -> Any:
+    """A constant as something that is equal only to the same: 1, 1.0 and True are equal, and so are 0.0 and -0.0."""
+    if isinstance(constant, CodeType):
+        return _code_parts(constant)
+    if isinstance(constant, tuple):
+        return tuple(map(_exact, constant))
+    if isinstance(constant, frozenset):
+        return frozenset(map(_exact, constant))
+    return type(constant), repr(constant)
