@@ -21,9 +21,6 @@ pytest.importorskip("llguidance")
 from answers.scripted import THINKING, Scripted
 from served import Live, served
 
-from ggplug_models.serve.chats import ReasoningDefaults
-from ggplug_models.serve.writer import Defaults
-
 ASKED: Any = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WRITTEN = 'Hm.</think>I look.<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
@@ -91,17 +88,3 @@ def test_thinking_can_be_switched_off_in_each(live: Live, path: str, more: dict[
     assert live.service.writer is not None
     prompts = [live.service.writer.session.tokens(number) for number in range(live.service.writer.slots)]
     assert any("<think></think>" in live.service.writer.tokenizer.decode(prompt) for prompt in prompts)
-
-
-def test_what_a_server_s_options_say_holds_where_a_request_says_nothing(live: Live) -> None:
-    usual = Defaults(reasoning=ReasoningDefaults(thinking=False, budget=3))
-    with served(live.service.model, template=THINKING, defaults=usual) as quiet:
-        _, _, found = quiet.ask("POST", "/apply-template", {"messages": ASKED})
-        assert found["prompt"].endswith("<think></think>")
-        _, _, found = quiet.ask("POST", "/apply-template", {"messages": ASKED, "enable_thinking": True})
-        assert found["prompt"].endswith("<think>")
-        body = {"messages": ASKED, "enable_thinking": True, "max_tokens": 30, "seed": 1}
-        _, _, found = quiet.ask("POST", "/v1/chat/completions", body)
-        message = found["choices"][0]["message"]
-        assert len(message.get("reasoning_content") or "") <= 3 * 4  # tokens have at most 4 letters
-        assert message["content"]

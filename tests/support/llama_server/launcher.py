@@ -34,8 +34,6 @@ SAME = {
     "--api-key": "--api-key",
     "--cors-origins": "--cors",
     "--chat-template-file": "--chat-template",
-    "--reasoning-format": "--reasoning-format",
-    "--reasoning": "--reasoning",
     "--lora": "--lora",
     "--model-draft": "--draft",
 }
@@ -77,6 +75,8 @@ def command(arguments: Sequence[str], models: Path) -> list[str]:
             given[name] = left.pop(0)
         elif name in SAME:
             found += [SAME[name], left.pop(0)]
+        elif name == "--reasoning":
+            found += ["--no-reasoning"] if left.pop(0) == "off" else []
         elif name == "--chat-template":
             found += ["--chat-template", str(named_template(left.pop(0), models))]
         else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import stat
 import sys
 from pathlib import Path
+
+import pytest
 
 SUPPORT = Path(__file__).resolve().parent.parent
 DATA = SUPPORT.parent / "data"
@@ -46,3 +49,18 @@ def free_port() -> int:
 def pytest_configure() -> None:
     """Each process of pytest has a port of its own."""
     os.environ["PORT"] = str(free_port())
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Notes the outcome of each case at once, so that a run that is interrupted is not lost."""
+    if "PYTEST_XDIST_WORKER" in os.environ or not (report.when == "call" or report.outcome != "passed"):
+        return
+    why = "" if report.passed else _message(report)
+    with open(os.environ["OUTCOMES"], "a", encoding="utf-8") as file:
+        file.write(json.dumps([report.nodeid.removeprefix("unit/"), report.outcome, why]) + "\n")
+
+
+def _message(report: pytest.TestReport) -> str:
+    """The message of the exception, or the reason for which a case was skipped."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(report.longrepr if crash is None else crash.message)[:400]

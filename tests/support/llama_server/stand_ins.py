@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,7 +78,7 @@ class Tokens:
         found[going, second] = falling + 4
         found[np.ix_(second, [but])] = CERTAIN
         chain = [but, *more, *(number[f"▁{word}"] for word in REST)]
-        for before, after in zip(chain, chain[1:], strict=False):
+        for before, after in itertools.pairwise(chain):
             found[before, after] = CERTAIN
         found[number["▁is"], number["<0x0A>"]] = CERTAIN
         found[number["<0x0A>"], number["▁blue"]] = CERTAIN
@@ -86,7 +87,7 @@ class Tokens:
 
 
 def story(path: Path, controls: Sequence[str] = (), *, files: int = 1) -> Path:
-    """A language model that writes ``STORY``, whatever the prompt says.  ``files``: number of files of a split model."""
+    """A language model that writes ``STORY``, whatever the prompt says.  ``files``: of a split model."""
     tokens = Tokens(controls)
     n, n_vocab = N_EMBD, len(tokens.texts)
     zeros, ones = np.zeros((n, n), np.float32), np.ones(n, np.float32)

@@ -32,16 +32,24 @@ def defaults_options(command: Command) -> Command:
         metavar="N",
         help="Maximum number of tokens of an answer, also if a request asks for more; -1: no maximum.",
     )
-    found = most(seed(command))
+    thinks = click.option(
+        "--reasoning/--no-reasoning",
+        default=True,
+        help="Whether answers in chats begin with a reasoning, if the model has one and the request does not say it.",
+    )
+    found = most(seed(thinks(command)))
     for name, (option, kind, text) in reversed(list(SETTINGS.items())):
         found = click.option(option, name, type=kind, metavar="X", help=text)(found)
     return found
 
 
-def chosen(options: Mapping[str, Any]) -> tuple[dict[str, Any], int | None, int | None]:
-    """The settings of the sampler, the seed, and the maximum number of tokens.  Raises UsageError."""
+def chosen(options: Mapping[str, Any]) -> tuple[dict[str, Any], int | None, int | None, bool]:
+    """The settings of the sampler, the seed, the maximum number of tokens, whether answers begin with a reasoning.
+
+    Raises UsageError.
+    """
     seed, most = options["seed"], options["max_tokens"]
     if most is not None and most < -1:
         raise click.UsageError("--n-predict must be at least -1.")
     settings = {name: options[name] for name in SETTINGS if options[name] is not None}
-    return settings, None if seed is None or seed < 0 else seed, None if most == -1 else most
+    return settings, None if seed is None or seed < 0 else seed, None if most == -1 else most, options["reasoning"]

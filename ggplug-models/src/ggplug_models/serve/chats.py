@@ -10,23 +10,6 @@ from ggplug_models.chat.parsing import AnswerParser
 from ggplug_models.chat.prepared import PreparedChat
 from ggplug_models.sampling import Constraint
 
-FORMATS = ("none", "auto", "deepseek", "deepseek-legacy")
-"""Values of ``reasoning_format``; ``none``: the reasoning is a part of the text.  The others are the same here."""
-
-
-@dataclass(frozen=True)
-class ReasoningDefaults:
-    """What applies to the reasoning where a request says nothing.
-
-    ``thinking``: whether the model thinks; None: as the template has it.  ``format``: one of :data:`FORMATS`.
-    ``budget``: maximum number of tokens of the reasoning; -1: no limit.  ``message``: ends a reasoning that reaches it.
-    """
-
-    thinking: bool | None = None
-    format: str = "auto"
-    budget: int = -1
-    message: str = ""
-
 
 @dataclass(frozen=True)
 class AskedChat:

@@ -86,35 +86,6 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
 )
 @defaults_options
 @click.option(
-    "--reasoning",
-    type=click.Choice(["on", "off", "auto"]),
-    default="auto",
-    show_default=True,
-    help="Whether chats reason, where a request does not say it; auto: as the chat template has it.",
-)
-@click.option(
-    "--reasoning-format",
-    type=click.Choice(["none", "auto", "deepseek", "deepseek-legacy"]),
-    default="auto",
-    show_default=True,
-    help="none: the reasoning is a part of the answer's text; otherwise it is in reasoning_content.",
-)
-@click.option(
-    "--reasoning-budget",
-    default=-1,
-    show_default=True,
-    type=click.IntRange(-1),
-    metavar="N",
-    help="Maximum number of tokens of the reasoning; -1: no limit.",
-)
-@click.option(
-    "--reasoning-budget-message",
-    "reasoning_message",
-    default="",
-    metavar="TEXT",
-    help="Text that ends a reasoning that reaches the budget.",
-)
-@click.option(
     "--piece",
     default=128,
     show_default=True,
@@ -185,10 +156,6 @@ def serve(
     name: str | None,
     tags: str,
     strict: bool,
-    reasoning: str,
-    reasoning_format: str,
-    reasoning_budget: int,
-    reasoning_message: str,
     piece: int,
     pooling: str | None,
     slot_files: Path | None,
@@ -218,13 +185,10 @@ def serve(
     from ggplug_models.loading import load
     from ggplug_models.serve.access import is_loopback
     from ggplug_models.serve.app import Rules
-    from ggplug_models.serve.chats import ReasoningDefaults
     from ggplug_models.serve.server import Server, listening, run
     from ggplug_models.serve.service import About, serving
     from ggplug_models.serve.writer import Defaults
 
-    thinks = None if reasoning == "auto" else reasoning == "on"
-    thoughts = ReasoningDefaults(thinks, reasoning_format, reasoning_budget, reasoning_message)
     if any(not key.strip() for key in keys):
         raise click.UsageError("--api-key is empty.")
     for origin in origins:
@@ -266,7 +230,7 @@ def serve(
             cache_type=cache_type,
             waiting=waiting,
             template=source,
-            defaults=Defaults(*chosen(defaults), reasoning=thoughts),
+            defaults=Defaults(*chosen(defaults)),
             piece=piece,
             about=about,
         ) as service:

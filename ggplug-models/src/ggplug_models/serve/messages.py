@@ -77,11 +77,11 @@ class Messages(TextBody):
     parallel_tool_calls: bool = True
     reasoning_effort: str | None = None
     enable_thinking: bool | None = None
-    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = None
+    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] = "auto"
     reasoning_budget_tokens: Annotated[Whole, Field(ge=-1)] | None = Field(
         default=None, validation_alias=AliasChoices("reasoning_budget_tokens", "thinking_budget_tokens")
     )
-    reasoning_budget_message: Annotated[str, Field(max_length=1000)] | None = None
+    reasoning_budget_message: Annotated[str, Field(max_length=1000)] = ""
 
     @field_validator("messages")
     @classmethod
@@ -94,15 +94,11 @@ class Messages(TextBody):
 
 
 class ChatPrompt(NamedTuple):
-    """The prompt of a chat as text and as token ids, and what its answer may be.
+    """The prompt of a chat as token ids, what its answer may be, and whether that begins after the prompt."""
 
-    ``begins``: whether an answer begins after it.
-    """
-
-    text: str
     ids: list[int]
-    begins: bool
     chat: AskedChat
+    begins: bool
 
 
 def chat_text(writer: Writer, body: Messages) -> str:
@@ -123,34 +119,35 @@ def prepared_chat(writer: Writer, body: Messages) -> PreparedChat:
             param="continue_final_message",
             code="invalid_value",
         )
-    continued = _continued(body)
-    if body.continue_final_message and continued is None:
+    last = body.messages[-1]
+    if is_continued(body):
+        found = rendered(writer, body.messages[:-1], body, begins=True)
+        return found.continued(last.text, str((last.model_extra or {}).get("reasoning_content") or ""))
+    if body.continue_final_message:
         raise Problem(
             400,
             "continue_final_message: the last message is not the assistant's",
             param="continue_final_message",
             code="invalid_value",
         )
-    if continued is None:
-        return rendered(writer, body.messages, body, begins=body.add_generation_prompt is not False)
-    found = rendered(writer, body.messages[:-1], body, begins=True)
-    return found.continued(continued.text, str((continued.model_extra or {}).get("reasoning_content") or ""))
+    return rendered(writer, body.messages, body, begins=body.add_generation_prompt is not False)
 
 
-def _continued(body: Messages) -> ChatMessage | None:
-    """The beginning of the answer: a last message of the assistant, if it is to be continued."""
+def is_continued(body: Messages) -> bool:
+    """Whether the answer continues the last message, the assistant's."""
     last = body.messages[-1]
-    wanted = body.continue_final_message
-    if last.role != "assistant" or (last.model_extra or {}).get("tool_calls"):
-        return None
-    return last if wanted or (wanted is None and body.add_generation_prompt is None) else None
+    if last.role != "assistant" or not body.messages[1:] or (last.model_extra or {}).get("tool_calls"):
+        return False
+    if body.continue_final_message is None:
+        return body.add_generation_prompt is None
+    return body.continue_final_message and not body.add_generation_prompt
 
 
 def rendered(writer: Writer, messages: Sequence[ChatMessage], body: Messages, *, begins: bool) -> PreparedChat:
     """What the template makes of messages.  ``begins``: whether the beginning of an answer follows them."""
     variables = {name: value for name, value in body.chat_template_kwargs.items() if name not in RESERVED}
-    thinks = writer.defaults.reasoning.thinking if body.enable_thinking is None else body.enable_thinking
-    if thinks is not None and (body.enable_thinking is not None or body.reasoning_effort is None):
+    thinks = writer.defaults.thinks if body.enable_thinking is None else body.enable_thinking
+    if body.enable_thinking is not None or body.reasoning_effort != "none":
         variables.setdefault("enable_thinking", thinks)
     if not isinstance(thinking := variables.get("enable_thinking", True), bool):
         raise Problem(
@@ -173,12 +170,10 @@ def rendered(writer: Writer, messages: Sequence[ChatMessage], body: Messages, *,
 def chat_prompt(writer: Writer, body: Messages) -> ChatPrompt:
     """The prompt of a chat.  Raises Problem, ParameterError, ModelError."""
     chat = prepared_chat(writer, body)
-    usual = writer.defaults.reasoning
     asked = AskedChat(
         chat,
-        budget=usual.budget if body.reasoning_budget_tokens is None else body.reasoning_budget_tokens,
-        budget_message=usual.message if body.reasoning_budget_message is None else body.reasoning_budget_message,
-        splits=(body.reasoning_format or usual.format) != "none",
+        budget=body.reasoning_budget_tokens,
+        budget_message=body.reasoning_budget_message,
+        splits=body.reasoning_format != "none",
     )
-    ids = writer.prompt(chat.prompt, "messages")
-    return ChatPrompt(chat.prompt, ids, _continued(body) is None, asked)
+    return ChatPrompt(writer.prompt(chat.prompt, "messages"), asked, not is_continued(body))

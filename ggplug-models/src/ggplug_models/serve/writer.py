@@ -16,7 +16,6 @@ from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, break
 from ggplug_models.sampling.penalties import Breakers
 from ggplug_models.serve.asked import Asked
 from ggplug_models.serve.batcher import LEAST, Batcher
-from ggplug_models.serve.chats import ReasoningDefaults
 from ggplug_models.serve.log_probabilities import LogProbabilities, PromptScores
 from ggplug_models.serve.parameters import MOST_TEXTS
 from ggplug_models.serve.problems import Problem
@@ -28,12 +27,15 @@ PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assis
 
 @dataclass(frozen=True)
 class Defaults:
-    """What applies where a request says nothing: settings of the sampler, the largest number of tokens, reasoning."""
+    """What applies where a request says nothing: settings of the sampler, and the largest number of tokens.
+
+    ``thinks``: whether answers in chats begin with a reasoning, if the template allows it.
+    """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     max_tokens: int | None = None
-    reasoning: ReasoningDefaults = field(default_factory=ReasoningDefaults)
+    thinks: bool = True
 
 
 class Parses(Protocol):
@@ -137,8 +139,7 @@ class Writer:
     def _text(self, asked: Asked, prompt: list[int], number: int) -> Text:
         """One of the ``n`` texts of a prompt; each further one uses the next seed."""
         sampling = self._sampling(asked, number)
-        breakers = self._dry_breakers(sampling.dry_breakers) if sampling.dry_multiplier else None
-        sampler = Sampler(sampling, breakers=breakers, constraint=self._constraint(asked))
+        sampler = self._sampler(asked, sampling)
         scores = None
         if asked.scores is not None:
             scores = LogProbabilities(sampler, asked.scores, sampler if asked.sampled else None)
@@ -164,6 +165,10 @@ class Writer:
         return min(limits, default=None)
 
     # -- sampling -----------------------------------------------------------------------------------
+
+    def _sampler(self, asked: Asked, sampling: Sampling) -> Sampler:
+        breakers = self._dry_breakers(sampling.dry_breakers) if sampling.dry_multiplier else None
+        return Sampler(sampling, breakers=breakers, constraint=self._constraint(asked))
 
     def _sampling(self, asked: Asked, number: int) -> Sampling:
         seed = self.defaults.seed if asked.seed is None else asked.seed

@@ -39,8 +39,8 @@ def ask(writer: Writer, body: ChatBody) -> Asked:
     return asked(
         body,
         [prompt.ids],
-        chat=prompt.chat,
         begins=prompt.begins,
+        chat=prompt.chat,
         form=None if body.response_format is None else body.response_format.form,
         scores=body.top_logprobs or 0 if body.logprobs else None,
         usage_in_stream=body.stream_options is not None and body.stream_options.include_usage,

@@ -13,7 +13,7 @@ from ggplug_models.chat.answer import AnswerPiece
 from ggplug_models.serve.answers import Answers, Delta
 from ggplug_models.serve.asked import Asked
 from ggplug_models.serve.asking import asked
-from ggplug_models.serve.body import Body, Many, Whole
+from ggplug_models.serve.body import Body, Many
 from ggplug_models.serve.event_stream import named_event
 from ggplug_models.serve.messages import ChatMessage, Messages, chat_prompt
 from ggplug_models.serve.parameters import TextBody
@@ -41,14 +41,6 @@ class Message(Body):
     content: str | Many[dict[str, Any]]
 
 
-class Thinking(Body):
-    """Whether the model thinks, and the largest number of tokens of its thoughts."""
-
-    type: Literal["enabled", "adaptive", "disabled"] = "adaptive"
-    budget_tokens: Annotated[Whole, Field(ge=0)] | None = None
-    display: str | None = None
-
-
 class AnthropicBody(TextBody):
     """The body of ``/v1/messages``."""
 
@@ -58,7 +50,7 @@ class AnthropicBody(TextBody):
     system: str | Many[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
-    thinking: Thinking | None = None
+    thinking: dict[str, Any] | None = None
 
 
 def ask(writer: Writer, body: AnthropicBody) -> Asked:
@@ -88,14 +80,21 @@ def chat_of(body: AnthropicBody) -> Messages:
         }
         for each in body.tools or ()
     ]
-    thinking, choice = body.thinking, body.tool_choice or {}
+    thinking = body.thinking or {}
+    more: dict[str, Any] = {}
+    if thinking.get("type") in ("enabled", "disabled"):
+        more["enable_thinking"] = thinking["type"] == "enabled"
+    if isinstance(budget := thinking.get("budget_tokens"), int) and budget >= 0:
+        more["reasoning_budget_tokens"] = budget
+    choice = body.tool_choice or {}
+    kind = choice.get("type", "auto")
+    named = {"type": "function", "function": {"name": choice.get("name")}}
     found: Messages = Messages.model_construct(
+        tool_choice={"any": "required", "tool": named}.get(kind, kind) if tools else None,
+        parallel_tool_calls=not choice.get("disable_parallel_tool_use"),
+        **more,
         messages=[ChatMessage.model_validate(each) for each in messages],
         tools=tools or None,
-        tool_choice=choice if choice.get("type") == "tool" else choice.get("type"),
-        parallel_tool_calls=not choice.get("disable_parallel_tool_use", False),
-        enable_thinking=None if thinking is None else thinking.type != "disabled",
-        reasoning_budget_tokens=None if thinking is None else thinking.budget_tokens,
         chat_template_kwargs={},
     )
     return found

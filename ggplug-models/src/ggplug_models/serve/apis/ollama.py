@@ -88,7 +88,7 @@ def ask_chat(writer: Writer, body: OllamaChatBody) -> Asked:
     """What a chat asks for.  Raises Problem, ParameterError, ModelError."""
     if not body.messages:
         raise Problem(400, "messages is empty", param="messages", code="invalid_value")
-    return _asked_chat(writer, body, list(body.messages), body.tools)
+    return _answering(writer, body, list(body.messages), body.tools)
 
 
 def ask_generate(writer: Writer, body: OllamaGenerateBody) -> Asked:
@@ -97,19 +97,14 @@ def ask_generate(writer: Writer, body: OllamaGenerateBody) -> Asked:
         return _asked(body, writer.prompt(body.prompt, "prompt"), begins=False)
     said = [{"role": "system", "content": body.system}] if body.system else []
     messages = [ChatMessage.model_validate(each) for each in [*said, {"role": "user", "content": body.prompt}]]
-    return _asked_chat(writer, body, messages)
+    return _answering(writer, body, messages, None)
 
 
-def _asked_chat(
-    writer: Writer, body: OllamaBody, messages: list[Any], tools: list[dict[str, Any]] | None = None
-) -> Asked:
-    effort = body.think if isinstance(body.think, str) else None
-    thinks = body.think if isinstance(body.think, bool) else None
-    chat = Messages.model_construct(
-        messages=messages, tools=tools, chat_template_kwargs={}, enable_thinking=thinks, reasoning_effort=effort
-    )
+def _answering(writer: Writer, body: OllamaBody, messages: list[ChatMessage], tools: Any) -> Asked:
+    thinks = {} if body.think is None else {"enable_thinking": bool(body.think)}
+    chat = Messages.model_construct(messages=messages, tools=tools, chat_template_kwargs={}, **thinks)
     prompt = chat_prompt(writer, chat)
-    return _asked(body, prompt.ids, chat=prompt.chat)
+    return _asked(body, prompt.ids, begins=prompt.begins, chat=prompt.chat)
 
 
 def _asked(body: OllamaBody, prompt: list[int], **more: Any) -> Asked:

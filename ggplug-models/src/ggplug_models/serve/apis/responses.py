@@ -31,13 +31,6 @@ class TextFormat(Body):
     format: dict[str, Any] | None = None
 
 
-class Reasoning(Body):
-    """The parameter ``reasoning``."""
-
-    effort: str | None = None
-    summary: str | None = None
-
-
 class ResponsesBody(TextBody):
     """The body of ``/v1/responses``."""
 
@@ -49,7 +42,7 @@ class ResponsesBody(TextBody):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool = True
-    reasoning: Reasoning | None = None
+    reasoning: dict[str, Any] | None = None
     text: TextFormat | None = None
 
 
@@ -91,9 +84,16 @@ def chat_of(body: ResponsesBody) -> Messages:
         for each in body.tools or ()
         if each.get("type") == "function"
     ]
-    more = {"tools": tools or None, "tool_choice": body.tool_choice, "parallel_tool_calls": body.parallel_tool_calls}
-    effort = None if body.reasoning is None else body.reasoning.effort
-    found: Messages = Messages.model_validate({"messages": messages, "reasoning_effort": effort, **more})
+    effort = (body.reasoning or {}).get("effort")
+    found: Messages = Messages.model_validate(
+        {
+            "messages": messages,
+            "tools": tools or None,
+            "tool_choice": body.tool_choice,
+            "parallel_tool_calls": body.parallel_tool_calls,
+            "reasoning_effort": effort if isinstance(effort, str) else None,
+        }
+    )
     return found
 
 
