@@ -39,6 +39,7 @@ LIMITS: Mapping[str, Any] = {
 
 _WORDS = (
     (r"(?s).*^error: ([^\n]+).*", r"\1"),  # in a pattern, which the library prints before the error
+    (r"^at \d+\(\d+\): (failed to compile JSON schema: )?", ""),  # in a grammar with several schemas
     (r"\n.*", ""),  # position in the library's own form of the grammar, and its state
     ("^NoExtension(Bias)?$", "no text matches it: a rule begins with itself, or allows nothing"),
     ("^(Parser|Lexer)TooComplex$|.*Too many items.*", "it is too complex, or endless"),
@@ -113,6 +114,15 @@ class Grammars:
         from llguidance import LLMatcher
 
         return self._constraint(LLMatcher.grammar_from_lark(grammar), "grammar", grammar)
+
+    def answer(self, grammar: str) -> GrammarConstraint:
+        """The constraint to the grammar of an answer, see :meth:`.PreparedChat.grammar`, which has checked its schemas.
+
+        Raises ParameterError.
+        """
+        from llguidance import LLMatcher
+
+        return self._constraint(LLMatcher.grammar_from_lark(grammar), "JSON schema", grammar)
 
     def gbnf(self, grammar: str) -> GrammarConstraint:
         """The constraint to a grammar in llama.cpp's notation (GBNF), with a rule ``root``.  Raises ParameterError."""
