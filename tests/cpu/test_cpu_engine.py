@@ -307,7 +307,8 @@ import logging, sys
 logging.basicConfig(level=logging.INFO)
 import ggplug as gg
 x = gg.tensor([1.0, 2.0])
-print(gg.compute(gg.add(x, x), backends=[gg.device("CPU").init()]).numpy(), "ggplug_cpu.language.machine_code" in sys.modules)
+print(gg.compute(gg.add(x, x), backends=[gg.device("CPU").init()]).numpy(), end=" ")
+print("ggplug_cpu.language.machine_code" in sys.modules)
 """
 
 

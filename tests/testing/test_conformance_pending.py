@@ -136,7 +136,7 @@ def long_loads(unholdable: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def give_behind_a_gate(work: Computation, count: int) -> None:
         gates.append(threading.Event())
-        work._stream.give(partial(gates[-1].wait, 60))  # type: ignore[attr-defined]
+        work.stream.give(partial(gates[-1].wait, 60))  # type: ignore[attr-defined]
         give(work, count)
 
     def let_go(work: Computation) -> None:

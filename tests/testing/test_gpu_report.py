@@ -21,11 +21,13 @@ from simt_stand_in import StandInDevice
 
 from ggplug import registry
 from ggplug.errors import DeviceNotFoundError
-from ggplug_testing import vectors_choice
 from ggplug_testing.gpu_report import Door, Step, folder, main, run
-from ggplug_testing.gpu_report.run import Report, work
+from ggplug_testing.gpu_report.run import Report, Taken
 from ggplug_testing.gpu_report.table import markdown
+from ggplug_testing.reporting.watching import Watch
+from ggplug_testing.running.isolation import Worker
 from ggplug_testing.vectors import Recording
+from tests.core.ops import vectors_choice
 
 # What is only there where ggplug is installed, by the page; older versions of pluggy needed the first one.
 PAGE = (ROOT / "docs" / "gpu-report.md").read_text(encoding="utf-8")
@@ -41,8 +43,15 @@ from ggplug_testing.gpu_report import Door, Step, main
 def find(name):
     return [StandInDevice("Notes0", StandInDriver(memory=1 << 28))]
 
+def facts(device):
+    return {"version": 7}
+
 def raising():
     raise ValueError("an odd number")
+
+def crashing():
+    print("a last word", flush=True)
+    os._exit(9)
 
 def figures(device):
     def losing():
@@ -51,11 +60,11 @@ def figures(device):
 
     yield Step("raises", raising)
     yield Step("loses the device", losing)
-    yield Step("crashes", lambda: os._exit(9))
+    yield Step("crashes", crashing)
     yield Step("goes on", lambda: {"figures": {"milliseconds": 1.5}})
 
 if __name__ == "__main__":
-    sys.exit(main(door=Door("door", find, lambda device: {"version": 7}, figures)))
+    sys.exit(main(door=Door("door", find, facts, figures)))
 """
 
 
@@ -148,8 +157,9 @@ def test_a_step_that_raises_crashes_or_loses_the_device_leaves_the_others(door: 
     figures = parts["figures"]
     assert [(error["step"], error["error"]) for error in figures["errors"]] == [
         ("raises", "ValueError: an odd number"),
-        ("crashes", "the process ended with code 9"),
+        ("crashes", "the process ended with exit code 9"),
     ]
+    assert figures["errors"][1]["traceback"] == "a last word\n"
     assert 'raise ValueError("an odd number")' in figures["errors"][0]["traceback"]
     assert figures["results"]["loses the device"]["failed"]
     assert figures["results"]["goes on"]["figures"] == {"milliseconds": 1.5}
@@ -157,7 +167,7 @@ def test_a_step_that_raises_crashes_or_loses_the_device_leaves_the_others(door: 
     for step, answer in figures["results"].items():
         assert all(value > 0 for value in answer.get("figures", {}).values()), step
     assert {"the model, F32", "copy on the device, bytes read and written"} <= set(figures["results"])
-    assert "- figures, crashes: the process ended with code 9" in done.stdout
+    assert "- figures, crashes: the process ended with exit code 9" in done.stdout
     assert "- figures, losing: the device is lost" in done.stdout
 
 
@@ -202,45 +212,34 @@ def test_without_time_everything_is_reported_as_not_run(tiny: Path, tmp_path: Pa
 
 def test_a_part_ends_between_two_steps_when_its_time_is_over(tiny: Path, tmp_path: Path) -> None:
     door = Door("nowhere", lambda name: [StandInDevice()])
-    journal = tmp_path / "journal"
-    work(door, "recorded", "stand-in", tiny, journal, 0, -1.0)
-    (note,) = map(json.loads, journal.read_text().splitlines())
-    assert note["steps"] == ["ADD", "CONV_2D"]
+    taken: list[Taken] = []
+
+    class Noting(Watch):
+        def ended(self, finding: Any) -> None:
+            taken.append(finding)
+
+    run.work(door, "recorded", "stand-in", folder.Folder(tiny, tmp_path), time.time() - 1, Noting())
+    assert taken == [Taken("", ["ADD", "CONV_2D"])]
 
 
-def test_steps_that_were_not_reached_are_named(door: Path, tiny: Path) -> None:
-    # A part whose process always ends after its first step, as if its time were over.
-    (door / "short.py").write_text(
-        "import json, sys\n"
-        "given = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
-        "with open(given['--journal'], 'a') as journal:\n"
-        "    print(json.dumps({'steps': ['a', 'b', 'c']}), file=journal)\n"
-        "    if given['--skip'] == '0':\n"
-        "        print(json.dumps({'step': 'a', 'answer': {'passed': 3}, 'seconds': 0.5}), file=journal)\n"
-    )
-    report = Report(Door("short", lambda name: []), tiny, door / "out.json", 60.0, ["suite"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(door), prepend=os.pathsep)
-        report.make([StandInDevice()])
-    record = found(door / "out.json", "stand-in")["suite"]
+def test_steps_that_were_not_reached_are_named(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Short(Worker):
+        """Ends after the first step, as if the time were over."""
+
+        def run(self, *arguments: Any, watch: Any, done: Any, **options: Any) -> list[Any]:
+            watch.ended(Taken("", ["a", "b", "c"]))
+            if not done:
+                watch.ended(Taken("a", {"passed": 3}, 0.5))
+            return []
+
+    monkeypatch.setattr(run, "Worker", Short)
+    report = Report(Door("nowhere", lambda name: []), tiny, tmp_path / "out.json", 60.0, ["suite"])
+    report.make([StandInDevice()])
+    record = found(tmp_path / "out.json", "stand-in")["suite"]
     assert record["results"] == {"a": {"passed": 3, "seconds": 0.5}}
     assert (record["errors"], record["not_run"]) == ([], ["b", "c"])
     assert not report.complete
     assert "- suite: b, c" in markdown(report.content)
-
-
-def test_a_process_that_hangs_or_overstays_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = Report(Door("nowhere", lambda name: []), tmp_path, tmp_path / "out.json", 60.0)
-    journal = tmp_path / "journal"
-    journal.write_text("")
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        try:
-            past = time.monotonic() - run.GRACE - 1
-            assert "the time of its part was over" in report._follow(process, journal, {}, past)
-            monkeypatch.setattr(run, "PATIENCE", 0.0)
-            assert "nothing happened" in report._follow(process, journal, {}, past + 1000)
-        finally:
-            process.kill()
 
 
 # -- the command -----------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def seen_at_every_step(call: Callable[[Buffer], None]) -> set[str]:
     found = set()
     for step in range(stepping.count_steps(partial(call, spare)) + 1):
         buffer = HOST.alloc(64)
-        found.add(stepping.freed_at(step, buffer, partial(call, buffer), freeing._returned))
+        found.add(stepping.freed_at(step, buffer, partial(call, buffer)))
         assert buffer.freed or step == stepping.count_steps(partial(call, spare))
         buffer.free()
     spare.free()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -53,6 +54,13 @@ def serve(channel: Channel, crashing_before: bool = False) -> None:
 def line_of(text: str) -> int:
     with open(__file__, encoding="utf-8") as file:
         return next(number for number, line in enumerate(file, 1) if text in line)
+
+
+def test_what_goes_on_when_the_time_is_over_is_ended_and_nothing_follows() -> None:
+    with Worker(serve) as worker:
+        assert [each.case for each in worker.run("op", "op", "second", done=["first"])] == ["second", "at the end"]
+        (found,) = worker.run("hangs", "op", until=time.monotonic() + 0.5)
+        assert (found.case, found.verdict, found.reason) == ("hangs", "hung", "the time was over")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system has no such signals")

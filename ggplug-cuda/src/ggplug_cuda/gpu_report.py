@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ggplug.backend import Device
 from ggplug_cuda import CudaRegistration
 
 try:
@@ -63,7 +64,12 @@ def matmul(device: Any, kind: str) -> Answer:
         return library_product(run)
 
 
-DOOR = Door("ggplug_cuda.gpu_report", lambda name: registered(CudaRegistration()), facts, figures)
+def find(name: str | None) -> Sequence[Device]:
+    """CUDA's devices."""
+    return registered(CudaRegistration())
+
+
+DOOR = Door("ggplug_cuda.gpu_report", find, facts, figures)
 
 if __name__ == "__main__":
     sys.exit(main(door=DOOR))

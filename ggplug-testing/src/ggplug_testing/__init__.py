@@ -50,28 +50,23 @@ if TYPE_CHECKING:
     from ggplug_testing.reporting.report import Report as Report
     from ggplug_testing.suite import BackendSuite as BackendSuite
 
-_HOMES = {
-    "BackendSuite": "suite",
-    "Case": "cases",
-    "Comparison": "judging.comparison",
-    "Differences": "judging.differences",
-    "Evaluation": "judging.oracle",
-    "FakeDevice": "fake",
-    "FakeRegistration": "fake",
-    "Finding": "reporting.report",
-    "Leafs": "cases",
-    "ReferenceDevice": "devices.reference",
-    "Report": "reporting.report",
-    "WrongNode": "judging.differences",
-    "cases_of": "cases",
-    "check": "conformance",
-    "compare": "judging.nodewise",
-    "evaluate": "judging.oracle",
-    "generates": "cases",
-    "nmse": "judging.comparison",
+_NAMES = {
+    "cases": "Case Leafs cases_of generates",
+    "conformance": "check",
+    "devices.reference": "ReferenceDevice",
+    "fake": "FakeDevice FakeRegistration",
+    "judging.comparison": "Comparison nmse",
+    "judging.differences": "Differences WrongNode",
+    "judging.nodewise": "compare",
+    "judging.oracle": "Evaluation evaluate",
+    "reporting.report": "Finding Report",
+    "suite": "BackendSuite",
 }
+"""The public names, by the modules that have them."""
 
-__all__ = list(_HOMES)
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

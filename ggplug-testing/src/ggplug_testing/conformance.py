@@ -99,12 +99,8 @@ def _fill(
             report.stopped = in_words(stop, watch.where or unit.name, rest)
             raise
         finally:
-            report.add(*(_with_command(report.device, each) for each in findings))
+            report.add(*(f._replace(command=_command(report.device, f)) if f.bad else f for f in findings))
         done()
-
-
-def _with_command(device: str, finding: Finding) -> Finding:
-    return finding._replace(command=_command(device, finding)) if finding.bad else finding
 
 
 def _command(device: str, finding: Finding) -> str:

@@ -66,28 +66,10 @@ RULES: dict[str, Rule] = {}
 """How precise the results of an op have to be, by its name."""
 
 
-def describe(
-    *ops: type[Op],
-    cases: Sequence[Generator] | None = None,
-    special: Sequence[Special] | None = None,
-    draw: Drawer | None = None,
-    rule: Rule | None = None,
-    signs: bool | None = None,
-    selects: Selects | None = None,
-    large: bool | None = None,
-) -> None:
-    """Describes these ops, each after what it derives from, which says the rest; of rules nothing is inherited."""
-    described: dict[str, Any] = {
-        "cases": cases,
-        "special": special,
-        "draw": draw,
-        "signs": signs,
-        "selects": selects,
-        "large": large,
-    }
+def describe(*ops: type[Op], rule: Rule | None = None, **fields: Any) -> None:
+    """Describes these ops by fields of :class:`Description`; what they derive from says the rest, but for the rule."""
     for op in ops:
-        found = description_of(op)._replace(**{name: each for name, each in described.items() if each is not None})
-        DESCRIPTIONS[op] = found
+        found = DESCRIPTIONS[op] = description_of(op)._replace(**fields)
         if OPS.get(op.name) is op and found.cases:
             GENERATORS[op.name] = list(found.cases)
         if rule is not None:

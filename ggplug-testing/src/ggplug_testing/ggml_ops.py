@@ -19,33 +19,13 @@ from ggplug.types import Type
 
 Sources = Sequence[Tensor | None]
 
-UNARY = (
-    "abs",
-    "sgn",
-    "neg",
-    "step",
-    "tanh",
-    "elu",
-    "relu",
-    "sigmoid",
-    "gelu",
-    "gelu_quick",
-    "silu",
-    "hardswish",
-    "hardsigmoid",
-    "exp",
-    "expm1",
-    "softplus",
-    "gelu_erf",
-    "xielu",
-    "floor",
-    "ceil",
-    "round",
-    "trunc",
-)
+UNARY = """
+    abs sgn neg step tanh elu relu sigmoid gelu gelu_quick silu hardswish hardsigmoid exp expm1 softplus gelu_erf xielu
+    floor ceil round trunc
+"""
 """Our names in the order of ``enum ggml_unary_op``."""
 
-GLU = ("reglu", "geglu", "swiglu", "swiglu_oai", "geglu_erf", "geglu_quick")
+GLU = "reglu geglu swiglu swiglu_oai geglu_erf geglu_quick"
 """Our names in the order of ``enum ggml_glu_op``."""
 
 
@@ -137,8 +117,9 @@ def rewrite(name: str, params: Sequence[int], sources: Sources, result: Result) 
     return apply(op, tuple(sources[i] if i < len(sources) else None for i in order))
 
 
-def _variant(names: Sequence[str], at: Sequence[int]) -> Callable[[int], Row | None]:
+def _variant(listed: str, at: Sequence[int]) -> Callable[[int], Row | None]:
     """The op with this number of several that are one op of ggml."""
+    names = listed.split()
     return lambda kind: Row(names[kind], at) if kind < len(names) else None
 
 

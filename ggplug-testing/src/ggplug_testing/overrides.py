@@ -119,13 +119,9 @@ def _noting(method: FunctionType, found: dict[Override, None], outer: BaseExcept
 def _entered_by(frame: FrameType | None) -> str:
     """The method of the interface that the suite has called to get here; empty in a thread of the device's own."""
     name = ""
-    while frame is not None and (frame.f_code.co_name == "noted" or not _is_suite(frame)):
+    while frame is not None and (frame.f_code.co_name == "noted" or not frame.f_code.co_filename.startswith(_TESTING)):
         called = frame.f_code.co_name
         if not called.startswith("_") and any(hasattr(root, called) for root in ROOTS):
             name = called
         frame = frame.f_back
     return "" if frame is None else name
-
-
-def _is_suite(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_TESTING)

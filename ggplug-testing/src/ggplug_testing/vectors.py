@@ -17,7 +17,7 @@ import sys
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,27 +28,17 @@ from ggplug.errors import GGPlugError, ParameterError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.tensor import Extents, Spec, Tensor, contiguous_strides
 from ggplug.types import by_name
-from ggplug.values.arrays import strided
 from ggplug_testing.description import selected_by
 from ggplug_testing.ggml_ops import Result, Undefined, rewrite
 from ggplug_testing.judging.comparison import Comparison, compare, compare_selected
-from ggplug_testing.judging.oracle import decoded
+from ggplug_testing.judging.oracle import read_values
 from ggplug_testing.judging.results import stray_write
 from ggplug_testing.reporting.progress import bar
-from ggplug_testing.running.placement import UNWRITTEN, Placement
+from ggplug_testing.reporting.report import Finding, Verdict
+from ggplug_testing.running.placement import Placement
 from ggplug_testing.running.stopping import in_words, number_of, stoppable
 
 Bytes = npt.NDArray[np.uint8]
-
-
-class Outcome(NamedTuple):
-    """How a case went: ``verdict`` is passed, failed or unsupported; ``nmse`` is the largest of its tensors."""
-
-    op: str
-    vars: str
-    verdict: str
-    nmse: float
-    reason: str
 
 
 _FIELDS = {"op", "vars", "max_nmse", "whole", "out", "tensors"}
@@ -155,49 +145,42 @@ def _result(record: dict[str, Any]) -> Result:
     return Result(by_name(record["type"]), ne, nb, record["view_offs"])
 
 
-def replay(cases: Iterable[Case], device: Device) -> Iterator[Outcome]:
+def replay(cases: Iterable[Case], device: Device) -> Iterator[Finding]:
     """Computes each case on ``device`` and compares; never raises for what a case does."""
-    stream = device.init()
-    try:
+    with device.init() as stream:
         for case in cases:
-            yield replay_case(case, device, stream)
-    finally:
-        stream.free()
+            verdict, reason, nmse = replay_case(case, device, stream)
+            yield Finding(case.op, case.vars, verdict, reason, nmse)
 
 
-def replay_case(case: Case, device: Device, stream: Backend) -> Outcome:
-    """One case: unsupported where an op is missing or the device declines, failed where it raises or differs."""
-
-    def outcome(verdict: str, reason: str, nmse: float = math.inf) -> Outcome:
-        return Outcome(case.op, case.vars, verdict, nmse, reason)
-
+def replay_case(case: Case, device: Device, stream: Backend) -> tuple[Verdict, str, float]:
+    """Verdict, reason and the largest NMSE of a case: declined where an op is missing or the device declines."""
     try:
         missing = case.build()
+        if missing is not None:
+            return "declined", missing.reason, math.inf
     except TypeMismatchError as error:
-        return outcome("unsupported", f"types: {error}")
+        return "declined", f"types: {error}", math.inf
     except GGPlugError as error:
-        return outcome("failed", f"refused: {error}")
-    if missing is not None:
-        return outcome("unsupported", missing.reason)
+        return "failed", f"refused: {error}", math.inf
     for node in case.graph.nodes:
         support = device.supports_op(node)
         if isinstance(support, Decline):
-            return outcome("unsupported", support.reason)
+            return "declined", support.reason, math.inf
     try:
         with Placement(case.graph, device.buffer_type, guarded=64, aliases=case.aliases) as placement:
-            return outcome(*_compute(case, placement, stream))
+            return _compute(case, placement, stream)
     except GGPlugError as error:
-        return outcome("failed", f"{type(error).__name__}: {error}")
+        return "failed", f"{type(error).__name__}: {error}", math.inf
 
 
-def _compute(case: Case, placement: Placement, stream: Backend) -> tuple[str, str, float]:
+def _compute(case: Case, placement: Placement, stream: Backend) -> tuple[Verdict, str, float]:
     graph = case.graph
     for position in dict.fromkeys(graph.roots):
         root = graph.tensors[position]
         if root.op is not None and root not in case.aliases:
-            placement.write(root, np.full(root.nbytes, UNWRITTEN, np.uint8))
-    for leaf, raw in case.inputs():
-        placement.write(leaf, raw)
+            placement.clear(root)
+    placement.write_all(dict(case.inputs()))
     stream.compute(graph, placement.allocation)
     stream.synchronize()
     worst = 0.0
@@ -216,7 +199,7 @@ def _judge(tensor: Tensor, placement: Placement, raw: Bytes, max_nmse: float) ->
     if not quants.can_dequantize(tensor.type):
         equal = np.array_equal(placement.read_bytes(tensor), raw)
         return Comparison(equal, 0.0 if equal else math.inf, "" if equal else f"other bytes of {tensor.type.name}")
-    got, want = placement.read(tensor), decoded(strided(raw.copy(), tensor), tensor)
+    got, want = placement.read(tensor), read_values(tensor, raw.copy())
     selects = selected_by(tensor)
     if selects is not None:
         source = tensor.src[selects.source]
@@ -225,18 +208,13 @@ def _judge(tensor: Tensor, placement: Placement, raw: Bytes, max_nmse: float) ->
     return compare(got, want, max_nmse)
 
 
-def report(outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    """The outcomes as ``--json`` prints them; an NMSE that is not finite is null."""
-    listed = list(outcomes)
-    return {
-        "passed": sum(each.verdict == "passed" for each in listed),
-        "failed": [
-            {"op": o.op, "vars": o.vars, "nmse": o.nmse if math.isfinite(o.nmse) else None, "reason": o.reason}
-            for o in listed
-            if o.verdict == "failed"
-        ],
-        "unsupported": [{"op": o.op, "vars": o.vars, "reason": o.reason} for o in listed if o.verdict == "unsupported"],
-    }
+def report(findings: Iterable[Finding]) -> dict[str, Any]:
+    """The findings as ``--json`` prints them; an NMSE that is not finite is null."""
+    listed: dict[str, list[dict[str, Any]]] = {"passed": [], "failed": [], "declined": []}
+    for each in findings:
+        nmse = {"nmse": each.nmse if math.isfinite(each.nmse) else None} if each.bad else {}
+        listed[each.verdict].append({"op": each.subject, "vars": each.case, **nmse, "reason": each.reason})
+    return {"passed": len(listed["passed"]), "failed": listed["failed"], "unsupported": listed["declined"]}
 
 
 _FAKES: dict[str, dict[str, Any]] = {
@@ -287,19 +265,19 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = {name.upper() for name in options.op or ()}
     chosen = (case for case in recording if not wanted or case.op in wanted)
     count = sum(not wanted or record["op"] in wanted for record in recording.cases)
-    outcomes: list[Outcome] = []
+    findings: list[Finding] = []
     stopped: dict[str, str] = {}
     code = 0
     try:
         with stoppable(), bar(count) as progress:
-            for outcome in replay(chosen, device):
-                outcomes.append(outcome)
-                progress.at(outcome.op, outcome.vars)
+            for finding in replay(chosen, device):
+                findings.append(finding)
+                progress.at(finding.subject, finding.case)
                 progress.done()
     except KeyboardInterrupt as stop:
-        left = f"{count - len(outcomes)} of {count} cases were not replayed"
+        left = f"{count - len(findings)} of {count} cases were not replayed"
         stopped, code = {"stopped": in_words(stop, "", left)}, 128 + number_of(stop)
-    found = {**report(outcomes), **stopped}
+    found = {**report(findings), **stopped}
     if options.json:
         print(json.dumps(found))
     else:

@@ -9,8 +9,9 @@ import pytest
 
 from ggplug.ops import OPS
 from ggplug_testing.devices.reference import ReferenceDevice
+from ggplug_testing.reporting.report import Finding
 from ggplug_testing.running.placement import Placement
-from ggplug_testing.vectors import Outcome, Recording, replay
+from ggplug_testing.vectors import Recording, replay
 
 # Views have no cases of their own: they come with the ops that read them.
 UNRECORDED = {
@@ -55,23 +56,23 @@ def recording(shared: Path | None, data: Path) -> Recording:
 
 
 @pytest.fixture(scope="module")
-def outcomes(recording: Recording) -> list[Outcome]:
+def outcomes(recording: Recording) -> list[Finding]:
     return list(replay(recording, ReferenceDevice()))
 
 
-def test_no_reference_differs_from_ggml(outcomes: list[Outcome]) -> None:
-    failed = [f"{o.op} {o.vars}: {o.reason}" for o in outcomes if o.verdict == "failed"]
+def test_no_reference_differs_from_ggml(outcomes: list[Finding]) -> None:
+    failed = [f"{o.subject} {o.case}: {o.reason}" for o in outcomes if o.verdict == "failed"]
     assert not failed, "\n".join(failed)
 
 
-def test_only_missing_ops_and_types_are_left_out(outcomes: list[Outcome]) -> None:
+def test_only_missing_ops_and_types_are_left_out(outcomes: list[Finding]) -> None:
     for outcome in outcomes:
-        if outcome.verdict == "unsupported":
+        if outcome.verdict == "declined":
             assert "is not defined" in outcome.reason or "has no reference" in outcome.reason, outcome
 
 
-def test_every_op_was_compared(outcomes: list[Outcome], shared: Path | None) -> None:
-    named = {outcome.op.lower() for outcome in outcomes if outcome.verdict == "passed"}
+def test_every_op_was_compared(outcomes: list[Finding], shared: Path | None) -> None:
+    named = {outcome.subject.lower() for outcome in outcomes if outcome.verdict == "passed"}
     passed = {RENAMED.get(name, name) for name in named}
     declared = {name for name, cls in OPS.items() if cls.__module__.startswith("ggplug.ops.")}
     complete = shared is not None and (shared / "vectors" / "ggml_ops.npz").is_file()

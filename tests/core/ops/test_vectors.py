@@ -18,10 +18,12 @@ import ggplug as gg
 from ggplug import quants, types
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
-from ggplug_testing import vectors, vectors_choice
+from ggplug_testing import vectors
 from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.ggml_ops import TABLE
-from ggplug_testing.vectors import Outcome, Recording, replay
+from ggplug_testing.reporting.report import Finding
+from ggplug_testing.vectors import Recording, replay
+from tests.core.ops import vectors_choice
 from tests.mutation import FAULTS
 
 PLAIN = {type.name for type in types.TYPES if not type.is_quantized}
@@ -48,17 +50,17 @@ def device(request: pytest.FixtureRequest) -> Device:
 
 
 @pytest.fixture(scope="module")
-def outcomes(recording: Recording, device: Device) -> list[Outcome]:
+def outcomes(recording: Recording, device: Device) -> list[Finding]:
     return list(replay(recording, device))
 
 
-def test_no_case_fails(outcomes: list[Outcome]) -> None:
-    failed = [f"{o.op} {o.vars}: {o.reason}" for o in outcomes if o.verdict == "failed"]
+def test_no_case_fails(outcomes: list[Finding]) -> None:
+    failed = [f"{o.subject} {o.case}: {o.reason}" for o in outcomes if o.verdict == "failed"]
     assert not failed, "\n".join(failed)
 
 
 def test_just_the_cases_with_missing_ops_or_types_are_unsupported(
-    recording: Recording, outcomes: list[Outcome]
+    recording: Recording, outcomes: list[Finding]
 ) -> None:
     for record, outcome in zip(recording.cases, outcomes, strict=True):
         tensors = record["tensors"]
@@ -67,12 +69,12 @@ def test_just_the_cases_with_missing_ops_or_types_are_unsupported(
         if not missing and not other:
             assert outcome.verdict == "passed", outcome
         elif missing:
-            assert outcome.verdict == "unsupported", outcome
+            assert outcome.verdict == "declined", outcome
             assert "is not defined" in outcome.reason
 
 
-def test_every_op_that_can_be_rewritten_is_recorded_and_passes(outcomes: list[Outcome]) -> None:
-    passed = {outcome.op for outcome in outcomes if outcome.verdict == "passed"}
+def test_every_op_that_can_be_rewritten_is_recorded_and_passes(outcomes: list[Finding]) -> None:
+    passed = {outcome.subject for outcome in outcomes if outcome.verdict == "passed"}
     assert {
         "MUL_MAT",
         "MUL_MAT_ID",

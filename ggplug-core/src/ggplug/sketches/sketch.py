@@ -58,6 +58,10 @@ class Sketch(NamedTuple):
         words = [word for source in self.sources for word in source.split() if not word.isdigit()]
         return list(dict.fromkeys(words))
 
+    def extents(self, sizes: Sizes) -> list[list[int]]:
+        """The extents of each source."""
+        return [[int(word) if word.isdigit() else sizes[word] for word in source.split()] for source in self.sources]
+
     def layouts(self) -> list[Layout]:
         """How each source lies in memory."""
         return [self.layout] * len(self.sources)
@@ -73,8 +77,7 @@ def maker(op: type[Op], sketch: Sketch, sizes: Sizes, layouts: Sequence[Layout])
 
     def make(leafs: Sources) -> Tensor:
         sources = []
-        for position, source in enumerate(sketch.sources):
-            ne = [int(word) if word.isdigit() else sizes[word] for word in source.split()]
+        for position, ne in enumerate(sketch.extents(sizes)):
             type = sketch.type_of(position)
             if op.indexes is not None and position == op.indexes.ids:
                 # of each batch others, so that a kernel that takes another batch's is wrong

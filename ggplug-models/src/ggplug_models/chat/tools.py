@@ -157,7 +157,7 @@ class ToolChoice:
         if isinstance(choice, str):
             return cls._among(tools, [choice], several=several)
         kind = choice.get("type") if isinstance(choice, Mapping) else None
-        if kind == "function":
+        if kind in ("function", "tool"):
             function = choice.get("function", choice)
             return cls._among(tools, [_name(function, choice)], several=several)
         if kind == "allowed_tools":

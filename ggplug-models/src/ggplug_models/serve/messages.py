@@ -147,7 +147,8 @@ def rendered(writer: Writer, messages: Sequence[ChatMessage], body: Messages, *,
     """What the template makes of messages.  ``begins``: whether the beginning of an answer follows them."""
     variables = {name: value for name, value in body.chat_template_kwargs.items() if name not in RESERVED}
     thinks = writer.defaults.thinks if body.enable_thinking is None else body.enable_thinking
-    variables.setdefault("enable_thinking", thinks)
+    if body.enable_thinking is not None or body.reasoning_effort != "none":
+        variables.setdefault("enable_thinking", thinks)
     if not isinstance(thinking := variables.get("enable_thinking", True), bool):
         raise Problem(
             400,

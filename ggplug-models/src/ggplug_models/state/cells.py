@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,12 @@ def rounded(count: int) -> int:
     """``count`` rounded up to a multiple of :data:`READ`, or, if it is large, by at most an eighth."""
     step = max(READ, 1 << max((count - 1).bit_length() - 4, 0))
     return -(-count // step) * step
+
+
+@functools.lru_cache(maxsize=8)
+def _edge(span: int) -> npt.NDArray[np.float16]:
+    """``span`` visible cells, then as many masked ones."""
+    return np.repeat(np.array([_VISIBLE, _MASKED]), span)
 
 
 class Cells:
@@ -94,6 +101,10 @@ class Cells:
 
         positions: [S, n], -1 for padding tokens, which attend to nothing.  lengths: [S], with the step's tokens.
         """
+        if not self.window and positions.size == 1:
+            # As below, for one token, without computing anything.
+            past = span - 1 - int(positions[0, 0])
+            return _edge(span)[past : past + span].reshape(1, 1, 1, span)
         cell = np.arange(span)
         if not self.window:  # a line: cell p holds position p
             seen = cell <= positions[..., np.newaxis]

@@ -70,13 +70,12 @@ class Leafs:
         for make in pending:
             make()
 
-    def _later(self, root: Tensor, make: Callable[[], Bytes]) -> None:
-        """The bytes of a root are what ``make`` answers."""
-
-        def store() -> None:
-            self._values[root] = make()
-
-        self._pending.append(store)
+    def _made(self, type: Type | str, ne: tuple[int, ...], layout: Layout, make: Callable[[Tensor], Bytes]) -> Tensor:
+        """A tensor of these extents; ``make`` answers the bytes of its root."""
+        full, rank = extents(ne)
+        made = self._lay(as_type(type), full, rank, layout)
+        self.change(lambda values: values.update({made.root: make(made)}))
+        return made
 
     def tensor(
         self,
@@ -95,33 +94,24 @@ class Leafs:
         type without an encoder, blocks are random bytes with scales of some hundredths.
         """
         kind = as_type(type)
-        full, rank = extents(ne)
-        made = self._lay(kind, full, rank, layout)
-        root = made.root
         if kind.is_quantized and not quants.can_store(kind):
-            self._later(root, lambda: _random_blocks(self._random, root))
-            return made
+            return self._made(kind, ne, layout, lambda made: _random_blocks(self._random, made.root))
         generate = values or (lambda random, shape: _random(random, shape, kind, low, high))
-        self._later(root, lambda: encode(generate(self._random, root.ne[::-1]), kind))
-        return made
+        return self._made(kind, ne, layout, lambda made: encode(generate(self._random, made.root.ne[::-1]), kind))
 
     def array(self, type: Type | str, values: Array, layout: Layout = "packed") -> Tensor:
         """A tensor that holds these values, in NumPy order."""
-        return self._array(as_type(type), values.shape, lambda: values, layout)
+        return self._made(type, values.shape[::-1], layout, lambda made: _surrounded(made, values))
 
     def bits(self, type: Type | str, words: Array) -> Tensor:
         """A contiguous tensor of a plain type with these bits, as unsigned integers in NumPy order."""
-        full, rank = extents(words.shape[::-1])
-        made = self._lay(as_type(type), full, rank, "packed")
-        self._later(made, lambda: as_bytes(words.astype(f"u{made.type.block_bytes}")))
-        return made
+        return self._made(
+            type, words.shape[::-1], "packed", lambda made: as_bytes(words.astype(f"u{made.type.block_bytes}"))
+        )
 
     def any_bytes(self, type: Type | str, *ne: int, layout: Layout = "packed") -> Tensor:
         """A tensor of these extents whose root holds any bytes at all, also blocks that no numbers are rounded to."""
-        full, rank = extents(ne)
-        made = self._lay(as_type(type), full, rank, layout)
-        self._later(made.root, lambda: self._random.integers(0, 256, made.root.nbytes, np.uint8))
-        return made
+        return self._made(type, ne, layout, lambda made: self._random.integers(0, 256, made.root.nbytes, np.uint8))
 
     def indices(
         self,
@@ -141,14 +131,7 @@ class Leafs:
             rows = [self._random.permutation(below)[: shape[-1]] for _ in range(math.prod(shape[:-1]))]
             return np.array(rows, np.int64).reshape(shape)
 
-        return self._array(as_type(type), shape, chosen, layout)
-
-    def _array(self, type: Type, shape: tuple[int, ...], make: Callable[[], Array], layout: Layout) -> Tensor:
-        """A tensor of this shape, in NumPy order, which holds the values that ``make`` answers."""
-        full, rank = extents(shape[::-1])
-        made = self._lay(type, full, rank, layout)
-        self._later(made.root, lambda: _surrounded(made, make().reshape(full[::-1])))
-        return made
+        return self._made(type, count, layout, lambda made: _surrounded(made, chosen()))
 
     def _lay(self, type: Type, ne: Extents, rank: int, layout: Layout) -> Tensor:
         return laid(type, ne, rank, layout)
@@ -160,6 +143,7 @@ def _surrounded(tensor: Tensor, values: Array) -> Bytes:
     What surrounds a view is filled with the first value, so that it is a valid one (an index, say).
     """
     type, root = tensor.type, tensor.root
+    values = values.reshape(tensor.ne[::-1])
     if root is tensor:
         return encode(values, type)
     raw = encode(np.full(root.ne[::-1], values.flat[0] if values.size else 0), type)

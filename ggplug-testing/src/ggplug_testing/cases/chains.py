@@ -250,29 +250,6 @@ def _one_weight(c: Context) -> Tensor:
     return ops.add(ops.add(c(ops.mul(c(ops.rms_norm(x)), w)), w), x)
 
 
-def _residual_norm(c: Context) -> Tensor:
-    total = c.sum()
-    return ops.add(c(c.times(c(ops.rms_norm(total)))), total)
-
-
-def _residual_first(c: Context) -> Tensor:
-    """The sum that is normalised is read again, as the first source."""
-    total = c(c.sum())
-    return ops.sub(total, c(c.times(c(ops.rms_norm(total)))))
-
-
-def _repeated_normed(c: Context) -> Tensor:
-    """Terms of the sums are repeated several times, along rows and along columns."""
-    h = c(c.plus(c(c.plus(c.matrix(), WIDTH, ROWS // 3)), WIDTH // 4, ROWS))
-    return c.times(c(ops.norm(h, eps=1e-5)), WIDTH, ROWS // 2)
-
-
-def _batches_normed(c: Context) -> Tensor:
-    """Sums of several batches of matrices."""
-    total = c(ops.add(c.source(WIDTH, 3, 2, 2), c.source(WIDTH, 3, 2, 2)))
-    return c.times(ops.norm(total, eps=1e-5))
-
-
 def _batches_affine(c: Context) -> Tensor:
     """Sums of several batches, each with a term of its own, and a scale and a shift for each batch."""
     total = c.plus(c.source(WIDTH, 3, 2, 2), WIDTH, 1, 2, 2)
@@ -321,17 +298,6 @@ def _halves(c: Context) -> Tensor:
     """The gate and what it opens are halves of one product."""
     h = c(ops.mul_mat(c.weight(32, 2 * WIDTH), c.source(32, ROWS)))
     return ops.add(c(ops.swiglu(h, swapped=True)), c.matrix())
-
-
-def _halves_normed(c: Context) -> Tensor:
-    """They are halves of the norm of a sum."""
-    h = c(c.plus(c.source(2 * WIDTH, ROWS), 2 * WIDTH))
-    return ops.scale(c(ops.swiglu(c(ops.rms_norm(h)))), 0.5)
-
-
-def _soft(c: Context) -> Tensor:
-    scores = c(ops.mul_mat(c.source(32, 9), c.source(32, ROWS)))
-    return ops.soft_max(c(ops.scale(scores, 0.2)), mask=c.leafs.tensor(F32, 9, ROWS))
 
 
 def _attention(c: Context) -> Tensor:
@@ -396,11 +362,6 @@ def _stored_in_between(c: Context) -> Tensor:
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def _run(c: Context) -> Tensor:
-    h = c(ops.silu(c(c.times(c.matrix()))))
-    return ops.scale(c(ops.sub(h, c.matrix())), 1.5, bias=-0.25)
-
-
 def _run_second(c: Context) -> Tensor:
     """What the run computes is the second source."""
     h = c(ops.tanh(c.matrix()))
@@ -408,22 +369,10 @@ def _run_second(c: Context) -> Tensor:
     return ops.mul(c.source(WIDTH, 2 * ROWS), h)
 
 
-def _run_twice(c: Context) -> Tensor:
-    """Each result is both sources of the next node."""
-    h = c(ops.add(c(ops.relu(c.matrix())), c.matrix()))
-    return ops.mul(h, h)
-
-
 def _run_in_blocks(c: Context) -> Tensor:
     """The last result has blocks, and a row of a source ends within one."""
     h = c(c.times(c.source(64, ROWS), 16, ROWS))
     return ops.add(c.leafs.tensor(Q8_0, 64, ROWS), h)
-
-
-def _diamond(c: Context) -> Tensor:
-    """Two nodes read the first result, and a third reads both of theirs."""
-    first = c(ops.silu(c.matrix()))
-    return ops.mul(c(c.plus(first)), c(ops.sqr(first)))
 
 
 def _long(c: Context) -> Tensor:
@@ -448,7 +397,7 @@ CHAINS: dict[str, Chain] = {
     "rms norm of a row, scale": lambda c: ops.mul(c.matrix(), c(ops.rms_norm(c.source(WIDTH), eps=0.3))),
     "rms norm, twice the same": _one_weight,
     "add, norm, scale, shift": lambda c: c.plus(c(c.times(c(ops.norm(c(c.sum()), eps=1e-5))))),
-    "rms norm, scale, residual": _residual_norm,
+    "rms norm, scale, residual": lambda c: ops.add(c(c.times(c(ops.rms_norm(total := c.sum())))), total),
     "product, bias, gelu, residual": _product,
     "one column, bias, gelu, residual": partial(_product, columns=1),
     "many columns, bias, gelu, residual": partial(_product, columns=70),
@@ -460,9 +409,15 @@ CHAINS: dict[str, Chain] = {
     "gated products, gate first": _gated_swapped,
     "gated products of two inputs": lambda c: ops.swiglu(c(c.product()), gate=c(c.product())),
     "product, its halves gated, residual": _halves,
-    "add, rms norm, its halves gated, scale": _halves_normed,
-    "add, add, norm, repeated terms": _repeated_normed,
-    "rms norm, scale, subtracted from the sum": _residual_first,
+    "add, rms norm, its halves gated, scale": lambda c: ops.scale(
+        c(ops.swiglu(c(ops.rms_norm(c(c.plus(c.source(2 * WIDTH, ROWS), 2 * WIDTH)))))), 0.5
+    ),
+    "add, add, norm, repeated terms": lambda c: c.times(
+        c(ops.norm(c(c.plus(c(c.plus(c.matrix(), WIDTH, ROWS // 3)), WIDTH // 4, ROWS)), eps=1e-5)), WIDTH, ROWS // 2
+    ),
+    "rms norm, scale, subtracted from the sum": lambda c: ops.sub(
+        total := c(c.sum()), c(c.times(c(ops.rms_norm(total))))
+    ),
     "rope, stored": partial(_stored, mode=RopeMode.NORMAL, cache=F32),
     "rope by halves, stored as f16": partial(_stored, mode=RopeMode.NEOX, cache=F16),
     "rope with factors, stored": partial(_stored, mode=RopeMode.NORMAL, cache=F32, factors=True),
@@ -470,21 +425,25 @@ CHAINS: dict[str, Chain] = {
     "rope with factors, stored head by head": _stored_by_head,
     "norm of the cache, stored": _stored_rows,
     "norm of a cache that is written in between": _stored_in_between,
-    "run": _run,
+    "run": lambda c: ops.scale(c(ops.sub(c(ops.silu(c(c.times(c.matrix())))), c.matrix())), 1.5, bias=-0.25),
     "run, second source": _run_second,
-    "run, both sources": _run_twice,
+    "run, both sources": lambda c: ops.mul(h := c(ops.add(c(ops.relu(c.matrix())), c.matrix())), h),
     "run, a source repeated within a row": lambda c: c.plus(
         c(ops.silu(c(c.times(c.matrix(), WIDTH // 4, ROWS)))), WIDTH, ROWS // 2
     ),
     "run, a result in blocks": _run_in_blocks,
-    "run, read by two": _diamond,
+    "run, read by two": lambda c: ops.mul(c(c.plus(first := c(ops.silu(c.matrix())))), c(ops.sqr(first))),
     "long run": _long,
-    "add, norm, scale of batches": _batches_normed,
+    "add, norm, scale of batches": lambda c: c.times(
+        ops.norm(c(ops.add(c.source(WIDTH, 3, 2, 2), c.source(WIDTH, 3, 2, 2))), eps=1e-5)
+    ),
     "add, norm, scale, shift of batches": _batches_affine,
     "product, bias, relu of batches": lambda c: ops.relu(
         c.plus(c(ops.mul_mat(c.weight(32, WIDTH), c.source(32, 3, 2, 2))), WIDTH, 1, 2, 2)
     ),
-    "scores, scale, soft max": _soft,
+    "scores, scale, soft max": lambda c: ops.soft_max(
+        c(ops.scale(c(ops.mul_mat(c.source(32, 9), c.source(32, ROWS))), 0.2)), mask=c.leafs.tensor(F32, 9, ROWS)
+    ),
     "attention": _attention,
     "product of many columns, bias, residual, norm, scale, shift": _product_normed,
     "product of squares, bias, residual": _squares(lambda w, x, b, y: ops.add(ops.add(ops.mul_mat(w, x), b), y)),

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ggplug.errors import GGPlugError
 from ggplug.ops.base import Op
 from ggplug.tensor import Tensor
 from ggplug.types import KERNEL_FLOATS
 from ggplug_testing.cases.case import LAYOUTS, Case, Leafs, node
-from ggplug_testing.cases.making import spell
+from ggplug_testing.cases.making import spell, taken
 
 _SHAPES = ((16,), (33, 7), (64, 5, 4, 3), (1, 1), (257, 2), (32, 32), (8, 0))
 
@@ -27,7 +26,7 @@ def derived_cases(cls: type[Op]) -> Iterator[Case]:
             for layout in LAYOUTS:
                 for present in _choices(cls):
                     case = _case(cls, type, ne, layout, present)
-                    if _refusal(case) is None:
+                    if isinstance(taken(case), Tensor):
                         yield case
 
 
@@ -36,8 +35,8 @@ def why_none(cls: type[Op]) -> str:
     if cls.is_view:
         return "it is a view, which computes nothing"
     case = _case(cls, KERNEL_FLOATS[0], _SHAPES[1], LAYOUTS[0], next(_choices(cls)))
-    refusal = _refusal(case)
-    return "its generators give none" if refusal is None else f"for {case.label}: {refusal}"
+    refusal = taken(case)
+    return f"for {case.label}: {refusal}" if isinstance(refusal, Exception) else "its generators give none"
 
 
 def _choices(cls: type[Op]) -> Iterator[tuple[bool, ...]]:
@@ -54,12 +53,3 @@ def _case(cls: type[Op], type: Any, ne: tuple[int, ...], layout: Any, present: t
 
     absent = "".join(f" without {name}" for name, there in zip(cls.sources, present, strict=True) if not there)
     return Case(cls.name, spell(type, ne, layout) + absent, make)
-
-
-def _refusal(case: Case) -> Exception | None:
-    """What the op raises for the case's sources, if it does not take them."""
-    try:
-        case.make(Leafs(case.seed))
-    except (GGPlugError, TypeError) as error:
-        return error
-    return None

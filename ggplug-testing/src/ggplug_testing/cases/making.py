@@ -8,7 +8,7 @@ from typing import Any
 
 from ggplug.errors import GGPlugError
 from ggplug.ops.base import Array, Op
-from ggplug.sketches import node
+from ggplug.sketches import Sizes, Sketch, node
 from ggplug.tensor import Tensor
 from ggplug.types import KERNEL_FLOATS, Type
 from ggplug_testing.cases.case import LAYOUTS, Case, Layout, Leafs
@@ -47,12 +47,17 @@ def case(op: type[Op], label: str, /, *sources: Make | None, **parameters: Any) 
     return Case(op.name, label, made(op, *sources, **parameters))
 
 
-def taken(case: Case) -> Tensor | None:
-    """The node of a case, or None where the shape rule of its op refuses it."""
+def extents_of(sources: str, sizes: Sizes) -> list[list[int]]:
+    """The extents of sources by names, as sketches have them: ``"n h, n 1"``."""
+    return Sketch(tuple(sources.split(", "))).extents(sizes)
+
+
+def taken(case: Case) -> Tensor | Exception:
+    """The node of a case, or what its op raises where its shape rule refuses the sources."""
     try:
         node = case.make(Leafs(0))
-    except GGPlugError:
-        return None
+    except (GGPlugError, TypeError) as error:  # TypeError: an op may have parameters without a default
+        return error
     assert isinstance(node, Tensor)
     return node
 

@@ -63,7 +63,7 @@ def _case(
     """A case with such extents, and its node; None where the op's shape rule refuses them."""
     case = Case(op.name, label, maker(op, sketch, sizes, layouts or sketch.layouts()))
     node = taken(case)
-    return None if node is None else (case, node)
+    return (case, node) if isinstance(node, Tensor) else None
 
 
 def source_cases(op: type[Op]) -> Iterator[Case]:

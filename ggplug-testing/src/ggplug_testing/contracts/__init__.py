@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from ggplug_testing.contracts import (
-    again,
-    binding,
-    buffers,
-    devices,
-    far,
-    freeing,
-    layouts,
-    pending,
-    plans,
-    racing,
-    sharing,
-    streams,
-    synchronous,
-)
-from ggplug_testing.contracts.bases import bases_of
+from importlib import import_module
+
+from ggplug_testing.contracts.bases import OF_CHAPTERS
 from ggplug_testing.contracts.clause import (
-    BASES,
     CLAUSES,
     CONTRACT,
     Clause,
@@ -32,29 +18,13 @@ from ggplug_testing.contracts.clause import (
 )
 from ggplug_testing.contracts.given import Given, clause
 
-CHAPTERS = (
-    devices,
-    buffers,
-    streams,
-    synchronous,
-    plans,
-    binding,
-    again,
-    freeing,
-    pending,
-    racing,
-    sharing,
-    layouts,
-    far,
-)
-"""The modules whose clauses make up the contract, the simplest first."""
+for _chapter in OF_CHAPTERS:
+    import_module(f"{__name__}.{_chapter}")
 
-_ORDER = [chapter.__name__ for chapter in CHAPTERS]
+_ORDER = [f"{__name__}.{chapter}" for chapter in OF_CHAPTERS]
 CLAUSES.sort(key=lambda each: _ORDER.index(each.check.__module__))
-BASES.update(bases_of(CLAUSES))
 
 __all__ = [
-    "CHAPTERS",
     "CLAUSES",
     "CONTRACT",
     "Clause",

@@ -84,8 +84,7 @@ def every_source_is_read_in_each_computation(given: Given) -> None:
                 values: dict[Tensor, Array] = {}
                 for again in (0, 1, 2):
                     values = _values(graph, 10 * again + number, values if again == 2 else {})
-                    for leaf, raw in values.items():
-                        placement.write(leaf, raw)
+                    placement.write_all(values)
                     computed.compute()
                     user.synchronize()
                     what = f"{node!r}, computed again from other values"
@@ -99,8 +98,7 @@ def ids_are_looked_at_in_each_computation(given: Given) -> None:
     for node in nodes_with_ids(given.device):
         with Given(given.device) as own:
             placement = own.placement(Graph(node))
-            for leaf, raw in values_of(node).items():
-                placement.write(leaf, raw)
+            placement.write_all(values_of(node))
             plan = own.bound(stream, placement)
             for _ in range(2):
                 placement.write(ids_of(node), ids(node))

@@ -5,10 +5,6 @@ A report lists such failures with the simpler one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from ggplug.errors import ParameterError
-from ggplug_testing.contracts.clause import Clause
 from ggplug_testing.reporting.report import GROUND
 
 BYTES, TENSORS = GROUND
@@ -39,7 +35,8 @@ OF_CHAPTERS: dict[str, tuple[str, ...]] = {
     "layouts": (BYTES, PACKED),
     "far": (BYTES, TENSORS, FAR_BYTES),
 }
-"""The clauses that all later ones of a chapter build on, by the chapter's module."""
+"""The chapters of the contract, which are modules, the simplest first, and the clauses that all later ones of a chapter
+build on."""
 
 OF_CLAUSES: dict[str, tuple[str, ...]] = {
     SYNCHRONIZE: (BYTES, TRANSFERS),
@@ -65,33 +62,8 @@ OF_CLAUSES: dict[str, tuple[str, ...]] = {
 """Further clauses that single clauses depend on."""
 
 
-def bases_of(clauses: Iterable[Clause]) -> dict[str, tuple[str, ...]]:
-    """Of each of these clauses the names of those that it builds on.
-
-    Raises ParameterError for a name that none has, and where two build on each other.
-    """
-    chosen = list(clauses)
-    names = {clause.name for clause in chosen}
-    found: dict[str, tuple[str, ...]] = {}
-    for clause in chosen:
-        chapter = OF_CHAPTERS.get(clause.check.__module__.rpartition(".")[2], ())
-        known = chapter[: chapter.index(clause.name)] if clause.name in chapter else chapter
-        found[clause.name] = tuple(dict.fromkeys((*OF_CLAUSES.get(clause.name, ()), *known)))
-    for name in {*found, *OF_CLAUSES} | {each for bases in found.values() for each in bases}:
-        if name not in names:
-            raise ParameterError(f"the contract has no clause {name!r}", got=name)
-        if name in _below(name, found):
-            raise ParameterError(f"the clause {name!r} depends on itself", got=name)
-    return found
-
-
-def _below(name: str, bases: dict[str, tuple[str, ...]]) -> set[str]:
-    """All that a clause builds on, directly or by way of others."""
-    found: set[str] = set()
-    waiting = list(bases[name])
-    while waiting:
-        each = waiting.pop()
-        if each not in found:
-            found.add(each)
-            waiting.extend(bases.get(each, ()))
-    return found
+def bases_of(name: str, module: str) -> tuple[str, ...]:
+    """The names of the clauses that a clause of a module builds on."""
+    chapter = OF_CHAPTERS.get(module.rpartition(".")[2], ())
+    known = chapter[: chapter.index(name)] if name in chapter else chapter
+    return tuple(dict.fromkeys((*OF_CLAUSES.get(name, ()), *known)))

@@ -12,6 +12,7 @@ from ggplug.backend import Buffer, BufferType, Device
 from ggplug.memory.layout import aligned
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
+from ggplug_testing.contracts.bases import bases_of
 from ggplug_testing.overrides import exercised
 from ggplug_testing.reporting.causes import of_exception
 from ggplug_testing.reporting.report import Finding, Verdict
@@ -74,9 +75,6 @@ class Clause(NamedTuple):
         return " ".join((self.check.__doc__ or "").split())
 
 
-BASES: dict[str, tuple[str, ...]] = {}
-"""Of each clause the names of those that it takes for kept; see :mod:`ggplug_testing.contracts.bases`."""
-
 CONTRACT = "contract"
 """The subject of findings about clauses."""
 
@@ -100,7 +98,9 @@ def run_clauses(device: Device, chosen: Iterable[Clause], watch: Watch = EVERYTH
 def run_clause(device: Device, chosen: Clause) -> Finding:
     """One clause; never raises for what the device does."""
     finding, ops = _outcome(device, chosen)
-    return finding._replace(builds_on=(*BASES.get(chosen.name, ()), *ops)) if finding.bad else finding
+    return (
+        finding._replace(builds_on=(*bases_of(chosen.name, chosen.check.__module__), *ops)) if finding.bad else finding
+    )
 
 
 def _outcome(device: Device, chosen: Clause) -> tuple[Finding, tuple[str, ...]]:

@@ -38,8 +38,9 @@ from ggplug_testing.contracts.clause import (
     read,
 )
 from ggplug_testing.contracts.given import Given, clause
+from ggplug_testing.contracts.sample import first_supported
 from ggplug_testing.judging.expected import Expected
-from ggplug_testing.judging.results import judge
+from ggplug_testing.judging.results import Judging
 from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement, guard
 
 FAR = (1 << 32, 1 << 31)
@@ -180,9 +181,8 @@ def rows_that_are_far_apart_are_computed_with(given: Given) -> None:
 def more_elements_than_float32_counts_are_computed(given: Given) -> None:
     """``compute`` takes rows of more than 2**24 elements."""
     x = new_tensor("f16", (MANY,))
-    node = next((each for each in (neg(x), relu(x), sqr(x)) if given.device.supports_op(each)), None)
-    if node is None or node.op is None:
-        raise NotOffered("the device supports none of the ops that this clause computes")
+    node = first_supported(given.device, neg(x), relu(x), sqr(x))
+    assert node.op is not None
     some = np.random.default_rng(6).standard_normal(60_013).astype(np.float16)
     wanted = np.resize(np.asarray(node.op.reference(some.astype(np.float64)), np.float16), x.size)
     try:
@@ -266,7 +266,7 @@ class _Laid(Placement):
             stream.synchronize()
             for node, wanted in zip(_computing(self.graph), _computing(self._packed), strict=True):
                 if node in kept:
-                    found = judge(wanted, self._fetched(node), expected, None, "values")
+                    found = Judging(expected).of(wanted, self._fetched(node))
                     expect(found, f"{what}: {found.reason}")
         except Exception as error:
             return error
@@ -283,9 +283,9 @@ class _Laid(Placement):
 
     def _rows(self, tensor: Tensor) -> Iterator[tuple[int, int]]:
         """Offsets and sizes of what lies side by side of a tensor, in order."""
-        _, first = self.region(tensor)
+        _, first, size = self.region(tensor)
         if tensor.is_contiguous():
-            yield first, tensor.nbytes
+            yield first, size
             return
         for i3, i2, i1 in np.ndindex(tensor.ne[:0:-1]):
             offset = i1 * tensor.nb[1] + i2 * tensor.nb[2] + i3 * tensor.nb[3]

@@ -10,7 +10,6 @@ Nothing depends on timing: core knows which threads wait for a claim.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -21,16 +20,13 @@ import numpy as np
 from ggplug import types
 from ggplug.backend import Backend, Buffer, BufferType, Device
 from ggplug.errors import BufferUseError
-from ggplug.sharing import waits
 from ggplug.tensor import Tensor, new_tensor
 from ggplug_testing.contracts.clause import NotOffered, NotProven, alloc_for, expect, pattern
 from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.contracts.holding import Aside
-from ggplug_testing.contracts.stepping import chosen_steps, count_steps, freed_at
+from ggplug_testing.contracts.stepping import PATIENCE, chosen_steps, count_steps, freed_at
 
 _SIZE = 256
-_PATIENCE = 0.25
-"""Seconds after which a free that has not returned waits for something else than a claim."""
 
 
 class _BufferUse(NamedTuple):
@@ -72,20 +68,9 @@ class _Freed:
         self.calls += 1
         if self.calls == self._number + 1:
             self._freeing = Aside(self._buffer.free)
-            self.waited = not _returned(self._freeing)
+            self.waited = not self._freeing.settled(PATIENCE)
             if not self.waited:
                 check(self._buffer)  # raises: it is not there any more
-
-
-def _returned(freeing: Aside) -> bool | None:
-    """Whether a free has returned, or waits for a claim; None if it does neither."""
-    end = time.monotonic() + _PATIENCE
-    while not freeing.returned(0.0005):
-        if waits(freeing.ident):
-            return freeing.returned(0)
-        if time.monotonic() > end:
-            return freeing.returned(0) or None
-    return True
 
 
 def _prove(device: Device, every: Mapping[str, Make]) -> None:
@@ -136,7 +121,7 @@ def _is_proven_by_steps(device: Device, what: str, make: Make) -> bool:
     for step in chosen_steps(count):
         with Given(device) as own:
             work = make(own)
-            seen = freed_at(step, work.buffer, work.call, _returned)
+            seen = freed_at(step, work.buffer, work.call)
         expect(seen != "used", f"{what}: another thread frees the buffer under it, and it goes on in what was freed")
         waited = waited or seen == "waited"
     return waited
@@ -154,7 +139,10 @@ def _submit(stream: Backend, give: Callable[[], object]) -> None:
 
 _DATA, _OUT = pattern(64, 1), np.empty(64, np.uint8)
 
-_ACCESSES: dict[str, Callable[[Buffer, Buffer, Buffer], object]] = {
+Way = Callable[[Buffer, Buffer, Buffer], object]
+"""Work on a buffer, with another one of the device and one of the host."""
+
+_ACCESSES: dict[str, Way] = {
     "set": lambda buffer, other, host: buffer.set(0, _DATA),
     "get": lambda buffer, other, host: buffer.get(0, _OUT),
     "memset": lambda buffer, other, host: buffer.memset(0, 64, 1),
@@ -179,14 +167,12 @@ def a_buffer_that_is_accessed_is_not_freed_meanwhile(given: Given) -> None:
     """What ``set``, ``get``, ``memset``, ``copy_from``, ``set_2d`` and ``get_2d`` reach is freed before, and then they
     raise BufferUseError, or afterwards."""
 
-    def access(way: Callable[[Buffer, Buffer, Buffer], object]) -> Make:
-        def make(own: Given) -> _BufferUse:
-            buffer, other, host = own.buffer(0, _SIZE), own.buffer(1, _SIZE), own.host(size=_SIZE)
-            return _BufferUse(buffer, lambda: way(buffer, other, host))
+    _prove(given.device, {what: partial(_on_new_memory, way=way) for what, way in _ACCESSES.items()})
 
-        return make
 
-    _prove(given.device, {what: access(way) for what, way in _ACCESSES.items()})
+def _on_new_memory(own: Given, way: Way) -> _BufferUse:
+    buffer, other, host = own.buffer(0, _SIZE), own.buffer(1, _SIZE), own.host(size=_SIZE)
+    return _BufferUse(buffer, lambda: way(buffer, other, host))
 
 
 @clause
@@ -205,7 +191,7 @@ def extra_memory_that_is_accessed_is_not_freed_meanwhile(given: Given) -> None:
         def make(own: Given) -> _BufferUse:
             buffer = own.use(alloc_for(kind, tensor))
             tensor.place(buffer)
-            own.ending.callback(tensor.place, None)
+            own.callback(tensor.place, None)
             buffer.init_tensor(tensor)
             data: Any = pattern(tensor.nbytes)
             buffer.set_tensor(tensor, data, 0)
@@ -223,14 +209,11 @@ def a_buffer_that_a_stream_is_given_work_on_is_not_freed_meanwhile(given: Given)
     it is submitted; then they raise BufferUseError."""
     stream = given.stream()
 
-    def transfer(way: Callable[[Backend, Buffer, Buffer], object]) -> Make:
-        def make(own: Given) -> _BufferUse:
-            buffer, other = own.buffer(0, _SIZE), own.buffer(1, _SIZE)
-            return _BufferUse(buffer, lambda: _submit(stream, lambda: way(stream, buffer, other)))
+    def submitted(way: Callable[[Backend, Buffer, Buffer], object]) -> Way:
+        return lambda buffer, other, host: _submit(stream, lambda: way(stream, buffer, other))
 
-        return make
-
-    _prove(given.device, {what: transfer(way) for what, way in _TRANSFERS.items()})
+    ways = {what: submitted(way) for what, way in _TRANSFERS.items()}
+    _prove(given.device, {what: partial(_on_new_memory, way=way) for what, way in ways.items()})
 
 
 @clause

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import wraps
-from typing import TypeVar
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from ggplug.backend import UNGROUPED, Backend, Buffer, BufferType, Device, Event
 from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug_testing.contracts.clause import CLAUSES, Clause, expect, pattern
-from ggplug_testing.contracts.holding import held, patience
+from ggplug_testing.contracts.holding import MOMENT, held
 from ggplug_testing.contracts.sample import BinaryOp, Placed, Sample
 from ggplug_testing.running.placement import Placement
 
@@ -22,24 +22,20 @@ SIZE = 4096
 OLD, NEW, OTHER = 1, 2, 3
 """Seeds of the bytes before and after, and of those in another buffer."""
 
-T = TypeVar("T")
 
-
-class Given:
+class Given(ExitStack):
     """A device, and what a clause creates on it; the end of the block frees all of it, the newest first."""
 
+    use = ExitStack.enter_context
+
     def __init__(self, device: Device) -> None:
+        super().__init__()
         self.device = device
-        self.ending = ExitStack()
 
     @property
     def kind(self) -> BufferType:
         """The device's memory."""
         return self.device.buffer_type
-
-    def use(self, resource: AbstractContextManager[T]) -> T:
-        """Enters a context manager, which exits when the clause ends."""
-        return self.ending.enter_context(resource)
 
     def stream(self) -> Backend:
         return self.use(self.device.init())
@@ -62,7 +58,7 @@ class Given:
 
     def event(self) -> Event:
         event = self.device.event()
-        self.ending.callback(event.free)
+        self.callback(event.free)
         return event
 
     def placement(self, graph: Graph, groups: Groups = UNGROUPED) -> Placement:
@@ -74,7 +70,7 @@ class Given:
 
     def plan(self, stream: Backend, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
         plan = stream.plan(graph, groups)
-        self.ending.callback(plan.free)
+        self.callback(plan.free)
         return plan
 
     def bound(self, stream: Backend, placed: Placement) -> Plan:
@@ -84,7 +80,7 @@ class Given:
         return plan
 
     def moment(self, stream: Backend) -> float:
-        """How long to wait for a call that should return at once: as long as a transfer and a synchronize take."""
+        """Seconds in which a call that waits for nothing returns: at least many times what some transfers take."""
         with Given(self.device) as given:
             one, other, out = given.buffer(1), given.buffer(2), np.empty(SIZE, np.uint8)
 
@@ -95,7 +91,9 @@ class Given:
                 other.get(0, out)
 
             transfers()
-            return patience(transfers)
+            start = time.perf_counter()
+            transfers()
+            return min(max(MOMENT, 20 * (time.perf_counter() - start)), 2.0)
 
     def behind(
         self, stream: Backend, give: Callable[[], object], call: Callable[[], object], what: str, early: str = ""
@@ -110,12 +108,6 @@ class Given:
             waiting = aside(call)
             expect(not waiting.returned(moment) or not early, early)
         waiting.join(what)
-
-    def __enter__(self) -> Given:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.ending.close()
 
 
 def clause(check: Callable[[Given], None]) -> Callable[[Device], None]:

@@ -17,6 +17,7 @@ from typing import Any
 from ggplug.backend import Backend, Device
 from ggplug.discrete import QueuedBackend
 from ggplug.ops.base import Array
+from ggplug.sharing import waits
 from ggplug.tensor import Tensor
 from ggplug_testing.contracts.clause import ContractError, NotApplicable, NotProven, expect
 from ggplug_testing.contracts.ids import ids, ids_of, nodes_with_ids, values_of
@@ -85,19 +86,13 @@ def stopped(stream: Backend) -> Iterator[bool]:
 
     A stream that does its work at once cannot be held.
     """
-    release = by_hook(stream)
-    if release is not None:
-        try:
-            yield True
-        finally:
-            release()
-        return
-    gate = threading.Event()
-    holding = Aside(lambda: give_gate(stream, gate)) if isinstance(stream, QueuedBackend) else None
+    release, gate, holding = by_hook(stream), threading.Event(), None
+    if release is None and isinstance(stream, QueuedBackend):
+        holding = Aside(lambda: by_gate(stream, gate))  # it may do the work before the call returns
     try:
-        yield holding is not None and holding.returned(MOMENT)
+        yield release is not None or (holding is not None and holding.returned(MOMENT))
     finally:
-        gate.set()
+        (release or gate.set)()
         if holding is not None:
             holding.join("giving work to a stream")
 
@@ -108,22 +103,17 @@ def by_hook(stream: Backend) -> Callable[[], None] | None:
     return None if stall is None else stall(stream)
 
 
-def by_gate(stream: Backend) -> Callable[[], None] | None:
-    """Holds a stream of :mod:`ggplug.discrete` by a job that waits."""
+def by_gate(stream: Backend, gate: threading.Event | None = None) -> Callable[[], None] | None:
+    """Holds a stream of :mod:`ggplug.discrete` by a job that waits until the gate is open."""
     if not isinstance(stream, QueuedBackend):
         return None
-    gate = threading.Event()
-    give_gate(stream, gate)
-    return gate.set
-
-
-def give_gate(stream: QueuedBackend, gate: threading.Event) -> None:
-    """Gives a stream work that lasts until the gate is open."""
+    opened = gate or threading.Event()
 
     def wait() -> None:
-        gate.wait(LONGEST)
+        opened.wait(LONGEST)
 
     stream.give(wait)
+    return opened.set
 
 
 _AT_THE_END = 10.0
@@ -145,29 +135,26 @@ class Aside:
         except BaseException as error:
             self._error = error
 
-    @property
-    def ident(self) -> int:
-        """Its thread."""
-        assert self._thread.ident is not None
-        return self._thread.ident
-
     def returned(self, patience: float) -> bool:
         """Whether the call has returned within so many seconds."""
         self._thread.join(patience)
         return not self._thread.is_alive()
+
+    def settled(self, patience: float) -> bool | None:
+        """Whether the call has returned, or waits for a claim; None if it does neither within so many seconds."""
+        end = time.monotonic() + patience
+        while not self.returned(0.0002):
+            if waits(self._thread.ident or 0):
+                return self.returned(0)
+            if time.monotonic() > end:
+                return self.returned(0) or None
+        return True
 
     def join(self, what: str) -> None:
         """Waits for it; raises what it raised, and ContractError if it hangs."""
         expect(self.returned(LONGEST), f"{what} does not return, though nothing is held any longer")
         if self._error is not None:
             raise self._error
-
-
-def patience(call: Callable[[], object]) -> float:
-    """Seconds in which a call that waits for nothing surely returns: many times what it takes, at least a moment."""
-    start = time.perf_counter()
-    call()
-    return min(max(MOMENT, 20 * (time.perf_counter() - start)), 2.0)
 
 
 def failing_node(device: Device) -> tuple[Tensor, Mapping[Tensor, Array]]:

@@ -25,7 +25,7 @@ from ggplug.ops.unary import relu
 from ggplug.ops.views import reshape, transpose, view
 from ggplug.tensor import Tensor, new_tensor
 from ggplug.types import IQ4_NL, KERNEL_FLOATS, MXFP4, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q8_0, TYPES, Type
-from ggplug.values.arrays import as_bytes, encode, strided
+from ggplug.values.arrays import as_bytes, encode
 from ggplug_testing.cases.making import in_blocks
 from ggplug_testing.contracts.buffers import keep_values
 from ggplug_testing.contracts.clause import (
@@ -40,7 +40,7 @@ from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.contracts.holding import held
 from ggplug_testing.contracts.sample import check_expected
 from ggplug_testing.judging.expected import Expected
-from ggplug_testing.judging.oracle import decoded
+from ggplug_testing.judging.oracle import read_values
 
 # One block type of each kind: nibbles, with minima, bytes, groups in blocks of 256, levels, powers of two as scales.
 _STORED: tuple[Type, ...] = (*KERNEL_FLOATS, Q4_0, Q4_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4)
@@ -370,4 +370,4 @@ def _check(stream: Backend, graph: Graph, what: str, groups: Groups = UNGROUPED)
 def _result(graph: Graph) -> Array:
     """A result as the oracle has it: four-dimensional, float64 or an integer type."""
     node = graph.nodes[-1]
-    return decoded(strided(np.frombuffer(node.tobytes(), np.uint8), node), node)
+    return read_values(node, np.frombuffer(node.tobytes(), np.uint8))

@@ -13,13 +13,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ggplug.backend import Backend, Buffer, Device
+from ggplug.backend import Backend, Device
 from ggplug.graph import Graph
 from ggplug.memory.allocation import Allocation
 from ggplug.ops.base import Array
 from ggplug_testing.contracts.clause import NotOffered, NotProven, NotYetProven, affordable, expect
-from ggplug_testing.contracts.sample import BinaryOp, numbers, square, supported_steps
-from ggplug_testing.running.placement import UNWRITTEN, Placement
+from ggplug_testing.contracts.sample import BinaryOp, Bound, numbers, square, supported_steps
 
 TIMES = 4
 """How many times longer than what is raced against it a load takes."""
@@ -62,73 +61,49 @@ def arrived(values: Array) -> bool:
     return bool((values > 0.001).all())
 
 
-class Computation:
+class Computation(Bound):
     """A step on square tensors of one extent, in memory of the device and bound to a stream.
 
     ``source``: work on perhaps another stream whose result it is computed from, in the place of all of its sources.
     """
 
     def __init__(self, stream: Backend, step: BinaryOp, extent: int, source: Computation | None = None) -> None:
-        x, w = square("x", extent), square("w", extent)
-        self._stream = stream
-        self._y = step(x, w).set_output()
-        graph = Graph(self._y)
-        self._placement = Placement(graph, stream.device.buffer_type)
-        random = np.random.default_rng(extent)
-        places = self._placement.allocation
+        graph = Graph(step(square("x", extent), square("w", extent)).set_output())
+        super().__init__(stream, graph)
         if source is None:
-            for leaf in graph.leafs:
-                self._placement.write(leaf, numbers(random, leaf, 0.1, 0.3))
+            random = np.random.default_rng(extent)
+            self.write_all({leaf: numbers(random, leaf, 0.1, 0.3) for leaf in graph.leafs})
         else:
-            buffer, offset, _ = source.result
+            places, (buffer, offset, _) = self.allocation, source.region(source.result)
             leafs = np.array([tensor.op is None for tensor in graph.tensors])
             slots = np.where(leafs, len(places.buffers), places.slots)
             offsets = np.where(leafs, offset, places.offsets)
-            places = Allocation(graph, [*places.buffers, buffer], slots, offsets)
-        self._places = places  # plans rely on it
-        self._plan = stream.plan(graph)
-        self._plan.rebind(graph, places)
+            self.allocation = Allocation(graph, [*places.buffers, buffer], slots, offsets)
+            self.plan.rebind(graph, self.allocation)
         self.out = np.full(extent, np.nan, np.float32)
         """Where the last row of the result arrives; NaN until then, or whatever the device leaves there meanwhile."""
 
-    @property
-    def result(self) -> tuple[Buffer, int, int]:
-        """Where the result lies: the buffer, the first byte, and how many there are."""
-        number, offset = self._placement.region(self._y)
-        return self._placement.buffers[number], offset, self._y.nbytes
-
     def is_right(self) -> bool:
         """Whether the result is there."""
-        return arrived(self._placement.read(self._y))
-
-    @property
-    def last_row(self) -> tuple[Buffer, int, int]:
-        """Likewise, of the last row of the result."""
-        buffer, offset, size = self.result
-        return buffer, offset + size - self.out.nbytes, self.out.nbytes
-
-    def clear(self) -> None:
-        """Makes the result NaN."""
-        self._placement.write(self._y, np.full(self._y.nbytes, UNWRITTEN, np.uint8))
+        return arrived(self.read(self.result))
 
     def compute(self, count: int) -> None:
         """Gives the stream that many computations."""
         for _ in range(count):
-            self._plan.compute()
+            self.plan.compute()
 
     def give(self, count: int) -> None:
         """Submits ``count`` computations to the stream, then a fetch of the last row of the result to ``out``."""
         self.out[...] = np.nan
         self.compute(count)
-        buffer, start, _ = self.last_row
-        self._stream.get_async(buffer, start, self.out.view(np.uint8))
+        self.fetch(self.out.view(np.uint8))
 
     def measure(self) -> tuple[float, float]:
         """Seconds until one computation and its fetch are submitted, and until they are done."""
         start = time.perf_counter()
         self.give(1)
         given = time.perf_counter()
-        self._stream.synchronize()
+        self.stream.synchronize()
         done = time.perf_counter()
         expect(self.arrived, "after synchronize a result that was fetched had not arrived")
         return given - start, done - start
@@ -137,17 +112,6 @@ class Computation:
     def arrived(self) -> bool:
         """Whether the fetch is done."""
         return arrived(self.out)
-
-    def free(self) -> None:
-        """Waits for the work, and frees its memory."""
-        self._plan.free()
-        self._placement.free()
-
-    def __enter__(self) -> Computation:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.free()
 
 
 _UNITS: WeakKeyDictionary[Device, Unit] = WeakKeyDictionary()

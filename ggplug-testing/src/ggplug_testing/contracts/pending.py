@@ -292,7 +292,7 @@ def work_of_a_held_stream_keeps_its_places(given: Given) -> None:
     plan = given.bound(stream, first)
     plan.compute()
     stream.synchronize()
-    first.clear()
+    first.clear_result()
 
     def twice() -> None:
         for placed in (first, second):
@@ -359,8 +359,7 @@ def _failed(given: Given, stream: Backend) -> None:
     node, values = failing_node(given.device)
     graph = Graph(node)
     placement = given.placement(graph)
-    for leaf, array in values.items():
-        placement.write(leaf, array)
+    placement.write_all(values)
     stream.compute(graph, placement.allocation)
 
 

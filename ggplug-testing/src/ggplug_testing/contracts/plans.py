@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Decline, Plan, groups_of
+from ggplug.backend import UNGROUPED, Backend, Buffer, Plan, groups_of
 from ggplug.errors import BufferUseError, GraphError, TensorStateError, UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.memory import PERSISTENT, Allocation
@@ -22,13 +22,13 @@ from ggplug_testing.contracts.devices import foreign_node
 from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.contracts.sample import WIDTH, BinaryOp, Placed, check_values, numbers, square, steps_of
 from ggplug_testing.judging.oracle import evaluate
-from ggplug_testing.running.placement import UNWRITTEN, Placement
+from ggplug_testing.running.placement import Placement
 
 
 def _compute(stream: Backend, computed: Plan | Placed, *checked: tuple[Placed, str]) -> None:
     """Computes now, and checks results."""
     if isinstance(computed, Placed):
-        computed.clear()
+        computed.clear_result()
         computed.compute(stream)
     else:
         computed.compute()
@@ -75,7 +75,7 @@ def a_plan_binds_to_other_places(given: Given) -> None:
     stream = given.stream()
     plan = given.plan(stream, first.graph)
     for placed, other in ((first, second), (second, first), (first, second)):
-        placed.clear()
+        placed.clear_result()
         with _unchanged(other, "the allocation that the plan is not bound to"):
             plan.rebind(placed.graph, placed.allocation)
             _compute(stream, plan, (placed, f"bound to allocation {placed.seed}"))
@@ -146,7 +146,7 @@ def memory_that_may_not_be_written_is_refused(given: Given) -> None:
     graph = Graph(cpy(square("x"), target))
     if device.supports_op(graph.nodes[0]):
         target.place(closed)
-        given.ending.callback(target.place, None)
+        given.callback(target.place, None)
         source = given.placement(Graph(graph.leafs[0]))
         slots = np.array([PERSISTENT if tensor.root is target else 0 for tensor in graph.tensors])
         offsets = np.where(slots < 0, 0, source.roots[graph.leafs[0]][1])
@@ -233,8 +233,7 @@ def a_declined_op_raises_and_harms_nothing(given: Given) -> None:
     sample = placed.sample
     graph = Graph(foreign_node(sample.y))
     placement = given.placement(graph)
-    for tensor, values in sample.inputs(1).items():
-        placement.write(tensor, values)
+    placement.write_all(sample.inputs(1))
     with (
         _unchanged(placement, "memory after an op was declined"),
         expect_raises(UnsupportedOpError, "computing an op that no device knows"),
@@ -295,8 +294,8 @@ def tracing_reports_when_nodes_ran(given: Given) -> None:
     result = graph.outputs[0]
     for groups in dict.fromkeys((UNGROUPED, groups_of(given.device, graph))):
         placement = given.placement(graph, groups)
-        for leaf, array in (*values.items(), (result, np.full(result.nbytes, UNWRITTEN, np.uint8))):
-            placement.write(leaf, array)
+        placement.write_all(values)
+        placement.clear(result)
         plan = given.plan(stream, graph, groups)
         plan.rebind(graph, placement.allocation)
         wanted = [graph.index[group.node] for group in groups.of(graph)]
@@ -358,17 +357,7 @@ def optimizing_keeps_results(given: Given) -> None:
     better = stream.optimize(sample.graph)
     expect(sample.y in better, "the result is in the optimized graph")
     placement = given.placement(better)
-    for tensor, values in sample.inputs(1).items():
-        placement.write(tensor, values)
+    placement.write_all(sample.inputs(1))
     stream.compute(better, placement.allocation)
     stream.synchronize()
     sample.check(placement.read(sample.y), 1, "the optimized graph")
-
-
-@clause
-def what_is_supported_can_be_planned(given: Given) -> None:
-    """``supports_op`` and ``plan`` agree."""
-    sample = given.sample().sample
-    if isinstance(given.device.supports_op(sample.y), Decline):
-        raise NotOffered("the device declines the sample")
-    given.plan(given.stream(), sample.graph)

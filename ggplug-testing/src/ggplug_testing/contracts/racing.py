@@ -15,16 +15,16 @@ from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.ops.base import OPS, Op
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16
-from ggplug.values.arrays import strided
 from ggplug_testing.cases import Case, Leafs, cases_of
 from ggplug_testing.cases.chains import whole_chains
 from ggplug_testing.contracts.clause import NotOffered, expect
 from ggplug_testing.contracts.given import Given, clause
 from ggplug_testing.contracts.holding import MOMENT, held, require_pending
+from ggplug_testing.contracts.sample import Bound
 from ggplug_testing.judging.comparison import Comparison, compare
-from ggplug_testing.judging.oracle import decoded
+from ggplug_testing.judging.oracle import read_values
 from ggplug_testing.running.groups import names_of_kernels
-from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement
+from ggplug_testing.running.placement import Bytes
 
 _TRIED = 4
 """How many cases of each kind are tried, until one can be used."""
@@ -33,28 +33,18 @@ _LOOKED_AT = 128
 """How many cases of an op are made, at equal distances, to learn their kinds: making all takes half a second."""
 
 
-class Race:
+class Race(Bound):
     """A computation that is submitted between a store of its sources and a store of zeros into them.
 
     ``groups``: the nodes that are computed together.
     """
 
     def __init__(self, stream: Backend, case: Case, groups: Groups = UNGROUPED) -> None:
-        self.case, self.groups = case, groups
-        leafs = Leafs(case.seed)
-        graph = case.graph(leafs)
-        self._result = graph.outputs[-1]
-        self.values = {leaf: raw for leaf, raw in leafs.values.items() if leaf in graph and raw.size}
+        self.case, leafs = case, Leafs(case.seed)
+        super().__init__(stream, case.graph(leafs), groups)
+        self.values = {leaf: raw for leaf, raw in leafs.values.items() if leaf in self.graph and raw.size}
         self.zeros = {leaf: np.zeros_like(raw) for leaf, raw in self.values.items()}
-        self._stream = stream
-        self._placement = Placement(graph, stream.device.buffer_type, groups=groups)
-        self.out = np.empty(self._result.nbytes, np.uint8)
-        try:
-            self._plan = stream.plan(graph, groups)
-            self._plan.rebind(graph, self._placement.allocation)
-        except Exception:
-            self._placement.free()
-            raise
+        self.out = np.empty(self.result.nbytes, np.uint8)
 
     def depends_on_time(self) -> bool:
         """Whether the result depends on when it was computed; sources are zeros afterwards, and there is no result.
@@ -62,24 +52,19 @@ class Race:
         ``right``: the result's bytes if that is computed in order; ``wrong``: if it is computed too early or late.
         """
         self.right, self.wrong = (self._computed_from(values) for values in (self.values, self.zeros))
-        if self._result.root.op is not None:
-            self._placement.write(self._result.root, np.full(self._result.root.nbytes, UNWRITTEN, np.uint8))
+        if self.result.root.op is not None:
+            self.clear(self.result.root)
         return not self.agree(self.wrong, self.right)
 
     def _computed_from(self, values: dict[Tensor, Bytes]) -> Bytes:
-        self.write(values)
+        self.write_all(values)
         self.compute()
         return self.out.copy()
-
-    def write(self, values: dict[Tensor, Bytes]) -> None:
-        """Stores sources now."""
-        for leaf, raw in values.items():
-            self._placement.write(leaf, raw)
 
     def compute(self) -> None:
         """Computes from the sources as they are, and fetches the result, now."""
         self._give_computation()
-        self._stream.synchronize()
+        self.stream.synchronize()
 
     def give(self) -> None:
         """Gives the stream a store of the sources, the computation, a fetch of its result, and a store of zeros."""
@@ -88,14 +73,13 @@ class Race:
         self._store(self.zeros)
 
     def _give_computation(self) -> None:
-        self._plan.compute()
-        number, offset = self._placement.region(self._result)
-        self._stream.get_async(self._placement.buffers[number], offset, self.out)
+        self.plan.compute()
+        self.fetch(self.out)
 
     def _store(self, values: dict[Tensor, Bytes]) -> None:
         for leaf, raw in values.items():
-            number, offset = self._placement.region(leaf)
-            self._stream.set_async(self._placement.buffers[number], offset, raw)
+            buffer, offset, _ = self.region(leaf)
+            self.stream.set_async(buffer, offset, raw)
 
     def found(self) -> Comparison:
         """Whether the result that was fetched is the one that is computed in order."""
@@ -103,19 +87,7 @@ class Race:
 
     def agree(self, one: Bytes, other: Bytes) -> Comparison:
         """Whether two results are the same."""
-        values = [decoded(strided(raw, self._result), self._result) for raw in (one, other)]
-        return compare(values[0], values[1], 1e-6)
-
-    def free(self) -> None:
-        """Gives the memory back."""
-        self._plan.free()
-        self._placement.free()
-
-    def __enter__(self) -> Race:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.free()
+        return compare(read_values(self.result, one), read_values(self.result, other), 1e-6)
 
 
 def races_of(stream: Backend) -> Iterator[Race]:

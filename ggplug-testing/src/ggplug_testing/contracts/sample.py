@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ggplug.backend import Backend, Buffer, Device
+from ggplug.backend import UNGROUPED, Backend, Buffer, Device, Groups
 from ggplug.graph import Graph
 from ggplug.ops.base import Array
 from ggplug.ops.copy import cont
@@ -20,7 +20,7 @@ from ggplug_testing.judging.comparison import compare
 from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.oracle import evaluate
 from ggplug_testing.reporting.causes import names_of_ops
-from ggplug_testing.running.placement import UNWRITTEN, Bytes, Placement
+from ggplug_testing.running.placement import Bytes, Placement
 
 WIDTH = 32
 """Extent of everything in a sample: wide enough for any quantised block, small enough for thousands."""
@@ -48,6 +48,14 @@ def supported_steps(device: Device, x: Tensor, w: Tensor, *, heavy: bool = False
     for step in dict.fromkeys((_product, *_STEPS)) if heavy else _STEPS:
         if device.supports_op(step(x, w)):
             yield step
+
+
+def first_supported(device: Device, *nodes: Tensor) -> Tensor:
+    """The first of these nodes that a device supports.  Raises NotOffered if it supports none."""
+    found = next(filter(device.supports_op, nodes), None)
+    if found is None:
+        raise NotOffered("the device supports none of the ops that this clause computes")
+    return found
 
 
 def steps_of(device: Device) -> list[BinaryOp]:
@@ -122,18 +130,16 @@ class Placed(Placement):
     @property
     def result(self) -> tuple[Buffer, int, int]:
         """Where the result lies: the buffer, the first byte, and how many there are."""
-        number, offset = self.region(self.sample.y)
-        return self.buffers[number], offset, self.sample.y.nbytes
+        return self.region(self.sample.y)
 
     def set(self, seed: int) -> None:
         """Sets the leafs to other inputs."""
         self.seed = seed
-        for tensor, values in self.sample.inputs(seed).items():
-            self.write(tensor, values)
+        self.write_all(self.sample.inputs(seed))
 
-    def clear(self) -> None:
+    def clear_result(self) -> None:
         """Fills the result with what no computation leaves."""
-        self.write(self.sample.y, np.full(self.sample.y.nbytes, UNWRITTEN, np.uint8))
+        self.clear(self.sample.y)
 
     def compute(self, stream: Backend) -> None:
         """Gives a stream the computation."""
@@ -149,6 +155,30 @@ class Placed(Placement):
     def check(self, what: str, *, seed: int | None = None, want: Array | None = None) -> None:
         """Raises ContractError if what lies there is not the result for the inputs of ``seed`` (default: the last)."""
         self.sample.check(self.read(self.sample.y), self.seed if seed is None else seed, what, want)
+
+
+class Bound(Placement):
+    """A graph in memory of a stream's device, and a plan of the stream, bound to it."""
+
+    def __init__(self, stream: Backend, graph: Graph, groups: Groups = UNGROUPED) -> None:
+        super().__init__(graph, stream.device.buffer_type, groups=groups)
+        self.stream, self.groups, self.result = stream, groups, graph.outputs[-1]
+        try:
+            self.plan = stream.plan(graph, groups)
+            self.plan.rebind(graph, self.allocation)
+        except Exception:
+            super().free()
+            raise
+
+    def fetch(self, out: Bytes) -> None:
+        """Submits a fetch of the last bytes of the result, as many as ``out`` has."""
+        buffer, offset, size = self.region(self.result)
+        self.stream.get_async(buffer, offset + size - out.size, out)
+
+    def free(self) -> None:
+        """Waits for the work, and frees its memory."""
+        self.plan.free()
+        super().free()
 
 
 def square(name: str = "", extent: int = WIDTH) -> Tensor:

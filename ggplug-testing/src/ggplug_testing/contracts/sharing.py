@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,6 @@ import numpy as np
 
 from ggplug import sharing
 from ggplug.backend import Backend, Device
-from ggplug.sharing import waits
 from ggplug.tensor import Tensor
 from ggplug_testing.contracts.clause import NotOffered, alloc_for, expect, expect_equal, pattern
 from ggplug_testing.contracts.given import SIZE, Given, clause
@@ -189,7 +187,7 @@ class _Proof:
 
         def meanwhile() -> None:
             asides.append(Aside(other.do))
-            self._blocked += not _settled(asides[0])
+            self._blocked += asides[0].settled(_PATIENCE) is None
 
         one.prepare()
         self._between.during(one.do, place, meanwhile)
@@ -208,7 +206,7 @@ class _Computation:
         self._race, self._values, self._want = race, values, want
 
     def prepare(self) -> None:
-        self._race.write(self._values)
+        self._race.write_all(self._values)
 
     def check(self) -> None:
         found = self._race.agree(self._race.out, self._want)
@@ -241,17 +239,6 @@ class _Transfer:
 
 
 _Operation = _Computation | _Transfer
-
-
-def _settled(aside: Aside) -> bool:
-    """Whether a call has returned, or waits for a claim, within a while."""
-    end = time.monotonic() + _PATIENCE
-    while not aside.returned(0.0002):
-        if waits(aside.ident):
-            return True
-        if time.monotonic() > end:
-            return False
-    return True
 
 
 @clause

@@ -6,6 +6,7 @@ not really released, so that a faulty device does not end the process: writes in
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -20,6 +21,9 @@ from ggplug_testing.contracts.holding import Aside
 MOST = 400
 """Steps that are tried at most, evenly spread over a call that has more."""
 
+PATIENCE = 0.25
+"""Seconds after which a free that has not returned waits for something else than a claim."""
+
 Seen = Literal["beyond", "waited", "noticed", "done before", "used", "unknown"]
 """What came of a free before a step.
 
@@ -31,9 +35,9 @@ the free waited for something else than a claim.
 
 def count_steps(call: Callable[[], object]) -> int:
     """The number of lines of Python code that a call executes."""
-    steps = _Steps(-1, lambda: None)
-    steps.trace(call)
-    return steps.count
+    lines = itertools.count()
+    traced(call, lambda: next(lines))
+    return next(lines)
 
 
 def chosen_steps(count: int) -> list[int]:
@@ -41,26 +45,24 @@ def chosen_steps(count: int) -> list[int]:
     return list(range(count)) if count <= MOST else [round(each) for each in np.linspace(0, count - 1, MOST)]
 
 
-def freed_at(step: int, buffer: Buffer, call: Callable[[], object], returned: Callable[[Aside], bool | None]) -> Seen:
-    """What comes of freeing ``buffer`` from another thread before a step of ``call``.
-
-    ``returned``: whether a free has returned, or waits for a claim; None if it does neither.
-    """
+def freed_at(step: int, buffer: Buffer, call: Callable[[], object]) -> Seen:
+    """What comes of freeing ``buffer`` from another thread before a step of ``call``."""
     freeing: list[Aside] = []
     states: list[bool | None] = []
     vars(buffer)["_free"] = lambda: None
-    poison = np.full(buffer.size, 0xA5, np.uint8)
+    poison, lines = np.full(buffer.size, 0xA5, np.uint8), itertools.count()
 
     def free() -> None:
-        freeing.append(Aside(buffer.free))
-        states.append(returned(freeing[0]))
-        if states[0]:
-            buffer._set(0, poison)
+        if next(lines) == step:
+            freeing.append(Aside(buffer.free))
+            states.append(freeing[0].settled(PATIENCE))
+            if states[0]:
+                buffer._set(0, poison)
 
     noticed = False
     try:
         try:
-            _Steps(step, free).trace(call)
+            traced(call, free)
         except BufferUseError:
             if not states:
                 raise
@@ -81,28 +83,17 @@ def freed_at(step: int, buffer: Buffer, call: Callable[[], object], returned: Ca
             buffer._free()
 
 
-class _Steps:
-    """Calls ``at`` before the ``number``-th line that a call runs in this thread, from 0.
+def traced(call: Callable[[], object], at: Callable[[], object]) -> None:
+    """Makes a call, and calls ``at`` before each line of Python code that it executes in this thread."""
 
-    ``count``: how many lines it had.
-    """
-
-    def __init__(self, number: int, at: Callable[[], object]) -> None:
-        self._number = number
-        self._at = at
-        self.count = 0
-
-    def trace(self, call: Callable[[], object]) -> None:
-        before = sys.gettrace()
-        sys.settrace(self._step)
-        try:
-            call()
-        finally:
-            sys.settrace(before)
-
-    def _step(self, frame: FrameType, event: str, _: Any) -> Any:
+    def step(frame: FrameType, event: str, _: Any) -> Any:
         if event == "line":
-            if self.count == self._number:
-                self._at()
-            self.count += 1
-        return self._step
+            at()
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        call()
+    finally:
+        sys.settrace(before)

@@ -42,11 +42,11 @@ def a_stream_keeps_its_order(given: Given) -> None:
     waiting in between."""
     placed, stream = given.sample(3), given.stream()
     x = placed.sample.x
-    number, start = placed.region(x)
+    buffer, start, _ = placed.region(x)
     results = []
     for seed in (2, 3, 4):
         values = placed.sample.inputs(seed)[x]
-        stream.set_async(placed.buffers[number], start, values)
+        stream.set_async(buffer, start, values)
         placed.compute(stream)
         results.append((seed, values, placed.fetch(stream)))
     stream.synchronize()
@@ -71,7 +71,7 @@ def synchronous_writes_wait(given: Given) -> None:
     """``Buffer.set`` waits for pending work, so that it cannot change what that work reads."""
     placed, stream = given.sample(20), given.stream()
     placed.compute(stream)
-    placed.write(placed.sample.x, np.full(placed.sample.x.nbytes, 0xFF, np.uint8))
+    placed.clear(placed.sample.x)
     stream.synchronize()
     placed.check("computed from an input that was overwritten afterwards")
 

@@ -91,12 +91,15 @@ def computations_of_a_synchronous_device_are_done_when_they_return(given: Given)
     following = given.use(Computation(other, step, extent, source=work))
 
     def compute() -> None:
-        work.clear()
+        work.clear(work.result)
         load.compute(_TIMES)
         work.compute(1)
 
     compute()
-    _expect_seen("compute returned", other, *work.last_row, lambda got: arrived(got.view(np.float32)))
+    buffer, offset, size = work.region(work.result)
+    row = work.out.nbytes  # the last one
+    seen = other, buffer, offset + size - row, row
+    _expect_seen("compute returned", *seen, lambda got: arrived(got.view(np.float32)))
     compute()
     following.compute(1)
     other.synchronize()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.backend import Buffer, BufferType, Bytes, Decline, Described, Device, Group, Operand
+from ggplug.backend import Buffer, BufferType, Bytes, Decline, Described, Group, Operand
 from ggplug.errors import BufferUseError
 from ggplug.host import HostBuffer
 from ggplug.ops.base import Op
@@ -29,9 +29,6 @@ PADDING = 40
 
 class ReversedBufferType(BufferType):
     """Keeps the bytes of each tensor in reverse order, all bits inverted, behind :data:`PADDING` bytes."""
-
-    def __init__(self, name: str, device: Device) -> None:
-        super().__init__(name, device)
 
     @property
     def has_own_layout(self) -> bool:

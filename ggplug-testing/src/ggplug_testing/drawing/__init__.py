@@ -5,7 +5,6 @@
 :mod:`.layouts`   how a source lies in memory
 :mod:`.values`    what a source holds
 :mod:`.draw`      sources of one case, and whether its op promises to take them
-:mod:`.sketched`  what is drawn for ops whose descriptions do not say it
 :mod:`.drawers`   which drawer an op has
 ================  ================================================================================================
 """

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from ggplug.ops.base import Op
+from ggplug.ops.custom import PythonCall
+from ggplug.sketches import EXTENTS, Sketch, sketches
 from ggplug.types import FLOATS, I8, I16, I32, I64, TYPES, Type, by_name
 from ggplug_testing.drawing.choices import Choices
-from ggplug_testing.drawing.layouts import ANY, LAYOUTS, ONCE, Ne
+from ggplug_testing.drawing.layouts import ANY, CONTIGUOUS, LAYOUTS, ONCE, Ne
 from ggplug_testing.drawing.values import BITS, FINITE, MODERATE
 
 WHOLE = (I32, I64, I16, I8)
@@ -72,13 +74,9 @@ class Draw(Choices):
     def type(self, source: str, promised: Sequence[Type]) -> Type:
         """The type that the case aims at, or one that the op promises to take."""
         if self.aims_at(source):
-            return self.insist(source, self.target[2], promised)
+            self.promised &= self.target[2] in promised
+            return self.target[2]
         return by_name(self.pick(f"{source}.type", tuple(t.name for t in promised)))
-
-    def insist(self, source: str, type: Type, promised: Sequence[Type]) -> Type:
-        """A type that follows from another choice."""
-        self.promised &= type in promised
-        return type
 
     def layout(self, source: str, promised: Sequence[str]) -> str:
         """The layout that the case aims at, or one that the op promises to take, mostly a contiguous one."""
@@ -185,3 +183,27 @@ def of_one(types: Sequence[Type], layouts: Sequence[str], kinds: Sequence[str], 
         return Drawn([x], {name: c.pick(name, options) for name, options in parameters.items()})
 
     return draw
+
+
+def drawable_sketches(op: type[Op]) -> list[Sketch]:
+    """The sketches of an op; none of Python functions, which no name of a case can hold, and of views."""
+    return [] if issubclass(op, PythonCall) else [each for each in sketches(op) if each.view is None]
+
+
+def sketched(c: Draw, op: type[Op]) -> Drawn:
+    """The sources of one of an op's sketches in other sizes, types and layouts.
+
+    Which of these the op takes the sketch does not say, so nothing is promised; what is computed has to be right.
+    """
+    found = drawable_sketches(op)
+    sketch = found[c.pick("sketch", tuple(range(len(found))))]
+    types = []
+    for position, name in enumerate(op.sources[: len(sketch.sources)]):
+        types.append(c.type(name, (sketch.type_of(position),)))
+    sizes = {name: c.row(name, *types) if name in ("n", "m", "K") else c.extent(name, FEW) for name in sketch.names()}
+    sources: list[Source | None] = []
+    for name, type, ne in zip(op.sources, types, sketch.extents(sizes), strict=False):
+        sources.append(c.source(name, type, ne, CONTIGUOUS, ("normal", "constant", "small")))
+    c.promised = False
+    there = [*sources, *(None for _ in op.sources[len(sources) :])]
+    return Drawn(there, dict(sketch.parameters({**EXTENTS, **sizes})))

@@ -6,9 +6,8 @@ import ggplug_testing.ops  # noqa: F401  (describes the ops of core)
 from ggplug.ops.base import OPS, Op
 from ggplug.types import FLOATS
 from ggplug_testing.description import description_of
-from ggplug_testing.drawing.draw import NUMBERS, Draw, Drawer, Drawn
+from ggplug_testing.drawing.draw import NUMBERS, Draw, Drawer, Drawn, drawable_sketches, sketched
 from ggplug_testing.drawing.layouts import CONTIGUOUS
-from ggplug_testing.drawing.sketched import drawable_sketches, sketched
 
 
 def drawer_of(op: type[Op]) -> Drawer:

@@ -121,13 +121,7 @@ class ActingDevice(DiscreteDevice):
     def take(self, size: int) -> None:
         """Counts memory as used.  Raises OutOfMemoryError beyond the budget."""
         if self.used + size > self.total_memory:
-            free = self.total_memory - self.used
-            raise OutOfMemoryError(
-                f"{self.name}: {size} bytes were requested, {free} of {self.total_memory} are free",
-                device=self,
-                requested=size,
-                free=free,
-            )
+            raise self._failure("alloc", size, "")
         self.act("alloc", size)
         self.used += size
 
@@ -139,7 +133,8 @@ class ActingDevice(DiscreteDevice):
     def _failure(self, kind: str, size: int, what: str) -> GGPlugError:
         if kind == "alloc":
             free = self.total_memory - self.used
-            return OutOfMemoryError(f"{self.name}: no memory for {size} bytes", device=self, requested=size, free=free)
+            what = f"{self.name}: {size} bytes were requested, {free} of {self.total_memory} are free"
+            return OutOfMemoryError(what, device=self, requested=size, free=free)
         return ComputeError(f"{self.name} failed in {kind} {what}".rstrip(), device=self)
 
     def stream_name(self) -> str:

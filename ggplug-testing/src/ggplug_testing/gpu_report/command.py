@@ -13,7 +13,7 @@ from ggplug.backend import Device
 from ggplug.errors import GGPlugError, ParameterError
 from ggplug.system.files import check_target
 from ggplug_testing.gpu_report.folder import prepare
-from ggplug_testing.gpu_report.run import PARTS, Report, planned, work
+from ggplug_testing.gpu_report.run import PARTS, Report, planned
 from ggplug_testing.gpu_report.step import Door
 from ggplug_testing.gpu_report.table import markdown, plan
 
@@ -40,9 +40,6 @@ def main(arguments: Sequence[str] | None = None, door: Door | None = None) -> in
             return 0
         if options.prepare is not None:
             prepare(options.prepare, options.golden, options.recorded)
-            return 0
-        if options.journal is not None:
-            work(door, options.part, options.device, options.data, options.journal, options.skip, options.seconds)
             return 0
         if options.out is None or options.data is None:
             parser.error("give --data FOLDER and the file OUT.json, or --prepare or --table")
@@ -92,8 +89,6 @@ def _parser(program: str) -> argparse.ArgumentParser:
     ):
         text = f"for --prepare: {what} (default: %(default)s)"
         parser.add_argument(f"--{name}", type=Path, default=Path("tests", "data", file), metavar="FILE", help=text)
-    for name, kind in {"part": str, "journal": Path, "skip": int}.items():
-        parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     return parser
 
 

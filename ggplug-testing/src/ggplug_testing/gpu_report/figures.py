@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from typing import Any
+from contextlib import ExitStack
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +54,7 @@ def figures(subject: Subject) -> Iterator[Step]:
 def copying(device: Device) -> Answer:
     """From one buffer of the device to another one, of a size that no cache holds."""
     size = MatrixVector.size(device)
-    with closing(Rows(device)) as rows:
+    with Rows(device) as rows:
         source, target = rows.buffer(size), rows.buffer(size)
 
         def run() -> None:
@@ -68,7 +67,7 @@ def copying(device: Device) -> Answer:
 
 def matrix_vector(device: Device, kind: Type) -> Answer:
     """Products with one column: one by itself, and as many different weights in a row as no cache holds."""
-    with closing(Rows(device)) as rows:
+    with Rows(device) as rows:
         vector = rows.keep(on(device, np.random.default_rng(SEED).standard_normal((1, K), np.float32)))
         first = rows.keep(weights(device, kind, K))
         count = max(1, MatrixVector.size(device) // first.nbytes)
@@ -86,7 +85,7 @@ def matrix_vector(device: Device, kind: Type) -> Answer:
 
 def matrix_product(device: Device, kind: Type) -> Answer:
     """Products of the same weights and columns, one after the other."""
-    with closing(Rows(device)) as rows:
+    with Rows(device) as rows:
         values, matrix = factors()
         columns = rows.keep(on(device, values))
         weight = new_tensor(kind, (SIZE, SIZE))
@@ -118,7 +117,7 @@ def _product(seconds: Callable[[int], float]) -> Answer:
 
 def launching(device: Device) -> Answer:
     """What a launch costs in a plan that is computed again: on the host, and until all is done."""
-    with closing(Rows(device)) as rows:
+    with Rows(device) as rows:
         leafs = [rows.keep(on(device, np.full(16, value, np.float32))) for value in (0.5, 1.0)]
         ready = rows.prepared([chain(NODES, leafs)])
         host, whole = float("inf"), float("inf")
@@ -146,39 +145,31 @@ def sequences(subject: Subject, kind: str) -> Answer:
     return {"figures": {"sequences_per_second": n_seq / seconds, "milliseconds": seconds * 1e3}}
 
 
-class Rows:
+class Rows(ExitStack):
     """A stream and the memory of one measurement; nodes are computed in a row, planned and placed beforehand."""
 
     def __init__(self, device: Device) -> None:
+        super().__init__()
         self.device = device
-        self.stream: Backend = device.init()
-        self._held: list[Any] = []
+        self.stream: Backend = self.enter_context(device.init())
 
     def buffer(self, size: int) -> Buffer:
         """Memory of the device until the end of the measurement."""
-        buffer = self.device.buffer_type.alloc(size)
-        self._held.append(buffer)
-        return buffer
+        return self.enter_context(self.device.buffer_type.alloc(size))
 
     def keep(self, tensor: Tensor) -> Tensor:
         """A tensor whose memory is released at the end."""
-        self._held.append(tensor.buffer)
+        assert tensor.buffer is not None
+        self.callback(tensor.buffer.free)
         return tensor
 
     def prepared(self, nodes: Sequence[Tensor]) -> Prepared:
         """A function that computes these nodes one after the other, and waits for the last."""
         graph = Graph(*nodes)
         plan = self.stream.plan(graph)
-        allocator = GraphAllocator(self.device.buffer_type)
-        self._held.append(allocator)
+        allocator = self.enter_context(GraphAllocator(self.device.buffer_type))
         return Prepared(self.stream, plan, graph, allocator.allocate(graph))
 
     def seconds(self, nodes: Sequence[Tensor]) -> float:
         """The shortest time for computing these nodes once, one after the other."""
         return best_times({"run": self.prepared(nodes)}, REPEATS)["run"]
-
-    def close(self) -> None:
-        """Frees the stream and all memory."""
-        self.stream.free()
-        for held in self._held:
-            held.free()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,7 +19,7 @@ from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.gpu_report.step import Answer, Step, Subject, finite
 from ggplug_testing.reporting.report import Finding
 from ggplug_testing.running.runner import run_graphs, run_op
-from ggplug_testing.vectors import Case, replay, report
+from ggplug_testing.vectors import Case, replay
 
 COSINES = {"F32": 0.99999, "F16": 0.9999, "Q8_0": 0.998, "Q4_0": 0.9}
 """What the cosine of an embedding to its reference has to be at least, by the type of the weights."""
@@ -62,9 +62,9 @@ def suite(subject: Subject) -> Iterator[Step]:
         yield Step(op.name, functools.partial(_counted, run_op, device, op))
 
 
-def _counted(run: Callable[..., Finding | list[Finding]], *arguments: Any) -> Answer:
+def _counted(run: Callable[..., Finding | Iterable[Finding]], *arguments: Any) -> Answer:
     found = run(*arguments)
-    findings = [found] if isinstance(found, Finding) else found
+    findings = [found] if isinstance(found, Finding) else list(found)
     passed = [each for each in findings if each.verdict == "passed"]
     others = [each for each in findings if each.verdict != "passed"]
     described = [
@@ -88,19 +88,7 @@ def recorded(subject: Subject) -> Iterator[Step]:
     for case in subject.folder.recording():
         by_op.setdefault(case.op, []).append(case)
     for op, cases in by_op.items():
-        yield Step(op, functools.partial(_replayed, cases, subject.device))
-
-
-def _replayed(cases: Sequence[Case], device: Device) -> Answer:
-    found = report(replay(cases, device))
-
-    def cases_with(verdict: str) -> list[dict[str, Any]]:
-        return [
-            {"case": f"{each['op']} {each['vars']}", "reason": each["reason"], "nmse": each.get("nmse")}
-            for each in found[verdict]
-        ]
-
-    return {"passed": found["passed"], "failed": cases_with("failed"), "declined": cases_with("unsupported")}
+        yield Step(op, functools.partial(_counted, replay, cases, subject.device))
 
 
 # -- a model ---------------------------------------------------------------------------------------

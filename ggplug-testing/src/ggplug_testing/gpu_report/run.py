@@ -1,23 +1,20 @@
 """A report is made part by part, each in a process of its own, within a budget of time.
 
-The process of a part notes each step in a journal, and the one that started it takes that over into the report's file
-at once.  A step that raises costs itself.  One that crashes, hangs or loses the device costs its process too: another
-one goes on with the step behind it.  What was not reached when a part's time was over is listed as not run.
+What becomes of each step is taken over into the report's file at once.  A step that raises costs itself.  One that
+crashes, hangs or loses the device costs its process too: another one goes on with the step behind it.  What was not
+reached when a part's time was over is listed as not run.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
-import signal
-import subprocess
-import sys
+import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -30,6 +27,8 @@ from ggplug_testing.gpu_report.figures import figures
 from ggplug_testing.gpu_report.folder import Folder
 from ggplug_testing.gpu_report.proofs import environment, facts, model, recorded, suite
 from ggplug_testing.gpu_report.step import Door, Step, Subject
+from ggplug_testing.reporting.watching import Watch
+from ggplug_testing.running.isolation import Channel, Worker
 
 
 class Part(NamedTuple):
@@ -109,50 +108,49 @@ class Report:
     def _part(self, device: str, name: str, record: dict[str, Any], until: float, scratch: Path) -> None:
         begin = time.monotonic()
         self.save()
+        output = scratch / "output"
+        following = _Following(record, self.save)
         while (left := until - time.monotonic()) > 0:
-            before = _reached(record)
-            journal = scratch / "journal"
-            journal.write_bytes(b"")
-            job = {"part": name, "data": self.folder, "device": device, "journal": journal, "skip": before}
-            options = [(f"--{option}", str(value)) for option, value in {**job, "seconds": left}.items()]
-            command = [sys.executable, "-X", "faulthandler", "-m", self.door.program, *itertools.chain(*options)]
-            with open(scratch / "errors", "w+b") as errors:
-                process = subprocess.Popen(command, stdout=errors, stderr=errors)
-                try:
-                    ended = self._follow(process, journal, record, until)
-                finally:
-                    if process.poll() is None:
-                        process.kill()
-                        process.wait()
-                errors.seek(0)
-                output = errors.read().decode(errors="replace")[-4000:]
-            if ended or record["begun"]:
-                record["errors"].append({"step": record["begun"], "error": ended or "it ended", "traceback": output})
-                record["begun"] = ""
-            if _reached(record) in (before, len(record["steps"])):
+            before = _done(record)
+            serving = partial(serve, self.door, name, device, self.folder, output, time.time() + left)
+            with Worker(serving, PATIENCE) as worker:
+                worker.run(name, name, again=False, watch=following, done=before, until=until + GRACE)
+            for error in record["errors"]:
+                error.setdefault("traceback", output.read_text(errors="replace")[-4000:] if output.exists() else "")
+            if len(_done(record)) in (len(before), len(record["steps"])):
                 break
-        record["not_run"] = record["steps"][_reached(record) :] if record["steps"] else ["everything"]
+        done = _done(record)
+        record["not_run"] = [s for s in record["steps"] if s not in done] if record["steps"] else ["everything"]
         record["seconds"] = round(time.monotonic() - begin, 1)
         self.save()
 
-    def _follow(self, process: subprocess.Popen[bytes], journal: Path, record: dict[str, Any], until: float) -> str:
-        """Takes over what a process writes until it ends or has to be ended; says what was wrong with its end."""
-        heard = time.monotonic()
-        with open(journal, "rb") as lines:
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(0.25)
-                fresh = _take(lines, record)
-                now = time.monotonic()
-                if fresh:
-                    heard = now
-                    self.save()
-                if process.returncode is not None:
-                    return _ending(process.returncode)
-                if now > until + GRACE:
-                    return "it was ended: the time of its part was over"
-                if now > heard + PATIENCE:
-                    return f"it was ended: nothing happened for {PATIENCE:.0f} seconds"
+
+class _Following(Watch):
+    """Takes over what becomes of the steps of a part into its record."""
+
+    def __init__(self, record: dict[str, Any], save: Callable[[], object]) -> None:
+        self._record, self._save = record, save
+
+    def begins(self, subject: str, case: str) -> None:
+        self._record["begun"] = case
+        self._save()
+
+    def ended(self, finding: Any) -> None:
+        """Of a step a :class:`Taken`, of a process that has ended before its time a finding."""
+        record = self._record
+        record["begun"] = ""
+        if not isinstance(finding, Taken):
+            record["errors"].append({"step": finding.case, "error": finding.reason})
+        elif isinstance(finding.found, list):
+            record["steps"] = finding.found
+        else:
+            if "error" in finding.found:
+                record["errors"].append({"step": finding.case, **finding.found})
+            else:
+                record["results"][finding.case] = {**finding.found, "seconds": finding.seconds}
+            for key, value in finding.programs.items():
+                record["programs"][key] = round(record["programs"][key] + value, 3)
+        self._save()
 
 
 def planned(door: Door, folder: Path, parts: Sequence[str] = tuple(PARTS)) -> dict[str, list[str]]:
@@ -174,78 +172,59 @@ def _blank() -> dict[str, Any]:
     }
 
 
-def _reached(record: dict[str, Any]) -> int:
-    """How many steps are done with, well or not."""
-    return len(record["results"]) + sum(error["step"] in record["steps"] for error in record["errors"])
-
-
-def _take(lines: Any, record: dict[str, Any]) -> bool:
-    """Takes over the whole lines that are new in a journal; whether there were any."""
-    fresh = False
-    while True:
-        position = lines.tell()
-        line = lines.readline()
-        if not line.endswith(b"\n"):
-            lines.seek(position)
-            return fresh
-        fresh = True
-        note = json.loads(line)
-        if "steps" in note:
-            record["steps"] = note["steps"]
-        elif "begin" in note:
-            record["begun"] = note["begin"]
-        else:
-            record["begun"] = ""
-            if "answer" in note:
-                record["results"][note["step"]] = {**note["answer"], "seconds": note["seconds"]}
-            else:
-                record["errors"].append({key: note[key] for key in ("step", "error", "traceback")})
-            for key, value in note.get("programs", {}).items():
-                record["programs"][key] = round(record["programs"][key] + value, 3)
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"the process ended with code {code}" if code else ""
-    with contextlib.suppress(ValueError):
-        return f"the process crashed: {signal.Signals(-code).name}"
-    return f"the process crashed: signal {-code}"
+def _done(record: dict[str, Any]) -> list[str]:
+    """The steps that are done with, well or not."""
+    tried = {*record["results"], *(error["step"] for error in record["errors"])}
+    return [step for step in record["steps"] if step in tried]
 
 
 # -- in the process of a part ----------------------------------------------------------------------
 
 
-def work(door: Door, name: str, device: str, folder: Path, journal: Path, skip: int, seconds: float) -> None:
-    """Runs a part's steps behind the first ``skip`` ones, as far as the time allows and the device lives."""
-    until = time.monotonic() + seconds
-    with open(journal, "a", encoding="utf-8", buffering=1) as file:
+class Taken(NamedTuple):
+    """What a step has found, or its error; with an empty ``case`` the names of all steps."""
 
-        def note(**fields: Any) -> None:
-            file.write(json.dumps(fields, allow_nan=False, default=float) + "\n")
+    case: str
+    found: Any
+    seconds: float = 0.0
+    programs: Mapping[str, float] = {}
 
+
+def serve(door: Door, part: str, device: str, folder: Path, output: Path, until: float, channel: Channel) -> None:
+    """Runs the steps of a part, as far as the time allows and the device lives; what is printed goes to a file."""
+    with open(output, "wb") as file:
+        for number in (1, 2):
+            os.dup2(file.fileno(), number)
+    channel.serve(lambda unit, watch: (device, work(door, part, device, Folder(folder, output.parent), until, watch)))
+
+
+def work(door: Door, name: str, device: str, folder: Folder, until: float, watch: Watch) -> list[Any]:
+    """Runs the steps that ``watch`` wants until a time of ``time.time``; what they find goes to ``watch``."""
+    take: Callable[[Any], None] = watch.ended
+    try:
+        found = door.devices(device)[0]
+        steps = list(PARTS[name].steps(Subject(found, folder, door)))
+    except Exception as error:
+        take(Taken("", _described(error)))
+        return []
+    take(Taken("", [step.name for step in steps]))
+    for step in steps:
+        if time.time() > until:
+            break
+        if not watch.wants(name, step.name):
+            continue
+        watch.begins(name, step.name)
+        before, start = _counted(found), time.monotonic()
         try:
-            found = door.devices(device)[0]
-            steps = list(PARTS[name].steps(Subject(found, Folder(folder, journal.parent), door)))
+            # as JSON has it: numbers of NumPy are none that a process without the device's libraries can read
+            answer = json.loads(json.dumps(dict(step.run()), allow_nan=False, default=float))
         except Exception as error:
-            note(step="", **_described(error))
-            return
-        note(steps=[step.name for step in steps])
-        for step in steps[skip:]:
-            if time.monotonic() > until:
-                return
-            note(begin=step.name)
-            before = _counted(found)
-            start = time.monotonic()
-            outcome: dict[str, Any]
-            try:
-                outcome = {"answer": dict(step.run())}
-                good = not outcome["answer"].get("failed")
-            except Exception as error:
-                outcome, good = _described(error), False
-            spent = {what: count - before[what] for what, count in _counted(found).items()}
-            note(step=step.name, **outcome, seconds=round(time.monotonic() - start, 3), programs=spent)
-            if not good and not alive(found):
-                return
+            answer = _described(error)
+        spent = {what: count - before[what] for what, count in _counted(found).items()}
+        take(Taken(step.name, answer, round(time.monotonic() - start, 3), spent))
+        if ("error" in answer or answer.get("failed")) and not alive(found):
+            break
+    return []
 
 
 def _counted(device: SimtDevice) -> dict[str, float]:

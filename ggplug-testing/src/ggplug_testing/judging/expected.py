@@ -106,21 +106,19 @@ class Expected:
         random = np.random.default_rng(len(self.graph.nodes))
         free = any(np.isinf(each).any() for each in self._tolerances.values())  # elements may be anything
         ways = {node: random.choice((-1.0, 1.0), each.shape) * each for node, each in self._tolerances.items()}
-        for sign in (1.0, -1.0):
+
+        def evaluated(sign: float) -> tuple[Evaluation, dict[Tensor, Array]]:
+            """The graph with all results moved, and these results before they were."""
             results: dict[Tensor, Array] = {}
 
-            def moved(
-                node: Tensor,
-                sources: Sequence[Array | None],
-                result: Array,
-                sign: float = sign,
-                results: dict[Tensor, Array] = results,
-            ) -> Array:
+            def moved(node: Tensor, sources: Sequence[Array | None], result: Array) -> Array:
                 results[node] = result
                 with np.errstate(all="ignore"):
                     return result + sign * ways[node] if node in ways else result
 
-            found = evaluate(self.graph, values, watching=moved)
+            return evaluate(self.graph, values, watching=moved), results
+
+        for found, results in map(evaluated, (1.0, -1.0)):
             for node in self.graph.nodes:
                 if self.values[node].dtype.kind != "f":
                     continue

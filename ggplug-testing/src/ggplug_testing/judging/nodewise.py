@@ -11,9 +11,10 @@ twice that.
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,13 @@ from ggplug.ops.base import Array
 from ggplug.scheduler.explain import kernel_name
 from ggplug.tensor import Spec, Tensor, describe
 from ggplug.types import TensorFlag
-from ggplug.values.arrays import as_bytes, strided
+from ggplug.values.arrays import as_bytes
 from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.judging.comparison import Allowed, nmse
 from ggplug_testing.judging.differences import Declined, Differences, Element, Node, WrongNode
 from ggplug_testing.judging.expected import Expected
-from ggplug_testing.judging.oracle import decoded, evaluate
-from ggplug_testing.judging.results import judge
+from ggplug_testing.judging.oracle import evaluate, read_values
+from ggplug_testing.judging.results import Judging
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -79,10 +80,11 @@ def compare(
         return _Comparison(graphs[0], leaf_values, base, judged, own, reference=reference).run(progress)
 
 
-class _Side:
+class _Side(ExitStack):
     """A copy of a graph on a device, each tensor in bytes of its own but weights that the device can read in place."""
 
     def __init__(self, device: Device, graph: Graph, replaced: Collection[int], *, groups: bool) -> None:
+        super().__init__()
         self.device = device
         self.graph = _copied(graph, device, replaced)
         self.reused = frozenset(
@@ -94,11 +96,8 @@ class _Side:
             if isinstance(answer, Decline):
                 self.declined[position] = answer.reason
         self.groups: Groups = groups_of(device, self.graph) if groups and forms_groups(device) else UNGROUPED
-        self._stack = ExitStack()
-        self._allocator = self._stack.enter_context(GraphAllocator(device.buffer_type, reuse=False))
-        self._allocation = self._allocator.allocate(self.graph)
-        self._stream = device.init()
-        self._stack.callback(self._stream.free)
+        self._allocation = self.enter_context(GraphAllocator(device.buffer_type, reuse=False)).allocate(self.graph)
+        self._stream = self.enter_context(device.init())
 
     def get(self, position: int) -> Bytes:
         """The bytes of a tensor's extent."""
@@ -135,12 +134,6 @@ class _Side:
         """The device's name for the kernel that computes these nodes."""
         kept = (True,) if len(nodes) == 1 else tuple(position not in self.groups.inner for position in nodes)
         return kernel_name(self.device.chosen(Group(tuple(self.graph.tensors[p] for p in nodes), kept)))
-
-    def __enter__(self) -> _Side:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._stack.close()
 
 
 def _copied(graph: Graph, device: Device, replaced: Collection[int]) -> Graph:
@@ -262,7 +255,7 @@ class _Comparison:
             self.own[1].device.name,
             "references" if self.reference else self.base.device.name,
             len(computing),
-            tuple(dataclasses.replace(each, node=self._node(position)) for position, each in self._wrong),
+            tuple(replace(each, node=self._node(position)) for position, each in self._wrong),
             () if first is None else tuple(self._follows(first)),
             tuple(self._grown()),
             tuple(self._declined()),
@@ -280,7 +273,7 @@ class _Comparison:
         try:
             self.base.compute((position,))
         except GGPlugError as error:
-            self._wrong.append((position, self._failed(self.base, (position,), error)))
+            self._wrong.append(self._failed(self.base, (position,), error))
             for target, raw in self._before.get(position, {}).items():
                 self.base.set(target, raw)
             self.base.refer(position)
@@ -294,7 +287,7 @@ class _Comparison:
             found = self._wrong_of(side, members)
             if found is not None:
                 alone = [self._node(each) for each in members if several and self._wrong_alone(side, each, members)]
-                self._wrong.append((found[0], dataclasses.replace(found[1], alone=tuple(alone))))
+                self._wrong.append((found[0], replace(found[1], alone=tuple(alone))))
         self._restore(side, members)
 
     def _restore(self, side: _Side, members: Sequence[int]) -> None:
@@ -316,7 +309,7 @@ class _Comparison:
         try:
             side.compute(members)
         except GGPlugError as error:
-            return members[-1], self._failed(side, members, error)
+            return self._failed(side, members, error)
         kept = [member for member in members if len(members) == 1 or member not in side.groups.inner]
         expected: Expected | None = None
         for member in kept:
@@ -328,14 +321,15 @@ class _Comparison:
             node = self.base.graph.tensors[member]
             results = {self.base.graph.tensors[p]: self._values(p, self._results[p]) for p in members}
             judge_by = expected if self.reference else _Pair(expected, results)
-            found = judge(node, got, judge_by, None, "values")
+            found = Judging(judge_by).of(node, got)
             if not found:
                 computed = (
                     {side.device.name: got} if self.reference else {self.base.device.name: want, side.device.name: got}
                 )
-                blamed = [name for name, raw in computed.items() if not judge(node, raw, expected, None, "values")]
+                blamed = [name for name, raw in computed.items() if not Judging(expected).of(node, raw)]
                 elements = tuple(self._largest(member, got, expected, judge_by))
-                return member, self._described(side, members, member, found.reason, found.nmse, tuple(blamed), elements)
+                wrong = self._described(side, members, member, found.reason)
+                return member, replace(wrong, nmse=found.nmse, blamed=tuple(blamed), elements=elements)
         return None
 
     def _expected(self, members: Sequence[int]) -> Expected:
@@ -349,8 +343,7 @@ class _Comparison:
         return Expected(part, values)
 
     def _values(self, position: int, raw: Bytes) -> Array:
-        tensor = self.graph.tensors[position]
-        return decoded(strided(raw, tensor), tensor)
+        return read_values(self.graph.tensors[position], raw)
 
     def _largest(self, position: int, got: Bytes, expected: Expected, judge_by: Expected) -> Iterator[Element]:
         """The elements that are furthest off."""
@@ -370,35 +363,15 @@ class _Comparison:
                 numbers = (wanted, found, exact, allowed.low, allowed.high)
                 yield Element(shown, *(float(each[place]) for each in numbers))
 
-    def _failed(self, side: _Side, members: tuple[int, ...], error: GGPlugError) -> WrongNode:
-        return self._described(side, members, members[-1], in_one_line(error), np.inf, (side.device.name,), ())
+    def _failed(self, side: _Side, members: tuple[int, ...], error: GGPlugError) -> tuple[int, WrongNode]:
+        return members[-1], self._described(side, members, members[-1], in_one_line(error))
 
-    def _described(
-        self,
-        side: _Side,
-        members: tuple[int, ...],
-        position: int,
-        reason: str,
-        error: float,
-        blamed: tuple[str, ...],
-        elements: tuple[Element, ...],
-    ) -> WrongNode:
-        node = self.graph.tensors[position]
+    def _described(self, side: _Side, members: tuple[int, ...], position: int, reason: str) -> WrongNode:
+        """A node that a device does not compute; of one that it computes wrongly the rest is said by who saw that."""
+        node, device = self.graph.tensors[position], side.device.name
+        made = self._node(position), node.type.name, node.ne[: node.rank], describe(node.src)
         group = tuple(map(self._node, members)) if len(members) > 1 else ()
-        return WrongNode(
-            self._node(position),
-            node.type.name,
-            node.ne[: node.rank],
-            describe(node.src),
-            side.device.name,
-            side.kernel(members),
-            group,
-            (),
-            reason,
-            float(error),
-            blamed,
-            elements,
-        )
+        return WrongNode(*made, device, side.kernel(members), group, (), reason, math.inf, (device,), ())
 
     def _node(self, position: int) -> Node:
         node = self.graph.tensors[position]

@@ -20,7 +20,7 @@ from ggplug.graph import Graph
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F32, F64, Type
-from ggplug.values.arrays import as_bytes, encode
+from ggplug.values.arrays import as_bytes, encode, strided
 
 Watching = Callable[[Tensor, Sequence["Array | None"], Array], Array]
 """``(node, values of its sources, its result before it is rounded to its type) -> the result to go on with``."""
@@ -245,6 +245,13 @@ def decoded(stored: Array, tensor: Tensor) -> Array:
             return quants.dequantize(rows, kind).reshape(tensor.ne[::-1]).astype(np.float64)
     with np.errstate(invalid="ignore"):
         return stored.astype(np.float64)
+
+
+def read_values(tensor: Tensor, raw: Array) -> Array:
+    """A tensor's values, by its bytes; four-dimensional in NumPy order: float64, or the integer dtype."""
+    if tensor.size == 0:
+        return np.empty(tensor.ne[::-1], np.int64 if tensor.type.dtype.kind == "i" else np.float64)
+    return decoded(strided(raw, tensor), tensor)
 
 
 def nearest(values: Array, type: Type) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,59 +13,90 @@ from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import encode, strided
 from ggplug_testing.description import selected_by
-from ggplug_testing.judging.comparison import Agreement, Comparison, compare, compare_bits, compare_selected
+from ggplug_testing.judging.comparison import Agreement, Allowed, Comparison, compare, compare_bits, compare_selected
 from ggplug_testing.judging.expected import Expected
-from ggplug_testing.judging.oracle import decoded, evaluate, moves_bits
+from ggplug_testing.judging.oracle import decoded, evaluate, moves_bits, read_values
 from ggplug_testing.running.placement import UNWRITTEN, UNWRITTEN_TOO, Bytes, Placement, guard
 
 
-def judge_all(
-    nodes: Iterable[Tensor],
-    expected: Expected,
-    placement: Placement,
-    max_nmse: float | None,
-    agreement: Agreement,
-    again: Callable[[], object],
-) -> Comparison:
-    """Whether the values of all nodes are what is expected; ``max_nmse``: an error to allow in the place of that.
+class Judging(NamedTuple):
+    """How results are judged: by what is expected, as closely as ``agreement`` says.
 
-    ``again``: computes in the same places once more, where results held UNWRITTEN_TOO before.  What was not written
-    comes first in the reason.
+    ``max_nmse``: an error to allow in the place of what is derived.
     """
-    worst = 0.0
-    for node in nodes:
-        assert node.op is not None
-        if node.op.is_view:
-            continue
-        raw = placement.read_bytes(node)
-        found = judge(node, raw, expected, max_nmse, agreement)
-        worst = max(worst, found.nmse)
-        if not found:
-            left = "" if placement.is_alias(node) else _left(node, placement, expected, max_nmse, agreement, again)
-            return found._replace(reason=f"{node.op.name}: {left or found.reason}")
-        for source in written_sources(node)[1:]:  # the first is the result
-            limit = expected.allowed_in_source(source) if max_nmse is None else max_nmse
-            found = compare(placement.read(source), expected[source], limit, agreement)
+
+    expected: Expected
+    agreement: Agreement = "values"
+    max_nmse: float | None = None
+
+    def of(self, node: Tensor, raw: Bytes) -> Comparison:
+        """Whether these bytes of a node hold the values that are expected."""
+        expected = self.expected
+        if self.agreement == "bits" and node.size:
+            stored, wanted = strided(raw, node), expected.values.bits(node)
+            return compare_bits(stored, wanted, None if moves_bits(node) else _lost(node, stored) & _lost(node, wanted))
+        got = read_values(node, raw)
+        selects = selected_by(node)
+        if selects is not None:
+            source = node.src[selects.source]
+            assert source is not None
+            reach = float(expected.drift(source).max(initial=0))
+            return compare_selected(
+                got, expected[node], expected[source], reach, ordered=selects.ordered, first=selects.first
+            )
+        return self.compared(got, node, expected.allowed)
+
+    def compared(self, got: Array, tensor: Tensor, allowed: Callable[[Tensor], Allowed]) -> Comparison:
+        """Whether these values of a tensor are those that are expected, within what ``allowed`` derives."""
+        limit = allowed(tensor) if self.max_nmse is None else self.max_nmse
+        return compare(got, self.expected[tensor], limit, self.agreement)
+
+    def all(self, nodes: Iterable[Tensor], placement: Placement, again: Callable[[], object]) -> Comparison:
+        """Whether the values of all nodes are what is expected.
+
+        ``again``: computes in the same places once more, where results held UNWRITTEN_TOO before.  What was not written
+        comes first in the reason.
+        """
+        worst = 0.0
+        for node in nodes:
+            assert node.op is not None
+            if node.op.is_view:
+                continue
+            found = self.of(node, placement.read_bytes(node))
             worst = max(worst, found.nmse)
             if not found:
-                return found._replace(reason=f"{node.op.name}: {source!r}, which it writes, too: {found.reason}")
-    return Comparison(True, worst, "")
+                left = "" if placement.is_alias(node) else self._left(node, placement, again)
+                return found._replace(reason=f"{node.op.name}: {left or found.reason}")
+            for source in written_sources(node)[1:]:  # the first is the result
+                found = self.compared(placement.read(source), source, self.expected.allowed_in_source)
+                worst = max(worst, found.nmse)
+                if not found:
+                    return found._replace(reason=f"{node.op.name}: {source!r}, which it writes, too: {found.reason}")
+        return Comparison(True, worst, "")
 
-
-def judge(node: Tensor, raw: Bytes, expected: Expected, max_nmse: float | None, agreement: Agreement) -> Comparison:
-    """Whether these bytes of a node hold the values that are expected."""
-    if agreement == "bits" and node.size:
-        stored, wanted = strided(raw, node), expected.values.bits(node)
-        return compare_bits(stored, wanted, None if moves_bits(node) else _lost(node, stored) & _lost(node, wanted))
-    want = expected[node]
-    got = decoded(strided(raw, node), node) if node.size else np.empty(want.shape, want.dtype)
-    selects = selected_by(node)
-    if selects is not None:
-        source = node.src[selects.source]
-        assert source is not None
-        reach = float(expected.drift(source).max(initial=0))
-        return compare_selected(got, want, expected[source], reach, ordered=selects.ordered, first=selects.first)
-    return compare(got, want, expected.allowed(node) if max_nmse is None else max_nmse, agreement)
+    def _left(self, node: Tensor, placement: Placement, again: Callable[[], object]) -> str:
+        """How much of a result still holds what it held before, and what else is wrong; or an empty string."""
+        if node.root.op is None or not node.is_contiguous():
+            return ""
+        kind = node.type
+        bits = self.expected.values.bits(node)
+        moved = self.agreement == "bits" or bits.dtype == kind.dtype  # and not what is rounded at the end
+        want: Array = bits if moved else encode(self.expected[node], kind, stored=True)
+        wanted = np.frombuffer(want.tobytes(), np.uint8).reshape(-1, kind.block_bytes)
+        blocks = placement.read_bytes(node).reshape(-1, kind.block_bytes)
+        left = (blocks == UNWRITTEN).all(axis=1) & (wanted != UNWRITTEN).any(axis=1)
+        if left.any():
+            again()
+            left &= (placement.read_bytes(node).reshape(-1, kind.block_bytes) == UNWRITTEN_TOO).all(axis=1)
+        if not left.any():
+            return ""
+        shape = (*node.ne[:0:-1], node.ne[0] // kind.block_size)
+        place = [int(i) for i in np.unravel_index(int(left.argmax()), shape)[::-1]]
+        what = "blocks" if kind.block_size > 1 else "elements"
+        unwritten = f"{int(left.sum())} of {left.size} {what} were not written, the first at {place} (ne order)"
+        blocks[left] = wanted[left]
+        others = self.of(node, blocks.reshape(-1))
+        return unwritten if others else f"{unwritten}; and {others.reason}"
 
 
 def _lost(node: Tensor, stored: Array) -> Array:
@@ -76,44 +107,12 @@ def _lost(node: Tensor, stored: Array) -> Array:
     return np.logical_not(np.isfinite(values.reshape(*stored.shape, node.type.block_size)).any(axis=-1))
 
 
-def _left(
-    node: Tensor,
-    placement: Placement,
-    expected: Expected,
-    max_nmse: float | None,
-    agreement: Agreement,
-    again: Callable[[], object],
-) -> str:
-    """How much of a result still holds what it held before, and what else is wrong; or an empty string."""
-    if node.root.op is None or not node.is_contiguous():
-        return ""
-    kind = node.type
-    bits = expected.values.bits(node)
-    moved = agreement == "bits" or bits.dtype == kind.dtype  # and not what is rounded at the end
-    want: Array = bits if moved else encode(expected[node], kind, stored=True)
-    wanted = np.frombuffer(want.tobytes(), np.uint8).reshape(-1, kind.block_bytes)
-    blocks = placement.read_bytes(node).reshape(-1, kind.block_bytes)
-    left = (blocks == UNWRITTEN).all(axis=1) & (wanted != UNWRITTEN).any(axis=1)
-    if left.any():
-        again()
-        left &= (placement.read_bytes(node).reshape(-1, kind.block_bytes) == UNWRITTEN_TOO).all(axis=1)
-    if not left.any():
-        return ""
-    shape = (*node.ne[:0:-1], node.ne[0] // kind.block_size)
-    place = [int(i) for i in np.unravel_index(int(left.argmax()), shape)[::-1]]
-    what = "blocks" if kind.block_size > 1 else "elements"
-    unwritten = f"{int(left.sum())} of {left.size} {what} were not written, the first at {place} (ne order)"
-    blocks[left] = wanted[left]
-    others = judge(node, blocks.reshape(-1), expected, max_nmse, agreement)
-    return unwritten if others else f"{unwritten}; and {others.reason}"
-
-
 def changed_outside(
-    graph: Graph, values: Mapping[Tensor, Bytes], expected: Expected, placement: Placement, before: list[Bytes]
+    values: Mapping[Tensor, Bytes], expected: Expected, placement: Placement, before: list[Bytes]
 ) -> str:
     """What was changed that no node writes, or an empty string."""
     after = placement.snapshot()
-    return stray_write(placement, after) or _changed_leaf(graph, values, expected, placement, before, after)
+    return stray_write(placement, after) or _changed_leaf(values, expected, placement, before, after)
 
 
 def stray_write(placement: Placement, after: list[Bytes]) -> str:
@@ -130,15 +129,10 @@ def stray_write(placement: Placement, after: list[Bytes]) -> str:
 
 
 def _changed_leaf(
-    graph: Graph,
-    values: Mapping[Tensor, Bytes],
-    expected: Expected,
-    placement: Placement,
-    before: list[Bytes],
-    after: list[Bytes],
+    values: Mapping[Tensor, Bytes], expected: Expected, placement: Placement, before: list[Bytes], after: list[Bytes]
 ) -> str:
     """Which leaf changed that no op declares to write, or where one changed that should have been left; or empty."""
-    written = {source.root for node in graph.nodes for source in written_sources(node)}
+    written = {source.root for node in placement.graph.nodes for source in written_sources(node)}
     for root, place in placement.roots.items():
         if root.op is not None or not root.nbytes:
             continue

@@ -19,9 +19,8 @@ from ggplug.types import BF16, F16, F32, Precision, Type
 from ggplug_testing.cases.case import QUANTIZED, Case, Leafs, node
 from ggplug_testing.cases.making import Make, case, in_blocks, leaf
 from ggplug_testing.description import describe
-from ggplug_testing.precision.rounded import COARSE, block_steps
 from ggplug_testing.precision.rule import DEVIATIONS, SUMMED, UNIT, Node, row
-from ggplug_testing.precision.sums import roundings, summed
+from ggplug_testing.precision.sums import COARSE, block_steps, roundings, summed
 
 
 def _hiding(fraction: float) -> Any:
@@ -52,35 +51,45 @@ def _some_zeros(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     return drawn
 
 
+def _case(
+    op: type[Op],
+    label: str,
+    *,
+    n: int,
+    m: int,
+    dk: int,
+    dv: int = 0,
+    h: int = 2,
+    g: int = 0,
+    b: int = 1,
+    k: Type,
+    v: Type | None = None,
+    mask: tuple[int, ...] | None = None,
+    hidden: Any = 0.3,
+    sinks: bool = False,
+    values: Any = None,
+    cached: bool = False,
+    **parameters: Any,
+) -> Case:
+    """``n`` queries of ``m`` keys of ``dk`` numbers and values of ``dv``, in ``h`` heads, of which ``g`` have keys."""
+    kinds, lengths = (k, v or k), (in_blocks(dk, k), in_blocks(dv or dk, v or k))
+    back = op is ops.FlashAttnBack
+    q = leaf(F32, (lengths[0], n, h, b), values=values)
+    keys, mixed = (_keys(t, d, m, g or h, b, cached) for t, d in zip(kinds, lengths, strict=True))
+    sources = [_adjacent((dk, h, n, b)) if back and cached else q, keys, mixed]
+    if back:
+        sources.append(leaf(F32, (lengths[1], h, n, b)))
+    drawn = hidden if callable(hidden) else _hiding(hidden)
+    shown = None if mask is None else leaf(F16, (m, *mask), values=drawn)
+    each = leaf(F32, (h,)) if sinks else None
+    return case(op, label, *sources, shown, each, **{"scale": lengths[0] ** -0.5, **parameters})
+
+
 def flash_attn_ext_cases(op: type[Op]) -> Iterator[Case]:
     """One query and many, few keys and many; all types; heads that share keys; masks, ALiBi, sinks, caps; layouts."""
 
-    def attended(
-        label: str,
-        dk: int = 32,
-        n: int = 3,
-        m: int = 37,
-        h: int = 2,
-        g: int = 0,
-        b: int = 1,
-        dv: int = 0,
-        *,
-        k: Type = F16,
-        v: Type | None = None,
-        mask: tuple[int, ...] | None = None,
-        hidden: Any = 0.3,
-        sinks: bool = False,
-        values: Any = None,
-        cached: bool = False,
-        **parameters: Any,
-    ) -> Case:
-        kinds, lengths = (k, v or k), (in_blocks(dk, k), in_blocks(dv or dk, v or k))
-        q = leaf(F32, (lengths[0], n, h, b), values=values)
-        keys, mixed = (_keys(t, d, m, g or h, b, cached) for t, d in zip(kinds, lengths, strict=True))
-        drawn = hidden if callable(hidden) else _hiding(hidden)
-        shown = None if mask is None else leaf(F16, (m, *mask), values=drawn)
-        each = leaf(F32, (h,)) if sinks else None
-        return case(op, label, q, keys, mixed, shown, each, **{"scale": lengths[0] ** -0.5, **parameters})
+    def attended(label: str, dk: int = 32, n: int = 3, m: int = 37, k: Type = F16, **how: Any) -> Case:
+        return _case(op, label, dk=dk, n=n, m=m, k=k, **how)
 
     for n in (1, 2, 5, 13, 40):
         for m in (1, 33, 257):
@@ -121,20 +130,8 @@ def flash_attn_ext_cases(op: type[Op]) -> Iterator[Case]:
         yield attended(f"{queries}, logits far apart", 32, n, 200, values=_far)
         yield attended(f"{queries}, a scale below zero", 32, n, 70, scale=-0.3)
         yield attended(f"{queries}, in a cache", 32, n, 140, h=4, g=2, b=2, cached=True, mask=(n,))
-        yield attended(
-            f"{queries}, everything",
-            72,
-            n,
-            300,
-            h=12,
-            g=4,
-            b=2,
-            dv=40,
-            mask=(n, 1, 2),
-            sinks=True,
-            max_bias=4.0,
-            logit_softcap=5.0,
-        )
+        everything: dict[str, Any] = {"h": 12, "g": 4, "b": 2, "dv": 40, "mask": (n, 1, 2), "sinks": True}
+        yield attended(f"{queries}, everything", 72, n, 300, **everything, max_bias=4.0, logit_softcap=5.0)
     for n in (1, 70):
         yield attended(f"{n} queries, keys in parts", 16, n, 1100, g=1)
         yield attended(f"{n} queries, keys in parts, masked", 16, n, 1537, mask=(n,), hidden=0.999, sinks=True)
@@ -169,14 +166,8 @@ def _special_cases(op: type[Op]) -> Iterator[Case]:
 
     def special(label: str, n: int, change: Callable[[Values], None], kind: Type = F16, **parameters: Any) -> Case:
         def make(leafs: Leafs) -> Any:
-            shapes = {
-                "q": (4, n, 16),
-                "k": (4, keys, 16),
-                "v": (4, keys, 16),
-                "d": (n, 4, 16),
-                "mask": (n, keys),
-                "sinks": (4,),
-            }
+            shapes: dict[str, tuple[int, ...]] = {"mask": (n, keys), "sinks": (4,)}
+            shapes |= {"q": (4, n, 16), "k": (4, keys, 16), "v": (4, keys, 16), "d": (n, 4, 16)}
             drawn = {name: leafs.random.standard_normal(shapes[name]) for name in op.sources}
             change(drawn)
             kinds = {"k": kind, "v": kind, "mask": F16}
@@ -224,29 +215,8 @@ def _hidden(number: float, name: str, rows: Any) -> Callable[[Values], None]:
 def flash_attn_back_cases(op: type[Op]) -> Iterator[Case]:
     """One query and many; types; heads that share keys; masks of both kinds, sinks, caps; layouts."""
 
-    def back(
-        label: str,
-        n: int = 5,
-        m: int = 21,
-        dk: int = 16,
-        dv: int = 16,
-        h: int = 2,
-        g: int = 2,
-        b: int = 1,
-        *,
-        kind: Type = F32,
-        mask: tuple[int, ...] | None = None,
-        hidden: Any = 0.3,
-        sinks: bool = False,
-        cached: bool = False,
-        **parameters: Any,
-    ) -> Case:
-        q = _adjacent((dk, h, n, b)) if cached else leaf(F32, (dk, n, h, b))
-        k, v = (_keys(kind, size, m, g, b, cached) for size in (dk, dv))
-        shown = None if mask is None else leaf(F16, (m, *mask), values=_hiding(hidden))
-        each = leaf(F32, (h,)) if sinks else None
-        d = leaf(F32, (dv, h, n, b))
-        return case(op, label, q, k, v, d, shown, each, **{"scale": dk**-0.5, **parameters})
+    def back(label: str, n: int = 5, m: int = 21, dk: int = 16, dv: int = 16, k: Type = F32, **how: Any) -> Case:
+        return _case(op, label, n=n, m=m, dk=dk, dv=dv, k=k, **{"g": 2, **how})
 
     for n, m in ((1, 1), (1, 70), (3, 5), (40, 33), (17, 130)):
         yield back(f"{n} queries of {m} keys", n, m)
@@ -254,7 +224,7 @@ def flash_attn_back_cases(op: type[Op]) -> Iterator[Case]:
     for dk, dv in ((7, 5), (40, 72), (1, 1)):
         yield back(f"keys of {dk} numbers, values of {dv}", dk=dk, dv=dv)
     for kind in (F16, BF16):
-        yield back(f"{kind.name}", kind=kind)
+        yield back(f"{kind.name}", k=kind)
     yield back("heads that share keys", h=6, g=2, b=2)
     yield back("mask", mask=(5,))
     yield back("mask for each head and batch, with more rows", h=4, g=2, b=2, mask=(9, 4, 2))
@@ -266,22 +236,8 @@ def flash_attn_back_cases(op: type[Op]) -> Iterator[Case]:
     yield back("capped", logit_softcap=1.5)
     yield back("capped far below", logit_softcap=0.05)
     yield back("rows apart", h=4, g=2, b=2, cached=True)
-    yield back(
-        "everything",
-        9,
-        35,
-        24,
-        40,
-        4,
-        2,
-        2,
-        mask=(9, 1, 2),
-        sinks=True,
-        max_bias=4.0,
-        logit_softcap=3.0,
-        masked=True,
-        kind=F16,
-    )
+    everything: dict[str, Any] = {"h": 4, "b": 2, "mask": (9, 1, 2), "sinks": True, "masked": True}
+    yield back("everything", 9, 35, 24, 40, F16, **everything, max_bias=4.0, logit_softcap=3.0)
 
 
 def _attended(

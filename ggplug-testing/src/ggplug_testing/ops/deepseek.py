@@ -13,7 +13,7 @@ from ggplug.ops.base import Array, Op
 from ggplug.tensor import Tensor
 from ggplug.types import F16, F32, KERNEL_FLOATS, Type
 from ggplug_testing.cases.case import QUANTIZED, ROWWISE, Case
-from ggplug_testing.cases.making import case, in_blocks, leaf, named
+from ggplug_testing.cases.making import case, extents_of, in_blocks, leaf, named
 from ggplug_testing.description import describe
 from ggplug_testing.precision.rule import SUMMED, Node, element, of_magnitudes
 
@@ -28,26 +28,13 @@ def lightning_indexer_cases(op: type[Op]) -> Iterator[Case]:
         values = random.standard_normal(shape)
         return np.where(random.uniform(size=shape) < 0.3, -np.inf, values)
 
-    def indexed(
-        label: str,
-        type: Type = F16,
-        n: int = 64,
-        heads: int = 4,
-        keys: int = 19,
-        tokens: int = 3,
-        sequences: int = 1,
-        masks: int = 1,
-        layout: Any = "packed",
-    ) -> Case:
-        n = in_blocks(n, type)
-        return case(
-            op,
-            label,
-            leaf(F32, (n, heads, tokens, sequences), layout),
-            leaf(type, (n, 1, keys, sequences), layout),
-            leaf(F32, (heads, tokens, 1, sequences), layout),
-            leaf(F16, (keys, tokens, 1, masks), layout, values=hidden),
+    def indexed(label: str, type: Type = F16, layout: Any = "packed", n: int = 64, **others: int) -> Case:
+        sizes = {"heads": 4, "keys": 19, "tokens": 3, "sequences": 1, "masks": 1, **others, "n": in_blocks(n, type)}
+        q, k, weights, mask = extents_of(
+            "n heads tokens sequences, n 1 keys sequences, heads tokens 1 sequences, keys tokens 1 masks", sizes
         )
+        sources = leaf(F32, q, layout), leaf(type, k, layout), leaf(F32, weights, layout)
+        return case(op, label, *sources, leaf(F16, mask, layout, values=hidden))
 
     for type in (*KERNEL_FLOATS, *QUANTIZED):
         yield indexed(f"k of {type.name}", type)
@@ -124,8 +111,8 @@ def dsv4_hc_cases(op: type[Op]) -> Iterator[Case]:
     """Rows of different lengths, with different numbers of streams and of tokens; layouts."""
 
     def mixed(label: str, n: int, h: int, t: int, layout: Any = "packed") -> Case:
-        extents = ((n, h, t), (h, t)) if op is ops.Dsv4HcPre else ((n, t), (n, h, t), (h, t), (h, h, t))
-        return case(op, label, *(leaf(F32, ne, layout) for ne in extents))
+        sources = "n h t, h t" if op is ops.Dsv4HcPre else "n t, n h t, h t, h h t"
+        return case(op, label, *(leaf(F32, ne, layout) for ne in extents_of(sources, {"n": n, "h": h, "t": t})))
 
     for shape in _SHAPES:
         yield mixed(" x ".join(map(str, shape)), *shape)

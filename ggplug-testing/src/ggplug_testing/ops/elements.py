@@ -20,7 +20,7 @@ from ggplug_testing.cases.special import LONG, NUMBERS
 from ggplug_testing.description import CaseOf, describe
 from ggplug_testing.drawing import ANY, ANYTHING, BATCHES, CONTIGUOUS, FEW, NOT_WHOLE, ROWS, Draw, Drawn, of_one
 from ggplug_testing.drawing.draw import NUMBERS as PARAMETERS
-from ggplug_testing.drawing.sketched import sketched
+from ggplug_testing.drawing.draw import sketched
 from ggplug_testing.precision.rule import EXACT, FLUSHED, UNIT, Node, Rule, element, flushed, nearest, of_result
 
 

@@ -12,14 +12,12 @@ from ggplug.ops.base import Array, Op
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32, I32, KERNEL_FLOATS, Q8_0, Q8_1, Q8_K, Precision, Type
 from ggplug_testing.cases.case import ENCODED, LAYOUTS, QUANTIZED, ROWWISE, Case, Layout, Leafs, node
-from ggplug_testing.cases.making import case, in_blocks, indices, leaf
+from ggplug_testing.cases.making import case, in_blocks, indices, leaf, made
 from ggplug_testing.cases.special import INF, NAN
 from ggplug_testing.description import CaseOf, describe
 from ggplug_testing.drawing import ANY, BATCHES, CONTIGUOUS, FEW, MODERATE, NOT_WHOLE, ONCE_ROWS, Draw, Drawn, Source
-from ggplug_testing.judging.comparison import Agreement
-from ggplug_testing.precision.rounded import COARSE, block_steps
 from ggplug_testing.precision.rule import DEVIATIONS, UNIT, Node, Rule, element, row
-from ggplug_testing.precision.sums import roundings
+from ggplug_testing.precision.sums import COARSE, block_steps, roundings
 
 _M = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65)
 _N = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)
@@ -37,20 +35,21 @@ def _rounded(weights: Type) -> Type | None:
     return Q8_1 if any(field.name == "m" for field in weights.fields) else None
 
 
-def _activations(leafs: Leafs, k: int, n: int) -> Array:
+def _activations(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Random rows, of which some hold a NaN, an infinity, or both infinities."""
-    rows = leafs.random.standard_normal((n, k))
+    rows = random.standard_normal(shape).reshape(-1, shape[-1])
+    n, k = rows.shape
     rows[0, k // 3] = NAN
     rows[1 % n, 0] = INF
     rows[2 % n, k - 1] = -INF
     rows[3 % n, [1, 2]] = INF, -INF
-    return rows
+    return rows.reshape(shape)
 
 
-def _weights(leafs: Leafs, k: int, m: int) -> Array:
-    """Random rows of numbers that are not near zero, the last with an infinity."""
-    rows: Array = leafs.random.uniform(0.5, 1.5, (m, k)) * leafs.random.choice([-1.0, 1.0], (m, k))
-    rows[m - 1, k // 2] = INF
+def _weights(random: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Random rows of numbers that are not near zero, the last of each matrix with an infinity."""
+    rows: Array = random.uniform(0.5, 1.5, shape) * random.choice([-1.0, 1.0], shape)
+    rows[..., -1, shape[-1] // 2] = INF
     return rows
 
 
@@ -138,13 +137,8 @@ def _mul_mat_special(op: type[Op], case: CaseOf) -> Iterator[Case]:
     for type in (*KERNEL_FLOATS, *ENCODED):
         k = in_blocks(64, type)
         for n in (1, 5, 34):
-            agreement: Agreement = "not finite" if type.is_quantized else "values"
-
-            def product(leafs: Leafs, t: Type = type, n: int = n, k: int = k) -> Tensor:
-                weights = leafs.array(t, _weights(leafs, k, 7))
-                return node(op, weights, leafs.array(F32, _activations(leafs, k, n)))
-
-            yield case(f"{type.name} by {n} columns", product, agreement)
+            product = made(op, leaf(type, (k, 7), values=_weights), leaf(F32, (k, n), values=_activations))
+            yield case(f"{type.name} by {n} columns", product, "not finite" if type.is_quantized else "values")
 
 
 def _draw_mul_mat(c: Draw, op: type[Op]) -> Drawn:
@@ -224,14 +218,9 @@ def mul_mat_id_cases(op: type[Op]) -> Iterator[Case]:
 def _mul_mat_id_special(op: type[Op], case: CaseOf) -> Iterator[Case]:
     for type in (F32, BF16, Q8_0):
         for tokens in (8, 80):
-            agreement: Agreement = "not finite" if type.is_quantized else "values"
-
-            def routed(leafs: Leafs, t: Type = type, n: int = tokens) -> Tensor:
-                experts = leafs.array(t, np.stack([_weights(leafs, 64, 5) for _ in range(3)]))
-                b = leafs.array(F32, _activations(leafs, 64, n)[:, np.newaxis])
-                return node(op, experts, b, leafs.indices((2, n), 3, distinct=True))
-
-            yield case(f"{type.name} by {tokens} tokens", routed, agreement)
+            experts, b = leaf(type, (64, 5, 3), values=_weights), leaf(F32, (64, 1, tokens), values=_activations)
+            routed = made(op, experts, b, indices((2, tokens), 3, distinct=True))
+            yield case(f"{type.name} by {tokens} tokens", routed, "not finite" if type.is_quantized else "values")
 
         def outside(leafs: Leafs, t: Type = type) -> Tensor:
             ids = leafs.random.integers(0, 3, (9, 2))

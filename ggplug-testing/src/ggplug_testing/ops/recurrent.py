@@ -15,7 +15,7 @@ from ggplug.ops.views import view
 from ggplug.tensor import Tensor
 from ggplug.types import F32, I32
 from ggplug_testing.cases.case import ROWWISE, Case, Leafs, node
-from ggplug_testing.cases.making import case, leaf, named, spell
+from ggplug_testing.cases.making import case, extents_of, leaf, named, spell
 from ggplug_testing.description import describe
 from ggplug_testing.drawing import BATCHES, CONTIGUOUS, FEW, Draw, Drawn
 from ggplug_testing.ops.images import CONVOLVED
@@ -42,42 +42,28 @@ def ssm_conv_cases(op: type[Op]) -> Iterator[Case]:
 describe(ops.SsmConv, cases=[ssm_conv_cases], rule=CONVOLVED)
 
 
-def _scan_extents(
-    size: int, dim: int, heads: int, groups: int, tokens: int, sequences: int, states: int, wide: int
-) -> dict[str, tuple[int, ...]]:
-    """The extents of all sources of a scan but the ids; ``wide``: how many numbers of a a head has."""
-    return {
-        "s": (size, dim, heads, states),
-        "x": (dim, heads, tokens, sequences),
-        "dt": (heads, tokens, sequences),
-        "a": (wide, heads),
-        "b": (size, groups, tokens, sequences),
-        "c": (size, groups, tokens, sequences),
-    }
+_SCANNED = (
+    "size dim heads states, dim heads tokens sequences, heads tokens sequences, wide heads, "
+    "size groups tokens sequences, size groups tokens sequences"
+)
+"""All sources of a scan but the ids; ``wide``: how many numbers of a a head has."""
 
 
 def ssm_scan_cases(op: type[Op]) -> Iterator[Case]:
     """One decay a head and one for each number; groups, snapshots, sources next to each other, ids out of range."""
     ranges: dict[str, Any] = {"dt": {"low": -3, "high": 3}, "a": {"low": -2, "high": -0.1}}
 
+    plain = {"size": 16, "dim": 5, "heads": 4, "groups": 2, "tokens": 3, "sequences": 2, "states": 5}
+
     def make(
-        leafs: Leafs,
-        size: int = 16,
-        dim: int = 5,
-        heads: int = 4,
-        groups: int = 2,
-        tokens: int = 3,
-        sequences: int = 2,
-        several: bool = False,
-        snapshots: int = 1,
-        apart: bool = False,
-        ids: Any = None,
+        leafs: Leafs, several: bool = False, snapshots: int = 1, apart: bool = False, ids: Any = None, **given: int
     ) -> Tensor:
-        chosen = leafs.indices((sequences,), 5, distinct=True) if ids is None else leafs.array(I32, np.array(ids))
-        extents = _scan_extents(size, dim, heads, groups, tokens, sequences, 5, size if several else 1)
+        n = {**plain, **given}
+        chosen = leafs.indices((n["sequences"],), 5, distinct=True) if ids is None else leafs.array(I32, np.array(ids))
+        extents = extents_of(_SCANNED, {**n, "wide": n["size"] if several else 1})
         sources = [
             _apart(leafs, 3, *ne) if apart and name in "xbc" else leafs.tensor(F32, *ne, **ranges.get(name, {}))
-            for name, ne in extents.items()
+            for name, ne in zip(op.sources, extents, strict=False)
         ]
         return node(op, *sources, chosen, snapshots=snapshots)
 
@@ -102,20 +88,19 @@ def ssm_scan_cases(op: type[Op]) -> Iterator[Case]:
 
 def _draw_ssm_scan(c: Draw, op: type[Op]) -> Drawn:
     types = {name: c.type(name, (F32,)) for name in op.sources if name != "ids"}
-    size, dim = c.row("n", types["s"], types["b"], types["c"]), c.row("D", types["x"])
-    groups, each = c.extent("G", BATCHES), c.pick("heads of a group", (1, 2, 3))
-    tokens, sequences, states = c.extent("T", FEW), c.extent("S", BATCHES), c.extent("R", BATCHES)
-    heads = groups * each
-    if heads % types["dt"].block_size:
-        heads = groups = types["dt"].block_size
+    n = {"size": c.row("n", types["s"], types["b"], types["c"]), "dim": c.row("D", types["x"])}
+    n["groups"] = c.extent("G", BATCHES)
+    n["heads"] = n["groups"] * c.pick("heads of a group", (1, 2, 3))
+    n |= {"tokens": c.extent("T", FEW), "sequences": c.extent("S", BATCHES), "states": c.extent("R", BATCHES)}
+    if n["heads"] % types["dt"].block_size:
+        n["heads"] = n["groups"] = types["dt"].block_size
     snapshots = c.pick("snapshots", (1, 2, 3), (4, 1, 1))
     several = snapshots == 1 and c.pick("a for each number", (False, True))
-    wide = size if several else types["a"].block_size
-    extents = _scan_extents(size, dim, heads, groups, tokens, sequences, states, wide)
-    c.promised &= bool(size and dim and groups and tokens and sequences and states)
+    c.promised &= all(n.values())
+    extents = extents_of(_SCANNED, {**n, "wide": n["size"] if several else types["a"].block_size})
     kinds = ("normal", "constant", "small")
-    sources = [c.source(name, types[name], ne, CONTIGUOUS, kinds) for name, ne in extents.items()]
-    ids = c.indices("ids", (I32,), (sequences,), states, layouts=CONTIGUOUS)
+    sources = [c.source(name, types[name], ne, CONTIGUOUS, kinds) for name, ne in zip(types, extents, strict=True)]
+    ids = c.indices("ids", (I32,), (n["sequences"],), n["states"], layouts=CONTIGUOUS)
     return Drawn([*sources, ids], {"snapshots": snapshots})
 
 
@@ -179,29 +164,20 @@ describe(
 def gated_delta_net_cases(op: type[Op]) -> Iterator[Case]:
     """The same; heads that share q and k, gates for each number, snapshots, heads that are not packed."""
 
-    def make(
-        leafs: Leafs,
-        size: int,
-        heads: int,
-        tokens: int,
-        sequences: int,
-        gates: bool = False,
-        shared: int = 1,
-        snapshots: int = 1,
-        apart: bool = False,
-        serves: int = 1,
-    ) -> Tensor:
+    def make(leafs: Leafs, size: int, heads: int, tokens: int, sequences: int, **how: Any) -> Tensor:
+        alike, apart = heads // how.get("shared", 1), how.get("apart", False)
+
         def rows(count: int, images: int) -> Tensor:
             ne = (size, count, tokens, images)
             return _apart(leafs, 2, *ne) if apart else leafs.tensor(F32, *ne)
 
-        q, k = (node(ops.L2Norm, rows(heads // shared, sequences // serves), eps=1e-6) for _ in range(2))
+        q, k = (node(ops.L2Norm, rows(alike, sequences // how.get("serves", 1)), eps=1e-6) for _ in range(2))
         if apart:
-            q = rows(heads // shared, sequences)
-        gate = leafs.tensor(F32, size if gates else 1, heads, tokens, sequences, low=-2, high=-0.05)
+            q = rows(alike, sequences)
+        gate = leafs.tensor(F32, size if how.get("gates") else 1, heads, tokens, sequences, low=-2, high=-0.05)
         beta = leafs.tensor(F32, 1, heads, tokens, sequences, low=0, high=1)
         state = leafs.tensor(F32, size, size, heads, sequences)
-        return node(op, q, k, rows(heads, sequences), gate, beta, state, snapshots=snapshots)
+        return node(op, q, k, rows(heads, sequences), gate, beta, state, snapshots=how.get("snapshots", 1))
 
     for size, heads, tokens, sequences in _HEADS:
         for gates in (False, True):

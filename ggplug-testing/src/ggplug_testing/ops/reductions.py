@@ -206,14 +206,6 @@ describe(
 )
 
 
-def cumsum_cases(op: type[Op]) -> Iterator[Case]:
-    """Row lengths, types, layouts."""
-    for length in _LENGTHS:
-        yield case(op, f"rows of {length}", leaf(F32, (length, 3), values=_shifted))
-    yield from laid(op, (23, 5, 4, 3))
-    yield case(op, "many rows", leaf(F32, (5, 800)))
-
-
 def _cumsum(node: Tensor, exact: Array, x: Array) -> Array:
     count = np.arange(1, x.shape[-1] + 1)
     size = np.maximum(np.abs(exact), 2 * np.sqrt(np.cumsum(x * x, axis=-1)))
@@ -223,7 +215,7 @@ def _cumsum(node: Tensor, exact: Array, x: Array) -> Array:
 
 describe(
     ops.Cumsum,
-    cases=[cumsum_cases],
+    cases=[sum_cases],
     special=[_rows_special],
     rule=row("S size + abs(y), as sum_rows, of the elements up to i", "i sums", _cumsum),
 )

@@ -161,19 +161,12 @@ def _set_rows_special(op: type[Op], case: CaseOf) -> Iterator[Case]:
             yield case(f"{kind.name} ids out of range into {type.name}", made(op, *sources))
     for type in (F16, BF16, *ENCODED):
         rows = blocks(type) if type.is_quantized else words().view(np.float32)
-
-        def converted(leafs: Leafs, type: Type = type, rows: Array = rows) -> Tensor:
-            places = leafs.indices((len(rows),), len(rows) + 1, type=I64, distinct=True)
-            return node(op, leafs.tensor(type, rows.shape[1], len(rows) + 1), leafs.array(F32, rows), places)
-
-        yield case(f"f32 into {type.name}", converted, "bits")
+        count, length = rows.shape
+        places = indices((count,), count + 1, type=I64, distinct=True)
+        yield case(f"f32 into {type.name}", made(op, leaf(type, (length, count + 1)), array(F32, rows), places), "bits")
+    places = indices((3,), 4, type=I64, distinct=True)
     for source in KERNEL_FLOATS:
-
-        def cut(leafs: Leafs, source: Type = source) -> Tensor:
-            places = leafs.indices((3,), 4, type=I64, distinct=True)
-            return node(op, leafs.tensor(I32, LONG, 4), leafs.array(source, WHOLE_ROWS), places)
-
-        yield case(f"{source.name} into i32", cut)
+        yield case(f"{source.name} into i32", made(op, leaf(I32, (LONG, 4)), array(source, WHOLE_ROWS), places))
 
 
 def _draw_set_rows(c: Draw, op: type[Op]) -> Drawn:

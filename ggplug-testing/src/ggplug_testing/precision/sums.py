@@ -1,4 +1,4 @@
-"""The rounding errors of sums, from which the tolerances of many ops follow."""
+"""The rounding errors of sums, and of sources of products, from which the tolerances of many ops follow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from ggplug.ops.base import Array
+from ggplug.types import BF16, F16, Type
 from ggplug_testing.precision.rule import DEVIATIONS, LARGEST, SUMMED
 
 
@@ -39,3 +40,14 @@ def overflows(magnitudes: Array) -> Array:
 def summed(x: Array) -> float:
     """``SUMMED sqrt(n)`` for rows of n."""
     return SUMMED * math.sqrt(max(1, x.shape[-1]))
+
+
+COARSE: dict[Type, float] = {F16: 2.0**-10, BF16: 2.0**-8}
+"""The largest error of rounding to BF16, and of cutting off what F16 lacks, relative to the number."""
+
+
+def block_steps(values: Array, length: int) -> Array:
+    """For each number the step of eight bits: a 127th of the largest number of its block."""
+    blocks = values.reshape(-1, length)
+    steps = np.abs(blocks).max(axis=-1, keepdims=True, initial=0) / 127
+    return np.broadcast_to(steps, blocks.shape).reshape(values.shape)

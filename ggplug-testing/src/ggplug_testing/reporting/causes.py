@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from traceback import walk_tb
 from types import CodeType, TracebackType
 from typing import Any, NamedTuple
 
@@ -92,10 +93,9 @@ def of_exception(error: BaseException, device: Device) -> Failure:
     line = lines[at]
     shown = [str(each) for each in lines[max(0, at + 1 - SHOWN) : at]]
     trace = (*(f"from {each}" for each in reversed(shown)), *(f"into {each}" for each in lines[-1:] if each != line))
-    if isinstance(first, GGPlugError) and first.tensor is not None:
-        # Typed errors name what they are about: those of different nodes need not have one cause.
-        return Failure(verdict, reason, _quoted(line), trace, f"{type(first).__name__} {line} {first.op}")
-    return Failure(verdict, reason, _quoted(line), trace, f"{type(first).__name__} {line}")
+    # Typed errors name what they are about: those of different nodes need not have one cause.
+    about = f" {first.op}" if isinstance(first, GGPlugError) and first.tensor is not None else ""
+    return Failure(verdict, reason, _quoted(line), trace, f"{type(first).__name__} {line}{about}")
 
 
 def of_kernel(device: Device, group: Group) -> str:
@@ -152,10 +152,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _lines(traceback: TracebackType | None) -> Iterator[Line]:
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        yield Line(code.co_filename, traceback.tb_lineno, code.co_name)
-        traceback = traceback.tb_next
+    for frame, number in walk_tb(traceback):
+        yield Line(frame.f_code.co_filename, number, frame.f_code.co_name)
 
 
 def _authors(lines: list[Line], device: Device) -> int:

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 
-class Bar:
-    """Shows which case is computed and how many parts are done; see :func:`bar`."""
+class Bar(NamedTuple):
+    """``at(subject, case)``: a case begins.  ``done()``: a part of the run is done."""
 
-    def __init__(self, describe: Callable[[str], object], advance: Callable[[], object]) -> None:
-        self._describe = describe
-        self._advance = advance
-
-    def at(self, subject: str, case: str) -> None:
-        """This case begins."""
-        self._describe(f"{subject}: {case}")
-
-    def done(self) -> None:
-        """A part of the run is done."""
-        self._advance()
+    at: Callable[[str, str], object]
+    done: Callable[[], object]
 
 
 @contextmanager
@@ -37,4 +29,7 @@ def bar(total: int) -> Iterator[Bar]:
     shown = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
     with bars.bar(BarColumn(20), MofNCompleteColumn(), shown) as progress:
         task = progress.add_task("", total=total)
-        yield Bar(lambda text: progress.update(task, description=text), lambda: progress.advance(task))
+        yield Bar(
+            lambda subject, case: progress.update(task, description=f"{subject}: {case}"),
+            lambda: progress.advance(task),
+        )

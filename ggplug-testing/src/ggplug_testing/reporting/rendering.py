@@ -225,8 +225,7 @@ def _counted(same: Sequence[Finding], subject: str = "") -> str:
     more = _plural(len(same), "more case")
     if list(found) == [subject]:
         return more
-    counted = [f"{count} of {each}" for each, count in found.most_common()]
-    return f"{more}: {', '.join([*counted[:4], *([_plural(len(counted) - 4, 'other')] if len(counted) > 4 else [])])}"
+    return f"{more}: {_enumerated([f'{count} of {each}' for each, count in found.most_common()])}"
 
 
 def _enumerated(names: Sequence[str]) -> str:

@@ -23,12 +23,11 @@ from ggplug.nodes.groups import Group, Groups
 from ggplug.ops.base import Array
 from ggplug.scheduler.explain import kernel_name
 from ggplug.tensor import Tensor
-from ggplug.values.arrays import strided
 from ggplug_testing.cases import Case, Leafs, graph_cases
 from ggplug_testing.cases.chains import OTHERS, SUBJECT, group_cases
-from ggplug_testing.judging.comparison import compare
 from ggplug_testing.judging.expected import Expected
-from ggplug_testing.judging.oracle import decoded, first_fault
+from ggplug_testing.judging.oracle import first_fault, read_values
+from ggplug_testing.judging.results import Judging
 from ggplug_testing.reporting.causes import Failure, names_of_ops, of_exception, of_kernel
 from ggplug_testing.reporting.report import Finding
 from ggplug_testing.reporting.watching import EVERYTHING, Watch
@@ -81,7 +80,7 @@ def run_group_case(device: Device, stream: Backend, case: Case, *, max_nmse: flo
         return Finding(SUBJECT, case.label, "declined", "ids out of range end the computation")
     count = len(groups.members)
     counted = f"{count} group" if count == 1 else f"{count} groups"
-    computed = Computed(stream, graph, leafs.values, expected, max_nmse=max_nmse, groups=groups)
+    computed = Computed(stream, graph, leafs.values, Judging(expected, max_nmse=max_nmse), groups)
     for compute in (_apart, _poisoned):
         failure, worst = compute(computed)
         if failure is not None:
@@ -114,7 +113,7 @@ def _apart(computed: Computed) -> tuple[Failure | None, float]:
 
 def _poisoned(computed: Computed) -> tuple[Failure | None, float]:
     """What is wrong in an allocator's places, poisoned between groups or not, and node by node, if anything."""
-    stream, graph, expected, worst = computed.stream, computed.graph, computed.expected, 0.0
+    stream, graph, judging, worst = computed.stream, computed.graph, computed.judging, 0.0
     ways = {
         "between groups poisoned": (computed.groups, compute_poisoned),
         "in an allocator's places": (computed.groups, _computed),
@@ -132,8 +131,7 @@ def _poisoned(computed: Computed) -> tuple[Failure | None, float]:
                 failure = of_exception(error, stream.device)
                 return failure._replace(reason=f"{way}: {failure.reason}"), float("inf")
             for tensor, got in _outputs(graph).items():
-                allowed = expected.allowed(tensor) if computed.max_nmse is None else computed.max_nmse
-                found = compare(got, expected[tensor], allowed)
+                found = judging.compared(got, tensor, judging.expected.allowed)
                 worst = max(worst, found.nmse)
                 if not found:
                     return Failure("failed", f"{way}, {tensor!r} is wrong: {found.reason}"), found.nmse
@@ -149,6 +147,5 @@ def _outputs(graph: Graph) -> dict[Tensor, Array]:
     found = {}
     for output in graph.outputs:
         if output.flags or output.root.op is None:
-            raw = np.frombuffer(bytearray(output.tobytes()), np.uint8)
-            found[output] = decoded(strided(raw, output), output)
+            found[output] = read_values(output, np.frombuffer(bytearray(output.tobytes()), np.uint8))
     return found

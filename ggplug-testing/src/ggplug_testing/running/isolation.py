@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Collection
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -44,7 +46,7 @@ class Channel:
             watch = _Reporting(self._connection, case, done)
             # The watch has sent these to the other end already.
             device, findings = run(unit, watch)
-            rest = [tuple(finding) for finding in findings if finding.case not in watch.sent]
+            rest = [finding for finding in findings if finding.case not in watch.sent]
             self._connection.send(("done", (device, rest)))
 
 
@@ -65,7 +67,7 @@ class _Reporting(Watch):
 
     def ended(self, finding: Finding) -> None:
         self.sent.add(finding.case)
-        self._connection.send(("ended", tuple(finding)))
+        self._connection.send(("ended", finding))
 
 
 class Worker:
@@ -91,22 +93,24 @@ class Worker:
         self._dump = Path(self._folder.name) / "dump"
 
     def run(
-        self, unit: str, subject: str, case: str | None = None, *, again: bool = True, watch: Watch = EVERYTHING
+        self,
+        unit: str,
+        subject: str,
+        case: str | None = None,
+        *,
+        again: bool = True,
+        watch: Watch = EVERYTHING,
+        done: Collection[str] = (),
+        until: float = math.inf,
     ) -> list[Finding]:
         """All findings of a unit; ``case``: only the cases with this label.  Never raises for what the device does.
 
         ``again``: after a crash or a hang, a new process takes the cases that are left.  ``watch`` is called
-        here, and chooses no cases.  A KeyboardInterrupt here ends the process.
+        here, and chooses no cases.  ``done``: cases that are left out.  ``until``: of ``time.monotonic``, when the
+        process is ended.  A KeyboardInterrupt here ends it, too.
         """
-        try:
-            return self._run(unit, subject, case, again, watch)
-        except KeyboardInterrupt:
-            self.kill()
-            raise
-
-    def _run(self, unit: str, subject: str, case: str | None, again: bool, watch: Watch) -> list[Finding]:
         findings: list[Finding] = []
-        begun: list[str] = []
+        begun = [*done]
         while True:
             connection = self._connected()
             current = None
@@ -115,7 +119,8 @@ class Worker:
             try:
                 connection.send((unit, case, begun))
                 while True:
-                    if not connection.poll(self._timeout if self._ready else self.TIMEOUT):
+                    patience = min(self._timeout if self._ready else self.TIMEOUT, max(0.0, until - time.monotonic()))
+                    if not connection.poll(patience) or time.monotonic() > until:
                         verdict = "hung"
                         break
                     what, content = connection.recv()
@@ -128,15 +133,20 @@ class Worker:
                         begun.append(content)
                         watch.begins(subject, content)
                     elif what == "ended":
-                        findings.append(Finding(*content))
+                        findings.append(content)
                         current = None
                         watch.ended(findings[-1])
                     else:
                         self.device = content[0]
-                        return [*findings, *(Finding(*each) for each in content[1])]
+                        return [*findings, *content[1]]
             except (EOFError, OSError):
                 verdict = "crashed"
+            except KeyboardInterrupt:
+                self.kill()
+                raise
             reason, dump = self._ended(verdict)
+            over = verdict == "hung" and time.monotonic() > until
+            reason = "the time was over" if over else reason
             if current is None:
                 reason += f", {f'after {begun[-1]!r}' if begun else 'before the first case'} of {unit}"
             where = of_dump(dump)
@@ -144,7 +154,7 @@ class Worker:
                 Finding(subject, current or "", verdict, reason, float("inf"), where=where, cause=f"{verdict} {where}")
             )
             watch.ended(findings[-1])
-            if current is None or repeated or not again:
+            if current is None or repeated or over or not again:
                 return findings
 
     def _connected(self) -> Connection:

@@ -15,8 +15,8 @@ from ggplug.memory.layout import NOWHERE
 from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
-from ggplug.values.arrays import as_bytes, strided
-from ggplug_testing.judging.oracle import decoded
+from ggplug.values.arrays import as_bytes
+from ggplug_testing.judging.oracle import read_values
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -102,9 +102,18 @@ class Placement:
 
     def write(self, root: Tensor, raw: Any) -> None:
         """Stores the bytes of a tensor that owns them."""
-        number, start = self.roots[root]
-        if root.nbytes:
-            self.buffers[number].set_tensor(root, as_bytes(raw), start)
+        buffer, start, size = self.region(root)
+        if size:
+            buffer.set_tensor(root, as_bytes(raw), start)
+
+    def write_all(self, values: Mapping[Tensor, Any]) -> None:
+        """Stores the bytes of several tensors that own them."""
+        for root, raw in values.items():
+            self.write(root, raw)
+
+    def clear(self, root: Tensor, byte: int = UNWRITTEN) -> None:
+        """Fills a result with what no computation leaves."""
+        self.write(root, np.full(root.nbytes, byte, np.uint8))
 
     def is_alias(self, root: Tensor) -> bool:
         """Whether a root lies on the bytes of another tensor."""
@@ -120,17 +129,15 @@ class Placement:
 
     def read_bytes(self, tensor: Tensor) -> Bytes:
         """The bytes of a tensor's extent."""
-        number, start = self.roots[tensor.root]
-        raw = np.empty(tensor.nbytes, np.uint8)
-        if raw.size:
-            self.buffers[number].get_tensor(tensor, raw, start + tensor.view_offset)
+        buffer, start, size = self.region(tensor)
+        raw = np.empty(size, np.uint8)
+        if size:
+            buffer.get_tensor(tensor, raw, start)
         return raw
 
     def read(self, tensor: Tensor) -> Array:
         """A tensor's values, four-dimensional in NumPy order: float64, or the integer dtype."""
-        if tensor.size == 0:
-            return np.empty(tensor.ne[::-1], np.int64 if tensor.type.dtype.kind == "i" else np.float64)
-        return decoded(strided(self.read_bytes(tensor), tensor), tensor)
+        return read_values(tensor, self.read_bytes(tensor))
 
     def snapshot(self) -> list[Bytes]:
         """All bytes of all buffers."""
@@ -141,10 +148,10 @@ class Placement:
             taken.append(raw)
         return taken
 
-    def region(self, tensor: Tensor) -> tuple[int, int]:
-        """Buffer number and first byte of a tensor."""
+    def region(self, tensor: Tensor) -> tuple[Buffer, int, int]:
+        """Where a tensor lies: the buffer, the first byte, and how many there are."""
         number, start = self.roots[tensor.root]
-        return number, start + tensor.view_offset
+        return self.buffers[number], start + tensor.view_offset, tensor.nbytes
 
     def whose(self, number: int, offset: int) -> str:
         """Which tensor a byte belongs to, or lies next to."""

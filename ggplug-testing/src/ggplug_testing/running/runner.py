@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from ggplug.backend import Backend, Decline, Device, limit_of_ids
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
@@ -23,10 +21,9 @@ from ggplug.tensor import Tensor
 from ggplug_testing.cases import Case, Leafs, cases_of, graph_cases
 from ggplug_testing.cases.derived import why_none
 from ggplug_testing.cases.graphs import SUBJECT as GRAPH
-from ggplug_testing.judging.comparison import Agreement
 from ggplug_testing.judging.expected import Expected
 from ggplug_testing.judging.oracle import first_fault
-from ggplug_testing.judging.results import changed_outside, judge_all
+from ggplug_testing.judging.results import Judging, changed_outside
 from ggplug_testing.reporting.causes import Failure, names_of_ops, of_exception, of_kernel
 from ggplug_testing.reporting.report import Finding
 from ggplug_testing.reporting.watching import EVERYTHING, IN_THE_PLACE, Watch
@@ -107,7 +104,7 @@ def run_case(device: Device, stream: Backend, case: Case, *, max_nmse: float | N
             return Finding(case.op, case.label, "declined", answer.reason)
     expected = Expected(graph, leafs.values, wide=case.agreement != "bits")
     own = () if subject is None else tuple(traits_of(subject, leafs.values, first_fault(graph, expected.values)))
-    computed = Computed(stream, graph, leafs.values, expected, case.agreement, max_nmse)
+    computed = Computed(stream, graph, leafs.values, Judging(expected, case.agreement, max_nmse))
     variants: tuple[str, ...] = ()
     worst = 0.0
     for label, aliases in _variants(case, graph):
@@ -159,14 +156,12 @@ def may_share(result: Tensor, source: Tensor) -> bool:
 
 
 class Computed(NamedTuple):
-    """A graph that a stream computes, and what has to come out; ``max_nmse``: an error to allow instead."""
+    """A graph that a stream computes, and how what comes out is judged."""
 
     stream: Backend
     graph: Graph
     values: Mapping[Tensor, Bytes]
-    expected: Expected
-    agreement: Agreement = "values"
-    max_nmse: float | None = None
+    judging: Judging
     groups: Groups = UNGROUPED
 
     def between_guards(self, aliases: Mapping[Tensor, Tensor] | None = None) -> tuple[Failure | None, float]:
@@ -175,7 +170,8 @@ class Computed(NamedTuple):
         And how far results are off.
         """
         graph, kind = self.graph, self.stream.device.buffer_type
-        fault = first_fault(graph, self.expected.values)
+        expected = self.judging.expected
+        fault = first_fault(graph, expected.values)
         nodes = graph.nodes if fault is None else graph.nodes[: graph.nodes.index(fault[0]) + 1]
         kept = [node for node in nodes if graph.roots[graph.index[node]] not in self.groups.inner]
         with Placement(graph, kind, guarded=GUARDED, aliases=aliases, groups=self.groups) as placement:
@@ -183,10 +179,10 @@ class Computed(NamedTuple):
             if failure is not None:
                 return failure, float("inf")
             again = partial(self._compute, placement, fault, UNWRITTEN_TOO)
-            found = judge_all(kept, self.expected, placement, self.max_nmse, self.agreement, again)
+            found = self.judging.all(kept, placement, again)
             if not found:
                 return Failure("failed", found.reason), found.nmse
-            reason = changed_outside(graph, self.values, self.expected, placement, before)
+            reason = changed_outside(self.values, expected, placement, before)
             return (Failure("failed", reason), float("inf")) if reason else (None, found.nmse)
 
     def _compute(
@@ -197,7 +193,7 @@ class Computed(NamedTuple):
             if root.op is None:
                 placement.write(root, self.values[root])
             elif not placement.is_alias(root):
-                placement.write(root, np.full(root.nbytes, unwritten, np.uint8))
+                placement.clear(root, unwritten)
         before, device = placement.snapshot(), self.stream.device
         try:
             self.stream.compute(self.graph, placement.allocation)

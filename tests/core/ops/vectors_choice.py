@@ -1,4 +1,4 @@
-"""A small choice of recorded cases: ``python -m ggplug_testing.vectors_choice FULL.npz CHOICE.npz``.
+"""A small choice of recorded cases: ``python tests/core/ops/vectors_choice.py FULL.npz CHOICE.npz``.
 
 Every kind of case is in it that has a case of a bearable size, and of every combination of ops and types a small case
 if there is one.  The same recording always gives the same file.
