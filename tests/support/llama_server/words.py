@@ -29,7 +29,7 @@ PIECES = [
         "of",
         "nc",
         "Hi",
-        *("sy", "Bu", "But", "▁But", "sh", "she", "▁she", "ic", "ick"),
+        *("sy", "Bu", "But", "▁But", "sh", "she", "▁she", "ck", "ick"),
     ),
 ]
 """Tokens of several characters, those that are merged first before the others."""
