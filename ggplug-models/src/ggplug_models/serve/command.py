@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ggplug.cli.output import Command, console, printable
+from ggplug.cli.tracing import traced
 from ggplug_models.checks.requirements import required
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
@@ -144,6 +145,7 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
 @pack_option
 @growth_option
 @click.option("-v", "--verbose", is_flag=True, help="Print the model's devices, and log each request.")
+@traced
 def serve(
     model: Path,
     host: str,
