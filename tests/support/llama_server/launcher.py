@@ -57,6 +57,7 @@ FLAGS = {
     "--embedding": "",
     "--reranking": "",
     "--kv-unified": "",
+    "--backend_sampling": "",
 }
 """Options without a value, and their names here; empty: it is so anyway."""
 

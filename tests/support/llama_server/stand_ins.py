@@ -32,7 +32,8 @@ class Tokens:
 
     def __init__(self, controls: Sequence[str] = ()) -> None:
         letters = ["▁", *string.ascii_letters, *string.digits, *string.punctuation]
-        self.words = [f"▁{word}" for word in [*STORY, *REST, *OTHERS, *(f"{word}s" for word in OTHERS), "blue"]]
+        self.words = [*(f"▁{word}" for word in [*STORY, *REST, *OTHERS, *(f"{w}s" for w in OTHERS)]), "\n▁blue"]
+        self.words = [word for word in self.words if word not in PIECES]
         special = ["<unk>", "<s>", "</s>"]
         self.texts = [
             *special,
@@ -80,8 +81,7 @@ class Tokens:
         chain = [but, *more, *(number[f"▁{word}"] for word in REST)]
         for before, after in itertools.pairwise(chain):
             found[before, after] = CERTAIN
-        found[number["▁is"], number["<0x0A>"]] = CERTAIN
-        found[number["<0x0A>"], number["▁blue"]] = CERTAIN
+        found[number["▁is"], number["\n▁blue"]] = CERTAIN
         found[number["["], number["3"]] = CERTAIN
         return found
 

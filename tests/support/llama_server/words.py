@@ -7,7 +7,7 @@ vocabularies of the models on the hub.
 from __future__ import annotations
 
 PIECES = [
-    *("inim", "quis", "ve", "st", "ulla", "▁b", "▁aliqu", "▁from", "▁it", "e?", "qu", "▁ad", "▁4", "od", "do", "rom"),
+    *("inim", "quis", "ve", "st", "ulla", "▁b", "▁aliqu", "▁from", "▁it", "e?", "qu", "▁ad", "od", "do", "rom"),
     *("▁beli", "ing", "ng", "▁f", "▁h", "jo", "▁w", "ud", "lla", "unc", "tu", "▁is", "▁of", "▁t", "re", "ot", "▁ab"),
     *("in", "oding", "▁func", "liqu", "Lore", "en", "▁n", "bore", "▁li", "ning", "▁F", "se", "▁be", "end", "om", "ore"),
     *("▁th", "▁are", "▁c", "ou", "ver", "oo", "▁Lore", "ste", "ullam", "▁Hi", "is", "▁au", "▁best", "llo", "▁a", "it"),
@@ -29,7 +29,7 @@ PIECES = [
         "of",
         "nc",
         "Hi",
-        "sy",
+        *("sy", "Bu", "But", "▁But", "sh", "she", "▁she", "ck", "ick"),
     ),
 ]
 """Tokens of several characters, those that are merged first before the others."""

@@ -51,7 +51,7 @@ def constraint_of(
     """
     found: Constraint | None = None
     if schema is not None and chat.is_plain:
-        found = model.grammars.json_schema(schema)
+        found = model.grammars.json_schema(schema, lenient=True)
     elif (grammar := chat.grammar(model.control, schema)) is not None:
         found = model.grammars.answer(grammar)
     budget = -1 if reasoning_budget is None else whole("reasoning_budget", reasoning_budget, -1)

@@ -30,7 +30,7 @@ def defaults_options(command: Command) -> Command:
         "max_tokens",
         type=int,
         metavar="N",
-        help="Maximum number of tokens of an answer, also if a request asks for more; -1: no maximum.",
+        help="Default maximum number of tokens of an answer; -1: no maximum.",
     )
     thinks = click.option(
         "--reasoning/--no-reasoning",

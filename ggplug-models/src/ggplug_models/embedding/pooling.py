@@ -12,7 +12,7 @@ import numpy.typing as npt
 class Pooling(enum.IntEnum):
     """The kinds of pooling, with the numbers of llama.cpp's ``pooling_type``: mean, first token, last token.
 
-    RANK, of rerankers, is the first token, too; :mod:`.ranking` applies their classifier.
+    RANK, of rerankers, is the first token, too; :mod:`ggplug_models.networks.ranking` applies their classifier.
     """
 
     MEAN = 1

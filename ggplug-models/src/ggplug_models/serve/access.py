@@ -122,6 +122,21 @@ class AccessControl:
         return any(matches)
 
 
+class HeaderNames:
+    """ASGI middleware that writes header names with capitals, because some clients compare them as they are."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [(name.title(), value) for name, value in message["headers"]]}
+            await send(message)
+
+        await self._app(scope, receive, named)
+
+
 def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 

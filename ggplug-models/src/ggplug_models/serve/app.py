@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from ggplug_models.serve.access import AccessControl
+from ggplug_models.serve.access import AccessControl, HeaderNames
 from ggplug_models.serve.answers import ClientDisconnected
 from ggplug_models.serve.apis import (
     chat,
@@ -34,7 +34,7 @@ from ggplug_models.serve.apis.embeddings import EmbeddingBody, VectorsWork
 from ggplug_models.serve.apis.errors import body_of
 from ggplug_models.serve.apis.ollama_models import EmbedWork
 from ggplug_models.serve.apis.rerank import RerankBody, RerankWork
-from ggplug_models.serve.body import Body
+from ggplug_models.serve.bodies.body import Body
 from ggplug_models.serve.endpoint import IGNORED, Bodies, TextApi, TextEndpoint, headers_of, json_response, logged
 from ggplug_models.serve.event_stream import watched
 from ggplug_models.serve.incoming import Incoming, RestOfBody
@@ -109,7 +109,7 @@ def application(service: Service, rules: Rules | None = None) -> ASGIApp:
             allow_credentials=True,
             expose_headers=["Retry-After", IGNORED],
         )
-    return RestOfBody(guarded)
+    return HeaderNames(RestOfBody(guarded))
 
 
 LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"

@@ -144,7 +144,12 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
 @split_option
 @pack_option
 @growth_option
-@click.option("-v", "--verbose", is_flag=True, help="Print the model's devices, and log each request.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Print the model's devices, log each request, and add to responses all that is known (__verbose).",
+)
 @traced
 def serve(
     model: Path,
@@ -232,7 +237,7 @@ def serve(
             cache_type=cache_type,
             waiting=waiting,
             template=source,
-            defaults=Defaults(*chosen(defaults)),
+            defaults=Defaults(*chosen(defaults), verbose=verbose),
             piece=piece,
             about=about,
         ) as service:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -15,8 +15,8 @@ from starlette.responses import Response
 
 from ggplug.errors import in_one_line
 from ggplug_models.serve.answers import Answers, ClientDisconnected
-from ggplug_models.serve.asked import Asked
-from ggplug_models.serve.body import Body, Unknown
+from ggplug_models.serve.bodies.asked import Asked
+from ggplug_models.serve.bodies.body import Body, Unknown
 from ggplug_models.serve.event_stream import EventStream, watched
 from ggplug_models.serve.incoming import Incoming
 from ggplug_models.serve.problems import Problem, problem_of
@@ -86,6 +86,8 @@ class TextEndpoint:
                 body = self._api.body.read(raw, unknown)
                 self._service.check_name(getattr(body, "model", None), strict=self._bodies.strict)
                 asked = self._api.ask(writer, body)
+                if writer.defaults.verbose:
+                    asked = replace(asked, verbose=True)
                 return body, asked, writer.texts(asked)
 
             body, asked, texts = await self._service.prepared(prepare)

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AliasChoices, BeforeValidator, ConfigDict, Field, field_validator
 
 from ggplug_models.chat.prepared import PreparedChat, prepared
-from ggplug_models.serve.body import Body, Many, Whole
+from ggplug_models.serve.bodies.body import Body, Many, Whole
+from ggplug_models.serve.bodies.parameters import TextBody
 from ggplug_models.serve.chats import AskedChat
-from ggplug_models.serve.parameters import TextBody
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.writer import Writer
 

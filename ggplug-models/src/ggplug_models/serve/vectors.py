@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from ggplug_models.embedding.ranking import Ranker
 from ggplug_models.embedding.vectors import check_finite, normalized
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
+from ggplug_models.networks.ranking import Ranker
+from ggplug_models.serve.bodies.prompts import Prompt, check_length, checked_ids
 from ggplug_models.serve.problems import Problem
-from ggplug_models.serve.prompts import Prompt, check_length, checked_ids
 from ggplug_models.tokenizers.encoders import TextTokenizer, TextTooLongError, VocabularyTokenizer
 
 MOST_INPUTS = 2048

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +15,14 @@ from ggplug_models.generation.detokenizer import Detokenizer
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
-from ggplug_models.serve.asked import Asked
 from ggplug_models.serve.batcher import LEAST, Batcher
+from ggplug_models.serve.bodies.asked import Asked
+from ggplug_models.serve.bodies.parameters import MOST_TEXTS
+from ggplug_models.serve.bodies.prompts import Prompt, ids_of
 from ggplug_models.serve.log_probabilities import LogProbabilities, PromptScores
-from ggplug_models.serve.parameters import MOST_TEXTS
 from ggplug_models.serve.problems import Problem
-from ggplug_models.serve.prompts import Prompt, ids_of
+
+LOG = logging.getLogger("ggplug.serve")
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 """The chat template for a model whose file has none."""
@@ -29,13 +32,15 @@ PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assis
 class Defaults:
     """What applies where a request says nothing: settings of the sampler, and the largest number of tokens.
 
-    ``thinks``: whether answers in chats begin with a reasoning, if the template allows it.
+    ``thinks``: whether answers in chats begin with a reasoning, if the template allows it.  ``verbose``: whether
+    responses have all that is known about a text.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     max_tokens: int | None = None
     thinks: bool = True
+    verbose: bool = False
 
 
 class Parses(Protocol):
@@ -160,9 +165,8 @@ class Writer:
         )
 
     def _most(self, asked: int | None) -> int | None:
-        """The largest number of tokens of a text: what was asked for, and at most the server's limit."""
-        limits = [each for each in (asked, self.defaults.max_tokens) if each is not None]
-        return min(limits, default=None)
+        """The largest number of tokens of a text: what was asked for, or the server's default."""
+        return self.defaults.max_tokens if asked is None else asked
 
     # -- sampling -----------------------------------------------------------------------------------
 
@@ -207,7 +211,10 @@ class Writer:
                 raise Problem(400, "grammar and tools cannot both be given", param="grammar", code="invalid_value")
             return grammars.gbnf(form.value)
         schema = None if form is None else {"type": "object"} if form.value is None else form.value
-        return grammars.json_schema(schema) if chat is None else chat.constraint(self.model, schema)
+        found = grammars.json_schema(schema, lenient=True) if chat is None else chat.constraint(self.model, schema)
+        if warnings := getattr(found, "warnings", None):
+            LOG.warning("parts of a JSON schema are ignored: %s", "; ".join(warnings)[:1000])
+        return found
 
     def _dry_breakers(self, strings: Sequence[str]) -> Breakers:
         with self._lock:

@@ -9,12 +9,12 @@ from pydantic import Field, model_validator
 
 from ggplug_models.serve.answers import Delta, Written
 from ggplug_models.serve.apis.openai import OpenAIReply, ResponseFormat, StreamOptions, as_text, others
-from ggplug_models.serve.asked import Asked
-from ggplug_models.serve.asking import asked
-from ggplug_models.serve.body import Whole
+from ggplug_models.serve.bodies.asked import Asked
+from ggplug_models.serve.bodies.asking import asked
+from ggplug_models.serve.bodies.body import Whole
+from ggplug_models.serve.bodies.parameters import MOST_SCORES
 from ggplug_models.serve.log_probabilities import Scored
 from ggplug_models.serve.messages import Messages, chat_prompt
-from ggplug_models.serve.parameters import MOST_SCORES
 from ggplug_models.serve.writer import Writer
 
 

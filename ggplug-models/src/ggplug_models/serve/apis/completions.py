@@ -11,13 +11,13 @@ from pydantic import BeforeValidator, Field, model_validator
 from ggplug_models.generation.detokenizer import TokenText
 from ggplug_models.serve.answers import Answers, Delta, Written
 from ggplug_models.serve.apis.openai import OpenAIReply, ResponseFormat, StreamOptions, as_text, others
-from ggplug_models.serve.asked import Asked
-from ggplug_models.serve.asking import asked
-from ggplug_models.serve.body import Whole
+from ggplug_models.serve.bodies.asked import Asked
+from ggplug_models.serve.bodies.asking import asked
+from ggplug_models.serve.bodies.body import Whole
+from ggplug_models.serve.bodies.parameters import MOST_SCORES, MOST_TEXTS, TextBody
+from ggplug_models.serve.bodies.prompts import Texts, several
 from ggplug_models.serve.log_probabilities import Scored
-from ggplug_models.serve.parameters import MOST_SCORES, MOST_TEXTS, TextBody
 from ggplug_models.serve.problems import Problem
-from ggplug_models.serve.prompts import Texts, several
 from ggplug_models.serve.reply import Served
 from ggplug_models.serve.writer import Writer
 

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from pydantic import AliasChoices, Field
 
-from ggplug_models.serve.body import Body
-from ggplug_models.serve.parameters import Count
+from ggplug_models.serve.bodies.body import Body
+from ggplug_models.serve.bodies.parameters import Count
+from ggplug_models.serve.bodies.prompts import Texts, several
 from ggplug_models.serve.problems import Problem
-from ggplug_models.serve.prompts import Texts, several
 from ggplug_models.serve.service import Service
 from ggplug_models.serve.vectors import Floats
 

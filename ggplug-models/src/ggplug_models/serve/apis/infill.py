@@ -5,11 +5,11 @@ from __future__ import annotations
 from pydantic import Field
 
 from ggplug_models.serve.apis.llama_server import NativeBody
-from ggplug_models.serve.asked import Asked
-from ggplug_models.serve.asking import asked
-from ggplug_models.serve.body import Body, Many
+from ggplug_models.serve.bodies.asked import Asked
+from ggplug_models.serve.bodies.asking import asked
+from ggplug_models.serve.bodies.body import Body, Many
+from ggplug_models.serve.bodies.prompts import Texts, several
 from ggplug_models.serve.problems import Problem
-from ggplug_models.serve.prompts import Texts, several
 from ggplug_models.serve.writer import Writer
 
 

@@ -10,12 +10,12 @@ from pydantic import Field
 
 from ggplug_models.sampling import Sampling
 from ggplug_models.serve.answers import Answers, Delta
-from ggplug_models.serve.asked import Asked
-from ggplug_models.serve.asking import asked
-from ggplug_models.serve.body import Many, Whole
+from ggplug_models.serve.bodies.asked import Asked
+from ggplug_models.serve.bodies.asking import asked
+from ggplug_models.serve.bodies.body import Many, Whole
+from ggplug_models.serve.bodies.parameters import MOST_SCORES, TextBody
+from ggplug_models.serve.bodies.prompts import Texts, several
 from ggplug_models.serve.log_probabilities import LogProbability, Scored
-from ggplug_models.serve.parameters import MOST_SCORES, TextBody
-from ggplug_models.serve.prompts import Texts, several
 from ggplug_models.serve.reply import Reply, Served
 from ggplug_models.serve.writer import Writer
 from ggplug_models.tokenizers import Tokenizer

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, create_model
 
 from ggplug_models.serve.answers import Delta
-from ggplug_models.serve.asked import Asked, Form
-from ggplug_models.serve.asking import asked
-from ggplug_models.serve.body import Body, Many
+from ggplug_models.serve.bodies.asked import Asked, Form
+from ggplug_models.serve.bodies.asking import asked
+from ggplug_models.serve.bodies.body import Body, Many
+from ggplug_models.serve.bodies.parameters import SAMPLER, TEXTS, TextBody, fields
 from ggplug_models.serve.messages import ChatMessage, Messages, chat_prompt
-from ggplug_models.serve.parameters import SAMPLER, TEXTS, TextBody, fields
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.reply import Reply
 from ggplug_models.serve.writer import Writer

@@ -8,8 +8,8 @@ from pydantic import AliasChoices, Field
 
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.serve.apis.ollama import now
-from ggplug_models.serve.body import Body, Many
-from ggplug_models.serve.parameters import Count
+from ggplug_models.serve.bodies.body import Body, Many
+from ggplug_models.serve.bodies.parameters import Count
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.service import Service
 from ggplug_models.serve.vectors import Floats

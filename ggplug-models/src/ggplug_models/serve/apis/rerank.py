@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from ggplug_models.serve.apis.embeddings import usage
-from ggplug_models.serve.body import Body, Many
-from ggplug_models.serve.parameters import Count
+from ggplug_models.serve.bodies.body import Body, Many
+from ggplug_models.serve.bodies.parameters import Count
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.service import Service
 from ggplug_models.serve.vectors import MOST_INPUTS

@@ -13,12 +13,12 @@ from pydantic import Field
 from ggplug_models.chat.answer import AnswerPiece
 from ggplug_models.serve.answers import Answers, Delta
 from ggplug_models.serve.apis.openai import ResponseFormat
-from ggplug_models.serve.asked import Asked
-from ggplug_models.serve.asking import asked
-from ggplug_models.serve.body import Body, Many
+from ggplug_models.serve.bodies.asked import Asked
+from ggplug_models.serve.bodies.asking import asked
+from ggplug_models.serve.bodies.body import Body, Many
+from ggplug_models.serve.bodies.parameters import TextBody
 from ggplug_models.serve.event_stream import named_event
 from ggplug_models.serve.messages import Messages, chat_prompt
-from ggplug_models.serve.parameters import TextBody
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.reply import Reply, Served
 from ggplug_models.serve.service import Service

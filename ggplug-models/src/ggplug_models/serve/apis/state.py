@@ -11,7 +11,7 @@ from typing import Any
 from ggplug.errors import ParameterError
 from ggplug_models.serve.apis.llama_server import defaults
 from ggplug_models.serve.batcher import SlotStatus
-from ggplug_models.serve.body import Body
+from ggplug_models.serve.bodies.body import Body
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.service import FINGERPRINT, Service
 from ggplug_models.serve.timings import timings

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
-from ggplug_models.serve.body import Body
+from ggplug_models.serve.bodies.body import Body
+from ggplug_models.serve.bodies.prompts import checked_ids
 from ggplug_models.serve.messages import Messages, chat_text
 from ggplug_models.serve.problems import Problem
-from ggplug_models.serve.prompts import checked_ids
 from ggplug_models.serve.service import Service
 from ggplug_models.tokenizers import Tokenizer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ggplug_models.serve.asked import Asked, Form
-from ggplug_models.serve.parameters import TextBody
+from ggplug_models.serve.bodies.asked import Asked, Form
+from ggplug_models.serve.bodies.parameters import TextBody
 from ggplug_models.serve.problems import Problem
 
 

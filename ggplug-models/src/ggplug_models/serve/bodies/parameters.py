@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 from pydantic import AliasChoices, BeforeValidator, Field, create_model
 
 from ggplug_models.sampling.parameters import ORDER, SETTINGS
-from ggplug_models.serve.body import Body, Many, Whole
+from ggplug_models.serve.bodies.body import Body, Many, Whole
 
 MOST_TEXTS = 16
 """Maximum number of texts of a request."""
