@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,6 +136,19 @@ def test_a_block_under_a_file_name_is_that_file(page: Path) -> None:
     text = text_of(page)
     for path, block in re.findall(r"<!-- (\S+) -->\n```\w*\n(.*?)```", text, re.S):
         assert block == (ROOT / path).read_text(encoding="utf-8"), f"copy {path} into {page.name} again"
+
+
+def test_the_programs_on_looking_into_a_computation_run_one_after_the_other(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(data / "qwen3.gguf", tmp_path)
+    known: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", text_of(ROOT / "docs" / "inspect.md"), re.S):
+        exec(block, known)
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    with known["gg"].load_graph("prompt.gguf") as graph:  # type: ignore[attr-defined]
+        assert not graph.missing
 
 
 def test_the_graph_in_the_readme_runs(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ggplug import registry as registry
     from ggplug import scheduler as scheduler
     from ggplug import testing as testing
+    from ggplug import trace as trace
     from ggplug.hookspecs import hookimpl as hookimpl
     from ggplug.immediate import compute as compute
     from ggplug.memory import allocate as allocate
@@ -57,14 +58,17 @@ if TYPE_CHECKING:
     from ggplug.registry import register as register
     from ggplug.registry import register_device as register_device
     from ggplug.registry import unload as unload
+    from ggplug.saved import LoadedGraph as LoadedGraph
+    from ggplug.saved import load_graph as load_graph
     from ggplug.scheduler import Scheduler as Scheduler
 
 __version__ = "0.1.0"
 
-_MODULES = ("backend", "gguf", "host", "memory", "quantizing", "quants", "registry", "scheduler", "testing")
+_MODULES = ("backend", "gguf", "host", "memory", "quantizing", "quants", "registry", "scheduler", "testing", "trace")
 _LAZY = {
     **dict.fromkeys(("allocate", "allocate_graph"), "memory"),
     **dict.fromkeys(("dequantize", "quantize"), "quants"),
+    **dict.fromkeys(("LoadedGraph", "load_graph"), "saved"),
     "Scheduler": "scheduler",
     "compute": "immediate",
     "hookimpl": "hookspecs",

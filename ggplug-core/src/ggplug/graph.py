@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import compress
 from operator import attrgetter, is_, itemgetter
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.display import pictures
 from ggplug.errors import BufferUseError, GraphError, TensorStateError
+from ggplug.system import lazy
 from ggplug.tensor import Tensor
 from ggplug.values.buffers import Buffer, BufferType
 from ggplug.values.revisions import Revision
@@ -203,6 +204,25 @@ class Graph:
             graph._add(node)
         if whole is not None:
             graph.positions = [whole.index[tensor] for tensor in graph.tensors]
+        return graph
+
+    @classmethod
+    def listed(cls, tensors: Sequence[Tensor], outputs: Sequence[Tensor] = (), name: str = "") -> Self:
+        """A graph of exactly these tensors, in this order; those with an op are its nodes.
+
+        ``outputs``: which of them :attr:`outputs` has.  Raises GraphError if a tensor comes before one of its sources
+        or its root, or twice, or if an output is not in the list.
+        """
+        graph = cls(name=name)
+        for tensor in tensors:
+            needed = (tensor.root, *tensor.src) if tensor.is_view else tensor.src
+            if tensor in graph.index or any(each is not None and each not in graph.index for each in needed):
+                raise GraphError(f"{tensor!r} is listed twice, or before a source or its root", tensor=tensor)
+            (graph._add_leaf if tensor.op is None else graph._add)(tensor)
+        for output in outputs:
+            if output not in graph.index:
+                raise GraphError(f"the output {output!r} is not in the list", tensor=output)
+            graph.outputs.append(output)
         return graph
 
     def over(self, whole: Graph) -> Graph:
@@ -559,3 +579,14 @@ class Graph:
         a device, FIFO or folder, and other OSErrors.
         """
         return pictures.dump(self.dot(), path)
+
+    def save(
+        self,
+        path: str | Path,
+        *,
+        values: bool | Callable[[Tensor], bool] = True,
+        models: Iterable[str | Path] = (),
+    ) -> Path:
+        """Writes the graph to a file that :func:`ggplug.load_graph` reads; see :func:`ggplug.saved.save_graph`."""
+        found: Path = lazy.whole("ggplug.saved").save_graph(self, path, values=values, models=models)
+        return found

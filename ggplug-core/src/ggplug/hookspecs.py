@@ -23,8 +23,9 @@ import itertools
 import logging
 import sys
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import pluggy
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from ggplug.graph import Graph
     from ggplug.nodes.groups import Groups
     from ggplug.tensor import Tensor
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 PROJECT = "ggplug"
 """The project name of our pluggy markers."""
@@ -77,11 +81,19 @@ def ggplug_graph_computed(graph: Graph, devices: Sequence[Device], start: int, e
 
 
 @hookspec
-def ggplug_split_computed(graph: Graph, split: Graph, device: Device, start: int, end: int) -> None:
+def ggplug_split_computed(graph: Graph, split: Graph, device: Device, start: int, end: int, submitted: int = 0) -> None:
     """One split of a graph was computed on a device, and the device was waited for.
 
-    ``graph``: the whole graph; ``split``: the part.  ``start``, ``end``: ``time.perf_counter_ns``.  While a plugin
-    listens splits do not overlap.
+    ``graph``: the whole graph; ``split``: the part.  ``start``, ``end``: ``time.perf_counter_ns``; ``submitted``: when
+    the plan had returned, and the host began to wait.  While a plugin listens splits do not overlap.
+    """
+
+
+@hookspec
+def ggplug_split_copied(graph: Graph, split: Graph, device: Device, nbytes: int, start: int, end: int) -> None:
+    """What a split reads from the memory of other devices was copied to its device, and waited for.
+
+    ``nbytes``: of all copies together.  The other arguments are those of ``ggplug_split_computed``.
     """
 
 
@@ -95,12 +107,28 @@ def ggplug_nodes_timed(graph: Graph, device: Device, times: Sequence[NodeTime], 
     """
 
 
+@hookspec
+def ggplug_kernels_compiled(device: str, names: Sequence[str], start: int, end: int) -> None:
+    """Kernels that were not on disk were compiled, while the calling thread waited.
+
+    ``device``: the name of a device, or of the backend whose devices share the kernels.
+    """
+
+
+@hookspec
+def ggplug_host_worked(what: str, start: int, end: int) -> None:
+    """The calling thread did work that belongs to no device, such as ``sampling``; see :meth:`Hooks.timed`."""
+
+
 SPECS = (
     ggplug_backend_registration,
     ggplug_placement,
     ggplug_graph_computed,
     ggplug_split_computed,
+    ggplug_split_copied,
     ggplug_nodes_timed,
+    ggplug_kernels_compiled,
+    ggplug_host_worked,
 )
 
 
@@ -190,6 +218,23 @@ class Hooks:
                 impl.function(*[facts[name] for name in impl.argnames])
             except Exception:
                 log.exception("the observer %s failed in %s", impl.plugin_name, hook)
+
+    def timed(self, what: str, function: Callable[_P, _T]) -> Callable[_P, _T]:
+        """The function, each call of which is reported to observers of ``ggplug_host_worked``; itself without any.
+
+        ``what``: one word for what it does.
+        """
+        if "ggplug_host_worked" not in self.callers:
+            return function
+
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            start = time.perf_counter_ns()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.notify("ggplug_host_worked", what=what, start=start, end=time.perf_counter_ns())
+
+        return call
 
     def place(self, graph: Graph, node: Tensor, devices: Sequence[Device]) -> tuple[Device, str] | None:
         """The device that a policy chose for a node and the policy's name, or None if no policy chose one.

@@ -10,10 +10,9 @@ import ggplug as gg
 import ggplug_models.architectures  # noqa: F401  (registers the families)
 from ggplug import gguf
 from ggplug.backend import Device
-from ggplug.errors import ParameterError, PluginError
+from ggplug.errors import ParameterError
 from ggplug.registry.discover import scan
-from ggplug.registry.isolation import FaultError, within
-from ggplug.registry.records import reason_of
+from ggplug.registry.entry_points import imported
 from ggplug.tensor import Context
 from ggplug.types import DeviceKind
 from ggplug_models.checks.arguments import check_progress
@@ -81,20 +80,8 @@ def _class_of(values: Values) -> type[Model]:
     name = values.text("general.architecture")
     named = () if name in ARCHITECTURES else (each for each in scan(GROUP) if each.name == name)
     installed = next(iter(named), None)  # the first one, if there are several
-    if installed is not None and installed.entry_point is not None:
-        try:
-            within(0, name, installed.entry_point.load)
-        except FaultError as error:
-            reason = reason_of(error.cause)
-            raise PluginError(
-                f"the class {installed.value} of {installed.distribution} for the architecture {name!r} cannot be "
-                f"loaded: {reason}",
-                entry_point=name,
-                distribution=installed.distribution,
-                version=installed.version,
-                stage="installed",
-                reason=reason,
-            ) from error.cause
+    if installed is not None:
+        imported(installed, f"the class {installed.value} for the architecture {name!r}")
     return values.entry("general.architecture", ARCHITECTURES, "an architecture")
 
 

@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 
 from ggplug.cache import KernelFiles
+from ggplug.hookspecs import HOOKS
 from ggplug.sharing import present
 from ggplug_simt.driver import Compilation
 from ggplug_simt.guard import Guard
@@ -70,10 +71,12 @@ class Programs:
             else:
                 self.found += 1
                 return compiled
-        start = time.perf_counter()
+        start = time.perf_counter_ns()
         with self._guard.guarded("compiling", op=op, kernel=name):
             made = driver.compile(text)
-        seconds = time.perf_counter() - start
+        end = time.perf_counter_ns()
+        seconds = (end - start) / 1e9
+        HOOKS.notify("ggplug_kernels_compiled", device=self._guard.device.name, names=[name], start=start, end=end)
         self.compiled += 1
         self.seconds += seconds
         log.info("%s: compiled %s in %.2f s", self._guard.device.name, name, seconds)

@@ -19,6 +19,7 @@ import pytest
 from ggplug import quants, types
 from ggplug.errors import GGUFError
 from ggplug.gguf import GGUFReader, GGUFWriter, ValueType
+from tests.hostile.mutations import mutate
 
 # Rules of ggml's reader that the package does not have (of value types: the items' of an empty array).
 STRICTER = {"empty key", "value type", "rank", "offset", "overlap"}
@@ -144,40 +145,9 @@ def originals(folder: Path) -> list[bytes]:
     return files
 
 
-LIMITS = [0, 1, 2, 3, 4, 5, 8, 9, 12, 13, 32, 64, 96, 255, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**61, 2**63, 2**64 - 1]
-
-
-def mutate(rng: np.random.Generator, files: list[bytes]) -> bytes:
-    content = bytearray(files[rng.integers(len(files))])
-    for _ in range(rng.choice([1, 1, 1, 2, 4])):
-        # Most of what can go wrong is in the header: up to byte 1302, with the tensors from about 1000 on.
-        low, high = [(0, 1300), (0, 1300), (1000, 1300), (0, len(content))][rng.integers(4)]
-        low = low if low < len(content) else 0
-        at = int(rng.integers(low, max(low + 1, min(high, len(content)))))
-        match rng.integers(8):
-            case 0:
-                content[at : at + 1] = bytes([content[at] ^ (1 << rng.integers(8))]) if at < len(content) else b""
-            case 1:
-                content[at : at + 1] = rng.bytes(1)
-            case 2:
-                value, width = LIMITS[rng.integers(len(LIMITS))], int(rng.choice([1, 4, 8]))
-                order = "big" if rng.random() < 0.3 else "little"
-                content[at : at + width] = (value % (1 << 8 * width)).to_bytes(width, order)  # type: ignore[arg-type]
-            case 3:
-                del content[at : len(content) if rng.random() < 0.5 else at + int(rng.integers(1, 9))]
-            case 4:
-                content[at:at] = rng.bytes(int(rng.integers(1, 9)))
-            case 5:
-                start, length = int(rng.integers(len(content) or 1)), int(rng.integers(1, 64))
-                content[at : at + length] = content[start : start + length]
-            case 6:
-                other = files[rng.integers(len(files))]
-                content[at:] = other[at:]
-            case 7:
-                names = [b"k.text", b"k.words", b"k.nested", b"general.alignment", b"k.UINT8", b"a", b"b"]
-                old, new = names[rng.integers(len(names))], names[rng.integers(len(names))]
-                content = bytearray(bytes(content).replace(old, new, 1))
-    return bytes(content)
+NAMES = [b"k.text", b"k.words", b"k.nested", b"general.alignment", b"k.UINT8", b"a", b"b"]
+SPANS = [(0, 1300), (0, 1300), (1000, 1300), (0, None)]
+"""Most of what can go wrong is in the header: up to byte 1302, with the tensors from about 1000 on."""
 
 
 def is_without_elements(refusal: GGUFError) -> bool:
@@ -192,7 +162,7 @@ def check_mutants(folder: Path, seeds: range) -> dict[str, int]:
     path = folder / "mutant.gguf"
     tally: dict[str, int] = {}
     for seed in seeds:
-        mutant = mutate(np.random.default_rng(seed), files)
+        mutant = mutate(np.random.default_rng(seed), files, NAMES, SPANS)
         path.write_bytes(mutant)
         tracemalloc.start()
         start = time.perf_counter()

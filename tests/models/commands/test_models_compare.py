@@ -74,12 +74,12 @@ def test_the_matrix_that_is_read_wrongly_is_named(
     assert done.exit_code == 1, done.output
     found = json.loads(done.output)
     (wrong,) = found["wrong"]
-    assert wrong["node"]["name"] == DOWN.removesuffix(".weight")
+    assert wrong["node"]["name"] == "blk.1.ffn_out"
     assert (wrong["device"], wrong["kernel"], wrong["blamed"]) == ("wrong", "wrong_mul_mat", ["wrong"])
     assert DOWN + " q8_0" in wrong["sources"]
-    assert found["follows"][-1]["name"] == "result"
+    assert found["follows"][-1]["name"] == "result_output"
     assert found["follows"][-1]["nmse"] > 1e-6
-    assert found["growth"][-1]["name"] == "result"
+    assert found["growth"][-1]["name"] == "result_output"
     assert found["against"] == ("references" if "--reference" in options else "CPU")
     if options[:1] == ("--ids",):
         assert found["tokens"] == [1, 2, 3]

@@ -186,7 +186,7 @@ def test_layers_run_where_the_split_puts_them_and_give_the_cpus_result(data: Pat
         (devices[0].name, "ids"): 4 * n_tok * n_seq,
         (devices[0].name, "positions"): 4 * n_tok * n_seq,
         (devices[0].name, "mask"): 4 * n_tok * n_tok * n_seq,
-        (devices[1].name, "add"): 4 * n_embd * n_tok * n_seq,
+        (devices[1].name, "blk.1.l_out"): 4 * n_embd * n_tok * n_seq,
     }
 
 

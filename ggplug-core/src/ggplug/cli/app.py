@@ -26,6 +26,7 @@ BUILT_IN = {
     "devices": ("ggplug.cli.devices:devices", "List the available devices."),
     "doctor": ("ggplug.cli.doctor:doctor", "Try every plugin, and show what is wrong and how to fix it."),
     "gguf": ("ggplug.cli.gguf:gguf", "Show what a GGUF file holds."),
+    "graph": ("ggplug.cli.graph:graph", "Show, compute, measure or compare the graph in a file."),
     "ops": ("ggplug.cli.ops:ops", "Show which device computes which op in which types, and why not."),
     "new-backend": ("ggplug.cli.new_backend.command:new_backend", "Write a backend that passes its own tests."),
     "quantize": ("ggplug.cli.quantize:quantize", "Write a GGUF file again with quantised weights."),

@@ -14,6 +14,7 @@ import numpy as np
 from ggplug.backend import Device
 from ggplug.cli.app import debugging
 from ggplug.cli.output import Command, busy, console, json_option, print_json, print_table, text
+from ggplug.cli.tracing import traced
 from ggplug.errors import GGPlugError, ParameterError
 from ggplug.gguf import GGUFReader
 from ggplug.registry import REGISTRY
@@ -55,6 +56,7 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 @click.option("--generate", default=32, show_default=True, type=click.IntRange(1), help="Tokens that models write.")
 @click.option("--list", "listing", is_flag=True, help="List the instruments.")
 @json_option
+@traced
 def bench(
     instruments: tuple[str, ...],
     device_name: str | None,

@@ -7,10 +7,8 @@ from functools import cache
 
 import click
 
-from ggplug.errors import PluginError
 from ggplug.registry.discover import Installed, scan
-from ggplug.registry.isolation import FaultError, HangError, within
-from ggplug.registry.records import reason_of
+from ggplug.registry.entry_points import imported, unavailable
 
 GROUP = "ggplug.commands"
 
@@ -31,29 +29,12 @@ class Extension:
 
     def load(self, patience: float = 0.0) -> click.Command:
         """The command.  ``patience``: seconds that importing it may take (0: no limit).  Raises PluginError."""
-        installed = self.installed
-        cause: BaseException | None = None
-        try:
-            if installed.damage is not None or installed.entry_point is None:
-                reason = installed.damage or "its metadata is damaged"
-            else:
-                found = within(patience, installed.name, installed.entry_point.load)
-                if isinstance(found, click.Command):
-                    return found
-                reason = f"{installed.value} is not a click command but {type(found).__name__}"
-        except HangError as error:
-            reason = f"importing it takes too long: {error}"
-        except FaultError as error:
-            reason, cause = reason_of(error.cause), error.cause
-        raise PluginError(
-            f"the command {installed.name} of {installed.distribution} {installed.version} is unavailable: {reason}",
-            entry_point=installed.name,
-            distribution=installed.distribution,
-            version=installed.version,
-            stage="installed",
-            reason=reason,
-            remedy=f"pip install --upgrade {installed.distribution}",
-        ) from cause
+        what = f"the command {self.installed.name}"
+        found = imported(self.installed, what, patience=patience)
+        if not isinstance(found, click.Command):
+            reason = f"{self.installed.value} is not a click command but {type(found).__name__}"
+            raise unavailable(self.installed, what, reason)
+        return found
 
 
 @cache

@@ -362,7 +362,13 @@ class Scheduler:
                 execution.run_observed(graph, bound, self._ordering, allocation, run, *observer)
                 run.end(progress=run.progress)
             else:
-                if "ggplug_split_computed" in HOOKS.callers or "ggplug_nodes_timed" in HOOKS.callers:
+                callers = HOOKS.callers
+                # Without a call: this is done for each computation.
+                if (
+                    "ggplug_split_computed" in callers
+                    or "ggplug_nodes_timed" in callers
+                    or "ggplug_split_copied" in callers
+                ):
                     self._run_traced(graph, execution, bound)
                 else:
                     execution.run(bound, self._ordering)
@@ -413,23 +419,30 @@ class Scheduler:
 
     def _run_traced(self, graph: Graph, execution: Execution, bound: Bound) -> None:
         """Computes one split after the other, waits for each, and calls the observers."""
+        timing = "ggplug_nodes_timed" in HOOKS.callers
         for split in bound.splits:
+            stream, part = split.planned.stream, split.part
+            assert part.positions is not None
+            about: dict[str, Any] = {"graph": graph, "split": part, "device": stream.device}
+            copying = time.perf_counter_ns()
             execution.copy(split, self._ordering)
             self._synchronize()
             start = time.perf_counter_ns()
-            stream, part = split.planned.stream, split.part
-            assert part.positions is not None
-            times = split.plan.compute_traced()
+            if split.copies:
+                nbytes = sum(copy.nbytes for copy in split.copies)
+                HOOKS.notify("ggplug_split_copied", **about, nbytes=nbytes, start=copying, end=start)
+                start = time.perf_counter_ns()
+            times = split.plan.compute_traced() if timing else split.plan.compute()
+            submitted = time.perf_counter_ns()
             stream.synchronize()
             end = time.perf_counter_ns()
-            device = stream.device
-            HOOKS.notify("ggplug_split_computed", graph=graph, split=part, device=device, start=start, end=end)
-            if "ggplug_nodes_timed" in HOOKS.callers:
+            HOOKS.notify("ggplug_split_computed", **about, start=start, end=end, submitted=submitted)
+            if times is not None:
                 whole = [
                     NodeTime(part.positions[node] if node >= 0 else -1, begin, stop) for node, begin, stop in times
                 ]
                 groups = execution.schedule.groups
-                HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=whole, groups=groups)
+                HOOKS.notify("ggplug_nodes_timed", graph=graph, device=stream.device, times=whole, groups=groups)
 
     @one_thread_at_a_time
     def synchronize(self) -> None:

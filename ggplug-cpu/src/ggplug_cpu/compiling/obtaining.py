@@ -14,6 +14,7 @@ from typing import Protocol
 
 from ggplug.cache import KernelFiles
 from ggplug.errors import KernelCompileError
+from ggplug.hookspecs import HOOKS
 from ggplug_cpu.cache_key import key_of_code
 from ggplug_cpu.compiling import pool
 from ggplug_cpu.compiling.job import FromCode, FromSource, Job, Reference
@@ -145,6 +146,7 @@ class _Batch:
         """Compiles what is missing; returns how many that were."""
         jobs = {each: job for each in self._missing if (job := self._job(each)) is not None}
         own = deque(each for each in self._missing if each not in jobs)
+        started = time.perf_counter_ns()
         with pool.started(jobs) as others:
             while (kernel := own.popleft() if own else others.take()) is not None:
                 for finished in others.finished():
@@ -152,6 +154,9 @@ class _Batch:
                 self._compile_here(kernel)
             for finished in others.outstanding():
                 self._accept(*finished)
+        if self._missing:
+            names, end = [each.name for each in self._missing], time.perf_counter_ns()
+            HOOKS.notify("ggplug_kernels_compiled", device="CPU", names=names, start=started, end=end)
         return len(self._missing)
 
     def _job(self, kernel: Wanted) -> Job | None:

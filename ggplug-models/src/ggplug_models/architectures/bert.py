@@ -52,8 +52,8 @@ class PostNorm(Transformer, Encoder):
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
-        x = self.norm(w, "attn_output_norm", self.attention(x, block) + x)
-        return self.norm(w, "layer_output_norm", self.feed_forward(x, block) + x)
+        x = self.norm(w, "attn_output_norm", block.named("ffn_inp", self.attention(x, block) + x))
+        return self.norm(w, "layer_output_norm", block.named("ffn_out", self.feed_forward(x, block)) + x)
 
 
 @architecture("bert")
@@ -95,10 +95,10 @@ class JinaBertV2(PostNorm):
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
-        a = self.norm(w, "attn_output_norm", self.attention(x, block) + x)
+        a = self.norm(w, "attn_output_norm", block.named("ffn_inp", self.attention(x, block) + x))
         if "attn_norm_2.weight" in w:
             a = self.norm(w, "attn_norm_2", a + x)
-        return self.norm(w, "layer_output_norm", self.feed_forward(a, block) + a)
+        return self.norm(w, "layer_output_norm", block.named("ffn_out", self.feed_forward(a, block)) + a)
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
         w, n_ff = block.weights, self.n_ff[block.number]
@@ -128,8 +128,9 @@ class ModernBert(Transformer, Encoder):
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
         h = x if block.number == 0 and "attn_norm.weight" not in w else self.norm(w, "attn_norm", x)
-        x = x + self.attention(h, block)
-        return x + gated_together(w, self.norm(w, "ffn_norm", x), self.n_ff[block.number], self.act)
+        x = block.named("ffn_inp", x + self.attention(h, block))
+        y = gated_together(w, self.norm(w, "ffn_norm", x), self.n_ff[block.number], self.act)
+        return x + block.named("ffn_out", y)
 
     def rope_of(self, block: Block) -> Rope | None:
         return self.local_rope if self.windows[block.number] else self.rope

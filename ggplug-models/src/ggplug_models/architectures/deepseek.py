@@ -86,7 +86,7 @@ class DeepSeek2(Transformer, Decoder):
             y = self._absorbed(block, _of_heads(q, 0, n_nope), q_rotated, latent, rotated)
         else:
             y = self._expanded(block, _of_heads(q, 0, n_nope), q_rotated, latent, rotated)
-        return linear(w, "attn_output", y, self.n_embd)
+        return block.named("attn_out", linear(w, "attn_output", y, self.n_embd))
 
     def _absorbed(self, block: Block, q: Tensor, q_rotated: Tensor, latent: Tensor, rotated: Tensor) -> Tensor:
         """Attention with one head of keys for all queries; the first elements of a key are its value."""

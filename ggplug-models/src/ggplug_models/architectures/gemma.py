@@ -40,8 +40,8 @@ class _Sandwich(_Gemma):
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
         a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
-        x = x + self.norm(w, "post_attention_norm", a)
-        y = self.feed_forward(self.norm(w, "ffn_norm", x), block)
+        x = block.named("ffn_inp", x + self.norm(w, "post_attention_norm", a))
+        y = block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block))
         return x + self.norm(w, "post_ffw_norm", y)
 
 

@@ -20,6 +20,6 @@ class Glm4(Transformer, Decoder):
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
         a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
-        x = x + self.norm(w, "post_attention_norm", a)
-        y = gated_together(w, self.norm(w, "ffn_norm", x), self.n_ff[block.number])
+        x = block.named("ffn_inp", x + self.norm(w, "post_attention_norm", a))
+        y = block.named("ffn_out", gated_together(w, self.norm(w, "ffn_norm", x), self.n_ff[block.number]))
         return x + self.norm(w, "post_ffw_norm", y)

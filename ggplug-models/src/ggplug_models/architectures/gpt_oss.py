@@ -26,8 +26,8 @@ class GptOss(Transformer, Decoder):
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
         a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
-        x = x + a
-        return x + self.feed_forward(self.norm(w, "post_attention_norm", x), block)
+        x = block.named("ffn_inp", x + a)
+        return x + block.named("ffn_out", self.feed_forward(self.norm(w, "post_attention_norm", x), block))
 
     def sinks(self, w: Weights, heads: Heads) -> Tensor:
         return w("attn_sinks.weight", heads.n_head)

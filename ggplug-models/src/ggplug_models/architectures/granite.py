@@ -32,8 +32,9 @@ class Granite(Llama):
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
         a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
-        x = x + a * self.residual_scale
-        return x + self.feed_forward(self.norm(w, "ffn_norm", x), block) * self.residual_scale
+        x = block.named("ffn_inp", x + a * self.residual_scale)
+        y = block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block))
+        return x + y * self.residual_scale
 
     def rope_of(self, block: Block) -> Rope | None:
         return self.rope if self.rotates else None

@@ -39,7 +39,8 @@ class _StateSpace(Decoder):
         return (State(((self.taps - 1) * self.n_conv, self.n_state * self.n_inner)),) * self.n_layer
 
     def block(self, x: Tensor, block: Block) -> Tensor:
-        y, x = block.outputs(self.mixer(self.norm(block.weights, "attn_norm", x), block), x)
+        y = block.named("mamba_out", self.mixer(self.norm(block.weights, "attn_norm", x), block))
+        y, x = block.outputs(y, x)
         return y + x
 
     def mixer(self, x: Tensor, block: Block) -> Tensor:

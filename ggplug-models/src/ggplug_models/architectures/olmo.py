@@ -47,8 +47,8 @@ class Olmo2(_NormedWidth):
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
         a, x = block.outputs(self.attention(x, block), x)
-        x = x + self.norm(w, "post_attention_norm", a)
-        return x + self.norm(w, "post_ffw_norm", self.feed_forward(x, block))
+        x = block.named("ffn_inp", x + self.norm(w, "post_attention_norm", a))
+        return x + self.norm(w, "post_ffw_norm", block.named("ffn_out", self.feed_forward(x, block)))
 
 
 @architecture("olmoe")

@@ -22,7 +22,7 @@ class _Parallel(Transformer, Decoder):
     def block(self, x: Tensor, block: Block) -> Tensor:
         h = self.norm(block.weights, "attn_norm", x)
         a, h, x = block.outputs(self.attention(h, block), h, x)
-        return x + a + self.feed_forward(h, block)
+        return x + a + block.named("ffn_out", self.feed_forward(h, block))
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
         if "attn_q_norm.weight" not in w:
@@ -53,5 +53,5 @@ class StableLm(_Parallel):
         if "ffn_norm.weight" not in w:
             return super().block(x, block)
         a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
-        x = x + a
-        return x + self.feed_forward(self.norm(w, "ffn_norm", x), block)
+        x = block.named("ffn_inp", x + a)
+        return x + block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block))

@@ -20,7 +20,7 @@ class Phi2(Transformer, Decoder):
     def block(self, x: Tensor, block: Block) -> Tensor:
         h = self.norm(block.weights, "attn_norm", x)
         a, h, x = block.outputs(self.attention(h, block), h, x)
-        return a + self.feed_forward(h, block) + x
+        return a + block.named("ffn_out", self.feed_forward(h, block)) + x
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
         return plain(block.weights, x, self.n_ff[block.number])

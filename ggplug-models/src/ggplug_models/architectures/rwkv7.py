@@ -49,7 +49,7 @@ class Rwkv7(Decoder):
         h = self.norm(w, "attn_norm", x)
         before, time = shifted(by_time(h, step.shape.n_seq), time)
         y, matrices = self.time_mixing(h, gg.reshape(before, n, step.n_tokens) - h, matrices, block)
-        x = x + y
+        x = block.named("ffn_inp", x + y)
         h = self.norm(w, "attn_norm_2", x)
         before, channel = shifted(by_time(h, step.shape.n_seq), channel)
         step.remember(block.number, time, channel, matrices)

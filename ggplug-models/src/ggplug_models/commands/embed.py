@@ -9,6 +9,7 @@ import click
 
 from ggplug.cli.output import Command
 from ggplug.cli.streams import stdin, stdout
+from ggplug.cli.tracing import traced
 from ggplug.errors import ParameterError
 from ggplug_models.commands.bars import counting
 from ggplug_models.commands.lines import windows, write_text
@@ -36,6 +37,7 @@ from ggplug_models.commands.options import (
     metavar="N",
     help="Maximum number of texts computed together.",
 )
+@traced
 def embed(
     model: Path, devices: tuple[str, ...], split: str | None, pack: bool, pack_growth: int | None, batch: int
 ) -> None:

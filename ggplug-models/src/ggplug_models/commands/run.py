@@ -14,6 +14,7 @@ import click
 from ggplug.cli.app import notices_held_back
 from ggplug.cli.output import Command, byte_count, console, print_table, printable
 from ggplug.cli.streams import stdout
+from ggplug.cli.tracing import traced
 from ggplug.errors import ContextFullError, ParameterError
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
@@ -121,6 +122,7 @@ if TYPE_CHECKING:
     "--lookup", is_flag=True, help="Prompt lookup decoding: draft tokens from what followed the same tokens before."
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print which device computes what, and the speed.")
+@traced
 def run(
     model: Path,
     prompt: str | None,
@@ -175,7 +177,7 @@ def run(
                 except ContextFullError as error:
                     raise _too_long(error, session, "use a larger --context, or a shorter prompt") from None
                 if verbose:
-                    err.print(str(chat.timings), style="dim")
+                    err.print(str(chat.timings), style="dim", soft_wrap=True)
             if verbose and chat.timings.generated:
                 _print_device_uses(loaded, session)
 

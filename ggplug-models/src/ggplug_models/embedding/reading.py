@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ggplug_models.state.batching import in_steps
 from ggplug_models.state.cells import GRANULE
-from ggplug_models.state.session import LanguageModel, Session, in_steps
+from ggplug_models.state.session import LanguageModel, Session
 from ggplug_models.state.steps import Outputs
 
 TOGETHER = 512

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TypedDict
 
 from ggplug.errors import BusyError, FreedError, ParameterError
+from ggplug.hookspecs import HOOKS
 from ggplug_models.checks.arguments import check_callable, whole
 from ggplug_models.checks.ids import token_ids
 from ggplug_models.generation.drafts import Drafts
@@ -95,6 +96,7 @@ def _generated(
     with contextlib.nullcontext(source) if isinstance(source, Session) else source.session() as session:
         if isinstance(choose, Sampler):
             choose.begin(lambda: session.model.tokenizer)
+        choose = HOOKS.timed("sampling", choose)
         n_vocab = session.model.n_vocab
         kept = session.keep_prefix(prompt, seq)
         logits = [session.decode({seq: prompt[kept:]})[seq]]

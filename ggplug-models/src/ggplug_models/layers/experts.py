@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.layers.feed_forward import Gate
+from ggplug_models.layers.feed_forward import Gate, activated
 from ggplug_models.layers.linear import linear
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.weights.weights import Weights
@@ -93,25 +93,26 @@ class Experts:
         else:
             a = _linear(weights, "ffn_gate_exps", x, chosen, self.n_ff, self.n_expert)
             h = gate(a, _linear(weights, "ffn_up_exps", x, chosen, self.n_ff, self.n_expert))
-        y = _linear(weights, "ffn_down_exps", h, chosen, n, self.n_expert) * expert_weights
+        y = _linear(weights, "ffn_down_exps", activated(weights, h, "moe_"), chosen, n, self.n_expert)
+        y = weights.named("ffn_moe_weighted", y * expert_weights)
         total = _of_expert(y, 0)
         for expert in range(1, self.n_used):
             total = total + _of_expert(y, expert)
-        return gg.cont(total) if self.n_used == 1 else total
+        return weights.named("ffn_moe_out", gg.cont(total) if self.n_used == 1 else total)
 
     def route(self, weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
         """The chosen experts of each token, I32 [n_used, T], and their weights, F32 [1, n_used, T]."""
         tokens = x.ne[1]
-        scores = linear(weights, "ffn_gate_inp", x, self.n_expert)
+        scores = weights.named("ffn_moe_logits", linear(weights, "ffn_gate_inp", x, self.n_expert))
         if self.gating is Gating.SOFTMAX:
-            scores = gg.soft_max(scores)
+            scores = weights.named("ffn_moe_probs", gg.soft_max(scores))
         elif self.gating is Gating.SIGMOID:
-            scores = gg.sigmoid(scores)
+            scores = weights.named("ffn_moe_probs", gg.sigmoid(scores))
         bias = weights.optional("exp_probs_b.bias", self.n_expert)
         ranks = scores if bias is None else scores + bias  # the bias counts for the choice, not for the weights
         if self.n_groups > 1:
             ranks = self._of_best_groups(ranks)
-        chosen = gg.argsort_top_k(ranks, self.n_used)
+        chosen = weights.named("ffn_moe_topk", gg.argsort_top_k(ranks, self.n_used))
         expert_weights = gg.get_rows(gg.reshape(scores, 1, self.n_expert, tokens), chosen)
         flat = gg.reshape(expert_weights, self.n_used, tokens)
         if self.gating is Gating.SOFTMAX_OF_CHOSEN:
@@ -120,7 +121,7 @@ class Experts:
             flat = flat / gg.clamp(gg.sum_rows(flat), LEAST_SUM, math.inf)
         if self.scale != 1:
             flat = flat * self.scale
-        return chosen, gg.reshape(flat, 1, self.n_used, tokens)
+        return chosen, weights.named("ffn_moe_weights", gg.reshape(flat, 1, self.n_used, tokens))
 
     def _of_best_groups(self, ranks: Tensor) -> Tensor:
         """The ranks, but -inf outside of the groups whose two best experts have the largest sums."""
@@ -135,9 +136,10 @@ class Experts:
 
 
 def _linear(weights: Weights, name: str, x: Tensor, chosen: Tensor, n_out: int, n_expert: int) -> Tensor:
-    y = gg.mul_mat_id(weights(f"{name}.weight", x.ne[0], n_out, n_expert), x, chosen, name=weights.prefix + name)
+    y = gg.mul_mat_id(weights(f"{name}.weight", x.ne[0], n_out, n_expert), x, chosen)
     bias = weights.optional(f"{name}.bias", n_out, n_expert)
-    return y if bias is None else gg.add_id(y, bias, chosen)
+    called = f"ffn_moe_{name.removeprefix('ffn_').removesuffix('_exps')}"
+    return weights.named(called, y if bias is None else gg.add_id(y, bias, chosen))
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,11 +9,11 @@ from ggplug_models.weights.weights import Weights
 
 def linear(weights: Weights, name: str, x: Tensor, n_out: int) -> Tensor:
     """W x + b, [n_out, ...] for x [n, ...]; W is ``name.weight`` [n, n_out], b ``name.bias`` [n_out], if any."""
-    y = gg.mul_mat(weights(f"{name}.weight", x.ne[0], n_out), x, name=weights.prefix + name)
+    y = gg.mul_mat(weights(f"{name}.weight", x.ne[0], n_out), x)
     bias = weights.optional(f"{name}.bias", n_out)
-    return y if bias is None else y + bias
+    return weights.named(name, y if bias is None else y + bias)
 
 
 def rows(weights: Weights, name: str, n: int, ids: Tensor) -> Tensor:
     """The rows ``ids`` of the table of embeddings ``name.weight`` [n, any]: [n, T]."""
-    return gg.get_rows(weights(f"{name}.weight", n, -1), ids)
+    return weights.named(name, gg.get_rows(weights(f"{name}.weight", n, -1), ids))

@@ -8,6 +8,7 @@ from typing import ClassVar, TypeVar
 
 import ggplug as gg
 from ggplug.tensor import Tensor
+from ggplug_models.layers.names import OF_NORMS
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.weights.weights import Weights
 
@@ -33,7 +34,7 @@ class Norm:
     def __call__(self, weights: Weights, name: str, x: Tensor, *ne: int) -> Tensor:
         y = type(self).compute(x, eps=self.eps) * weights(f"{name}.weight", *(ne or x.ne[:1]))
         bias = weights.optional(f"{name}.bias", *(ne or x.ne[:1]))
-        return y if bias is None else y + bias
+        return weights.named(OF_NORMS.get(name, name), y if bias is None else y + bias)
 
 
 class RmsNorm(Norm):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -28,6 +28,7 @@ from ggplug_models.embedding.vectors import check_batch, check_texts, normalized
 from ggplug_models.generation.detokenizer import Detokenizer, GeneratedText
 from ggplug_models.generation.loop import Options, TextOptions, generate, greedy
 from ggplug_models.layers.linear import linear
+from ggplug_models.layers.patches import Patch
 from ggplug_models.metadata.values import short_repr
 from ggplug_models.networks.network import Network
 from ggplug_models.sampling.constrained import constrained
@@ -65,7 +66,8 @@ class Decoder(Network):
 
     def scores(self, x: Tensor) -> Tensor:
         """The logits of the next token, [n_vocab, ...]; a model without an output matrix uses its token embeddings."""
-        return linear(self.w, "output" if "output.weight" in self.w else "token_embd", x, self.n_vocab)
+        name = "output" if "output.weight" in self.w else "token_embd"
+        return self.w.named("output", linear(self.w, name, x, self.n_vocab))
 
     # -- texts -------------------------------------------------------------------------------------
 
@@ -99,6 +101,16 @@ class Decoder(Network):
         """
         with self.session(max(1, len(tokens)), cache_type="f32") as session:
             return session.decode({0: tokens}, Outputs.ALL)[0]
+
+    def run(
+        self, tokens: Sequence[int], collect: Iterable[str] = ("logits",), *, last: bool = False
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Computes ``tokens`` and returns the values of nodes by name; see :meth:`.Session.collect`.
+
+        Raises ParameterError, FreedError.
+        """
+        with self.session(max(1, len(tokens)), cache_type="f32") as session:
+            return session.collect(tokens, collect, last=last)
 
     def generate_ids(
         self,
@@ -255,15 +267,23 @@ class Decoder(Network):
 
     # -- graphs ------------------------------------------------------------------------------------
 
-    def build(self, shape: Shape, memory: Memory, cells: Mapping[int, Cells], n_ctx: int) -> Step:
-        """The step with the graph for this shape, over the memory of a session."""
+    def build(
+        self,
+        shape: Shape,
+        memory: Memory,
+        cells: Mapping[int, Cells],
+        n_ctx: int,
+        collect: Sequence[str] = (),
+        patches: Sequence[Patch] = (),
+    ) -> Step:
+        """The step with the graph for this shape, over the memory of a session; see :meth:`.Step.finish`."""
         step = Step(shape, memory, cells, n_ctx)
         x = self.forward(step)
         result = None
         if shape.outputs is not Outputs.NONE:
-            result = self.hidden(x)
-            result = result if shape.hidden else self.scores(result)
-        step.finish(x, result, f"{self.architecture} {shape.n_seq}x{shape.n}")
+            result = self.hidden(x).named("result_norm")
+            result = result if shape.hidden else self.scores(result).named("result_output")
+        step.finish(x, result, f"{self.architecture} {shape.n_seq}x{shape.n}", patches=patches, collect=collect)
         return step
 
     def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:

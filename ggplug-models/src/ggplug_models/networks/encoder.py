@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +19,9 @@ from ggplug_models.checks.ids import token_ids
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.embedding.vectors import check_batch, check_texts, normalized
 from ggplug_models.layers.attention import mixed
+from ggplug_models.layers.collecting import collected, of_tokens, patterns_of
+from ggplug_models.layers.names import name_nodes
+from ggplug_models.layers.patches import Patch, patched
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.network import Network
 from ggplug_models.tokenizers.encoders import TextTokenizer, VocabularyTokenizer, from_metadata
@@ -45,6 +48,7 @@ class Texts:
         self._positions: Tensor | None = None
         self._masks: dict[int, Tensor] = {}
         self.graph: Graph
+        self.collected: dict[str, Tensor] = {}
         self.hidden: Tensor
         self.pooled: Tensor
 
@@ -79,14 +83,27 @@ class Texts:
             max_bias=self.max_bias,
         )
 
-    def finish(self, hidden: Tensor, pooled: Callable[[Tensor], Tensor], name: str) -> None:
-        """Makes the graph: pools the tokens' vectors ``hidden``, and applies ``pooled`` to the texts' vectors."""
+    def finish(
+        self,
+        hidden: Tensor,
+        pooled: Callable[[Tensor], Tensor],
+        name: str,
+        *,
+        patches: Sequence[Patch] = (),
+        collect: Sequence[str] = (),
+    ) -> None:
+        """Makes the graph: pools the tokens' vectors ``hidden``, and applies ``pooled`` to the texts' vectors.
+
+        ``patches``, ``collect``: see :meth:`.Step.finish`.
+        """
         n_embd = hidden.ne[0]
-        self.hidden = gg.reshape(hidden, n_embd, self.n_tok, self.n_seq, name="hidden").set_output()
-        rows = gg.cont(gg.permute(self.hidden, 1, 0, 2))
-        vectors = pooled(gg.reshape(gg.mul_mat(rows, self.pool), n_embd, self.n_seq))
-        self.pooled = vectors.named("pooled").set_output()
-        self.graph = Graph(self.hidden, self.pooled, name=name)
+        hidden = gg.reshape(hidden, n_embd, self.n_tok, self.n_seq, name="hidden")
+        rows = gg.cont(gg.permute(hidden, 1, 0, 2))
+        vectors = pooled(gg.reshape(gg.mul_mat(rows, self.pool), n_embd, self.n_seq)).named("pooled")
+        self.hidden, self.pooled = patched((hidden, vectors), patches) if patches else (hidden, vectors)
+        self.graph = Graph(self.hidden.set_output(), self.pooled.set_output(), name=name)
+        name_nodes(self.graph)
+        self.collected = collected(self.graph, collect)
 
     def fill(self, texts: Sequence[npt.NDArray[np.int64]], pooling: Pooling) -> None:
         """Sets all inputs.  The graph must be allocated."""
@@ -118,7 +135,7 @@ class Encoder(Network):
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         self._tokenizer: TextTokenizer | VocabularyTokenizer | None = None
-        self._batches: OrderedDict[tuple[int, int], Texts] = OrderedDict()
+        self._batches: OrderedDict[tuple[int, int, tuple[str, ...], tuple[Patch, ...]], Texts] = OrderedDict()
         super().__init__(weights, metadata, devices)
 
     def read(self, hp: Hyperparameters) -> None:
@@ -148,15 +165,15 @@ class Encoder(Network):
         """The final vectors of texts, from their pooled vectors [n_embd, n_seq]."""
         return x
 
-    def build(self, n_seq: int, n_tok: int) -> Texts:
+    def build(self, n_seq: int, n_tok: int, collect: tuple[str, ...] = ()) -> Texts:
         """The graph for ``n_seq`` texts padded to ``n_tok`` tokens, which is kept for the next batch of that size.
 
         The caller must have locked the model (:meth:`locked`).
         """
-        key = (n_seq, n_tok)
+        key = (n_seq, n_tok, collect, self.patches)
         batch = self._batches.get(key)
         if batch is None:
-            batch = self._batches[key] = self._build(n_seq, n_tok)
+            batch = self._batches[key] = self._build(n_seq, n_tok, self.patches, collect)
             if len(self._batches) > self.GRAPHS:
                 self._batches.popitem(last=False)
         else:
@@ -167,9 +184,10 @@ class Encoder(Network):
         """The graph for one text of 64 tokens, or of the context length if that is smaller."""
         return self._build(1, min(64, self.n_ctx)).graph
 
-    def _build(self, n_seq: int, n_tok: int) -> Texts:
+    def _build(self, n_seq: int, n_tok: int, patches: Sequence[Patch] = (), collect: Sequence[str] = ()) -> Texts:
         texts = Texts(n_seq, n_tok, self.n_ctx, self.windows, self.max_bias)
-        texts.finish(self.hidden(self.forward(texts)), self.pooled, f"{self.architecture} {n_seq}x{n_tok}")
+        hidden, name = self.hidden(self.forward(texts)), f"{self.architecture} {n_seq}x{n_tok}"
+        texts.finish(hidden, self.pooled, name, patches=patches, collect=collect)
         return texts
 
     # -- running it --------------------------------------------------------------------------------
@@ -243,9 +261,25 @@ class Encoder(Network):
         """The graph that embeds a text, with its inputs set, for tests and tools.  The caller has locked the model."""
         return self._filled([self._checked(tokens, "tokens")]).graph
 
-    def _filled(self, texts: Sequence[npt.NDArray[np.int64]]) -> Texts:
+    def run(
+        self, tokens: Sequence[int], collect: Iterable[str] = ("hidden",), *, last: bool = False
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Computes the tokens of one text, and returns the values of nodes by name; see :meth:`.Session.collect`.
+
+        Raises ParameterError, FreedError.
+        """
+        checked, patterns = self._checked(tokens, "tokens"), patterns_of(collect)
+        with self.locked():
+            batch = self._filled([checked], patterns)
+            self.scheduler.compute(batch.graph)
+            return {
+                name: of_tokens(node.numpy(), batch.n_tok, len(checked), last=last)
+                for name, node in batch.collected.items()
+            }
+
+    def _filled(self, texts: Sequence[npt.NDArray[np.int64]], collect: tuple[str, ...] = ()) -> Texts:
         longest = max(len(tokens) for tokens in texts)
-        batch = self.build(len(texts), min(-(-longest // self.ROUND) * self.ROUND, self.n_ctx))
+        batch = self.build(len(texts), min(-(-longest // self.ROUND) * self.ROUND, self.n_ctx), collect)
         self.scheduler.allocate(batch.graph)
         batch.fill(texts, self.pooling)
         return batch

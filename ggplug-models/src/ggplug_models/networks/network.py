@@ -10,9 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import Device
+from ggplug.graph import Graph
 from ggplug.tensor import Context, Tensor
+from ggplug_models.layers.collecting import check_matches
 from ggplug_models.layers.linear import rows
 from ggplug_models.layers.norms import Norm, RmsNorm
+from ggplug_models.layers.patches import Change, Patch, patched
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import Model
 from ggplug_models.state.steps import Step
@@ -76,7 +79,34 @@ class Block:
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor | None, **how: Any) -> Tensor:
         """The attention of this block; see :attr:`Inputs.attend`."""
-        return self.inputs.attend(self.number, q, k, v, **how)
+        w = self.weights
+        w.named("Qcur", q)
+        w.named("Kcur", k)
+        if v is not None:
+            w.named("Vcur", v)
+        return w.named("kqv_out", self.inputs.attend(self.number, q, k, v, **how))
+
+    def named(self, name: str, tensor: Tensor) -> Tensor:
+        """A node of this block, after it got its name: ``blk.3.name``."""
+        return self.weights.named(name, tensor)
+
+
+class Patching:
+    """A patch of a model, in effect until the end of a ``with`` block or :meth:`remove`."""
+
+    def __init__(self, model: Network, patch: Patch) -> None:
+        self._model, self._patch = model, patch
+        model.patches = (*model.patches, patch)
+
+    def remove(self) -> None:
+        """Ends the effect of the patch."""
+        self._model.patches = tuple(each for each in self._model.patches if each is not self._patch)
+
+    def __enter__(self) -> Patching:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
 
 
 class Network(Model):
@@ -89,9 +119,15 @@ class Network(Model):
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         super().__init__(weights, metadata, devices)
+        self.patches: tuple[Patch, ...] = ()
+        """The patches that are in effect; see :meth:`patch`."""
         self.read(self.hyperparameters)
         self.n_vocab = self.w("token_embd.weight", self.n_embd, -1).ne[1]
         self.sample()  # so that a file without a tensor that it needs is refused now
+
+    def sample(self) -> Graph:
+        """A graph of typical size over the model's weights; see :meth:`.Model.sample`."""
+        raise NotImplementedError
 
     def read(self, hp: Hyperparameters) -> None:
         """Reads the hyperparameters of the family from the metadata, without looking at tensors.  Raises ModelError."""
@@ -99,6 +135,27 @@ class Network(Model):
         self.n_layer = hp.integer("block_count", at_most=MOST_BLOCKS)
         self.n_ctx = hp.integer("context_length")
         self.norm = self.norm_kind.of(hp)
+
+    def node_names(self) -> list[str]:
+        """The names of the nodes that all tokens need, in the order of computation."""
+        return [node.name for node in self.sample().nodes]
+
+    def patch(self, name: str, value: Change | npt.ArrayLike, *, add: bool = False) -> Patching:
+        """Changes the values of nodes in all computations from now on, until the end of a ``with`` block.
+
+        ``name``: of a node, or a pattern such as ``blk.*.l_out``.  ``value``: an array that takes the place of the
+        value of each token, or with ``add`` is added to it (a steering vector); or a function that gets the value of a
+        step, tokens first, as an array, and returns another one of the same shape.  A step may have padding tokens at
+        the end.  Several patches of a node are applied one after the other.  Sessions keep what they computed before.
+
+        Raises ParameterError if there is no such node, or its value cannot be changed so.
+        """
+        patch = Patch(name, value if callable(value) else np.array(value, np.float32), add)
+        sample = self.sample()
+        names = [node.name for node in sample.nodes]
+        check_matches(name, [each for each in names if patch.matches(each)], names)
+        patched(sample.outputs, [patch])
+        return Patching(self, patch)
 
     def embedding(self, inputs: Inputs) -> Tensor:
         """The input of the first block: [n_embd, T]."""
@@ -114,7 +171,8 @@ class Network(Model):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The output of the last block, [n_embd, T], or those of its columns for which results are returned."""
-        x = self.embedding(inputs)
+        x = self.embedding(inputs).named("inp_embd")
         for number in range(self.n_layer):
-            x = self.block(x, Block(number, self.w.block(number), number == self.n_layer - 1, inputs))
+            block = Block(number, self.w.block(number), number == self.n_layer - 1, inputs)
+            x = block.named("l_out", self.block(x, block))
         return inputs.outputs(x)

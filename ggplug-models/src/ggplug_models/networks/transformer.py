@@ -72,8 +72,8 @@ class Transformer(Network):
         """Adds attention, then the feed-forward network to ``x``; each reads the norm of what it is added to."""
         w = block.weights
         a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
-        x = x + a
-        return x + self.feed_forward(self.norm(w, "ffn_norm", x), block)
+        x = block.named("ffn_inp", x + a)
+        return x + block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block))
 
     def attention(self, x: Tensor, block: Block) -> Tensor:
         """Attention of ``x`` [n_embd, T], with rotated queries and keys, multiplied by ``attn_output``: [n_embd, T]."""
@@ -83,7 +83,7 @@ class Transformer(Network):
         q, k = self.rotated(q, block), self.rotated(k, block)
         q = self.queries(q, block)
         y = block.attend(q, k, v, scale=self.scale, softcap=self.softcap, sinks=self.sinks(w, heads))
-        return linear(w, "attn_output", y, self.n_embd)
+        return block.named("attn_out", linear(w, "attn_output", y, self.n_embd))
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
         """Hook for families that normalise queries and keys before the rotation; returns them."""

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ggplug.errors import FreedError, GGPlugError, ParameterError
+from ggplug.hookspecs import HOOKS
 from ggplug_models.checks.ids import in_common
 from ggplug_models.generation.finish import Finish
 from ggplug_models.serve.request import Floats, Request
@@ -414,7 +415,7 @@ class Batcher:
             self._end(number, Finish.LENGTH)
             return
         try:
-            token = int(slot.request.choose(logits, slot.history))
+            token = int(HOOKS.timed("sampling", slot.request.choose)(logits, slot.history))
         except BaseException as error:  # an error of a sampler ends only its own text
             self._end(number, error)
             return

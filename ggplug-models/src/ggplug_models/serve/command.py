@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ggplug.cli.output import Command, console, printable
+from ggplug.cli.tracing import traced
 from ggplug_models.checks.requirements import required
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
@@ -149,6 +150,7 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
     is_flag=True,
     help="Print the model's devices, log each request, and add to responses all that is known (__verbose).",
 )
+@traced
 def serve(
     model: Path,
     host: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,8 +19,11 @@ from ggplug.sharing import Claim, one_thread_at_a_time
 from ggplug.types import Type
 from ggplug_models.checks.arguments import check_sequence, whole
 from ggplug_models.checks.ids import in_common, listed_ids
+from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
+from ggplug_models.layers.patches import Patch
 from ggplug_models.metadata.values import short_repr
-from ggplug_models.state.cells import GRANULE, Cells
+from ggplug_models.state.batching import FEW, in_steps, steps_of
+from ggplug_models.state.cells import Cells
 from ggplug_models.state.memory import Kind, Memory
 from ggplug_models.state.session_files import ModelIdentity, restore, save
 from ggplug_models.state.steps import Outputs, Shape, Step, Tokens
@@ -35,9 +38,6 @@ SEQUENCES = 1 << 16
 """Maximum number of sequences of a session."""
 
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
-
-FEW = 8
-"""Sequences that get at most this many tokens are computed together."""
 
 LARGEST_RESULT = 64 << 20
 """Maximum size in bytes of the logits of a step of several tokens."""
@@ -76,7 +76,19 @@ class LanguageModel(ModelIdentity, Protocol):
     def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
         """The cells of a session, by the window of the blocks that use them."""
 
-    def build(self, shape: Shape, memory: Memory, cells: Mapping[int, Cells], n_ctx: int) -> Step:
+    @property
+    def patches(self) -> tuple[Patch, ...]:
+        """The patches that are in effect."""
+
+    def build(
+        self,
+        shape: Shape,
+        memory: Memory,
+        cells: Mapping[int, Cells],
+        n_ctx: int,
+        collect: Sequence[str] = (),
+        patches: Sequence[Patch] = (),
+    ) -> Step:
         """The step with the graph for this shape."""
 
     def device_of(self, number: int) -> Device:
@@ -138,7 +150,7 @@ class Session:
         self._tokens: list[list[int]] = [[] for _ in range(self.n_seq)]
         self._changes = [0] * self.n_seq
         self._cells = model.cells(self.n_seq, self.n_ctx, self.micro_batch)
-        self._steps: OrderedDict[Shape, Step] = OrderedDict()
+        self._steps: OrderedDict[tuple[Shape, tuple[str, ...], tuple[Patch, ...]], Step] = OrderedDict()
         counts = {window: each.count for window, each in self._cells.items()}
         with model.call():
             devices = [model.device_of(number) for number in range(len(model.kinds))]
@@ -318,9 +330,9 @@ class Session:
         few = whole("few", few)
         left = {self._number(seq): self._checked(seq, tokens) for seq, tokens in batch.items()}
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
-        for chosen, n in self._steps_of(
-            {seq: len(tokens) for seq, tokens in left.items()}, few, outputs, hidden=hidden
-        ):
+        counts = {seq: len(tokens) for seq, tokens in left.items()}
+        most = self._most(outputs, hidden=hidden)
+        for chosen, n in steps_of(counts, few, most, padded=not self.model.keeps_states):
             now = {seq: left[seq][:n] for seq in chosen}
             last = {seq for seq in chosen if len(left[seq]) <= n}
             wanted = outputs if outputs is Outputs.ALL or last else Outputs.NONE
@@ -360,53 +372,18 @@ class Session:
             )
         return found
 
-    def _steps_of(
-        self, counts: dict[int, int], few: int, outputs: Outputs, *, hidden: bool
-    ) -> list[tuple[list[int], int]]:
-        """The steps of a batch: for each, the sequences, and the maximum number of tokens of a sequence."""
-        most = self.micro_batch
-        if outputs is Outputs.ALL and not hidden:
-            most = max(1, min(most, LARGEST_RESULT // (4 * self.model.n_vocab)))
-        steps: list[tuple[list[int], int]] = []
-        together: list[int] = []
-        for seq, count in sorted(counts.items()):
-            if count > min(few, most):
-                steps += [([seq], min(most, count - start)) for start in range(0, count, most)]
-                continue
-            if together and not self._fit([counts[each] for each in together], count, seq - together[-1]):
-                steps.append((together, max(counts[each] for each in together)))
-                together = []
-            together.append(seq)
-        if together:
-            steps.append((together, max(counts[each] for each in together)))
-        return steps
-
-    def _fit(self, counts: list[int], count: int, distance: int) -> bool:
-        """Whether a sequence with ``count`` tokens joins a step of sequences with ``counts`` tokens.
-
-        ``distance``: from the last of these sequences.  The step is padded; a recurrent state would also read padding
-        tokens and the sequences in between, so models with states allow neither.
-        """
-        if self.model.keeps_states:
-            return distance == 1 and count == counts[-1]
-        return in_steps(max(*counts, count)) - min(*counts, count) <= GRANULE
+    def _most(self, outputs: Outputs, *, hidden: bool = False) -> int:
+        """The maximum number of tokens of a sequence in a step with these results."""
+        if outputs is not Outputs.ALL or hidden:
+            return self.micro_batch
+        return max(1, min(self.micro_batch, LARGEST_RESULT // (4 * self.model.n_vocab)))
 
     def _compute(self, batch: dict[int, list[int]], n: int, outputs: Outputs, *, hidden: bool) -> dict[int, Floats]:
         """Computes one step: the tokens of ``batch``, at most ``n`` of each sequence."""
         first, n_seq = min(batch), max(batch) - min(batch) + 1
         with self.locked():
             step = self._filled(batch, n, outputs, hidden=hidden)
-            assert step.graph is not None
-            try:
-                self.model.scheduler.compute(step.graph)
-                for seq, tokens in batch.items():
-                    self._changes[seq] += 1
-                    self._tokens[seq].extend(tokens)
-            except BaseException:
-                if self.model.keeps_states:  # some blocks may have updated their state
-                    for seq in batch:
-                        self._tokens[seq].clear()
-                raise
+            self._advance(step, batch)
             if step.result is None:
                 return {}
             found = step.result.numpy().reshape(n_seq, -1, step.result.ne[0])
@@ -414,18 +391,75 @@ class Session:
             return {seq: found[seq - first] for seq in batch}
         return {seq: found[seq - first, : len(tokens)] for seq, tokens in batch.items()}
 
-    @one_thread_at_a_time
-    def prepared(self, tokens: Sequence[int]) -> Graph:
-        """The graph that decodes ``tokens`` as the first ones of sequence 0, with its inputs set, for tests and tools.
+    def _advance(self, step: Step, batch: dict[int, list[int]]) -> None:
+        """Computes a step, after which the sequences have the tokens of ``batch``."""
+        assert step.graph is not None
+        try:
+            self.model.scheduler.compute(step.graph)
+            for seq, tokens in batch.items():
+                self._changes[seq] += 1
+                self._tokens[seq].extend(tokens)
+        except BaseException:
+            if self.model.keeps_states:  # some blocks may have updated their state
+                for seq in batch:
+                    self._tokens[seq].clear()
+            raise
 
-        Call it, and compute the graph, inside of :meth:`locked`.  After that, the session can only be freed.
+    @one_thread_at_a_time
+    def collect(
+        self, tokens: Sequence[int], collect: Iterable[str], *, last: bool = False
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Appends tokens to sequence 0, and returns the values of nodes by name.
+
+        ``collect``: names such as ``blk.3.attn_out``, and patterns such as ``blk.*.l_out``; ``logits`` is
+        ``result_output``.  A value has one row for each token, the first axis of the array; with ``last`` it is that of
+        the last token alone.  Values that no token has, such as cells of the KV cache, are those after the last step.
+        The devices compute groups of nodes around those that are asked for.
+
+        Raises as :meth:`decode`, and ParameterError for a name that no node has.
+        """
+        checked, patterns = self._checked(0, tokens), patterns_of(collect)
+        outputs = Outputs.LAST if last else Outputs.ALL
+        size = self._most(outputs)
+        parts: list[dict[str, npt.NDArray[Any]]] = []
+        pieces = [checked[start : start + size] for start in range(0, len(checked), size)]
+        for piece in pieces:
+            wanted = not last or piece is pieces[-1]
+            with self.locked():
+                step = self._filled(
+                    {0: piece}, len(piece), outputs if wanted else Outputs.NONE, collect=patterns if wanted else ()
+                )
+                self._advance(step, {0: piece})
+                if wanted:
+                    parts.append(
+                        {
+                            name: of_tokens(node.numpy(), step.n_tokens, len(piece), last=last)
+                            for name, node in step.collected.items()
+                        }
+                    )
+        return parts[-1] if last else joined(parts, list(map(len, pieces)))
+
+    @one_thread_at_a_time
+    def prepared(self, tokens: Sequence[int], outputs: Outputs = Outputs.LAST, *, hidden: bool = False) -> Graph:
+        """The graph that decodes ``tokens`` as the next ones of sequence 0, with its inputs set, for tests and tools.
+
+        ``outputs``, ``hidden``: see :meth:`decode`.  Call it, and compute the graph, inside of :meth:`locked`.  After
+        that, the session can only be freed.
         """
         checked = self._checked(0, tokens)
-        graph = self._filled({0: checked}, len(checked), Outputs.LAST, hidden=False).graph
+        graph = self._filled({0: checked}, len(checked), outputs, hidden=hidden).graph
         assert graph is not None
         return graph
 
-    def _filled(self, batch: dict[int, list[int]], n: int, outputs: Outputs, *, hidden: bool) -> Step:
+    def _filled(
+        self,
+        batch: dict[int, list[int]],
+        n: int,
+        outputs: Outputs,
+        *,
+        hidden: bool = False,
+        collect: tuple[str, ...] = (),
+    ) -> Step:
         """The step for these tokens, allocated and with its inputs set.  The caller has locked the model."""
         first, n_seq = min(batch), max(batch) - min(batch) + 1
         n = n if self.model.keeps_states else in_steps(n)
@@ -439,7 +473,7 @@ class Session:
             lengths.append(held + len(tokens))
         longest = max(lengths[seq - first] for seq in batch)
         spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
-        step = self._step(Shape(first, n_seq, n, spans, outputs, hidden))
+        step = self._step(Shape(first, n_seq, n, spans, outputs, hidden), collect)
         assert step.graph is not None
         for seq in batch:
             if not self._tokens[seq]:
@@ -450,14 +484,16 @@ class Session:
         step.fill(Tokens(np.array(ids), np.array(positions), np.array(lengths)))
         return step
 
-    def _step(self, shape: Shape) -> Step:
-        step = self._steps.get(shape)
+    def _step(self, shape: Shape, collect: tuple[str, ...]) -> Step:
+        key = shape, collect, self.model.patches
+        step = self._steps.get(key)
         if step is None:
-            step = self._steps[shape] = self.model.build(shape, self.memory, self._cells, self.n_ctx)
+            step = self.model.build(shape, self.memory, self._cells, self.n_ctx, collect, self.model.patches)
+            self._steps[key] = step
             if len(self._steps) > self.GRAPHS:
                 self._steps.popitem(last=False)
         else:
-            self._steps.move_to_end(shape)
+            self._steps.move_to_end(key)
         return step
 
     # -- life --------------------------------------------------------------------------------------
@@ -481,11 +517,3 @@ class Session:
         used = ", ".join(str(len(tokens)) for tokens in self._tokens)
         size = f"{self.memory.nbytes / 2**20:.1f} MiB of {self.memory.type.name}"
         return f"<Session of {self.model!r}: {used} of {self.n_ctx} tokens, {size}>"
-
-
-def in_steps(n: int) -> int:
-    """The number of tokens of a sequence in a step, rounded up so that few different graphs are needed."""
-    if n <= FEW:
-        return n
-    step = min(max(8, 1 << (n - 1).bit_length() - 3), GRANULE)
-    return -(-n // step) * step

@@ -16,6 +16,9 @@ from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 from ggplug.types import Type
 from ggplug_models.layers.attention import joined, mixed_as_one
+from ggplug_models.layers.collecting import collected
+from ggplug_models.layers.names import name_nodes
+from ggplug_models.layers.patches import Patch, patched
 from ggplug_models.state.cells import Cells
 from ggplug_models.state.memory import KeysValues, Memory
 
@@ -95,6 +98,8 @@ class Step:
         self.shared: dict[str, Tensor] = {}
         """Nodes of a block that later blocks read, by name."""
         self.result: Tensor | None = None
+        self.collected: dict[str, Tensor] = {}
+        """The nodes whose values are asked for, by name."""
         self.graph: Graph | None = None
 
     # -- inputs ------------------------------------------------------------------------------------
@@ -115,7 +120,7 @@ class Step:
             numbers = self.input("numbers", gg.I32, shape[::-1], partial(_numbers, self._parts, shape))
             offset = len(self._parts) * numbers.nb[1]
             assert len(self._parts) < self._most_parts
-            self._parts[name] = gg.view(numbers, count, offset=offset), values
+            self._parts[name] = gg.view(numbers, count, offset=offset, name=name), values
         return self._parts[name][0]
 
     @property
@@ -179,8 +184,8 @@ class Step:
         kind = self.memory.kinds[number]
         assert isinstance(kind, KeysValues)
         held = [
-            gg.set_rows(tensor, joined(new), self._rows(kind.window))
-            for tensor, new in zip(self.memory.blocks[number], (k, v), strict=False)
+            gg.set_rows(tensor, joined(new), self._rows(kind.window), name=f"blk.{number}.cache_{part}")
+            for part, tensor, new in zip("kv", self.memory.blocks[number], (k, v), strict=False)
             if new is not None
         ]
         self._writes += held
@@ -217,22 +222,38 @@ class Step:
 
         Each part has the elements of all sequences, in any shape.
         """
-        self._states += [gg.cpy(new, held) for new, held in zip(parts, self.state(number), strict=True)]
+        self._states += [
+            gg.cpy(new, held, name=f"blk.{number}.state.{part}")
+            for part, (new, held) in enumerate(zip(parts, self.state(number), strict=True))
+        ]
 
     # -- the graph ---------------------------------------------------------------------------------
 
-    def finish(self, x: Tensor, result: Tensor | None, name: str) -> None:
+    def finish(
+        self,
+        x: Tensor,
+        result: Tensor | None,
+        name: str,
+        *,
+        patches: Sequence[Patch] = (),
+        collect: Sequence[str] = (),
+    ) -> None:
         """Makes the graph that computes the result, if there is one, and updates the KV cache and the states.
 
-        x: the output of the last block.  States are written after the last node that reads the old ones.
+        x: the output of the last block.  States are written after the last node that reads the old ones.  ``patches``:
+        change values of nodes.  ``collect``: patterns of names of nodes whose values :attr:`collected` gives.
         """
-        self.result = result if result is None else result.named("result").set_output()
         outputs = [*self._writes, *self._states]
-        if self.result is not None:
-            outputs.insert(0, self.result)
+        if result is not None:
+            outputs.insert(0, result)
         elif self._states:
             outputs.insert(0, x)
+        if patches:
+            outputs = patched(outputs, patches)
+        self.result = result if result is None else outputs[0].set_output()
         self.graph = Graph(*outputs, name=name)
+        name_nodes(self.graph)
+        self.collected = collected(self.graph, collect)
         # A graph without a result lacks the nodes after the last write, and the inputs that only these read.
         self._inputs = {name: each for name, each in self._inputs.items() if each[0] in self.graph.index}
 

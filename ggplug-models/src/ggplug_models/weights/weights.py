@@ -57,6 +57,10 @@ class Weights:
         """As a call, but None if the file has no such tensor."""
         return self(name, *ne) if name in self else None
 
+    def named(self, name: str, tensor: Tensor) -> Tensor:
+        """The tensor, a node that reads these weights, after it got the name with the prefix."""
+        return tensor.named(self.prefix + name)
+
     def block(self, number: int) -> Weights:
         """The weights of the block ``number``."""
         return Weights(self.tensors, self.architecture, f"{self.prefix}blk.{number}.")

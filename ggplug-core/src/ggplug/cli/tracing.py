@@ -1,0 +1,87 @@
+"""The option ``--trace`` of commands that compute."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ggplug.cli.output import console, print_table, text
+
+if TYPE_CHECKING:
+    from ggplug.trace import Recording
+
+MOST = 20
+"""Rows of the summary."""
+
+trace_option = click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.json",
+    help="Record what each device computes, copies and waits for, and write the timeline to this file, for Perfetto or "
+    "chrome://tracing. A summary by operation is printed. Computing takes longer meanwhile.",
+)
+
+
+def traced(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator that adds the option to a command, whose computations are recorded if it is given."""
+
+    @trace_option
+    @functools.wraps(command)
+    def run(*args: Any, trace: Path | None, **options: Any) -> Any:
+        with recorded(trace):
+            return command(*args, **options)
+
+    return run
+
+
+@contextmanager
+def recorded(path: Path | None) -> Iterator[None]:
+    """A ``with`` block whose computations are recorded, if there is a path to write them to.
+
+    Also writes them if the block ends with an exception.  Raises ParameterError for a path that cannot be one.
+    """
+    if path is None:
+        yield
+        return
+    from ggplug import trace
+    from ggplug.trace.recorder import checked_path
+
+    checked_path(path)
+    with trace.recording() as found:
+        try:
+            yield
+        finally:
+            found.stop()
+            found.save(path)
+            show_summary(found)
+            console(stderr=True).print(text(f"{len(found.spans):,} spans are in {path}"), soft_wrap=True)
+
+
+def show_summary(found: Recording) -> None:
+    """Prints the times by device and op on standard error."""
+    rows = found.summary()
+    cells = [
+        (
+            row.track,
+            row.what,
+            f"{row.spans:,}",
+            f"{row.milliseconds:,.2f}",
+            f"{row.fraction:.1%}",
+            _rate(row.gigaflops),
+            _rate(row.gigabytes_per_second),
+        )
+        for row in rows[:MOST]
+    ]
+    headings = ["device", "what", "count", "ms", "of it", "GFLOP/s", "GB/s"]
+    print_table(headings, cells, right=headings[2:], stderr=True)
+    if len(rows) > MOST:
+        console(stderr=True).print(f"({len(rows) - MOST} shorter ones are left out)")
+
+
+def _rate(value: float | None) -> str:
+    return "" if value is None else f"{value:,.1f}"

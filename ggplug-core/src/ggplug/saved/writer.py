@@ -1,0 +1,163 @@
+"""Writes graphs to files."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ParameterError, SerializationError, TensorStateError
+from ggplug.gguf import GGUFReader, GGUFWriter, ValueType
+from ggplug.gguf.format import is_foreign
+from ggplug.graph import Graph
+from ggplug.ops.base import ByIdentity
+from ggplug.saved.format import ABSENT, ARCHITECTURE, NAME_KEY, PARAMETERS, TENSOR_ARRAYS, VERSION
+from ggplug.tensor import Operation, Tensor
+from ggplug.types import I8
+from ggplug.values.buffers import Buffer
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def save_graph(
+    graph: Graph,
+    path: str | os.PathLike[str],
+    *,
+    values: bool | Callable[[Tensor], bool] = True,
+    models: Iterable[str | os.PathLike[str]] = (),
+) -> Path:
+    """Writes a graph to a file, completely or not at all, and returns the path; see :mod:`ggplug.saved.format`.
+
+    ``values``: whether the values of leafs are written, or a function that says so for each leaf.  A leaf without a
+    value is written without one.  ``models``: GGUF files; a leaf that has name, type, extents and bytes of a tensor in
+    one of them is written as a reference to it.  :func:`ggplug.load_graph` reads the file.
+
+    Raises SerializationError if a node calls a Python function; ParameterError if tensors of the graph share bytes
+    without being views, or a parameter of an op does not fit in the file; GGUFError for a malformed model; OSError.
+    """
+    if graph.signature().shared:
+        position, _, _ = graph.signature().shared[0]
+        raise ParameterError(
+            f"{graph.tensors[position]!r} shares bytes with another tensor of {graph!r} that it is no view of, so the "
+            "graph cannot be written to a file",
+            tensor=graph.tensors[position],
+        )
+    writer = GGUFWriter(path, arch=ARCHITECTURE)
+    _write_structure(writer, graph)
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(GGUFReader(model)) for model in models]
+        _write_values(writer, graph, values if callable(values) else lambda leaf: bool(values), readers)
+        return writer.write()[0]
+
+
+def _write_structure(writer: GGUFWriter, graph: Graph) -> None:
+    from ggplug import __version__
+
+    writer.add(NAME_KEY, graph.name)
+    writer.add("graph.version", VERSION, ValueType.UINT32)
+    writer.add("graph.writer", __version__)
+    leafs = set(graph.leafs)
+    ops: dict[tuple[Any, ...], int] = {}
+    arrays: dict[str, list[int]] = {name: [] for name in TENSOR_ARRAYS}
+    sources: list[int] = []
+    for position, tensor in enumerate(graph.tensors):
+        op = None if tensor in leafs else tensor.op
+        if op is not None and op.key not in ops:
+            _write_op(writer, len(ops), op)
+            ops[op.key] = len(ops)
+        root, buffer = graph.roots[position], tensor.buffer
+        arrays["op"].append(ABSENT if op is None else ops[op.key])
+        arrays["n_sources"].append(len(graph.sources[position]))
+        arrays["type"].append(tensor.type.id)
+        arrays["rank"].append(tensor.rank)
+        arrays["ne"].extend(tensor.ne)
+        arrays["nb"].extend(tensor.nb)
+        arrays["root"].append(root)
+        arrays["offset"].append(0 if root == position else tensor.view_offset)
+        arrays["flags"].append(tensor.flags)
+        arrays["usage"].append(ABSENT if buffer is None else buffer.usage.value)
+        sources.extend(graph.sources[position])
+    _add_array(writer, "graph.ops", [name for name, *_ in ops], ValueType.STRING)
+    for name, numbers in arrays.items():
+        _add_array(writer, f"graph.tensor.{name}", numbers, TENSOR_ARRAYS[name])
+    _add_array(writer, "graph.sources", sources, ValueType.INT32)
+    _add_array(writer, "graph.tensor.name", [tensor.name for tensor in graph.tensors], ValueType.STRING)
+    _add_array(writer, "graph.outputs", [graph.index[each] for each in graph.outputs], ValueType.INT32)
+
+
+def _write_op(writer: GGUFWriter, number: int, op: Operation) -> None:
+    for name in op.parameters:
+        value = getattr(op, name)
+        if isinstance(value, ByIdentity):
+            raise SerializationError(
+                f"{op!r} holds {value!r}, an object of Python that cannot be written to a file",
+                op=op,
+                got=value,
+                remedy="build the graph again in the other process",
+            )
+        writer.add(f"graph.op.{number}.{name}", value, PARAMETERS[type(value)])
+
+
+def _add_array(writer: GGUFWriter, key: str, items: Sequence[Any], kind: ValueType) -> None:
+    writer.add(key, items, (ValueType.ARRAY, kind))
+
+
+def _write_values(
+    writer: GGUFWriter, graph: Graph, wanted: Callable[[Tensor], bool], models: Sequence[GGUFReader]
+) -> None:
+    references: list[tuple[int, str, str, str]] = []
+    for leaf in graph.leafs:
+        position = graph.index[leaf]
+        if graph.roots[position] != position or not leaf.nbytes or not wanted(leaf):
+            continue
+        raw = value_of(leaf)
+        if raw is None:
+            continue
+        digest = sha256_of(raw) if leaf.name else ""
+        model = next((each for each in models if digest and has_weight(each, leaf, leaf.name, digest)), None)
+        if model is not None:
+            references.append((position, model.path.name, leaf.name, digest))
+        elif leaf.is_contiguous():
+            writer.add_tensor(str(position), raw, leaf.type, leaf.ne)
+        else:
+            writer.add_tensor(str(position), raw, I8, (raw.size,))
+    columns = list(zip(*references, strict=True)) or [(), (), (), ()]
+    _add_array(writer, "graph.weights.tensor", columns[0], ValueType.INT32)
+    for name, column in zip(("file", "name", "sha256"), columns[1:], strict=True):
+        _add_array(writer, f"graph.weights.{name}", column, ValueType.STRING)
+
+
+def value_of(leaf: Tensor) -> Bytes | None:
+    """The bytes of a leaf, gaps included; None if it has no value."""
+
+    def read(buffer: Buffer, offset: int) -> Bytes | None:
+        if buffer.unset.get(offset) == offset + leaf.nbytes:
+            return None
+        raw = np.empty(leaf.nbytes, np.uint8)
+        buffer.get_tensor(leaf, raw, offset)
+        return raw
+
+    try:
+        return leaf.access(read)
+    except TensorStateError:
+        return None
+
+
+def has_weight(reader: GGUFReader, leaf: Tensor, name: str, digest: str) -> bool:
+    """Whether a file has a tensor of this name with the leaf's type and extents, and bytes with this digest."""
+    info = reader.tensors.get(name)
+    if info is None or is_foreign(reader.endian) or not leaf.is_contiguous():
+        return False
+    same = info.type is leaf.type and info.ne + (1,) * (4 - len(info.ne)) == leaf.ne
+    return same and sha256_of(reader.data(info)) == digest
+
+
+def sha256_of(raw: Bytes) -> str:
+    """The digest of bytes."""
+    return hashlib.sha256(raw.data).hexdigest()

@@ -1,0 +1,20 @@
+"""What a recording consists of."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class Span(NamedTuple):
+    """From ``start`` to ``end``, by ``time.perf_counter_ns``, something happened on a timeline.
+
+    ``kind``: graph, split, group, copy, wait, compile or host.  ``track``: the name of a device, or of a thread of the
+    host.  ``facts``: more about it; of a group ``ops``, ``nodes``, ``flops`` and ``bytes``.
+    """
+
+    kind: str
+    name: str
+    track: str
+    start: int
+    end: int
+    facts: dict[str, Any]

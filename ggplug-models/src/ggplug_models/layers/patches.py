@@ -1,0 +1,103 @@
+"""Patches: changes of the values of nodes, which all that is computed from these nodes then reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import ggplug as gg
+from ggplug.errors import ParameterError
+from ggplug.graph import Graph
+from ggplug.ops.base import apply
+from ggplug.tensor import Tensor
+from ggplug_models.layers.names import name_nodes
+
+Array = npt.NDArray[Any]
+Change = Callable[[Array], npt.ArrayLike]
+"""A function from a node's value, tokens first, to the value that takes its place, of the same shape."""
+
+UNPATCHED = "/unpatched"
+"""What follows the name of a node whose value was changed: the name itself is that of the changed value."""
+
+
+@dataclass(frozen=True, eq=False)
+class Patch:
+    """A change of the nodes whose names match ``pattern``.
+
+    ``value``: a function, or an array that takes the place of the value, or with ``add`` is added to it.
+    """
+
+    pattern: str
+    value: Change | Array
+    add: bool = False
+
+    def matches(self, name: str) -> bool:
+        return fnmatchcase(name, self.pattern)
+
+    def apply(self, node: Tensor) -> Tensor:
+        """A node with the changed value.  Raises ParameterError if a node cannot be changed, or not by this array."""
+        if node.type is not gg.F32 or not node.is_contiguous() or (node.op is not None and node.op.writes):
+            raise ParameterError(
+                f"the node {node.name!r} cannot be patched: it must hold float32 without gaps, and write into no "
+                "other tensor",
+                tensor=node,
+                remedy="patch the node that is computed from it, or the one that it is computed from",
+            )
+        if callable(self.value):
+            return gg.map_custom1(node, _Call(self.value, node))
+        if self.value.ndim > node.rank or any(
+            extent not in (1, wanted) for extent, wanted in zip(self.value.shape[::-1], node.shape[::-1], strict=False)
+        ):
+            raise ParameterError(
+                f"an array of shape {self.value.shape} cannot change the node {node.name!r}, of shape {node.shape} "
+                "with one row for each token",
+                tensor=node,
+                got=self.value.shape,
+                wanted=node.shape[1:],
+            )
+        leaf = gg.tensor(self.value, gg.F32, name=f"{node.name}/patch")
+        return gg.add(node, leaf) if self.add else gg.repeat(leaf, *node.ne[: node.rank])
+
+
+class _Call:
+    """The function of a patch as an op of Python calls it."""
+
+    def __init__(self, change: Change, node: Tensor) -> None:
+        self._change, self._shape, self._name = change, node.shape, node.name
+
+    def __call__(self, dst: Array, x: Array, ith: int, nth: int, userdata: object) -> None:
+        found = np.asarray(self._change(x.reshape(self._shape)))
+        if found.shape != self._shape:
+            raise ParameterError(
+                f"the patch of {self._name!r} must return an array of shape {self._shape}, got {found.shape}",
+                got=found.shape,
+                wanted=self._shape,
+            )
+        dst[...] = found.reshape(dst.shape)
+
+
+def patched(outputs: Sequence[Tensor], patches: Sequence[Patch]) -> list[Tensor]:
+    """The outputs, computed with the changes of the patches; nodes that depend on no change stay the same."""
+    graph = Graph(*outputs)
+    name_nodes(graph)
+    new: dict[Tensor, Tensor] = {}
+    for node in graph.nodes:
+        assert node.op is not None
+        name, made = node.name, node
+        if any(source in new for source in node.src):
+            sources = tuple(None if each is None else new.get(each, each) for each in node.src)
+            made = apply(node.op, sources, name)
+            made.flags = node.flags
+        for patch in patches:
+            if patch.matches(name):
+                changed = patch.apply(made.named(name))
+                made.name += UNPATCHED
+                made = changed.named(name)
+        if made is not node:
+            new[node] = made
+    return [new.get(output, output) for output in outputs]

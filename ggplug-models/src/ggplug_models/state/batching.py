@@ -1,0 +1,50 @@
+"""Which sequences, and how many of their tokens, are computed in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ggplug_models.state.cells import GRANULE
+
+FEW = 8
+"""Sequences that get at most this many tokens are computed together."""
+
+
+def steps_of(counts: Mapping[int, int], few: int, most: int, *, padded: bool) -> list[tuple[list[int], int]]:
+    """The steps of a batch: for each, the sequences, and the maximum number of tokens of a sequence.
+
+    ``counts``: the number of tokens by sequence.  Sequences with at most ``few`` share a step; ``most``: tokens of a
+    sequence in a step.  ``padded``: whether a step may have padding tokens, and sequences without tokens in between.
+    """
+    steps: list[tuple[list[int], int]] = []
+    together: list[int] = []
+    for seq, count in sorted(counts.items()):
+        if count > min(few, most):
+            steps += [([seq], min(most, count - start)) for start in range(0, count, most)]
+            continue
+        if together and not _fit([counts[each] for each in together], count, seq - together[-1], padded=padded):
+            steps.append((together, max(counts[each] for each in together)))
+            together = []
+        together.append(seq)
+    if together:
+        steps.append((together, max(counts[each] for each in together)))
+    return steps
+
+
+def _fit(counts: list[int], count: int, distance: int, *, padded: bool) -> bool:
+    """Whether a sequence with ``count`` tokens joins a step of sequences with ``counts`` tokens.
+
+    ``distance``: from the last of these sequences.  The step is padded; a recurrent state would also read padding
+    tokens and the sequences in between, so models with states allow neither.
+    """
+    if not padded:
+        return distance == 1 and count == counts[-1]
+    return in_steps(max(*counts, count)) - min(*counts, count) <= GRANULE
+
+
+def in_steps(n: int) -> int:
+    """The number of tokens of a sequence in a step, rounded up so that few different graphs are needed."""
+    if n <= FEW:
+        return n
+    step = min(max(8, 1 << (n - 1).bit_length() - 3), GRANULE)
+    return -(-n // step) * step

@@ -1,0 +1,226 @@
+"""Values of nodes by name, and changes of them: in language models and encoders, on one device and on several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggplug as gg
+import ggplug_models
+from ggplug.errors import ComputeError, ParameterError
+from ggplug.tensor import Tensor
+from ggplug.testing import FakeDevice
+from ggplug_models.state.steps import Outputs
+
+TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+
+
+@pytest.fixture(params=["qwen3", "oracles/mamba2", "oracles/deepseek3", "oracles/rwkv7", "oracles/gemma2"])
+def model(request: pytest.FixtureRequest, data: Path) -> Any:
+    with ggplug_models.load(data / f"{request.param}.gguf", ["CPU"]) as model:
+        yield model
+
+
+@pytest.fixture
+def qwen(data: Path) -> Any:
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model:
+        yield model
+
+
+def observed(model: Any, tokens: list[int]) -> dict[str, np.ndarray[Any, Any]]:
+    """The values of all nodes of a prompt, as the scheduler's callback sees them."""
+    found = {}
+
+    def see(node: Tensor, ask: bool) -> bool:
+        if not ask:
+            found[node.name] = node.numpy()
+        return True
+
+    with model.session(len(tokens), cache_type="f32") as session:
+        model.scheduler.set_eval_callback(see)
+        session.decode({0: tokens}, Outputs.ALL)
+        model.scheduler.set_eval_callback(None)
+    return found
+
+
+def test_collected_values_are_those_that_the_callback_sees(model: Any) -> None:
+    seen = observed(model, TOKENS)
+    names = ["inp_embd", "blk.*.l_out", "blk.*.ffn_norm", "blk.*_out", "result_norm", "logits"]
+    if "blk.0.ffn_norm" not in seen:  # a family without such a norm
+        names.remove("blk.*.ffn_norm")
+    found = model.run(TOKENS, names)
+    assert len(found) >= model.n_layer + 3
+    for name, values in found.items():
+        wanted = seen[{"logits": "result_output"}.get(name, name)]
+        assert values.shape[0] == len(TOKENS)
+        np.testing.assert_allclose(
+            values, wanted[: len(TOKENS)], rtol=0, atol=2e-5 * np.abs(wanted).max(), err_msg=name
+        )
+    np.testing.assert_array_equal(found["logits"], model.run(TOKENS)["logits"])
+
+
+def test_the_last_token_alone(model: Any) -> None:
+    names = ["blk.*.l_out", "logits", "result_norm"]
+    every, last = model.run(TOKENS, names), model.run(TOKENS, names, last=True)
+    assert last.keys() == every.keys()
+    for name, values in last.items():
+        assert values.shape == every[name].shape[1:]
+        np.testing.assert_allclose(values, every[name][-1], rtol=0, atol=2e-5 * np.abs(every[name]).max())
+
+
+def test_prompts_of_several_steps_give_the_values_of_all_tokens(model: Any) -> None:
+    names = ["blk.1.l_out", "logits"]
+    whole = model.run(TOKENS, names)
+    with model.session(len(TOKENS), cache_type="f32", micro_batch=4) as session:
+        found = session.collect(TOKENS, names)
+        assert session.tokens() == tuple(TOKENS)
+    for name, values in found.items():
+        np.testing.assert_allclose(values, whole[name], rtol=0, atol=2e-5 * np.abs(whole[name]).max())
+
+
+def test_heads_are_in_front_of_their_elements(qwen: Any) -> None:
+    found = qwen.run(TOKENS, ["blk.0.Qcur", "blk.0.Kcur", "blk.0.kqv_out"])
+    heads = qwen.heads[0]
+    assert found["blk.0.Qcur"].shape == (len(TOKENS), heads.n_head, heads.d_k)
+    assert found["blk.0.Kcur"].shape == (len(TOKENS), heads.n_head_kv, heads.d_k)
+    assert found["blk.0.kqv_out"].shape == (len(TOKENS), heads.n_head * heads.d_v)
+
+
+def test_values_come_from_any_device(data: Path) -> None:
+    devices = [FakeDevice(inner=gg.device("CPU"), execution="late"), gg.device("CPU")]
+    with (
+        ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as one,
+        ggplug_models.load(data / "qwen3.gguf", devices, placement=ggplug_models.LayerSplit()) as split,
+    ):
+        names = ["blk.*.l_out", "blk.*.ffn_swiglu", "logits"]
+        wanted, found = one.run(TOKENS, names), split.run(TOKENS, names)
+        assert found.keys() == wanted.keys()
+        for name, values in found.items():
+            np.testing.assert_allclose(values, wanted[name], rtol=0, atol=1e-4 * np.abs(wanted[name]).max())
+
+
+def test_groups_are_formed_around_what_is_asked_for(qwen: Any) -> None:
+    """The gate is inner to a group otherwise."""
+    with qwen.session(16) as session:
+        session.decode({0: TOKENS}, Outputs.ALL)
+        inner = {row.name for row in session.explain().rows if row.inner}
+        assert "blk.0.ffn_norm/rms_norm" in inner
+        session.clear()
+        found = session.collect(TOKENS, ["blk.0.ffn_norm/rms_norm"])
+        asked = {row.name for row in session.explain().rows if row.inner}
+    assert inner - asked == {"blk.0.ffn_norm/rms_norm"}
+    np.testing.assert_allclose((found["blk.0.ffn_norm/rms_norm"] ** 2).mean(axis=1), 1, rtol=1e-3)
+
+
+def test_steps_without_collected_values_stay_the_same(qwen: Any) -> None:
+    with qwen.session(32) as session:
+        session.decode({0: TOKENS})
+        (kept,) = session._steps.values()
+        session.clear()
+        session.collect(TOKENS, ["blk.0.l_out"])
+        session.clear()
+        session.decode({0: TOKENS})
+        assert next(reversed(session._steps.values())) is kept
+        assert not kept.collected
+
+
+def test_wrong_names_are_refused_with_similar_ones(qwen: Any) -> None:
+    with pytest.raises(ParameterError, match=r"called 'blk\.0\.attn_oot'; similar names are .*blk\.0\.attn_out"):
+        qwen.run(TOKENS, ["blk.0.attn_oot"])
+    with pytest.raises(ParameterError, match="collect must be a list"):
+        qwen.run(TOKENS, "logits")
+    with pytest.raises(ParameterError, match="at least one is needed"):
+        qwen.run([])
+    with pytest.raises(ParameterError, match=r"no node of the model is called 'blk\.7\.l_out'"):
+        qwen.patch("blk.7.l_out", 0.0)
+    assert "blk.1.l_out" in qwen.node_names()
+
+
+def test_an_encoder_s_values_by_name(data: Path) -> None:
+    with ggplug_models.load(data / "bert.gguf", ["CPU"]) as bert:
+        found = bert.run(TOKENS, ["blk.*.l_out", "hidden", "pooled"])
+        last = f"blk.{bert.n_layer - 1}.l_out"
+        assert found[last].shape == (len(TOKENS), bert.n_embd)
+        np.testing.assert_array_equal(found["hidden"], found[last])
+        vector = bert.embed_ids([TOKENS], normalize=False)[0]
+        np.testing.assert_allclose(found["pooled"].reshape(-1), vector, atol=1e-6)
+        with bert.patch("inp_embd", 1.0, add=True):
+            assert np.abs(bert.embed_ids([TOKENS], normalize=False)[0] - vector).max() > 1e-3
+        np.testing.assert_array_equal(bert.embed_ids([TOKENS], normalize=False)[0], vector)
+
+
+# -- patches ---------------------------------------------------------------------------------------
+
+
+def test_an_array_takes_the_place_of_a_value_or_is_added_to_it(model: Any) -> None:
+    before = model.run(TOKENS, ["blk.0.l_out", "blk.1.l_out", "logits"])
+    vector = np.linspace(-1, 1, model.n_embd).astype(np.float32)
+    with model.patch("blk.0.l_out", vector, add=True):
+        found = model.run(TOKENS, ["blk.0.l_out", "blk.0.l_out/unpatched", "blk.1.l_out", "logits"])
+    np.testing.assert_allclose(found["blk.0.l_out/unpatched"], before["blk.0.l_out"], atol=1e-5)
+    np.testing.assert_allclose(found["blk.0.l_out"], before["blk.0.l_out"] + vector, atol=1e-5)
+    assert np.abs(found["blk.1.l_out"] - before["blk.1.l_out"]).max() > 0.1
+    with model.patch("blk.0.l_out", vector):
+        np.testing.assert_array_equal(model.run(TOKENS, ["blk.0.l_out"])["blk.0.l_out"], [vector] * len(TOKENS))
+    after = model.run(TOKENS, ["blk.1.l_out"])["blk.1.l_out"]
+    np.testing.assert_allclose(after, before["blk.1.l_out"], rtol=0, atol=1e-5)
+
+
+def test_a_function_changes_values_of_several_nodes(model: Any) -> None:
+    def halved(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        assert values.shape[1:] == (model.n_embd,)
+        return values / 2
+
+    before = model.run(TOKENS, ["blk.0.l_out"])["blk.0.l_out"]
+    with model.patch("blk.*.l_out", halved):
+        found = model.run(TOKENS, ["blk.*.l_out"])
+        assert len(found) == model.n_layer
+        np.testing.assert_allclose(found["blk.0.l_out"], before / 2, rtol=1e-5, atol=1e-6)
+
+
+def test_patches_follow_each_other_and_end_one_by_one(qwen: Any) -> None:
+    before = qwen.run(TOKENS, ["inp_embd"])["inp_embd"]
+    first, second = qwen.patch("inp_embd", 1.0, add=True), qwen.patch("inp_embd", lambda x: 3 * x)
+    np.testing.assert_allclose(qwen.run(TOKENS, ["inp_embd"])["inp_embd"], 3 * (before + 1), rtol=1e-5)
+    first.remove()
+    np.testing.assert_allclose(qwen.run(TOKENS, ["inp_embd"])["inp_embd"], 3 * before, rtol=1e-5)
+    second.remove()
+    np.testing.assert_array_equal(qwen.run(TOKENS, ["inp_embd"])["inp_embd"], before)
+
+
+def test_generation_follows_a_patch_and_goes_back(qwen: Any) -> None:
+    plain = list(qwen.generate_ids(TOKENS, 6))
+    target = 7
+    push = np.zeros(qwen.n_vocab, np.float32)
+    push[target] = 1e3
+    with qwen.patch("result_output", push, add=True), qwen.session(64) as session:
+        assert list(qwen.generate_ids(TOKENS, 6, session=session)) == [target] * 6
+    assert list(qwen.generate_ids(TOKENS, 6)) == plain
+
+
+def test_a_patch_that_cannot_be_is_refused(qwen: Any) -> None:
+    with pytest.raises(ParameterError, match=r"shape \(3,\) cannot change the node 'inp_embd', of shape"):
+        qwen.patch("inp_embd", np.ones(3))
+    with pytest.raises(ParameterError, match="must hold float32 without gaps"):
+        qwen.patch("blk.0.cache_k", 0.0)
+    with pytest.raises(ParameterError, match="must hold float32 without gaps"):
+        qwen.patch("tokens", 0.0)
+    assert qwen.patches == ()
+    with qwen.patch("inp_embd", lambda x: x[:1]), pytest.raises((ParameterError, ComputeError), match="must return"):
+        qwen.run(TOKENS)
+
+
+def test_a_graph_with_arrays_as_patches_can_be_saved(qwen: Any, tmp_path: Path) -> None:
+    with qwen.patch("blk.0.l_out", 1.0, add=True), qwen.session(16) as session, session.locked():
+        graph = session.prepared(TOKENS)
+        graph.save(tmp_path / "patched.gguf")
+        qwen.scheduler.compute(graph)
+        wanted = graph["result_output"].numpy()
+    with gg.load_graph(tmp_path / "patched.gguf") as loaded, gg.Scheduler([gg.device("CPU")]) as scheduler:
+        scheduler.allocate(loaded)
+        loaded.set_inputs()
+        scheduler.compute(loaded)
+        np.testing.assert_allclose(loaded["result_output"].numpy(), wanted, atol=1e-5)
