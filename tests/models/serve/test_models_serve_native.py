@@ -53,6 +53,14 @@ def test_a_completion_tells_its_settings_and_timings(live: Live, model: Decoder)
     assert timings["predicted_n"] == 4
 
 
+def test_a_text_without_a_limit_fills_the_context(model: Decoder) -> None:
+    asked = {"prompt": "hello", "n_predict": -1, "ignore_eos": True, "seed": -1}
+    with served(model, slots=1, context=40) as live:
+        found = post(live, "/completion", asked)
+    assert (found["stop_type"], found["truncated"]) == ("limit", True)
+    assert found["tokens_predicted"] == 40 - found["tokens_evaluated"] + 1
+
+
 def test_tokens_and_texts_are_converted(live: Live, model: Decoder) -> None:
     ids = post(live, "/tokenize", {"content": "hello"})["tokens"]
     assert ids == model.tokenizer.encode("hello")

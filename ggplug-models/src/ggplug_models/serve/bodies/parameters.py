@@ -88,7 +88,7 @@ class Parameter(NamedTuple):
     what: str = ""
 
 
-Limit: TypeAlias = Annotated[Whole | None, BeforeValidator(_unlimited), Field(ge=0)]
+Limit: TypeAlias = Annotated[Annotated[Whole, Field(ge=0)] | None, BeforeValidator(_unlimited)]
 Stops: TypeAlias = Annotated[
     str | Annotated[list[str], Field(max_length=MOST_STOPS, fail_fast=True)] | None, BeforeValidator(_stops)
 ]
