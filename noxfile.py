@@ -36,6 +36,11 @@ PORTABLE_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6
 GRAMMAR = "llguidance>=1.0"
 # The server, and OpenAI's client, with which most people use it.
 SERVE = ["fastapi>=0.115", "uvicorn>=0.32", "prometheus_client>=0.21", "openai>=2"]
+# Clients of the other APIs, and libraries over them.
+CLIENTS = [
+    *("anthropic>=0.40", "ollama>=0.4", "litellm>=1.50", "langchain-openai>=0.3", "instructor>=1.7"),
+    *("llama-index-llms-openai-like>=0.3", "pydantic-ai-slim[openai]>=1.0"),
+]
 # Builds the wheels that tests check.
 BUILDER = "hatchling>=1.27"
 TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER, GRAMMAR, *SERVE, BUILDER]
@@ -120,6 +125,21 @@ def run_pytest(session: nox.Session) -> None:
 
 def workers() -> str:
     return str(min(os.cpu_count() or 1, 4))
+
+
+@nox.session
+def clients(session: nox.Session) -> None:
+    """The server with the libraries that people use; the model says known texts.  Arguments go to pytest."""
+    install(session, *TEST_NEEDS, *CLIENTS)
+    session.run("pytest", "tests/clients", *session.posargs)
+
+
+@nox.session
+def llama_server(session: nox.Session) -> None:
+    """llama-server's own tests.  The first argument is the folder of llama.cpp; further ones go to pytest."""
+    install(session, *TEST_NEEDS, "requests>=2.32")
+    session.chdir("tests/support")
+    session.run("python", "-m", "llama_server", *session.posargs)
 
 
 @nox.session

@@ -8,7 +8,11 @@
 
 from __future__ import annotations
 
+from ggplug_models.calling import ToolRun, run_tools
+from ggplug_models.chat.answer import Answer, AnswerPiece, ToolCall
 from ggplug_models.chat.template import ChatTemplate
+from ggplug_models.chat.text import ChatAnswer
+from ggplug_models.chat.tools import Tool
 from ggplug_models.converting.convert import convert
 from ggplug_models.generation.drafts import DraftModel, Drafts, PromptLookup
 from ggplug_models.generation.finish import Finish
@@ -27,7 +31,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ARCHITECTURES",
+    "Answer",
+    "AnswerPiece",
     "Asked",
+    "ChatAnswer",
     "ChatTemplate",
     "Decoder",
     "DraftModel",
@@ -43,7 +50,11 @@ __all__ = [
     "PromptLookup",
     "Session",
     "Tokenizer",
+    "Tool",
+    "ToolCall",
+    "ToolRun",
     "convert",
     "load",
     "load_tokenizer",
+    "run_tools",
 ]

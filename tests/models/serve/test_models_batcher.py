@@ -324,7 +324,7 @@ def test_closing_ends_what_waits_and_what_is_computed() -> None:
     [
         ([], None, "the prompt has 0 tokens; 1 to 40 are allowed"),
         ([1] * 41, None, "the prompt has 41 tokens"),
-        ([1], 0, "max_tokens must be at least 1, got 0"),
+        ([1], -1, "max_tokens must be at least 0, got -1"),
     ],
 )
 def test_requests_that_cannot_be_met_are_refused(prompt: list[int], most: int | None, message: str) -> None:

@@ -111,9 +111,21 @@ def test_messages_may_be_in_parts_and_from_developers(client: Any, model: Decode
 
 
 def test_an_assistants_messages_may_follow_each_other_before_a_users(client: Any, model: Decoder) -> None:
-    for messages in ([*HELLO, SAID], [*HELLO, SAID, SAID, *HELLO]):
-        found = client.chat.completions.create(model="tiny", messages=messages, max_tokens=6, temperature=0)
-        assert found.choices[0].message.content == answer(model, messages, 6, temperature=0)
+    messages = [*HELLO, SAID, SAID, *HELLO]
+    found = client.chat.completions.create(model="tiny", messages=messages, max_tokens=6, temperature=0)
+    assert found.choices[0].message.content == answer(model, messages, 6, temperature=0)
+
+
+def test_a_last_message_of_the_assistant_is_continued(client: Any, model: Decoder) -> None:
+    messages = [*HELLO, SAID]
+    found = client.chat.completions.create(model="tiny", messages=messages, max_tokens=6, temperature=0)
+    prompt = ChatTemplate(PLAIN, model.tokenizer).render(HELLO) + SAID["content"]
+    assert found.choices[0].message.content == text(model, prompt, 6, temperature=0)
+    more = {"add_generation_prompt": True}  # another answer begins after it
+    found = client.chat.completions.create(
+        model="tiny", messages=messages, max_tokens=6, temperature=0, extra_body=more
+    )
+    assert found.choices[0].message.content == answer(model, messages, 6, temperature=0)
 
 
 def test_many_clients_at_once_get_what_each_gets_by_itself(client: Any, model: Decoder) -> None:
@@ -296,10 +308,13 @@ def test_a_text_longer_than_the_context_of_an_encoder_is_refused_and_not_truncat
                 status, _, found = live.ask("POST", "/v1/embeddings", {"input": ["w1", "w2 " * words]})
                 assert status == 400
                 assert found["error"] == {
-                    "message": f"input[1] has {words + 2} tokens; this model reads at most {most} tokens of a text",
-                    "type": "invalid_request_error",
+                    "message": f"input[1] has {words + 2} tokens, which is too large and exceeds the available context "
+                    f"size: this model reads at most {most} tokens of a text",
+                    "type": "exceed_context_size_error",
                     "param": "input",
                     "code": "context_length_exceeded",
+                    "n_prompt_tokens": words + 2,
+                    "n_ctx": most,
                 }
         assert [len(ids) for ids in encoder.tokenizer.encode(["w1", "w2 " * 3 * most])] == [3, most]
 
@@ -316,9 +331,8 @@ def test_a_text_is_too_long_by_the_tokens_that_it_has(data: Path) -> None:
 
 
 REFUSED = [
-    ("completions", {"prompt": "a", "model": "large"}, 404, "unknown model 'large'"),
     ("completions", {}, 400, "prompt is missing"),
-    ("completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens: Input should be greater than or equal to 1"),
+    ("completions", {"prompt": "a", "max_tokens": -3}, 400, "max_tokens: Input should be greater than or equal to 0"),
     ("completions", {"prompt": "a", "max_tokens": "9"}, 400, "max_tokens: Input should be a valid integer"),
     ("completions", {"prompt": "a", "temperature": -1}, 400, "temperature must be a number of at least 0, got -1"),
     ("completions", {"prompt": "a", "temperature": 1e300}, 400, "a number from 0 to 3.4028235e+38, got 1e+300"),
@@ -330,23 +344,17 @@ REFUSED = [
     ("completions", {"prompt": ""}, 400, "prompt has no tokens"),
     ("completions", {"prompt": [1, 300]}, 400, "is 300; the token ids of the vocabulary are 0 to 299"),
     ("completions", {"prompt": "a " * 600}, 400, "the context length is 512 tokens"),
-    ("completions", {"prompt": "a" * 1_000_000}, 400, "tokens; the context length is 512 tokens"),
+    ("completions", {"prompt": "a" * 1_000_000}, 400, "tokens, which is too large"),
     ("completions", {"prompt": ["a", "a" * 1_000_000]}, 400, "prompt[1] has at least"),
-    ("completions", {"prompt": [1] * 1_000_000}, 400, "prompt has 1000000 tokens; the context length is 512"),
-    ("completions", {"prompt": [[1], [None] * 600]}, 400, "prompt[1] has 600 tokens; the context length is"),
+    ("completions", {"prompt": [1] * 1_000_000}, 400, "prompt has 1000000 tokens, which is too large"),
+    ("completions", {"prompt": [[1], [None] * 600]}, 400, "prompt[1] has 600 tokens, which is too large"),
     ("completions", {"prompt": [[1, True]]}, 400, "prompt has a boolean among its token ids"),
-    ("completions", {"prompt": [[1, "a"]]}, 400, "prompt must be a sequence of token ids, got [1, 'a']"),
+    ("completions", {"prompt": [[1, None]]}, 400, "prompt must be a sequence of token ids, got [1, None]"),
     ("completions", {"prompt": [True]}, 400, "prompt: Input should be a string, a list of"),
-    ("completions", {"prompt": ["a", [1]]}, 400, "prompt: Input should be a string, a list of"),
     ("completions", {"prompt": {}}, 400, "prompt: Input should be a string, a list of"),
     ("completions", {"prompt": [[1]] * 500_000}, 400, "500000 prompts times n = 1 texts; 1 to 16"),
-    ("completions", {"prompt": "a", "stop": ""}, 400, "stop strings must be a list of strings that are not empty"),
     ("completions", {"prompt": "a", "logit_bias": {"300": 1}}, 400, "the token '300'; token ids are 0 to 299"),
-    ("completions", {"prompt": "a", "logit_bias": {"²": 1}}, 400, "logit_bias has the token"),
-    ("completions", {"prompt": "a", "stream_options": {}}, 400, "stream_options require stream: true"),
-    ("completions", {"prompt": "a", "echo": True}, 400, "echo is not supported by this server"),
     ("completions", {"prompt": [None] * 300_000}, 400, "prompt: Input should be a string, a list of"),
-    ("completions", {"prompt": [1, "a"]}, 400, "prompt: Input should be a string, a list of"),
     ("completions", {"prompt": "a", "stop": [None] * 300_000}, 400, "stop.0: Input should be a valid string"),
     ("completions", {"prompt": "a", "logit_bias": {"9" * 5000: 1}}, 400, "logit_bias has the token"),
     (
@@ -369,7 +377,6 @@ REFUSED = [
     ("completions", b"", 400, "the body is not valid JSON"),
     ("chat/completions", {"messages": []}, 400, "messages: List should have at least 1 item"),
     ("chat/completions", {"messages": [{"role": "cat", "content": "a"}]}, 400, "messages.0.role"),
-    ("chat/completions", {"messages": HELLO, "tools": [{}]}, 400, "tools is not supported by this server"),
     ("chat/completions", {"messages": HELLO, "top_logprobs": 3}, 400, "top_logprobs requires logprobs: true"),
     ("chat/completions", {"messages": [None] * 300_000}, 400, "messages.0: Input should be an object"),
     ("chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "content.0.type"),
@@ -383,7 +390,7 @@ REFUSED = [
         "messages: the last two messages are the assistant's",
     ),
     ("embeddings", {"input": []}, 400, "input has 0 texts"),
-    ("embeddings", {"input": "a", "dimensions": 3}, 400, "dimensions must be 64, the length of this model's vectors"),
+    ("embeddings", {"input": "a", "dimensions": 65}, 400, "dimensions must be at most 64, the length of this model's"),
     ("embeddings", {"input": [[1], [300]]}, 400, "is 300; the token ids of the vocabulary are 0 to 299"),
     ("embeddings", {"input": ["a", ""]}, 400, "has no tokens"),
     ("embeddings", {"input": "a " * 600}, 400, "this model reads at most 512"),
@@ -392,7 +399,7 @@ REFUSED = [
         "embeddings",
         {"input": [[1], [None] * 600]},
         400,
-        "input[1] has 600 tokens; the context length of this model is 512",
+        "input[1] has 600 tokens, which is too large",
     ),
     ("chat/completions", {"messages": [{"role": "user", "content": "a" * 1_000_000}]}, 400, "messages has at least"),
 ]
@@ -402,7 +409,7 @@ REFUSED = [
 def test_malformed_requests_are_refused_in_words(live: Live, path: str, body: Any, status: int, message: str) -> None:
     found, headers, reply = live.ask("POST", f"/v1/{path}", body)
     assert found == status
-    assert reply["error"].keys() == {"message", "type", "param", "code"}
+    assert reply["error"].keys() >= {"message", "type", "param", "code"}
     assert message in reply["error"]["message"]
     assert headers["content-type"] == "application/json"
 
@@ -424,7 +431,8 @@ def test_other_paths_methods_and_types_are_refused(live: Live) -> None:
     assert live.ask("GET", "/v2/else")[::2] == (404, _error("unknown path: GET /v2/else"))
     status, headers, _ = live.ask("GET", "/v1/completions")
     assert (status, headers["allow"]) == (405, "POST")
-    status, _, reply = live.ask("POST", "/v1/completions", b"{}", {"Content-Type": "text/plain"})
+    page = {"Content-Type": "text/plain", "Origin": "https://a.example"}
+    status, _, reply = live.ask("POST", "/v1/completions", b"{}", page)
     assert (status, reply["error"]["message"]) == (415, "the Content-Type must be application/json, got 'text/plain'")
 
 

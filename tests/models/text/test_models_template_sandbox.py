@@ -190,3 +190,27 @@ def test_every_filter_of_the_vendors_templates_is_known() -> None:
     for source in json.loads(data.read_text("utf-8"))["templates"].values():
         tree = environment.parse(source.replace("{% generation %}", "").replace("{% endgeneration %}", ""))
         assert {each.name for each in tree.find_all(nodes.Filter)} <= FILTERS.keys()
+
+
+def test_a_template_changes_only_its_own_lists_and_only_by_texts_and_numbers(tokenizer: Tokenizer) -> None:
+    def render(source: str, **variables: Any) -> str:
+        return ChatTemplate(source, tokenizer).render(HELLO, **variables)
+
+    queue = "{% set n = namespace(l=['a']) %}{% set _ = n.l.append('b') %}{{ n.l.pop(0) }}{{ n.l }}"
+    assert render(queue) == "a['b']"
+    given = ["mine"]
+    for source in ("{{ given.append('x') }}", "{{ given.pop() }}", "{{ messages.append('x') }}"):
+        with pytest.raises(ModelError, match="unsafe"):
+            render(source, given=given)
+    assert given == ["mine"]
+    for inner in ("l", "[l]", "messages", "{}"):
+        with pytest.raises(ModelError, match="append supports only texts and numbers in templates"):
+            render("{% set l = [] %}{{ l.append(" + inner + ") }}")
+    endless = "{% set l = [] %}{% for n in range(99999) %}{% for m in range(999) %}{% set _ = l.append('aaaaaaaa') %}"
+    with pytest.raises(ModelError, match="more than a template is allowed"):
+        render(endless + "{% endfor %}{% endfor %}")
+
+
+def test_what_filters_yield_can_be_written_as_json(tokenizer: Tokenizer) -> None:
+    source = "{{ tools | map(attribute='a') | tojson }}"
+    assert ChatTemplate(source, tokenizer).render(HELLO, tools=[{"a": 1}, {"a": "x"}]) == '[1, "x"]'

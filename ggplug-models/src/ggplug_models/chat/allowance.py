@@ -182,6 +182,13 @@ def summed(subject: Any, arguments: list[Any]) -> int:
     return 0
 
 
+def appended(subject: Any, arguments: list[Any]) -> int:
+    """For ``append`` of a text or number to a list; a list could be within itself, or many times in another one."""
+    if not isinstance(arguments[0] if arguments else None, (str, int, float, type(None))):
+        raise SecurityError("append supports only texts and numbers in templates")
+    return measured(arguments[:1])[0]
+
+
 def translated(subject: Any, arguments: list[Any]) -> int:
     """For ``translate(table)``."""
     tables = [table for table in arguments if isinstance(table, Mapping)]

@@ -32,6 +32,7 @@ from ggplug_models.chat.allowance import (
     STEP,
     Allowance,
     Estimate,
+    appended,
     formatted,
     joined,
     linear,
@@ -68,6 +69,11 @@ FILTERS: dict[str, Estimate] = {
     "trim": searched,
 }
 
+
+class _List(list[Any]):
+    """A list that a template has made, which it may change."""
+
+
 METHODS: dict[type, dict[str, Estimate]] = {
     str: {
         **_all(
@@ -88,6 +94,7 @@ METHODS: dict[type, dict[str, Estimate]] = {
     bytes: {"decode": linear},
     int: _all("as_integer_ratio bit_count bit_length conjugate is_integer", linear),
     float: _all("as_integer_ratio conjugate hex is_integer", linear),
+    _List: {**_all("copy count index pop", linear), "append": appended},
 }
 """Of other types, all methods that Jinja's sandbox allows: their results are not larger than the object."""
 
@@ -147,7 +154,9 @@ class _Code(CodeGenerator):
         self.write("))")
 
     def visit_List(self, node: nodes.List, frame: Frame) -> None:
-        self._made(super().visit_List, node, frame)
+        self.write("environment.made_list(")
+        super().visit_List(node, frame)
+        self.write(")")
 
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
         self._made(super().visit_Dict, node, frame)
@@ -218,6 +227,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         @functools.wraps(function)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             before, subject, arguments = args[:first], args[first], [*args[first + 1 :], *kwargs.values()]
+            if name == "tojson" and isinstance(subject, Iterator):  # such as the result of ``map``
+                subject = self._parts(subject)[0]
+                args = (*before, subject, *args[first + 1 :])
             if name == "join":
                 return self.made(function(*before, *self._parts(subject, *args[first + 1 :], **kwargs)))
             self._estimated(FILTERS, name, subject, arguments)
@@ -243,6 +255,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Subtracts the size of a value from the allowance, and returns the value."""
         _allowance.get().spend(STEP + measured(value)[0], "the template")
         return value
+
+    def made_list(self, value: list[Any]) -> list[Any]:
+        """A list of the template."""
+        return _List(self.made(value))
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """Whether a template may use an attribute: as Jinja's, and ``append`` and ``pop`` of its own lists."""
+        return (type(obj) is _List and attr in ("append", "pop")) or super().is_safe_attribute(obj, attr, value)
 
     def items(self, value: Any) -> Any:
         """The items of a loop; None has no items, because some templates loop over missing ``tools``."""

@@ -4,13 +4,17 @@ Templates are Jinja templates, as Hugging Face's ``apply_chat_template`` defines
 ``messages``, ``tools``, ``documents``, ``add_generation_prompt``, ``bos_token`` and ``eos_token``; they may call
 ``raise_exception`` and ``strftime_now``.  As in llama.cpp, there are also ``enable_thinking``, which is true by
 default, and ``date_string`` and ``datetime``, today's date; arguments of tool calls are objects, and None can be looped
-over.  Templates come with model files, which may be malicious, so they run in a sandbox (``sandbox.py``).
+over.  A template that has no ``tools``, such as firefunction's, gets them as JSON in ``functions``.  Templates come
+with model files, which may be malicious, so they run in a sandbox (``sandbox.py``).
 """
 
 from __future__ import annotations
 
 import datetime
+import json
+import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ggplug.errors import GGPlugError, ModelError, ParameterError
@@ -22,13 +26,21 @@ from ggplug_models.tokenizers import Tokenizer
 if TYPE_CHECKING:
     from jinja2 import Template
 
+    from ggplug_models.chat.formats.format import Format
+
 KEY = "tokenizer.chat_template"
+
+TOOL_USE = "tool_use"
+"""The name of the template for chats with tools, in files that have one."""
 
 Message = Mapping[str, Any]
 """A dict with ``role`` and ``content``, and other keys that the template uses, such as ``tool_calls``."""
 
 NAMED = ("bos", "eos", "unk", "pad", "sep")
 """Special tokens whose texts are variables of templates: ``bos_token`` and so on."""
+
+_FUNCTIONS, _TOOLS = re.compile(r"[+{(]\s*functions\b"), re.compile(r"[{%][^}]*\btools\b")
+"""How templates use these variables."""
 
 LONGEST = 1 << 20
 """Maximum length of a template in characters."""
@@ -46,15 +58,26 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, tokenizer: Tokenizer) -> None:
+        self.for_tools: ChatTemplate | None = None
+        """The template to use for chats with tools; None: this one."""
         self.source = source
         self.tokenizer = tokenizer
         self._template = _compiled(source)
+        self._reads_functions = bool(_FUNCTIONS.search(source)) and not _TOOLS.search(source)
+
+    @cached_property
+    def format(self) -> Format:
+        """The format of the answers that the template's model writes, found by rendering some chats."""
+        from ggplug_models.chat.analysis import format_of
+
+        return format_of(self.source, self.render)
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], tokenizer: Tokenizer, name: str | None = None) -> ChatTemplate:
         """The chat template in a file's metadata, or the one with a ``name`` such as ``tool_use``.
 
-        Raises ModelError if there is none.
+        Without ``name``, the template named ``tool_use`` is the one for chats with tools.  Raises ModelError if there
+        is none.
         """
         key = KEY if name is None else f"{KEY}.{name}"
         source = Values(metadata).text(key, None)
@@ -66,7 +89,10 @@ class ChatTemplate:
                 got=name,
                 remedy="pass template=ChatTemplate(source, model.tokenizer)",
             )
-        return cls(source, tokenizer)
+        found = cls(source, tokenizer)
+        if name is None and f"{KEY}.{TOOL_USE}" in metadata:
+            found.for_tools = cls.of(metadata, tokenizer, TOOL_USE)
+        return found
 
     def render(
         self,
@@ -102,6 +128,8 @@ class ChatTemplate:
             "documents": None,
             **variables,
         }
+        if self._reads_functions:
+            everything.setdefault("functions", json.dumps(list(tools), indent=4) if tools else "")
         from jinja2.exceptions import SecurityError
 
         from ggplug_models.chat.allowance import Allowance

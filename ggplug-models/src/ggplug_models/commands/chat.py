@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ggplug_models.chat.answer import Answer, AnswerPiece
+from ggplug_models.chat.formats.format import Reasoning
+from ggplug_models.chat.prepared import prepared
 from ggplug_models.chat.template import ChatTemplate, Message
 from ggplug_models.generation.detokenizer import Detokenizer, GeneratedText
 from ggplug_models.generation.drafts import Drafts
@@ -70,39 +73,55 @@ class Chat:
         self.messages = [] if self._system is None else [{"role": "system", "content": self._system}]
 
     def answer(self, text: str, max_tokens: int | None = None) -> Iterator[str]:
-        """The answer to the user's message ``text``, in pieces.  Remembers both, also if the caller stops the answer.
+        """The answer to the user's message ``text``, in pieces; its reasoning is shown between the format's marks.
 
-        Raises ModelError if there is no chat template; ContextFullError for a chat that is longer than the context.
+        Remembers both messages, also if the caller stops the answer.  Raises ModelError if there is no chat template;
+        ContextFullError for a chat that is longer than the context.
         """
         if self.template is None:
             self.template = self.model.template
         messages = [*self.messages, {"role": "user", "content": text}]
-        answer: list[str] = []
+        chat = prepared(self.template, messages)
+        parser, answer = chat.parser(), Answer()
+        kept = self.model.control.kept(chat.format.marks)
         try:
-            for piece in self._timed(self.template.encode(messages), max_tokens):
-                answer.append(piece)
-                yield piece
+            for written in self._timed(self.model.tokenizer.prompt(chat.prompt), max_tokens, keep=kept):
+                yield from _shown(parser.push(written), answer, chat.format.reasoning)
+            yield from _shown(parser.finish(), answer, chat.format.reasoning)
         finally:
-            if answer:
-                self.messages = [*messages, {"role": "assistant", "content": "".join(answer)}]
+            if answer.content or answer.reasoning:
+                self.messages = [*messages, answer.message]
 
     def complete(self, text: str, max_tokens: int | None = None) -> Iterator[str]:
         """The text that follows ``text``, in pieces."""
         prompt = self.model.tokenizer.prompt(text)
         return self._timed(prompt, max_tokens, begins=not text)
 
-    def _timed(self, prompt: Sequence[int], max_tokens: int | None, *, begins: bool = True) -> Iterator[str]:
+    def _timed(
+        self, prompt: Sequence[int], max_tokens: int | None, *, begins: bool = True, keep: Collection[int] = ()
+    ) -> Iterator[str]:
         timings = self.timings = Timings(len(prompt))
         draft, tokenizer = self.draft, self.model.tokenizer
         drafted, accepted = (0, 0) if draft is None else (draft.drafted, draft.accepted)
         # generate_ids gets the sampler itself, whose begin() it calls; the tokens are timed outside of it.
         tokens = self.model.generate_ids(prompt, max_tokens, choose=self.sampler, session=self.session, draft=draft)
-        text = Detokenizer(tokenizer, begins=begins)
+        text = Detokenizer(tokenizer, begins=begins, keep=keep)
         try:
             yield from GeneratedText(text, _noting_times(tokens, timings), tokenizer.ends)
         finally:
             if draft is not None:
                 timings.drafted, timings.accepted = draft.drafted - drafted, draft.accepted - accepted
+
+
+def _shown(pieces: Iterable[AnswerPiece], answer: Answer, marks: Reasoning | None) -> Iterator[str]:
+    """The text of pieces, with the marks of the reasoning.  ``answer``: what came before; the pieces are added."""
+    for piece in pieces:
+        if marks is not None and piece.reasoning and not answer.reasoning:
+            yield f"{marks.start}\n"
+        if marks is not None and piece.content and answer.reasoning and not answer.content:
+            yield f"\n{marks.end}\n\n"
+        answer.add(piece)
+        yield piece.content or piece.reasoning
 
 
 def _noting_times(tokens: Iterator[int], timings: Timings) -> Iterator[int]:

@@ -10,11 +10,15 @@ import numpy.typing as npt
 
 
 class Pooling(enum.IntEnum):
-    """The kinds of pooling, with the numbers of llama.cpp's ``pooling_type``: mean, first token, last token."""
+    """The kinds of pooling, with the numbers of llama.cpp's ``pooling_type``: mean, first token, last token.
+
+    RANK, of rerankers, is the first token, too; :mod:`ggplug_models.networks.ranking` applies their classifier.
+    """
 
     MEAN = 1
     CLS = 2
     LAST = 3
+    RANK = 4
 
     def weights(self, present: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """The pooling weight of each token of each text, float32 ``(n_seq, n)``; those of a text sum to 1.
@@ -24,6 +28,6 @@ class Pooling(enum.IntEnum):
         if self is Pooling.MEAN:
             weights = present / present.sum(axis=1, keepdims=True)
         else:
-            chosen = np.zeros(len(present), np.int64) if self is Pooling.CLS else present.sum(axis=1) - 1
+            chosen = present.sum(axis=1) - 1 if self is Pooling.LAST else np.zeros(len(present), np.int64)
             weights = np.arange(present.shape[1]) == chosen[:, np.newaxis]
         return np.asarray(weights, np.float32)

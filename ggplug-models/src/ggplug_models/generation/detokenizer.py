@@ -78,14 +78,20 @@ class Detokenizer:
 
     ``stop``: stop strings, which end the text and are not part of it.  ``begins``: True if the tokens start a text, as
     an answer in a chat does; False if they continue one, and so keep a leading space.  ``keep_texts``: whether
-    :attr:`token_texts` lists the part of the text that each token stands for.  Raises ParameterError for stop strings
-    that are empty or not strings.
+    :attr:`token_texts` lists the part of the text that each token stands for.  ``keep``: control tokens whose names are
+    a part of the text.  Raises ParameterError for stop strings that are empty or not strings.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stop: Sequence[str] = (), *, begins: bool = True, keep_texts: bool = False
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str] = (),
+        *,
+        begins: bool = True,
+        keep_texts: bool = False,
+        keep: Collection[int] = (),
     ) -> None:
-        self._stream = tokenizer.stream(skip_special=True, begins=begins)
+        self._stream = tokenizer.stream(skip_special=True, begins=begins, keep=keep)
         self._stops = StopStrings(stop)
         self._texts = TokenTexts() if keep_texts else None
         self.token_texts: list[TokenText] = []
@@ -94,6 +100,11 @@ class Detokenizer:
     def stopped(self) -> bool:
         """Whether a stop string was found; no text comes after it."""
         return self._stops.stopped is not None
+
+    @property
+    def stopped_at(self) -> str | None:
+        """The stop string that was found."""
+        return self._stops.stopped
 
     def push(self, token: int) -> str:
         """Adds a token, and returns the text that can be emitted now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -15,18 +15,24 @@ from ggplug.errors import ModelError, ParameterError
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 from ggplug.types import Type
+from ggplug_models.chat.constraint import constraint_of
+from ggplug_models.chat.prepared import prepared
 from ggplug_models.chat.template import ChatTemplate, Message
+from ggplug_models.chat.text import ChatAnswer
+from ggplug_models.chat.tools import AnyTool
 from ggplug_models.checks.arguments import check_progress, check_sequence
 from ggplug_models.checks.ids import token_ids
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.embedding.reading import vectors_of
 from ggplug_models.embedding.vectors import check_batch, check_texts, normalized
 from ggplug_models.generation.detokenizer import Detokenizer, GeneratedText
-from ggplug_models.generation.loop import Options, TextOptions, generate
+from ggplug_models.generation.loop import Options, TextOptions, generate, greedy
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.patches import Patch
 from ggplug_models.metadata.values import short_repr
 from ggplug_models.networks.network import Network
+from ggplug_models.sampling.constrained import constrained
+from ggplug_models.sampling.control_tokens import ControlTokens
 from ggplug_models.state.cells import Cells
 from ggplug_models.state.memory import KeysValues, Kind, Memory, State
 from ggplug_models.state.session import Session
@@ -34,6 +40,9 @@ from ggplug_models.state.steps import Outputs, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
 from ggplug_models.tokenizers.long_text import LongText
+
+if TYPE_CHECKING:
+    from ggplug_models.sampling.grammar import Grammars
 
 Floats = npt.NDArray[np.float32]
 
@@ -141,14 +150,55 @@ class Decoder(Network):
         max_tokens: int | None = None,
         *,
         template: ChatTemplate | None = None,
+        tools: Sequence[AnyTool] | None = None,
+        tool_choice: Any = None,
+        parallel_tool_calls: bool = True,
+        reasoning_effort: str | None = None,
+        reasoning_budget: int | None = None,
+        variables: Mapping[str, Any] | None = None,
         **options: Unpack[TextOptions],
-    ) -> GeneratedText:
-        """Generates the answer to the last of ``messages``, in pieces; see :meth:`generate`.
+    ) -> ChatAnswer:
+        """Generates the answer to the last of ``messages``; see :meth:`generate` for the options.
+
+        Iterating gives the pieces of the answer's text; its ``answer`` also has the reasoning and the calls.
 
         ``messages``: dicts with ``role`` and ``content``.  ``template``: by default the chat template of the file.
-        Raises ModelError if there is none.
+        ``tools``: Python functions, or dicts as in the OpenAI API, that the model may call; what it writes as their
+        arguments matches their schemas.  ``tool_choice``, ``parallel_tool_calls``, ``reasoning_effort``: see
+        :func:`.prepared`.  ``reasoning_budget``: maximum number of tokens of the reasoning.  ``variables``: variables
+        of the template, such as ``{"enable_thinking": False}``.
+
+        Raises ModelError if there is no chat template, or if ``llguidance`` is missing and there are tools.
         """
-        return self.texts((template or self.template).encode(messages), max_tokens, **options)
+        chat = prepared(
+            template or self.template,
+            messages,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            reasoning_effort=reasoning_effort,
+            variables=variables,
+        )
+        constraint = constraint_of(chat, self, reasoning_budget=reasoning_budget)
+        choose, draft = options.get("choose"), options.get("draft")
+        if constraint is not None:
+            choose = constrained(choose, constraint)
+        detokenizer = Detokenizer(self.tokenizer, options.get("stop", ()), keep=self.control.kept(chat.format.marks))
+        prompt, session = self.tokenizer.prompt(chat.prompt), options.get("session")
+        tokens = self.generate_ids(prompt, max_tokens, session=session, choose=choose or greedy, draft=draft)
+        return ChatAnswer(chat.parser(), detokenizer, tokens, self.tokenizer.ends)
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Makes constraints to grammars.  Raises ModelError if ``llguidance`` is missing."""
+        from ggplug_models.sampling.grammar import Grammars
+
+        return Grammars(self.tokenizer, self.n_vocab)
+
+    @cached_property
+    def control(self) -> ControlTokens:
+        """The control tokens of the vocabulary."""
+        return ControlTokens(self.tokenizer)
 
     @cached_property
     def template(self) -> ChatTemplate:

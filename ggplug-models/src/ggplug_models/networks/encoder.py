@@ -144,7 +144,7 @@ class Encoder(Network):
             raise ModelError(f"{hp.prefix}attention.causal is true, but encoders attend in both directions")
         pooling = hp.integer("pooling_type", Pooling.MEAN, at_least=0)
         if pooling not in set(Pooling):
-            raise hp.refused("pooling_type", "1 (mean), 2 (first token) or 3 (last token)")
+            raise hp.refused("pooling_type", "1 (mean), 2 (first token), 3 (last token) or 4 (reranker)")
         self.pooling = Pooling(pooling)
         self.windows = [0] * self.n_layer
         self.max_bias = 0.0

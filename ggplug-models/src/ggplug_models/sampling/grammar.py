@@ -26,6 +26,10 @@ SPACES = r"\n?[ \t]{0,20}"
 """White space between the parts of JSON; without a limit, a model can generate it endlessly."""
 
 
+LENIENT: Mapping[str, Any] = {"lenient": True, "coerce_one_of": True}
+"""The library's options for schemas with parts that it does not support."""
+
+
 LIMITS: Mapping[str, Any] = {
     "initial_lexer_fuel": 1_000_000,
     "step_lexer_fuel": 200_000,
@@ -39,6 +43,7 @@ LIMITS: Mapping[str, Any] = {
 
 _WORDS = (
     (r"(?s).*^error: ([^\n]+).*", r"\1"),  # in a pattern, which the library prints before the error
+    (r"^at \d+\(\d+\): (failed to compile JSON schema: )?", ""),  # in a grammar with several schemas
     (r"\n.*", ""),  # position in the library's own form of the grammar, and its state
     ("^NoExtension(Bias)?$", "no text matches it: a rule begins with itself, or allows nothing"),
     ("^(Parser|Lexer)TooComplex$|.*Too many items.*", "it is too complex, or endless"),
@@ -78,8 +83,11 @@ class Grammars:
             Wrapper(_TokenizerView(tokenizer)), n_vocab=self.n_vocab, eos_token=sorted(tokenizer.ends)
         )
 
-    def json_schema(self, schema: Mapping[str, Any] | str | None = None) -> GrammarConstraint:
+    def json_schema(self, schema: Mapping[str, Any] | str | None = None, *, lenient: bool = False) -> GrammarConstraint:
         """The constraint to JSON that matches a schema; None: to any JSON object.
+
+        ``lenient``: ignore keys and formats that are not supported, and take ``oneOf`` for ``anyOf``, so that the JSON
+        may not match all of the schema; :attr:`GrammarConstraint.warnings` names them.
 
         Raises ParameterError for a schema that is not valid, exceeds :mod:`.grammar_limits`, or uses keys that are not
         supported.
@@ -93,7 +101,8 @@ class Grammars:
             if not isinstance(found, dict):
                 raise ParameterError(f"a JSON schema must be an object, got {short_repr(schema)}", got=schema)
             text = json.dumps(found, allow_nan=False)
-            grammar = LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": SPACES})
+            options: Any = {"whitespace_pattern": SPACES, **(LENIENT if lenient else {})}
+            grammar = LLMatcher.grammar_from_json_schema(text, overrides=options)
         except ParameterError:
             raise
         except (TypeError, ValueError, RecursionError) as error:
@@ -113,6 +122,15 @@ class Grammars:
         from llguidance import LLMatcher
 
         return self._constraint(LLMatcher.grammar_from_lark(grammar), "grammar", grammar)
+
+    def answer(self, grammar: str) -> GrammarConstraint:
+        """The constraint to the grammar of an answer, see :meth:`.PreparedChat.grammar`, which has checked its schemas.
+
+        Raises ParameterError.
+        """
+        from llguidance import LLMatcher
+
+        return self._constraint(LLMatcher.grammar_from_lark(grammar), "JSON schema", grammar)
 
     def gbnf(self, grammar: str) -> GrammarConstraint:
         """The constraint to a grammar in llama.cpp's notation (GBNF), with a rule ``root``.  Raises ParameterError."""
@@ -159,6 +177,11 @@ class GrammarConstraint:
     def begin(self) -> None:
         """Starts a new text."""
         self._matcher.reset()
+
+    @property
+    def warnings(self) -> list[str]:
+        """What of a schema is ignored, because it is not supported."""
+        return [_in_words(warning) for warning in self._matcher.get_grammar_warnings()]
 
     @property
     def complete(self) -> bool:

@@ -50,7 +50,8 @@ class Sampler:
 
     ``sampling``: the settings.  ``breakers``: for DRY, the token sequences that end a repetition
     (:func:`penalties.breakers_of`); by default :func:`.loop.generate` makes them from the model's tokenizer.
-    ``constraint``: forbids tokens.  ``seed``: the seed in use, also if ``sampling`` has none; the same seed and logits
+    ``constraint``: forbids tokens.  ``drawn``: the candidates among which the last token was drawn; None if the most
+    probable token was taken.  ``seed``: the seed in use, also if ``sampling`` has none; the same seed and logits
     give the same tokens.
 
     Use a sampler for one sequence at a time: Mirostat and the random numbers have a state that continues from token to
@@ -88,6 +89,7 @@ class Sampler:
         keeps_the_best = s.typical_p >= 1 and not s.xtc_probability and "temperature" in s.order
         self._greedy = not s.mirostat and s.temperature == 0 and not s.dynamic_range and keeps_the_best
         self._ids = np.arange(0)
+        self.drawn: Candidates | None = None
 
     def begin(self, tokenizer: Callable[[], Tokenizer]) -> None:
         """Starts a text: resets the constraint.  ``tokenizer()`` returns the tokenizer; called if DRY needs it."""
@@ -109,7 +111,8 @@ class Sampler:
             if changed[token] == -np.inf:
                 raise _forbidden()
         else:
-            token = self._drawn(self._candidates(changed))
+            self.drawn = self._candidates(changed)
+            token = self._drawn(self.drawn)
         if self.constraint is not None:
             self.constraint.accept(token)
         return token

@@ -12,11 +12,15 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ggplug_models.serve.apis.errors import body_of
 from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.problems import Problem
 
-OPEN = frozenset(["/", "/health"])
+OPEN = frozenset(["/", "/health", "/v1/health"])
 """Paths that need no API key: the chat page, which asks for the key, and the health check."""
+
+OTHER = "x-api-key"
+"""The header in which clients of Anthropic's API send the key."""
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -79,7 +83,8 @@ class AccessControl:
         try:
             problem = self._refused(scope)
             if problem is not None:
-                await JSONResponse(problem.body, problem.status, problem.headers)(scope, receive, counted)
+                body = body_of(problem, scope["path"])
+                await JSONResponse(body, problem.status, problem.headers)(scope, receive, counted)
             else:
                 await self._app(scope, receive, counted)
         finally:
@@ -96,18 +101,40 @@ class AccessControl:
                     f"the host name {host!r} is not allowed; start the server with --allow-host NAME or --api-key KEY",
                     code="host_not_allowed",
                 )
-        known = not self._keys or self._knows(headers.get("authorization", "").encode("latin-1"))
-        if not known and scope["path"] not in OPEN:
-            sent = "wrong API key" if "authorization" in headers else "this server requires an API key"
-            return Problem(401, f"{sent}: send it as 'Authorization: Bearer KEY'", code="invalid_api_key")
+        if self._keys and scope["path"] not in OPEN and not self._knows(headers):
+            given = "authorization" in headers or OTHER in headers
+            sent = "wrong API key" if given else "this server requires an API key"
+            return Problem(
+                401, f"{sent}: send it as 'Authorization: Bearer KEY' or 'X-Api-Key: KEY'", code="invalid_api_key"
+            )
         return None
 
-    def _knows(self, authorization: bytes) -> bool:
-        kind, _, key = authorization.partition(b" ")
+    def _knows(self, headers: Headers) -> bool:
+        kind, _, key = headers.get("authorization", "").encode("latin-1").partition(b" ")
+        if kind.lower() == b"bearer" and self._is_known(key):
+            return True
+        return OTHER in headers and self._is_known(headers[OTHER].encode("latin-1"))
+
+    def _is_known(self, key: bytes) -> bool:
         digest = _digest(key.strip())
         # Every key is compared, each in constant time, so that the time reveals nothing about the keys.
         matches = [hmac.compare_digest(digest, known) for known in self._keys]
-        return kind.lower() == b"bearer" and any(matches)
+        return any(matches)
+
+
+class HeaderNames:
+    """ASGI middleware that writes header names with capitals, because some clients compare them as they are."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [(name.title(), value) for name, value in message["headers"]]}
+            await send(message)
+
+        await self._app(scope, receive, named)
 
 
 def _digest(key: bytes) -> bytes:

@@ -1,18 +1,20 @@
-"""Passes the texts of a request from the batcher's thread to the event loop."""
+"""Passes the texts of a request from the batcher's thread to the event loop, and collects what was written."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from ggplug_models.chat.answer import Answer, AnswerPiece
 from ggplug_models.generation.finish import Finish
 from ggplug_models.serve.batcher import Batcher
 from ggplug_models.serve.log_probabilities import LogProbability, Scored
 from ggplug_models.serve.problems import shutting_down
-from ggplug_models.serve.request import Event, Request
+from ggplug_models.serve.request import Event, Progress, Request
+from ggplug_models.serve.timings import timings
 from ggplug_models.serve.writer import Text
 
 
@@ -20,14 +22,43 @@ from ggplug_models.serve.writer import Text
 class Delta:
     """The next piece of the text with the number ``index``.
 
-    ``scores``: those of the tokens that are complete with this piece.  ``finish``: OpenAI's ``finish_reason`` if the
-    text ends here.
+    ``text``: as the model wrote it.  ``pieces``: what it means: content, reasoning, calls of tools.  ``scores``: those
+    of the tokens that are complete with this piece.  ``tokens``: those since the last piece.  ``finish``: OpenAI's
+    ``finish_reason`` if the text ends here; such a piece has nothing else.  ``progress``: of the prompt, in a piece
+    without anything else.
     """
 
     index: int
-    text: str
+    text: str = ""
+    pieces: list[AnswerPiece] = field(default_factory=list)
+    scores: list[Scored] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    finish: str | None = None
+    progress: Progress | None = None
+
+
+@dataclass
+class Written(Answer):
+    """What was written for one text so far: an answer, and how it came about.
+
+    ``text``: as the model wrote it.  ``finish``: OpenAI's ``finish_reason``, at the end.  ``stop``: the stop string
+    that ended the text.
+    """
+
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
     scores: list[Scored] = field(default_factory=list)
     finish: str | None = None
+    stop: str | None = None
+
+    def append(self, delta: Delta) -> None:
+        """Appends a piece."""
+        self.text += delta.text
+        for piece in delta.pieces:
+            self.add(piece)
+        self.tokens += delta.tokens
+        self.scores += delta.scores
+        self.finish = delta.finish or self.finish
 
 
 class ClientDisconnected(Exception):
@@ -37,25 +68,34 @@ class ClientDisconnected(Exception):
 class Answers:
     """Generates the texts of a request, and yields their pieces in a coroutine.
 
-    ``generated_tokens``: number of tokens so far.  Create it in the event loop that runs :meth:`deltas`; :meth:`submit`
-    may be called from another thread.
+    ``written``: what was written for each text so far.  Create it in the event loop that runs :meth:`deltas`;
+    :meth:`submit` may be called from another thread.
     """
 
-    def __init__(self, texts: Sequence[Text], ends: frozenset[int]) -> None:
+    def __init__(self, texts: Sequence[Text]) -> None:
         self.texts = texts
-        self.generated_tokens = 0
+        self.written = [Written() for _ in texts]
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-        self._requests = [
-            Request(text.prompt, text.choose, text.max_tokens, ends, listener=partial(self._listen, number))
+        self.requests = [
+            Request(
+                text.prompt,
+                text.choose,
+                text.max_tokens,
+                text.ends,
+                slot=text.slot,
+                reports=text.reports,
+                scored=None if text.prompt_scores is None else text.prompt_scores.add,
+                listener=partial(self._listen, number),
+            )
             for number, text in enumerate(texts)
         ]
 
     def submit(self, batcher: Batcher) -> None:
         """Submits all texts to the batcher, or none.  Raises as its ``check`` and ``submit`` do."""
-        batcher.check(len(self._requests))
+        batcher.check(len(self.requests))
         try:
-            for request in self._requests:
+            for request in self.requests:
                 batcher.submit(request)
         except BaseException:
             self.cancel()
@@ -63,7 +103,7 @@ class Answers:
 
     def cancel(self) -> None:
         """Cancels all texts."""
-        for request in self._requests:
+        for request in self.requests:
             request.cancel()
 
     def leave(self) -> None:
@@ -79,15 +119,25 @@ class Answers:
     @property
     def reused_tokens(self) -> int:
         """Number of tokens of the prompts that were taken from the KV cache."""
-        return sum(request.reused for request in self._requests)
+        return min(sum(request.reused for request in self.requests), self.prompt_tokens)
+
+    @property
+    def generated_tokens(self) -> int:
+        """Number of generated tokens."""
+        return sum(len(written.tokens) for written in self.written)
+
+    def timings(self, index: int = 0) -> dict[str, float]:
+        """The timings of one of the texts."""
+        return timings(self.requests[index])
 
     async def deltas(self) -> AsyncIterator[Delta]:
-        """Yields pieces as they come, until all texts have ended.
+        """Yields pieces as they come, until all texts have ended, and adds them to :attr:`written`.
 
         Raises the error of a computation, Problem if the server shuts down, and ClientDisconnected after :meth:`leave`.
         """
         left = set(range(len(self.texts)))
         kept: dict[int, deque[LogProbability]] = {number: deque() for number in left}
+        tokens: dict[int, list[int]] = {number: [] for number in left}
         while left:
             index, event = await self._events.get()
             if index not in left and not isinstance(event, ClientDisconnected):
@@ -96,28 +146,49 @@ class Answers:
                 raise event
             if event is Finish.CANCELLED:
                 raise shutting_down()
-            delta = self._delta(index, event, kept[index])
-            if delta.finish is not None:
-                left.discard(index)
-            if delta.text or delta.finish is not None:
+            if isinstance(event, Progress):
+                yield Delta(index, progress=event)
+                continue
+            delta = self._delta(index, event, kept[index], tokens[index])
+            finish, delta.finish = delta.finish, None
+            delta.pieces = list(self._pieces(index, delta.text, last=finish is not None))
+            written = self.written[index]
+            if delta.text or delta.pieces or (finish and (delta.scores or delta.tokens)):
+                written.append(delta)
                 yield delta
+            if finish is not None:
+                left.discard(index)
+                written.stop = self.texts[index].detokenizer.stopped_at
+                last = Delta(index, finish="tool_calls" if written.calls and finish == Finish.STOP.value else finish)
+                written.append(last)
+                yield last
 
-    def _delta(self, index: int, event: int | Finish, kept: deque[LogProbability]) -> Delta:
+    def _pieces(self, index: int, text: str, *, last: bool) -> Iterator[AnswerPiece]:
+        """What a piece of a text means."""
+        parser = self.texts[index].parser
+        if parser is not None:
+            yield from parser.push(text)
+            yield from parser.finish() if last else ()
+        elif text:
+            yield AnswerPiece(text)
+
+    def _delta(self, index: int, event: int | Finish, kept: deque[LogProbability], tokens: list[int]) -> Delta:
         text = self.texts[index]
         if isinstance(event, Finish):
             delta = Delta(index, text.detokenizer.finish())  # what was held back may complete a stop string
             delta.finish = str((Finish.STOP if text.detokenizer.stopped else event).value)
         else:
-            self.generated_tokens += 1
+            tokens.append(event)
             delta = Delta(index, text.detokenizer.push(event))
             if text.scores is not None:
                 kept.append(text.scores.found.popleft())
             if text.detokenizer.stopped:
-                self._requests[index].cancel()
+                self.requests[index].cancel()
                 delta.finish = Finish.STOP.value
         if delta.text or delta.finish is not None:  # others are not sent
             delta.scores = [Scored(kept.popleft(), each) for each in text.detokenizer.token_texts]
             text.detokenizer.token_texts.clear()
+            delta.tokens, tokens[:] = list(tokens), []
         return delta
 
     def _listen(self, index: int, event: Event) -> None:
@@ -125,4 +196,4 @@ class Answers:
         try:
             self._loop.call_soon_threadsafe(self._events.put_nowait, (index, event))
         except RuntimeError:  # the event loop has ended
-            self._requests[index].cancel()
+            self.requests[index].cancel()

@@ -1,14 +1,12 @@
-"""The HTTP routes of the server: the OpenAI API, the chat page, health and metrics."""
+"""The HTTP routes of the server: a table of paths, with and without ``/v1``."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -18,70 +16,155 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
-from ggplug.errors import in_one_line
-from ggplug_models.serve.access import AccessControl
-from ggplug_models.serve.answers import Answers, ClientDisconnected
-from ggplug_models.serve.bodies import ChatBody, CompletionBody, EmbeddingBody, TextBody
-from ggplug_models.serve.event_stream import DONE, EventStream, event, watched
+from ggplug_models.serve.access import AccessControl, HeaderNames
+from ggplug_models.serve.answers import ClientDisconnected
+from ggplug_models.serve.apis import (
+    chat,
+    completions,
+    infill,
+    llama_server,
+    messages,
+    ollama,
+    ollama_models,
+    responses,
+    state,
+    tokens,
+)
+from ggplug_models.serve.apis.embeddings import EmbeddingBody, VectorsWork
+from ggplug_models.serve.apis.errors import body_of
+from ggplug_models.serve.apis.ollama_models import EmbedWork
+from ggplug_models.serve.apis.rerank import RerankBody, RerankWork
+from ggplug_models.serve.bodies.body import Body
+from ggplug_models.serve.endpoint import IGNORED, Bodies, TextApi, TextEndpoint, headers_of, json_response, logged
+from ggplug_models.serve.event_stream import watched
 from ggplug_models.serve.incoming import Incoming, RestOfBody
 from ggplug_models.serve.metrics import CONTENT_TYPE
 from ggplug_models.serve.page import Page
 from ggplug_models.serve.problems import Problem, problem_of
-from ggplug_models.serve.replies import ChatReply, CompletionReply, Reply
 from ggplug_models.serve.service import Service
-from ggplug_models.serve.vectors import CancelledError, embeddings
-from ggplug_models.serve.writer import Text, Writer
-
-LOG = logging.getLogger("ggplug.serve")
+from ggplug_models.serve.vectors import CancelledError
 
 CHAT, COMPLETIONS, EMBEDDINGS, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models"
+
+TEXT_APIS: Mapping[TextApi, Sequence[str]] = {
+    TextApi(chat.ChatBody, chat.ask, chat.ChatReply): (CHAT, "/chat/completions"),
+    TextApi(completions.CompletionBody, completions.ask, completions.CompletionReply): (COMPLETIONS,),
+    TextApi(llama_server.NativeBody, llama_server.ask, llama_server.NativeReply): ("/completion", "/completions"),
+    TextApi(infill.InfillBody, infill.ask, llama_server.NativeReply): ("/infill",),
+    TextApi(responses.ResponsesBody, responses.ask, responses.ResponsesReply): ("/v1/responses", "/responses"),
+    TextApi(messages.AnthropicBody, messages.ask, messages.AnthropicReply): ("/v1/messages", "/messages"),
+    TextApi(ollama.OllamaChatBody, ollama.ask_chat, ollama.OllamaChatReply): ("/api/chat",),
+    TextApi(ollama.OllamaGenerateBody, ollama.ask_generate, ollama.OllamaGenerateReply): ("/api/generate",),
+}
+"""The APIs for texts, with their paths."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Who may use a server, and the maximum size of requests.
+    """Who may use a server, what it offers, and the maximum size of requests.
 
     ``keys``: API keys; empty: no key is required.  ``hosts``: host names that requests may have besides those of this
-    machine, if there are no keys; None: any.  ``origins``: origins whose web pages may read responses (CORS).
-    ``body_limit``: maximum size of a request body in bytes.
+    machine, if there are no keys; None: any.  ``origins``: origins whose web pages may read responses (CORS);
+    ``localhost``: those of this machine.  ``body_limit``: maximum size of a request body in bytes.  ``strict``: whether
+    unknown parameters and other model names are refused.  ``page``, ``metrics``, ``slots``: whether there are the chat
+    page, ``/metrics`` and ``/slots``.  ``slot_files``: folder where slots are saved; None: nowhere.
     """
 
     keys: Sequence[str] = ()
     hosts: Collection[str] | None = ()
     origins: Sequence[str] = ()
     body_limit: int = 8 << 20
+    strict: bool = False
+    page: bool = True
+    metrics: bool = True
+    slots: bool = True
+    slot_files: Path | None = None
 
 
 def application(service: Service, rules: Rules | None = None) -> ASGIApp:
     """Creates the ASGI application for a service."""
     rules = rules or Rules()
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    paths = _Paths(service, rules)
-    page = Page()
-    app.add_api_route("/", page.response, methods=["GET", "HEAD"])
-    app.add_api_route("/health", paths.health, methods=["GET", "HEAD"])
-    app.add_api_route("/metrics", paths.metrics)
-    app.add_api_route(MODELS, paths.models)
-    app.add_api_route(MODELS + "/{name:path}", paths.model)
-    app.add_api_route(COMPLETIONS, paths.completions, methods=["POST"])
-    app.add_api_route(CHAT, paths.chat, methods=["POST"])
-    app.add_api_route(EMBEDDINGS, paths.embeddings, methods=["POST"])
+    routes = list(_routes(service, rules))
+    for paths, methods, handler in routes:
+        for path in paths:
+            app.add_api_route(path, handler, methods=[*methods])
     app.add_exception_handler(Problem, _error_response)
     app.add_exception_handler(HTTPException, _error_response)
     app.add_exception_handler(ClientDisconnected, _client_closed)
-    known = ["/", "/health", "/metrics", MODELS, COMPLETIONS, CHAT, EMBEDDINGS]
     guarded: ASGIApp = AccessControl(
-        app, keys=rules.keys, hosts=None if rules.keys else rules.hosts, metrics=service.metrics, paths=known
+        app,
+        keys=rules.keys,
+        hosts=None if rules.keys else rules.hosts,
+        metrics=service.metrics,
+        paths=[path for paths, _, _ in routes for path in paths if "{" not in path],
     )
     if rules.origins:
         guarded = CORSMiddleware(
             guarded,
-            allow_origins=rules.origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["*"],
-            expose_headers=["Retry-After"],  # clients send headers of their own, of any name
+            allow_origins=[origin for origin in rules.origins if origin != "localhost"],
+            allow_origin_regex=LOCAL if "localhost" in rules.origins else None,
+            allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
+            allow_headers=["*"],  # clients send headers of their own, of any name
+            allow_credentials=True,
+            expose_headers=["Retry-After", IGNORED],
         )
-    return RestOfBody(guarded)
+    return HeaderNames(RestOfBody(guarded))
+
+
+LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
+"""The origins of web pages from this machine."""
+
+Handler = Callable[..., Any]
+
+
+def _routes(service: Service, rules: Rules) -> Iterator[tuple[Sequence[str], Sequence[str], Handler]]:
+    """Paths, methods and handlers."""
+    bodies = Bodies(service, Incoming(rules.body_limit), strict=rules.strict)
+    paths = _Paths(service, rules, bodies)
+    if rules.page:
+        yield ["/"], ["GET", "HEAD"], Page().response
+    yield ["/health", "/v1/health"], ["GET", "HEAD"], paths.health
+    yield ["/metrics"], ["GET"], paths.metrics
+    yield [MODELS, "/models"], ["GET"], paths.models
+    yield [MODELS + "/{name:path}", "/models/{name:path}"], ["GET"], paths.model
+    for api, places in TEXT_APIS.items():
+        yield places, ["POST"], TextEndpoint(bodies, api).answer
+    yield [EMBEDDINGS], ["POST"], paths.work(EmbeddingBody, VectorsWork, VectorsWork.openai)
+    yield ["/embedding", "/embeddings"], ["POST"], paths.work(EmbeddingBody, VectorsWork, VectorsWork.native)
+    rerank = ["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"]
+    yield rerank, ["POST"], paths.work(RerankBody, RerankWork, RerankWork.reply)
+    yield ["/tokenize"], ["POST"], paths.prepared(tokens.TokenizeBody, tokens.tokenize)
+    yield ["/detokenize"], ["POST"], paths.prepared(tokens.DetokenizeBody, tokens.detokenize)
+    yield ["/apply-template"], ["POST"], paths.prepared(tokens.TemplateBody, tokens.apply_template)
+    counting = [f"{CHAT}/input_tokens", "/chat/completions/input_tokens"]
+    yield counting, ["POST"], paths.prepared(tokens.TemplateBody, tokens.input_tokens)
+    counting = ["/v1/messages/count_tokens", "/messages/count_tokens"]
+    yield counting, ["POST"], paths.prepared(messages.AnthropicBody, messages.count_tokens)
+    yield ["/v1/responses/input_tokens"], ["POST"], paths.prepared(responses.ResponsesBody, responses.input_tokens)
+    yield ["/api/version"], ["GET"], _answering(ollama_models.version)
+    yield ["/api/tags"], ["GET"], _answering(lambda: ollama_models.tags(service))
+    yield ["/api/ps"], ["GET"], _answering(lambda: ollama_models.running(service))
+    yield ["/api/show"], ["POST"], paths.prepared(ollama_models.NameBody, ollama_models.show)
+    yield ["/api/pull"], ["POST"], paths.prepared(ollama_models.NameBody, ollama_models.pull)
+    for path, method in (("copy", "POST"), ("delete", "DELETE"), ("push", "POST"), ("create", "POST")):
+        yield [f"/api/{path}"], [method], paths.prepared(ollama_models.NameBody, ollama_models.refuse)
+    yield ["/api/embed"], ["POST"], paths.work(ollama_models.EmbedBody, EmbedWork, EmbedWork.new)
+    yield ["/api/embeddings"], ["POST"], paths.work(ollama_models.EmbedBody, EmbedWork, EmbedWork.old)
+    yield ["/props"], ["GET"], paths.props
+    yield ["/slots"], ["GET"], paths.slots
+    yield ["/slots/{number:int}"], ["POST"], paths.slot
+    yield ["/lora-adapters"], ["GET"], paths.adapters
+    yield ["/lora-adapters"], ["POST"], paths.set_adapters
+
+
+def _answering(function: Callable[[], Any]) -> Handler:
+    """The handler of a path without parameters."""
+
+    async def answer() -> Response:
+        return json_response(function())
+
+    return answer
 
 
 def _error_response(request: Request, error: Exception) -> Response:
@@ -92,7 +175,7 @@ def _error_response(request: Request, error: Exception) -> Response:
         what = "unknown path" if error.status_code == 404 else error.detail
         error = Problem(error.status_code, f"{what}: {request.method} {request.url.path}")
     problem = problem_of(error)
-    return JSONResponse(problem.body, problem.status, {**problem.headers, **headers})
+    return JSONResponse(body_of(problem, request.url.path), problem.status, {**problem.headers, **headers})
 
 
 def _client_closed(request: Request, error: Exception) -> Response:
@@ -100,157 +183,109 @@ def _client_closed(request: Request, error: Exception) -> Response:
 
 
 class _Paths:
-    """The handlers of the routes."""
+    """The handlers of the other routes."""
 
-    def __init__(self, service: Service, rules: Rules) -> None:
+    def __init__(self, service: Service, rules: Rules, bodies: Bodies) -> None:
         self._service = service
-        self._incoming = Incoming(rules.body_limit)
-
-    async def _body(self, request: Request, kind: str) -> bytes:
-        """Reads the body of a request for texts or vectors, which only counts as a request when it is complete."""
-        self._service.check_capacity(kind)
-        return await self._incoming.read(request)
+        self._rules = rules
+        self._bodies = bodies
+        self._files = state.SlotFiles(service, rules.slot_files)
+        self._begun = str(int(time.time()))
 
     async def health(self) -> Response:
         healthy = self._service.healthy
         return JSONResponse({"status": "ok" if healthy else "shutting down"}, 200 if healthy else 503)
 
     async def metrics(self) -> Response:
-        return Response(self._service.metrics.text(), media_type=CONTENT_TYPE)
+        if not self._rules.metrics:
+            raise Problem(501, "this server was started with --no-metrics", code="not_supported")
+        headers = {"Process-Start-Time-Unix": self._begun}
+        return Response(self._service.metrics.text(), media_type=CONTENT_TYPE, headers=headers)
 
     async def models(self) -> Response:
-        return JSONResponse({"object": "list", "data": [self._model()]})
+        found = state.model_of(self._service)
+        return JSONResponse({"object": "list", "data": [found]})
 
     async def model(self, name: str) -> Response:
         self._service.check_name(name)
-        return JSONResponse(self._model())
+        return JSONResponse(state.model_of(self._service))
 
-    def _model(self) -> dict[str, Any]:
-        service = self._service
-        context = service.model.n_ctx if service.writer is None else service.writer.session.n_ctx
-        return {
-            "id": service.name,
-            "object": "model",
-            "created": service.created,
-            "owned_by": "ggplug",
-            "architecture": service.model.architecture,
-            "writes": service.writer is not None,
-            "context": context,
-            "embedding_length": service.model.n_embd,
-        }
+    async def props(self) -> Response:
+        return JSONResponse(state.props(self._service, slots=self._rules.slots, metrics=self._rules.metrics))
 
-    # -- texts -------------------------------------------------------------------------------------
+    async def slots(self) -> Response:
+        if not self._rules.slots:
+            raise Problem(501, "this server was started with --no-slot-status", code="not_supported")
+        return JSONResponse(state.slots(self._service))
 
-    async def completions(self, request: Request) -> Response:
-        return await self._texts(request, CompletionBody, Writer.completion, CompletionReply)
-
-    async def chat(self, request: Request) -> Response:
-        return await self._texts(request, ChatBody, Writer.chat, ChatReply)
-
-    async def _texts(
-        self,
-        request: Request,
-        body_type: type[TextBody],
-        texts_of: Callable[[Writer, Any], list[Text]],
-        reply_type: type[Reply],
-    ) -> Response:
-        begun = time.monotonic()
-        service = self._service
-        writer = service.texts
-        raw = await self._body(request, "texts")
-        service.enter("texts")
-        answers: Answers | None = None
+    async def slot(self, request: Request, number: int) -> Response:
+        raw = await self._bodies.raw(request, "texts")
+        unknown = self._bodies.unknown()
         try:
-
-            def prepare() -> tuple[TextBody, list[Text]]:
-                body = body_type.model_validate_json(raw)
-                service.check_name(body.model)
-                return body, texts_of(writer, body)
-
-            body, texts = await service.prepared(prepare)
-            answers = Answers(texts, writer.tokenizer.ends)
-            answers.submit(writer.batcher)
-            reply = reply_type(service.name, writer.tokenizer)
-            if body.stream:
-                usage = body.stream_options is not None and body.stream_options.include_usage
-                events = self._events(answers, reply, begun, usage=usage)
-                return EventStream(events, answers.leave, lambda: self._leave(answers))
-            async with watched(request.receive, answers.leave):
-                deltas = [delta async for delta in answers.deltas()]
-        except ClientDisconnected:
-            await self._leave(answers)
-            return Response(status_code=499)  # which is not sent
-        except BaseException as error:
-            await self._leave(answers)
-            raise _logged(error) from error
-        await self._leave(answers)
-        service.metrics.first.observe(time.monotonic() - begun)
-        return JSONResponse(reply.whole(deltas, answers))
-
-    async def _leave(self, answers: Answers | None) -> None:
-        if answers is not None:
-            answers.cancel()
-        self._service.leave("texts")
-
-    async def _events(self, answers: Answers, reply: Reply, begun: float, *, usage: bool) -> AsyncIterator[bytes]:
-        """Yields the chunks of the answers.  An error becomes an event, because the status was sent already."""
-        more: dict[str, Any] = {"usage": None} if usage else {}
-        try:
-            for index in range(len(answers.texts)):
-                if (chunk := reply.begin(index)) is not None:
-                    yield event(chunk | more)
-            waits = True
-            async for delta in answers.deltas():
-                if waits:
-                    self._service.metrics.first.observe(time.monotonic() - begun)
-                    waits = False
-                yield event(reply.chunk(delta, scored=answers.texts[delta.index].scores is not None) | more)
-            if usage:
-                yield event(reply.last(answers))
-            yield DONE
-        except ClientDisconnected:
-            return
+            body = state.SlotBody.read(raw or b"{}", unknown)
+            found = await self._files.act(number, request.query_params.get("action", ""), body)
         except Exception as error:
-            yield event(_logged(error).body)
+            raise logged(error) from error
+        return json_response(found, headers_of(unknown, request.url.path))
 
-    # -- vectors -----------------------------------------------------------------------------------
+    async def adapters(self) -> Response:
+        return JSONResponse([])
 
-    async def embeddings(self, request: Request) -> Response:
-        service = self._service
-        raw = await self._body(request, "vectors")
-        service.enter("vectors")
-        cancelled = threading.Event()
+    async def set_adapters(self, request: Request) -> Response:
+        raw = await self._bodies.raw(request, "texts")
         try:
+            return JSONResponse(state.set_adapters(state.listed(raw)))
+        except Exception as error:
+            raise logged(error) from error
 
-            def prepare() -> tuple[EmbeddingBody, list[list[int]]]:
-                body = EmbeddingBody.model_validate_json(raw)
-                service.check_name(body.model)
-                return body, service.embedder.ids(body)
+    def prepared(self, kind: type[Body], function: Callable[[Service, Any], Any]) -> Handler:
+        """The handler of a path whose reply is computed without the model."""
 
-            body, ids = await service.prepared(prepare)
+        async def answer(request: Request) -> Response:
+            raw = await self._bodies.raw(request, "texts")
+            unknown = self._bodies.unknown()
+            try:
+                found = await self._service.prepared(lambda: function(self._service, kind.read(raw, unknown)))
+            except BaseException as error:
+                raise logged(error) from error
+            return json_response(found, headers_of(unknown, request.url.path))
 
-            def compute(cancelled: threading.Event) -> bytes:
-                vectors = service.embedder.vectors(ids, cancelled)
-                found = embeddings(service.name, ids, vectors, body.encoding_format)
-                return json.dumps(found, allow_nan=False).encode()
+        return answer
 
-            async with watched(request.receive, cancelled.set):
-                found = await service.embedded(compute, cancelled)
-        except (ClientDisconnected, CancelledError):
-            return Response(status_code=499)
-        except BaseException as error:
-            cancelled.set()
-            raise _logged(error) from error
-        finally:
-            service.leave("vectors")
-        return Response(found, media_type="application/json")
+    def work(
+        self,
+        kind: type[Body],
+        prepare: Callable[[Service, Any], Any],
+        compute: Callable[[Any, threading.Event], Any],
+    ) -> Handler:
+        """The handler of a path for vectors or scores: ``compute`` runs in the thread for them."""
 
+        async def answer(request: Request) -> Response:
+            service = self._service
+            raw = await self._bodies.raw(request, "vectors")
+            service.enter("vectors")
+            cancelled = threading.Event()
+            unknown = self._bodies.unknown()
+            try:
 
-def _logged(error: BaseException) -> Problem:
-    """The problem to send to the client; errors of the server are logged with their traceback."""
-    if isinstance(error, asyncio.CancelledError):  # the server is stopped
-        raise error
-    problem = problem_of(error)
-    if problem.status >= 500 and not isinstance(error, Problem):
-        LOG.error("%s: %s", problem.message, in_one_line(error), exc_info=error)
-    return problem
+                def prepared() -> Any:
+                    body = kind.read(raw, unknown)
+                    service.check_name(getattr(body, "model", None), strict=self._rules.strict)
+                    return prepare(service, body)
+
+                work = await service.prepared(prepared)
+                async with watched(request.receive, cancelled.set):
+                    found = await service.embedded(
+                        lambda given: json_response(compute(work, given), headers_of(unknown, request.url.path)),
+                        cancelled,
+                    )
+            except (ClientDisconnected, CancelledError):
+                return Response(status_code=499)
+            except BaseException as error:
+                cancelled.set()
+                raise logged(error) from error
+            finally:
+                service.leave("vectors")
+            return found
+
+        return answer

@@ -16,22 +16,19 @@ prompts are cut at micro-batches only (``least``).
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, NamedTuple, Protocol
 
 from ggplug.errors import FreedError, GGPlugError, ParameterError
 from ggplug.hookspecs import HOOKS
 from ggplug_models.checks.ids import in_common
 from ggplug_models.generation.finish import Finish
-from ggplug_models.serve.request import Request
-
-Floats = npt.NDArray[np.float32]
-
+from ggplug_models.serve.request import Floats, Request
+from ggplug_models.state.steps import Outputs
 
 LEAST = 32
 """Minimum number of tokens of a chunk of a prompt, so that results do not depend on the size of the chunk."""
@@ -54,8 +51,11 @@ class Sequences(Protocol):
     def keep_prefix(self, tokens: Sequence[int], seq: int, /) -> int:
         """Rewinds a sequence to its common prefix with ``tokens[:-1]``; returns the number of tokens that are left."""
 
-    def decode(self, batch: Mapping[int, Sequence[int]], /) -> Mapping[int, Floats]:
-        """Appends tokens to sequences and computes them; returns the logits after the last token, by sequence."""
+    def decode(self, batch: Mapping[int, Sequence[int]], outputs: Outputs = ..., /) -> Mapping[int, Floats]:
+        """Appends tokens to sequences and computes them; returns the logits after the last or all tokens."""
+
+    def clear(self, seq: int, /) -> None:
+        """Removes the tokens of a sequence."""
 
 
 class Status(NamedTuple):
@@ -68,6 +68,19 @@ class Status(NamedTuple):
     prompt_tokens: int
     reused_tokens: int
     generated_tokens: int
+    prompt_seconds: float
+    generating_seconds: float
+    steps: int
+    longest: int
+    busy: int
+
+
+class SlotStatus(NamedTuple):
+    """A slot: its number, its request (None: it is free), and the number of tokens that its sequence has."""
+
+    number: int
+    request: Request | None
+    tokens: int
 
 
 @dataclass
@@ -96,6 +109,13 @@ class _Counts:
     prompt_tokens: int = 0
     reused_tokens: int = 0
     generated_tokens: int = 0
+    prompt_seconds: float = 0.0
+    generating_seconds: float = 0.0
+    steps: int = 0
+    longest: int = 0
+    """Largest number of tokens of a sequence."""
+    busy: int = 0
+    """Number of active slots, summed over all steps."""
 
 
 @dataclass
@@ -103,6 +123,7 @@ class _Shared:
     """What several threads change, with the condition held."""
 
     waiting: deque[Request] = field(default_factory=deque)
+    calls: deque[tuple[Callable[[], Any], Future[Any]]] = field(default_factory=deque)
     active: int = 0
     closed: bool = False
 
@@ -153,8 +174,8 @@ class Batcher:
         length, n_ctx = len(request.prompt), self.sequences.n_ctx
         if not 1 <= length <= n_ctx:
             raise ParameterError(f"the prompt has {length} tokens; 1 to {n_ctx} are allowed", got=length, wanted=n_ctx)
-        if request.max_tokens is not None and request.max_tokens < 1:
-            raise ParameterError(f"max_tokens must be at least 1, got {request.max_tokens}", got=request.max_tokens)
+        if request.max_tokens is not None and request.max_tokens < 0:
+            raise ParameterError(f"max_tokens must be at least 0, got {request.max_tokens}", got=request.max_tokens)
         with self._changed:
             if self._shared.closed:
                 raise FreedError("the batcher was closed", thing=self)
@@ -179,7 +200,49 @@ class Batcher:
                 c.prompt_tokens,
                 c.reused_tokens,
                 c.generated_tokens,
+                c.prompt_seconds,
+                c.generating_seconds,
+                c.steps,
+                c.longest,
+                c.busy,
             )
+
+    @property
+    def slots(self) -> list[SlotStatus]:
+        """The current status of each slot."""
+        active = self._slots.copy()
+        return [
+            SlotStatus(number, active[number].request if number in active else None, len(self.sequences.tokens(number)))
+            for number in range(self.sequences.n_seq)
+        ]
+
+    def call(self, function: Callable[[], Any]) -> Future[Any]:
+        """Has the thread call a function between two rounds, when it may use the sequences.
+
+        The future has its result.  Raises FreedError after :meth:`close`.
+        """
+        found: Future[Any] = Future()
+        with self._changed:
+            if self._shared.closed:
+                raise FreedError("the batcher was closed", thing=self)
+            self._shared.calls.append((function, found))
+            self._changed.notify()
+        return found
+
+    def check_free(self, number: int) -> None:
+        """Raises ParameterError if there is no slot with this number, or if it computes a request; for :meth:`call`."""
+        if not 0 <= number < self.sequences.n_seq:
+            raise ParameterError(f"there is no slot {number}; slots are 0 to {self.sequences.n_seq - 1}", got=number)
+        if number in self._slots:
+            raise ParameterError(f"slot {number} computes a request", got=number, remedy="try again later")
+
+    def reusable(self, number: int) -> int:
+        """The number of the first tokens of a slot that other requests may reuse; for :meth:`call`."""
+        return min(self._reusable[number], len(self.sequences.tokens(number)))
+
+    def set_reusable(self, number: int, count: int) -> None:
+        """Declares that other requests may reuse the first ``count`` tokens of a slot; for :meth:`call`."""
+        self._reusable[number] = count
 
     def _forget_cancelled(self) -> int:
         """Removes cancelled requests from the queue; returns its length.  The caller holds the condition."""
@@ -223,6 +286,8 @@ class Batcher:
                     self._end(number, Finish.CANCELLED)
                 while self._shared.waiting:
                     self._shared.waiting.popleft().deliver(Finish.CANCELLED)
+                while self._shared.calls:
+                    self._shared.calls.popleft()[1].cancel()
 
     def _ready(self) -> bool:
         """Waits until there is work, and assigns free sequences to requests; False if the batcher was closed."""
@@ -230,13 +295,20 @@ class Batcher:
             if slot.request.cancelled:
                 self._end(number, Finish.CANCELLED)
         with self._changed:
-            self._changed.wait_for(lambda: self._shared.closed or self._shared.waiting or self._slots)
-            if self._shared.closed:
+            shared = self._shared
+            self._changed.wait_for(lambda: shared.closed or shared.waiting or shared.calls or self._slots)
+            if shared.closed:
                 return False
+            calls = [shared.calls.popleft() for _ in range(len(shared.calls))]
             taken = []
             while self._forget_cancelled() and self._shared.active < self.sequences.n_seq:
                 taken.append(self._shared.waiting.popleft())
                 self._shared.active += 1
+        for function, result in calls:
+            try:
+                result.set_result(function())
+            except Exception as error:
+                result.set_exception(error)
         for request in taken:  # without the condition, because it may take long
             self._admit(request)
         return True
@@ -248,6 +320,8 @@ class Batcher:
         except Exception as error:
             self._leave(request, error)
             return
+        request.times.begun = time.perf_counter()
+        request.report(request.reused)
         free = self.sequences.n_ctx - len(request.prompt) + 1
         most = free if request.max_tokens is None else min(free, request.max_tokens)
         self._slots[number] = _Slot(request, request.reused, list(request.prompt), most)
@@ -257,8 +331,9 @@ class Batcher:
         """Chooses the sequence for a request, and rewinds it to their common prefix."""
         free = [number for number in range(self.sequences.n_seq) if number not in self._slots]
         held = {number: self.sequences.tokens(number)[: self._reusable[number]] for number in free}
-        number = max(free, key=lambda n: (in_common(held[n], request.prompt), -len(held[n])))
-        kept = self._usable(len(request.prompt), in_common(held[number], request.prompt))
+        number = max(free, key=lambda n: (n == request.slot, in_common(held[n], request.prompt), -len(held[n])))
+        common = 0 if request.scored else in_common(held[number], request.prompt)
+        kept = self._usable(len(request.prompt), common)
         request.reused = self._reusable[number] = self.sequences.keep_prefix(request.prompt[: kept + 1], number)
         return number
 
@@ -295,15 +370,33 @@ class Batcher:
         return prompt[start : start + left // parts]
 
     def _compute(self, batch: dict[int, list[int]]) -> None:
+        begun = time.perf_counter()
+        generating = all(self._slots[number].generates for number in batch)
         try:
-            logits = self.sequences.decode(batch)
+            logits = self._decoded(batch)
         except BaseException as error:
             # The texts of this step end; sequences keep the tokens that they have computed, and other texts continue.
             for number in batch:
                 self._end(number, error)
             return
+        finally:
+            seconds = time.perf_counter() - begun
+            self._counts.steps += 1
+            self._counts.busy += len(self._slots)
+            self._counts.generating_seconds += seconds if generating else 0
+            self._counts.prompt_seconds += 0 if generating else seconds
         for number, tokens in batch.items():
             self._advance(number, len(tokens), logits[number])
+
+    def _decoded(self, batch: dict[int, list[int]]) -> Mapping[int, Floats]:
+        """Computes a step; a prompt that is scored gets the logits after each of its tokens."""
+        (number, *others) = batch
+        slot = self._slots[number]
+        if others or slot.generates or slot.request.scored is None:
+            return self.sequences.decode(batch)
+        rows = self.sequences.decode(batch, Outputs.ALL)[number]
+        slot.request.scored(rows)
+        return {number: rows[-1]}
 
     def _advance(self, number: int, count: int, logits: Floats) -> None:
         """Updates a sequence that has computed ``count`` tokens, and chooses its next token after the prompt."""
@@ -313,8 +406,14 @@ class Batcher:
             slot.read += count
             if slot.read % self.sequences.micro_batch == 0 or slot.read % self.sequences.micro_batch >= self._least:
                 self._reusable[number] = slot.read
+            slot.request.times.last = time.perf_counter()
+            slot.request.report(slot.read)
             if not slot.generates:
                 return
+            slot.request.times.prompted = slot.request.times.last
+        if not slot.remaining:
+            self._end(number, Finish.LENGTH)
+            return
         try:
             token = int(HOOKS.timed("sampling", slot.request.choose)(logits, slot.history))
         except BaseException as error:  # an error of a sampler ends only its own text
@@ -323,9 +422,12 @@ class Batcher:
         if token in slot.request.ends:
             self._end(number, Finish.STOP)
             return
-        slot.request.deliver(token)
         self._counts.generated_tokens += 1
+        slot.request.generated += 1
+        slot.request.times.last = time.perf_counter()
+        slot.request.deliver(token)
         slot.history.append(token)
+        self._counts.longest = max(self._counts.longest, len(slot.history))
         slot.remaining -= 1
         if slot.remaining == 0:
             self._end(number, Finish.LENGTH)

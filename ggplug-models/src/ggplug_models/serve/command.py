@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,6 +22,7 @@ from ggplug_models.commands.options import (
     placed,
     split_option,
 )
+from ggplug_models.commands.serve_defaults import chosen, defaults_options
 
 
 @click.command(cls=Command)
@@ -30,7 +32,7 @@ from ggplug_models.commands.options import (
     default="127.0.0.1",
     show_default=True,
     metavar="NAME",
-    help="Address to listen on; 0.0.0.0 accepts connections from other machines.",
+    help="Address to listen on, or several, separated by commas; 0.0.0.0 accepts connections from other machines.",
 )
 @click.option(
     "--port",
@@ -72,7 +74,42 @@ from ggplug_models.commands.options import (
     "supports, at most 4096.",
 )
 @cache_option
-@click.option("--name", metavar="NAME", help="Name of the model in the API. Default: the file name without .gguf.")
+@click.option(
+    "--name",
+    metavar="NAMES",
+    help="Name of the model in the API, and, separated by commas, further names. Default: the file name without .gguf.",
+)
+@click.option("--tags", metavar="WORDS", default="", help="Words, separated by commas, that /v1/models lists.")
+@click.option(
+    "--strict/--lenient",
+    help="Refuse requests with unknown parameters or for another model. By default these are accepted, with a warning "
+    "in the log and in the header X-Ggplug-Ignored.",
+)
+@defaults_options
+@click.option(
+    "--piece",
+    default=128,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Number of tokens of prompts that are computed between two tokens of the other texts.",
+)
+@click.option(
+    "--pooling",
+    type=click.Choice(["mean", "cls", "last", "none"]),
+    help="How an encoder pools the vectors of tokens; none: /embedding returns the vector of each token. Default: as "
+    "the model's file says.",
+)
+@click.option(
+    "--slot-save-path",
+    "slot_files",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Folder in which clients may save slots (/slots/NUMBER?action=save). Default: they may not.",
+)
+@click.option("--page/--no-page", default=True, help="Whether / is the chat page.")
+@click.option("--metrics/--no-metrics", default=True, help="Whether /metrics exists.")
+@click.option("--slot-status/--no-slot-status", default=True, help="Whether /slots shows the status of slots.")
 @click.option(
     "--chat-template",
     "template",
@@ -85,8 +122,8 @@ from ggplug_models.commands.options import (
     "origins",
     multiple=True,
     metavar="ORIGIN",
-    help="Origin whose web pages may call the server (CORS), such as https://example.org; * allows all. May be "
-    "repeated.",
+    help="Origin whose web pages may call the server (CORS), such as https://example.org; * allows all, localhost "
+    "those of this machine. May be repeated.",
 )
 @click.option(
     "--allow-host",
@@ -107,7 +144,12 @@ from ggplug_models.commands.options import (
 @split_option
 @pack_option
 @growth_option
-@click.option("-v", "--verbose", is_flag=True, help="Print the model's devices, and log each request.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Print the model's devices, log each request, and add to responses all that is known (__verbose).",
+)
 @traced
 def serve(
     model: Path,
@@ -119,6 +161,14 @@ def serve(
     context: int | None,
     cache_type: str,
     name: str | None,
+    tags: str,
+    strict: bool,
+    piece: int,
+    pooling: str | None,
+    slot_files: Path | None,
+    page: bool,
+    metrics: bool,
+    slot_status: bool,
     template: Path | None,
     origins: tuple[str, ...],
     hosts: tuple[str, ...],
@@ -128,6 +178,7 @@ def serve(
     pack: bool,
     pack_growth: int | None,
     verbose: bool,
+    **defaults: Any,
 ) -> None:
     """Serve MODEL.gguf over HTTP, with an OpenAI-compatible API (completions, chat, embeddings) and a chat page.
 
@@ -141,35 +192,54 @@ def serve(
     from ggplug_models.loading import load
     from ggplug_models.serve.access import is_loopback
     from ggplug_models.serve.app import Rules
-    from ggplug_models.serve.server import Server, listen, run
-    from ggplug_models.serve.service import serving
+    from ggplug_models.serve.server import Server, listening, run
+    from ggplug_models.serve.service import About, serving
+    from ggplug_models.serve.writer import Defaults
 
     if any(not key.strip() for key in keys):
         raise click.UsageError("--api-key is empty.")
     for origin in origins:
-        if not re.fullmatch(r"\*|https?://[^\s/?#@]+", origin):
+        if not re.fullmatch(r"\*|localhost|https?://[^\s/?#@]+", origin):
             raise click.UsageError(f"--cors must be an origin such as https://example.org, or *, got {origin!r}.")
     # Responses are UTF-8; file names need not be.
     called = printable(name or model.stem.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    first, *aliases = called.split(",") if name else [called]
+    about = About(model, aliases, [tag for tag in tags.split(",") if tag], pooling != "none")
     names, placement = placed(devices, split)
     source = None if template is None else content_of(template)
     err = console(stderr=True)
-    here = is_loopback(host)
-    rules = Rules(keys, hosts if here else None, origins, body_limit << 20)
+    addresses = [address.strip() for address in host.split(",")]
+    here = all(map(is_loopback, addresses))
+    rules = Rules(
+        keys,
+        hosts if here else None,
+        origins,
+        body_limit << 20,
+        strict=strict,
+        page=page,
+        metrics=metrics,
+        slots=slot_status,
+        slot_files=slot_files,
+    )
     with (
-        listen(host, port) as listening,
+        listening(addresses, port) as sockets,
         load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded,
     ):
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
+        if pooling not in (None, "none"):
+            _pool(loaded, pooling)
         with serving(
             loaded,
-            called,
+            first,
             slots=slots,
             context=context,
             cache_type=cache_type,
             waiting=waiting,
             template=source,
+            defaults=Defaults(*chosen(defaults), verbose=verbose),
+            piece=piece,
+            about=about,
         ) as service:
             if service.writer is not None and not service.writer.has_template:
                 err.print(
@@ -184,7 +254,17 @@ def serve(
                     style="yellow",
                     soft_wrap=True,
                 )
-            address = f"[{host}]" if ":" in host else host
-            url = f"http://{address}:{listening.getsockname()[1]}"
+            address = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
+            url = f"http://{address}:{sockets[0].getsockname()[1]}"
             err.print(printable(f"{service.name}: chat at {url}/, API at {url}/v1, Ctrl-C stops it"), soft_wrap=True)
-            run(Server(service, rules, log_requests=verbose), listening)
+            run(Server(service, rules, log_requests=verbose), *sockets)
+
+
+def _pool(model: object, name: str) -> None:
+    """Has an encoder pool vectors in another way than its file says.  Raises UsageError for a language model."""
+    from ggplug_models.embedding.pooling import Pooling
+    from ggplug_models.networks.encoder import Encoder
+
+    if not isinstance(model, Encoder):
+        raise click.UsageError("--pooling is for encoders.")
+    model.pooling = Pooling[name.upper()]

@@ -45,14 +45,18 @@ class EventStream(Response):
     in any case.
     """
 
-    media_type = "text/event-stream"
-
     def __init__(
-        self, events: AsyncIterator[bytes], leave: Callable[[], None], close: Callable[[], Awaitable[None]]
+        self,
+        events: AsyncIterator[bytes],
+        leave: Callable[[], None],
+        close: Callable[[], Awaitable[None]],
+        media_type: str = "text/event-stream",
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
-        self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self.media_type = media_type
+        self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
         self._events = events
         self._leave = leave
         self._close = close
@@ -67,3 +71,8 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             await self._close()
+
+
+def named_event(name: str, data: Mapping[str, Any]) -> bytes:
+    """An event with a name.  Raises ValueError as :func:`event` does."""
+    return b"event: " + name.encode() + b"\n" + event(data)

@@ -85,9 +85,15 @@ class Incoming:
         self.reading = 0
 
     async def read(self, request: Request) -> bytes:
-        """Reads a body.  Raises Problem for one that is too long, too slow, or not JSON; ClientDisconnected."""
+        """Reads a body.
+
+        Raises Problem for one that is too long or too slow, or that a web page sends without saying that it is JSON;
+        ClientDisconnected.
+        """
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json":  # a page of another site can send it only after a CORS preflight
+        # A page of another site can send JSON only after a CORS preflight, and other types without one.  Browsers name
+        # the origin of each page that sends a body; programs such as curl do not.
+        if kind != "application/json" and "origin" in request.headers:
             raise Problem(415, f"the Content-Type must be application/json, got {kind or 'none'!r}")
         length = request.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > 18 or int(length) > self._limit):

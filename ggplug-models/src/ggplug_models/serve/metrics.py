@@ -9,16 +9,27 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ggplug_models.serve.batcher import Status
+from ggplug_models.serve.llama_server_metrics import llama_server_metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+NOTHING = Status(*[0] * len(Status._fields))
+"""The status of a batcher that does not exist."""
 
 
 class Metrics:
-    """The metrics of a server.  ``status``: returns the status of its batcher; None: the model generates no text."""
+    """The metrics of a server.
 
-    def __init__(self, status: Callable[[], Status] | None, slots: int) -> None:
+    ``status``: returns the status of its batcher; None: the model generates no text.  ``embedded``: returns the numbers
+    of tokens and of batches for embeddings.
+    """
+
+    def __init__(
+        self, status: Callable[[], Status] | None, slots: int, embedded: Callable[[], tuple[int, int]] | None = None
+    ) -> None:
         self._registry = CollectorRegistry()
+        self._status = status
+        self._embedded = embedded or (lambda: (0, 0))
         self.requests = Counter(
             "ggplug_http_requests",
             "HTTP requests, by path and status.",
@@ -43,7 +54,8 @@ class Metrics:
 
     def text(self) -> bytes:
         """The metrics in Prometheus's text format."""
-        return generate_latest(self._registry)
+        now = NOTHING if self._status is None else self._status()
+        return generate_latest(self._registry) + llama_server_metrics(now, *self._embedded())
 
 
 class _OfBatcher(Collector):

@@ -21,6 +21,7 @@ _KINDS = {
     403: "permission_error",
     429: "rate_limit_error",
     500: "server_error",
+    501: "not_supported_error",
     503: "service_unavailable_error",
 }
 
@@ -28,22 +29,34 @@ _KINDS = {
 class Problem(Exception):
     """An error that is sent to the client.
 
-    ``status``: of HTTP.  ``param``: the part of the request that is wrong.  ``code``: identifies the error for
-    programs.
+    ``status``: of HTTP.  ``param``: the part of the request that is wrong.  ``code`` and ``kind`` identify the error
+    for programs.  ``facts``: further fields of the error.
     """
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        kind: str | None = None,
+        **facts: Any,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
         self.param = param
         self.code = code
+        self.kind = kind or _KINDS.get(status, "invalid_request_error")
+        self.facts = facts
 
     @property
     def body(self) -> dict[str, Any]:
-        """The body of the response."""
-        kind = _KINDS.get(self.status, "invalid_request_error")
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+        """The body of the response, as OpenAI's and llama-server's clients read it."""
+        return {
+            "error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code, **self.facts}
+        }
 
     @property
     def headers(self) -> dict[str, str]:
@@ -56,6 +69,20 @@ class Problem(Exception):
 def shutting_down() -> Problem:
     """The problem of a request that a server refuses or cancels because it shuts down."""
     return Problem(503, "the server is shutting down", code="shutting_down")
+
+
+def too_long(count: int, most: int, what: str, limit: str, *, at_least: bool = False) -> Problem:
+    """The problem of a text with too many tokens: ``count``, or at least so many, where ``most`` are allowed."""
+    many = f"at least {count}" if at_least else str(count)
+    return Problem(
+        400,
+        f"{what} has {many} tokens, which is too large and exceeds the available context size: {limit}",
+        param=what.partition("[")[0],
+        code="context_length_exceeded",
+        kind="exceed_context_size_error",
+        n_prompt_tokens=count,
+        n_ctx=most,
+    )
 
 
 def problem_of(error: BaseException) -> Problem:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 import uvicorn
@@ -63,6 +65,17 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
+@contextmanager
+def listening(hosts: Sequence[str], port: int) -> Iterator[list[socket.socket]]:
+    """A block with listening sockets, one for each address, on the same port.  Raises ListenError."""
+    with ExitStack() as opened:
+        found: list[socket.socket] = []
+        for host in hosts:
+            chosen = found[0].getsockname()[1] if found else port
+            found.append(opened.enter_context(listen(host, chosen)))
+        yield found
+
+
 def listen(host: str, port: int) -> socket.socket:
     """Creates a listening socket; port 0 chooses a free port.  Raises ListenError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -77,6 +90,6 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def run(server: Server, listening: socket.socket) -> None:
+def run(server: Server, *listening: socket.socket) -> None:
     """Runs the server in this thread until it ends."""
-    asyncio.run(server.serve(sockets=[listening]))
+    asyncio.run(server.serve(sockets=list(listening)))

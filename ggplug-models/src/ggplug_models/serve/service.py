@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import TypeVar
 
 from ggplug.errors import ParameterError
@@ -15,8 +18,9 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.problems import Problem, shutting_down
+from ggplug_models.serve.reply import Served
 from ggplug_models.serve.vectors import Embedder
-from ggplug_models.serve.writer import Writer
+from ggplug_models.serve.writer import Defaults, Writer
 
 Result = TypeVar("Result")
 
@@ -24,20 +28,53 @@ TICK = 0.02
 """Seconds between two checks whether the last answer has ended."""
 
 
+FINGERPRINT = f"b-ggplug-{version('ggplug-models')}"
+"""The programs that compute answers; with the same seed, model and fingerprint an answer is the same."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a server tells about its model.
+
+    ``file``: its file.  ``aliases``: further names.  ``tags``: words for clients that choose among models.  ``pooled``:
+    whether embeddings are one vector for each text.
+    """
+
+    file: Path = Path()
+    aliases: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    pooled: bool = True
+
+
 class Service:
     """A model that answers requests of many clients, with threads for what takes long.
 
     ``name``: the name of the model in the API.  ``writer``: generates texts; None for an encoder.  ``waiting``: maximum
-    number of requests that wait, of texts and of embeddings each.
+    number of requests that wait, of texts and of embeddings each.  ``about``: what else is told about the model.
     """
 
-    def __init__(self, model: Decoder | Encoder, name: str, writer: Writer | None = None, *, waiting: int = 64) -> None:
+    def __init__(
+        self,
+        model: Decoder | Encoder,
+        name: str,
+        writer: Writer | None = None,
+        *,
+        waiting: int = 64,
+        about: About | None = None,
+    ) -> None:
         self.model = model
         self.name = name
+        self.about = about or About()
+        self.names = frozenset([name, *self.about.aliases])
         self.writer = writer
         self.created = int(time.time())
         self.embedder = Embedder(model)
-        self.metrics = Metrics(None if writer is None else lambda: writer.batcher.status, writer.slots if writer else 0)
+        embedder = self.embedder
+        self.metrics = Metrics(
+            None if writer is None else lambda: writer.batcher.status,
+            writer.slots if writer else 0,
+            lambda: (embedder.read, embedder.steps),
+        )
         self.draining = False
         self._most = {"texts": waiting + (writer.slots if writer else 0), "vectors": waiting + 1}
         self._inside = dict.fromkeys(self._most, 0)
@@ -57,13 +94,19 @@ class Service:
         return self.writer
 
     @property
+    def served(self) -> Served:
+        """The model as replies name it.  Raises Problem for an encoder."""
+        writer = self.texts
+        return Served(self.name, FINGERPRINT, writer.tokenizer, writer.session.n_ctx, writer.slots)
+
+    @property
     def healthy(self) -> bool:
         """Whether requests are accepted."""
         return not self.draining and (self.writer is None or not self.writer.batcher.closed)
 
-    def check_name(self, name: str | None) -> None:
-        """Raises Problem if ``name`` is not the name of this model; None is allowed."""
-        if name is not None and name != self.name:
+    def check_name(self, name: str | None, *, strict: bool = True) -> None:
+        """Raises Problem if ``name`` is not a name of this model; None, and any if not ``strict``, is allowed."""
+        if strict and name is not None and name not in self.names:
             raise Problem(
                 404,
                 f"unknown model {name!r:.200}; the model of this server is {self.name!r}",
@@ -145,6 +188,9 @@ def serving(
     cache_type: str = "f16",
     waiting: int = 64,
     template: str | None = None,
+    defaults: Defaults | None = None,
+    piece: int = 128,
+    about: About | None = None,
 ) -> Iterator[Service]:
     """A ``with`` block with the service of a model; see :class:`.Writer` for the parameters."""
     if not isinstance(model, (Decoder, Encoder)):
@@ -153,8 +199,17 @@ def serving(
         )
     writer = None
     if isinstance(model, Decoder):
-        writer = Writer(model, slots=slots, context=context, cache_type=cache_type, waiting=waiting, template=template)
-    service = Service(model, name, writer, waiting=waiting)
+        writer = Writer(
+            model,
+            slots=slots,
+            context=context,
+            cache_type=cache_type,
+            waiting=waiting,
+            template=template,
+            defaults=defaults,
+            piece=piece,
+        )
+    service = Service(model, name, writer, waiting=waiting, about=about)
     try:
         yield service
     finally:

@@ -1,24 +1,26 @@
-"""Computes embeddings for many clients, one request after the other, while texts are generated."""
+"""Computes embeddings and scores for many clients, one request after the other, while texts are generated."""
 
 from __future__ import annotations
 
-import base64
 import threading
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ggplug_models.embedding.vectors import check_finite
+from ggplug_models.embedding.vectors import check_finite, normalized
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
-from ggplug_models.serve.bodies import EmbeddingBody, check_length, ids_of, several
+from ggplug_models.networks.ranking import Ranker
+from ggplug_models.serve.bodies.prompts import Prompt, check_length, checked_ids
 from ggplug_models.serve.problems import Problem
 from ggplug_models.tokenizers.encoders import TextTokenizer, TextTooLongError, VocabularyTokenizer
 
 MOST_INPUTS = 2048
 """Maximum number of texts of a request."""
+
+Floats = npt.NDArray[np.float32]
 
 
 class CancelledError(Exception):
@@ -26,10 +28,15 @@ class CancelledError(Exception):
 
 
 class Embedder:
-    """Computes embeddings with an encoder, or with the last hidden states of a language model."""
+    """Computes embeddings with an encoder, or with the last hidden states of a language model.
+
+    ``read``: number of tokens that were computed so far.  ``steps``: number of batches.
+    """
 
     def __init__(self, model: Decoder | Encoder) -> None:
         self.model = model
+        self.read = 0
+        self.steps = 0
 
     @cached_property
     def _tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
@@ -38,73 +45,117 @@ class Embedder:
             return model.tokenizer
         return VocabularyTokenizer(model.tokenizer, model.n_ctx, model.n_vocab)
 
-    def ids(self, body: EmbeddingBody) -> list[list[int]]:
+    @cached_property
+    def _ranker(self) -> Ranker:
+        if not isinstance(self.model, Encoder) or not Ranker.is_in(self.model):
+            raise Problem(
+                501,
+                "this model is no reranker: its file has no weights of a classifier (cls.*)",
+                param="model",
+                code="model_not_supported",
+            )
+        return Ranker(self.model)
+
+    # -- token ids ----------------------------------------------------------------------------------
+
+    def ids(self, inputs: Sequence[Prompt]) -> list[list[int]]:
         """The token ids of the inputs.  Raises Problem, also for too long a text; ParameterError, ModelError."""
-        model, inputs = self.model, several(body.input)
+        model = self.model
         if not 1 <= len(inputs) <= MOST_INPUTS:
             raise Problem(400, f"input has {len(inputs)} texts; 1 to {MOST_INPUTS} are allowed", param="input")
-        if body.dimensions not in (None, model.n_embd):
-            raise Problem(
-                400, f"dimensions must be {model.n_embd}, the length of this model's vectors", param="dimensions"
-            )
-        texts = [each for each in inputs if isinstance(each, str)]
-        if texts:
-            found = self._of_texts(texts)
-        else:
-            limit = f"the context length of this model is {model.n_ctx}"
-            found = [
-                ids_of(each, model.n_ctx, model.n_vocab, f"input[{number}]", limit)
-                for number, each in enumerate(inputs)
-                if not isinstance(each, str)
-            ]
-        for number, each in enumerate(found):
+        texts = {number: each for number, each in enumerate(inputs) if isinstance(each, str)}
+        found = dict(zip(texts, self._of_texts(texts), strict=True))
+        limit = f"the context length of this model is {model.n_ctx}"
+        for number, each in enumerate(inputs):
+            if isinstance(each, str):
+                continue
+            what = f"input[{number}]" if len(inputs) > 1 else "input[0]"
+            check_length(len(each), model.n_ctx, what, limit)
+            parts = self._parts(each, what, limit) if str in set(map(type, each)) else list(each)
+            found[number] = checked_ids(parts, model.n_ctx, model.n_vocab, what, limit)
+        for number, each in found.items():
             if not each:
                 raise Problem(400, f"input[{number}] has no tokens", param="input", code="invalid_value")
+        return [found[number] for number in range(len(inputs))]
+
+    def _parts(self, parts: Sequence[int | str], what: str, limit: str) -> list[int]:
+        """The token ids of an input with texts among its token ids."""
+        found: list[int] = []
+        for part in parts:
+            if isinstance(part, str):
+                check_length(len(found) + self._tokenizer.at_least(part), self.model.n_ctx, what, limit, at_least=True)
+                found += self._tokenizer.plain(part)
+            else:
+                found.append(part)
         return found
 
-    def _of_texts(self, texts: list[str]) -> list[list[int]]:
+    def _of_texts(self, texts: dict[int, str]) -> list[list[int]]:
         tokenizer = self._tokenizer
         limit = f"this model reads at most {tokenizer.max_length} tokens of a text"
-        for number, text in enumerate(texts):
+        for number, text in texts.items():
             check_length(tokenizer.at_least(text), tokenizer.max_length, f"input[{number}]", limit, at_least=True)
         try:
-            return tokenizer.encode_whole(texts)
+            return tokenizer.encode_whole(list(texts.values()))
         except TextTooLongError as error:
-            check_length(error.got, error.wanted, f"input[{error.position}]", limit)
+            check_length(error.got, error.wanted, f"input[{list(texts)[error.position]}]", limit)
             raise
 
-    def vectors(self, ids: list[list[int]], cancelled: threading.Event) -> npt.NDArray[np.float32]:
-        """A vector of length 1 for each text.
+    def pairs(self, query: str, documents: Sequence[str]) -> list[list[int]]:
+        """The token ids of a query together with each document.  Raises Problem, ModelError."""
+        limit = f"this model reads at most {self._tokenizer.max_length} tokens of a query and a document"
+        found = []
+        for number, document in enumerate(documents):
+            try:
+                found.append(self._ranker.pair(query, document))
+            except TextTooLongError as error:
+                check_length(error.got, error.wanted, f"documents[{number}]", limit)
+                raise
+        return found
+
+    # -- computing ----------------------------------------------------------------------------------
+
+    def vectors(self, ids: list[list[int]], cancelled: threading.Event, length: int | None = None) -> Floats:
+        """A vector of length 1 for each text.  ``length``: number of its elements that are kept.
 
         Raises CancelledError between two steps if ``cancelled`` is set, VectorsError for vectors that are not finite.
         """
-
-        def check(done: int) -> None:
-            if cancelled.is_set():
-                raise CancelledError
-
-        check(0)
-        found = self.model.embed_ids(ids, progress=check)
+        found = self.model.embed_ids(ids, progress=self._check(ids, cancelled))
         check_finite(found, "input")
+        return found if length in (None, self.model.n_embd) else normalized(found[:, :length])
+
+    def states(self, ids: list[list[int]], cancelled: threading.Event) -> list[Floats]:
+        """The vectors of each text's tokens, not scaled.  Raises as :meth:`vectors` does; Problem."""
+        if not isinstance(self.model, Encoder):
+            raise Problem(400, "only encoders have vectors of tokens", param="pooling", code="model_not_supported")
+        check = self._check(ids, cancelled)
+        found = []
+        for number, each in enumerate(ids):
+            found.append(self.model.hidden_states(each))
+            check_finite(found[-1], "input", number)
+            check(1)
+        return found
+
+    def scores(self, pairs: list[list[int]], cancelled: threading.Event) -> list[float]:
+        """The score of each pair of a query and a document.  Raises as :meth:`vectors` does."""
+        found = self._ranker.scores(pairs, progress=self._check(pairs, cancelled))
+        check_finite(found[:, np.newaxis], "document")
+        return [float(score) for score in found]
+
+    def _check(self, ids: list[list[int]], cancelled: threading.Event) -> Progress:
+        found = Progress(self, cancelled)
+        found(0)
+        self.read += sum(map(len, ids))
         return found
 
 
-def embeddings(model: str, ids: list[list[int]], vectors: npt.NDArray[np.float32], form: str) -> dict[str, Any]:
-    """The response of ``/v1/embeddings``.  ``form``: ``float``, or ``base64`` of little-endian float32."""
-    data = [
-        {
-            "object": "embedding",
-            "index": number,
-            "embedding": (
-                base64.b64encode(vector.astype("<f4").tobytes()).decode() if form == "base64" else vector.tolist()
-            ),
-        }
-        for number, vector in enumerate(vectors)
-    ]
-    count = sum(map(len, ids))
-    return {
-        "object": "list",
-        "data": data,
-        "model": model,
-        "usage": {"prompt_tokens": count, "total_tokens": count},
-    }
+class Progress:
+    """Counts steps, and raises CancelledError between two of them."""
+
+    def __init__(self, embedder: Embedder, cancelled: threading.Event) -> None:
+        self._embedder = embedder
+        self._cancelled = cancelled
+
+    def __call__(self, done: int) -> None:
+        self._embedder.steps += bool(done)
+        if self._cancelled.is_set():
+            raise CancelledError

@@ -1,40 +1,77 @@
-"""Generates texts for many clients: converts request bodies to texts that the batcher generates."""
+"""Generates texts for many clients: converts what they ask for to texts that the batcher generates."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from ggplug.errors import ParameterError
+from ggplug_models.chat.answer import AnswerPiece
 from ggplug_models.chat.template import KEY, ChatTemplate
 from ggplug_models.generation.detokenizer import Detokenizer
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
 from ggplug_models.serve.batcher import LEAST, Batcher
-from ggplug_models.serve.bodies import MOST_TEXTS, ChatBody, CompletionBody, TextBody, check_length, ids_of, several
-from ggplug_models.serve.log_probabilities import LogProbabilities
+from ggplug_models.serve.bodies.asked import Asked
+from ggplug_models.serve.bodies.parameters import MOST_TEXTS
+from ggplug_models.serve.bodies.prompts import Prompt, ids_of
+from ggplug_models.serve.log_probabilities import LogProbabilities, PromptScores
 from ggplug_models.serve.problems import Problem
 
-if TYPE_CHECKING:
-    from ggplug_models.sampling.grammar import Grammars
+LOG = logging.getLogger("ggplug.serve")
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 """The chat template for a model whose file has none."""
 
 
+@dataclass(frozen=True)
+class Defaults:
+    """What applies where a request says nothing: settings of the sampler, and the largest number of tokens.
+
+    ``thinks``: whether answers in chats begin with a reasoning, if the template allows it.  ``verbose``: whether
+    responses have all that is known about a text.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    max_tokens: int | None = None
+    thinks: bool = True
+    verbose: bool = False
+
+
+class Parses(Protocol):
+    """Splits a text into content, reasoning, and calls of tools, as it comes."""
+
+    def push(self, text: str) -> Iterable[AnswerPiece]:
+        """Adds text, and returns the pieces that are certain now."""
+
+    def finish(self) -> Iterable[AnswerPiece]:
+        """Ends the text, and returns what was held back."""
+
+
 @dataclass
 class Text:
-    """A text to generate: its prompt, how tokens are chosen, and their conversion to text."""
+    """A text to generate: its prompt, how tokens are chosen, and their conversion to text.
+
+    ``sampling``: the settings of its sampler.  ``parser``: splits it; None: all of it is content.  ``scores`` and
+    ``prompt_scores`` record log probabilities.
+    """
 
     prompt: list[int]
     choose: Chooses
+    sampling: Sampling
     max_tokens: int | None
     detokenizer: Detokenizer
+    ends: frozenset[int]
+    parser: Parses | None = None
     scores: LogProbabilities | None = None
+    prompt_scores: PromptScores | None = None
+    slot: int = -1
+    reports: bool = False
 
 
 class Writer:
@@ -42,7 +79,8 @@ class Writer:
 
     ``slots``: number of texts generated at the same time.  ``context``: context length of each; None: the default of a
     session.  ``waiting``: maximum number of waiting requests.  ``template``: a Jinja template to use instead of the
-    file's.  Call :meth:`close` to release the memory.  Raises ParameterError, ModelError, OutOfMemoryError.
+    file's.  ``piece``: number of tokens of prompts that are computed between two tokens of other texts.  Call
+    :meth:`close` to release the memory.  Raises ParameterError, ModelError, OutOfMemoryError.
     """
 
     def __init__(
@@ -54,9 +92,13 @@ class Writer:
         cache_type: str = "f16",
         waiting: int = 64,
         template: str | None = None,
+        defaults: Defaults | None = None,
+        piece: int = 128,
     ) -> None:
         self.model = model
         self.tokenizer = model.tokenizer
+        self.defaults = defaults or Defaults()
+        Sampling(**self.defaults.settings)  # so that wrong defaults are refused now
         self.has_template = template is not None or KEY in model.metadata
         if template is None and self.has_template:
             self.template = model.template
@@ -67,7 +109,7 @@ class Writer:
         self._breakers: Breakers | None = None
         self.session = model.session(context, slots, cache_type)
         has_experts = model.hyperparameters.integer("expert_count", 0, at_least=0)
-        self.batcher = Batcher(self.session, waiting=waiting, least=None if has_experts else LEAST)
+        self.batcher = Batcher(self.session, waiting=waiting, piece=piece, least=None if has_experts else LEAST)
 
     def close(self) -> None:
         """Cancels all texts and frees the session; the caller frees the model."""
@@ -76,95 +118,103 @@ class Writer:
 
     # -- requests -----------------------------------------------------------------------------------
 
-    def completion(self, body: CompletionBody) -> list[Text]:
-        """The texts of a completion, ``n`` for each prompt.  Raises Problem, ParameterError, ModelError."""
-        prompts = several(body.prompt)
-        if not 1 <= len(prompts) * body.n <= MOST_TEXTS:
+    def prompts(self, prompts: Sequence[Prompt], n: int, what: str = "prompt") -> list[list[int]]:
+        """The token ids of prompts, with ``n`` texts each.  Raises Problem, ParameterError, ModelError."""
+        if not 1 <= len(prompts) * n <= MOST_TEXTS:
             raise Problem(
                 400,
-                f"prompt: {len(prompts)} prompts times n = {body.n} texts; 1 to {MOST_TEXTS} texts are allowed",
-                param="prompt",
+                f"{what}: {len(prompts)} prompts times n = {n} texts; 1 to {MOST_TEXTS} texts are allowed",
+                param=what,
                 code="invalid_value",
             )
-        found = []
-        for number, prompt in enumerate(prompts):
-            what = f"prompt[{number}]" if len(prompts) > 1 else "prompt"
-            if isinstance(prompt, str):
-                self._check_text(prompt, what)
-                ids = self._fitting(self.tokenizer.prompt(prompt), what)
-            else:
-                ids = ids_of(prompt, self.session.n_ctx, self.model.n_vocab, what, self._limit)
-            found += self._texts(ids, body, body.max_tokens, body.logprobs, begins=not prompt)
-        return found
+        return [
+            self.prompt(prompt, f"{what}[{number}]" if len(prompts) > 1 else what)
+            for number, prompt in enumerate(prompts)
+        ]
 
-    def chat(self, body: ChatBody) -> list[Text]:
-        """The ``n`` answers to a chat.  Raises Problem, ParameterError, ModelError."""
-        text = self.template.render([message.for_template() for message in body.messages])
-        self._check_text(text, "messages")
-        ids = self._fitting(self.tokenizer.prompt(text), "messages")
-        most = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        scores = body.top_logprobs or 0 if body.logprobs else None
-        return self._texts(ids, body, most, scores)
+    def prompt(self, prompt: Prompt, what: str) -> list[int]:
+        """The token ids of a prompt.  Raises Problem, ParameterError, ModelError."""
+        limit = f"the context length is {self.session.n_ctx} tokens, for the prompt and the answer together"
+        return ids_of(self.tokenizer, prompt, self.session.n_ctx, self.model.n_vocab, what, limit)
 
-    @property
-    def _limit(self) -> str:
-        return f"the context length is {self.session.n_ctx} tokens, for the prompt and the answer together"
+    def texts(self, asked: Asked) -> list[Text]:
+        """The texts of a request, ``n`` for each prompt.  Raises Problem, ParameterError, ModelError."""
+        return [self._text(asked, prompt, number) for prompt in asked.prompts for number in range(asked.n)]
 
-    def _check_text(self, text: str, what: str) -> None:
-        """Raises Problem for a text that is certainly too long, before it is tokenized."""
-        check_length(self.tokenizer.at_least(text), self.session.n_ctx, what, self._limit, at_least=True)
+    def _text(self, asked: Asked, prompt: list[int], number: int) -> Text:
+        """One of the ``n`` texts of a prompt; each further one uses the next seed."""
+        sampling = self._sampling(asked, number)
+        sampler = self._sampler(asked, sampling)
+        scores = None
+        if asked.scores is not None:
+            scores = LogProbabilities(sampler, asked.scores, sampler if asked.sampled else None)
+        return Text(
+            prompt,
+            scores or sampler,
+            sampling,
+            self._most(asked.max_tokens),
+            Detokenizer(
+                self.tokenizer, asked.stops, begins=asked.begins, keep_texts=scores is not None, keep=self._kept(asked)
+            ),
+            self.tokenizer.ends,
+            None if asked.chat is None else asked.chat.parser(),
+            scores=scores,
+            prompt_scores=PromptScores(prompt, asked.scores) if asked.echo and asked.scores is not None else None,
+            slot=asked.slot,
+            reports=asked.progress,
+        )
 
-    def _fitting(self, ids: list[int], what: str) -> list[int]:
-        if not ids:
-            raise Problem(400, f"{what} has no tokens", param=what.partition("[")[0], code="invalid_value")
-        check_length(len(ids), self.session.n_ctx, what, self._limit)
-        return ids
-
-    def _texts(
-        self, prompt: list[int], body: TextBody, most: int | None, scores: int | None, *, begins: bool = True
-    ) -> list[Text]:
-        """The ``n`` texts of one prompt; each further one uses the next seed."""
-        found = []
-        for number in range(body.n):
-            choose: Chooses = self._sampler(body, number)
-            kept = None if scores is None else LogProbabilities(choose, scores)
-            detokenizer = Detokenizer(self.tokenizer, body.stops, begins=begins, keep_texts=kept is not None)
-            found.append(Text(prompt, kept or choose, most, detokenizer, kept))
-        return found
+    def _most(self, asked: int | None) -> int | None:
+        """The largest number of tokens of a text: what was asked for, or the server's default."""
+        return self.defaults.max_tokens if asked is None else asked
 
     # -- sampling -----------------------------------------------------------------------------------
 
-    def _sampler(self, body: TextBody, number: int) -> Sampler:
-        seed = None if body.seed is None else (body.seed + number) % 2**64
-        sampling = Sampling(**body.settings, logit_bias=self._biases(body.logit_bias or {}), seed=seed)
+    def _sampler(self, asked: Asked, sampling: Sampling) -> Sampler:
         breakers = self._dry_breakers(sampling.dry_breakers) if sampling.dry_multiplier else None
-        return Sampler(sampling, breakers=breakers, constraint=self._constraint(body))
+        return Sampler(sampling, breakers=breakers, constraint=self._constraint(asked))
 
-    def _biases(self, biases: dict[str, float]) -> dict[int, float]:
-        found = {}
-        longest = len(str(self.model.n_vocab))
-        for token, value in biases.items():
-            known = token.isdecimal() and token.isascii() and len(token) <= longest
-            if not known or int(token) >= self.model.n_vocab:
+    def _sampling(self, asked: Asked, number: int) -> Sampling:
+        seed = self.defaults.seed if asked.seed is None else asked.seed
+        seed = None if seed is None else (seed + number) % 2**64
+        biases = self._biases(asked.biases)
+        if asked.ignore_ends:
+            biases |= dict.fromkeys(self.tokenizer.ends, float("-inf"))
+        return Sampling(**{**self.defaults.settings, **asked.settings}, logit_bias=biases, seed=seed)
+
+    def _biases(self, biases: Sequence[tuple[int | str, float]]) -> dict[int, float]:
+        """Biases by token id; that of a text holds for each of its tokens."""
+        found: dict[int, float] = {}
+        for token, value in biases:
+            if isinstance(token, str) and not (token.isdecimal() and token.isascii()):
+                found |= dict.fromkeys(self.tokenizer.encode(token[:1000]), value)
+                continue
+            if len(str(token)) > len(str(self.model.n_vocab)) or not 0 <= int(token) < self.model.n_vocab:
                 raise ParameterError(
-                    f"logit_bias has the token {token!r:.40}; token ids are 0 to {self.model.n_vocab - 1}"
+                    f"logit_bias has the token {str(token)!r:.40}; token ids are 0 to {self.model.n_vocab - 1}"
                 )
             found[int(token)] = value
         return found
 
-    def _constraint(self, body: TextBody) -> Constraint | None:
-        wanted = body.response_format
-        if wanted is None or wanted.type == "text":
+    def _kept(self, asked: Asked) -> frozenset[int]:
+        """The control tokens whose names are a part of a text, because its parser needs them."""
+        return frozenset() if asked.chat is None else self.model.control.kept(asked.chat.prepared.format.marks)
+
+    def _constraint(self, asked: Asked) -> Constraint | None:
+        form, chat = asked.form, asked.chat
+        if form is None and (chat is None or not chat.is_constrained):
             return None
-        with self._lock:
-            grammars = self._grammars
-        return grammars.json_schema(None if wanted.json_schema is None else wanted.json_schema.schema_)
-
-    @cached_property
-    def _grammars(self) -> Grammars:
-        from ggplug_models.sampling.grammar import Grammars
-
-        return Grammars(self.tokenizer, self.model.n_vocab)
+        with self._lock:  # the first use reads the whole vocabulary
+            grammars = self.model.grammars
+        if form is not None and form.kind == "grammar":
+            if chat is not None and chat.prepared.choice.tools:
+                raise Problem(400, "grammar and tools cannot both be given", param="grammar", code="invalid_value")
+            return grammars.gbnf(form.value)
+        schema = None if form is None else {"type": "object"} if form.value is None else form.value
+        found = grammars.json_schema(schema, lenient=True) if chat is None else chat.constraint(self.model, schema)
+        if warnings := getattr(found, "warnings", None):
+            LOG.warning("parts of a JSON schema are ignored: %s", "; ".join(warnings)[:1000])
+        return found
 
     def _dry_breakers(self, strings: Sequence[str]) -> Breakers:
         with self._lock:

@@ -92,6 +92,26 @@ class TextTokenizer:
         """As :meth:`encode`, but raises TextTooLongError instead of truncating a text."""
         return self._encoded(texts, whole=True)
 
+    def plain(self, text: str) -> list[int]:
+        """Token ids without special tokens, truncated to the context length.  Raises ModelError."""
+        with library(self.source):
+            found: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        _check_ids([found], self.n_vocab, self.source)
+        return found
+
+    def pair(self, first: str, second: str) -> list[int]:
+        """Token ids of two texts with the special tokens around them, as rerankers read them.
+
+        Raises TextTooLongError if they are longer than the context length together; ModelError.
+        """
+        with library(self.source):
+            found = self._tokenizer.encode(first, second)
+        if found.overflowing:
+            further = sum(each.special_tokens_mask.count(0) for each in found.overflowing)
+            raise _too_long(1, len(found.ids) + further, self.max_length)
+        _check_ids([found.ids], self.n_vocab, self.source)
+        return list(found.ids)
+
     def at_least(self, text: str) -> int:
         """See :meth:`.Tokenizer.at_least`; always 0."""
         return 0
@@ -168,6 +188,21 @@ class VocabularyTokenizer:
                 raise _too_long(position, len(ids), self.max_length)
             found.append(ids)
         _check_ids(found, self.n_vocab, TOKENS)
+        return found
+
+    def plain(self, text: str) -> list[int]:
+        """Token ids without special tokens.  Raises ModelError."""
+        return self._tokenizer.encode(text, parse_special=True)
+
+    def pair(self, first: str, second: str) -> list[int]:
+        """Token ids of two texts with the special tokens around them; raises as :meth:`TextTokenizer.pair` does."""
+        special = self._tokenizer.vocabulary.special
+        between = [special["sep"]] if "sep" in special else []
+        whole = self._tokenizer.encode(first, add_special=True, parse_special=False)
+        found = [*whole, *between, *self._tokenizer.encode(second), *self._behind]
+        if len(found) > self.max_length:
+            raise _too_long(1, len(found), self.max_length)
+        _check_ids([found], self.n_vocab, TOKENS)
         return found
 
     def at_least(self, text: str) -> int:

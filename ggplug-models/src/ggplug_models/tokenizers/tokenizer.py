@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Integral
 from typing import Any
 
@@ -157,14 +157,19 @@ class Tokenizer:
         text = "".join(map(decoder.push, ids)) + decoder.finish()
         return _cleaned(text) if (self._word_pieces if clean is None else clean) else text
 
-    def stream(self, *, skip_special: bool = False, begins: bool = True) -> StreamDecoder:
+    def stream(self, *, skip_special: bool = False, begins: bool = True, keep: Collection[int] = ()) -> StreamDecoder:
         """A decoder for tokens that come one by one.
 
         ``skip_special``: as for :meth:`decode`.  ``begins``: whether the tokens are at the beginning of a text, where
-        the space that :meth:`encode` adds is removed; False if they continue a prompt.
+        the space that :meth:`encode` adds is removed; False if they continue a prompt.  ``keep``: control tokens that
+        are not skipped.
         """
         skip_space = begins and (self._word_pieces or self.vocabulary.add_space_prefix)
-        return StreamDecoder(self._text_piece if skip_special else self.piece, skip_space=skip_space)
+        if not skip_special:
+            return StreamDecoder(self.piece, skip_space=skip_space)
+        kept = frozenset(keep)
+        piece = (lambda token: self.piece(token) if token in kept else self._text_piece(token)) if kept else None
+        return StreamDecoder(piece or self._text_piece, skip_space=skip_space)
 
     def _text_piece(self, token: int) -> bytes:
         return b"" if self.is_control(token) else self.piece(token)

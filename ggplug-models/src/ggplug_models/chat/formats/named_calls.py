@@ -1,0 +1,262 @@
+"""Tool calls that name the function between marks, and then give its arguments.
+
+The arguments are JSON (Mistral, DeepSeek, Kimi, functionary) or are between marks of their own (Qwen3-Coder, GLM,
+MiniMax, Seed, DeepSeek 3.2).
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ggplug_models.chat.formats.format import CallSyntax
+from ggplug_models.chat.lark import SPACES, Lark, regex
+from ggplug_models.chat.scanning import Marks, Scanner, Waiting
+from ggplug_models.chat.tools import Tool, ToolChoice, kinds_of, value_of
+
+
+class Arguments(ABC):
+    """How the arguments of a call are written.  ``marks``: their marks."""
+
+    marks: tuple[str, ...] = ()
+
+    @abstractmethod
+    def read(self, scan: Scanner, tool: Tool) -> Waiting[bool]:
+        """Reads the arguments and emits them as JSON; False if the text ends before their end."""
+
+    @abstractmethod
+    def grammar(self, lark: Lark, tool: Tool) -> str:
+        """The grammar of the arguments of a tool."""
+
+
+class JsonArguments(Arguments):
+    """Arguments that are a JSON object."""
+
+    def read(self, scan: Scanner, tool: Tool) -> Waiting[bool]:
+        yield from scan.spaces()
+        if (yield from scan.next()) == "{":
+            return (yield from scan.json(scan.arguments))
+        scan.arguments("{}")
+        return not scan.exhausted
+
+    def grammar(self, lark: Lark, tool: Tool) -> str:
+        return lark.schema(tool.parameters)
+
+
+@dataclass
+class TaggedArguments(Arguments):
+    """Arguments such as ``<parameter=key>value</parameter>``.
+
+    ``before``: the mark before a key.  ``after``: the mark after it.  ``end``: the mark after a value.  ``attributes``:
+    if there are attributes after the key, the mark that ends them.  ``between``: the text between two arguments.
+    """
+
+    before: str
+    after: str
+    end: str
+    attributes: str = ""
+    between: str = ""
+    marks: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.marks = (self.before.strip(), self.after.strip(), self.end.strip(), self.attributes.strip())
+        ends = [self.end] if self.end.strip() == self.end else [self.end, self.end.strip()]
+        self._ends = Marks(each for each in ends if each)
+        after = self.after.strip()
+        self._after = Marks([after])
+        self._close = Marks([self.attributes.strip()]) if self.attributes else None
+
+    def read(self, scan: Scanner, tool: Tool) -> Waiting[bool]:
+        first = True
+        while True:
+            yield from scan.spaces()
+            if (yield from scan.at(self.before.strip())) is None:
+                scan.arguments("{}" if first else "}")
+                return not scan.exhausted
+            scan.take(len(self.before.strip()))
+            name, mark = yield from scan.text(self._after)
+            if mark is None:
+                return False
+            scan.take(len(mark))
+            if self._close is not None:
+                _, mark = yield from scan.text(self._close)
+                if mark is None:
+                    return False
+                scan.take(len(mark))
+            yield from self._skip_line(scan)
+            name = name.strip()
+            kinds = kinds_of(tool.properties.get(name), tool.parameters)
+            scan.arguments(("{" if first else ", ") + json.dumps(name, ensure_ascii=False) + ": ")
+            first = False
+            if not (yield from self._read_value(scan, kinds)):
+                return False
+
+    def _skip_line(self, scan: Scanner) -> Waiting[None]:
+        """Reads the white space that the format writes before a value."""
+        tail = (self.attributes or self.after).rstrip()
+        spaces = (self.attributes or self.after)[len(tail) :]
+        if spaces and (yield from scan.at(spaces)):
+            scan.take(len(spaces))
+
+    def _read_value(self, scan: Scanner, kinds: frozenset[str]) -> Waiting[bool]:
+        if kinds == {"string"}:
+            scan.arguments('"')
+            mark = yield from scan.until(
+                self._ends, lambda text: scan.arguments(json.dumps(text, ensure_ascii=False)[1:-1])
+            )
+            scan.arguments('"' if mark is not None else "")
+        else:
+            text, mark = yield from scan.text(self._ends)
+            scan.arguments(value_of(text, kinds) if mark is not None else "")
+        scan.take(len(mark or ""))
+        return mark is not None
+
+    def grammar(self, lark: Lark, tool: Tool) -> str:
+        gap = lark.terminal(regex(SPACES))
+        found = []
+        for name, schema in tool.properties.items():
+            value = self._value(lark, schema, tool.parameters)
+            attributes = ""
+            if self.attributes:
+                attributes = f"{lark.terminal(regex('[^<>]{0,40}'))}? {lark.literal(self.attributes)}"
+            key = f"{lark.literal(self.before.strip())} {json.dumps(name)} {lark.literal(self.after)}"
+            argument = f"{key} {attributes} {value}"
+            found.append(f"{gap}? {argument}" if name in tool.required else f"({gap}? {argument})?")
+        return " ".join(found) or '""'
+
+    def _value(self, lark: Lark, schema: Any, root: Mapping[str, Any]) -> str:
+        """A value, with the mark after it."""
+        kinds = kinds_of(schema, root)
+        if "string" in kinds:
+            return lark.string(schema, self.end)
+        definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
+        return f"{lark.schema({**definitions, **schema})} {lark.literal(self.end)}"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A part of a call that differs: ``name``, ``id``, or ``number``, the call's position."""
+
+    kind: str
+
+
+Part = str | Field
+
+
+@dataclass
+class NamedCalls(CallSyntax):
+    """Calls such as ``[TOOL_CALLS]f[CALL_ID]1[ARGS]{}``.
+
+    ``before``: the parts of a call before its arguments: marks and fields.  ``arguments``: how these are written.
+    ``after``: the mark after a call.  ``section``: marks around all calls, which may be missing.  ``id``: a form of the
+    id, in which ``{name}`` and ``{number}`` stand for these.  ``begins_late``: whether the first mark of a call may be
+    missing.
+    """
+
+    before: tuple[Part, ...]
+    arguments: Arguments
+    after: str = ""
+    section: tuple[str, str] = ("", "")
+    id: str = ""
+    begins_late: bool = False
+    ends_reasoning: bool = False
+    starts: tuple[str, ...] = field(init=False)
+    marks: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # An empty line that the template writes before calls is not a part of the answer's text.
+        spaced = [self.section[0]] if self.section[0].startswith("\n\n") and self.section[0].strip() else []
+        self.section = self.section[0].strip(), self.section[1].strip()
+        parts = [part.strip() for part in self.before if isinstance(part, str)]
+        self._firsts = tuple(parts[: 2 if self.begins_late else 1])
+        self.starts = tuple(mark for mark in (self.section[0], *self._firsts, *spaced) if mark)
+        self.marks = tuple(each.strip() for each in (*self.section, *parts, self.after, *self.arguments.marks))
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def read(self, scan: Scanner, tools: Sequence[Tool]) -> Waiting[bool]:
+        known = {tool.name: tool for tool in tools}
+        if self.section[0]:
+            yield from scan.skip(self.section[0])
+        found = False
+        while True:
+            if found:
+                scan.hold()
+            if not (yield from self._read_call(scan, known)):
+                if found:
+                    scan.rewind()
+                return found
+            found = True
+            if self.section[1] and (yield from scan.skip(self.section[1])):
+                return True
+            if not (yield from scan.skip_to(*self._firsts)):
+                return True
+
+    def _read_call(self, scan: Scanner, known: Mapping[str, Tool]) -> Waiting[bool]:
+        yield from scan.spaces()
+        start = yield from scan.at(*self._firsts)
+        if start is None:
+            return False
+        scan.take(len(start))
+        parts = self.before[1 + self._firsts.index(start) :]
+        fields: dict[str, str] = {}
+        for place, part in enumerate(parts):
+            if isinstance(part, str):
+                found = not part.strip() or (yield from scan.skip(part.strip()))
+                if not found and parts[place + 1 : place + 2] != (Field("id"),):
+                    return False  # only an id may be missing
+                continue
+            ends = [each.strip() for each in parts[place + 1 :] if isinstance(each, str) and each.strip()]
+            if fields and ends and (yield from scan.at(ends[0])):
+                continue  # the field is missing, with the mark before it
+            ends = ends[:2] or [each for each in (*self.arguments.marks[:1], self.after.strip(), "{", "\n") if each]
+            text, mark = yield from scan.text(Marks(_shortest(ends)))
+            if mark is None and not (part.kind == "name" and text.strip() in known):
+                return False
+            fields[part.kind] = text.strip()
+        tool = known.get(fields.get("name", ""))
+        if tool is None:
+            return False
+        id = self.id.format(name=tool.name, number=fields.get("number", "0")) if self.id else fields.get("id", "")
+        scan.call(tool.name, id)
+        if (yield from self.arguments.read(scan, tool)) and self.after:
+            yield from scan.skip(self.after.strip())
+        return True
+
+    # -- grammar -----------------------------------------------------------------------------------
+
+    def options(self, lark: Lark, choice: ToolChoice) -> list[tuple[str, str]]:
+        gap = lark.terminal(regex(SPACES))
+        first = lark.literal(self._firsts[0])
+        again = f"({gap}? {first} {self._calls(lark, choice, 0)})*" if choice.several else ""
+        found = [(mark, f"{self._calls(lark, choice, place)} {again}") for place, mark in enumerate(self._firsts)]
+        if self.section[0]:
+            end = lark.literal(self.section[1])
+            found.insert(0, (self.section[0], lark.rule(f"{gap}? {first} {found[0][1]} {gap}? {end}")))
+        return found
+
+    def _calls(self, lark: Lark, choice: ToolChoice, place: int) -> str:
+        """A call of one of the tools, after the mark at ``place``."""
+        return lark.rule(" | ".join(self._call(lark, tool, place) for tool in choice.tools))
+
+    def _call(self, lark: Lark, tool: Tool, place: int) -> str:
+        begun = str(self.before[place])
+        found = []
+        for part in [begun[len(begun.rstrip()) :], *self.before[place + 1 :]]:
+            if isinstance(part, str):
+                found.append(lark.literal(part))
+            elif part.kind == "name":
+                found.append(json.dumps(tool.name))
+            else:
+                found.append(lark.terminal("/[0-9]{1,3}/" if part.kind == "number" else "/[a-zA-Z0-9_-]{1,40}/"))
+        gap = lark.terminal(regex(SPACES))
+        after = f"{gap}? {lark.literal(self.after.strip())}" if self.after.strip() else ""
+        return " ".join([*found, f"{self.arguments.grammar(lark, tool)}", after])
+
+
+def _shortest(marks: Sequence[str]) -> list[str]:
+    """The marks without those that begin with another one."""
+    return [mark for mark in marks if not any(mark != other and mark.startswith(other) for other in marks)]

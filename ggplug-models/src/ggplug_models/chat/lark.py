@@ -1,0 +1,224 @@
+"""Writes grammars of answers in the notation of Lark, for the library ``llguidance``.
+
+A mark of a format, such as ``<tool_call>``, is a control token of some vocabularies and plain text of others.  A
+model generates it in the one way or the other, and the library distinguishes them, so a grammar is for a vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ggplug_models.sampling.control_tokens import ControlTokens
+from ggplug_models.sampling.grammar_limits import check_pattern, read_schema
+
+SPACES = r"[ \t\n]{0,20}"
+"""White space that may be between the parts of a call."""
+
+ANY = r"(?s:.*)"
+
+ID = "\x00id\x00"
+"""Stands for the id of a call in a text of a format."""
+
+
+class Lark:
+    """A grammar that is written rule by rule.  Its methods return expressions for other rules."""
+
+    def __init__(self, control: ControlTokens) -> None:
+        self.control = control
+        self._lines: list[str] = []
+        self._named: dict[str, str] = {}
+
+    def text(self, start: str) -> str:
+        """The whole grammar, which begins with the expression ``start``."""
+        return "\n".join([f"start: {start}", *self._lines, ""])
+
+    def rule(self, expression: str) -> str:
+        """A rule."""
+        return self._defined("rule", "", expression)
+
+    def terminal(self, expression: str) -> str:
+        """A terminal: an expression of regular expressions."""
+        return self._defined("TERMINAL", "", expression)
+
+    def lazily(self, pattern: str, excluded: Sequence[str] = ()) -> str:
+        """The shortest text that matches a regular expression, and none of ``excluded``."""
+        return self._defined("rule", "[lazy]", self.terminal(_without(pattern, excluded)))
+
+    def _defined(self, kind: str, attribute: str, expression: str) -> str:
+        known = self._named.get(attribute + expression)
+        if known is None:
+            known = self._named[attribute + expression] = f"{kind}_{len(self._lines)}"
+            self._lines.append(f"{known}{attribute}: {expression}")
+        return known
+
+    def literal(self, text: str) -> str:
+        """Exactly this text; empty for an empty text."""
+        parts = (f"<[{part}]>" if isinstance(part, int) else json.dumps(part) for part in self.control.parts(text))
+        return " ".join(parts)
+
+    def loosely(self, text: str) -> str:
+        """This text, in which white space may be any, also around the punctuation of JSON."""
+        found = []
+        for part in self.control.parts(text):
+            if isinstance(part, int):
+                found.append(f"<[{part}]>")
+            elif pattern := loose_pattern(part).replace(escaped(ID), "[a-zA-Z0-9_-]{1,40}"):
+                found.append(self.terminal(regex(pattern)))
+        return " ".join(found)
+
+    def schema(self, schema: Any) -> str:
+        """JSON that matches a schema.  Raises ParameterError for a schema that is not valid or exceeds the limits."""
+        found = read_schema(json.dumps(schema))
+        if not isinstance(found, dict):
+            found = {}
+        found = {**closed(found), "x-guidance": {"whitespace_pattern": r"\n?[ \t]{0,20}"}}
+        return self.rule(f"%json {json.dumps(found)}")
+
+    def until(self, mark: str) -> str:
+        """Any text, up to a mark and with it."""
+        parts = self.control.parts(mark)
+        if not parts:  # an end token, which ends the answer
+            return f"{self.terminal(regex(ANY))}?"
+        if len(parts) > 1 and not str(parts[0]).strip():
+            mark = mark.lstrip()  # white space before a control token is in the text
+        elif isinstance(parts[0], str):
+            return f"{self.lazily(ANY + escaped(parts[0]))} {self.literal(mark[len(parts[0]) :])}"
+        return f"{self.terminal(regex(ANY))}? {self.literal(mark)}"
+
+    def string(self, schema: Any, mark: str) -> str:
+        """A text without quotes that matches the schema of a string, and the mark after it.
+
+        Its values, lengths and pattern hold; its ``format`` does not.  Raises ParameterError for a pattern that exceeds
+        the limits.
+        """
+        if not isinstance(schema, dict):
+            return self.until(mark)
+        values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if isinstance(values, list) and values:
+            texts = dict.fromkeys(value if isinstance(value, str) else json.dumps(value) for value in values)
+            return f"({' | '.join(map(json.dumps, texts))}) {self.literal(mark)}"
+        parts = self.control.parts(mark)
+        # What is not a control token is one lexeme with the text, because the lexer takes the longest match.
+        first = str(parts[0]) if parts and isinstance(parts[0], str) else ""
+        spelled = escaped(first)
+        conditions = []
+        least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+        if least or most != "":
+            conditions.append(regex(f"(?s:.{{{least},{most}}}){spelled}"))
+        if isinstance(pattern := schema.get("pattern"), str):
+            check_pattern(pattern, "a pattern of the JSON schema")
+            before, after = "" if pattern.startswith("^") else ANY, "" if pattern.endswith("$") else ANY
+            inner = pattern.removeprefix("^").removesuffix("$")
+            conditions.append(regex(f"{before}(?:{inner}){after}{spelled}"))
+        if not conditions or (first.strip() and first != mark):
+            return self.until(mark)
+        if first.strip():
+            conditions.append("~" + regex(f"{ANY}{spelled}(?s:.+)"))
+        optional = "" if least or first else "?"
+        return f"{self.terminal(' & '.join(conditions))}{optional} {self.literal(mark[len(first) :])}"
+
+    def branches(
+        self,
+        options: Sequence[tuple[str, str]],
+        *,
+        ends: bool,
+        skipped: Sequence[str] = (),
+        excluded: Sequence[str] = (),
+    ) -> str:
+        """Any text up to one of several marks, which decides how it continues.
+
+        ``options``: marks with the expressions that follow them; a mark that begins with ``/`` is a regular expression.
+        ``ends``: whether the text may also end without a mark.  ``skipped``: control tokens that may be in the text.
+        ``excluded``: regular expressions of texts that do not count as such a text.
+        """
+        ways = [self._begun(mark, rest) for mark, rest in options]
+        spelled = [pattern or escaped(mark) for (pattern, _), (mark, _) in zip(ways, options, strict=True)]
+        within = [f"{ANY}(?:{'|'.join(spelled)}){ANY}"] if spelled else []
+        plain = self.terminal(_without(ANY, [*within, *excluded]))
+        specials = [f"<[{part}]>" for mark in skipped for part in self.control.parts(mark) if isinstance(part, int)]
+        several = f"({' | '.join([plain, *dict.fromkeys(specials)])})*" if specials else ""
+        free = several or f"{plain}?"
+        alternatives = [free] if ends else []
+        for pattern, rest in ways:
+            before = f"{several} {self.lazily(ANY + pattern, excluded)}" if pattern else free
+            alternatives.append(f"{before} {rest}")
+        return self.rule(" | ".join(alternatives))
+
+    def _begun(self, mark: str, rest: str) -> tuple[str, str]:
+        """The regular expression with which a mark begins, empty for a control token, and what follows it."""
+        if mark.startswith("/"):
+            return mark[1:], rest
+        parts = self.control.parts(mark)
+        if len(parts) > 1 and not str(parts[0]).strip():
+            parts, mark = parts[1:], mark.lstrip()  # white space before a control token is in the text
+        if parts and isinstance(parts[0], int):
+            return "", f"{self.literal(mark)} {rest}"
+        first = str(parts[0]) if parts else mark
+        return escaped(first), f"{self.literal(mark[len(first) :])} {rest}"
+
+    def repeated(self, item: str, comma: str, schema: Any) -> str:
+        """The items of an array with commas between them, as many as its schema allows."""
+        given = schema if isinstance(schema, dict) else {}
+        least, most = given.get("minItems", 0), given.get("maxItems")
+        if most == 0:
+            return '""'
+        more = f"({comma} {item}){{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
+        return self.rule(f"{item} {more}") if least else f"{self.rule(f'{item} {more}')}?"
+
+    def listed(self, items: Sequence[tuple[str, bool]], comma: str) -> str:
+        """Items with commas between them, in their order.  The booleans: whether an item must be there."""
+        alternatives = []
+        for place, (item, needed) in enumerate(items):
+            later = (f" {comma} {each}" if must else f" ({comma} {each})?" for each, must in items[place + 1 :])
+            alternatives.append(item + "".join(later))
+            if needed:
+                return self.rule(" | ".join(alternatives))
+        return f"{self.rule(' | '.join(alternatives))}?" if alternatives else '""'
+
+
+def closed(schema: Any) -> Any:
+    """A schema whose objects have no other keys than their ``properties``, unless it says that they may."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: each if key in _VALUES else closed(each) for key, each in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not _OPEN & schema.keys():
+        found["additionalProperties"] = False
+    return found
+
+
+_VALUES = ("enum", "const", "default", "examples")
+_OPEN = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref", "if"}
+
+
+def escaped(text: str) -> str:
+    """A regular expression that matches exactly this text."""
+    return re.escape(text).replace("\\\n", r"\n")
+
+
+def regex(pattern: str) -> str:
+    """A regular expression in the notation of Lark."""
+    return "/" + pattern.replace("/", r"\/").replace("\n", r"\n") + "/"
+
+
+def _without(pattern: str, excluded: Sequence[str]) -> str:
+    return " & ".join([regex(pattern), *("~" + regex(each) for each in excluded)])
+
+
+def loose_pattern(text: str) -> str:
+    """A regular expression for a text, in which white space may be any, also around the punctuation of JSON."""
+    parts = re.findall(r'"(?:[^"\\]|\\.)*"|\s+|[{}\[\]:,]|[^\s{}\[\]:,"]+|"', text)
+    found: list[str] = []
+    for part in parts:
+        punctuation = part in "{}[]:,"
+        if (part.isspace() or punctuation) and found[-1:] != [SPACES]:
+            found.append(SPACES)
+        if not part.isspace():
+            found.append(escaped(part))
+        if punctuation:
+            found.append(SPACES)
+    return "".join(found)

@@ -1,0 +1,1 @@
+"""The APIs, one module each: their bodies, what these ask for, and how answers are written."""

@@ -1,0 +1,61 @@
+"""llama-server's ``/infill``: the text between a beginning and an end, with the tokens that a model has for that."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ggplug_models.serve.apis.llama_server import NativeBody
+from ggplug_models.serve.bodies.asked import Asked
+from ggplug_models.serve.bodies.asking import asked
+from ggplug_models.serve.bodies.body import Body, Many
+from ggplug_models.serve.bodies.prompts import Texts, several
+from ggplug_models.serve.problems import Problem
+from ggplug_models.serve.writer import Writer
+
+
+class Extra(Body):
+    """A text that comes before the others, such as another file."""
+
+    text: str
+    filename: str = "tmp"
+
+
+class InfillBody(NativeBody):
+    """The body of ``/infill``.  ``prompt``: what follows the beginning and is continued."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: Many[Extra] = Field(default_factory=list)
+    prompt: Texts = ""
+
+
+def ask(writer: Writer, body: InfillBody) -> Asked:
+    """What an infill asks for.  Raises Problem, ParameterError, ModelError."""
+    tokenizer = writer.tokenizer
+    special = tokenizer.vocabulary.special
+    missing = [name for name in ("fim_pre", "fim_suf", "fim_mid") if name not in special]
+    if missing:
+        raise Problem(
+            501,
+            f"this model cannot fill gaps: its vocabulary has no tokens for that ({', '.join(missing)})",
+            code="model_not_supported",
+        )
+    (prompt,) = several(body.prompt, "prompt")
+    if not isinstance(prompt, str):
+        raise Problem(400, "prompt must be a string", param="prompt", code="invalid_value")
+    before: list[int] = []
+    for extra in body.input_extra:
+        if "fim_sep" in special:
+            before += [special["fim_sep"], *tokenizer.encode(f"{extra.filename}\n{extra.text}")]
+        else:
+            before += tokenizer.encode(f"--- snippet: {extra.filename} ---\n{extra.text}\n")
+    ids = [
+        *before,
+        special["fim_pre"],
+        *tokenizer.encode(body.input_prefix + prompt),
+        special["fim_suf"],
+        *tokenizer.encode(body.input_suffix),
+        special["fim_mid"],
+    ]
+    bos = [special["bos"]] if tokenizer.vocabulary.add_bos and "bos" in special else []
+    return asked(body, [writer.prompt([*bos, *ids], "prompt")], begins=False, scores=body.n_probs or None)

@@ -1,0 +1,201 @@
+"""Ollama's API for texts: ``/api/chat`` and ``/api/generate``; streams are lines of JSON."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, create_model
+
+from ggplug_models.serve.answers import Delta
+from ggplug_models.serve.bodies.asked import Asked, Form
+from ggplug_models.serve.bodies.asking import asked
+from ggplug_models.serve.bodies.body import Body, Many
+from ggplug_models.serve.bodies.parameters import SAMPLER, TEXTS, TextBody, fields
+from ggplug_models.serve.messages import ChatMessage, Messages, chat_prompt
+from ggplug_models.serve.problems import Problem
+from ggplug_models.serve.reply import Reply
+from ggplug_models.serve.writer import Writer
+
+OPTIONS = ("max_tokens", "stop", "seed")
+"""Parameters that Ollama has among its options, with those of the sampler."""
+
+_Declared = create_model("_Declared", __base__=Body, **fields({**SAMPLER, **{name: TEXTS[name] for name in OPTIONS}}))
+
+
+class Options(_Declared):  # type: ignore[valid-type, misc]
+    """The parameter ``options``."""
+
+    NO_EFFECT = frozenset(
+        ["num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "use_mmap", "low_vram"]
+    )
+
+
+def _format(value: Any) -> Any:
+    return None if value == "" else value
+
+
+class OllamaBody(Body):
+    """What both paths have in common.  ``format``: ``json``, or a JSON schema."""
+
+    NO_EFFECT = frozenset(["keep_alive", "images", "suffix", "logprobs", "top_logprobs", "template"])
+
+    model: str | None = None
+    stream: bool = True
+    think: bool | str | None = None
+    options: Options = Field(default_factory=Options)
+    format: Annotated[Literal["json"] | dict[str, Any] | None, BeforeValidator(_format)] = None
+
+    @property
+    def text_body(self) -> TextBody:
+        """The parameters in the form that other APIs have, too."""
+        options = self.options
+        given = {name: getattr(options, name) for name in (*SAMPLER, *OPTIONS) if getattr(options, name) is not None}
+        found: TextBody = TextBody.model_construct(**{**given, "stream": self.stream})
+        return found
+
+    @property
+    def form(self) -> Form | None:
+        """The form of the text."""
+        if self.format is None:
+            return None
+        return Form("json") if self.format == "json" else Form("schema", self.format)
+
+
+class OllamaMessage(ChatMessage):
+    """A message; calls of tools have arguments that are objects."""
+
+
+class OllamaChatBody(OllamaBody):
+    """The body of ``/api/chat``."""
+
+    messages: Many[OllamaMessage] = Field(default_factory=list)
+    tools: list[dict[str, Any]] | None = None
+
+
+class OllamaGenerateBody(OllamaBody):
+    """The body of ``/api/generate``.  ``raw``: whether the prompt is used without the template."""
+
+    prompt: str = ""
+    system: str | None = None
+    raw: bool = False
+    context: list[int] | None = None
+
+
+def ask_chat(writer: Writer, body: OllamaChatBody) -> Asked:
+    """What a chat asks for.  Raises Problem, ParameterError, ModelError."""
+    if not body.messages:
+        raise Problem(400, "messages is empty", param="messages", code="invalid_value")
+    return _answering(writer, body, list(body.messages), body.tools)
+
+
+def ask_generate(writer: Writer, body: OllamaGenerateBody) -> Asked:
+    """What a text asks for.  Raises Problem, ParameterError, ModelError."""
+    if body.raw:
+        return _asked(body, writer.prompt(body.prompt, "prompt"), begins=False)
+    said = [{"role": "system", "content": body.system}] if body.system else []
+    messages = [ChatMessage.model_validate(each) for each in [*said, {"role": "user", "content": body.prompt}]]
+    return _answering(writer, body, messages, None)
+
+
+def _answering(writer: Writer, body: OllamaBody, messages: list[ChatMessage], tools: Any) -> Asked:
+    thinks = {} if body.think is None else {"enable_thinking": bool(body.think)}
+    chat = Messages.model_construct(messages=messages, tools=tools, chat_template_kwargs={}, **thinks)
+    prompt = chat_prompt(writer, chat)
+    return _asked(body, prompt.ids, begins=prompt.begins, chat=prompt.chat)
+
+
+def _asked(body: OllamaBody, prompt: list[int], **more: Any) -> Asked:
+    return asked(body.text_body, [prompt], form=body.form, **more)
+
+
+class OllamaReply(Reply):
+    """The replies of both paths; a stream is one object for each piece, and a last one with the numbers."""
+
+    MEDIA_TYPE = "application/x-ndjson"
+
+    def whole(self) -> dict[str, Any]:
+        written = self.answers.written[0]
+        calls = [{"function": {"name": call.name, "arguments": _object(call.arguments)}} for call in written.calls]
+        return self._text(written.content, written.reasoning, calls) | self._end()
+
+    def piece(self, delta: Delta) -> Iterator[bytes]:
+        content = "".join(piece.content for piece in delta.pieces)
+        reasoning = "".join(piece.reasoning for piece in delta.pieces)
+        if content or reasoning:
+            yield self.event(self._text(content, reasoning, []))
+
+    def end(self) -> Iterator[bytes]:
+        calls = self.answers.written[0].calls
+        if calls:  # a call is sent when it is complete
+            found = [{"function": {"name": call.name, "arguments": _object(call.arguments)}} for call in calls]
+            yield self.event(self._text("", "", found))
+        yield self.event(self._text("", "", []) | self._end())
+
+    def failed(self, problem: Problem) -> bytes:
+        return self.event(error_body(problem))
+
+    def event(self, data: Mapping[str, Any]) -> bytes:
+        return json.dumps(data, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+
+    def _text(self, content: str, reasoning: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _common(self) -> dict[str, Any]:
+        return {"model": self.served.name, "created_at": now(), "done": False}
+
+    def _end(self) -> dict[str, Any]:
+        answers, request = self.answers, self.answers.requests[0]
+        times = request.times
+        return {
+            "done": True,
+            "done_reason": "length" if answers.written[0].finish == "length" else "stop",
+            "total_duration": _nanoseconds(times.prompt_seconds + times.generating_seconds),
+            "load_duration": 0,
+            "prompt_eval_count": answers.prompt_tokens,
+            "prompt_eval_duration": _nanoseconds(times.prompt_seconds),
+            "eval_count": answers.generated_tokens,
+            "eval_duration": _nanoseconds(times.generating_seconds),
+        }
+
+
+class OllamaChatReply(OllamaReply):
+    """The replies of ``/api/chat``."""
+
+    def _text(self, content: str, reasoning: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if reasoning:
+            message["thinking"] = reasoning
+        if calls:
+            message["tool_calls"] = calls
+        return self._common() | {"message": message}
+
+
+class OllamaGenerateReply(OllamaReply):
+    """The replies of ``/api/generate``."""
+
+    def _text(self, content: str, reasoning: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
+        return self._common() | {"response": content} | ({"thinking": reasoning} if reasoning else {})
+
+
+def error_body(problem: Problem) -> dict[str, Any]:
+    """An error in Ollama's form."""
+    return {"error": problem.message}
+
+
+def now() -> str:
+    """The current time, as Ollama writes it."""
+    return datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(1e9 * seconds)
+
+
+def _object(arguments: str) -> Any:
+    try:
+        return json.loads(arguments or "{}")
+    except ValueError:
+        return {}

@@ -1,0 +1,142 @@
+"""Ollama's paths for models: a server of one model lists it, and cannot load, copy or delete others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import AliasChoices, Field
+
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.serve.apis.ollama import now
+from ggplug_models.serve.bodies.body import Body, Many
+from ggplug_models.serve.bodies.parameters import Count
+from ggplug_models.serve.problems import Problem
+from ggplug_models.serve.service import Service
+from ggplug_models.serve.vectors import Floats
+
+VERSION = "0.9.0"
+"""The version of Ollama's API that is served; clients ask for it before they use newer parts."""
+
+
+class NameBody(Body):
+    """The body of paths about a model."""
+
+    NO_EFFECT = frozenset(["verbose", "stream", "insecure", "keep_alive"])
+
+    model: str = Field(default="", validation_alias=AliasChoices("model", "name", "source"))
+
+
+class EmbedBody(Body):
+    """The body of ``/api/embed``, and of the older ``/api/embeddings``, whose text is the ``prompt``."""
+
+    NO_EFFECT = frozenset(["truncate", "options", "keep_alive"])
+
+    model: str | None = None
+    input: str | Many[str] = Field(validation_alias=AliasChoices("input", "prompt"))
+    dimensions: Count | None = None
+
+
+class EmbedWork:
+    """The vectors of one request."""
+
+    def __init__(self, service: Service, body: EmbedBody) -> None:
+        self.service = service
+        self.body = body
+        self.ids = service.embedder.ids([body.input] if isinstance(body.input, str) else body.input)
+
+    def _vectors(self, cancelled: Any) -> Floats:
+        return self.service.embedder.vectors(self.ids, cancelled, self.body.dimensions)
+
+    def new(self, cancelled: Any) -> dict[str, Any]:
+        """The reply of ``/api/embed``."""
+        return {
+            "model": self.service.name,
+            "embeddings": self._vectors(cancelled).tolist(),
+            "prompt_eval_count": sum(map(len, self.ids)),
+        }
+
+    def old(self, cancelled: Any) -> dict[str, Any]:
+        """The reply of ``/api/embeddings``."""
+        return {"embedding": self._vectors(cancelled)[0].tolist()}
+
+
+def version() -> dict[str, str]:
+    """The reply of ``/api/version``."""
+    return {"version": VERSION}
+
+
+def tags(service: Service) -> dict[str, Any]:
+    """The reply of ``/api/tags``: the model in a list."""
+    return {"models": [_listed(service)]}
+
+
+def running(service: Service) -> dict[str, Any]:
+    """The reply of ``/api/ps``: the model never expires."""
+    more = {"expires_at": "9999-12-31T23:59:59Z", "size_vram": 0}
+    return {"models": [_listed(service) | more]}
+
+
+def show(service: Service, body: NameBody) -> dict[str, Any]:
+    """The reply of ``/api/show``."""
+    model, writer = service.model, service.writer
+    architecture = model.architecture
+    simple = (str, int, float, bool)
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": "" if writer is None else writer.template.source,
+        "details": _details(service),
+        "model_info": {key: value for key, value in model.metadata.items() if isinstance(value, simple)},
+        "capabilities": ["completion"] if isinstance(model, Decoder) else ["embedding"],
+        "modified_at": now(),
+        "license": str(model.metadata.get("general.license", "")),
+        "architecture": architecture,
+    }
+
+
+def pull(service: Service, body: NameBody) -> dict[str, Any]:
+    """The reply of ``/api/pull`` for the model that is served.  Raises Problem for others."""
+    check(service, body)
+    return {"status": "success"}
+
+
+def check(service: Service, body: NameBody) -> None:
+    """Raises Problem for a model that is not the one of this server."""
+    if body.model.removesuffix(":latest") not in service.names:
+        raise Problem(
+            404,
+            f"this server has one model, {service.name!r}, and loads no others: {body.model!r:.200} is not there",
+            param="model",
+            code="model_not_found",
+        )
+
+
+def refuse(service: Service, body: NameBody) -> dict[str, Any]:
+    """Raises Problem: the file of the model belongs to whoever started the server."""
+    check(service, body)
+    raise Problem(501, "this server neither copies nor deletes its model", param="model", code="not_supported")
+
+
+def _listed(service: Service) -> dict[str, Any]:
+    file = service.about.file
+    size = file.stat().st_size if file.is_file() else 0
+    return {
+        "name": service.name,
+        "model": service.name,
+        "modified_at": now(),
+        "size": size,
+        "digest": "",
+        "details": _details(service),
+    }
+
+
+def _details(service: Service) -> dict[str, Any]:
+    architecture = service.model.architecture
+    return {
+        "parent_model": "",
+        "format": "gguf",
+        "family": architecture,
+        "families": [architecture],
+        "parameter_size": "",
+        "quantization_level": "",
+    }

@@ -1,0 +1,1 @@
+"""What clients send, checked, and what they ask for in any API."""

@@ -1,0 +1,153 @@
+"""Answers requests for texts, in any API: reads a body, generates, and writes the reply whole or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ggplug.errors import in_one_line
+from ggplug_models.serve.answers import Answers, ClientDisconnected
+from ggplug_models.serve.bodies.asked import Asked
+from ggplug_models.serve.bodies.body import Body, Unknown
+from ggplug_models.serve.event_stream import EventStream, watched
+from ggplug_models.serve.incoming import Incoming
+from ggplug_models.serve.problems import Problem, problem_of
+from ggplug_models.serve.reply import Reply
+from ggplug_models.serve.service import Service
+from ggplug_models.serve.writer import Text, Writer
+
+LOG = logging.getLogger("ggplug.serve")
+
+IGNORED = "X-Ggplug-Ignored"
+"""Header of responses that names the parameters that were ignored."""
+
+
+@dataclass(frozen=True)
+class TextApi:
+    """An API for texts: the type of its bodies, what they ask for, and how the answers are written."""
+
+    body: type[Body]
+    ask: Callable[[Writer, Any], Asked]
+    reply: type[Reply]
+
+
+class Bodies:
+    """Reads the bodies of requests.  ``strict``: whether unknown parameters and model names are refused."""
+
+    def __init__(self, service: Service, incoming: Incoming, *, strict: bool) -> None:
+        self.service = service
+        self.incoming = incoming
+        self.strict = strict
+
+    async def raw(self, request: Request, kind: str) -> bytes:
+        """The body of a request for texts or vectors, which only counts as a request when it is complete."""
+        self.service.check_capacity(kind)
+        return await self.incoming.read(request)
+
+    def unknown(self) -> Unknown:
+        """A new record of unknown parameters."""
+        return Unknown(self.strict)
+
+
+def headers_of(unknown: Unknown, path: str) -> dict[str, str]:
+    """The headers of a response to a request with unknown parameters, which the log lists, too."""
+    if (names := unknown.header) is None:
+        return {}
+    LOG.warning("%s: ignored parameters that this server does not know: %s", path, names)
+    return {IGNORED: names}
+
+
+class TextEndpoint:
+    """Answers the requests of an API for texts."""
+
+    def __init__(self, bodies: Bodies, api: TextApi) -> None:
+        self._bodies = bodies
+        self._service = bodies.service
+        self._api = api
+
+    async def answer(self, request: Request) -> Response:
+        begun = time.monotonic()
+        writer = self._service.texts
+        raw = await self._bodies.raw(request, "texts")
+        unknown = self._bodies.unknown()
+        self._service.enter("texts")
+        answers: Answers | None = None
+        try:
+
+            def prepare() -> tuple[Body, Asked, list[Text]]:
+                body = self._api.body.read(raw, unknown)
+                self._service.check_name(getattr(body, "model", None), strict=self._bodies.strict)
+                asked = self._api.ask(writer, body)
+                if writer.defaults.verbose:
+                    asked = replace(asked, verbose=True)
+                return body, asked, writer.texts(asked)
+
+            body, asked, texts = await self._service.prepared(prepare)
+            headers = headers_of(unknown, request.url.path)
+            answers = Answers(texts)
+            answers.submit(writer.batcher)
+            reply = self._api.reply(self._service.served, body, asked, answers)
+            if asked.stream:
+                events = self._events(answers, reply, begun)
+                stream = EventStream(events, answers.leave, lambda: self._leave(answers), reply.MEDIA_TYPE, headers)
+                return stream
+            async with watched(request.receive, answers.leave):
+                async for _ in answers.deltas():
+                    pass
+        except ClientDisconnected:
+            await self._leave(answers)
+            return Response(status_code=499)  # which is not sent
+        except BaseException as error:
+            await self._leave(answers)
+            raise logged(error) from error
+        await self._leave(answers)
+        self._service.metrics.first.observe(time.monotonic() - begun)
+        return json_response(reply.whole(), headers)
+
+    async def _leave(self, answers: Answers | None) -> None:
+        if answers is not None:
+            answers.cancel()
+        self._service.leave("texts")
+
+    async def _events(self, answers: Answers, reply: Reply, begun: float) -> AsyncIterator[bytes]:
+        """Yields the events of the answers.  An error becomes an event, because the status was sent already."""
+        try:
+            for data in reply.begin():
+                yield data
+            waits = True
+            async for delta in answers.deltas():
+                if waits and delta.progress is None:
+                    self._service.metrics.first.observe(time.monotonic() - begun)
+                    waits = False
+                for data in reply.piece(delta):
+                    yield data
+            for data in reply.end():
+                yield data
+        except ClientDisconnected:
+            return
+        except Exception as error:
+            yield reply.failed(logged(error))
+
+
+def json_response(found: Any, headers: dict[str, str] | None = None) -> Response:
+    """A response with JSON."""
+    content = json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+    return Response(content, media_type="application/json", headers=headers)
+
+
+def logged(error: BaseException) -> Problem:
+    """The problem to send to the client; errors of the server are logged with their traceback."""
+    if isinstance(error, asyncio.CancelledError):  # the server is stopped
+        raise error
+    problem = problem_of(error)
+    if problem.status >= 500 and not isinstance(error, Problem):
+        LOG.error("%s: %s", problem.message, in_one_line(error), exc_info=error)
+    return problem

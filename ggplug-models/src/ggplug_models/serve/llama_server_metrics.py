@@ -1,0 +1,45 @@
+"""The metrics that llama-server has, with its names, for dashboards that read these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ggplug_models.serve.batcher import Status
+
+
+def llama_server_metrics(now: Status, read: int, batches: int) -> bytes:
+    """The metrics in Prometheus's text format.  ``read``, ``batches``: of tokens for embeddings."""
+    return "".join(_lines(now, read, batches)).encode()
+
+
+def _lines(now: Status, read: int, batches: int) -> Iterator[str]:
+    for name, what, value in (
+        ("prompt_tokens_total", "Prompt tokens that were computed.", now.prompt_tokens + read),
+        ("prompt_tokens_cached_total", "Prompt tokens taken from the KV cache.", now.reused_tokens),
+        ("prompt_seconds_total", "Time for prompts.", now.prompt_seconds),
+        ("tokens_predicted_total", "Generated tokens.", now.generated_tokens),
+        ("tokens_predicted_seconds_total", "Time for generated tokens.", now.generating_seconds),
+        ("n_decode_total", "Steps that were computed.", now.steps + batches),
+        ("n_tokens_max", "Largest number of tokens of a sequence.", now.longest),
+        ("spec_decode_num_draft_tokens_total", "Draft tokens.", 0),
+        ("spec_decode_num_accepted_tokens_total", "Draft tokens that were right.", 0),
+        ("spec_decode_num_drafts_total", "Drafts.", 0),
+    ):
+        yield _metric(name, what, "counter", value)
+    for name, what, value in (
+        ("prompt_tokens_seconds", "Prompt tokens per second.", _rate(now.prompt_tokens, now.prompt_seconds)),
+        ("predicted_tokens_seconds", "Tokens per second.", _rate(now.generated_tokens, now.generating_seconds)),
+        ("requests_processing", "Texts that are generated.", now.active),
+        ("requests_deferred", "Texts that wait for a slot.", now.waiting),
+        ("n_busy_slots_per_decode", "Active slots in a step, on average.", _rate(now.busy, now.steps)),
+    ):
+        yield _metric(name, what, "gauge", value)
+
+
+def _metric(name: str, what: str, kind: str, value: float) -> str:
+    # prometheus_client allows no colon in a name, and has counters end with _total.
+    return f"# HELP llamacpp:{name} {what}\n# TYPE llamacpp:{name} {kind}\nllamacpp:{name} {value}\n"
+
+
+def _rate(count: float, seconds: float) -> float:
+    return count / seconds if seconds else 0.0

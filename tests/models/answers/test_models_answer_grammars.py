@@ -1,0 +1,253 @@
+"""The grammar of an answer allows what models of each format write, and holds arguments to their schemas."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import random
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import DATA
+
+from ggplug.errors import ParameterError
+from ggplug_models import ChatTemplate, Tokenizer, load_tokenizer
+from ggplug_models.chat.formats.format import Format
+from ggplug_models.chat.lark import Lark
+from ggplug_models.chat.parsing import parse
+from ggplug_models.chat.tools import ToolChoice, tools_of
+from ggplug_models.sampling.control_tokens import ControlTokens
+
+pytest.importorskip("jinja2")
+pytest.importorskip("llguidance")
+pytest.importorskip("tokenizers")
+
+from ggplug_models.sampling.grammar import GrammarConstraint, Grammars
+from ggplug_models.tokenizers.byte_pairs import LETTERS
+
+TEMPLATES: dict[str, str] = json.loads(lzma.decompress((DATA / "llama_cpp_templates.json.xz").read_bytes()))[
+    "templates"
+]
+RECORDED: dict[str, Any] = json.loads(lzma.decompress((DATA / "answers.json.xz").read_bytes()))
+TOOLS = tools_of(RECORDED["tools"])
+ELSEWISE = {
+    "LFM2.5-8B-A1B": "strings have other quotes than the grammar's",
+    "Reka-Edge": "the text ends with an end token of the model",
+    "google-gemma-4-31B-it": "the template writes the text after the calls",
+}
+"""Templates that write some messages in another way than the grammar, which a model may follow as well."""
+
+
+def tokenizer_of(control: list[str]) -> Tokenizer:
+    """A tokenizer of bytes, with some control tokens."""
+    special = ["<unk>", "<s>", "</s>", *control]
+    return load_tokenizer(
+        {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": "gpt-2",
+            "tokenizer.ggml.merges": [],
+            "tokenizer.ggml.tokens": [*special, *LETTERS],
+            "tokenizer.ggml.token_type": np.array([2, 3, 3, *[3] * len(control), *[1] * 256], np.int32),
+            "tokenizer.ggml.eos_token_id": 2,
+        }
+    )
+
+
+@cache
+def format_of(template: str) -> Format:
+    return ChatTemplate(TEMPLATES[template], tokenizer_of([])).format
+
+
+@cache
+def grammars_of(template: str, controlled: bool) -> tuple[Tokenizer, Grammars]:
+    """The marks of the template are control tokens, or plain text."""
+    found = {mark for each in format_of(template).marks for mark in re.findall(r"<[^<>\s]+>|\[[A-Z_/]+\]", each)}
+    ends = ["<|call|>", "<|return|>"] if "<|channel|>" in found else []
+    tokenizer = tokenizer_of([*sorted(found), *ends] if controlled else [])
+    return tokenizer, Grammars(tokenizer)
+
+
+def constraint(
+    template: str, opening: str, choice: ToolChoice, controlled: bool
+) -> tuple[Tokenizer, GrammarConstraint]:
+    tokenizer, grammars = grammars_of(template, controlled)
+    lark = Lark(ControlTokens(tokenizer))
+    return tokenizer, grammars.answer(lark.text(format_of(template).grammar(lark, choice, opening, None)))
+
+
+def refused_at(tokenizer: Tokenizer, allowed: GrammarConstraint, text: str) -> str | None:
+    """The rest of a text from where the grammar refuses it; None if all of it is allowed, and may end there."""
+    tokens = tokenizer.encode(text, parse_special=True, begins=False)
+    for place, token in enumerate(tokens):
+        if not allowed.allowed()[token]:
+            return tokenizer.decode(tokens[place:])
+        allowed.accept(token)
+    return None if allowed.complete else ""
+
+
+CASES = [case for case in RECORDED["cases"] if case[0] not in ELSEWISE]
+CALLING = [case for case in CASES if case[4]["calls"]]
+
+
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize("template", sorted({case[0] for case in CASES}))
+def test_what_models_write_is_allowed(template: str, controlled: bool) -> None:
+    for _, name, generation, text, _ in (case for case in CASES if case[0] == template):
+        opening = format_of(template).opening(generation)
+        tokenizer, allowed = constraint(template, opening, ToolChoice(tuple(TOOLS)), controlled)
+        assert not refused_at(tokenizer, allowed, text), name
+
+
+@pytest.mark.parametrize("template", sorted({case[0] for case in CALLING if "Llama-3" not in case[0]}))
+def test_only_the_tools_that_were_chosen_may_be_called(template: str) -> None:
+    case = next(case for case in CALLING if case[0] == template)
+    opening = format_of(template).opening(case[2])
+    others = ToolChoice(tuple(tool for tool in TOOLS if tool.name != case[4]["calls"][0][0]))
+    tokenizer, allowed = constraint(case[0], opening, others, False)
+    refused = refused_at(tokenizer, allowed, case[3])
+    assert refused, "the call of another tool is allowed"
+
+
+def test_arguments_that_break_their_schema_are_refused_where_they_do() -> None:
+    template = "Qwen-Qwen2.5-7B-Instruct"
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": %s}}\n</tool_call>'
+    for days, rest in [("3", None), ("3.5", ".5"), ('"3"', '"3"')]:
+        tokenizer, allowed = constraint(template, "", ToolChoice(tuple(TOOLS)), False)
+        refused = refused_at(tokenizer, allowed, call % days)
+        assert refused is None if rest is None else str(refused).startswith(rest)
+    tokenizer, allowed = constraint(template, "", ToolChoice(tuple(TOOLS), several=False), False)
+    assert str(refused_at(tokenizer, allowed, (call % 3 + "\n") * 2)).startswith("\n<tool_call>")
+
+
+def test_a_text_that_is_no_call_is_allowed_up_to_the_mark_of_calls() -> None:
+    tokenizer, allowed = constraint("Qwen-Qwen2.5-7B-Instruct", "", ToolChoice(tuple(TOOLS)), False)
+    assert refused_at(tokenizer, allowed, 'Grüße {"name": "x"} <tool_cal') is None
+    tokenizer, allowed = constraint("meta-llama-Llama-3.1-8B-Instruct", "", ToolChoice(tuple(TOOLS)), False)
+    assert refused_at(tokenizer, allowed, 'As JSON: {"name": "x", "parameters": 3}') is None
+    tokenizer, allowed = constraint("meta-llama-Llama-3.1-8B-Instruct", "", ToolChoice(tuple(TOOLS)), False)
+    assert str(refused_at(tokenizer, allowed, '{"name": "say", "parameters": 3}')).startswith("3}")
+
+
+def test_a_required_call_comes_first_or_after_the_reasoning() -> None:
+    choice = ToolChoice(tuple(TOOLS), required=True)
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    for opening, text, rest in [
+        ("", call, None),
+        ("", f"<think>hm</think>\n{call}", None),
+        ("", f"Sure. {call}", f"Sure. {call}"),
+        ("<think>\n", f"hm</think>{call}", None),
+        ("<think>\n", "hm</think>Sure.", "Sure."),
+        ("<think>\n", "hm", ""),
+        ("", "<think>hm", ""),
+        ("<think>\n\n</think>\n\n", call, None),
+    ]:
+        tokenizer, allowed = constraint("Qwen-Qwen3-0.6B", opening, choice, False)
+        assert refused_at(tokenizer, allowed, text) == rest
+
+
+EACH_SYNTAX = [
+    "Apertus-8B-Instruct",
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+    "GLM-4.6",
+    "LFM2-8B-A1B",
+    "Qwen-Qwen3-0.6B",
+    "Qwen3-Coder",
+    "deepseek-ai-DeepSeek-V3.2",
+    "google-gemma-4-31B-it",
+    "meetkai-functionary-medium-v3.2",
+    "meta-llama-Llama-3.1-8B-Instruct",
+    "mistralai-Mistral-Nemo-Instruct-2407",
+    "moonshotai-Kimi-K2",
+    "openai-gpt-oss-120b",
+]
+PROPERTIES = {
+    "text": {"type": "string", "maxLength": 6},
+    "n": {"type": "integer", "minimum": 0, "maximum": 99},
+    "kind": {"enum": ["a", "b c"]},
+    "inner": {"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"]},
+    "list": {"type": "array", "items": {"enum": ["p", "q"]}, "maxItems": 3},
+}
+
+
+def fits(arguments: dict[str, Any]) -> bool:
+    """Whether the arguments match :data:`PROPERTIES`, of which the first two are required."""
+    checks = {
+        "text": lambda value: isinstance(value, str) and len(value) <= 6,
+        "n": lambda value: type(value) is int and 0 <= value <= 99,
+        "kind": lambda value: value in ("a", "b c"),
+        "inner": lambda value: value in ({"x": True}, {"x": False}),
+        "list": lambda value: isinstance(value, list) and len(value) <= 3 and set(value) <= {"p", "q"},
+    }
+    return {"text", "n"} <= arguments.keys() and all(checks[name](value) for name, value in arguments.items())
+
+
+def drawn(tokenizer: Tokenizer, allowed: GrammarConstraint, marks: list[str], chosen: random.Random) -> str:
+    """A text of random tokens that are allowed, up to where it may end; now and then it tries to write a mark."""
+    text, plan = b"", list[int]()
+    for _ in range(800):
+        mask = allowed.allowed()
+        if mask[2]:
+            break
+        possible = np.flatnonzero(mask)
+        if not (plan and mask[plan[0]]):
+            plan = tokenizer.encode(chosen.choice(marks), parse_special=True, begins=False)
+        if not mask[plan[0]] or (len(possible) > 60 and chosen.random() < 0.3):
+            plan = [
+                int(chosen.choice([each for each in possible if not tokenizer.piece(int(each)).isspace()] or possible))
+            ]
+        token = plan.pop(0)
+        allowed.accept(token)
+        text += tokenizer.piece(token)
+    return text.decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize("template", EACH_SYNTAX)
+def test_whatever_is_drawn_the_arguments_match_their_schemas(template: str, controlled: bool) -> None:
+    chosen = random.Random(f"{template}{controlled}")
+    parameters = {"type": "object", "properties": PROPERTIES, "required": ["text", "n"]}
+    tools = tools_of([{"name": "f", "parameters": parameters}, {"name": "g"}])
+    marks = [*(mark for mark in format_of(template).marks if mark), " to=functions.f", '"', "}", "]", '", "', "\n"]
+    complete = 0
+    for _ in range(10):
+        tokenizer, allowed = constraint(template, "", ToolChoice(tuple(tools), required=True), controlled)
+        text = drawn(tokenizer, allowed, marks, chosen)
+        if allowed.complete:
+            answer = parse(format_of(template), text, tools)
+            assert answer.calls, text
+            assert all(call.parsed == {} if call.name == "g" else fits(call.parsed) for call in answer.calls), text
+            complete += 1
+    assert complete
+
+
+@pytest.mark.parametrize("controlled", [False, True], ids=["text", "control tokens"])
+@pytest.mark.parametrize("template", ["GLM-4.6", "Qwen3-Coder"])
+def test_strings_without_quotes_are_held_to_their_schemas_too(template: str, controlled: bool) -> None:
+    calls = {
+        "GLM-4.6": "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>",
+        "Qwen3-Coder": "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n</function>\n</tool_call>",
+    }
+    schemas: list[tuple[dict[str, Any], list[str], list[str]]] = [
+        ({"enum": ["a", "ab", "c <d"]}, ["a", "ab", "c <d"], ["b", "abc"]),
+        ({"maxLength": 3}, ["", "é<b", "xyz"], ["four"]),
+        ({"minLength": 2}, ["ab", "</arg"], ["a"]),
+        ({"pattern": "^[a-c]+$"}, ["abc"], ["abd", "1"]),
+        ({"pattern": "x"}, ["axb", "x"], ["ab"]),
+        ({}, ["", "any </a> text\n\nof lines"], []),
+    ]
+    for schema, fitting, others in schemas:
+        parameters = {"type": "object", "properties": {"a": {"type": "string", **schema}}, "required": ["a"]}
+        choice = ToolChoice(tuple(tools_of([{"name": "f", "parameters": parameters}])))
+        for value in [*fitting, *others]:
+            tokenizer, allowed = constraint(template, "", choice, controlled)
+            refused = refused_at(tokenizer, allowed, calls[template].format(value))
+            assert (refused is None) == (value in fitting), (schema, value, refused)
+
+
+def test_a_schema_that_is_not_valid_is_refused_in_words() -> None:
+    tools = tools_of([{"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "nothing"}}}}])
+    with pytest.raises(ParameterError, match="the JSON schema is not valid: Invalid type: nothing"):
+        constraint("Qwen-Qwen2.5-7B-Instruct", "", ToolChoice(tuple(tools)), False)

@@ -1,0 +1,131 @@
+"""``ggplug serve``: llama-server's paths, lenient and strict requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggplug_models
+from ggplug_models.networks.decoder import Decoder
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+
+from llama_server.stand_ins import encoder
+from served import Live, served
+
+from ggplug_models.networks.ranking import Ranker
+from ggplug_models.serve.app import Rules
+
+PROMPT = "word " * 20
+
+
+@pytest.fixture(scope="module")
+def model(data: Path) -> Iterator[Decoder]:
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def live(model: Decoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with served(model, Rules(slot_files=tmp_path_factory.mktemp("slots")), slots=2) as running:
+        yield running
+
+
+def post(live: Live, path: str, body: Any) -> Any:
+    status, _, found = live.ask("POST", path, body)
+    assert status == 200, found
+    return found
+
+
+def test_a_completion_tells_its_settings_and_timings(live: Live, model: Decoder) -> None:
+    found = post(live, "/completion", {"prompt": "hello", "n_predict": 4, "temperature": 0.0, "top_k": 3.0})
+    assert found["content"] == "".join(model.generate("hello", 4))
+    assert (found["stop_type"], found["tokens_predicted"]) == ("limit", 4)
+    assert (found["generation_settings"]["top_k"], found["generation_settings"]["n_predict"]) == (3, 4)
+    timings = found["timings"]
+    assert timings["prompt_n"] + timings["cache_n"] == found["tokens_evaluated"]
+    assert timings["predicted_n"] == 4
+
+
+def test_a_text_without_a_limit_fills_the_context(model: Decoder) -> None:
+    asked = {"prompt": "hello", "n_predict": -1, "ignore_eos": True, "seed": -1}
+    with served(model, slots=1, context=40) as live:
+        found = post(live, "/completion", asked)
+    assert (found["stop_type"], found["truncated"]) == ("limit", True)
+    assert found["tokens_predicted"] == 40 - found["tokens_evaluated"] + 1
+
+
+def test_tokens_and_texts_are_converted(live: Live, model: Decoder) -> None:
+    ids = post(live, "/tokenize", {"content": "hello"})["tokens"]
+    assert ids == model.tokenizer.encode("hello")
+    assert post(live, "/detokenize", {"tokens": ids}) == {"content": "hello"}
+    pieces = post(live, "/tokenize", {"content": "\u00e9", "with_pieces": True})["tokens"]
+    assert [each["id"] for each in pieces] == model.tokenizer.encode("\u00e9")
+
+
+def test_a_prompt_of_texts_and_tokens_is_one_prompt(live: Live, model: Decoder) -> None:
+    ids = model.tokenizer.encode("hello")
+    found = post(live, "/completion", {"prompt": [*ids, "hello"], "n_predict": 3, "temperature": 0})
+    assert found["tokens_evaluated"] == 2 * len(ids)
+
+
+def test_a_slot_is_saved_erased_and_restored(live: Live) -> None:
+    asked = {"prompt": PROMPT, "n_predict": 2, "temperature": 0, "id_slot": 1}
+    first = post(live, "/completion", asked)
+    saved = post(live, "/slots/1?action=save", {"filename": "one.bin"})
+    assert saved["n_saved"] > 32
+    assert post(live, "/slots/1?action=erase", {})["n_erased"] > 0
+    assert post(live, "/completion", asked)["timings"]["cache_n"] == 0
+    assert post(live, "/slots/1?action=erase", {})["n_erased"] > 0
+    assert post(live, "/slots/1?action=restore", {"filename": "one.bin"})["n_restored"] == saved["n_saved"]
+    again = post(live, "/completion", asked)
+    assert again["timings"]["cache_n"] > 0
+    assert again["content"] == first["content"]
+
+
+@pytest.mark.parametrize("name", ["../a", "/etc/passwd", "", "a/b", ".hidden", "a" * 200])
+def test_a_slot_is_saved_only_in_its_folder(live: Live, name: str) -> None:
+    status, _, found = live.ask("POST", "/slots/0?action=save", {"filename": name})
+    assert (status, found["error"]["param"]) == (400, "filename")
+
+
+def test_a_model_without_tokens_for_gaps_does_not_fill_them(live: Live) -> None:
+    status, _, found = live.ask("POST", "/infill", {"input_prefix": "a", "input_suffix": "b"})
+    assert (status, found["error"]["code"]) == (501, "model_not_supported")
+
+
+def test_unknown_parameters_are_named_and_a_strict_server_refuses_them(model: Decoder) -> None:
+    asked = {"prompt": "a", "max_tokens": 1, "frob\nnicate": 1, "empty": [], "model": "other"}
+    with served(model, slots=1) as live:
+        status, headers, _ = live.ask("POST", "/v1/completions", asked)
+        assert (status, headers["x-ggplug-ignored"]) == (200, "frob\\nnicate")
+    with served(model, Rules(strict=True), slots=1) as live:
+        status, _, found = live.ask("POST", "/v1/completions", asked)
+        assert (status, found["error"]["code"]) == (400, "unknown_parameter")
+        status, _, found = live.ask("POST", "/v1/completions", {"prompt": "a", "model": "other"})
+        assert (status, found["error"]["code"]) == (404, "model_not_found")
+
+
+def test_a_body_needs_no_type_unless_a_page_sends_it(live: Live) -> None:
+    asked = b'{"prompt": "a", "n_predict": 1}'
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert live.ask("POST", "/completion", asked, form)[0] == 200
+    assert live.ask("POST", "/completion", asked, {**form, "Origin": "https://a.example"})[0] == 415
+
+
+def test_documents_are_ranked_by_the_classifier(data: Path, tmp_path: Path) -> None:
+    documents = ["a machine", "learning is", "paris"]
+    path = encoder(data / "bert.gguf", tmp_path / "ranker.gguf", ranks=True)
+    with ggplug_models.load(path, ["CPU"]) as model, served(model) as live:
+        found = post(live, "/v1/rerank", {"query": "learning", "documents": documents, "top_n": 2})
+        ranker = Ranker(model)
+        scores = ranker.scores([ranker.pair("learning", document) for document in documents])
+    order = np.argsort(-scores)[:2]
+    assert [each["index"] for each in found["results"]] == order.tolist()
+    assert [each["relevance_score"] for each in found["results"]] == pytest.approx(scores[order].tolist(), abs=1e-5)

@@ -1,0 +1,90 @@
+"""Tools and reasoning in the other APIs: Anthropic's messages, OpenAI's responses, and Ollama's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ggplug_models
+from ggplug_models import Decoder
+from ggplug_models.sampling import Constraint
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+pytest.importorskip("llguidance")
+
+from answers.scripted import THINKING, Scripted
+from served import Live, served
+
+ASKED: Any = [{"role": "user", "content": "hi"}]
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WRITTEN = 'Hm.</think>I look.<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def live(data: Path) -> Iterator[Live]:
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded, served(loaded, template=THINKING) as running:
+        yield running
+
+
+@pytest.fixture
+def written(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(live.service.model, Decoder)
+    tokenizer = live.service.model.tokenizer
+
+    def sampler(*args: Any, constraint: Constraint | None = None, **more: Any) -> Scripted:
+        return Scripted(tokenizer, [WRITTEN], constraint)
+
+    monkeypatch.setattr("ggplug_models.serve.writer.Sampler", sampler)
+
+
+def test_anthropics_messages_have_blocks_of_thoughts_and_calls(live: Live, written: None) -> None:
+    tools = [{"name": "weather", "input_schema": SCHEMA}]
+    body = {"model": "tiny", "max_tokens": 200, "messages": ASKED, "tools": tools, "tool_choice": {"type": "auto"}}
+    status, _, found = live.ask("POST", "/v1/messages", body)
+    assert status == 200
+    assert [block["type"] for block in found["content"]] == ["thinking", "text", "tool_use"]
+    assert found["content"][0]["thinking"] == "Hm."
+    assert found["content"][2]["name"] == "weather"
+    assert found["content"][2]["input"] == {"city": "Rome"}
+    assert found["stop_reason"] == "tool_use"
+
+
+def test_openais_responses_have_items_of_reasoning_and_calls(live: Live, written: None) -> None:
+    tools = [{"type": "function", "name": "weather", "parameters": SCHEMA}]
+    status, _, found = live.ask("POST", "/v1/responses", {"model": "tiny", "input": "hi", "tools": tools})
+    assert status == 200
+    assert [item["type"] for item in found["output"]] == ["reasoning", "message", "function_call"]
+    assert json.loads(found["output"][2]["arguments"]) == {"city": "Rome"}
+
+
+def test_ollamas_chats_have_thinking_and_calls(live: Live, written: None) -> None:
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+    body = {"model": "tiny", "messages": ASKED, "tools": tools, "stream": False}
+    status, _, found = live.ask("POST", "/api/chat", body)
+    assert status == 200
+    assert found["message"]["content"] == "I look."
+    assert found["message"]["thinking"] == "Hm."
+    assert found["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": {"city": "Rome"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/messages", {"max_tokens": 60, "messages": ASKED, "thinking": {"type": "disabled"}}),
+        ("/v1/responses", {"max_output_tokens": 60, "input": "hi", "reasoning": {"effort": "none"}}),
+        ("/api/chat", {"messages": ASKED, "stream": False, "think": False, "options": {"num_predict": 60}}),
+    ],
+)
+def test_thinking_can_be_switched_off_in_each(live: Live, path: str, more: dict[str, Any]) -> None:
+    status, _, found = live.ask("POST", path, {"model": "tiny", **more})
+    assert status == 200
+    assert '"thinking"' not in json.dumps(found)
+    assert live.service.writer is not None
+    prompts = [live.service.writer.session.tokens(number) for number in range(live.service.writer.slots)]
+    assert any("<think></think>" in live.service.writer.tokenizer.decode(prompt) for prompt in prompts)

@@ -1,0 +1,1 @@
+"""Answers that are recorded or scripted."""

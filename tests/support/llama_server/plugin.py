@@ -1,0 +1,66 @@
+"""A pytest plugin for llama-server's tests: it makes their models, gives them a port, and does not load the hub's."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+SUPPORT = Path(__file__).resolve().parent.parent
+DATA = SUPPORT.parent / "data"
+
+
+def prepare(folder: Path) -> Path:
+    """Makes the models, and the program that the tests start; returns the program."""
+    from llama_server import stand_ins
+
+    models = folder / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    if not (models / "reranker.gguf").exists():
+        stand_ins.story(models / "story.gguf")
+        stand_ins.story(models / "infill.gguf", ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"])
+        stand_ins.story(models / "split.gguf", files=3)
+        stand_ins.encoder(DATA / "bert.gguf", models / "bert.gguf")
+        stand_ins.encoder(DATA / "bert.gguf", models / "reranker.gguf", ranks=True)
+    program = folder / "llama-server"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m llama_server.launcher "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    os.environ |= {
+        "STAND_INS": str(models),
+        "LLAMA_SERVER_BIN_PATH": str(program),
+        "LLAMA_CACHE": str(folder / "cache"),
+        "GGPLUG_CACHE_DIR": os.environ.get("GGPLUG_CACHE_DIR") or str(SUPPORT.parent.parent / ".cache"),
+        "PYTHONPATH": os.pathsep.join([str(SUPPORT), os.environ.get("PYTHONPATH", "")]),
+    }
+    return program
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def pytest_configure() -> None:
+    """Each process of pytest has a port of its own."""
+    os.environ["PORT"] = str(free_port())
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Notes the outcome of each case at once, so that a run that is interrupted is not lost."""
+    if "PYTEST_XDIST_WORKER" in os.environ or not (report.when == "call" or report.outcome != "passed"):
+        return
+    why = "" if report.passed else _message(report)
+    with open(os.environ["OUTCOMES"], "a", encoding="utf-8") as file:
+        file.write(json.dumps([report.nodeid.removeprefix("unit/"), report.outcome, why]) + "\n")
+
+
+def _message(report: pytest.TestReport) -> str:
+    """The message of the exception, or the reason for which a case was skipped."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return str(report.longrepr if crash is None else crash.message)[:400]
