@@ -27,7 +27,7 @@ from ggplug_testing.reporting.rendering import markdown, text
 from ggplug_testing.reporting.report import Finding, Report
 from ggplug_testing.reporting.watching import EVERYTHING, IN_THE_PLACE, Following, One, Watch
 from ggplug_testing.running.groups import run_groups
-from ggplug_testing.running.isolation import Channel, Worker
+from ggplug_testing.running.isolation import Channel, Worker, seconds
 from ggplug_testing.running.runner import run_graphs, run_op
 from ggplug_testing.running.stopping import in_words, number_of, stoppable
 from ggplug_testing.vectors import find_device
@@ -179,7 +179,7 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug_te
     )
     parser.add_argument(
         "--timeout",
-        type=float,
+        type=seconds,
         default=Worker.TIMEOUT,
         metavar="SECONDS",
         help="with --isolate: a case that takes longer counts as hung (default: %(default)g)",

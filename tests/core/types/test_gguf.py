@@ -532,3 +532,46 @@ def test_an_incomplete_split_model_says_what_is_wrong(tmp_path: Path) -> None:
     renamed = paths[0].rename(tmp_path / "renamed.gguf")
     with pytest.raises(GGUFError, match=r"one of 3 files.*original names"):
         GGUFReader(renamed)
+
+
+def test_a_view_of_memory_is_written_item_by_item(tmp_path: Path) -> None:
+    numbers = np.arange(6, dtype=np.int32)
+    path = tmp_path / "views.gguf"
+    writer = GGUFWriter(path, arch="x")
+    writer.add("a.whole", memoryview(numbers), (ValueType.ARRAY, ValueType.INT32))  # type: ignore[arg-type]
+    writer.add("a.every_second", memoryview(b"abcdef")[::2], (ValueType.ARRAY, ValueType.UINT8))  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"(?s)a\.plane: .* is no array of UINT8"):
+        writer.add("a.plane", memoryview(np.zeros((2, 3), np.uint8)), (ValueType.ARRAY, ValueType.UINT8))
+    writer.write()
+    with GGUFReader(path) as reader:
+        assert list(reader.metadata["a.whole"]) == [*range(6)]
+        assert list(reader.metadata["a.every_second"]) == [*b"ace"]
+
+
+@pytest.mark.parametrize("value", [[1e300, 1.0], np.array([1e300])])
+def test_numbers_that_float32_cannot_hold_are_refused_in_arrays_too(tmp_path: Path, value: object) -> None:
+    writer = GGUFWriter(tmp_path / "large.gguf", arch="x")
+    with pytest.raises(ParameterError, match=r"a\.k: some values of .* are no FLOAT32"):
+        writer.add("a.k", value, (ValueType.ARRAY, ValueType.FLOAT32))
+    writer.add("a.k", [float("inf"), float("nan"), 1.0], (ValueType.ARRAY, ValueType.FLOAT32))
+
+
+def test_names_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "names.gguf", arch="x")
+    with pytest.raises(ParameterError, match="is no text: surrogates not allowed"):
+        writer.add("\ud800", 1)
+    with pytest.raises(ParameterError, match="is no text: surrogates not allowed"):
+        writer.add_tensor("\ud800", np.zeros(2, np.float32))
+
+
+def test_arrays_in_an_array_have_items_of_one_type(tmp_path: Path) -> None:
+    path = tmp_path / "nested.gguf"
+    writer = GGUFWriter(path, arch="x")
+    writer.add("a.n", [[1.5], [2.5]], (ValueType.ARRAY, ValueType.ARRAY, ValueType.FLOAT32))
+    writer.write()
+    raw = path.read_bytes()
+    item = np.float32(2.5).tobytes()
+    at = raw.index(item) - 12  # of the second array: the type of its items, their number
+    path.write_bytes(raw[:at] + bytes([ValueType.INT32]) + raw[at + 1 :])
+    with pytest.raises(GGUFError, match=r"the arrays in 'a\.n' have items of several types"):
+        GGUFReader(path)

@@ -339,3 +339,16 @@ def test_numbers_of_q8_1_are_scale_times_integer_whatever_the_sum_of_its_block_s
     blocks["d"], blocks["s"], blocks["qs"] = [0.5, -2], np.nan, np.arange(-32, 32).reshape(2, 32)
     wanted = np.concatenate([np.arange(-32, 0) / 2, np.arange(32) * -2.0])
     np.testing.assert_array_equal(quants.dequantize(blocks.view(np.uint8), types.Q8_1), wanted)
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q2_K", "q4_K", "iq4_nl", "iq3_s"])
+def test_only_the_importance_of_columns_relative_to_each_other_counts(name: str) -> None:
+    random = np.random.default_rng(0)
+    values, importance = (
+        random.standard_normal((2, 512)).astype(np.float32),
+        random.random(512).astype(np.float32) + 0.1,
+    )
+    wanted = gg.quantize(values, name, imatrix=importance)
+    for power in (-100, 60, 120):
+        found = gg.quantize(values, name, imatrix=np.ldexp(importance, power))
+        assert found.tobytes() == wanted.tobytes(), power

@@ -466,3 +466,9 @@ def test_the_stop_string_that_is_complete_first_counts_however_the_text_is_cut()
         assert stop.stopped == "b"
     stop = StopStrings(["b", "ab"])
     assert (stop.push("xab"), stop.stopped) == ("x", "ab")
+
+
+def test_a_temperature_by_entropy_is_finite_where_all_tokens_are_equal() -> None:
+    sampler = Sampler(Sampling(temperature=2, dynamic_range=0.1, dynamic_exponent=1e30, seed=1))
+    for size in range(2, 40):
+        assert 0 <= sampler(np.zeros(size, np.float32), []) < size

@@ -79,7 +79,7 @@ def bench(
     """
     if features is not None:
         os.environ["GGPLUG_CPU_FEATURES"] = features  # the CPU device reads it when it is first used
-    device = choose(device_name)
+    device = choose("CPU" if features is not None and device_name is None else device_name)
     there, broken = collect(device)
     if listing:
         _list(there, broken)

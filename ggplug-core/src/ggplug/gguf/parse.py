@@ -226,7 +226,9 @@ class _Parser:
         inner: tuple[ValueType, ...] = ()
         for index in range(count):
             found = self.skip_value(item, key, depth + 1)
-            inner = inner if index else found
+            if index and found != inner:
+                self.fail("type", f"the arrays in {key!r} have items of several types", key)
+            inner = found
         return (item, *inner)
 
     def skip_strings(self, count: int, key: str) -> None:

@@ -105,6 +105,8 @@ def _encode(value: Any, types: Types, order: Order) -> bytes:
         raise ParameterError("the type of an array needs its item type: (ARRAY, item type)", got=types)
     if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray | bytearray | memoryview):
         raise ParameterError(f"{_short(value)} is no array", got=value, wanted=types)
+    if isinstance(value, memoryview):
+        value = np.asarray(value)  # whose length is that of its items, whatever they are
     head = struct.pack(order + "IQ", inner[0], len(value))
     if inner[0] is ValueType.STRING:
         return head + b"".join(encode_string(item, order) for item in value)
@@ -123,7 +125,7 @@ def _encode_scalar(value: Any, type: ValueType, order: Order) -> bytes:
 
 def _encode_scalars(value: Any, type: ValueType, order: Order) -> bytes:
     dtype = SCALAR_DTYPES[type]
-    array = np.frombuffer(value, np.uint8) if isinstance(value, bytes | bytearray | memoryview) else np.asarray(value)
+    array = np.frombuffer(value, np.uint8) if isinstance(value, bytes | bytearray) else np.asarray(value)
     if array.ndim != 1 or array.dtype.kind not in "biuf":
         if array.size or array.ndim != 1:
             raise ParameterError(f"{_short(value)} is no array of {type.name}", got=value, wanted=type)
@@ -137,7 +139,9 @@ def _encode_scalars(value: Any, type: ValueType, order: Order) -> bytes:
 def _fits(value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
     kind = str(value.dtype.kind)
     if dtype.kind == "f":
-        return kind != "b"
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = value.astype(dtype)
+        return kind != "b" and not (np.isinf(found) & np.isfinite(value)).any()
     if dtype.kind == "b" or kind not in "iu":
         return kind == str(dtype.kind)
     limits = np.iinfo(dtype)
@@ -148,7 +152,10 @@ def encode_string(text: Any, order: Order) -> bytes:
     """Length and UTF-8 bytes."""
     if not isinstance(text, str):
         raise ParameterError(f"{_short(text)} is no string", got=text)
-    raw = text.encode("utf-8")
+    try:
+        raw = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ParameterError(f"{_short(text)} is no text: {error.reason}", got=text) from None
     return struct.pack(order + "Q", len(raw)) + raw
 
 

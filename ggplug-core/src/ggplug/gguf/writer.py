@@ -180,7 +180,7 @@ class GGUFWriter:
             ShapeError: the bytes are not as many as ``type`` and ``ne`` say, or rows are not whole blocks.
             TypeMismatchError: no GGML type has the array's dtype.
         """
-        if len(name.encode()) > MAX_NAME_BYTES:
+        if len(encode_string(name, self._order)) - 8 > MAX_NAME_BYTES:
             raise ParameterError(f"the tensor name {name!r} is longer than {MAX_NAME_BYTES} bytes", got=name)
         if name in self._tensors:
             raise ParameterError(f"the writer already has a tensor {name!r}", got=name)

@@ -280,7 +280,8 @@ def poison_mode(wanted: bool | str | None = None) -> Poison:
         "groups": "groups",
     }
     if named not in modes:
-        raise ParameterError(f"poison must be 'nodes' or 'groups', got {named!r}", got=named)
+        what = "GGPLUG_POISON" if wanted is None else "poison"
+        raise ParameterError(f"{what} must be 'nodes' or 'groups', got {named!r}", got=named)
     return modes[named]
 
 

@@ -108,7 +108,17 @@ def _importance(imatrix: npt.ArrayLike, ne0: int, stored: bool) -> npt.NDArray[n
         )
     if not (np.isfinite(importance) & (importance >= 0)).all():
         raise ParameterError("an importance matrix must hold finite numbers that are not negative", got=imatrix)
-    return importance
+    return balanced(importance)
+
+
+def balanced(importance: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The importance of columns relative to each other, in a range in which squares and sums neither overflow nor
+    vanish.
+
+    Multiplied by a power of two, which changes no encoded bit, and only where the largest is far from 1.
+    """
+    _, exponent = np.frexp(importance.max(initial=0))
+    return importance if abs(exponent) <= 40 else np.ldexp(importance, 1 - exponent)
 
 
 def _by_rows(

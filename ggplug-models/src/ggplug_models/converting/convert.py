@@ -17,6 +17,7 @@ import ggplug as gg
 from ggplug import quants
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFWriter, file_types
+from ggplug.gguf.format import ValueType
 from ggplug.quantizing import MIXTURES, quantize_file
 from ggplug.quantizing.rows import Encoder, Misfit
 from ggplug.system.files import UNFINISHED_PREFIX, UNFINISHED_SUFFIX, check_target
@@ -166,7 +167,10 @@ class _Conversion:
         with Encoder() as encoder:
             writer = GGUFWriter(out, self._family.architecture)
             for key, value in self._metadata.items():
-                writer.add(key, value)
+                # Only lists of texts can be empty, such as the merges of a vocabulary of bytes.
+                writer.add(
+                    key, value, (ValueType.ARRAY, ValueType.STRING) if isinstance(value, list) and not value else None
+                )
             writer.add(file_types.FILE_TYPE_KEY, FILE_TYPES[kind or "F16"])
             writer.add(file_types.QUANTIZATION_VERSION_KEY, file_types.QUANTIZATION_VERSION)
             for name, values in self._fixed.items():

@@ -174,7 +174,7 @@ def temperature(candidates: Candidates, value: float, reach: float = 0.0, expone
         there = probabilities[probabilities > 0]
         entropy = -np.sum(there * np.log(there), dtype=np.float64) / np.log(len(candidates.ids))
         least = max(0.0, value - reach)
-        value = least + (value + reach - least) * float(entropy) ** exponent
+        value = least + (value + reach - least) * min(float(entropy), 1.0) ** exponent
     if value <= 0:
         return candidates.best(1)
     largest, most = candidates.logits.max(), np.finfo(candidates.logits.dtype)
