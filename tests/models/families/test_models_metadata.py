@@ -127,7 +127,7 @@ def test_a_value_of_the_wrong_type_or_range_is_an_error_that_names_its_key(key: 
         ({"bert.attention.head_count": 5}, "embedding_length must be a multiple of bert.attention.head_count"),
         ({"bert.attention.head_count": 128}, "embedding_length must be a multiple of bert.attention.head_count"),
         ({"bert.context_length": 2}, "context_length"),
-        ({"bert.pooling_type": 4}, r"bert.pooling_type must be 1 \(mean\), 2 \(first token\) or 3 .*, got 4"),
+        ({"bert.pooling_type": 5}, r"bert.pooling_type must be 1 \(mean\), 2 \(first token\), 3 .*, got 5"),
         ({"bert.attention.causal": True}, "bert.attention.causal is true"),
         ({"tokenizer.ggml.tokens": WORDS[:3]}, "tokenizer.ggml.token_type must be an array of 3 integers"),
         ({"tokenizer.ggml.token_type": np.zeros(299, np.int32)}, "token_type must be an array of 300 integers"),

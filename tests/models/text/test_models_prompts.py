@@ -69,7 +69,7 @@ def test_every_way_to_go_on_with_a_text_reads_the_same_tokens(
     path: Path, model: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("fastapi")
-    from ggplug_models.serve.bodies import CompletionBody
+    from ggplug_models.serve.apis import completions
     from ggplug_models.serve.writer import Writer
 
     read: list[list[int]] = []
@@ -84,7 +84,7 @@ def test_every_way_to_go_on_with_a_text_reads_the_same_tokens(
         list(Chat(model, session, Sampler(Sampling())).complete("<|user|>a" + THREE))
     writer = Writer(model, slots=1)
     try:
-        (text,) = writer.completion(CompletionBody(prompt="<|user|>a" + THREE))
+        (text,) = writer.texts(completions.ask(writer, completions.CompletionBody(prompt="<|user|>a" + THREE)))
         read.append(text.prompt)
     finally:
         writer.close()
