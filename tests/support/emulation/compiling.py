@@ -38,7 +38,8 @@ _SUPPORT = Path(__file__).resolve().parent.parent
 class Job(NamedTuple):
     """A kernel that is wanted, sent as a plain tuple.
 
-    ``what``: ``object``, ``assembly`` or ``llvm``.  ``module`` and ``name``: where its factory is.
+    ``what``: ``object``, ``code`` (LLVM's, not optimised), ``assembly`` or ``llvm``.  ``module`` and ``name``: where
+    its factory is.  Of ``object_file`` they are the kernel's name and its LLVM code.
     """
 
     what: str
@@ -105,7 +106,8 @@ class _Server:
             print("listening", flush=True)
             sys.stdin.read()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        print(f"The host compiled {len(self._results) - len(self._declined)} kernels for the guest.")
+        compiled = sum(key[0] in ("object", "object_file") for key in self._results.keys() - self._declined.keys())
+        print(f"The host compiled {compiled} kernels for the guest.")
         for key, why in self._declined.items():
             print(f"The host left {key[1]}.{key[2]}{key[3]} to the guest: {why}")
 
@@ -141,6 +143,9 @@ def _compile(job: Job) -> bytes | str:
     from ggplug_cpu.compiler import KernelFactory
     from ggplug_cpu.language import machine_code
 
+    if job.what == "object_file":
+        with features.forced(job.target) as target:
+            return machine_code.object_file(job.module, job.name, target)
     factory = getattr(importlib.import_module(job.module), job.name)
     if not isinstance(factory, KernelFactory):
         raise TypeError(f"{job.module}.{job.name} is no factory of kernels")
@@ -148,6 +153,8 @@ def _compile(job: Job) -> bytes | str:
         kernel = factory(*job.arguments)
         if job.what == "object":
             return machine_code.compile_kernel(kernel, target)
+        if job.what == "code":
+            return machine_code.llvm_code(kernel, target)
         return machine_code.inspect_kernel(kernel, target, job.what)
 
 

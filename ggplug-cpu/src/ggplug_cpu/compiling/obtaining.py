@@ -172,8 +172,11 @@ class _Batch:
 
         self._report(kernel)
         with _announced(kernel.name):
-            code = self._codes.get(kernel) or machine_code.llvm_code(kernel, self._target)
-            found = machine_code.object_file(kernel.name, code, self._target)
+            code = self._codes.get(kernel)
+            if code is None:
+                found = machine_code.compile_kernel(kernel, self._target)
+            else:
+                found = machine_code.object_file(kernel.name, code, self._target)
         self._keep(kernel, found)
 
     def _accept(self, kernel: Wanted, answer: pool.Answer) -> None:

@@ -28,6 +28,18 @@ def compile_kernel(kernel: Kernel, target: Target) -> bytes:
     return _own_compiler().compile_kernel(kernel, target) if code is None else code
 
 
+def llvm_code(kernel: Kernel, target: Target) -> str:
+    """The LLVM code of ``kernel``, not optimised."""
+    code = _from_host("code", kernel, target)
+    return _own_compiler().llvm_code(kernel, target) if code is None else code
+
+
+def object_file(name: str, code: str, target: Target) -> bytes:
+    """The object file of LLVM code."""
+    found = _asked("object_file", name, code, (), target)
+    return _own_compiler().object_file(name, code, target) if found is None else found
+
+
 def inspect_kernel(kernel: Kernel, target: Target, what: str) -> str:
     """The optimised code of ``kernel`` as text: ``what`` is ``assembly`` or ``llvm``."""
     text = _from_host(what, kernel, target)
@@ -39,8 +51,12 @@ def _from_host(what: str, kernel: Kernel, target: Target) -> bytes | str | None:
     module, name = kernel.factory.function.__module__, kernel.factory.function.__qualname__
     if module in (_LEFT_TO_THE_GUEST, "__main__") or getattr(sys.modules[module], name, None) is not kernel.factory:
         return None
+    return _asked(what, module, name, kernel.arguments, target)
+
+
+def _asked(*job: object) -> bytes | str | None:
     with Client(_ADDRESS, "AF_UNIX") as connection:
-        connection.send((what, module, name, kernel.arguments, target))
+        connection.send(job)
         return connection.recv()
 
 
