@@ -27,7 +27,7 @@ from ggplug_testing.reporting.rendering import markdown, text
 from ggplug_testing.reporting.report import Finding, Report
 from ggplug_testing.reporting.watching import EVERYTHING, IN_THE_PLACE, Following, One, Watch
 from ggplug_testing.running.groups import run_groups
-from ggplug_testing.running.isolation import Channel, Worker, seconds
+from ggplug_testing.running.isolation import Channel, Worker
 from ggplug_testing.running.runner import run_graphs, run_op
 from ggplug_testing.running.stopping import in_words, number_of, stoppable
 from ggplug_testing.vectors import find_device
@@ -156,6 +156,14 @@ def serve(channel: Channel, name: str) -> None:
     channel.serve(lambda unit, watch: (device.name, known[unit].run(device, watch)))
 
 
+def _seconds(text: str) -> float:
+    """A time limit as an argument of a command.  Raises ArgumentTypeError."""
+    found = float(text)
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return found
+
+
 def main(arguments: list[str] | None = None, program: str = "python -m ggplug_testing.conformance") -> int:
     """The command line, which help and errors call ``program``.
 
@@ -179,7 +187,7 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug_te
     )
     parser.add_argument(
         "--timeout",
-        type=seconds,
+        type=_seconds,
         default=Worker.TIMEOUT,
         metavar="SECONDS",
         help="with --isolate: a case that takes longer counts as hung (default: %(default)g)",

@@ -144,8 +144,7 @@ def _compile(job: Job) -> bytes | str:
     from ggplug_cpu.language import machine_code
 
     if job.what == "object_file":
-        with features.forced(job.target) as target:
-            return machine_code.object_file(job.module, job.name, target)
+        return machine_code.object_file(job.module, job.name, job.target)
     factory = getattr(importlib.import_module(job.module), job.name)
     if not isinstance(factory, KernelFactory):
         raise TypeError(f"{job.module}.{job.name} is no factory of kernels")

@@ -150,13 +150,18 @@ def _fits(value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
 
 def encode_string(text: Any, order: Order) -> bytes:
     """Length and UTF-8 bytes."""
+    raw = utf8(text)
+    return struct.pack(order + "Q", len(raw)) + raw
+
+
+def utf8(text: Any) -> bytes:
+    """The bytes of a text.  Raises ParameterError for what is none."""
     if not isinstance(text, str):
         raise ParameterError(f"{_short(text)} is no string", got=text)
     try:
-        raw = text.encode("utf-8")
+        return text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ParameterError(f"{_short(text)} is no text: {error.reason}", got=text) from None
-    return struct.pack(order + "Q", len(raw)) + raw
 
 
 def _short(value: Any) -> str:

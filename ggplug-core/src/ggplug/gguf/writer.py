@@ -35,7 +35,7 @@ from ggplug.gguf.format import (
 )
 from ggplug.gguf.reader import GGUFReader
 from ggplug.gguf.split import shard_path
-from ggplug.gguf.values import Order, encode_string, encode_value, infer_types
+from ggplug.gguf.values import Order, encode_string, encode_value, infer_types, utf8
 from ggplug.system.files import NewFile, naming
 from ggplug.types import Type
 from ggplug.values.geometry import is_possible
@@ -180,7 +180,7 @@ class GGUFWriter:
             ShapeError: the bytes are not as many as ``type`` and ``ne`` say, or rows are not whole blocks.
             TypeMismatchError: no GGML type has the array's dtype.
         """
-        if len(encode_string(name, self._order)) - 8 > MAX_NAME_BYTES:
+        if len(utf8(name)) > MAX_NAME_BYTES:
             raise ParameterError(f"the tensor name {name!r} is longer than {MAX_NAME_BYTES} bytes", got=name)
         if name in self._tensors:
             raise ParameterError(f"the writer already has a tensor {name!r}", got=name)

@@ -55,8 +55,7 @@ class FromCode(NamedTuple):
         """The object file.  Raises KernelCompileError."""
         from ggplug_cpu.language import machine_code
 
-        with features.forced(self.target):
-            return machine_code.object_file(self.name, self.code, self.target)
+        return machine_code.object_file(self.name, self.code, self.target)
 
 
 Job = FromSource | FromCode

@@ -201,19 +201,17 @@ def both_nibbles(packed: Value) -> tuple[Value, Value]:
 
 
 def numbers_of_bytes(
-    field: str, spread: Callable[[Value], tuple[Value, ...]]
+    field: str, spread: Callable[[Value], tuple[Value, ...]], in_a_byte: int
 ) -> Callable[[Read, Value, int], Iterator[tuple[int, Value]]]:
-    """For :attr:`SideBySide.numbers` of blocks of one group: ``spread(bytes)`` are the numbers in the bytes of a field,
-    the block's first numbers first.
+    """For :attr:`SideBySide.numbers` of groups with bytes of their own: ``spread(bytes)`` are the ``in_a_byte`` numbers
+    in each of a field's bytes, the group's first numbers first.
     """
+    units = GROUP // UNIT // in_a_byte
 
     def numbers(read: Read, step: Value, group: int) -> Iterator[tuple[int, Value]]:
-        unit, end = 0, 1
-        while unit < end:
-            parts = spread(read(field, unit * UNIT))
-            end = GROUP // UNIT // len(parts)
-            yield from ((unit + i * end, part) for i, part in enumerate(parts))
-            unit += 1
+        for unit in range(units):
+            for part, of_part in enumerate(spread(read(field, step * (units * UNIT) + unit * UNIT))):
+                yield unit + part * units, of_part
 
     return numbers
 
@@ -223,6 +221,15 @@ def f16_factors(scale: str, minimum: str | None = None) -> Callable[[Read, Value
 
     def factors(read: Read, group: Value) -> Pair:
         return f16_read(read, scale), None if minimum is None else f16_read(read, minimum)
+
+    return factors
+
+
+def byte_factors(field: str) -> Callable[[Read, Value], Pair]:
+    """For :attr:`SideBySide.factors` of groups whose scales are int8 in a field, times the F16 number ``d``."""
+
+    def factors(read: Read, group: Value) -> Pair:
+        return f16_read(read, "d") * read(field, group).convert(F32), None
 
     return factors
 

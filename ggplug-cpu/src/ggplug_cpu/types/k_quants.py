@@ -24,6 +24,7 @@ from ggplug_cpu.types.blocks import (
     SideBySide,
     Weigh,
     both_nibbles,
+    byte_factors,
     f16_at,
     f16_read,
     first_where,
@@ -184,10 +185,6 @@ def _scales_of_rows_q3(read: Read) -> list[Value]:
     return [(low | pairs[0].concat(pairs[1])) - 32, (high | pairs[2].concat(pairs[3])) - 32]
 
 
-def _factors_of_rows_q3(read: Read, group: Value) -> Pair:
-    return f16_read(read, "d") * read(PREPARED, group).convert(F32), None
-
-
 def _numbers_of_rows_q4(read: Read, step: Value, group: int) -> Iterator[tuple[int, Value]]:
     for unit in range(8):
         yield unit, both_nibbles(read("qs", step * GROUP + unit * UNIT))[group]
@@ -221,10 +218,6 @@ def _numbers_of_rows_q6(read: Read, step: Value, group: int) -> Iterator[tuple[i
         low = both_nibbles(read("ql", step * 64 + (quarter % 2 * GROUP + at)))[quarter // 2]
         high = shifted(read("qh", step * GROUP + at), 2 * quarter)
         yield unit, low | (high & 3) << 4
-
-
-def _factors_of_rows_q6(read: Read, group: Value) -> Pair:
-    return f16_read(read, "d") * read("scales", group).convert(F32), None
 
 
 # -- encoding ------------------------------------------------------------------------------------------
@@ -492,7 +485,7 @@ FAMILY = (
         side_by_side=SideBySide(
             (("qs", UNIT), ("hmask", UNIT), ("scales", 1), ("d", 2)),
             _numbers_of_rows_q3,
-            _factors_of_rows_q3,
+            byte_factors(PREPARED),
             8,
             _scales_of_rows_q3,
             in_place=4,
@@ -544,7 +537,7 @@ FAMILY = (
         side_by_side=SideBySide(
             (("ql", UNIT), ("qh", UNIT), ("scales", 1), ("d", 2)),
             _numbers_of_rows_q6,
-            _factors_of_rows_q6,
+            byte_factors("scales"),
             8,
             in_place=4,
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ggplug import types
 from ggplug.quants.levels import IQ4_NL_LEVELS
@@ -17,15 +17,14 @@ from ggplug_cpu.types.blocks import (
     UNIT,
     Blocks,
     Factors,
-    Pair,
     Read,
     SideBySide,
     Weigh,
     as_nibbles,
     both_nibbles,
+    byte_factors,
     f16_at,
     f16_factors,
-    f16_read,
     first_where,
     is_finite,
     nearest,
@@ -120,13 +119,6 @@ def _factors_iq4_xs(addresses: Sequence[Value]) -> Factors:
     return Factors(values.joined(found))
 
 
-def _numbers_iq4_xs(read: Read, step: Value, group: int) -> Iterator[tuple[int, Value]]:
-    for unit in range(4):
-        low, high = _spread(read("qs", step * 16 + unit * UNIT))
-        yield unit, low
-        yield unit + 4, high
-
-
 def _scales_of_rows_iq4_xs(read: Read) -> list[Value]:
     scales = []
     for group in range(8):
@@ -134,10 +126,6 @@ def _scales_of_rows_iq4_xs(read: Read) -> list[Value]:
         high = shifted(read("scales_h", group // 4), 2 * (group % 4))
         scales.append((both_nibbles(low)[group % 2] | (high & 3) << 4) - 32)
     return scales
-
-
-def _factors_of_rows_iq4_xs(read: Read, group: Value) -> Pair:
-    return f16_read(read, "d") * read(PREPARED, group).convert(F32), None
 
 
 def _best_scale(x: Value, weights: Value) -> Value:
@@ -229,7 +217,7 @@ FAMILY = (
         encode=_encode_iq4_nl,
         file=_file_iq4_nl,
         weigh=Weigh(_weigh_iq4_nl),
-        side_by_side=SideBySide((("qs", UNIT), ("d", 2)), numbers_of_bytes("qs", _spread), f16_factors("d")),
+        side_by_side=SideBySide((("qs", UNIT), ("d", 2)), numbers_of_bytes("qs", _spread, 2), f16_factors("d")),
     ),
     Blocks(
         types.IQ4_XS,
@@ -241,8 +229,8 @@ FAMILY = (
         weigh=Weigh(_weigh_iq4_xs),
         side_by_side=SideBySide(
             (("qs", UNIT), ("d", 2), ("scales_l", 1), ("scales_h", 1)),
-            _numbers_iq4_xs,
-            _factors_of_rows_iq4_xs,
+            numbers_of_bytes("qs", _spread, 2),
+            byte_factors(PREPARED),
             prepared=_scales_of_rows_iq4_xs,
             in_place=15,
         ),

@@ -190,7 +190,7 @@ FAMILY = (
         limits=(0, 15),
         encode=_around_zero(types.Q4_0, 8),
         weigh=_weigh_around_zero(types.Q4_0, 8),
-        side_by_side=SideBySide((("qs", UNIT), ("d", 2)), numbers_of_bytes("qs", both_nibbles), f16_factors("d")),
+        side_by_side=SideBySide((("qs", UNIT), ("d", 2)), numbers_of_bytes("qs", both_nibbles, 2), f16_factors("d")),
     ),
     Blocks(
         types.Q4_1,
@@ -201,7 +201,7 @@ FAMILY = (
         encode=_from_minimum(types.Q4_1, 15),
         weigh=_weigh_from_minimum(types.Q4_1, 15),
         side_by_side=SideBySide(
-            (("qs", UNIT), ("d", 2), ("m", 2)), numbers_of_bytes("qs", both_nibbles), f16_factors("d", "m")
+            (("qs", UNIT), ("d", 2), ("m", 2)), numbers_of_bytes("qs", both_nibbles, 2), f16_factors("d", "m")
         ),
     ),
     Blocks(
@@ -231,7 +231,7 @@ FAMILY = (
         file=_file_eight_bits(types.Q8_0),
         is_activation=True,
         side_by_side=SideBySide(
-            (("qs", UNIT), ("d", 2)), numbers_of_bytes("qs", lambda stored: (stored ^ -128,)), f16_factors("d")
+            (("qs", UNIT), ("d", 2)), numbers_of_bytes("qs", lambda stored: (stored ^ -128,), 1), f16_factors("d")
         ),
     ),
     Blocks(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-import numpy as np
-
 from ggplug.errors import ParameterError
 from ggplug_models.sampling.parameters import Sampling
-from ggplug_models.sampling.sampler import Chooses, Constraint, Logits, Sampler
+from ggplug_models.sampling.sampler import Chooses, Constraint, Logits, Sampler, forbid
 
 
 def constrained(choose: Chooses | None, constraint: Constraint) -> Chooses:
@@ -41,10 +39,8 @@ class _Constrained:
         self._constraint = constraint
 
     def __call__(self, logits: Logits, history: Sequence[int]) -> int:
-        allowed = self._constraint.allowed()
-        changed = np.full_like(logits, -np.inf)
-        known = min(len(allowed), len(logits))
-        np.copyto(changed[:known], logits[:known], where=allowed[:known])
+        changed = logits.copy()
+        forbid(changed, self._constraint)
         token = self._choose(changed, history)
         self._constraint.accept(token)
         return token

@@ -139,10 +139,7 @@ class Sampler:
             before = _last(history, s.dry_last_n, len(logits))
             penalties.dry(changed, before, s.dry_multiplier, s.dry_base, s.dry_allowed_length, self.breakers or {})
         if self.constraint is not None:
-            allowed = _checked_mask(self.constraint.allowed())
-            known = min(len(allowed), len(changed))
-            np.putmask(changed[:known], ~allowed[:known], -np.inf)
-            changed[known:] = -np.inf
+            forbid(changed, self.constraint)
         return changed
 
     def _candidates(self, logits: Logits) -> Candidates:
@@ -185,6 +182,14 @@ def _checked(logits: Logits) -> Logits:
         raise ParameterError(f"logits must be float32 of shape (n_vocab,), got {got}", got=got)
     check_largest(logits.max())
     return logits
+
+
+def forbid(logits: Logits, constraint: Constraint) -> None:
+    """Makes the logits of tokens that ``constraint`` does not allow -inf.  Raises ParameterError for a wrong mask."""
+    allowed = _checked_mask(constraint.allowed())
+    known = min(len(allowed), len(logits))
+    np.putmask(logits[:known], ~allowed[:known], -np.inf)
+    logits[known:] = -np.inf
 
 
 def _checked_mask(allowed: Any) -> npt.NDArray[np.bool_]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
-from ggplug_models.chat.answer import Answer, AnswerPiece
+from ggplug_models.chat.answer import Answer, AnswerPiece, ToolCall
 from ggplug_models.generation.finish import Finish
 from ggplug_models.serve.batcher import Batcher
 from ggplug_models.serve.log_probabilities import LogProbability, Scored
@@ -16,6 +18,14 @@ from ggplug_models.serve.problems import shutting_down
 from ggplug_models.serve.request import Event, Progress, Request
 from ggplug_models.serve.timings import timings
 from ggplug_models.serve.writer import Text
+
+
+def arguments_of(call: ToolCall) -> Any:
+    """The arguments of a call as a JSON value; none where an answer that was cut has only a part of them."""
+    try:
+        return json.loads(call.arguments or "{}")
+    except ValueError:
+        return {}
 
 
 @dataclass

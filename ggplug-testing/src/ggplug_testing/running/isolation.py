@@ -7,7 +7,6 @@ line at which the process was.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import faulthandler
 import math
@@ -28,14 +27,6 @@ from ggplug_testing.reporting.watching import EVERYTHING, One, Watch
 
 Run = Callable[[str, Watch], tuple[str, list[Finding]]]
 """``(unit, watch) -> (the device's name, findings)``: what a worker does when a unit is requested."""
-
-
-def seconds(text: str) -> float:
-    """A time limit as an argument of a command.  Raises ArgumentTypeError."""
-    found = float(text)
-    if not 0 < found < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
-    return found
 
 
 class Channel:

@@ -176,11 +176,10 @@ def of_packed(node: Tensor, placed: Placed, v_block: int, *, inside: bool = Fals
     activations = in_place(b, placed.b) if inside else for_gemm(kind, b, placed.b, 0)
     shape = layout(kind)
     totals = (shape.quantum if shape.has_minima else 0) if shape.kind == "i8" else None
-    x_offset, scratch = _scratch_plan(product, kind, m_block, k_block)
-    words = _words(product, activations, kind, m_block, v_block, 1, product.rows, k_block, x_offset)
-    return OfPacked(
-        kind, packed_as(kind, a.type.name), activations, totals, words, k_block, scratch, a.nbytes, product.tasks
-    )
+    packed = packed_as(kind, a.type.name)  # however many rows there are
+    x_offset, scratch = gemm.scratch_plan(kind, 0, k_block, packed)
+    words = _words(product, activations, kind, m_block, v_block, 1, product.rows, k_block, x_offset, packed)
+    return OfPacked(kind, packed, activations, totals, words, k_block, scratch, a.nbytes, product.tasks)
 
 
 def mul_mat_id(node: Tensor) -> Entries | Decline:
@@ -302,15 +301,16 @@ def _words(
     most: int,
     k_block: int = 0,
     x_offset: int = 0,
+    packed: str = "",
 ) -> Words:
     """The parameters of ``mul_mat_gemm`` of a ``kind``; without a kind those of ``mul_mat_dot``, which packs no
-    weights.
+    weights.  ``packed``: the layout of packed weights that it reads in place.
     """
     a, b, placed = product.a, product.b, product.placed
-    packed = panels_form(a, kind) is not None
-    order = "packed" if packed else order_of(a)
+    has_panels = panels_form(a, kind) is not None
+    order = "packed" if has_panels else order_of(a)
     words = Product.words(
-        weights=_panels(a, kind, placed.a) if packed else Place(placed.a, a.nb),
+        weights=_panels(a, kind, placed.a) if has_panels else Place(placed.a, a.nb),
         activations=Place(x.place, x.nb),
         result=Place(placed.result, placed.nb),
         K=a.ne[0],
@@ -325,7 +325,7 @@ def _words(
         v_block=v_block,
         k_block=k_block,
         x_offset=x_offset,
-        pack=0 if not kind or _packed_as(product, kind) else pack_panels(kind, a.type.name, order),
+        pack=pack_panels(kind, a.type.name, order) if kind and not packed else 0,
         routes=Place(Ref(WORKSPACE) if product.routed else 0),
         least=least,
         most=most,
@@ -359,18 +359,12 @@ def _dot(product: _PlacedProduct, x: Activations, most: int) -> _Multiplication:
 def _gemm(product: _PlacedProduct, x: Activations, kind: str, least: int = 1) -> _Multiplication:
     m_block, v_block = _blocks(product, kind)
     k_block = _k_block(product.a, kind)
-    x_offset, scratch = _scratch_plan(product, kind, m_block, k_block)
-    words = _words(product, x, kind, m_block, v_block, least, product.rows, k_block, x_offset)
-    kernel = gemm.mul_mat_gemm(kind, x.elem, x.order, _packed_as(product, kind))
-    return _Multiplication(x, Entry(kernel, words, product.tasks), scratch)
-
-
-def _scratch_plan(product: _PlacedProduct, kind: str, m_block: int, k_block: int) -> tuple[int, int]:
-    """(offset of packed activations, size) of scratch memory; packed weights come first, unless they are packed
-    before.
-    """
     packed = _packed_as(product, kind)
-    return gemm.scratch_plan(kind, 0 if packed else m_block, k_block, packed)
+    # packed weights come first in scratch memory, unless they are packed before
+    x_offset, scratch = gemm.scratch_plan(kind, 0 if packed else m_block, k_block, packed)
+    words = _words(product, x, kind, m_block, v_block, least, product.rows, k_block, x_offset, packed)
+    kernel = gemm.mul_mat_gemm(kind, x.elem, x.order, packed)
+    return _Multiplication(x, Entry(kernel, words, product.tasks), scratch)
 
 
 def _packed_as(product: _PlacedProduct, kind: str) -> str:

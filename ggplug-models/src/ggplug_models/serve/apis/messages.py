@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ggplug_models.chat.answer import AnswerPiece
-from ggplug_models.serve.answers import Answers, Delta
+from ggplug_models.serve.answers import Answers, Delta, arguments_of
 from ggplug_models.serve.bodies.asked import Asked
 from ggplug_models.serve.bodies.asking import asked
 from ggplug_models.serve.bodies.body import Body, Many
@@ -171,7 +171,7 @@ class AnthropicReply(Reply):
         if written.content or not (written.calls or written.reasoning):
             content.append({"type": "text", "text": written.content})
         for call in written.calls:
-            content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": _object(call.arguments)})
+            content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_of(call)})
         return self._message(content, self.answers.generated_tokens) | self._stop()
 
     def begin(self) -> Iterator[bytes]:
@@ -249,11 +249,3 @@ class AnthropicReply(Reply):
         reasons = {"length": "max_tokens", "tool_calls": "tool_use"}
         reason = "stop_sequence" if written.stop is not None else reasons.get(written.finish or "", "end_turn")
         return {"stop_reason": reason, "stop_sequence": written.stop}
-
-
-def _object(arguments: str) -> Any:
-    """The arguments of a call; an answer that was cut may have only a part of them."""
-    try:
-        return json.loads(arguments or "{}")
-    except ValueError:
-        return {}

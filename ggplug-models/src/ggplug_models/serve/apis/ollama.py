@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, create_model
 
-from ggplug_models.serve.answers import Delta
+from ggplug_models.serve.answers import Delta, Written, arguments_of
 from ggplug_models.serve.bodies.asked import Asked, Form
 from ggplug_models.serve.bodies.asking import asked
 from ggplug_models.serve.bodies.body import Body, Many
@@ -118,8 +118,7 @@ class OllamaReply(Reply):
 
     def whole(self) -> dict[str, Any]:
         written = self.answers.written[0]
-        calls = [{"function": {"name": call.name, "arguments": _object(call.arguments)}} for call in written.calls]
-        return self._text(written.content, written.reasoning, calls) | self._end()
+        return self._text(written.content, written.reasoning, _calls(written)) | self._end()
 
     def piece(self, delta: Delta) -> Iterator[bytes]:
         content = "".join(piece.content for piece in delta.pieces)
@@ -128,10 +127,9 @@ class OllamaReply(Reply):
             yield self.event(self._text(content, reasoning, []))
 
     def end(self) -> Iterator[bytes]:
-        calls = self.answers.written[0].calls
+        calls = _calls(self.answers.written[0])
         if calls:  # a call is sent when it is complete
-            found = [{"function": {"name": call.name, "arguments": _object(call.arguments)}} for call in calls]
-            yield self.event(self._text("", "", found))
+            yield self.event(self._text("", "", calls))
         yield self.event(self._text("", "", []) | self._end())
 
     def failed(self, problem: Problem) -> bytes:
@@ -190,12 +188,9 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
 
 
+def _calls(written: Written) -> list[dict[str, Any]]:
+    return [{"function": {"name": call.name, "arguments": arguments_of(call)}} for call in written.calls]
+
+
 def _nanoseconds(seconds: float) -> int:
     return round(1e9 * seconds)
-
-
-def _object(arguments: str) -> Any:
-    try:
-        return json.loads(arguments or "{}")
-    except ValueError:
-        return {}
