@@ -7,6 +7,7 @@ CPU backend).
 ``threadpool``           the class :class:`~ggplug_cpu.team.Team`  (ggml_threadpool_new)
 ``set_threadpool``       ``(backend, team)``  (ggml_backend_cpu_set_threadpool)
 ``features``             ``()``: LLVM's names of the features that kernels may use  (ggml_backend_get_features)
+``limit_features``       ``(features)``: limits this process and those that it starts, as ``GGPLUG_CPU_FEATURES`` does
 ``cache``                compiled kernels on disk: ``entries``, ``clear``, ``prebuild``
 ``quantizer``            the class :class:`~ggplug_cpu.quantization.quantizer.Quantizer`: encodes on all threads
 =======================  ==============================================================================
@@ -77,5 +78,6 @@ _EXTRAS: dict[str, Any] = {
     "set_abort_callback": set_abort_callback,
     "set_threadpool": set_threadpool,
     "features": feature_names,
+    "limit_features": features.limit,
     "cache": KernelCache(FILES.part),
 }

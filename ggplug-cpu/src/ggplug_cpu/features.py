@@ -122,6 +122,15 @@ def forced(specification: str | Target) -> Iterator[Target]:
         _forced = before
 
 
+def limit(specification: str) -> None:
+    """Limits kernels that are used from now on, in this process and those that it starts.
+
+    ``specification``: a value of ``GGPLUG_CPU_FEATURES``.  Raises ParameterError as :func:`parse` does.
+    """
+    parse(specification)
+    os.environ[ENVIRONMENT_VARIABLE] = specification
+
+
 def choices() -> tuple[str, ...]:
     """The levels that ``GGPLUG_CPU_FEATURES`` may name on this machine."""
     host = host_features()

@@ -388,3 +388,20 @@ def test_prompts_are_measured_in_full_or_refused() -> None:
     assert len(measured(1, 5000).ids[:5000]) == 5000
     with pytest.raises(ParameterError, match="at most 10000"):
         measured(10001)
+
+
+def test_a_device_is_limited_to_instructions_or_the_command_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ggplug_cpu")
+    from ggplug.cli import bench
+    from ggplug_cpu import features
+    from ggplug_testing.devices.reference import ReferenceDevice
+
+    monkeypatch.setenv(features.ENVIRONMENT_VARIABLE, "native")
+    device = bench.choose("CPU")
+    bench.limit(device, "generic")
+    assert features.target().level == "generic"
+    with pytest.raises(ParameterError, match="no level 'nonsense'"):
+        bench.limit(device, "nonsense")
+    assert features.target().level == "generic"
+    with pytest.raises(ParameterError, match="cannot be limited to instructions"):
+        bench.limit(ReferenceDevice(), "generic")

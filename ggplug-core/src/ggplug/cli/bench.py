@@ -50,8 +50,8 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 @click.option(
     "--features",
     metavar="LEVEL",
-    help="Instructions that the CPU device uses, such as avx2, as in the variable GGPLUG_CPU_FEATURES. With --peers, "
-    "llama.cpp is built for the same ones.",
+    help="Instructions to which the device is limited, such as avx2; with --peers, other libraries too, where they can "
+    "be built for them.",
 )
 @click.option("--generate", default=32, show_default=True, type=click.IntRange(1), help="Tokens that models write.")
 @click.option("--list", "listing", is_flag=True, help="List the instruments.")
@@ -77,9 +77,9 @@ def bench(
     the fastest run. Functions that are compared run alternately in one process: each round gives a ratio, and the
     ratio that is shown is the median of all rounds.
     """
+    device = choose(device_name)
     if features is not None:
-        os.environ["GGPLUG_CPU_FEATURES"] = features  # the CPU device reads it when it is first used
-    device = choose("CPU" if features is not None and device_name is None else device_name)
+        limit(device, features)
     there, broken = collect(device)
     if listing:
         _list(there, broken)
@@ -124,6 +124,17 @@ def of_files(there: Mapping[str, Instrument]) -> str:
 def choose(name: str | None) -> Device:
     """The device of that name, or the first that runs whole graphs.  Raises DeviceNotFoundError."""
     return REGISTRY.best() if name is None else REGISTRY.device(name)
+
+
+def limit(device: Device, features: str) -> None:
+    """Limits a device to some instructions.  Raises ParameterError if it cannot be, or does not have them."""
+    offered = None if device.registration is None else device.registration.get("limit_features")
+    if offered is None:
+        name = REGISTRY.name_of(device)
+        raise ParameterError(
+            f"{name} cannot be limited to instructions", device=device, remedy="choose a CPU with --device"
+        )
+    offered(features)
 
 
 def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:

@@ -54,7 +54,7 @@ class Options:
     ``threads``: as many as a device on the host shall use; None is its default.  ``peers``: whether to measure other
     libraries too, where they are installed, and give ratios.  ``compare_with``: another device to measure
     alternately.  ``files``: models to measure with; ``prompt`` and ``generate``: tokens that these read and write.
-    ``limited``: whether the CPU device is limited to some instructions, so that peers have to be, too.
+    ``limited``: whether the device is limited to some instructions, so that peers have to be, too.
     """
 
     threads: int | None = None
