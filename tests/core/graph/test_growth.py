@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from ggplug.host import HOST
 from ggplug.memory import allocate_graph
 from ggplug.nodes.hazards import Hazards
 from ggplug.quantizing import quantize_file
+from ggplug_testing.contracts.stepping import traced
 from ggplug_testing.fake import FakeDevice
 
 Steps = Iterator[None]
@@ -26,20 +26,9 @@ Steps = Iterator[None]
 
 def steps(action: Callable[[], Any]) -> int:
     """How many lines of Python an action runs through; each iteration of a loop or comprehension is one more."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(before)
-    return count
+    done = itertools.count()
+    traced(action, lambda: next(done))
+    return next(done)
 
 
 def check_growth(prepare: Callable[[int], contextlib.AbstractContextManager[Callable[[], Any]]], n: int = 50) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,12 +40,6 @@ def add(a: int, b: Annotated[int, "the second number"] = 1) -> int:
 def fail(what: str) -> str:
     """Fails."""
     raise KeyError(what)
-
-
-@pytest.fixture(scope="module")
-def model(data: Path) -> Iterator[Decoder]:
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded:
-        yield loaded
 
 
 def template(model: Decoder, source: str = HERMES) -> ChatTemplate:

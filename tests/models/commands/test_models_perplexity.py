@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +17,6 @@ from ggplug_models import Decoder
 from ggplug_models.perplexity import perplexities, surprises
 
 TEXT = "".join(f"{n} tokens of {n * n} texts; " for n in range(120))
-
-
-@pytest.fixture(scope="module")
-def model(data: Path) -> Iterator[Decoder]:
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded:
-        yield loaded
 
 
 @pytest.mark.parametrize(("name", "value", "error"), [("qwen3", 581.9795, 16.18247), ("gemma3", 292.9858, 5.58431)])

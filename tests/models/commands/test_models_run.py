@@ -29,12 +29,6 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 GREEDY = Sampling(temperature=0)
 
 
-@pytest.fixture(scope="module")
-def model(data: Path) -> Iterator[Decoder]:
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded:
-        yield loaded
-
-
 def run(*arguments: object, **options: object) -> str:
     done = CliRunner().invoke(app, ["run", *map(str, arguments)], **options)  # type: ignore[arg-type]
     assert done.exit_code == 0, done.output

@@ -37,12 +37,6 @@ SAID = {"role": "assistant", "content": "well"}
 
 
 @pytest.fixture(scope="module")
-def model(data: Path) -> Iterator[Decoder]:
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
 def live(model: Decoder) -> Iterator[Live]:
     with served(model, slots=8) as running:
         yield running

@@ -13,7 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 from held import PATIENCE, Doing, until
 
-import ggplug_models
 from ggplug.errors import ModelError
 from ggplug_models.networks.decoder import Decoder
 
@@ -39,12 +38,6 @@ from ggplug_models.serve.event_stream import EventStream, event
 from ggplug_models.serve.incoming import LARGE_BODIES, SMALL, Incoming
 
 COMPLETIONS = "/v1/completions"
-
-
-@pytest.fixture(scope="module")
-def model(data: Path) -> Iterator[Decoder]:
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded:
-        yield loaded
 
 
 def body(prompt: str = "hello", most: int = 4, **settings: Any) -> dict[str, Any]:

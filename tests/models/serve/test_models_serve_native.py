@@ -26,12 +26,6 @@ PROMPT = "word " * 20
 
 
 @pytest.fixture(scope="module")
-def model(data: Path) -> Iterator[Decoder]:
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
 def live(model: Decoder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     with served(model, Rules(slot_files=tmp_path_factory.mktemp("slots")), slots=2) as running:
         yield running

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import Browser, browser, programs
 from held import until
 
-import ggplug_models
 from ggplug_models.networks.decoder import Decoder
 
 pytest.importorskip("fastapi")
@@ -36,12 +34,6 @@ def f(x):
 2. second
 
 <img src=x onerror="document.title='owned'"><script>document.title = 'owned'</script>"""
-
-
-@pytest.fixture(scope="module")
-def model(data: Path) -> Iterator[Decoder]:
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded:
-        yield loaded
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import ggplug_models
 from ggplug_models import Decoder
 
 pytest.importorskip("fastapi")
@@ -19,12 +17,6 @@ from answers.scripted import THINKING, Scripted
 from browser import browser, programs
 from held import until
 from served import served
-
-
-@pytest.fixture(scope="module")
-def model(data: Path) -> Iterator[Decoder]:
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded:
-        yield loaded
 
 
 @pytest.mark.skipif(programs() is None, reason="there is no Chromium with its chromedriver")

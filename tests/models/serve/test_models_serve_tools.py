@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import ggplug_models
 from ggplug_models import Decoder
 from ggplug_models.sampling import Constraint
 
@@ -36,12 +34,6 @@ TOOLS: Any = [
 ]
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Ålesund", "days": 3}}</tool_call>'
 NOW = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
-
-
-@pytest.fixture(scope="module")
-def model(data: Path) -> Iterator[Decoder]:
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded:
-        yield loaded
 
 
 @pytest.fixture(scope="module", params=[HERMES, THINKING], ids=["plain", "thinking"])

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import ggplug_models
 from ggplug_models import Decoder
 from ggplug_models.sampling import Constraint
 
@@ -27,8 +25,8 @@ WRITTEN = 'Hm.</think>I look.<tool_call>{"name": "weather", "arguments": {"city"
 
 
 @pytest.fixture(scope="module")
-def live(data: Path) -> Iterator[Live]:
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded, served(loaded, template=THINKING) as running:
+def live(model: Decoder) -> Iterator[Live]:
+    with served(model, template=THINKING) as running:
         yield running
 
 

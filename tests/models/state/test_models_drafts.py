@@ -41,12 +41,6 @@ class Known(Drafts):
 
 
 @pytest.fixture(scope="module")
-def model(data: Path) -> Iterator[Decoder]:
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as loaded:
-        yield loaded
-
-
-@pytest.fixture(scope="module")
 def windowed(data: Path) -> Iterator[Decoder]:
     """Gemma 3: five of six blocks have a window of 12, in rings of 64 cells."""
     with ggplug_models.load(data / "gemma3.gguf", ["CPU"]) as loaded:
