@@ -98,7 +98,7 @@ from ggplug.interface.callables import call_python
 from ggplug.interface.faults import answer_of, compute_error, first_out_of_range, id_out_of_range, limit_of_ids
 from ggplug.interface.grouping import check_groups, form_groups
 from ggplug.interface.plan_cache import PlanCache
-from ggplug.interface.plans import BufferOffsets, NodeTime, Places, Plan
+from ggplug.interface.plans import BufferOffsets, NodeTime, Places, Plan, Transfers
 from ggplug.interface.walking import Operand, WalkPlan, call_kernel
 from ggplug.nodes.groups import UNGROUPED, Group, Groups, signature_of
 from ggplug.ops.base import Op
@@ -140,6 +140,7 @@ __all__ = [
     "Registration",
     "Support",
     "TensorLayout",
+    "Transfers",
     "WalkPlan",
     "answer_of",
     "as_bytes",

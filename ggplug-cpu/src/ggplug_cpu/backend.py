@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Group, Groups, NodeTime, Places, Plan, id_out_of_range
+from ggplug.backend import UNGROUPED, Backend, Buffer, Group, Groups, NodeTime, Places, Plan, Transfers, id_out_of_range
 from ggplug.errors import ComputeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.sharing import NOTHING, locked
@@ -166,6 +166,12 @@ class CpuPlan(Plan):
         else:
             self._interruptions.compute(self)
 
+    def compute_with(self, transfers: Transfers) -> bool:
+        if self._interruptions is not None:
+            return False
+        self.walk(self._bound, transfers=transfers)
+        return True
+
     def compute_traced(self) -> list[NodeTime]:
         """Computes, and returns when each node ran: from the start of its first kernel to the end of its last.
 
@@ -214,7 +220,7 @@ class CpuPlan(Plan):
             raise TensorStateError("the plan is bound to no memory: call rebind(graph, allocation) and keep both")
         return graph, allocation
 
-    def walk(self, tape: BoundTape | Span, ring: TraceRing | None = None) -> None:
+    def walk(self, tape: BoundTape | Span, ring: TraceRing | None = None, transfers: Transfers | None = None) -> None:
         """Computes the tape, or a span of it.  Raises ComputeError for an id that was out of range in it."""
         # held while computing: graph and allocation own the memory
         held = self.memory()
@@ -222,7 +228,7 @@ class CpuPlan(Plan):
             while True:
                 team = self.device.team
                 try:
-                    team.run(tape, ring, self)
+                    team.run(tape, ring, self, transfers)
                     break
                 except ComputeError:
                     if team is self.device.team:

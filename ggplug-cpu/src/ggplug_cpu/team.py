@@ -28,10 +28,12 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from threading import get_ident
+from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, Protocol
 
 from ggplug import sharing
+from ggplug.backend import Transfers
 from ggplug.errors import ComputeAborted, ComputeError, ParameterError
 from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, Held, locked, settle, wake
 from ggplug.values.revisions import Revision
@@ -123,11 +125,17 @@ class Team:
 
     # -- computing
 
-    def run(self, tape: BoundTape | Span, trace: TraceRing | None = None, memory: Memory | None = None) -> None:
+    def run(
+        self,
+        tape: BoundTape | Span,
+        trace: TraceRing | None = None,
+        memory: Memory | None = None,
+        transfers: Transfers | None = None,
+    ) -> None:
         """Compute ``tape``; with ``trace``, write time stamps of every entry into it.
 
         ``memory`` is what the tape is bound to: it is bound anew if it may have changed, and all others leave it alone
-        until the computation has ended.
+        until the computation has ended.  ``transfers``: copies to and from that memory, made within the same claim.
 
         Raises :class:`~ggplug.errors.ComputeAborted` after :meth:`abort` or a true answer of the abort callback, and
         whatever a signal handler or the abort callback raised.  What an aborted computation wrote is undefined.
@@ -167,7 +175,16 @@ class Team:
                 callback = memory.stop.callback  # kept while it may be asked
             words[_ABORT_CALLBACK] = 0 if callback is None else id(callback)
             words[_MAY_POLL] = callback is not None or claim.thread == _main_thread
-            crew.compute(crew.address, tape.address)
+            if transfers is None:
+                crew.compute(crew.address, tape.address)
+            else:
+                for target, source in transfers.inputs:
+                    target[...] = source
+                transfers.start = perf_counter_ns()
+                crew.compute(crew.address, tape.address)
+                transfers.end = perf_counter_ns()
+                for target, source in transfers.outputs:
+                    target[...] = source
             aborted = words[_ABORT] != walker.RUNNING
         finally:
             HELD.pop(claim, None)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ from ggplug.graph import Graph
 from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.system.overriding import Overridable
 from ggplug.values.buffers import Buffer
+
+Copy: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+"""Two arrays of one shape and dtype: the second is copied to the first."""
 
 
 class NodeTime(NamedTuple):
@@ -85,6 +89,20 @@ class Places(Protocol):
         """Begins a computation in these places and returns its record, which the caller must end.  Raises BusyError."""
 
 
+class Transfers:
+    """Copies between arrays and host memory, which a plan makes together with a computation.
+
+    ``inputs``: pairs of memory and an array that is copied there before it.  ``outputs``: pairs of an array and memory
+    that is copied to it afterwards.  ``start``, ``end``: ``time.perf_counter_ns`` of the computation between them.
+    """
+
+    __slots__ = ("end", "inputs", "outputs", "start")
+
+    def __init__(self, inputs: Sequence[Copy] = (), outputs: Sequence[Copy] = ()) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        self.start = self.end = 0
+
+
 class Plan(Overridable, ABC):
     """A graph that a device prepared once, to compute it many times (ggml_backend_graph_plan).
 
@@ -118,6 +136,14 @@ class Plan(Overridable, ABC):
 
         Makes no Python call per node, or one per launch where the runtime takes launches one by one.
         """
+
+    def compute_with(self, transfers: Transfers) -> bool:
+        """Copies inputs, computes, waits and copies outputs, or returns False and does nothing (the default).
+
+        For plans that compute in host memory and can do so while no other thread accesses it: a step of a language
+        model is then one call.
+        """
+        return False
 
     def compute_traced(self) -> list[NodeTime]:
         """Computes, waits, and returns the time of each node or group (default: one entry for all, with node -1)."""

@@ -9,18 +9,21 @@
 :mod:`.execution`  a schedule bound to tensors and memory, and how it is run
 :mod:`.explain`    the decisions as text and tables
 :mod:`.scheduler`  :class:`Scheduler`
+:mod:`.feed`       :class:`Feed`, a graph that is computed again and again with other inputs
 =================  ===============================================================================================
 """
 
 from ggplug.scheduler.assign import Policy, Reason
 from ggplug.scheduler.execution import EvalCallback
 from ggplug.scheduler.explain import CopyRow, Explanation, GroupRow, MissedRow, Row, SplitRow
+from ggplug.scheduler.feed import Feed
 from ggplug.scheduler.scheduler import Scheduler
 
 __all__ = [
     "CopyRow",
     "EvalCallback",
     "Explanation",
+    "Feed",
     "GroupRow",
     "MissedRow",
     "Policy",

@@ -299,6 +299,9 @@ class Scheduler:
 
         Inputs keep their values until another graph is allocated or computed.  Raises PlacementError, OutOfMemoryError.
         """
+        return self._allocate(graph)
+
+    def _allocate(self, graph: Graph) -> Allocation:
         execution = self._enter(graph)
         execution.version = (execution.version + 1) % self.n_copies
         allocation = execution.allocation(graph, execution.version)
@@ -323,11 +326,14 @@ class Scheduler:
         Raises as :meth:`compute_async`, and errors of devices.
         """
         start = time.perf_counter_ns()
-        devices = self._compute(graph)
+        devices = self._computed(graph)
         if devices is not None:
             HOOKS.notify("ggplug_graph_computed", graph=graph, devices=devices, start=start, end=time.perf_counter_ns())
 
     @one_thread_at_a_time
+    def _computed(self, graph: Graph) -> list[Device] | None:
+        return self._compute(graph)
+
     def _compute(self, graph: Graph) -> list[Device] | None:
         """Computes and waits.  Returns the devices that took part, if a hook listens."""
         self._compute_async(graph)

@@ -23,6 +23,10 @@ GROUPS = 1024
 """Number of groups that a vocabulary is divided into to find its largest logits."""
 
 
+_RANGE = {np.dtype(kind): (float(np.finfo(kind).tiny), float(np.finfo(kind).max)) for kind in (np.float32, np.float64)}
+"""The smallest normal number and the largest number of a dtype."""
+
+
 class Candidates(NamedTuple):
     """Token ids and their logits.  ``sorted``: whether they are sorted by descending logit, then by ascending id."""
 
@@ -33,14 +37,23 @@ class Candidates(NamedTuple):
     @property
     def probabilities(self) -> Floats:
         """Softmax of the logits."""
-        weights = np.exp(self.below(self.logits[0] if self.sorted else self.logits.max()))
-        found: Floats = weights / weights.sum(dtype=np.float64)
+        weights = np.exp(self.below(self.largest))
+        found: Floats = weights / np.add.reduce(weights, dtype=np.float64)
         return found
+
+    @property
+    def largest(self) -> Any:
+        """The largest logit."""
+        return self.logits[0] if self.sorted else np.maximum.reduce(self.logits)
 
     def below(self, largest: Any) -> Floats:
         """The logits minus the largest one; -inf where float32 overflows."""
-        with np.errstate(over="ignore"):
-            found: Floats = self.logits - largest
+        found: Floats
+        if self.logits.dtype == np.float64:
+            found = self.logits - largest
+        else:
+            with np.errstate(over="ignore"):
+                found = self.logits - largest
         return found
 
     def take(self, which: npt.NDArray[np.integer] | npt.NDArray[np.bool_] | slice, *, in_order: bool) -> Candidates:
@@ -54,7 +67,7 @@ class Candidates(NamedTuple):
             return self if count >= len(self.ids) else self.take(slice(count), in_order=True)
         if count >= len(self.ids):
             return self.take(_smallest_first(-self.logits), in_order=True)
-        above = np.flatnonzero(self.logits >= _reached_by(self.logits, count))
+        (above,) = (self.logits >= _reached_by(self.logits, count)).nonzero()
         order = above[_smallest_first(-self.logits[above])]
         return self.take(order[:count], in_order=True)
 
@@ -66,8 +79,11 @@ def _reached_by(values: Floats, count: int) -> Any:
     """
     size = len(values) // GROUPS
     if size > 1 and 4 * count <= GROUPS:
-        values = values[: size * GROUPS].reshape(size, GROUPS).max(axis=0)
-    return np.partition(values, -count)[-count]
+        values = np.maximum.reduce(values[: size * GROUPS].reshape(size, GROUPS))
+    else:
+        values = values.copy()
+    values.partition(-count)
+    return values[-count]
 
 
 def _smallest_first(values: Floats) -> npt.NDArray[np.int64]:
@@ -77,7 +93,7 @@ def _smallest_first(values: Floats) -> npt.NDArray[np.int64]:
     float32 for that.
     """
     if len(values) <= FEW:
-        return np.argsort(values, kind="stable")
+        return values.argsort(kind="stable")
     with np.errstate(over="ignore"):  # to infinity
         single = values.astype(np.float32) + np.float32(0)  # 0 instead of -0
     bits = single.view(np.int32).astype(np.int64)
@@ -93,7 +109,7 @@ def top_k(candidates: Candidates, k: int) -> Candidates:
 
 def _cumulative(candidates: Candidates) -> Floats:
     """The cumulative probabilities of sorted candidates, relative to the probability of the first."""
-    found: Floats = np.cumsum(np.exp(candidates.below(candidates.logits[0])), dtype=np.float64)
+    found: Floats = np.exp(candidates.below(candidates.logits[0])).cumsum(dtype=np.float64)
     return found
 
 
@@ -114,15 +130,15 @@ def top_p(candidates: Candidates, p: float) -> Candidates:
                 cumulative = _cumulative(best)
                 if cumulative[-1] >= p * total:
                     break
-    return best.take(slice(int(np.searchsorted(cumulative, p * total)) + 1), in_order=True)
+    return best.take(slice(int(cumulative.searchsorted(p * total)) + 1), in_order=True)
 
 
 def min_p(candidates: Candidates, p: float) -> Candidates:
     """Keeps the tokens with at least ``p`` times the largest probability (Nguyen et al. 2024)."""
     if not p:
         return candidates
-    kept = candidates.logits >= candidates.logits.max() + math.log(p)
-    return candidates.take(np.flatnonzero(kept), in_order=candidates.sorted)
+    (kept,) = (candidates.logits >= candidates.largest + math.log(p)).nonzero()
+    return candidates.take(kept, in_order=candidates.sorted)
 
 
 def typical_p(candidates: Candidates, p: float) -> Candidates:
@@ -177,10 +193,10 @@ def temperature(candidates: Candidates, value: float, reach: float = 0.0, expone
         value = least + (value + reach - least) * min(float(entropy), 1.0) ** exponent
     if value <= 0:
         return candidates.best(1)
-    largest, most = candidates.logits.max(), np.finfo(candidates.logits.dtype)
-    if most.tiny <= value <= most.max and abs(float(largest)) <= float(most.max) * min(value, 1.0):
+    largest, (tiny, most) = candidates.largest, _RANGE[candidates.logits.dtype]
+    if tiny <= value <= most and abs(float(largest)) <= most * min(value, 1.0):
         with np.errstate(over="ignore"):  # to -inf
-            return candidates._replace(logits=candidates.logits / value)
+            return Candidates(candidates.ids, candidates.logits / value, candidates.sorted)
     # Relative to the largest logit, so that overflow gives -inf.
     with np.errstate(over="ignore"):
         return candidates._replace(logits=(candidates.logits.astype(np.float64) - largest) / value)

@@ -88,6 +88,9 @@ class Sampler:
         self.mirostat = Mirostat(s.mirostat, s.mirostat_tau, s.mirostat_eta) if s.mirostat else None
         keeps_the_best = s.typical_p >= 1 and not s.xtc_probability and "temperature" in s.order
         self._greedy = not s.mirostat and s.temperature == 0 and not s.dynamic_range and keeps_the_best
+        unused = {"top_n_sigma": not s.top_n_sigma, "top_k": not s.top_k, "typical_p": s.typical_p >= 1}
+        unused |= {"top_p": s.top_p >= 1, "min_p": not s.min_p, "xtc": not s.xtc_probability}
+        self._steps = [name for name in s.order if not unused.get(name)]
         self._ids = np.arange(0)
         self.drawn: Candidates | None = None
 
@@ -146,20 +149,21 @@ class Sampler:
         if len(self._ids) != len(logits):
             self._ids = np.arange(len(logits))
         found = Candidates(self._ids, logits)
-        if logits.max() == -np.inf:
+        if np.maximum.reduce(logits) == -np.inf:
             raise _forbidden()
         if self.mirostat is not None:
             s = self.sampling
             found = steps.temperature(found, s.temperature, s.dynamic_range, s.dynamic_exponent)
             return self.mirostat.within(found, len(logits))
-        for name in self.sampling.order:
+        for name in self._steps:
             found = _STEPS[name](found, self.sampling, self.random)
         return found
 
     def _drawn(self, candidates: Candidates) -> int:
-        cumulative = np.cumsum(candidates.probabilities, dtype=np.float64)
-        place = int(np.searchsorted(cumulative, self.random.random() * cumulative[-1], side="right"))
-        place = min(place, int(np.searchsorted(cumulative, cumulative[-1])))  # the last one with a probability above 0
+        cumulative = candidates.probabilities.cumsum(dtype=np.float64)
+        total = cumulative[-1]
+        place = int(cumulative.searchsorted(self.random.random() * total, side="right"))
+        place = min(place, int(cumulative.searchsorted(total)))  # the last one with a probability above 0
         if self.mirostat is not None:
             self.mirostat.chosen(float(candidates.probabilities[place]))
         return int(candidates.ids[place])
@@ -180,7 +184,7 @@ def _checked(logits: Logits) -> Logits:
     if not isinstance(logits, np.ndarray) or logits.dtype != np.float32 or logits.ndim != 1 or not logits.size:
         got = f"{logits.dtype} of shape {logits.shape}" if isinstance(logits, np.ndarray) else type(logits).__name__
         raise ParameterError(f"logits must be float32 of shape (n_vocab,), got {got}", got=got)
-    check_largest(logits.max())
+    check_largest(np.maximum.reduce(logits))
     return logits
 
 

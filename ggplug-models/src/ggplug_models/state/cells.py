@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 import numpy as np
@@ -53,12 +54,20 @@ class Cells:
         """Number of cells that a step reads if its longest sequence has ``longest`` positions."""
         return min(rounded(longest), self.ring)
 
+    def serves(self, longest: int) -> int:
+        """The largest number of positions with the same :meth:`span` as ``longest``."""
+        span = self.span(longest)
+        return span if span < self.ring else sys.maxsize
+
     def rows(self, first: int, positions: Ints) -> npt.NDArray[np.int32]:
         """The rows of the cache in which a step stores its tokens, for the sequences from ``first`` on.
 
         positions: [S, n], -1 for padding tokens, at most :data:`GRANULE` of a sequence, at its end.  A row is a cell;
         the cells of a sequence are adjacent.
         """
+        if positions.size == 1 and positions[0, 0] >= 0:  # as below, without computing arrays
+            position = int(positions[0, 0])
+            return np.array([first * self.count + (position % self.ring if self.window else position)], np.int32)
         n_seq, n = positions.shape
         cells = positions % self.ring if self.window else positions
         filling = positions < 0

@@ -151,6 +151,8 @@ class Session:
         self._changes = [0] * self.n_seq
         self._cells = model.cells(self.n_seq, self.n_ctx, self.micro_batch)
         self._steps: OrderedDict[tuple[Shape, tuple[str, ...], tuple[Patch, ...]], Step] = OrderedDict()
+        self._last: dict[int, tuple[Step, int, tuple[Patch, ...]]] = {}
+        """For each sequence the step of its last single token, how long it may become with it, and the patches."""
         counts = {window: each.count for window, each in self._cells.items()}
         with model.call():
             devices = [model.device_of(number) for number in range(len(model.kinds))]
@@ -269,6 +271,8 @@ class Session:
         self._tokens[seq] = [int(token) for token in tokens]
 
     def _number(self, seq: int) -> int:
+        if type(seq) is int and 0 <= seq < self.n_seq:
+            return seq
         if not isinstance(seq, (int, np.integer)) or isinstance(seq, bool) or not 0 <= seq < self.n_seq:
             known = f"0 to {self.n_seq - 1}"
             raise ParameterError(f"seq must be from {known}, got {short_repr(seq)}", got=seq, wanted=known)
@@ -321,6 +325,12 @@ class Session:
         Raises ParameterError for ids outside of the vocabulary; ContextFullError, before anything is computed, if a
         sequence would become longer than ``n_ctx``; FreedError.
         """
+        if type(batch) is dict and len(batch) == 1 and outputs is Outputs.LAST and not hidden:
+            ((seq, tokens),) = batch.items()
+            if type(tokens) is list and len(tokens) == 1:
+                logits = self._appended(self._number(seq), tokens[0])
+                if logits is not None:
+                    return {seq: logits}
         if not isinstance(batch, Mapping) or not isinstance(outputs, Outputs):
             raise ParameterError(
                 f"decode takes a dict of token ids by sequence, and Outputs; got {short_repr(batch)} and "
@@ -378,27 +388,48 @@ class Session:
             return self.micro_batch
         return max(1, min(self.micro_batch, LARGEST_RESULT // (4 * self.model.n_vocab)))
 
+    def _appended(self, seq: int, token: int) -> Floats | None:
+        """The logits after one more token of a sequence, by the step that computed its last one.
+
+        None if that step does not serve this token: :meth:`decode` then chooses another.
+        """
+        last, held = self._last.get(seq), self._tokens[seq]
+        if last is None or type(token) is not int or not 0 <= token < self.model.n_vocab or not held:
+            return None
+        step, until, patches = last
+        length = len(held) + 1
+        if length > until or patches is not self.model.patches:
+            return None
+        one = step.one
+        with self.locked():
+            one.ids[0, 0], one.positions[0, 0], one.lengths[0] = token, length - 1, length
+            for cells in self._cells.values():
+                if cells.window:
+                    cells.advance(seq, length)
+            logits: Floats = self._advance(step, one, {seq: [token]})[0]
+        return logits.reshape(-1)
+
     def _compute(self, batch: dict[int, list[int]], n: int, outputs: Outputs, *, hidden: bool) -> dict[int, Floats]:
         """Computes one step: the tokens of ``batch``, at most ``n`` of each sequence."""
         first, n_seq = min(batch), max(batch) - min(batch) + 1
         with self.locked():
-            step = self._filled(batch, n, outputs, hidden=hidden)
-            self._advance(step, batch)
-            if step.result is None:
-                return {}
-            found = step.result.numpy().reshape(n_seq, -1, step.result.ne[0])
+            step, tokens = self._step_of(batch, n, outputs, hidden=hidden)
+            results = self._advance(step, tokens, batch)
+        if step.result is None:
+            return {}
+        found = results[0].reshape(n_seq, -1, step.result.ne[0])
         if outputs is Outputs.LAST:
             return {seq: found[seq - first] for seq in batch}
         return {seq: found[seq - first, : len(tokens)] for seq, tokens in batch.items()}
 
-    def _advance(self, step: Step, batch: dict[int, list[int]]) -> None:
-        """Computes a step, after which the sequences have the tokens of ``batch``."""
-        assert step.graph is not None
+    def _advance(self, step: Step, tokens: Tokens, batch: dict[int, list[int]]) -> list[npt.NDArray[Any]]:
+        """The results of a step, after which the sequences have the tokens of ``batch``."""
         try:
-            self.model.scheduler.compute(step.graph)
-            for seq, tokens in batch.items():
+            results = step.compute(self.model.scheduler, tokens)
+            for seq, added in batch.items():
                 self._changes[seq] += 1
-                self._tokens[seq].extend(tokens)
+                self._tokens[seq].extend(added)
+            return results
         except BaseException:
             if self.model.keeps_states:  # some blocks may have updated their state
                 for seq in batch:
@@ -426,17 +457,13 @@ class Session:
         for piece in pieces:
             wanted = not last or piece is pieces[-1]
             with self.locked():
-                step = self._filled(
+                step, inputs = self._step_of(
                     {0: piece}, len(piece), outputs if wanted else Outputs.NONE, collect=patterns if wanted else ()
                 )
-                self._advance(step, {0: piece})
-                if wanted:
-                    parts.append(
-                        {
-                            name: of_tokens(node.numpy(), step.n_tokens, len(piece), last=last)
-                            for name, node in step.collected.items()
-                        }
-                    )
+                results = self._advance(step, inputs, {0: piece})
+            if wanted:
+                values = zip(step.collected, results[len(results) - len(step.collected) :], strict=True)
+                parts.append({name: of_tokens(value, step.n_tokens, len(piece), last=last) for name, value in values})
         return parts[-1] if last else joined(parts, list(map(len, pieces)))
 
     @one_thread_at_a_time
@@ -447,11 +474,13 @@ class Session:
         that, the session can only be freed.
         """
         checked = self._checked(0, tokens)
-        graph = self._filled({0: checked}, len(checked), outputs, hidden=hidden).graph
-        assert graph is not None
-        return graph
+        step, inputs = self._step_of({0: checked}, len(checked), outputs, hidden=hidden)
+        assert step.graph is not None
+        self.model.scheduler.allocate(step.graph)
+        step.fill(inputs)
+        return step.graph
 
-    def _filled(
+    def _step_of(
         self,
         batch: dict[int, list[int]],
         n: int,
@@ -459,8 +488,8 @@ class Session:
         *,
         hidden: bool = False,
         collect: tuple[str, ...] = (),
-    ) -> Step:
-        """The step for these tokens, allocated and with its inputs set.  The caller has locked the model."""
+    ) -> tuple[Step, Tokens]:
+        """The step for these tokens, and what its inputs are made of.  The caller has locked the model."""
         first, n_seq = min(batch), max(batch) - min(batch) + 1
         n = n if self.model.keeps_states else in_steps(n)
         # Lists, because a call of NumPy takes longer than a few tokens do.
@@ -473,16 +502,17 @@ class Session:
             lengths.append(held + len(tokens))
         longest = max(lengths[seq - first] for seq in batch)
         spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
-        step = self._step(Shape(first, n_seq, n, spans, outputs, hidden), collect)
-        assert step.graph is not None
+        shape = Shape(first, n_seq, n, spans, outputs, hidden)
+        step = self._step(shape, collect)
+        if shape == (first, 1, 1, spans, Outputs.LAST, False) and not collect:
+            until = min((cells.serves(longest) for cells in self._cells.values()), default=self.n_ctx)
+            self._last[first] = step, min(until, self.n_ctx), self.model.patches
         for seq in batch:
             if not self._tokens[seq]:
                 self._begin(seq)
             for cells in self._cells.values():
                 cells.advance(seq, lengths[seq - first])
-        self.model.scheduler.allocate(step.graph)
-        step.fill(Tokens(np.array(ids), np.array(positions), np.array(lengths)))
-        return step
+        return step, Tokens(np.array(ids), np.array(positions), np.array(lengths))
 
     def _step(self, shape: Shape, collect: tuple[str, ...]) -> Step:
         key = shape, collect, self.model.patches
@@ -492,6 +522,7 @@ class Session:
             self._steps[key] = step
             if len(self._steps) > self.GRAPHS:
                 self._steps.popitem(last=False)
+                self._last.clear()
         else:
             self._steps.move_to_end(key)
         return step
@@ -502,6 +533,7 @@ class Session:
         """Releases the memory, after waiting for the computations of other threads."""
         self.memory.free()
         self._steps.clear()
+        self._last.clear()
         self.freed = True
 
     def _freed_error(self) -> FreedError:

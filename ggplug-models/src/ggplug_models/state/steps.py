@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 import ggplug as gg
 from ggplug.graph import Graph
+from ggplug.scheduler import Feed, Scheduler
 from ggplug.tensor import Tensor
 from ggplug.types import Type
 from ggplug_models.layers.attention import joined, mixed_as_one
@@ -101,6 +102,9 @@ class Step:
         self.collected: dict[str, Tensor] = {}
         """The nodes whose values are asked for, by name."""
         self.graph: Graph | None = None
+        self._feed: Feed | None = None
+        self.one = Tokens(np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
+        """The token of a step of one token; it is changed for each."""
 
     # -- inputs ------------------------------------------------------------------------------------
 
@@ -257,14 +261,28 @@ class Step:
         # A graph without a result lacks the nodes after the last write, and the inputs that only these read.
         self._inputs = {name: each for name, each in self._inputs.items() if each[0] in self.graph.index}
 
+    def _values(self, tokens: Tokens) -> list[npt.NDArray[Any]]:
+        """The values of all inputs for the tokens of a step."""
+        found = []
+        for tensor, values in self._inputs.values():
+            computed = np.asarray(values(tokens), tensor.type.dtype)
+            found.append(computed if computed.shape == tensor.shape else np.broadcast_to(computed, tensor.shape))
+        return found
+
     def fill(self, tokens: Tokens) -> None:
         """Sets all inputs.  The graph must be allocated."""
-        for tensor, values in self._inputs.values():
-            computed = np.asarray(values(tokens))
-            if computed.dtype == tensor.type.dtype and computed.shape == tensor.shape:
-                tensor.set_bytes(computed)
-            else:
-                tensor.set(computed)
+        for (tensor, _), values in zip(self._inputs.values(), self._values(tokens), strict=True):
+            tensor.set_bytes(values)
+
+    def compute(self, scheduler: Scheduler, tokens: Tokens) -> list[npt.NDArray[Any]]:
+        """Computes the step; returns the result, if there is one, and the collected values in their order."""
+        feed = self._feed
+        if feed is None:
+            assert self.graph is not None
+            outputs = [*([] if self.result is None else [self.result]), *self.collected.values()]
+            inputs = [tensor for tensor, _ in self._inputs.values()]
+            feed = self._feed = Feed(scheduler, self.graph, inputs, outputs)
+        return feed(self._values(tokens))
 
 
 def _numbers(parts: Mapping[str, tuple[Tensor, Values]], shape: tuple[int, int], tokens: Tokens) -> Ints32:

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Plan, groups_of
+from ggplug.backend import UNGROUPED, Backend, Buffer, Plan, Transfers, groups_of
 from ggplug.errors import BufferUseError, GraphError, TensorStateError, UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.memory import PERSISTENT, Allocation
@@ -66,6 +66,33 @@ def a_plan_computes_again_with_new_values(given: Given) -> None:
     for seed in (1, 2, 3):
         placed.set(seed)
         _compute(stream, plan, (placed, f"computation {seed} of one plan"))
+
+
+@clause
+def inputs_and_results_are_copied_with_a_computation(given: Given) -> None:
+    """``compute_with`` copies inputs, computes, and copies results; or it returns False and does nothing."""
+    placed, stream = given.sample(3), given.stream()
+    plan = given.bound(stream, placed)
+    regions = {tensor: placed.region(tensor) for tensor in (placed.sample.x, placed.sample.y)}
+    on_host = all(buffer.address is not None for buffer, _, _ in regions.values())
+    x, y = (
+        buffer.bytes(offset, size) if on_host else np.zeros(size, np.uint8) for buffer, offset, size in regions.values()
+    )
+    for seed in (2, 3, 4):
+        values = placed.sample.inputs(seed)[placed.sample.x].reshape(-1).view(np.uint8)
+        result = np.full_like(y, 0x7F)
+        transfers = Transfers([(x, values)], [(result, y)])
+        before = x.copy()
+        placed.clear_result()
+        if not plan.compute_with(transfers):
+            expect((x == before).all(), "compute_with returned False, but copied an input")
+            expect((result == 0x7F).all(), "compute_with returned False, but copied a result")
+            raise NotOffered("the plan's compute_with returns False")
+        wanted = evaluate(
+            placed.graph, {**placed.sample.inputs(1), placed.sample.x: placed.sample.inputs(seed)[placed.sample.x]}
+        )
+        check_values(placed.graph, result, wanted[placed.sample.y], f"results of inputs {seed}, copied with them")
+        expect(0 < transfers.start <= transfers.end, "compute_with sets start and end of the computation")
 
 
 @clause
