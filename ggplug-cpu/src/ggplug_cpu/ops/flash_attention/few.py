@@ -6,7 +6,7 @@ the values of a block while it multiplies the keys, and the next keys before it 
 
 from __future__ import annotations
 
-from ggplug_cpu import simd
+from ggplug_cpu import features, simd
 from ggplug_cpu.compiler import Body, device_function, kernel
 from ggplug_cpu.context import aborted, next_chunk, scratch, store_word
 from ggplug_cpu.ops.flash_attention.kernels import (
@@ -14,7 +14,6 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     KEYS,
     Flash,
     accumulate_softmax,
-    all_hidden,
     begin,
     converted,
     key_rows,
@@ -23,6 +22,7 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     query_of,
     rows_of,
     scaled,
+    shown,
     value_rows,
 )
 from ggplug_cpu.ops.mul_mat.dot import dot_plain
@@ -34,7 +34,7 @@ MOST_ROWS = 16
 _TABLE = ARGUMENTS
 #: Offset in scratch memory of the rows.
 ROWS_BEGIN = 512
-#: Keys that are multiplied at once.
+#: Keys that are multiplied at once; half as many with 16 registers.
 _TOGETHER = 4
 #: Values that are accumulated between prefetches of as many keys.
 _MIXED = 16
@@ -47,8 +47,10 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
     """Units of up to :data:`MOST_ROWS` rows.  The arguments are the types that rows are
     read as: ``f32`` for converted rows.
     """
-    one, two, four = (dot_plain(keys_type, _TOGETHER, rows) for rows in (1, 2, 4))
+    together = _TOGETHER if features.has("avx512f") or not features.has("sse2") else _TOGETHER // 2
+    one, two, four = (dot_plain(keys_type, together, rows, cached=True) for rows in (1, 2, 4))
     mix_one, mix_two, mix_four = (mixing(values_type, rows) for rows in (1, 2, 4))
+    mix_all = mixing(values_type, 4, all_count=True)
 
     @device_function
     def products(
@@ -63,11 +65,11 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
         ahead_stride: int,
         ahead_bytes: int,
     ) -> None:
-        for j in range(0, count, _TOGETHER):
-            for other in range(j, min(j + _TOGETHER, count)):
+        for j in range(0, count, together):
+            for other in range(j, min(j + together, count)):
                 for line in range(0, ahead_bytes, _LINE):
                     simd.prefetch(ahead + other * ahead_stride + line)
-            valid = min(count - j, _TOGETHER)
+            valid = min(count - j, together)
             row = 0
             while row + 4 <= rows:
                 four(k + j * k_stride, k_stride, valid, table + 8 * row, queries + 8 * row, 4 * j, dk)
@@ -79,10 +81,15 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                 one(k + j * k_stride, k_stride, valid, table + 8 * row, queries + 8 * row, 4 * j, dk)
 
     @device_function
-    def mix(kept: int, kept_bytes: int, dv: int, logits: int, v: int, stride: int, count: int, rows: int) -> None:
+    def mix(
+        kept: int, kept_bytes: int, dv: int, logits: int, v: int, stride: int, count: int, rows: int, all_count: bool
+    ) -> None:
         row = 0
         while row + 4 <= rows:
-            mix_four(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
+            if all_count:
+                mix_all(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
+            else:
+                mix_four(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
             row += 4
         if row + 2 <= rows:
             mix_two(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
@@ -117,25 +124,42 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                 store_word(table + 8 * r, logits + r * (4 * KEYS))
                 store_word(queries + 8 * r, query_of(params, matrix, first + r))
             end = min((number + 1) * part, n_keys)
+            start = key_rows(params, matrix, number * part)
+            for other in range(min(KEYS, end - number * part)):
+                for line in range(0, k_bytes, _LINE):
+                    simd.prefetch(start + other * k_stride + line)
             for key in range(number * part, end, KEYS):
-                count = min(KEYS, end - key)
-                if all_hidden(params, matrix, first, last, key, count):
+                count = shown(params, matrix, first, last, key, min(KEYS, end - key))
+                if count == 0:
                     continue
                 keys, values = key_rows(params, matrix, key), value_rows(params, matrix, key)
                 k, stride = converted(ctx, params.k.convert, keys, k_stride, count, dk, scratch_rows)
                 products(k, stride, count, table, queries, rows, dk, values, v_stride, v_bytes)
                 v, stride = converted(ctx, params.v.convert, values, v_stride, count, dv, scratch_rows)
+                all_count = True
                 for r in range(rows):
                     kept = memory + mixed + r * kept_bytes
                     factor = accumulate_softmax(params, matrix, first + r, key, count, kept, logits + r * (4 * KEYS))
                     if factor != 1.0:
                         scaled(kept + KEPT, dv, factor)
+                    if simd.load_f32(kept + 8) == 0.0:
+                        all_count = False
                 for j in range(0, count, _MIXED):
                     for other in range(j, min(j + _MIXED, end - KEYS - key)):
                         for line in range(0, k_bytes, _LINE):
                             simd.prefetch(keys + (KEYS + other) * k_stride + line)
                     some = min(_MIXED, count - j)
-                    mix(memory + mixed + KEPT, kept_bytes, dv, logits + 4 * j, v + j * stride, stride, some, rows)
+                    mix(
+                        memory + mixed + KEPT,
+                        kept_bytes,
+                        dv,
+                        logits + 4 * j,
+                        v + j * stride,
+                        stride,
+                        some,
+                        rows,
+                        all_count,
+                    )
             for r in range(rows):
                 leave(params, matrix, first + r, number, memory + mixed + r * kept_bytes)
 

@@ -26,12 +26,13 @@ from ggplug_cpu.parts.nest import thread_range
 from ggplug_cpu.parts.rows import read as read_row
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.transcendental import emit_exp, emit_tanh
-from ggplug_cpu.simd.values import F32, I1, I16, I64, Value, constant, emitted, first_lanes, loop, vector
+from ggplug_cpu.simd.values import F32, I16, I64, Value, constant, emitted, first_lanes, loop, vector
 from ggplug_cpu.types import PLAIN
 
 #: Keys of a block.
 KEYS = 128
-#: Bytes of a row's state before the weighted sum of values: the largest logit and the sum of powers, f32.
+#: Bytes of a row's state before the weighted sum of values: the largest logit, the sum of powers, and the least power
+#: of the last block, f32.
 KEPT = 64
 #: A mask's bits that hide a key: -inf as f16.
 _HIDDEN = 0xFC00 - 0x10000
@@ -149,27 +150,37 @@ def converted(
 
 
 @device_function
-def all_hidden(params: Flash, matrix: int, first: int, last: int, key: int, count: int) -> bool:
-    """Whether the mask hides ``count`` keys from ``key`` on from rows ``first`` to ``last``."""
-    row = last if params.mask.address != 0 else first
-    while row > first and _shows(mask_of(params, matrix, row - 1, key), count) == 0:
-        row -= 1
-    return row == first and params.mask.address != 0
+def shown(params: Flash, matrix: int, first: int, last: int, key: int, count: int) -> int:
+    """How many of ``count`` keys from ``key`` on are computed: the mask hides those behind from rows ``first`` to
+    ``last``.
+    """
+    found = count
+    if params.mask.address != 0:
+        found = 0
+        before = 0
+        row = last
+        while row > first and found < count:
+            row -= 1
+            mask = mask_of(params, matrix, row, key)
+            if mask != before:  # several heads may have one mask
+                found = max(found, _shown(mask, count))
+            before = mask
+    return min(found, count)
 
 
 @emitted("i64(i64, i64)")
-def _shows(mask: Value, count: Value) -> Value:
-    """0 if all of ``count`` numbers of a mask are -inf, else another number."""
+def _shown(mask: Value, count: Value) -> Value:
+    """``count`` without the numbers of -inf at the end of a mask, in whole vectors."""
     lanes = simd.width("i16")
 
     def some(i: Value, carried: list[Value]) -> list[Value]:
         present = first_lanes(lanes, count - i * lanes)
         bits = values.masked_load(mask + i * (2 * lanes), vector(I16, lanes), present)
-        return [carried[0] | (present & bits.unequal(_HIDDEN))]
+        visible = (present & bits.unequal(_HIDDEN)).bitcast(ir.IntType(lanes)).unequal(0)
+        return [visible.select((i + 1) * lanes, carried[0])]
 
-    none = constant(mask.b, vector(I1, lanes), 0)
-    (found,) = loop((count + (lanes - 1)).lshr(lanes.bit_length() - 1), [none], some)
-    return found.bitcast(ir.IntType(lanes)).unequal(0).zext(I64)
+    (found,) = loop((count + (lanes - 1)).lshr(lanes.bit_length() - 1), [constant(mask.b, I64, 0)], some)
+    return found
 
 
 @device_function
@@ -240,11 +251,13 @@ def _powers(x: Value, n: Value, mask: Value, slope: Value, scale: Value, cap: Va
         place = x + i * (4 * width)
         raised = emit_exp(within(i, values.load(place, lanes)) - base.splat(width), positive=False)
         values.store(place, raised)
-        return [carried[0] + raised]
+        present = first_lanes(width, n - i * width)
+        return [carried[0] + raised, carried[1].minimum(present.select(raised, carried[1]))]
 
-    (sums,) = loop(count, [constant(b, lanes, 0)], power)
+    sums, least = loop(count, [constant(b, lanes, 0), constant(b, lanes, math.inf)], power)
     factor = emit_exp((before - base).splat(width), positive=False).lane(0)
     values.store(kept, total * factor + sums.sum(), 4)
+    values.store(kept, least.min(), 8)
     return factor
 
 
@@ -262,12 +275,12 @@ def scaled(row: Value, n: Value, factor: Value) -> None:
 
 
 @functools.cache
-def mixing(type_name: str, rows: int = 1) -> Intrinsic:
+def mixing(type_name: str, rows: int = 1, *, all_count: bool = False) -> Intrinsic:
     """``mix(mixed, kept_bytes, n, powers, values, stride, count)``: adds values times their powers to ``mixed``.
 
     ``count`` rows of ``n`` values of a plain type, ``stride`` bytes apart, each read once for ``rows`` rows of
     attention.  The sums of these lie ``kept_bytes`` apart from ``mixed`` on, their powers :data:`KEYS` numbers apart.
-    Values with a power of 0 add nothing, NaN and infinities included.
+    Values with a power of 0 add nothing, NaN and infinities included; ``all_count``: no power is 0.
     """
     t = PLAIN[type_name]
 
@@ -290,10 +303,10 @@ def mixing(type_name: str, rows: int = 1) -> Intrinsic:
                 sums = list(sums)
                 for r in range(rows):
                     power = values.load(powers + j * 4, F32, 4 * KEYS * r).splat(width)
-                    counts = power.unequal(0.0)
                     for v in range(vectors):
                         i = r * vectors + v
-                        sums[i] = counts.select(found[v].fma(power, sums[i]), sums[i])
+                        added = found[v].fma(power, sums[i])
+                        sums[i] = added if all_count else power.unequal(0.0).select(added, sums[i])
                 return sums
 
             places = [mixed + kept_bytes * r + at * 4 for r in range(rows)]

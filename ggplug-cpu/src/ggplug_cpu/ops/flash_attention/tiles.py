@@ -17,7 +17,6 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     KEYS,
     Flash,
     accumulate_softmax,
-    all_hidden,
     begin,
     converted,
     key_rows,
@@ -26,6 +25,7 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     query_of,
     rows_of,
     scaled,
+    shown,
     value_rows,
 )
 from ggplug_cpu.ops.mul_mat.gemm import multiply_panel
@@ -116,8 +116,8 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
             pack(queries, queries_table, rows, dk)
             end = min((number + 1) * part, n_keys)
             for key in range(number * part, end, KEYS):
-                count = min(KEYS, end - key)
-                if all_hidden(params, matrix, first, last, key, count):
+                count = shown(params, matrix, first, last, key, min(KEYS, end - key))
+                if count == 0:
                     continue
                 k, stride = converted(
                     ctx, params.k.convert, key_rows(params, matrix, key), k_stride, count, dk, scratch_rows

@@ -76,11 +76,12 @@ def _write(sums: Value, place: Value, valid: Value) -> None:
 
 
 @functools.cache
-def dot_plain(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
+def dot_plain(type_name: str, rows: int, columns: int, *, cached: bool = False) -> compiler.Intrinsic:
     """``dot_plain(...)(w, stride, valid, results, xs, offset, numbers)``: ``rows`` rows of weights by ``columns``.
 
     Rows lie ``stride`` bytes apart from ``w`` on; there are ``valid``.  ``xs`` points to the addresses of the columns'
-    f32 activations, ``results`` to those of their results, which are ``offset`` bytes behind.
+    f32 activations, ``results`` to those of their results, which are ``offset`` bytes behind.  ``cached``: the next
+    rows are not prefetched, and results have places for all ``rows``, of which those behind ``valid`` are arbitrary.
     """
     t = PLAIN[type_name]
 
@@ -92,7 +93,7 @@ def dot_plain(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
         def step(i: Value, sums: list[Value]) -> list[Value]:
             at = i * width
             weights = [t.read(source + at * t.elem_bytes, width) for source in sources]
-            for source in sources:
+            for source in () if cached else sources:
                 emit_prefetch(source + stride * rows + at * t.elem_bytes, locality=2)
             for c in range(columns):
                 y = values.load(x[c] + at * 4, vector(F32, width))
@@ -114,9 +115,14 @@ def dot_plain(type_name: str, rows: int, columns: int) -> compiler.Intrinsic:
             return sums
 
         sums = loop(rest.unequal(0).zext(I64), sums, tail)
-        for c in range(columns):
-            place = values.load(results, I64, 8 * c, align=8) + offset
-            _write(sums_of(sums[c * rows : (c + 1) * rows]), place, valid)
+        places = [values.load(results, I64, 8 * c, align=8) + offset for c in range(columns)]
+        at_once = cached and rows * columns <= width
+        merged = sums_of(sums) if at_once else None
+        for c, place in enumerate(places):
+            if merged is not None:
+                values.store(place, merged.part(c * rows, rows))
+            else:
+                _write(sums_of(sums[c * rows : (c + 1) * rows]), place, valid)
 
     return emitted("void(i64, i64, i64, i64, i64, i64, i64)")(emit)
 
