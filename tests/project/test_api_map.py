@@ -1,36 +1,68 @@
-"""docs/api-map.md has a row for every function of ggml's API, and every Python name in it exists."""
+"""Each map of a C API has a row for every function of it, and every Python name in it exists."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import pytest
 from named import resolve
 from paths import DATA, ROOT
 
-MAP = (ROOT / "docs" / "api-map.md").read_text(encoding="utf-8")
-ROWS = re.findall(r"^\| `([\w*]+)` \| (\S+) \| (.*) \|$", MAP, re.M)
-HEADERS = (DATA / "ggml_headers.txt").read_text(encoding="utf-8")
-FUNCTIONS = re.findall(r"\b(?:ggml|gguf)_\w+", HEADERS)
+
+@dataclass(frozen=True)
+class Map:
+    """A page with rows of a C name, a Python name and a note; and the functions that its headers declare."""
+
+    page: str
+    headers: str
+
+    @property
+    def text(self) -> str:
+        return (ROOT / "docs" / self.page).read_text(encoding="utf-8")
+
+    @property
+    def rows(self) -> list[tuple[str, str, str]]:
+        return re.findall(r"^\| `([\w*]+)` \| (\S+) \| (.*) \|$", self.text, re.M)
+
+    @property
+    def recorded(self) -> str:
+        return (DATA / self.headers).read_text(encoding="utf-8")
+
+    @property
+    def functions(self) -> list[str]:
+        return re.findall(r"\b(?:ggml|gguf|llama)_\w+", self.recorded)
 
 
-def test_the_page_names_the_headers_and_the_version_that_it_is_held_against() -> None:
-    head = MAP.partition("\n## ")[0]
-    for named in (re.findall(r"ggml \d+\.\d+\.\d+", HEADERS)[0], *re.findall(r"^([\w-]+\.h):$", HEADERS, re.M)):
+GGML = Map("api-map.md", "ggml_headers.txt")
+LLAMA = Map("llama-map.md", "llama_headers.txt")
+ROWS = [row for each in (GGML, LLAMA) for row in each.rows]
+every_map = pytest.mark.parametrize("map", [GGML, LLAMA], ids=lambda map: map.page)
+
+
+@every_map
+def test_the_page_names_the_headers_and_the_version_that_it_is_held_against(map: Map) -> None:
+    head = map.text.partition("\n## ")[0]
+    version = re.findall(r"that (\S+ \d+\.\d+\.\d+\S*) declares", map.recorded)[0]
+    headers = re.findall(r"^([\w-]+\.h):$", map.recorded, re.M)
+    assert headers
+    for named in (version, *headers):
         assert named in head
 
 
-def test_every_function_of_the_c_api_has_one_row() -> None:
+@every_map
+def test_every_function_of_the_c_api_has_one_row(map: Map) -> None:
     """A row with a star stands for all functions of that form that have no row of their own."""
-    listed = [name for name, _, _ in ROWS]
+    functions = map.functions
+    listed = [name for name, _, _ in map.rows]
     assert sorted(listed) == sorted(set(listed))
     starred = [name for name in listed if "*" in name]
-    rest = [name for name in FUNCTIONS if name not in listed]
+    rest = [name for name in functions if name not in listed]
     assert [name for name in rest if sum(fnmatchcase(name, star) for star in starred) != 1] == []
     assert [star for star in starred if not any(fnmatchcase(name, star) for name in rest)] == []
-    assert set(listed) - set(starred) - set(FUNCTIONS) == set()
+    assert set(listed) - set(starred) - set(functions) == set()
 
 
 @pytest.mark.parametrize(("c_name", "python", "note"), ROWS, ids=[row[0] for row in ROWS])

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ggplug as gg
 import ggplug_models
 from ggplug.errors import GGUFError, ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter, ValueType
+from ggplug.tensor import Context
 from ggplug_models.architectures.bert import Bert
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import Values
+from ggplug_models.networks.model import Model
 from ggplug_models.tokenizers.encoders import HF_JSON, TextTokenizer, from_metadata
 
 GOOD: dict[str, Any] = {
@@ -245,6 +248,30 @@ def test_a_string_that_is_not_utf_8_is_an_error_that_names_its_key(tmp_path: Pat
     path.write_bytes(path.read_bytes().replace(b"bert", b"b\xffrt"))
     with pytest.raises(GGUFError, match=r"general\.architecture"):
         ggplug_models.load(path, ["CPU"])
+
+
+# -- facts of a file -------------------------------------------------------------------------------
+
+
+def test_a_model_knows_the_number_of_its_parameters_and_the_type_of_its_file(data: Path) -> None:
+    with GGUFReader(data / "qwen3.gguf") as reader:
+        count = sum(info.n_elements for info in reader.tensors.values())
+    for pack in (True, False):
+        with ggplug_models.load(data / "qwen3.gguf", ["CPU"], pack=pack) as model:
+            assert (model.n_params, model.file_type) == (count, "F16")
+
+
+@pytest.mark.parametrize(("number", "name"), [(15, "Q4_K_M"), (32, "BF16"), (999, None), (None, None)])
+def test_the_type_of_a_file_is_named_as_llama_cpp_names_it(number: int | None, name: str | None) -> None:
+    metadata = {"general.architecture": "any"} | ({} if number is None else {"general.file_type": number})
+    with Model(Context(), metadata, [gg.device("CPU")]) as model:
+        assert (model.file_type, model.n_params) == (name, 0)
+
+
+def test_a_type_of_a_file_that_is_no_number_is_an_error_that_names_its_key() -> None:
+    metadata = {"general.architecture": "any", "general.file_type": "Q4_0"}
+    with Model(Context(), metadata, [gg.device("CPU")]) as model, pytest.raises(ModelError, match=r"general\.file_type"):
+        _ = model.file_type
 
 
 # -- reading values --------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import subprocess
@@ -257,6 +258,18 @@ def test_each_text_follows_the_grammar_from_its_beginning(data: Path) -> None:
         sampler = Sampler(Sampling(seed=1), constraint=Grammars(model.tokenizer, model.n_vocab).regex("[ab]{4}"))
         for most, wanted in ((None, "[ab]{4}"), (2, "[ab]{2}"), (None, "[ab]{4}")):  # the second is cut off
             assert re.fullmatch(wanted, "".join(model.generate("x", most, choose=sampler)))
+
+
+def test_a_copy_of_a_sampler_continues_from_the_same_place_of_the_grammar(
+    tokenizer: Tokenizer, grammars: Grammars
+) -> None:
+    row = np.random.default_rng(0).normal(0, 3, tokenizer.n_vocab).astype(np.float32)
+    sampler = Sampler(Sampling(seed=1), constraint=grammars.regex("[a-z][0-9]{3}"))
+    first = sampler(row, [])
+    copied = copy.deepcopy(sampler)
+    texts = [b"".join(tokenizer.piece(each(row, [])) for _ in range(3)).decode() for each in (sampler, copied)]
+    assert texts[0] == texts[1]
+    assert re.fullmatch("[a-z][0-9]{3}", tokenizer.piece(first).decode().strip() + texts[0])
 
 
 def test_grammars_are_made_of_a_tokeniser() -> None:

@@ -8,11 +8,13 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from ggplug.backend import Device
 from ggplug.errors import DuplicateNameError, FreedError
+from ggplug.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES
 from ggplug.graph import Graph
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, locked
 from ggplug.tensor import Context
 from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.metadata.values import Values
 from ggplug_models.weights.files import MappedFiles
 from ggplug_models.weights.packing import PackedWeight
 from ggplug_models.weights.weights import Weights, digest_of_tensors
@@ -58,6 +60,20 @@ class Model:
         :func:`.load` computes it from the file; otherwise it is computed when it is first used.
         """
         return digest_of_tensors(self.weights)
+
+    @property
+    def n_params(self) -> int:
+        """The number of parameters: the elements of all weights."""
+        return sum(weight.size for weight in self.weights)
+
+    @property
+    def file_type(self) -> str | None:
+        """The type, or the mixture of types, that the file's weights were quantised to, such as ``Q4_K_M``.
+
+        None if the file does not name one, or its number is unknown.  Raises ModelError if it is no number.
+        """
+        number = Values(self.metadata).integer(FILE_TYPE_KEY, None, at_least=0)
+        return next((name for name, each in FILE_TYPES.items() if each == number), None)
 
     def sample(self) -> Graph | None:
         """A graph of typical size over the model's weights, by which :mod:`.weights.packing` chooses those to pack.

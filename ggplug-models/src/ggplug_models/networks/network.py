@@ -117,6 +117,13 @@ class Network(Model):
 
     norm_kind: ClassVar[type[Norm]] = RmsNorm
 
+    n_embd: int
+    """Number of elements of a token's vector."""
+    n_layer: int
+    """Number of blocks."""
+    n_ctx: int
+    """The context length that the model supports."""
+
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         super().__init__(weights, metadata, devices)
         self.patches: tuple[Patch, ...] = ()

@@ -32,12 +32,14 @@ class Transformer(Network):
     normalized_experts: ClassVar[bool] = True
     all_attend: ClassVar[bool] = True
 
+    windows: list[int]
+    """The sliding window of each block, in positions; 0: full attention."""
+
     def read(self, hp: Hyperparameters) -> None:
         """Reads the numbers of heads, the widths, and the parameters of experts and RoPE; families read more."""
         super().read(hp)
         self.heads = Heads.of(hp, self.n_layer, all_attend=self.all_attend)
         self.windows = [0] * self.n_layer
-        """The sliding window of each block, in positions; 0: full attention."""
         self.scale = self.heads[0].d_k ** -0.5
         self.softcap = 0.0
         self.clamp = hp.number("attention.clamp_kqv", 0.0, at_least=0)

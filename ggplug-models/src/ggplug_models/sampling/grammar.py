@@ -178,6 +178,10 @@ class GrammarConstraint:
         """Starts a new text."""
         self._matcher.reset()
 
+    def __deepcopy__(self, memo: object) -> GrammarConstraint:
+        """A constraint that continues from the same place of the text, so that samplers can be copied."""
+        return GrammarConstraint(self._matcher.deep_copy(), self._n_vocab)
+
     @property
     def warnings(self) -> list[str]:
         """What of a schema is ignored, because it is not supported."""
