@@ -95,11 +95,18 @@ from ggplug.errors import (
 )
 from ggplug.graph import Graph
 from ggplug.interface.callables import call_python
-from ggplug.interface.faults import answer_of, compute_error, first_out_of_range, id_out_of_range, limit_of_ids
+from ggplug.interface.faults import (
+    answer_of,
+    beyond_limit,
+    compute_error,
+    first_out_of_range,
+    id_out_of_range,
+    limit_of_ids,
+)
 from ggplug.interface.grouping import check_groups, form_groups
 from ggplug.interface.plan_cache import PlanCache
 from ggplug.interface.plans import BufferOffsets, NodeTime, Places, Plan, Transfers
-from ggplug.interface.walking import Operand, WalkPlan, call_kernel
+from ggplug.interface.walking import Operand, WalkPlan, call_kernel, kernel_name
 from ggplug.nodes.groups import UNGROUPED, Group, Groups, signature_of
 from ggplug.ops.base import Op
 from ggplug.patterns import Pattern
@@ -144,6 +151,7 @@ __all__ = [
     "WalkPlan",
     "answer_of",
     "as_bytes",
+    "beyond_limit",
     "call_kernel",
     "call_python",
     "check_parameters",
@@ -154,6 +162,7 @@ __all__ = [
     "groups_of",
     "host_bytes",
     "id_out_of_range",
+    "kernel_name",
     "limit_of_ids",
     "signature_of",
 ]
@@ -482,6 +491,26 @@ class Backend(Overridable):
         self.device = device
         self.name = device.name
         self._plans = PlanCache(self.PLANS)
+
+    time_limit: float | None = None
+    """Seconds that a computation may take; None: any time.  See :meth:`set_time_limit`."""
+
+    def set_time_limit(self, seconds: float | None) -> None:
+        """Sets how many seconds a computation of a plan on this stream may take; None: any time.
+
+        One that takes longer is aborted where the device can do that, and raises TimeLimitError, which names the
+        device, the node and the kernel; what the computation writes is undefined then.  The CPU device aborts within
+        kernels, after about 50 ms; plans that call Python kernels abort between two of them.  If a kernel of a queue
+        does not return, waiting for it ends with the error, and the kernel goes on.  Devices that cannot abort what
+        was submitted, such as GPUs, compute to the end and raise nothing.
+
+        Raises ParameterError unless it is a positive number.
+        """
+        if seconds is not None and not (isinstance(seconds, (int, float)) and 0 < seconds < float("inf")):
+            raise ParameterError(
+                f"the time limit must be a positive number of seconds or None, got {seconds!r}", got=seconds
+            )
+        self.time_limit = seconds
 
     # Transfers
 

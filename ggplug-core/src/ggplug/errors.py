@@ -39,6 +39,7 @@ __all__ = [
     "SerializationError",
     "ShapeError",
     "TensorStateError",
+    "TimeLimitError",
     "TypeMismatchError",
     "UnsupportedOpError",
 ]
@@ -208,6 +209,16 @@ class ComputeError(GGPlugError, RuntimeError):
 
 class ComputeAborted(GGPlugError, RuntimeError):
     """A computation was stopped by its abort callback."""
+
+
+class TimeLimitError(ComputeAborted):
+    """A computation took longer than the time limit of its stream.
+
+    Fields: ``device``; ``tensor`` and ``kernel``, the node and the name of the kernel that were computed then;
+    ``wanted``, the limit in seconds.
+    """
+
+    kernel: str | None = None
 
 
 class DeviceLostError(ComputeError):

@@ -14,8 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Group, Groups, NodeTime, Places, Plan, Transfers, id_out_of_range
-from ggplug.errors import ComputeError, TensorStateError
+from ggplug.backend import (
+    UNGROUPED,
+    Backend,
+    Buffer,
+    Group,
+    Groups,
+    NodeTime,
+    Places,
+    Plan,
+    Transfers,
+    beyond_limit,
+    id_out_of_range,
+)
+from ggplug.errors import ComputeAborted, ComputeError, TensorStateError, TimeLimitError
 from ggplug.graph import Graph
 from ggplug.sharing import NOTHING, locked
 from ggplug.values.revisions import Revision
@@ -67,6 +79,10 @@ class CpuBackend(Backend):
         callback of all streams that have none of their own.
         """
         self._stop.callback = callback
+
+    def set_time_limit(self, seconds: float | None) -> None:
+        super().set_time_limit(seconds)
+        self._stop.limit = seconds
 
     def abort(self) -> None:
         """Stops the current computation of the device, whichever its stream; it raises ComputeAborted.
@@ -161,6 +177,8 @@ class CpuPlan(Plan):
         self.revision, self.bound_at = graph.revision, now
 
     def compute(self) -> None:
+        if self.stop.limit is not None:
+            self.stop.begin()
         if self._interruptions is None:
             self.walk(self._bound)
         else:
@@ -169,6 +187,8 @@ class CpuPlan(Plan):
     def compute_with(self, transfers: Transfers) -> bool:
         if self._interruptions is not None:
             return False
+        if self.stop.limit is not None:
+            self.stop.begin()
         self.walk(self._bound, transfers=transfers)
         return True
 
@@ -178,6 +198,8 @@ class CpuPlan(Plan):
         Threads wait for each other after every kernel, so the whole takes longer than :meth:`compute`.
         """
         times: dict[int, NodeTime] = {}
+        if self.stop.limit is not None:
+            self.stop.begin()
 
         def note(time: NodeTime) -> None:
             first = times.get(time.node)
@@ -233,13 +255,26 @@ class CpuPlan(Plan):
                 except ComputeError:
                     if team is self.device.team:
                         raise  # else the team was replaced while this thread waited for the lock
-        except BaseException:
+        except BaseException as error:
             self._faults[Fault.noted.number] = 0  # a fault of the computation that was stopped
+            if isinstance(error, ComputeAborted) and self.stop.expired:
+                entry = self.stop.row + (tape.first if isinstance(tape, Span) else 0)
+                raise self.beyond_limit(self._positions[entry], self._tape.entries[entry].kernel.name) from None
             raise
         if self._faults[Fault.noted.number]:
             self._faults[Fault.noted.number] = 0
             node = held[0].tensors[self._faults[Fault.at.number]]
             raise id_out_of_range(self.device, node, self._faults[Fault.got.number], self._faults[Fault.order.number])
+
+    def beyond_limit(self, position: int, kernel: str = "") -> TimeLimitError:
+        """The error of a computation that took longer than the stream's limit, and was aborted at a node.
+
+        ``kernel``: its name, by default the op's.
+        """
+        node, limit = self.memory()[0].tensors[position], self.stop.limit
+        self.stop.expired = False
+        assert node.op is not None
+        return beyond_limit(self.device, 0.0 if limit is None else limit, node, kernel or node.op.name)
 
     def __repr__(self) -> str:
         return f"<CpuPlan: {len(self._tape)} kernels for {self._n_tensors} tensors>"

@@ -95,6 +95,8 @@ class TeamMemory(Record):
     seconds = Word(9 * LINE + 48)
     """What the system's clock writes, with the next word."""
     nanoseconds = Word(9 * LINE + 56)
+    row = Word(9 * LINE + 64)
+    """The row of the tape whose kernel runs, or ran last."""
     bytes = 10 * LINE
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from ggplug.backend import Buffer, Groups, NodeTime, Operand, Places, call_python
-from ggplug.errors import ComputeAborted
+from ggplug.errors import ComputeAborted, TimeLimitError
 from ggplug.graph import Graph
 from ggplug.ops import PythonCall
 from ggplug.sharing import OPEN, Claim, using
@@ -42,6 +42,7 @@ class Interrupted(Protocol):
     def renew(self) -> None: ...
     def walk(self, tape: Span, ring: TraceRing | None) -> None: ...
     def position_of(self, entry: int) -> int: ...
+    def beyond_limit(self, position: int) -> TimeLimitError: ...
 
 
 class Interruptions:
@@ -94,7 +95,7 @@ class Interruptions:
                 _walk(plan, self._first, times)
                 for position, span in self._parts:
                     self._call(plan, position, times)
-                    _check_abort(plan, aborts)
+                    _check_abort(plan, aborts, position)
                     _walk(plan, span, times)
                 del held
                 return
@@ -128,9 +129,11 @@ def _walk(plan: Interrupted, span: Span, times: Times | None) -> None:
             times(NodeTime(plan.position_of(span.first + entry), start, end))
 
 
-def _check_abort(plan: Interrupted, aborts: int) -> None:
-    """Raises ComputeAborted if the computation was aborted while a Python function ran."""
-    team, own = plan.device.team, plan.stop.callback
-    callback = team.abort_callback if own is None else own
+def _check_abort(plan: Interrupted, aborts: int, position: int) -> None:
+    """Raises ComputeAborted if the computation was aborted while the Python function of a node ran."""
+    team = plan.device.team
+    callback = plan.stop.asked(team.abort_callback)
     if team.aborts != aborts or (callback is not None and callback()):
+        if plan.stop.expired:
+            raise plan.beyond_limit(position)
         raise ComputeAborted("the computation was aborted; what it was to write is undefined")

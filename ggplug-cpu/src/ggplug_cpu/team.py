@@ -28,7 +28,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -52,6 +52,7 @@ _PATIENCE, _PATIENCE_IF_CROWDED = 4096, 16
 _FIRST_SLICE = 1 << 20
 
 _TRACE, _MAY_POLL, _ABORT = TeamMemory.trace.number, TeamMemory.may_poll.number, TeamMemory.abort.number
+_ROW = TeamMemory.row.number
 _ABORT_CALLBACK = TeamMemory.abort_callback.number
 
 _Native = Callable[[int, int], None]
@@ -60,12 +61,37 @@ _CALL_WITH_LOCK = ctypes.PYFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
 
 
 class Stop:
-    """What a stream asks whether its computations shall be aborted; None asks what the team asks."""
+    """What aborts the computations of a stream.
 
-    __slots__ = ("callback",)
+    ``callback``: is asked; None asks what the team asks.  ``limit``: seconds that a computation may take; None: any
+    time.  ``expired``: whether this one takes longer.  ``row``: the row of the tape at which it was aborted.
+    """
+
+    __slots__ = ("_deadline", "callback", "expired", "limit", "row")
 
     def __init__(self, callback: Callable[[], Any] | None = None) -> None:
         self.callback = callback
+        self.limit: float | None = None
+        self.expired = False
+        self.row = 0
+        self._deadline = 0.0
+
+    def begin(self) -> None:
+        """A computation with a limit begins."""
+        assert self.limit is not None
+        self._deadline = monotonic() + self.limit
+
+    def asked(self, of_team: Callable[[], Any] | None) -> Callable[[], Any] | None:
+        """The function that says whether to abort, or None.  ``of_team``: the team's callback."""
+        callback = of_team if self.callback is None else self.callback
+        if self.limit is None:
+            return callback
+
+        def ask() -> bool:
+            self.expired = monotonic() > self._deadline
+            return self.expired or (callback is not None and bool(callback()))
+
+        return ask
 
 
 class Memory(Protocol):
@@ -170,9 +196,9 @@ class Team:
             words = crew.words
             words[_TRACE] = 0 if trace is None else trace.address
             # signals are handled by the main thread only, so other threads need not call Python
-            callback = self._abort_callback
-            if memory is not None and memory.stop.callback is not None:
-                callback = memory.stop.callback  # kept while it may be asked
+            callback = self._abort_callback  # kept while it may be asked
+            if memory is not None and (memory.stop.callback is not None or memory.stop.limit is not None):
+                callback = memory.stop.asked(callback)
             words[_ABORT_CALLBACK] = 0 if callback is None else id(callback)
             words[_MAY_POLL] = callback is not None or claim.thread == _main_thread
             if transfers is None:
@@ -186,6 +212,8 @@ class Team:
                 for target, source in transfers.outputs:
                     target[...] = source
             aborted = words[_ABORT] != walker.RUNNING
+            if aborted and memory is not None:
+                memory.stop.row = words[_ROW]
         finally:
             HELD.pop(claim, None)
             if WAITING:

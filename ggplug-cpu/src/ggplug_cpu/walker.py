@@ -139,6 +139,7 @@ def walk(thread: ThreadMemory) -> None:
             poll_if_due(team)
             if trace != 0:
                 start = nanoseconds(team)
+            team.row = i
         if index < count:
             thread.count = count
             thread.counter = counters + 8 * i

@@ -122,14 +122,27 @@ def show(file: Path, models: tuple[Path, ...], nodes: bool, dot: bool, names: tu
     metavar="NPZ",
     help="Write the results as arrays to this file.",
 )
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Abort a computation that takes longer, where the device can do that.",
+)
 @json_option
 @traced
 def run(
-    file: Path, models: tuple[Path, ...], seed: int | None, names: tuple[str, ...], out: Path | None, as_json: bool
+    file: Path,
+    models: tuple[Path, ...],
+    seed: int | None,
+    names: tuple[str, ...],
+    out: Path | None,
+    time_limit: float | None,
+    as_json: bool,
 ) -> None:
     """Compute the graph in FILE, and print what its results are."""
     (device,) = _devices(names, most=1)
     with _ready(file, models, seed, device) as (found, scheduler):
+        scheduler.set_time_limit(time_limit)
         scheduler.compute(found)
         arrays = {_title(found, each): each.numpy() for each in results_of(found)}
     if out is not None:

@@ -17,9 +17,11 @@ from ggplug.backend import (
     NodeTime,
     Places,
     Plan,
+    beyond_limit,
     compute_error,
     first_out_of_range,
     id_out_of_range,
+    kernel_name,
 )
 from ggplug.discrete.memory import DiscreteBuffer
 from ggplug.errors import ComputeError, GGPlugError
@@ -45,6 +47,17 @@ if TYPE_CHECKING:  # what annotations alone name
         def give(self, run: Callable[[], None]) -> object: ...
         def drain(self) -> None: ...
         def synchronize(self) -> None: ...
+
+        time_limit: float | None
+        running: Running | None
+
+
+class Running(NamedTuple):
+    """The kernel that a queue calls now: since when (``time.monotonic``), its node and its name."""
+
+    start: float
+    node: Tensor
+    kernel: str
 
 
 class Call(NamedTuple):
@@ -132,8 +145,11 @@ class QueuedPlan(Plan):
         """Gives calls to the stream, all of them as one job."""
 
         def run() -> None:
+            limit, start = self.stream.time_limit, time.monotonic()
             for call in calls:
                 self.call(call)
+                if limit is not None and time.monotonic() - start > limit:
+                    raise beyond_limit(self.stream.device, limit, call.group.node, kernel_name(call.kernel))
 
         self.stream.give(run)
 
@@ -141,6 +157,7 @@ class QueuedPlan(Plan):
         """Calls a kernel.  Raises what it raises as a typed error, and ComputeError if an id is out of range."""
         start = time.perf_counter_ns()
         group = call.group
+        self.stream.running = Running(time.monotonic(), group.node, kernel_name(call.kernel))
         try:
             # NaN, infinities and what overflows are values like others: kernels that use NumPy need not silence it.
             with np.errstate(all="ignore"):
@@ -153,6 +170,8 @@ class QueuedPlan(Plan):
             raise
         except Exception as error:
             raise compute_error(self.stream.device, group, error) from error
+        finally:
+            self.stream.running = None
         for node, tensor, buffer, offset in call.ids:
             found = first_out_of_range(node, self.ids(tensor, buffer, offset))
             if found is not None:
@@ -175,7 +194,7 @@ class QueuedPlan(Plan):
         return times
 
     def kernel_names(self) -> list[str]:
-        return [getattr(kernel, "__name__", repr(kernel)) for kernel in self._kernels]
+        return [*map(kernel_name, self._kernels)]
 
 
 def _with_ids(group: Group) -> Iterable[tuple[Tensor, Tensor]]:

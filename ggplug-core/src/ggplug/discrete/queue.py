@@ -21,6 +21,7 @@ another stream waits on the queue's thread; a queue that cannot wait checks :att
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -28,15 +29,30 @@ from weakref import WeakSet
 
 import numpy as np
 
-from ggplug.backend import UNGROUPED, Backend, Buffer, Bytes, Capabilities, Device, Event, Groups, Plan, check_target
+from ggplug.backend import (
+    UNGROUPED,
+    Backend,
+    Buffer,
+    Bytes,
+    Capabilities,
+    Device,
+    Event,
+    Groups,
+    Plan,
+    beyond_limit,
+    check_target,
+)
 from ggplug.discrete.memory import DiscreteBuffer
-from ggplug.discrete.plan import QueuedPlan
+from ggplug.discrete.plan import QueuedPlan, Running
 from ggplug.errors import BufferUseError, ComputeError, GGPlugError, in_one_line
 from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug.sharing import using
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import as_bytes
+
+_LOOK_AGAIN = 0.05
+"""Seconds after which a thread that waits looks at the time limit."""
 
 
 class Batch:
@@ -113,6 +129,8 @@ class QueuedBackend(Backend, ABC):
         super().__init__(device)
         self.last: Job | None = None
         """The job submitted last."""
+        self.running: Running | None = None
+        """The kernel that the queue calls now; None while it does other work."""
         self._job_error: GGPlugError | None = None
         self._error_lock = threading.Lock()
         device.joined(self)
@@ -185,8 +203,11 @@ class QueuedBackend(Backend, ABC):
     def wait_for(self, job: Job) -> None:
         """Waits for a job of this stream."""
         self.advance(job)
-        with job._ended:  # another thread does it
-            pass
+        while not job._ended.acquire(timeout=_LOOK_AGAIN if self.time_limit else -1):  # another thread does it
+            running, limit = job.stream.running, job.stream.time_limit
+            if running is not None and limit is not None and time.monotonic() - running.start > limit:
+                raise beyond_limit(job.stream.device, limit, running.node, running.kernel, goes_on=True)
+        job._ended.release()
 
     def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
         own, raw = self.own(buffer), as_bytes(data)

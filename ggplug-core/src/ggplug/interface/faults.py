@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.errors import ComputeError, GGPlugError, OutOfMemoryError, in_one_line
+from ggplug.errors import ComputeError, GGPlugError, OutOfMemoryError, TimeLimitError, in_one_line
 from ggplug.nodes.groups import Group
 from ggplug.tensor import Tensor
 from ggplug.values.described import Named
@@ -94,6 +94,24 @@ def compute_error(device: Named | None, computed: Tensor | Group, error: BaseExc
         what = f"{who} ran out of memory in {computed!r}: {in_one_line(error)}"
         return OutOfMemoryError(what, device=device, op=node.op, tensor=node)
     return ComputeError(f"{who} failed in {computed!r}: {in_one_line(error)}", device=device, op=node.op, tensor=node)
+
+
+def beyond_limit(device: Named, limit: float, node: Tensor, kernel: str, *, goes_on: bool = False) -> TimeLimitError:
+    """The error of a computation that took longer than ``limit`` seconds, and was aborted in a node.
+
+    ``goes_on``: the kernel cannot be aborted, and still runs.
+    """
+    end = "goes on, and the stream waits for it" if goes_on else "was aborted"
+    return TimeLimitError(
+        f"{device.name}: a computation took longer than its time limit of {limit:g} s; the kernel {kernel} of {node!r} "
+        f"{end}; what the computation was to write is undefined",
+        op=node.op,
+        device=device,
+        tensor=node,
+        kernel=kernel,
+        wanted=limit,
+        remedy="set another limit with set_time_limit(), or None",
+    )
 
 
 def answer_of(device: Named, asked: Asked, question: Callable[[Asked], Any]) -> Any:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
-from ggplug.interface.faults import compute_error, first_out_of_range, id_out_of_range
+from ggplug.interface.faults import beyond_limit, compute_error, first_out_of_range, id_out_of_range
 from ggplug.interface.plans import NodeTime, Places, Plan
 from ggplug.nodes.groups import UNGROUPED, Group, Groups
 from ggplug.sharing import NOTHING, using
@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # only annotations name them
 
         @property
         def device(self) -> Matching: ...
+
+        time_limit: float | None
 
 
 class Operand(NamedTuple):
@@ -109,12 +111,20 @@ class WalkPlan(Plan):
         with using(buffers), np.errstate(all="ignore"):
             for buffer in buffers:
                 buffer.check_there()
+            limit, start = self.stream.time_limit, time.monotonic()
             for position, kernel, group, operands in calls:
                 call_kernel(self.stream.device, kernel, group, operands)
+                if limit is not None and time.monotonic() - start > limit:
+                    raise beyond_limit(self.stream.device, limit, group.node, kernel_name(kernel))
                 computed(position)
 
     def kernel_names(self) -> list[str]:
-        return [getattr(kernel, "__name__", repr(kernel)) for kernel in self._kernels]
+        return [*map(kernel_name, self._kernels)]
+
+
+def kernel_name(kernel: Callable[..., None]) -> str:
+    """The name of a kernel in Python: that of its function, or its ``repr``."""
+    return getattr(kernel, "__name__", repr(kernel))
 
 
 def call_kernel(device: Named, kernel: Callable[..., None], group: Group, operands: Sequence[Operand | None]) -> None:

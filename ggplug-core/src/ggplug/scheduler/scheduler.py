@@ -494,6 +494,15 @@ class Scheduler:
             event.free()
         self._fetches.clear()
 
+    def set_time_limit(self, seconds: float | None) -> None:
+        """Sets how many seconds the computation of a split may take; None: any time.
+
+        Beyond it the computation is aborted where the device can do that; see :meth:`.Backend.set_time_limit`.
+        Raises ParameterError.
+        """
+        for stream in self._all_streams:
+            stream.set_time_limit(seconds)
+
     def set_eval_callback(self, callback: EvalCallback | None) -> None:
         """Observes nodes while graphs are computed (ggml_backend_sched_set_eval_callback).
 

@@ -1,0 +1,147 @@
+"""A computation beyond the time limit of its stream ends with an error that names device, node and kernel."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from installed import device_or_skip
+
+import ggplug as gg
+from ggplug.backend import Device
+from ggplug.errors import ComputeAborted, ParameterError, TensorStateError, TimeLimitError
+from ggplug.scheduler import Scheduler
+from ggplug_testing import ReferenceDevice
+from tests.mutation.subject.device import SubjectDevice
+
+
+def doubled(device: Device, scheduler: Scheduler) -> bool:
+    """Whether the scheduler still computes."""
+    x = gg.tensor(np.arange(8, dtype=np.float32))
+    y = (x + x).set_output()
+    scheduler.compute(gg.Graph(y))
+    return bool((y.numpy() == 2 * np.arange(8)).all())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_cpu_aborts_within_a_graph_and_names_the_kernel(threads: int) -> None:
+    device = device_or_skip("CPU")
+    stream = device.init(n_threads=threads)
+    scheduler = Scheduler([stream])
+    x = gg.tensor(np.zeros((512, 512), np.float32))
+    y = x
+    for number in range(4000):
+        y = gg.mul_mat(x, y, name=f"product {number}")
+    graph = gg.Graph(y.set_output())
+    scheduler.set_time_limit(0.2)
+    start = time.monotonic()
+    with pytest.raises(
+        TimeLimitError, match=r"CPU: .* longer than its time limit of 0.2 s; the kernel mul_mat.* of"
+    ) as caught:
+        scheduler.compute(graph)
+    assert 0.2 < time.monotonic() - start < 5
+    error = caught.value
+    assert isinstance(error, ComputeAborted)
+    assert error.device is device
+    assert error.wanted == 0.2
+    assert error.kernel is not None
+    assert error.kernel.startswith("mul_mat")
+    assert error.tensor in graph.index
+    assert error.tensor.name.startswith("product ")
+    with pytest.raises(TensorStateError, match="time limit"):
+        y.numpy()
+    assert doubled(device, scheduler)
+    scheduler.set_time_limit(None)
+    assert doubled(device, scheduler)
+    stream.set_abort_callback(lambda: True)
+    with pytest.raises(ComputeAborted) as aborted:
+        scheduler.compute(graph)
+    assert not isinstance(aborted.value, TimeLimitError)
+    stream.set_abort_callback(None)
+    scheduler.free()
+    stream.free()
+
+
+def test_the_cpu_counts_the_time_of_python_functions() -> None:
+    device = device_or_skip("CPU")
+    x = gg.tensor(np.ones(4, np.float32))
+
+    def slow(dst: Any, a: Any, *_: Any) -> None:
+        time.sleep(0.2)
+        dst[...] = a
+
+    y = gg.map_custom1(x, slow, name="slow one").set_output()
+    scheduler = Scheduler([device])
+    scheduler.set_time_limit(0.05)
+    with pytest.raises(TimeLimitError, match=r"map_custom1 of .*slow one"):
+        scheduler.compute(gg.Graph(y))
+    scheduler.set_time_limit(10)
+    scheduler.compute(gg.Graph(y))
+    assert (y.numpy() == 1).all()
+
+
+class HeldDevice(SubjectDevice):
+    """A queue with a thread; its kernels wait until ``go_on`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    def match(self, group: Any) -> Any:
+        found = super().match(group)
+        if not callable(found):
+            return found
+
+        def held(*arguments: Any) -> None:
+            self.entered.set()
+            assert self.go_on.wait(20)
+            found(*arguments)
+
+        return held
+
+
+def test_waiting_for_a_queue_whose_kernel_does_not_return_ends() -> None:
+    device = HeldDevice()
+    scheduler = Scheduler([device])
+    x = gg.new_tensor("f32", 4, "x").set_input()
+    y = gg.neg(gg.neg(x, name="first"), name="second").set_output()
+    graph = gg.Graph(y)
+    scheduler.set_time_limit(0.1)
+    scheduler.allocate(graph)
+    x.set(np.ones(4, np.float32))
+    with pytest.raises(TimeLimitError, match=r".* the kernel held of .*'second'.* goes on, and the stream waits"):
+        scheduler.compute(graph)
+    assert device.entered.is_set()
+    device.go_on.set()
+    scheduler.set_time_limit(None)
+    with pytest.raises(TimeLimitError, match="was aborted"):  # the error of the work, which the stream kept
+        scheduler.synchronize()
+    scheduler.allocate(graph)
+    x.set(np.ones(4, np.float32))
+    scheduler.compute(graph)
+    assert (y.numpy() == 1).all()
+    scheduler.free()
+
+
+def test_a_device_with_kernels_in_python_stops_between_two_of_them() -> None:
+    stream = ReferenceDevice("reference").init()
+    with Scheduler([stream]) as scheduler:
+        x = gg.tensor(np.ones((400, 400), np.float32))
+        y = x
+        for number in range(400):
+            y = gg.mul_mat(x, y, name=f"product {number}")
+        scheduler.set_time_limit(0.1)
+        with pytest.raises(TimeLimitError, match=r"reference: .* of .*'product \d+'.* was aborted") as caught:
+            scheduler.compute(gg.Graph(y.set_output()))
+        assert caught.value.tensor.name != "product 399"
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "1"])
+def test_a_limit_is_a_positive_number(seconds: Any) -> None:
+    with device_or_skip("CPU").init() as stream:
+        with pytest.raises(ParameterError, match="time limit must be a positive number"):
+            stream.set_time_limit(seconds)
+        assert stream.time_limit is None
