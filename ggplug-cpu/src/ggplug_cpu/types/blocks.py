@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from llvmlite import ir
 
@@ -49,6 +49,24 @@ PREPARED = ""
 UNIT = 4
 
 
+class InPlace(NamedTuple):
+    """The most rows of activations that are multiplied with packed weights as they are; for more it is faster to make
+    int8 panels of them first (measured on a Zen 5 with 1 to 128 rows).
+
+    ``several``: where several instructions multiply and add bytes.  ``wide``: where one does, with 64 bytes; with 32 it
+    is never faster to make panels.
+    """
+
+    several: int
+    wide: int
+
+
+ANY_NUMBER = 1 << 62
+"""More rows than any product has."""
+
+_USUALLY = InPlace(63, ANY_NUMBER)
+
+
 @dataclass(frozen=True)
 class SideBySide:
     """How packed weights are read, in which the same *units* of many rows are contiguous.
@@ -59,8 +77,7 @@ class SideBySide:
     ``groups_at_once`` in iteration ``step`` of a loop over the block.
     ``factors(read, group)``: the scale of a group of each row, and the minimum or None.
     ``prepared(read)``: bytes that are computed once for a block, for ``factors``, in the order of ``read``.
-    ``in_place``: most rows of activations that are multiplied with packed weights as they are; for more it is faster
-    to make int8 panels of them first (measured on a Zen 5 with 1 to 512 rows).
+    ``in_place``: for how many rows of activations they are read as they are.
     """
 
     fields: tuple[tuple[str, int], ...]
@@ -68,7 +85,7 @@ class SideBySide:
     factors: Callable[[Read, Value], Pair]
     groups_at_once: int = 1
     prepared: Callable[[Read], list[Value]] | None = None
-    in_place: int = 63
+    in_place: InPlace = _USUALLY
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from ggplug_cpu.types.blocks import (
     UNIT,
     Blocks,
     Factors,
+    InPlace,
     Pair,
     Read,
     SideBySide,
@@ -470,7 +471,6 @@ FAMILY = (
             _numbers_of_rows_q2,
             _factors_of_rows_q2,
             8,
-            in_place=4,
         ),
     ),
     Blocks(
@@ -488,7 +488,7 @@ FAMILY = (
             byte_factors(PREPARED),
             8,
             _scales_of_rows_q3,
-            in_place=4,
+            in_place=InPlace(8, 8),
         ),
     ),
     Blocks(
@@ -505,7 +505,7 @@ FAMILY = (
             _factors_of_rows_q4_and_q5,
             2,
             _scales_of_rows_q4_and_q5,
-            in_place=15,
+            in_place=InPlace(31, 31),
         ),
     ),
     Blocks(
@@ -522,7 +522,7 @@ FAMILY = (
             _factors_of_rows_q4_and_q5,
             2,
             _scales_of_rows_q4_and_q5,
-            in_place=4,
+            in_place=InPlace(6, 15),
         ),
     ),
     Blocks(
@@ -539,7 +539,7 @@ FAMILY = (
             _numbers_of_rows_q6,
             byte_factors("scales"),
             8,
-            in_place=4,
+            in_place=InPlace(8, 15),
         ),
     ),
     Blocks(_Q8, _quants_q8, _factors_q8, offset=128, encode=_encode_q8, is_activation=True),

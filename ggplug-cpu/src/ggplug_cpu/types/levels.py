@@ -12,11 +12,13 @@ from ggplug_cpu.simd import values
 from ggplug_cpu.simd.lookup import emit_lookup
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, constants, loop, vector
 from ggplug_cpu.types.blocks import (
+    ANY_NUMBER,
     GROUP,
     PREPARED,
     UNIT,
     Blocks,
     Factors,
+    InPlace,
     Read,
     SideBySide,
     Weigh,
@@ -232,7 +234,7 @@ FAMILY = (
             numbers_of_bytes("qs", _spread, 2),
             byte_factors(PREPARED),
             prepared=_scales_of_rows_iq4_xs,
-            in_place=15,
+            in_place=InPlace(6, ANY_NUMBER),
         ),
     ),
 )

@@ -19,6 +19,9 @@ from ggplug_cpu.simd.transposition import transposed
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
 from ggplug_cpu.types import BLOCKS, GROUP, PLAIN, Blocks, Plain
 
+#: Distance of prefetches of packed blocks, and the bytes of a cache line, the unit of a prefetch.
+_AHEAD, _LINE = 4096, 64
+
 # -- weights ---------------------------------------------------------------------------------------------
 
 
@@ -221,12 +224,18 @@ def expand_panel(kind: str, type_name: str) -> compiler.Intrinsic:
             if s.unsigned:
                 write(place, [-each for each in offsets], s.offsets_at)
 
+        lines = -(-source.block_bytes // (_LINE * t.groups))
+
         def block(i: Value, carried: list[Value]) -> list[Value]:
-            source.begin(packed + i * source.block_bytes)
+            start = packed + i * source.block_bytes
+            source.begin(start)
 
             def some_groups(step: Value, carried: list[Value]) -> list[Value]:
                 place = carried[0]
                 for number in range(source.groups_at_once):
+                    for line in range(lines):
+                        ahead = (step * source.groups_at_once + number) * (lines * _LINE) + line * _LINE
+                        emit_prefetch(start + ahead + _AHEAD, locality=2)
                     group(place, step, number)
                     place = place + s.quantum_bytes
                 return [place]

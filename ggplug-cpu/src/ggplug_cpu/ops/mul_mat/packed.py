@@ -29,10 +29,7 @@ from ggplug_cpu.ops.mul_mat.rows import Product
 from ggplug_cpu.simd import values
 from ggplug_cpu.simd.values import I8, Value, vector
 from ggplug_cpu.types import BLOCKS, PLAIN, Blocks
-from ggplug_cpu.types.blocks import PREPARED, Read, offset_of
-
-#: More rows than any product has.
-ANY_NUMBER = 1 << 62
+from ggplug_cpu.types.blocks import ANY_NUMBER, PREPARED, Read, offset_of
 
 
 class PackedField(NamedTuple):
@@ -173,16 +170,17 @@ def stored_in(packed: str) -> str:
 def most_in_place(kind: str, packed: str) -> int:
     """Most rows of activations that are multiplied with panels as they are.
 
-    For more rows, int8 panels are made of a type's own blocks first.  Where one instruction multiplies and adds, blocks
-    of one group are as fast in place for any number of rows; else from 64 rows on they are not (measured on a Zen 5).
+    For more rows, int8 panels are made of a type's own blocks first.
     """
-    stored = stored_in(packed)
+    stored, shape = stored_in(packed), layout(kind)
     if stored not in BLOCKS:
         return ANY_NUMBER
-    t, way = BLOCKS[stored], layout(kind).way
-    assert t.side_by_side is not None
-    assert way is not None
-    return t.side_by_side.in_place if t.groups > 1 or not way.is_instruction else ANY_NUMBER
+    order = BLOCKS[stored].side_by_side
+    assert order is not None
+    assert shape.way is not None
+    if not shape.way.is_instruction:
+        return order.in_place.several
+    return order.in_place.wide if shape.width == 16 else ANY_NUMBER
 
 
 def first_panel(kind: str, packed: str) -> DeviceFunction:
