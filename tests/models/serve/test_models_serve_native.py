@@ -20,6 +20,7 @@ from llama_server.stand_ins import encoder
 from served import Live, served
 
 from ggplug_models.networks.ranking import Ranker
+from ggplug_models.serve.apis import ollama_models
 from ggplug_models.serve.app import Rules
 
 PROMPT = "word " * 20
@@ -123,3 +124,18 @@ def test_documents_are_ranked_by_the_classifier(data: Path, tmp_path: Path) -> N
     order = np.argsort(-scores)[:2]
     assert [each["index"] for each in found["results"]] == order.tolist()
     assert [each["relevance_score"] for each in found["results"]] == pytest.approx(scores[order].tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "written"), [(999, "999"), (99_300, "99.3K"), (134_515_008, "134.5M"), (8_030_261_248, "8.0B")]
+)
+def test_ollama_gets_the_number_of_parameters_in_its_own_form(parameters: int, written: str) -> None:
+    assert ollama_models._counted(parameters) == written
+
+
+def test_ollama_gets_what_the_model_is(live: Live, model: Decoder) -> None:
+    (listed,) = live.ask("GET", "/api/tags")[2]["models"]
+    details = listed["details"]
+    assert details["parameter_size"] == ollama_models._counted(sum(weight.size for weight in model.weights))
+    assert details["quantization_level"] == (model.file_type or "")
+    assert post(live, "/api/show", {"model": listed["name"]})["details"] == details

@@ -131,12 +131,20 @@ def _listed(service: Service) -> dict[str, Any]:
 
 
 def _details(service: Service) -> dict[str, Any]:
-    architecture = service.model.architecture
+    model, architecture = service.model, service.model.architecture
     return {
         "parent_model": "",
         "format": "gguf",
         "family": architecture,
         "families": [architecture],
-        "parameter_size": "",
-        "quantization_level": "",
+        "parameter_size": _counted(model.n_params),
+        "quantization_level": model.file_type or "",
     }
+
+
+def _counted(parameters: int) -> str:
+    """A number of parameters as Ollama writes it: ``8.0B``, ``134.5M``, ``99.3K``."""
+    for limit, unit in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if parameters >= limit:
+            return f"{parameters / limit:.1f}{unit}"
+    return str(parameters)
