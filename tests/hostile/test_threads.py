@@ -49,6 +49,7 @@ def check(device: str, pairs: list[str], rounds: int, folder: Path, seed: int) -
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=patience, env=environment)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     ended = {line["end"]: line["outcomes"] for line in lines if "end" in line}
+    said = {line["end"]: line["said"] for line in lines if "end" in line}
     began = [line["begin"] for line in lines if "begin" in line]
     what = f"{began[-1] if began else 'nothing'} was last; exit code {done.returncode}\n{done.stderr[-6000:]}"
     assert done.returncode == 0, what
@@ -57,7 +58,7 @@ def check(device: str, pairs: list[str], rounds: int, folder: Path, seed: int) -
     assert not wrong, f"{wrong} in {ended}\n{done.stderr[-6000:]}"
     assert not done.stderr, done.stderr[-6000:]
     idle = [pair for pair, outcomes in ended.items() if not any(each.get("right") for each in outcomes)]
-    assert not idle, f"nothing ever succeeded in {idle}: {ended}"
+    assert not idle, f"nothing ever succeeded in {idle}: {[(ended[pair], said[pair]) for pair in idle]}"
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -155,6 +155,8 @@ class World:
         cpu = gg.device("CPU")
         self.devices = [device] if device is cpu else [device, cpu]
         self.weights = Weights(device)
+        self.said: dict[str, str] = {}
+        """The first message of each kind of error."""
         self.file = folder / "adder.gguf"
         self.plugin = folder / "walker.py"
         self.model = self.load()
@@ -483,6 +485,7 @@ def act(number: int, name: str, world: World, rounds: int, begin: threading.Barr
                 outcomes["right"] += 1
             except GGPlugError as error:
                 outcomes[type(error).__name__] += 1
+                world.said.setdefault(type(error).__name__, str(error))
                 time.sleep(0.0005)  # the other one is about to make what is missing
             if all(each["right"] >= rounds or each.total() >= MORE * rounds for each in pair):
                 break
@@ -510,7 +513,7 @@ def run(pair: str, device: Device, folder: Path, rounds: int) -> None:
     for actor in actors:
         actor.join()
     faulthandler.cancel_dump_traceback_later()
-    print(json.dumps({"end": pair, "outcomes": outcomes}), flush=True)
+    print(json.dumps({"end": pair, "outcomes": outcomes, "said": world.said}), flush=True)
 
 
 def main() -> None:
