@@ -506,10 +506,16 @@ class Backend(Overridable):
 
         Raises ParameterError unless it is a positive number.
         """
-        if seconds is not None and not (isinstance(seconds, (int, float)) and 0 < seconds < float("inf")):
-            raise ParameterError(
-                f"the time limit must be a positive number of seconds or None, got {seconds!r}", got=seconds
-            )
+        if seconds is not None:
+            try:
+                found = 0.0 if isinstance(seconds, bool) else float(seconds)
+            except (TypeError, ValueError, OverflowError):
+                found = 0.0
+            if isinstance(seconds, str) or not 0 < found < float("inf"):
+                raise ParameterError(
+                    f"the time limit must be a positive number of seconds or None, got {seconds!r:.50}", got=seconds
+                )
+            seconds = found
         self.time_limit = seconds
 
     # Transfers

@@ -177,7 +177,7 @@ class CpuPlan(Plan):
         self.revision, self.bound_at = graph.revision, now
 
     def compute(self) -> None:
-        if self.stop.limit is not None:
+        if self.stop.limit is not None or self.stop.running is not None:
             self.stop.begin()
         if self._interruptions is None:
             self.walk(self._bound)
@@ -187,7 +187,7 @@ class CpuPlan(Plan):
     def compute_with(self, transfers: Transfers) -> bool:
         if self._interruptions is not None:
             return False
-        if self.stop.limit is not None:
+        if self.stop.limit is not None or self.stop.running is not None:
             self.stop.begin()
         self.walk(self._bound, transfers=transfers)
         return True
@@ -198,7 +198,7 @@ class CpuPlan(Plan):
         Threads wait for each other after every kernel, so the whole takes longer than :meth:`compute`.
         """
         times: dict[int, NodeTime] = {}
-        if self.stop.limit is not None:
+        if self.stop.limit is not None or self.stop.running is not None:
             self.stop.begin()
 
         def note(time: NodeTime) -> None:
@@ -271,7 +271,7 @@ class CpuPlan(Plan):
 
         ``kernel``: its name, by default the op's.
         """
-        node, limit = self.memory()[0].tensors[position], self.stop.limit
+        node, limit = self.memory()[0].tensors[position], self.stop.running
         self.stop.expired = False
         assert node.op is not None
         return beyond_limit(self.device, 0.0 if limit is None else limit, node, kernel or node.op.name)

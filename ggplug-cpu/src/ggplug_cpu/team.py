@@ -67,24 +67,26 @@ class Stop:
     time.  ``expired``: whether this one takes longer.  ``row``: the row of the tape at which it was aborted.
     """
 
-    __slots__ = ("_deadline", "callback", "expired", "limit", "row")
+    __slots__ = ("_deadline", "callback", "expired", "limit", "row", "running")
 
     def __init__(self, callback: Callable[[], Any] | None = None) -> None:
         self.callback = callback
         self.limit: float | None = None
+        self.running: float | None = None
         self.expired = False
         self.row = 0
         self._deadline = 0.0
 
     def begin(self) -> None:
-        """A computation with a limit begins."""
-        assert self.limit is not None
-        self._deadline = monotonic() + self.limit
+        """A computation begins.  Its limit is the one that is set now."""
+        self.running = limit = self.limit
+        if limit is not None:
+            self._deadline = monotonic() + limit
 
     def asked(self, of_team: Callable[[], Any] | None) -> Callable[[], Any] | None:
         """The function that says whether to abort, or None.  ``of_team``: the team's callback."""
         callback = of_team if self.callback is None else self.callback
-        if self.limit is None:
+        if self.running is None:
             return callback
 
         def ask() -> bool:
@@ -197,7 +199,7 @@ class Team:
             words[_TRACE] = 0 if trace is None else trace.address
             # signals are handled by the main thread only, so other threads need not call Python
             callback = self._abort_callback  # kept while it may be asked
-            if memory is not None and (memory.stop.callback is not None or memory.stop.limit is not None):
+            if memory is not None and (memory.stop.callback is not None or memory.stop.running is not None):
                 callback = memory.stop.asked(callback)
             words[_ABORT_CALLBACK] = 0 if callback is None else id(callback)
             words[_MAY_POLL] = callback is not None or claim.thread == _main_thread

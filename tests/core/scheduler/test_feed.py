@@ -214,3 +214,21 @@ def test_wherever_a_call_is_interrupted_the_next_one_is_right() -> None:
         places.append(place)
         rows.check(0, 3)
     assert {"_computed", "_computed_in_one", "Team.run"} <= set(places)
+
+
+def test_functions_in_python_are_called_each_time() -> None:
+    device = device_or_skip("CPU")
+    called: list[float] = []
+
+    def twice_and_one(dst: Any, a: Any, *_: Any) -> None:
+        called.append(float(a.flat[0]))
+        dst[...] = 2 * a + 1
+
+    x = gg.new_tensor("f32", 4, "x").set_input()
+    y = gg.scale(gg.map_custom1(gg.scale(x, 3.0), twice_and_one), 10.0).set_output()
+    with Scheduler([device]) as scheduler:
+        feed = Feed(scheduler, gg.Graph(y), [x], [y])
+        for value in (0.0, 1.0, 2.0, 3.0):
+            (found,) = feed([np.full(4, value, np.float32)])
+            assert (found == 10 * (2 * 3 * value + 1)).all()
+    assert called == [0.0, 3.0, 6.0, 9.0]

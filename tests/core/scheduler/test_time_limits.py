@@ -139,9 +139,26 @@ def test_a_device_with_kernels_in_python_stops_between_two_of_them() -> None:
         assert caught.value.tensor.name != "product 399"
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "1"])
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "1", True, 10**400])
 def test_a_limit_is_a_positive_number(seconds: Any) -> None:
     with device_or_skip("CPU").init() as stream:
         with pytest.raises(ParameterError, match="time limit must be a positive number"):
             stream.set_time_limit(seconds)
         assert stream.time_limit is None
+
+
+def test_a_computation_runs_under_the_limit_that_it_began_with() -> None:
+    stream = device_or_skip("CPU").init()
+    with Scheduler([stream]) as scheduler:
+        x = gg.tensor(np.ones(4, np.float32))
+
+        def change(dst: Any, a: Any, *_: Any) -> None:
+            time.sleep(0.1)
+            stream.set_time_limit(None)
+            dst[...] = a
+
+        y = gg.map_custom1(x, change).set_output()
+        scheduler.set_time_limit(np.float32(0.05))
+        with pytest.raises(TimeLimitError, match=r"time limit of 0\.05"):
+            scheduler.compute(gg.Graph(y))
+        scheduler.compute(gg.Graph(y))

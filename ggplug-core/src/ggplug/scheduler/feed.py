@@ -69,6 +69,8 @@ class Feed:
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._shapes = [(tensor.shape, tensor.type.dtype) for tensor in inputs]
         self.ready: Ready | None = None
+        self.in_one_call = True
+        """Whether the plan may compute with transfers: it has not declined that."""
 
     def __call__(self, values: Sequence[Array]) -> list[Array]:
         """Sets the inputs to ``values``, computes the graph, waits, and returns copies of the outputs.
@@ -94,7 +96,9 @@ def _computed(scheduler: Scheduler, feed: Feed, values: Sequence[Array]) -> tupl
     ready = feed.ready
     if ready is not None and _is_valid(scheduler, ready):
         results = _computed_in_one(scheduler, feed, ready, values)
-        return results, [ready.device] if "ggplug_graph_computed" in HOOKS.callers else None
+        if results is not None:
+            return results, [ready.device] if "ggplug_graph_computed" in HOOKS.callers else None
+        feed.in_one_call = False
     feed.ready = None
     if feed.inputs:
         scheduler._allocate(feed.graph)
@@ -106,8 +110,8 @@ def _computed(scheduler: Scheduler, feed: Feed, values: Sequence[Array]) -> tupl
     return results, devices
 
 
-def _computed_in_one(scheduler: Scheduler, feed: Feed, ready: Ready, values: Sequence[Array]) -> list[Array]:
-    """The outputs; ``ready`` is valid.  The caller is in a method of the scheduler."""
+def _computed_in_one(scheduler: Scheduler, feed: Feed, ready: Ready, values: Sequence[Array]) -> list[Array] | None:
+    """The outputs, or None if the plan declines.  ``ready`` is valid, and the caller is in a call of the scheduler."""
     results: list[Array] = []
     outputs = []
     for view in ready.outputs:
@@ -118,11 +122,11 @@ def _computed_in_one(scheduler: Scheduler, feed: Feed, ready: Ready, values: Seq
     run = ready.allocation.begin(feed.graph)
     try:
         scheduler._unsettled = True
-        ready.plan.compute_with(transfers)
-        if "ggplug_split_computed" in HOOKS.callers:
+        computed = ready.plan.compute_with(transfers)
+        if computed and "ggplug_split_computed" in HOOKS.callers:
             times: dict[str, Any] = {"start": transfers.start, "end": transfers.end, "submitted": transfers.end}
             HOOKS.notify("ggplug_split_computed", graph=feed.graph, split=ready.part, device=ready.device, **times)
-        run.end(progress=len(feed.graph.nodes))
+        run.end(progress=len(feed.graph.nodes) if computed else 0)
         scheduler._unsettled = False
     except BaseException as error:
         try:
@@ -132,13 +136,19 @@ def _computed_in_one(scheduler: Scheduler, feed: Feed, ready: Ready, values: Seq
         raise
     finally:
         run.thread = 0
-    return results
+    return results if computed else None
 
 
 def _made_ready(scheduler: Scheduler, feed: Feed) -> Ready | None:
     """What computations in one call need, or None where they are not possible; the graph was just computed."""
     found = scheduler._found
-    if found is None or scheduler.n_copies > 1 or scheduler._asynchronous or "ggplug_nodes_timed" in HOOKS.callers:
+    if (
+        not feed.in_one_call
+        or found is None
+        or scheduler.n_copies > 1
+        or scheduler._asynchronous
+        or "ggplug_nodes_timed" in HOOKS.callers
+    ):
         return None
     graph, execution = feed.graph, found[3]
     bound = execution.bind(graph, execution.version)
