@@ -499,10 +499,11 @@ class Backend(Overridable):
         """Sets how many seconds a computation of a plan on this stream may take; None: any time.
 
         One that takes longer is aborted where the device can do that, and raises TimeLimitError, which names the
-        device, the node and the kernel; what the computation writes is undefined then.  The CPU device aborts within
-        kernels, after about 50 ms; plans that call Python kernels abort between two of them.  If a kernel of a queue
-        does not return, waiting for it ends with the error, and the kernel goes on.  Devices that cannot abort what
-        was submitted, such as GPUs, compute to the end and raise nothing.
+        device, the node and the kernel; what the computation writes is undefined then.  The CPU device looks at the
+        clock about every 50 ms, within kernels too, so a shorter limit may pass unnoticed; plans that call Python
+        kernels look between two of them.  If a kernel of a queue does not return, waiting for it ends with the error,
+        and the kernel goes on.  Devices that cannot abort what was submitted, such as GPUs, compute to the end and
+        raise nothing.
 
         Raises ParameterError unless it is a positive number.
         """

@@ -181,6 +181,22 @@ def test_a_function_changes_values_of_several_nodes(model: Any) -> None:
         np.testing.assert_allclose(found["blk.0.l_out"], before / 2, rtol=1e-5, atol=1e-6)
 
 
+def test_a_function_changes_each_of_several_tokens_that_are_decoded_one_by_one(qwen: Any) -> None:
+    called: list[int] = []
+
+    def larger(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        called.append(len(values))
+        return values * 1.5
+
+    with qwen.patch("blk.0.l_out", larger):
+        with qwen.session(64) as session:
+            found = [session.decode({0: [token]})[0] for token in TOKENS]  # no other graph is computed in between
+        assert len(called) == len(TOKENS)
+        with qwen.session(64) as session:
+            wanted = session.decode({0: TOKENS}, Outputs.ALL)[0]
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
 def test_patches_follow_each_other_and_end_one_by_one(qwen: Any) -> None:
     before = qwen.run(TOKENS, ["inp_embd"])["inp_embd"]
     first, second = qwen.patch("inp_embd", 1.0, add=True), qwen.patch("inp_embd", lambda x: 3 * x)
