@@ -199,6 +199,8 @@ def test_the_option_writes_the_file_and_prints_the_summary(tmp_path: Path) -> No
     assert "neg" in done.stderr
     assert f"spans are in {out}" in done.stderr
     check_format(json.loads(out.read_text()))
-    refused = CliRunner().invoke(app, ["graph", "run", str(file), "--trace", str(tmp_path / "trace.txt")])
-    assert isinstance(refused.exception, ParameterError)
-    assert not HOOKS.callers.keys() & OBSERVING
+    for wrong in ("trace.txt", "nowhere/trace.json"):
+        refused = CliRunner().invoke(app, ["graph", "run", str(file), "--trace", str(tmp_path / wrong)])
+        assert isinstance(refused.exception, ParameterError)
+        assert refused.stdout == ""
+        assert not HOOKS.callers.keys() & OBSERVING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,7 @@ def recorded(path: Path | None) -> Iterator[None]:
         finally:
             found.stop()
             found.save(path)
+            sys.stdout.flush()  # the summary follows what the command printed
             show_summary(found)
             console(stderr=True).print(text(f"{len(found.spans):,} spans are in {path}"), soft_wrap=True)
 

@@ -110,7 +110,7 @@ def beyond_limit(device: Named, limit: float, node: Tensor, kernel: str, *, goes
         tensor=node,
         kernel=kernel,
         wanted=limit,
-        remedy="set another limit with set_time_limit(), or None",
+        remedy="set a longer limit: --time-limit, in Python set_time_limit()",
     )
 
 

@@ -303,7 +303,7 @@ class _Values:
             "weight",
             f"no file was found that has the tensor {name!r:.100} with the digest that it has in {file!r:.100}",
             got=file,
-            remedy="pass the file by models=[path]",
+            remedy="name the model's file: --model FILE, in Python models=[path]; or save the graph without it",
         )
 
     def candidates(self, file: str) -> Iterator[GGUFReader]:

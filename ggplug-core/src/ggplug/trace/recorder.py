@@ -86,9 +86,11 @@ class Recording:
 
 
 def checked_path(path: str | Path) -> Path:
-    """The path of a file for a trace.  Raises ParameterError unless it ends with .json or .html."""
+    """The path of a file for a trace.  Raises ParameterError unless it ends with .json or .html, in a folder."""
     if Path(path).suffix not in (".json", ".html"):
         raise ParameterError(f"a trace is written to a .json or an .html file, not to {path}", got=path)
+    if not Path(path).parent.is_dir():
+        raise ParameterError(f"a trace cannot be written to {path}: there is no folder {Path(path).parent}", got=path)
     return Path(path)
 
 
