@@ -194,7 +194,7 @@ class QueuedPlan(Plan):
         return times
 
     def kernel_names(self) -> list[str]:
-        return [*map(kernel_name, self._kernels)]
+        return [kernel_name(kernel) for kernel in self._kernels]
 
 
 def _with_ids(group: Group) -> Iterable[tuple[Tensor, Tensor]]:

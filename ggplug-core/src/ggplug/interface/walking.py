@@ -107,11 +107,11 @@ class WalkPlan(Plan):
     def _run(self, computed: Callable[[int], None]) -> None:
         """Calls the kernels, and ``computed`` with each node's position, while the buffers are claimed."""
         calls, buffers = self._bound
+        limit, start = self.stream.time_limit, time.monotonic()
         # NaN, infinities and overflows are valid results: kernels that use NumPy need not switch its warnings off.
         with using(buffers), np.errstate(all="ignore"):
             for buffer in buffers:
                 buffer.check_there()
-            limit, start = self.stream.time_limit, time.monotonic()
             for position, kernel, group, operands in calls:
                 call_kernel(self.stream.device, kernel, group, operands)
                 if limit is not None and time.monotonic() - start > limit:
@@ -119,7 +119,7 @@ class WalkPlan(Plan):
                 computed(position)
 
     def kernel_names(self) -> list[str]:
-        return [*map(kernel_name, self._kernels)]
+        return [kernel_name(kernel) for kernel in self._kernels]
 
 
 def kernel_name(kernel: Callable[..., None]) -> str:
