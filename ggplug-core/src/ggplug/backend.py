@@ -79,9 +79,11 @@ DeviceLostError.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, NamedTuple
 
 from ggplug.errors import (
@@ -507,17 +509,17 @@ class Backend(Overridable):
 
         Raises ParameterError unless it is a positive number.
         """
+        found = None
         if seconds is not None:
             try:
-                found = 0.0 if isinstance(seconds, bool) else float(seconds)
-            except (TypeError, ValueError, OverflowError):
-                found = 0.0
-            if isinstance(seconds, str) or not 0 < found < float("inf"):
+                found = float(seconds) if isinstance(seconds, Real) and not isinstance(seconds, bool) else math.nan
+            except OverflowError:
+                found = math.inf
+            if not 0 < found < math.inf:
                 raise ParameterError(
                     f"the time limit must be a positive number of seconds or None, got {seconds!r:.50}", got=seconds
                 )
-            seconds = found
-        self.time_limit = seconds
+        self.time_limit = found
 
     # Transfers
 

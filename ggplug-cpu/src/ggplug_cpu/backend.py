@@ -80,8 +80,12 @@ class CpuBackend(Backend):
         """
         self._stop.callback = callback
 
-    def set_time_limit(self, seconds: float | None) -> None:
-        super().set_time_limit(seconds)
+    @property
+    def time_limit(self) -> float | None:
+        return self._stop.limit
+
+    @time_limit.setter
+    def time_limit(self, seconds: float | None) -> None:
         self._stop.limit = seconds
 
     def abort(self) -> None:

@@ -122,6 +122,11 @@ def forced(specification: str | Target) -> Iterator[Target]:
         _forced = before
 
 
+def has_many_registers() -> bool:
+    """Whether the target has 32 vector registers, not 16: AVX-512, and every architecture but x86."""
+    return has("avx512f") or not has("sse2")
+
+
 def limit(specification: str) -> None:
     """Limits kernels that are used from now on, in this process and those that it starts.
 

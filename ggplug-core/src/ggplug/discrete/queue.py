@@ -51,8 +51,8 @@ from ggplug.sharing import using
 from ggplug.tensor import Tensor
 from ggplug.values.arrays import as_bytes
 
-_LOOK_AGAIN = 0.05
-"""Seconds after which a thread that waits looks at the time limit."""
+_LOOK_AGAIN = 0.001
+"""Seconds after which a thread that waits under a time limit looks again."""
 
 
 class Batch:
@@ -203,11 +203,13 @@ class QueuedBackend(Backend, ABC):
     def wait_for(self, job: Job) -> None:
         """Waits for a job of this stream."""
         self.advance(job)
-        while not job._ended.acquire(timeout=_LOOK_AGAIN if self.time_limit else -1):  # another thread does it
-            running, limit = job.stream.running, job.stream.time_limit
-            if running is not None and limit is not None and time.monotonic() - running.start > limit:
-                raise beyond_limit(job.stream.device, limit, running.node, running.kernel, goes_on=True)
-        job._ended.release()
+        while (limit := self.time_limit) is not None and not job.done:
+            running = self.running
+            if running is not None and time.monotonic() - running.start > limit:
+                raise beyond_limit(self.device, limit, running.node, running.kernel, goes_on=True)
+            time.sleep(_LOOK_AGAIN)  # a lock would stay locked after an interrupt between taking and releasing it
+        with job._ended:  # another thread does it
+            pass
 
     def set_async(self, buffer: Buffer, offset: int, data: Any) -> None:
         own, raw = self.own(buffer), as_bytes(data)

@@ -129,10 +129,7 @@ def _computed_in_one(scheduler: Scheduler, feed: Feed, ready: Ready, values: Seq
         run.end(progress=len(feed.graph.nodes) if computed else 0)
         scheduler._unsettled = False
     except BaseException as error:
-        try:
-            scheduler._settle()
-        finally:
-            run.fail(error)
+        scheduler._fail(run, error)
         raise
     finally:
         run.thread = 0

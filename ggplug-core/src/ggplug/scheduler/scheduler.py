@@ -17,6 +17,7 @@ from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_mode
 from ggplug.memory.layout import PERSISTENT
+from ggplug.memory.runs import Run
 from ggplug.scheduler.assign import Policy
 from ggplug.scheduler.execution import Bound, EvalCallback, Execution
 from ggplug.scheduler.explain import Explanation, SplitRow, explanation
@@ -359,6 +360,7 @@ class Scheduler:
         version = self._version(execution, graph)
         observing = self._callback is not None or self.poison == "nodes"
         allocation = execution.observed(graph, version) if observing else execution.allocation(graph, version)
+
         run = allocation.begin(graph)
         try:
             self._unsettled = True
@@ -386,13 +388,17 @@ class Scheduler:
                 run.end(*self._asynchronous, progress=len(graph.nodes), readers=readers)
             self._unsettled = False
         except BaseException as error:
-            try:
-                self._settle()
-            finally:
-                run.fail(error)
+            self._fail(run, error)
             raise
         finally:
             run.thread = 0
+
+    def _fail(self, run: Run, error: BaseException) -> None:
+        """Waits for all streams; then the run has failed."""
+        try:
+            self._settle()
+        finally:
+            run.fail(error)
 
     def _version(self, execution: Execution, graph: Graph) -> int:
         """The version to compute in: that in which the graph was allocated, or the next if it has no inputs there."""

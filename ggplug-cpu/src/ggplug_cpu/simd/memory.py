@@ -177,6 +177,10 @@ STORES: dict[str, compiler.Intrinsic] = {
 # -- the cache ---------------------------------------------------------------------------------------------
 
 
+#: Bytes of a cache line, the unit of a prefetch.
+LINE = 64
+
+
 def emit_prefetch(address: Value, locality: int = 3) -> None:
     """``locality``: from 3, into all caches, to 0, into none that others use, too."""
     b = address.b

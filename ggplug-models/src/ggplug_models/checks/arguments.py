@@ -17,6 +17,8 @@ LARGEST = 2**31 - 1
 
 def whole(name: str, value: Any, at_least: int = 0, at_most: int = LARGEST) -> int:
     """An integer from ``at_least`` to ``at_most``, of Python or NumPy.  Raises ParameterError."""
+    if type(value) is int and at_least <= value <= at_most:  # without a call: it is asked for each token
+        return value
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not at_least <= value <= at_most:
         wanted = f"an integer {_range(value, at_least, at_most, LARGEST)}"
         raise ParameterError(f"{name} must be {wanted}, got {short_repr(value)}", got=value, wanted=wanted)

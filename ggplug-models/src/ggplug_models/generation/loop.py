@@ -109,9 +109,7 @@ def _generated(
         try:
             while remaining > 0:
                 for each, guess in zip(logits, [*guessed, None], strict=True):
-                    token = choose(each, history)
-                    if type(token) is not int or not 0 <= token < n_vocab:
-                        token = whole("the token that was chosen", token, 0, n_vocab - 1)
+                    token = whole("the token that was chosen", choose(each, history), 0, n_vocab - 1)
                     history.append(token)
                     remaining -= 1
                     right = token == guess

@@ -88,9 +88,6 @@ class Sampler:
         self.mirostat = Mirostat(s.mirostat, s.mirostat_tau, s.mirostat_eta) if s.mirostat else None
         keeps_the_best = s.typical_p >= 1 and not s.xtc_probability and "temperature" in s.order
         self._greedy = not s.mirostat and s.temperature == 0 and not s.dynamic_range and keeps_the_best
-        unused = {"top_n_sigma": not s.top_n_sigma, "top_k": not s.top_k, "typical_p": s.typical_p >= 1}
-        unused |= {"top_p": s.top_p >= 1, "min_p": not s.min_p, "xtc": not s.xtc_probability}
-        self._steps = [name for name in s.order if not unused.get(name)]
         self._ids = np.arange(0)
         self.drawn: Candidates | None = None
 
@@ -155,7 +152,7 @@ class Sampler:
             s = self.sampling
             found = steps.temperature(found, s.temperature, s.dynamic_range, s.dynamic_exponent)
             return self.mirostat.within(found, len(logits))
-        for name in self._steps:
+        for name in self.sampling.order:
             found = _STEPS[name](found, self.sampling, self.random)
         return found
 

@@ -153,6 +153,8 @@ class Session:
         self._steps: OrderedDict[tuple[Shape, tuple[str, ...], tuple[Patch, ...]], Step] = OrderedDict()
         self._last: dict[int, tuple[Step, int, tuple[Patch, ...]]] = {}
         """For each sequence the step of its last single token, how long it may become with it, and the patches."""
+        self._one = Tokens(np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
+        """A single token; it is changed for each."""
         counts = {window: each.count for window, each in self._cells.items()}
         with model.call():
             devices = [model.device_of(number) for number in range(len(model.kinds))]
@@ -400,7 +402,7 @@ class Session:
         length = len(held) + 1
         if length > until or patches is not self.model.patches:
             return None
-        one = step.one
+        one = self._one
         with self.locked():
             one.ids[0, 0], one.positions[0, 0], one.lengths[0] = token, length - 1, length
             for cells in self._cells.values():
@@ -502,11 +504,10 @@ class Session:
             lengths.append(held + len(tokens))
         longest = max(lengths[seq - first] for seq in batch)
         spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
-        shape = Shape(first, n_seq, n, spans, outputs, hidden)
-        step = self._step(shape, collect)
-        if shape == (first, 1, 1, spans, Outputs.LAST, False) and not collect:
-            until = min((cells.serves(longest) for cells in self._cells.values()), default=self.n_ctx)
-            self._last[first] = step, min(until, self.n_ctx), self.model.patches
+        step = self._step(Shape(first, n_seq, n, spans, outputs, hidden), collect)
+        if n_seq == n == 1 and outputs is Outputs.LAST and not hidden and not collect:
+            until = min([self.n_ctx, *(cells.serves(longest) for cells in self._cells.values())])
+            self._last[first] = step, until, self.model.patches
         for seq in batch:
             if not self._tokens[seq]:
                 self._begin(seq)

@@ -103,8 +103,6 @@ class Step:
         """The nodes whose values are asked for, by name."""
         self.graph: Graph | None = None
         self._feed: Feed | None = None
-        self.one = Tokens(np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
-        """The token of a step of one token; it is changed for each."""
 
     # -- inputs ------------------------------------------------------------------------------------
 

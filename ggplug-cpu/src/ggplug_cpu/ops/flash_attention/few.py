@@ -16,6 +16,7 @@ from ggplug_cpu.ops.flash_attention.kernels import (
     accumulate_softmax,
     begin,
     converted,
+    has_zeros,
     key_rows,
     leave,
     mixing,
@@ -27,6 +28,7 @@ from ggplug_cpu.ops.flash_attention.kernels import (
 )
 from ggplug_cpu.ops.mul_mat.dot import dot_plain
 from ggplug_cpu.parts.rows import ARGUMENTS
+from ggplug_cpu.simd.memory import LINE
 
 #: Most rows of a unit: the capacity of the table of addresses.
 MOST_ROWS = 16
@@ -38,8 +40,6 @@ ROWS_BEGIN = 512
 _TOGETHER = 4
 #: Values that are accumulated between prefetches of as many keys.
 _MIXED = 16
-#: Bytes of a cache line, the unit of a prefetch.
-_LINE = 64
 
 
 @kernel
@@ -47,7 +47,7 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
     """Units of up to :data:`MOST_ROWS` rows.  The arguments are the types that rows are
     read as: ``f32`` for converted rows.
     """
-    together = _TOGETHER if features.has("avx512f") or not features.has("sse2") else _TOGETHER // 2
+    together = _TOGETHER if features.has_many_registers() else _TOGETHER // 2
     one, two, four = (dot_plain(keys_type, together, rows, cached=True) for rows in (1, 2, 4))
     mix_one, mix_two, mix_four = (mixing(values_type, rows) for rows in (1, 2, 4))
     mix_all = mixing(values_type, 4, all_count=True)
@@ -67,7 +67,7 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
     ) -> None:
         for j in range(0, count, together):
             for other in range(j, min(j + together, count)):
-                for line in range(0, ahead_bytes, _LINE):
+                for line in range(0, ahead_bytes, LINE):
                     simd.prefetch(ahead + other * ahead_stride + line)
             valid = min(count - j, together)
             row = 0
@@ -124,10 +124,6 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                 store_word(table + 8 * r, logits + r * (4 * KEYS))
                 store_word(queries + 8 * r, query_of(params, matrix, first + r))
             end = min((number + 1) * part, n_keys)
-            start = key_rows(params, matrix, number * part)
-            for other in range(min(KEYS, end - number * part)):
-                for line in range(0, k_bytes, _LINE):
-                    simd.prefetch(start + other * k_stride + line)
             for key in range(number * part, end, KEYS):
                 count = shown(params, matrix, first, last, key, min(KEYS, end - key))
                 if count == 0:
@@ -142,24 +138,15 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                     factor = accumulate_softmax(params, matrix, first + r, key, count, kept, logits + r * (4 * KEYS))
                     if factor != 1.0:
                         scaled(kept + KEPT, dv, factor)
-                    if simd.load_f32(kept + 8) == 0.0:
+                    if has_zeros(kept):
                         all_count = False
                 for j in range(0, count, _MIXED):
                     for other in range(j, min(j + _MIXED, end - KEYS - key)):
-                        for line in range(0, k_bytes, _LINE):
+                        for line in range(0, k_bytes, LINE):
                             simd.prefetch(keys + (KEYS + other) * k_stride + line)
                     some = min(_MIXED, count - j)
-                    mix(
-                        memory + mixed + KEPT,
-                        kept_bytes,
-                        dv,
-                        logits + 4 * j,
-                        v + j * stride,
-                        stride,
-                        some,
-                        rows,
-                        all_count,
-                    )
+                    powers, held = logits + 4 * j, v + j * stride
+                    mix(memory + mixed + KEPT, kept_bytes, dv, powers, held, stride, some, rows, all_count)
             for r in range(rows):
                 leave(params, matrix, first + r, number, memory + mixed + r * kept_bytes)
 

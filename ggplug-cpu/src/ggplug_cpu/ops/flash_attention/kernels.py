@@ -191,6 +191,13 @@ def begin_softmax(kept: int) -> None:
 
 
 @device_function
+def has_zeros(kept: int) -> bool:
+    """Whether a power of a row's last block is 0."""
+    least: float = simd.load_f32(kept + 8)
+    return least == 0.0
+
+
+@device_function
 def begin(params: Flash, kept: int) -> None:
     """Initialises the state of a row: its softmax state and the weighted sum of values."""
     begin_softmax(kept)
@@ -315,7 +322,7 @@ def mixing(type_name: str, rows: int = 1, *, all_count: bool = False) -> Intrins
                 values.store(places[i // vectors], each, 4 * width * (i % vectors))
 
         # A single sum would wait for each addition, so the remaining vectors are taken in halves.
-        vectors = min(_VECTORS, _SUMS[features.has("avx512f") or not features.has("sse2")] // rows)
+        vectors = min(_VECTORS, _SUMS[features.has_many_registers()] // rows)
         done = constant(n.b, I64, 0)
         while vectors:
             many = vectors * width

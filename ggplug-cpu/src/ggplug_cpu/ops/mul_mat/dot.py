@@ -18,7 +18,7 @@ from ggplug_cpu.ops.mul_mat.rows import Product, fill_table, finish, locate, mat
 from ggplug_cpu.parts.programs import over_vectors, read, write
 from ggplug_cpu.simd import dots, values
 from ggplug_cpu.simd.lookup import permutes_bytes
-from ggplug_cpu.simd.memory import emit_prefetch
+from ggplug_cpu.simd.memory import LINE, emit_prefetch
 from ggplug_cpu.simd.values import F32, I8, I32, I64, Value, constant, emitted, joined, loop, vector
 from ggplug_cpu.types import BLOCKS, GROUP, PLAIN, Blocks
 
@@ -28,8 +28,6 @@ MOST_COLUMNS = 32
 _COLUMNS = 4
 #: Distance of prefetches in bytes.
 _AHEAD = 4096
-#: Bytes of a cache line, the unit of a prefetch.
-_LINE = 64
 
 
 def _width() -> int:
@@ -40,7 +38,7 @@ def _plain_rows(columns: int) -> int:
     """Rows of weights that are multiplied with one load of activations: with four columns, as many as registers
     allow.
     """
-    many = features.has("avx512f") or not features.has("sse2")
+    many = features.has_many_registers()
     return 4 if many or columns == 1 else 2
 
 
@@ -170,7 +168,7 @@ def blocks_at_once(t: Blocks) -> int:
     """
     if 4 * _width() >= GROUP:
         return _blocks_together(t)
-    return 1 << (-(-_LINE // t.block_bytes) - 1).bit_length()
+    return 1 << (-(-LINE // t.block_bytes) - 1).bit_length()
 
 
 @functools.cache
@@ -194,7 +192,7 @@ def dot_blocks(type_name: str, rows: int, columns: int, signed: bool = False) ->
         def step(i: Value, carried: list[Value]) -> list[Value]:
             position, sums = carried[0], carried[1:]
             for source in sources:
-                for line in range(0, at_once * t.block_bytes, _LINE):
+                for line in range(0, at_once * t.block_bytes, LINE):
                     emit_prefetch(source + position + (_AHEAD + line), 0 if columns == 1 else 3)
             for first in range(0, at_once, together):
                 places = [source + position + first * t.block_bytes for source in sources]

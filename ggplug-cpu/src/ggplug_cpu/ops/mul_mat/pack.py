@@ -14,13 +14,13 @@ from ggplug_cpu import compiler
 from ggplug_cpu.ops.mul_mat.layout import layout, layout_for
 from ggplug_cpu.ops.mul_mat.packed import PackedPanel, form_of
 from ggplug_cpu.simd import dots, halves, values
-from ggplug_cpu.simd.memory import emit_prefetch
+from ggplug_cpu.simd.memory import LINE, emit_prefetch
 from ggplug_cpu.simd.transposition import transposed
 from ggplug_cpu.simd.values import F32, I8, I16, I32, I64, Value, constant, emitted, loop, vector
 from ggplug_cpu.types import BLOCKS, GROUP, PLAIN, Blocks, Plain
 
-#: Distance of prefetches of packed blocks, and the bytes of a cache line, the unit of a prefetch.
-_AHEAD, _LINE = 4096, 64
+#: Distance of prefetches of packed blocks in bytes.
+_AHEAD = 4096
 
 # -- weights ---------------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ def expand_panel(kind: str, type_name: str) -> compiler.Intrinsic:
             if s.unsigned:
                 write(place, [-each for each in offsets], s.offsets_at)
 
-        lines = -(-source.block_bytes // (_LINE * t.groups))
+        lines = -(-source.block_bytes // (LINE * t.groups))
 
         def block(i: Value, carried: list[Value]) -> list[Value]:
             start = packed + i * source.block_bytes
@@ -234,7 +234,7 @@ def expand_panel(kind: str, type_name: str) -> compiler.Intrinsic:
                 place = carried[0]
                 for number in range(source.groups_at_once):
                     for line in range(lines):
-                        ahead = (step * source.groups_at_once + number) * (lines * _LINE) + line * _LINE
+                        ahead = (step * source.groups_at_once + number) * (lines * LINE) + line * LINE
                         emit_prefetch(start + ahead + _AHEAD, locality=2)
                     group(place, step, number)
                     place = place + s.quantum_bytes
