@@ -42,8 +42,14 @@ class BufferType(Overridable, ABC):
     def _alloc(self, size: int) -> Buffer:
         """Allocates ``size`` bytes, which were checked, with undefined contents.  Raises OutOfMemoryError."""
 
-    def alloc(self, size: int) -> Buffer:
-        """A new buffer of ``size`` bytes with undefined contents.
+    def _alloc_zeroed(self, size: int) -> Buffer:
+        """As :meth:`_alloc`, with zeros as contents (default: fills the buffer with them)."""
+        buffer = self._alloc(size)
+        buffer.clear()
+        return buffer
+
+    def alloc(self, size: int, *, zeroed: bool = False) -> Buffer:
+        """A new buffer of ``size`` bytes with undefined contents, or with zeros.
 
         Raises OutOfMemoryError, also if ``size`` is beyond ``max_size``; ParameterError if it is negative,
         TypeMismatchError if it is no integer; BufferUseError if ``_alloc`` returned a smaller buffer.
@@ -60,7 +66,7 @@ class BufferType(Overridable, ABC):
                 free=limit,
                 remedy="spread the tensors over several buffers",
             )
-        buffer = self._alloc(size)
+        buffer = self._alloc_zeroed(size) if zeroed else self._alloc(size)
         if buffer.size < size:
             raise BufferUseError(
                 f"{self.name}: _alloc() returned a buffer of {buffer.size} bytes instead of {size}",
