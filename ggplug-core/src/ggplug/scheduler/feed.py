@@ -143,6 +143,7 @@ def _computed_in_one(
     finally:
         run.thread = 0
     if limit is not None:
+        execution.late = None
         execution.check_time(ready.stream, limit, (transfers.end - transfers.start) / 1e9)
         execution.raise_late()
     return results if computed else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ggplug.trace.spans import Span
 
@@ -28,26 +28,54 @@ def rows(spans: Sequence[Span]) -> list[Row]:
 
     Splits and graphs are left out where their groups are listed: they contain these.
     """
+    return _added_up(_parts(spans))
+
+
+def totals(spans: Sequence[Span]) -> list[Row]:
+    """For each timeline the sum of its :func:`rows`, called ``total``; and for each thread the graphs, by name.
+
+    A graph has one span for each computation of it, which contains what devices did for it.
+    """
+    whole = [(track, "total", span) for track, _, span in _parts(spans)]
+    graphs = [(span.track, f"graph {span.name}", span) for span in spans if span.kind == "graph"]
+    return _added_up(whole) + _added_up(graphs)
+
+
+Part: TypeAlias = tuple[str, str, Span]
+"""A span with the timeline and the name of the row in which it is counted."""
+
+
+def _parts(spans: Sequence[Span]) -> list[Part]:
+    """The spans that contain no others."""
     timed = {span.track for span in spans if span.kind == "group"}
+    return [
+        (
+            span.track,
+            span.facts["ops"] if span.kind == "group" else span.name if span.kind == "host" else span.kind,
+            span,
+        )
+        for span in spans
+        if span.kind != "graph" and (span.kind != "split" or span.track not in timed)
+    ]
+
+
+def _added_up(parts: Sequence[Part]) -> list[Row]:
     sums: dict[tuple[str, str], list[int]] = {}
-    for span in spans:
-        if span.kind == "graph" or (span.kind == "split" and span.track in timed):
-            continue
-        what = span.facts["ops"] if span.kind == "group" else span.name if span.kind == "host" else span.kind
-        found = sums.setdefault((span.track, what), [0, 0, 0, 0])
+    for track, what, span in parts:
+        found = sums.setdefault((track, what), [0, 0, 0, 0])
         numbers = (1, span.end - span.start, span.facts.get("flops", 0), span.facts.get("bytes", 0))
         found[:] = [a + b for a, b in zip(found, numbers, strict=True)]
-    totals: dict[str, int] = {}
+    whole: dict[str, int] = {}
     for (track, _), (_, time, _, _) in sums.items():
-        totals[track] = totals.get(track, 0) + time
-    order = {track: number for number, track in enumerate(sorted(totals, key=totals.__getitem__, reverse=True))}
+        whole[track] = whole.get(track, 0) + time
+    order = {track: number for number, track in enumerate(sorted(whole, key=whole.__getitem__, reverse=True))}
     return [
         Row(
             track,
             what,
             count,
             time / 1e6,
-            time / max(totals[track], 1),
+            time / max(whole[track], 1),
             flops / time if flops and time else None,
             nbytes / time if nbytes and time else None,
         )
