@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -22,6 +23,7 @@ import ggplug as gg
 from ggplug import trace
 from ggplug.backend import Group
 from ggplug.cli.app import app
+from ggplug.cli.tracing import traced
 from ggplug.errors import ComputeError, ParameterError, TimeLimitError
 from ggplug.hookspecs import HOOKS
 from ggplug.scheduler import Feed
@@ -368,7 +370,7 @@ def test_the_option_writes_the_file_and_prints_the_summary(tmp_path: Path) -> No
     assert done.exit_code == 0, done.output
     assert "neg" in done.stderr
     assert re.search(r"CPU +total +1 ", done.stderr)
-    assert re.search(r"host: MainThread +graph graph +1 ", done.stderr)
+    assert re.search(r"host: MainThread +graph +1 ", done.stderr)
     assert "computations: 1; different graphs: 1" in done.stderr
     assert f"spans are in {out}" in done.stderr
     check_format(json.loads(out.read_text()))
@@ -397,3 +399,20 @@ def test_a_computation_that_is_aborted_leaves_what_ran_until_then(tmp_path: Path
     failed = {event["cat"]: event for event in events if "error" in event["args"]}
     assert failed.keys() == {"graph", "split"}
     assert failed["split"]["dur"] > 0.1e6
+
+
+@pytest.mark.parametrize("error", [ComputeError("lost"), KeyboardInterrupt(), SystemExit(3)])
+def test_the_file_is_written_however_the_command_ends(error: BaseException, tmp_path: Path) -> None:
+    out = tmp_path / "trace.json"
+
+    @click.command()
+    @traced
+    def command() -> None:
+        gg.compute(gg.neg(gg.tensor(np.ones(8, np.float32)), name="y"))
+        raise error
+
+    with pytest.raises((type(error), click.Abort)):
+        command.main(["--trace", str(out)], standalone_mode=False)
+    names = [event["name"] for event in json.loads(out.read_text())["traceEvents"] if event.get("cat") == "group"]
+    assert names == ["y"]
+    assert not HOOKS.callers.keys() & OBSERVING

@@ -74,7 +74,7 @@ def show_summary(found: Recording) -> None:
     print_table(headings, [*map(_cells, rows[:MOST]), *map(_cells, totals)], right=headings[2:], stderr=True)
     if len(rows) > MOST:
         console(stderr=True).print(f"({len(rows) - MOST} shorter ones are left out; the totals include them)")
-    computed = sum(row.spans for row in totals if row.what.startswith("graph "))
+    computed = sum(row.spans for row in totals if row.what.startswith("graph"))
     most = " or more" if len(found.graphs) == MOST_GRAPHS else ""
     console(stderr=True).print(f"computations: {computed:,}; different graphs: {len(found.graphs)}{most}")
 

@@ -37,7 +37,11 @@ def totals(spans: Sequence[Span]) -> list[Row]:
     A graph has one span for each computation of it, which contains what devices did for it.
     """
     whole = [(track, "total", span) for track, _, span in _parts(spans)]
-    graphs = [(span.track, f"graph {span.name}", span) for span in spans if span.kind == "graph"]
+    graphs = [
+        (span.track, "graph" if span.name == "graph" else f"graph {span.name}", span)
+        for span in spans
+        if span.kind == "graph"
+    ]
     return _added_up(whole) + _added_up(graphs)
 
 
