@@ -129,7 +129,7 @@ def show(file: Path, models: tuple[Path, ...], nodes: bool, dot: bool, names: tu
     "--time-limit",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="Abort a computation that takes longer, where the device can do that.",
+    help="Abort a computation that takes longer, where the device can do that; otherwise end with an error after it.",
 )
 @json_option
 @traced
