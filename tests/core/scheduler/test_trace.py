@@ -179,6 +179,14 @@ def test_without_groups_splits_are_computed_as_without_a_recording(monkeypatch: 
     assert {span.kind for span in found.spans} - {"compile"} == {"graph", "prepare", "split", "wait"}
 
 
+def test_compiling_is_counted_once() -> None:
+    with trace.recording() as found:
+        for kind, start, end in (("prepare", 0, 100), ("compile", 10, 40), ("compile", 40, 50), ("compile", 200, 300)):
+            found.add(trace.Span(kind, kind, "host", start, end, {}))
+    assert {row.what: round(row.milliseconds * 1e6) for row in found.summary()} == {"prepare": 60, "compile": 140}
+    assert [(row.what, round(row.milliseconds * 1e6)) for row in found.totals()] == [("total", 200)]
+
+
 def test_graphs_have_rows_of_their_own(recorded: trace.Recording) -> None:
     (row,) = (row for row in recorded.totals() if row.what.startswith("graph "))
     (graph,) = (span for span in recorded.spans if span.kind == "graph")

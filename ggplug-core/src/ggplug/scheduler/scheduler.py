@@ -442,11 +442,12 @@ class Scheduler:
     def _run_traced(self, graph: Graph, execution: Execution, bound: Bound) -> None:
         """Computes one split after the other, waits for each, and calls the observers."""
         timing = "ggplug_nodes_timed" in HOOKS.callers
+        times: Sequence[NodeTime]
         for split in bound.splits:
             stream, plan = split.planned.stream, split.plan
             limit = stream.time_limit
             about: dict[str, Any] = {"graph": graph, "split": split.part, "device": stream.device}
-            plan.times_before_error = ()
+            plan.times_before_error = times = ()
             start = time.perf_counter_ns()
             try:
                 execution.copy(split, self._ordering)
@@ -456,7 +457,6 @@ class Scheduler:
                     nbytes = sum(copy.nbytes for copy in split.copies)
                     HOOKS.notify("ggplug_split_copied", **about, nbytes=nbytes, start=copying, end=start)
                 start = time.perf_counter_ns()
-                times: Sequence[NodeTime] = ()
                 if timing:
                     times = plan.compute_traced()
                 else:
@@ -465,7 +465,7 @@ class Scheduler:
                 stream.synchronize()
             except BaseException as error:
                 HOOKS.notify("ggplug_split_failed", **about, error=error, start=start, end=time.perf_counter_ns())
-                self._report_times(graph, execution, split, plan.times_before_error)
+                self._report_times(graph, execution, split, times or plan.times_before_error)
                 raise
             end = time.perf_counter_ns()
             execution.check_time(stream, limit, (end - start) / 1e9)

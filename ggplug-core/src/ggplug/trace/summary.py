@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from ggplug.trace.spans import Span
@@ -26,7 +26,8 @@ class Row(NamedTuple):
 def rows(spans: Sequence[Span]) -> list[Row]:
     """The times by timeline and op, those that took longest first.
 
-    Splits and graphs are left out where their groups are listed: they contain these.
+    Splits and graphs are left out where their groups are listed: they contain these.  Of preparing a graph, compiling
+    is not counted, which has a row of its own.
     """
     return _added_up(_parts(spans))
 
@@ -36,38 +37,39 @@ def totals(spans: Sequence[Span]) -> list[Row]:
 
     A graph has one span for each computation of it, which contains what devices did for it.
     """
-    whole = [(track, "total", span) for track, _, span in _parts(spans)]
+    whole = [("total", span, time) for _, span, time in _parts(spans)]
     graphs = [
-        (span.track, "graph" if span.name == "graph" else f"graph {span.name}", span)
+        ("graph" if span.name == "graph" else f"graph {span.name}", span, span.end - span.start)
         for span in spans
         if span.kind == "graph"
     ]
     return _added_up(whole) + _added_up(graphs)
 
 
-Part: TypeAlias = tuple[str, str, Span]
-"""A span with the timeline and the name of the row in which it is counted."""
+Part: TypeAlias = tuple[str, Span, int]
+"""A span with the name of the row in which it is counted, and its nanoseconds there."""
 
 
-def _parts(spans: Sequence[Span]) -> list[Part]:
-    """The spans that contain no others."""
+def _parts(spans: Sequence[Span]) -> Iterator[Part]:
+    """Each span without what is counted in others."""
     timed = {span.track for span in spans if span.kind == "group"}
-    return [
-        (
-            span.track,
-            span.facts["ops"] if span.kind == "group" else span.name if span.kind == "host" else span.kind,
-            span,
-        )
-        for span in spans
-        if span.kind != "graph" and (span.kind != "split" or span.track not in timed)
-    ]
+    compiling = [span for span in spans if span.kind == "compile"]
+    for span in spans:
+        if span.kind == "graph" or (span.kind == "split" and span.track in timed):
+            continue
+        what = span.facts["ops"] if span.kind == "group" else span.name if span.kind == "host" else span.kind
+        time = span.end - span.start
+        if span.kind == "prepare":
+            inside = [c for c in compiling if c.track == span.track and span.start <= c.start < span.end]
+            time -= sum(each.end - each.start for each in inside)
+        yield what, span, time
 
 
-def _added_up(parts: Sequence[Part]) -> list[Row]:
+def _added_up(parts: Iterable[Part]) -> list[Row]:
     sums: dict[tuple[str, str], list[int]] = {}
-    for track, what, span in parts:
-        found = sums.setdefault((track, what), [0, 0, 0, 0])
-        numbers = (1, span.end - span.start, span.facts.get("flops", 0), span.facts.get("bytes", 0))
+    for what, span, taken in parts:
+        found = sums.setdefault((span.track, what), [0, 0, 0, 0])
+        numbers = (1, taken, span.facts.get("flops", 0), span.facts.get("bytes", 0))
         found[:] = [a + b for a, b in zip(found, numbers, strict=True)]
     whole: dict[str, int] = {}
     for (track, _), (_, time, _, _) in sums.items():
