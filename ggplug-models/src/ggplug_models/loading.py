@@ -66,7 +66,7 @@ def load(
     weights, metadata = gguf.load(path, lambda tensor: packed.get(tensor) or place(tensor), progress=progress)
     try:
         model = cls(weights, metadata, chosen)
-        model.packing, model.digest = tuple(packing), digest
+        model.paths, model.packing, model.digest = tuple(paths), tuple(packing), digest
         if any(weight.buffer is not None and weight.buffer.is_read_only for weight in weights):
             model.files = MappedFiles(paths)
         return model

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingCo
 
 from ggplug.cli.output import (
     Command,
+    NewPath,
     byte_count,
     console,
     json_option,
@@ -26,7 +27,7 @@ from ggplug.quantizing import COPY, MIXTURES, Override, Quantized, quantize_file
 
 @click.command(cls=Command, epilog=f"TYPE is one of {', '.join([*MIXTURES, COPY])}.")
 @click.argument("source", metavar="IN", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("out", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("out", metavar="OUT", type=NewPath())
 @click.argument("name", metavar="TYPE")
 @click.option(
     "--imatrix",

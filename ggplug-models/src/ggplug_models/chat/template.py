@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ggplug.display.escapes import on_one_line
 from ggplug.errors import GGPlugError, ModelError, ParameterError
 from ggplug_models.chat.tool_arguments import with_objects
 from ggplug_models.checks.requirements import required
@@ -138,16 +139,18 @@ class ChatTemplate:
         try:
             allowance = Allowance(everything, len(checked))
         except SecurityError as error:
-            raise ParameterError(f"these messages, tools or variables are too large: {error}", got=messages) from None
+            raise ParameterError(
+                f"these messages, tools or variables are too large: {_shown(error)}", got=messages
+            ) from None
         try:
             with allowed(allowance):
                 return self._template.render(everything)
         except RefusedError as refused:
-            raise ParameterError(f"the chat template refuses these messages: {refused!s:.2000}", got=messages) from None
+            raise ParameterError(f"the chat template refuses these messages: {_shown(refused)}", got=messages) from None
         except GGPlugError:
             raise
         except Exception as error:  # a template calls whatever Jinja has
-            what = f"{type(error).__name__}: {error!s:.2000}"
+            what = f"{type(error).__name__}: {_shown(error)}"
             raise TemplateError(f"the chat template ({KEY}) fails with these messages: {what}", got=messages) from error
 
     def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
@@ -181,6 +184,11 @@ def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [with_objects(message) for message in messages]
 
 
+def _shown(error: Exception) -> str:
+    """The message of an error, which may have the template's or a message's text; without control characters."""
+    return on_one_line(str(error)[:2000])
+
+
 def now() -> datetime.datetime:
     """The local time, for ``strftime_now``."""
     return datetime.datetime.now()
@@ -196,4 +204,4 @@ def _compiled(source: str) -> Template:
     try:
         return Sandbox(lambda: now()).from_string(source)  # now is looked up late, so that tests can replace it
     except Exception as error:  # Jinja compiles to Python, which has errors of its own
-        raise ModelError(f"the chat template ({KEY}) is not valid: {error}", got=source) from error
+        raise ModelError(f"the chat template ({KEY}) is not valid: {_shown(error)}", got=source) from error

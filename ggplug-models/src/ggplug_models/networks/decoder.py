@@ -255,7 +255,7 @@ class Decoder(Network):
         pooling = Pooling(found) if found in set(Pooling) else Pooling.LAST
         outputs = Outputs.LAST if pooling is Pooling.LAST else Outputs.ALL
         with self.call():
-            checked = [token_ids(each, self.n_vocab, f"ids[{n}]") for n, each in enumerate(ids)]
+            checked = [token_ids(each, self.n_vocab, f"ids[{n}]", self.n_ctx) for n, each in enumerate(ids)]
             out = np.empty((len(checked), self.n_embd), np.float32)
             for chosen, vectors in vectors_of(self, checked, batch, outputs):
                 for position, each in zip(chosen, vectors, strict=True):

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 import ggplug as gg
 from ggplug.backend import Device
-from ggplug.errors import ModelError, ParameterError
+from ggplug.errors import ModelError
 from ggplug.graph import Graph
 from ggplug.tensor import Context, Tensor
 from ggplug_models.checks.arguments import check_progress, check_sequence
@@ -235,12 +235,7 @@ class Encoder(Network):
 
     def _checked(self, tokens: Any, what: str) -> npt.NDArray[np.int64]:
         """The token ids of one text as an array.  Raises ParameterError."""
-        found = token_ids(tokens, self.n_vocab, what)
-        if found.size > self.n_ctx:
-            raise ParameterError(
-                f"{what} has {found.size} tokens; the context length of the model is {self.n_ctx}", got=found.size
-            )
-        return found
+        return token_ids(tokens, self.n_vocab, what, self.n_ctx)
 
     def hidden_states(self, ids: Sequence[int]) -> Floats:
         """The last layer's vector of every token of one text: float32 of shape ``(len(ids), n_embd)``.

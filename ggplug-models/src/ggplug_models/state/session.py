@@ -15,7 +15,7 @@ from ggplug.backend import Device
 from ggplug.errors import ContextFullError, FreedError, ParameterError
 from ggplug.graph import Graph
 from ggplug.scheduler import Explanation, Scheduler
-from ggplug.sharing import Claim, one_thread_at_a_time
+from ggplug.sharing import Claim, locked, one_thread_at_a_time
 from ggplug.types import Type
 from ggplug_models.checks.arguments import check_sequence, whole
 from ggplug_models.checks.ids import in_common, listed_ids
@@ -94,8 +94,8 @@ class LanguageModel(ModelIdentity, Protocol):
     def device_of(self, number: int) -> Device:
         """The device that computes a block."""
 
-    def locked(self) -> Claim:
-        """A ``with`` block in which this thread alone computes with the model."""
+    def locked(self, *sessions: Session) -> Claim:
+        """A ``with`` block in which this thread alone computes with the model, and the sessions are not freed."""
 
     def call(self) -> Claim:
         """A ``with`` block during which the model is not freed."""
@@ -265,12 +265,25 @@ class Session:
 
     @one_thread_at_a_time
     def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
-        """Sets the tokens of a sequence whose KV cache or state the caller has set; see :meth:`overwritten`."""
+        """Sets the tokens of a sequence whose KV cache or state the caller has set; see :meth:`overwritten`.
+
+        Raises as :meth:`decode`, and ParameterError for numbers that are not :meth:`overwritable`, before any change.
+        """
+        seq = self._number(seq)
+        adopted = self._checked(seq, tokens, 0) if len(tokens) else []
+        limits = self.overwritable(len(adopted))
+        fits = len(overwritten) == len(limits)
+        if not fits or any(not least <= lost <= most for lost, (least, most) in zip(overwritten, limits, strict=True)):
+            raise ParameterError(
+                f"overwritten must be positions within {limits}, got {short_repr(overwritten)}",
+                got=overwritten,
+                wanted=limits,
+            )
         self._cut(seq, 0)
         for cells, lost in zip(self._cells.values(), overwritten, strict=True):
             cells.clear(seq)
             cells.lose(seq, lost)
-        self._tokens[seq] = [int(token) for token in tokens]
+        self._tokens[seq] = adopted
 
     def _number(self, seq: int) -> int:
         if type(seq) is int and 0 <= seq < self.n_seq:
@@ -283,7 +296,7 @@ class Session:
     def _cut(self, seq: int, length: int) -> None:
         """Cuts a sequence to ``length`` tokens in one operation, so that an interrupt leaves no intermediate state."""
         if self.freed:
-            raise self._freed_error()
+            raise self.freed_error()
         self._changes[seq] += 1
         del self._tokens[seq][length:]
 
@@ -297,10 +310,8 @@ class Session:
     # -- computing ---------------------------------------------------------------------------------
 
     def locked(self) -> Claim:
-        """Locks the model; see :meth:`.Model.locked`.  Raises FreedError."""
-        if self.freed:
-            raise self._freed_error()
-        return self.model.locked()
+        """Locks the model, and keeps the session from being freed; see :meth:`.Model.locked`."""
+        return self.model.locked(self)
 
     turn = locked
     """The former name of :meth:`locked`."""
@@ -340,7 +351,7 @@ class Session:
                 got=(batch, outputs),
             )
         few = whole("few", few)
-        left = {self._number(seq): self._checked(seq, tokens) for seq, tokens in batch.items()}
+        left = {self._number(seq): self._checked(seq, tokens, self.length(seq)) for seq, tokens in batch.items()}
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
         counts = {seq: len(tokens) for seq, tokens in left.items()}
         most = self._most(outputs, hidden=hidden)
@@ -364,16 +375,17 @@ class Session:
 
         Raises ParameterError before the first step.
         """
-        if not self._steps:
-            raise ParameterError("nothing to explain: this session has decoded no tokens yet")
-        step = next(reversed(self._steps.values()))
-        assert step.graph is not None
         with self.locked():
+            if not self._steps:
+                raise ParameterError("nothing to explain: this session has decoded no tokens yet")
+            step = next(reversed(self._steps.values()))
+            assert step.graph is not None
             return self.model.scheduler.explain(step.graph)
 
-    def _checked(self, seq: int, tokens: Sequence[int]) -> list[int]:
+    def _checked(self, seq: int, tokens: Sequence[int], after: int) -> list[int]:
+        """The ids, which a sequence can take after its first ``after`` ones."""
         found = listed_ids(tokens, self.model.n_vocab, f"sequence {seq}")
-        free = self.n_ctx - len(self._tokens[seq])
+        free = self.n_ctx - after
         if len(found) > free:
             raise ContextFullError(
                 f"sequence {seq} cannot take {len(found)} more tokens: {self.n_ctx - free} of the {self.n_ctx} of its "
@@ -451,7 +463,7 @@ class Session:
 
         Raises as :meth:`decode`, and ParameterError for a name that no node has.
         """
-        checked, patterns = self._checked(0, tokens), patterns_of(collect)
+        checked, patterns = self._checked(0, tokens, self.length()), patterns_of(collect)
         outputs = Outputs.LAST if last else Outputs.ALL
         size = self._most(outputs)
         parts: list[dict[str, npt.NDArray[Any]]] = []
@@ -475,7 +487,7 @@ class Session:
         ``outputs``, ``hidden``: see :meth:`decode`.  Call it, and compute the graph, inside of :meth:`locked`.  After
         that, the session can only be freed.
         """
-        checked = self._checked(0, tokens)
+        checked = self._checked(0, tokens, self.length())
         step, inputs = self._step_of({0: checked}, len(checked), outputs, hidden=hidden)
         assert step.graph is not None
         self.model.scheduler.allocate(step.graph)
@@ -531,13 +543,20 @@ class Session:
     # -- life --------------------------------------------------------------------------------------
 
     def free(self) -> None:
-        """Releases the memory, after waiting for the computations of other threads."""
-        self.memory.free()
-        self._steps.clear()
-        self._last.clear()
-        self.freed = True
+        """Releases the memory, after waiting for the step that another thread computes; its next one raises FreedError.
 
-    def _freed_error(self) -> FreedError:
+        Raises BusyError inside of :meth:`locked`, and BufferUseError while arrays share the memory.
+        """
+        with locked(self):
+            if self.freed:
+                return
+            self.memory.free()
+            self._steps.clear()
+            self._last.clear()
+            self.freed = True
+
+    def freed_error(self) -> FreedError:
+        """The error for calls after :meth:`free`."""
         return FreedError(f"{self!r} was freed", thing=self, remedy="create another one: model.session()")
 
     def __enter__(self) -> Session:
