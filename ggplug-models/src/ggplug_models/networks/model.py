@@ -29,7 +29,7 @@ class Model:
     ``metadata``: that of the file.  ``devices``: in order of preference; the last one should support all ops, as the
     CPU does.  A ``with`` block frees the model's memory at its end.
 
-    Weights may be mapped from the file: read directly after it was truncated, as by ``weights["output.weight"].numpy()``,
+    Weights may be mapped from the file: read directly after it was truncated, as by ``weights["x"].numpy()``,
     they end the process.  Computing with the model raises ModelError instead; so does ``files.check()``.
 
     Several threads may use a model: computations are serialised by a lock (:meth:`locked`), which code must also hold

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ggplug.errors import ModelError, ParameterError
 from ggplug_models.checks.requirements import required
 from ggplug_models.metadata.values import short_repr
+from ggplug_models.sampling.gbnf import to_lark
 from ggplug_models.sampling.grammar_limits import check_grammar, check_pattern, read_schema
 from ggplug_models.tokenizers import Tokenizer
 
@@ -50,6 +51,7 @@ _WORDS = (
     (r"^Unimplemented keys: \[(.*)\]", r"it uses keys that are not supported: \1"),
     ("^oneOf constraints are not supported.*", "it uses oneOf, which is not supported; use anyOf instead"),
     (r"^Resource '(json-schema:///)?([^']*)' is not present.*", r"it refers to \2, which it does not contain"),
+    (r"^(at )?\d+\(\d+\): lark grammar too deeply nested.*", "its parentheses are nested too deeply"),
     ("^Pointer '([^']*)' does not exist", r"it refers to \1, which it does not contain"),
 )
 """Replacements for the library's error messages, in the order in which they are applied."""
@@ -79,6 +81,7 @@ class Grammars:
         if not tokenizer.ends:
             raise NoEndTokenError("the vocabulary has no end token, so a text with a grammar could not end")
         self.n_vocab = n_vocab or tokenizer.n_vocab
+        self._texts = tokenizer
         self._tokenizer: LLTokenizer = LLTokenizer(
             Wrapper(_TokenizerView(tokenizer)), n_vocab=self.n_vocab, eos_token=sorted(tokenizer.ends)
         )
@@ -133,16 +136,22 @@ class Grammars:
         return self._constraint(LLMatcher.grammar_from_lark(grammar), "JSON schema", grammar)
 
     def gbnf(self, grammar: str) -> GrammarConstraint:
-        """The constraint to a grammar in llama.cpp's notation (GBNF), with a rule ``root``.  Raises ParameterError."""
-        check_grammar(grammar)
-        from llguidance.gbnf_to_lark import any_to_lark
+        """The constraint to a grammar in llama.cpp's notation (:mod:`.gbnf`), with a rule ``root``.
 
-        try:
-            return self.lark(any_to_lark(grammar))
-        except ParameterError:
-            raise
-        except Exception as error:  # the library has no type of its own
-            raise ParameterError(f"the grammar is not valid: {error}", got=grammar) from error
+        One that begins with ``%llguidance`` is in the notation of Lark, as in llama.cpp.  Raises ParameterError.
+        """
+        check_grammar(grammar)
+        if grammar.lstrip().startswith("%llguidance"):
+            return self.lark(grammar)
+        from llguidance import LLMatcher
+
+        translated = to_lark(grammar, self._token_of)
+        return self._constraint(LLMatcher.grammar_from_lark(translated), "grammar", grammar)
+
+    def _token_of(self, text: str) -> int | None:
+        """The token that a text is as a whole."""
+        found = self._texts.encode(text, parse_special=True, begins=False)
+        return found[0] if len(found) == 1 else None
 
     def _constraint(self, grammar: str, what: str, got: Any) -> GrammarConstraint:
         from llguidance import LLMatcher, LLParserLimits
