@@ -38,8 +38,13 @@ def test_a_context_of_more_tokens_than_there_are_positions_is_refused(data: Path
     with ggplug_models.load(data / "oracles" / "gpt2.gguf", ["CPU"]) as model:
         most = model.n_ctx
         text = [int(x) for x in np.random.default_rng(5).integers(3, model.n_vocab, most + 1)]
-        refused = rf"n_ctx is {most + 1}, but this gpt2 model has embeddings for {most} positions"
-        for ask in (model.logits, lambda ids: model.embed_ids([ids[:3], ids]), lambda ids: model.session(len(ids))):
+        positions = rf"n_ctx is {most + 1}, but this gpt2 model has embeddings for {most} positions"
+        length = rf"ids\[1\] has {most + 1} tokens; the context length of the model is {most}"
+        for ask, refused in (
+            (model.logits, positions),
+            (lambda ids: model.session(len(ids)), positions),
+            (lambda ids: model.embed_ids([ids[:3], ids]), length),
+        ):
             with pytest.raises(ParameterError, match=refused) as caught:
                 ask(text)
             assert (caught.value.got, caught.value.wanted) == (most + 1, most)

@@ -346,14 +346,14 @@ def _extents(tensor: Tensor) -> str:
 
 def _titles(graph: Graph, tensors: Sequence[Tensor]) -> list[str]:
     """A name for each tensor: its own, with its number in the graph where it has none or shares it with another."""
-    names = [on_one_line(tensor.name) or "tensor" for tensor in tensors]
-    counts = Counter(names)
-    titles = [
-        name if counts[name] == 1 and tensor.name else f"{name} {graph.index[tensor]}"
-        for name, tensor in zip(names, tensors, strict=True)
-    ]
-    # A number may make the name of another tensor, or two characters the same escape.
-    return titles if len({*titles}) == len(titles) else [f"{graph.index[each]} {each}" for each in tensors]
+    names = Counter(on_one_line(tensor.name) for tensor in tensors)
+    titles: list[str] = []
+    for tensor in tensors:
+        title = own = on_one_line(tensor.name)
+        while not title or names[title] > (title == own) or title in titles:
+            title = f"{title or 'tensor'} {graph.index[tensor]}"
+        titles.append(title)
+    return titles
 
 
 def _statistics(name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def token_ids(tokens: Any, n_vocab: int, what: str, n_ctx: int | None = None) ->
         )
     if n_ctx is not None and found.size > n_ctx:
         raise ParameterError(
-            f"{what} has {found.size} tokens; the context length of the model is {n_ctx}", got=found.size
+            f"{what} has {found.size} tokens; the context length of the model is {n_ctx}", got=found.size, wanted=n_ctx
         )
     return found.astype(np.int64)
 
