@@ -156,12 +156,24 @@ SPECS = (
     ggplug_host_worked,
 )
 
+_OF_SPLITS = frozenset(
+    (
+        "ggplug_graph_prepared",
+        "ggplug_split_computed",
+        "ggplug_split_failed",
+        "ggplug_split_copied",
+        "ggplug_nodes_timed",
+    )
+)
+"""Hooks for which splits are computed one after the other."""
+
 
 class Hooks:
     """The plugins that listen to each hook.  Safe to use from several threads.
 
     ``callers``: the hooks that a plugin implements, by name, each with pluggy's HookCaller.  ``epoch`` counts
     registrations: a scheduler keeps it with the decisions of policies, and asks again when it differs.
+    ``splits_observed``: whether a plugin observes splits; the scheduler looks at it in each computation.
     """
 
     def __init__(self) -> None:
@@ -170,6 +182,7 @@ class Hooks:
         self._manager.add_hookspecs(sys.modules[__name__])
         self._lock = threading.Lock()
         self.callers: dict[str, Any] = {}
+        self.splits_observed = False
 
     def register(self, plugin: object, name: str | None = None) -> str:
         """Registers a plugin's hooks and returns the name of the registration.
@@ -222,6 +235,7 @@ class Hooks:
     def _changed(self) -> None:
         callers = {spec.__name__: getattr(self._manager.hook, spec.__name__) for spec in SPECS}
         self.callers = {name: caller for name, caller in callers.items() if caller.get_hookimpls()}
+        self.splits_observed = not _OF_SPLITS.isdisjoint(self.callers)
         self.epoch += 1
 
     def listeners(self, hook: str) -> Any:

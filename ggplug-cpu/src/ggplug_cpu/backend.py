@@ -83,13 +83,9 @@ class CpuBackend(Backend):
         """
         self._stop.callback = callback
 
-    @property
-    def time_limit(self) -> float | None:
-        return self._stop.limit
-
-    @time_limit.setter
-    def time_limit(self, seconds: float | None) -> None:
-        self._stop.limit = seconds
+    def set_time_limit(self, seconds: float | None) -> None:
+        super().set_time_limit(seconds)
+        self._stop.limit = self.time_limit
 
     def abort(self) -> None:
         """Stops the current computation of the device, whichever its stream; it raises ComputeAborted.

@@ -430,5 +430,5 @@ def test_a_type_that_makes_its_own_buffers_gets_them_filled_with_zeros() -> None
         def _alloc(self, size: int) -> HostBuffer:
             return HostBuffer(self, np.full(size, 7, np.uint8))
 
-    buffer = Mine("mine").alloc(100, zeroed=True)
+    buffer = Mine("mine").alloc_zeroed(100)
     assert not buffer.bytes(0, 100).any()

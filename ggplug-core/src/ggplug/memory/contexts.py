@@ -32,7 +32,7 @@ def allocate(
     placed: list[Tensor] = []
     try:
         for tensors, size in _groups(context, kind):
-            buffer = kind.alloc(size, zeroed=zeroed)
+            buffer = kind.alloc_zeroed(size) if zeroed else kind.alloc(size)
             buffer.usage = usage
             buffers.append(buffer)
             allocator = TensorAllocator(buffer)

@@ -20,7 +20,7 @@ from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
 from ggplug.scheduler.execution import Execution
-from ggplug.scheduler.scheduler import Scheduler, reported
+from ggplug.scheduler.scheduler import Scheduler, report_failed
 from ggplug.sharing import one_thread_at_a_time
 from ggplug.tensor import Tensor
 from ggplug.types import BF16
@@ -86,7 +86,16 @@ class Feed:
         for tensor, value, (shape, dtype) in zip(self.inputs, values, self._shapes, strict=True):
             if value.shape != shape or value.dtype != dtype:
                 _refuse(tensor, value)
-        return reported(self.graph, lambda start: _computed(self.scheduler, self, values, start))
+        start = time.perf_counter_ns()
+        try:
+            results, devices = _computed(self.scheduler, self, values, start)
+        except BaseException as error:
+            report_failed(self.graph, error, start)
+            raise
+        if devices is not None:
+            end = time.perf_counter_ns()
+            HOOKS.notify("ggplug_graph_computed", graph=self.graph, devices=devices, start=start, end=end)
+        return results
 
 
 @one_thread_at_a_time
@@ -127,7 +136,7 @@ def _computed_in_one(
     try:
         scheduler._unsettled = True
         computed = ready.plan.compute_with(transfers)
-        if computed and HOOKS.callers:
+        if computed and HOOKS.splits_observed:
             times: dict[str, Any] = {"start": transfers.start, "end": transfers.end, "submitted": transfers.end}
             HOOKS.notify("ggplug_graph_prepared", graph=feed.graph, start=start, end=transfers.start)
             HOOKS.notify("ggplug_split_computed", **ready.about(), **times)

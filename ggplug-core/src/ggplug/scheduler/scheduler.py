@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import compress
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from ggplug.backend import Backend, BufferType, Bytes, Device, Event, NodeTime, check_target, node_times
 from ggplug.errors import FreedError, GGPlugError, ParameterError, ShapeError, TensorStateError
@@ -27,20 +27,7 @@ from ggplug.scheduler.support import Streams
 from ggplug.sharing import one_thread_at_a_time
 from ggplug.tensor import Tensor
 
-T = TypeVar("T")
-
 _usage = attrgetter("buffer._usage._value_")
-
-_OBSERVING = frozenset(
-    (
-        "ggplug_graph_prepared",
-        "ggplug_split_computed",
-        "ggplug_split_copied",
-        "ggplug_split_failed",
-        "ggplug_nodes_timed",
-    )
-)
-"""Hooks for which splits are computed one after the other."""
 
 
 class Scheduler:
@@ -339,11 +326,18 @@ class Scheduler:
 
         Raises as :meth:`compute_async`, and errors of devices.
         """
-        reported(graph, lambda start: self._computed(graph, start))
+        start = time.perf_counter_ns()
+        try:
+            devices = self._computed(graph, start)
+        except BaseException as error:
+            report_failed(graph, error, start)
+            raise
+        if devices is not None:
+            HOOKS.notify("ggplug_graph_computed", graph=graph, devices=devices, start=start, end=time.perf_counter_ns())
 
     @one_thread_at_a_time
-    def _computed(self, graph: Graph, start: int) -> tuple[None, list[Device] | None]:
-        return None, self._compute(graph, start)
+    def _computed(self, graph: Graph, start: int) -> list[Device] | None:
+        return self._compute(graph, start)
 
     def _compute(self, graph: Graph, start: int) -> list[Device] | None:
         """Computes and waits.  Returns the devices that took part, if a hook listens.
@@ -384,11 +378,11 @@ class Scheduler:
                 execution.run_observed(graph, bound, self._ordering, allocation, run, *observer)
                 run.end(progress=run.progress)
             else:
-                if _OBSERVING.isdisjoint(HOOKS.callers):
-                    execution.run(bound, self._ordering)
-                else:
+                if HOOKS.splits_observed:
                     HOOKS.notify("ggplug_graph_prepared", graph=graph, start=start, end=time.perf_counter_ns())
                     self._run_traced(graph, execution, bound)
+                else:
+                    execution.run(bound, self._ordering)
                 readers: tuple[Event, ...] = ()
                 if self.n_copies > 1 and self._asynchronous:
                     # The inputs of the next version can be set while this one is computed.
@@ -401,7 +395,8 @@ class Scheduler:
             raise
         finally:
             run.thread = 0
-        execution.raise_late()
+        if execution.late is not None:
+            execution.raise_late()
 
     def _fail(self, run: Run, error: BaseException) -> None:
         """Waits for all streams; then the run has failed."""
@@ -615,17 +610,6 @@ class Scheduler:
         return f"<Scheduler on {', '.join(self._streams.names())}>"
 
 
-def reported(graph: Graph, compute: Callable[[int], tuple[T, list[Device] | None]]) -> T:
-    """What a computation of a graph returns, after observers got to know how it ended.
-
-    ``compute``: takes the time of the call; returns the result, and the devices that took part if a hook listens.
-    """
-    start = time.perf_counter_ns()
-    try:
-        result, devices = compute(start)
-    except BaseException as error:
-        HOOKS.notify("ggplug_graph_failed", graph=graph, error=error, start=start, end=time.perf_counter_ns())
-        raise
-    if devices is not None:
-        HOOKS.notify("ggplug_graph_computed", graph=graph, devices=devices, start=start, end=time.perf_counter_ns())
-    return result
+def report_failed(graph: Graph, error: BaseException, start: int) -> None:
+    """Reports to observers that the computation of a graph that was asked for at ``start`` raised an error."""
+    HOOKS.notify("ggplug_graph_failed", graph=graph, error=error, start=start, end=time.perf_counter_ns())
