@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 import inspect
 import json
-import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ggplug.errors import ParameterError
+from ggplug_models.chat.hints import hints_of, made, read_hint
 from ggplug_models.metadata.values import short_repr
 
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -71,27 +69,47 @@ class Tool:
 
     @classmethod
     def _of_function(cls, function: Callable[..., Any]) -> Tool:
-        name = getattr(function, "__name__", "")
-        hints = typing.get_type_hints(function, include_extras=True)
+        name = getattr(function, "__name__", None)
+        if not isinstance(name, str) or not name:
+            raise ParameterError(
+                f"a tool must be a function with a name, got {short_repr(function)}",
+                got=function,
+                remedy="write a function with def, which calls it",
+            )
+        try:
+            given = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError) as error:
+            raise ParameterError(f"the parameters of the tool {name} are not known: {error}", got=function) from error
+        hints = hints_of(function, name)
         properties: dict[str, Any] = {}
+        definitions: dict[str, Any] = {}
         required = []
-        for parameter in inspect.signature(function).parameters.values():
+        for parameter in given:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise ParameterError(
                     f"the parameter {parameter.name} of the tool {name} cannot be passed by name", got=function
                 )
-            properties[parameter.name] = schema_of(hints.get(parameter.name, str), f"{name}({parameter.name})")
+            hint = hints.get(parameter.name, str)
+            properties[parameter.name] = read_hint(hint, f"{name}({parameter.name})", definitions).schema
             if parameter.default is parameter.empty:
                 required.append(parameter.name)
         paragraph = (inspect.getdoc(function) or "").partition("\n\n")[0]
         parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        if definitions:
+            parameters["$defs"] = definitions
         return cls(name, " ".join(paragraph.split()), parameters, function)
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
-        """Calls the function with arguments in JSON's types, of which enums and pydantic's models are made."""
+        """Calls the function with arguments in JSON's types, of which enums and pydantic's models are made.
+
+        Of a union, a value becomes the first member that allows it; of several models, the one with the most of its
+        fields.  Raises ParameterError for a value that the type of its parameter does not allow.
+        """
         assert self.function is not None
-        hints = typing.get_type_hints(self.function)
-        return self.function(**{name: _made(hints.get(name), value) for name, value in arguments.items()})
+        hints = hints_of(self.function, self.name)
+        return self.function(
+            **{name: made(hints.get(name, Any), value, f"{self.name}({name})") for name, value in arguments.items()}
+        )
 
     @property
     def properties(self) -> Mapping[str, Any]:
@@ -194,76 +212,6 @@ def _name(function: Any, choice: Any) -> str:
 def _not_a_choice(choice: Any) -> ParameterError:
     wanted = "auto, none, required, or an object with the type function and a name"
     return ParameterError(f"tool_choice must be {wanted}, got {short_repr(choice)}", got=choice, wanted=wanted)
-
-
-# -- type hints -----------------------------------------------------------------------------------
-
-_SIMPLE: Mapping[Any, Mapping[str, Any]] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    type(None): {"type": "null"},
-    dict: {"type": "object"},
-    list: {"type": "array"},
-    Any: {},
-}
-
-
-def schema_of(hint: Any, what: str) -> dict[str, Any]:
-    """The JSON schema of a type hint.
-
-    Supported are str, int, float, bool, None, Any, list, dict, tuple, set, Literal, unions, Optional, enums,
-    ``Annotated`` (its first text is the description), and pydantic's models.  ``what``: the parameter, for the error.
-    Raises ParameterError for other types.
-    """
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        found = schema_of(arguments[0], what)
-        described = next((each for each in arguments[1:] if isinstance(each, str)), None)
-        return found if described is None else {**found, "description": described}
-    if hint in _SIMPLE:
-        return dict(_SIMPLE[hint])
-    if hasattr(hint, "model_json_schema"):
-        return dict(hint.model_json_schema())
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return {"enum": [member.value for member in hint]}
-    if origin is typing.Literal:
-        return {"enum": list(arguments)}
-    if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [schema_of(each, what) for each in arguments]}
-    if origin in (list, set, frozenset, Sequence):
-        return {"type": "array", "items": schema_of(arguments[0], what)}
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        items = [schema_of(each, what) for each in arguments]
-        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
-    if origin is tuple:
-        return {"type": "array", "items": schema_of(arguments[0], what)}
-    if origin in (dict, Mapping) and arguments[0] is str:
-        return {"type": "object", "additionalProperties": schema_of(arguments[1], what)}
-    raise ParameterError(f"{what} has the type {hint!r}, which has no JSON schema", got=hint)
-
-
-def _made(hint: Any, value: Any) -> Any:
-    """A value of a type hint, made of one of JSON's types; other values are left as they are."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return hint(value)
-    if hasattr(hint, "model_validate"):
-        return hint.model_validate(value)
-    if origin in (list, set, frozenset, tuple, Sequence) and isinstance(value, list):
-        items = arguments if origin is tuple and arguments[-1] is not Ellipsis else [arguments[0]] * len(value)
-        made = [_made(item, each) for item, each in zip(items, value, strict=False)]
-        return made if origin in (list, Sequence) else origin(made)
-    if origin in (dict, Mapping) and isinstance(value, dict):
-        return {key: _made(arguments[1], each) for key, each in value.items()}
-    if origin in (typing.Union, types.UnionType):
-        return (
-            _made(next((each for each in arguments if each is not type(None)), None), value)
-            if value is not None
-            else None
-        )
-    return value
 
 
 # -- types of values ------------------------------------------------------------------------------
