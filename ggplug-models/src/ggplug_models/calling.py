@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ggplug.errors import ModelError, ParameterError
 from ggplug_models.chat.answer import Answer, AnswerPiece, ToolCall
-from ggplug_models.chat.template import Message
+from ggplug_models.chat.template import Message, check_messages
 from ggplug_models.chat.tools import AnyTool, Tool, tools_of
 from ggplug_models.checks.arguments import whole
 from ggplug_models.state.session import Session
@@ -69,6 +69,7 @@ def run_tools(
                 got=tool.function,
                 remedy="pass a function that runs it, for instance with asyncio.run()",
             )
+    check_messages(messages)
     chat = list(messages)
     rounds = whole("rounds", rounds, 1)
     with model.session() if session is None else nullcontext(session) as used:

@@ -71,10 +71,7 @@ class Lark:
 
     def schema(self, schema: Any) -> str:
         """JSON that matches a schema.  Raises ParameterError for a schema that is not valid or exceeds the limits."""
-        found = read_schema(json.dumps(schema))
-        if not isinstance(found, dict):
-            found = {}
-        found = {**closed(found), "x-guidance": {"whitespace_pattern": r"\n?[ \t]{0,20}"}}
+        found = {**closed(read_schema(schema)), "x-guidance": {"whitespace_pattern": r"\n?[ \t]{0,20}"}}
         return self.rule(f"%json {json.dumps(found)}")
 
     def until(self, mark: str) -> str:

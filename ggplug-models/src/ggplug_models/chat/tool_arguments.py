@@ -10,6 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ggplug.errors import ParameterError
+from ggplug_models.metadata.values import short_repr
+
 
 class Arguments(dict[str, Any]):
     """A dict made from a JSON text; when printed, or added to a text, it is that JSON text.
@@ -40,6 +43,26 @@ def with_objects(message: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(calls, (list, tuple)):
         return dict(message)
     return {**message, "tool_calls": [_call(call) for call in calls]}
+
+
+def check_calls(message: Mapping[str, Any], where: str) -> None:
+    """Raises ParameterError for tool calls of a message that are not valid.  ``where``: the message, for the error."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list | tuple | None):
+        raise ParameterError(f"{where}.tool_calls must be a list, got {short_repr(calls)}", got=calls)
+    for n, call in enumerate(calls or ()):
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ParameterError(
+                f"{where}.tool_calls[{n}] must be a dict with the function's name, got {short_repr(call)}", got=call
+            )
+        try:
+            json.dumps(function.get("arguments"))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ParameterError(
+                f"the arguments of {where}.tool_calls[{n}] cannot be written as JSON: {type(error).__name__}: {error}",
+                got=call,
+            ) from error
 
 
 def _call(call: Any) -> Any:

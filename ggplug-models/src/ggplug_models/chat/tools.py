@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ggplug.errors import ParameterError
 from ggplug_models.chat.hints import hints_of, made, read_hint
+from ggplug_models.chat.keywords import checked_schema
 from ggplug_models.metadata.values import short_repr
 
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -36,17 +37,30 @@ class Tool:
         """The tool of a Python function, or of a dict as in the OpenAI API.
 
         A Python function gives its name, the first paragraph of its docstring, and its parameters with their type
-        hints.  Raises ParameterError for a dict that is not a tool, and for type hints without a JSON schema.
+        hints.  Raises ParameterError for a dict that is not a tool, for type hints without a JSON schema, and for a
+        schema that is not valid.
         """
         if isinstance(tool, Tool):
-            return tool
+            return tool._checked()
         if isinstance(tool, Mapping):
-            return cls._of_dict(tool)
+            return cls._of_dict(tool)._checked()
         if callable(tool):
-            return cls._of_function(tool)
+            return cls._of_function(tool)._checked()
         raise ParameterError(
             f"a tool must be a function, or a dict with the type function, got {short_repr(tool)}", got=tool
         )
+
+    def _checked(self) -> Tool:
+        """The tool, with a schema in types that JSON has."""
+        if not isinstance(self.name, str) or not self.name or not isinstance(self.description, str):
+            named = {"name": self.name, "description": self.description}
+            raise ParameterError(f"a tool must have a name and a description, got {short_repr(named)}", got=self)
+        what = f"the parameters of the tool {self.name:.100}"
+        if not isinstance(self.parameters, Mapping):
+            raise ParameterError(
+                f"{what} must be a JSON schema, got {short_repr(self.parameters)}", got=self.parameters
+            )
+        return replace(self, parameters=checked_schema(self.parameters, what))
 
     @classmethod
     def _of_dict(cls, tool: Mapping[str, Any]) -> Tool:
@@ -57,15 +71,8 @@ class Tool:
                 got=tool,
                 wanted={"type": "function", "function": {"name": "", "description": "", "parameters": {}}},
             )
-        name, description = function.get("name"), function.get("description") or ""
-        if not isinstance(name, str) or not name or not isinstance(description, str):
-            raise ParameterError(f"a tool must have a name and a description, got {short_repr(function)}", got=tool)
-        parameters = function.get("parameters") or NO_ARGUMENTS
-        if not isinstance(parameters, Mapping):
-            raise ParameterError(
-                f"the parameters of the tool {name} must be a JSON schema, got {short_repr(parameters)}", got=parameters
-            )
-        return cls(name, description, parameters)
+        name: Any = function.get("name")
+        return cls(name, function.get("description") or "", function.get("parameters") or NO_ARGUMENTS)
 
     @classmethod
     def _of_function(cls, function: Callable[..., Any]) -> Tool:
