@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ggplug.errors import GGPlugError, ModelError, ParameterError
-from ggplug_models.chat.tool_arguments import check_calls, with_objects
+from ggplug_models.chat.tool_arguments import with_objects
 from ggplug_models.checks.requirements import required
 from ggplug_models.metadata.values import Values, short_repr
 from ggplug_models.tokenizers import Tokenizer
@@ -172,7 +172,6 @@ def check_messages(messages: Sequence[Message]) -> None:
         if not isinstance(message.get("role"), str):
             role = message.get("role")
             raise ParameterError(f"the role of messages[{n}] must be a string, got {short_repr(role)}", got=message)
-        check_calls(message, f"messages[{n}]")
         content = message.get("content")
         if content is None and ("content" in message or "tool_calls" in message):
             continue

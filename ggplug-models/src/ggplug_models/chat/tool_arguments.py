@@ -7,7 +7,7 @@ which they print as JSON; others append the arguments to a text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ggplug.errors import ParameterError
@@ -45,9 +45,13 @@ def with_objects(message: Mapping[str, Any]) -> dict[str, Any]:
     return {**message, "tool_calls": [_call(call) for call in calls]}
 
 
-def check_calls(message: Mapping[str, Any], where: str) -> None:
-    """Raises ParameterError for tool calls of a message that are not valid.  ``where``: the message, for the error."""
-    calls = message.get("tool_calls")
+def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ParameterError for tool calls in the messages of a chat that are not valid, with their place."""
+    for n, message in enumerate(messages):
+        _check_calls(message.get("tool_calls"), f"messages[{n}]")
+
+
+def _check_calls(calls: Any, where: str) -> None:
     if not isinstance(calls, list | tuple | None):
         raise ParameterError(f"{where}.tool_calls must be a list, got {short_repr(calls)}", got=calls)
     for n, call in enumerate(calls or ()):

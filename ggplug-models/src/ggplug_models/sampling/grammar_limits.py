@@ -59,14 +59,15 @@ def read_schema(schema: Any) -> dict[str, Any]:
     """
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema, allow_nan=False)
-        _check(len(text.encode("utf-8", "surrogatepass")), MOST_BYTES, "bytes", "the JSON schema")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ParameterError(f"the JSON schema is not valid: {error}", got=schema) from error
+    _check(len(text.encode("utf-8", "surrogatepass")), MOST_BYTES, "bytes", "the JSON schema")
+    try:
         found = json.loads(text)
-    except ParameterError:
-        raise
     except RecursionError:
         raise _too_much("the JSON schema", "more", MOST_NESTED, "nested objects and lists") from None
-    except (TypeError, ValueError) as error:
-        raise ParameterError(f"the JSON schema is not valid: {error}", got=schema) from error
+    except ValueError as error:
+        raise ParameterError(f"the JSON schema is not valid: {error}", got=text) from error
     if not isinstance(found, dict):
         raise ParameterError(f"a JSON schema must be an object, got {short_repr(schema)}", got=schema)
     _Parts(found).check()
