@@ -224,33 +224,59 @@ def _not_a_choice(choice: Any) -> ParameterError:
 # -- types of values ------------------------------------------------------------------------------
 
 
-def kinds_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+    """The schema that a reference refers to within ``root``; the schema itself, if it is none.
+
+    None for a reference to nothing, to another document, or to itself.
+    """
+    for _ in range(16):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(reference, str):
+            return schema
+        schema = root if reference == "#" or reference.startswith("#/") else None
+        for key in reference.split("/")[1:]:
+            key = key.replace("~1", "/").replace("~0", "~")
+            schema = schema.get(key) if isinstance(schema, Mapping) else None
+    return None
+
+
+def kinds_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
     """The JSON types that a schema may allow: ``string``, ``number`` (also integers), ``object`` and so on.
 
     ``root``: the schema that references refer to.  All types, if the schema does not say it.
     """
-    every = frozenset(("string", "number", "boolean", "null", "object", "array"))
-    if not isinstance(schema, Mapping) or depth > 16:
+    found: set[str] = set()
+    waiting, known = [schema], set()
+    while waiting:  # no recursion, because alternatives may refer to one another in circles
+        one = resolved(waiting.pop(), root)
+        if id(one) in known:
+            continue
+        known.add(id(one))
+        options = _options(one)
+        waiting += options or ()
+        found |= _own_kinds(one) if options is None else set()
+    return frozenset(found)
+
+
+def _options(schema: Any) -> list[Any] | None:
+    """The alternatives of a schema; None if it has none."""
+    given = (schema.get(key) for key in ("anyOf", "oneOf")) if isinstance(schema, Mapping) else ()
+    return next((each for each in given if isinstance(each, list)), None)
+
+
+def _own_kinds(schema: Any) -> set[str]:
+    """The JSON types that a schema without alternatives may allow."""
+    every = {"string", "number", "boolean", "null", "object", "array"}
+    if not isinstance(schema, Mapping):
         return every
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        found: Any = root
-        for key in reference[2:].split("/"):
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return kinds_of(found, root, depth + 1)
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), list):
-            return frozenset().union(*(kinds_of(each, root, depth + 1) for each in schema[key]))
-    values = (
-        schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else None
-    )
-    if values is not None:
-        return frozenset(map(_kind_of, values))
+    if isinstance(values := schema.get("enum"), list):
+        return set(map(_kind_of, values))
+    if "const" in schema:
+        return {_kind_of(schema["const"])}
     kind = schema.get("type")
-    listed = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else None
-    if listed is None:
-        return frozenset(("object",)) if "properties" in schema else every
-    return frozenset("number" if each == "integer" else str(each) for each in listed)
+    if not isinstance(kind, (str, list)):
+        return {"object"} if "properties" in schema else every
+    return {"number" if each == "integer" else str(each) for each in ([kind] if isinstance(kind, str) else kind)}
 
 
 def _kind_of(value: Any) -> str:
