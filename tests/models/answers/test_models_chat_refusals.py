@@ -193,7 +193,7 @@ def with_content(content: Any) -> list[Any]:
     return [ASKED, {"role": "user", "content": content}]
 
 
-CALLS = r"messages\[1\].tool_calls\[0\] must be a dict with the function's name, got "
+CALLS = r"messages\[1\].tool_calls\[0\]: a call of a tool must have a function with a name, got "
 ARGUMENTS = r"the arguments of messages\[1\].tool_calls\[1\] cannot be written as JSON: "
 MESSAGES: list[tuple[Any, str]] = [
     *((each, "messages must be a list of dicts with role and content, got ") for each in (3, None, "x", {1}, Silent())),

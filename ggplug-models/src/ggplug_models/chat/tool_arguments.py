@@ -58,7 +58,8 @@ def _check_calls(calls: Any, where: str) -> None:
         function = call.get("function", call) if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise ParameterError(
-                f"{where}.tool_calls[{n}] must be a dict with the function's name, got {short_repr(call)}", got=call
+                f"{where}.tool_calls[{n}]: a call of a tool must have a function with a name, got {short_repr(call)}",
+                got=call,
             )
         try:
             json.dumps(function.get("arguments"))
