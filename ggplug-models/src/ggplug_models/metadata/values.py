@@ -168,9 +168,9 @@ _SMALLEST_SINGLE = float(np.finfo(np.float32).tiny)
 
 
 def short_repr(value: Any) -> str:
-    """The ``repr`` of a value for error messages, cut off after 100 characters."""
+    """The ``repr`` of a value for error messages, cut off after 100 characters; its type, if it has no ``repr``."""
     try:
         text = repr(value[:100] if isinstance(value, (str, bytes, list, tuple, np.ndarray)) else value)
-    except ValueError:  # Python refuses to print integers of thousands of digits
+    except Exception:  # of integers of thousands of digits, of deeply nested lists, and what a program's class raises
         text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
     return text if len(text) <= 100 else f"{text[:100]}..."

@@ -99,16 +99,11 @@ class Grammars:
             schema = {"type": "object"}
         from llguidance import LLMatcher
 
+        found = read_schema(schema)
+        options: Any = {"whitespace_pattern": SPACES, **(LENIENT if lenient else {})}
         try:
-            found = read_schema(schema if isinstance(schema, str) else json.dumps(schema))
-            if not isinstance(found, dict):
-                raise ParameterError(f"a JSON schema must be an object, got {short_repr(schema)}", got=schema)
-            text = json.dumps(found, allow_nan=False)
-            options: Any = {"whitespace_pattern": SPACES, **(LENIENT if lenient else {})}
-            grammar = LLMatcher.grammar_from_json_schema(text, overrides=options)
-        except ParameterError:
-            raise
-        except (TypeError, ValueError, RecursionError) as error:
+            grammar = LLMatcher.grammar_from_json_schema(json.dumps(found, allow_nan=False), overrides=options)
+        except ValueError as error:
             raise ParameterError(f"the JSON schema is not valid: {error}", got=schema) from error
         return self._constraint(grammar, "JSON schema", schema)
 
