@@ -112,7 +112,9 @@ def test_a_damaged_file_of_a_slot_is_refused_and_named(model: Decoder, data: Pat
             assert (status, found["error"]["param"], found["error"]["code"]) == (400, "filename", "file_refused"), what
             assert "bad" in found["error"]["message"]
             assert str(tmp_path) not in found["error"]["message"]
-            assert post(live, "/completion", asked)["content"] == first
+            again = post(live, "/completion", asked)  # the slot has kept its tokens
+            assert again["content"] == first
+            assert again["timings"]["cache_n"] > 0
         assert post(live, "/slots/0?action=restore", {"filename": "good"})["n_read"] == len(saved)
 
 

@@ -151,7 +151,7 @@ class SlotFiles:
     def _restore(self, writer: Writer, number: int, path: Path) -> dict[str, Any]:
         writer.batcher.check_free(number)
         with writer.session.locked():  # raises what is wrong with the model's own files, which the client did not name
-            writer.batcher.set_reusable(number, 0)
+            pass
         try:
             restore(OneSequence(writer.session, number), path)
         except FileNotFoundError:
