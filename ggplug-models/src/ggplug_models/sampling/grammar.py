@@ -48,7 +48,7 @@ _WORDS = (
     (r"^Unimplemented keys: \[(.*)\]", r"it uses keys that are not supported: \1"),
     ("^oneOf constraints are not supported.*", "it uses oneOf, which is not supported; use anyOf instead"),
     (r"^Resource '(json-schema:///)?([^']*)($|' is not present.*)", r"it refers to \2, which it does not contain"),
-    ("^Pointer '([^']*)' does not exist", r"it refers to \1, which it does not contain"),
+    ("^Pointer '([^']*)($|' does not exist)", r"it refers to \1, which it does not contain"),
 )
 """Replacements for the library's error messages, in the order in which they are applied."""
 
