@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -149,6 +150,12 @@ def test_a_damaged_file_of_the_model_is_not_the_fault_of_a_slots_file(
 def test_a_slot_is_saved_only_in_its_folder(live: Live, name: str) -> None:
     status, _, found = live.ask("POST", "/slots/0?action=save", {"filename": name})
     assert (status, found["error"]["param"]) == (400, "filename")
+
+
+@pytest.mark.parametrize("number", ["-1", "1.0", "a", "\u0663", "9" * 10, "9" * 5000])
+def test_what_is_no_number_of_a_slot_is_an_unknown_path(live: Live, number: str) -> None:
+    status, _, found = live.ask("POST", f"/slots/{quote(number)}?action=erase", {})
+    assert (status, found["error"]["message"][:13]) == (404, "unknown path:")
 
 
 def test_a_model_without_tokens_for_gaps_does_not_fill_them(live: Live) -> None:

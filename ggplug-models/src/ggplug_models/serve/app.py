@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -153,7 +154,7 @@ def _routes(service: Service, rules: Rules) -> Iterator[tuple[Sequence[str], Seq
     yield ["/api/embeddings"], ["POST"], paths.work(ollama_models.EmbedBody, EmbedWork, EmbedWork.old)
     yield ["/props"], ["GET"], paths.props
     yield ["/slots"], ["GET"], paths.slots
-    yield ["/slots/{number:int}"], ["POST"], paths.slot
+    yield ["/slots/{number}"], ["POST"], paths.slot
     yield ["/lora-adapters"], ["GET"], paths.adapters
     yield ["/lora-adapters"], ["POST"], paths.set_adapters
 
@@ -218,12 +219,14 @@ class _Paths:
             raise Problem(501, "this server was started with --no-slot-status", code="not_supported")
         return json_response(state.slots(self._service))
 
-    async def slot(self, request: Request, number: int) -> Response:
+    async def slot(self, request: Request, number: str) -> Response:
+        if not re.fullmatch("[0-9]{1,9}", number):  # int() fails with thousands of digits
+            raise HTTPException(404)
         raw = await self._bodies.raw(request, "texts")
         unknown = self._bodies.unknown()
         try:
             body = state.SlotBody.read(raw or b"{}", unknown)
-            found = await self._files.act(number, request.query_params.get("action", ""), body)
+            found = await self._files.act(int(number), request.query_params.get("action", ""), body)
         except Exception as error:
             raise logged(error) from error
         return json_response(found, headers_of(unknown, request.url.path))
