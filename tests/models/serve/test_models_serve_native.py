@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 
 import ggplug_models
+from ggplug.errors import ModelError
 from ggplug_models.networks.decoder import Decoder
 
 pytest.importorskip("fastapi")
@@ -84,10 +86,76 @@ def test_a_slot_is_saved_erased_and_restored(live: Live) -> None:
     assert again["content"] == first["content"]
 
 
+def damaged(saved: bytes, other: bytes) -> dict[str, bytes]:
+    """What may lie in the place of a saved slot."""
+    lengths = [*range(0, 64, 9), *np.linspace(64, len(saved) - 1, 12, dtype=int)]
+    places = [*range(0, 64, 9), *np.linspace(64, len(saved) - 1, 40, dtype=int)]
+    return {
+        **{f"the first {length} bytes": saved[:length] for length in lengths},
+        **{f"byte {at}": saved[:at] + bytes([saved[at] ^ 0xFF]) + saved[at + 1 :] for at in places},
+        "a text": b"hello",
+        "a file of another kind": other,
+    }
+
+
+def test_a_damaged_file_of_a_slot_is_refused_and_named(model: Decoder, data: Path, tmp_path: Path) -> None:
+    asked = {"prompt": PROMPT, "n_predict": 2, "temperature": 0, "id_slot": 0}
+    with served(model, Rules(slot_files=tmp_path), slots=1) as live:
+        first = post(live, "/completion", asked)["content"]
+        post(live, "/slots/0?action=save", {"filename": "good"})
+        saved = (tmp_path / "good").read_bytes()
+        for what, content in damaged(saved, (data / "bert.gguf").read_bytes()).items():
+            (tmp_path / "bad").write_bytes(content)
+            status, _, found = live.ask("POST", "/slots/0?action=restore", {"filename": "bad"})
+            if status == 200:  # the alignment between two parts of a file means nothing
+                assert what.startswith("byte "), what
+                continue
+            assert (status, found["error"]["param"], found["error"]["code"]) == (400, "filename", "file_refused"), what
+            assert "bad" in found["error"]["message"]
+            assert str(tmp_path) not in found["error"]["message"]
+            again = post(live, "/completion", asked)  # the slot has kept its tokens
+            assert again["content"] == first
+            assert again["timings"]["cache_n"] > 0
+        assert post(live, "/slots/0?action=restore", {"filename": "good"})["n_read"] == len(saved)
+
+
+def test_a_file_of_a_slot_that_is_none_is_refused_and_named(model: Decoder, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with served(model, Rules(slot_files=tmp_path), slots=1) as live:
+        for action, name, code in (
+            ("save", "folder", "file_refused"),
+            ("restore", "folder", "file_refused"),
+            ("restore", "missing", "file_not_found"),
+        ):
+            status, _, found = live.ask("POST", f"/slots/0?action={action}", {"filename": name})
+            assert (status, found["error"]["param"], found["error"]["code"]) == (400, "filename", code)
+            assert name in found["error"]["message"]
+            assert str(tmp_path) not in found["error"]["message"]
+
+
+def test_a_damaged_file_of_the_model_is_not_the_fault_of_a_slots_file(
+    model: Decoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ModelError("m.gguf was truncated")
+
+    with served(model, Rules(slot_files=tmp_path), slots=1) as live:
+        post(live, "/slots/0?action=save", {"filename": "good"})
+        monkeypatch.setattr("ggplug_models.weights.files.MappedFiles.check", fail)
+        status, _, found = live.ask("POST", "/slots/0?action=restore", {"filename": "good"})
+    assert (status, found["error"]["code"]) == (500, "computation_failed")
+
+
 @pytest.mark.parametrize("name", ["../a", "/etc/passwd", "", "a/b", ".hidden", "a" * 200])
 def test_a_slot_is_saved_only_in_its_folder(live: Live, name: str) -> None:
     status, _, found = live.ask("POST", "/slots/0?action=save", {"filename": name})
     assert (status, found["error"]["param"]) == (400, "filename")
+
+
+@pytest.mark.parametrize("number", ["-1", "1.0", "a", "\u0663", "9" * 10, "9" * 5000])
+def test_what_is_no_number_of_a_slot_is_an_unknown_path(live: Live, number: str) -> None:
+    status, _, found = live.ask("POST", f"/slots/{quote(number)}?action=erase", {})
+    assert (status, found["error"]["message"][:13]) == (404, "unknown path:")
 
 
 def test_a_model_without_tokens_for_gaps_does_not_fill_them(live: Live) -> None:

@@ -252,6 +252,7 @@ HOSTILE = [
     ("lark", "start: %json " + json.dumps(chained(200, "allOf")), "levels with its references"),
     ("lark", "start: " + "a " * 40_000, "the grammar has [0-9]+ characters; at most 65536"),
     ("gbnf", "#\n" * 40_000 + 'root ::= "a"', "characters; at most 65536"),
+    ("gbnf", "\n" * 60_000 + 'root ::= "a"', "60001 lines; at most 5000 are allowed"),
 ]
 
 
@@ -265,6 +266,15 @@ def test_what_would_overflow_the_library_does_not_reach_it(
     monkeypatch.setattr(grammars, "_constraint", reached)
     with pytest.raises(ParameterError, match=message):
         getattr(grammars, kind)(source)
+
+
+@pytest.mark.parametrize("schema", [{"type": "a" * 100_000}, {"$ref": "#/" + "a" * 100_000}])
+def test_an_error_that_repeats_a_long_text_is_reported_in_a_short_line(grammars: Grammars, schema: Any) -> None:
+    with pytest.raises(
+        ParameterError, match=r"^the JSON schema is not valid: (Invalid type: a|it refers to /a)"
+    ) as caught:
+        grammars.json_schema(schema)
+    assert len(caught.value.message) < 1100
 
 
 TREE = {

@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ggplug.errors import ParameterError
 from ggplug_models.chat.tools import Tool
+from ggplug_models.metadata.values import short_repr
 
 _INSTRUCTIONS = """You may call functions. These are available, as JSON with a schema of their arguments:
 {tools}
@@ -18,7 +20,10 @@ The results are in the next message. Answer without a call if no function is nee
 
 
 def described(messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """The messages with a description of the tools in the system message, and calls and results as text."""
+    """The messages with a description of the tools in the system message, and calls and results as text.
+
+    Raises ParameterError for a call without a function.
+    """
     listed = "\n".join(json.dumps(tool.message["function"], ensure_ascii=False) for tool in tools)
     instructions = _INSTRUCTIONS.format(tools=listed)
     found = [_as_text(message) for message in messages]
@@ -50,7 +55,9 @@ def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call(call: Any) -> str:
-    function = call.get("function", call) if isinstance(call, Mapping) else {}
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise ParameterError(f"a call of a tool must have a function with a name, got {short_repr(call)}", got=call)
     arguments = function.get("arguments", "{}")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return f'{{"name": {json.dumps(function.get("name", ""))}, "arguments": {text or "{}"}}}'

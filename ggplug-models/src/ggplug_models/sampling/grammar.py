@@ -43,18 +43,19 @@ LIMITS: Mapping[str, Any] = {
 
 
 _WORDS = (
-    (r"(?s).*^error: ([^\n]+).*", r"\1"),  # in a pattern, which the library prints before the error
     (r"^at \d+\(\d+\): (failed to compile JSON schema: )?", ""),  # in a grammar with several schemas
-    (r"\n.*", ""),  # position in the library's own form of the grammar, and its state
     ("^NoExtension(Bias)?$", "no text matches it: a rule begins with itself, or allows nothing"),
     ("^(Parser|Lexer)TooComplex$|.*Too many items.*", "it is too complex, or endless"),
     (r"^Unimplemented keys: \[(.*)\]", r"it uses keys that are not supported: \1"),
     ("^oneOf constraints are not supported.*", "it uses oneOf, which is not supported; use anyOf instead"),
-    (r"^Resource '(json-schema:///)?([^']*)' is not present.*", r"it refers to \2, which it does not contain"),
     (r"^(at )?\d+\(\d+\): lark grammar too deeply nested.*", "its parentheses are nested too deeply"),
-    ("^Pointer '([^']*)' does not exist", r"it refers to \1, which it does not contain"),
+    (r"^Resource '(json-schema:///)?([^']*)($|' is not present.*)", r"it refers to \2, which it does not contain"),
+    ("^Pointer '([^']*)($|' does not exist)", r"it refers to \1, which it does not contain"),
 )
 """Replacements for the library's error messages, in the order in which they are applied."""
+
+LONGEST_ERROR = 1000
+"""Characters of an error message of the library that are read; it may repeat a long text of the schema."""
 
 
 class NoEndTokenError(ModelError):
@@ -203,8 +204,10 @@ class GrammarConstraint:
 
 def _in_words(error: str) -> str:
     """An error of the library in one line, in words of the grammar, not of the library."""
+    # The library prints a pattern before its error, and its own form of the grammar and its state after other errors.
+    error = f"\n{error}".rpartition("\nerror: ")[2].lstrip("\n").partition("\n")[0][:LONGEST_ERROR]
     for pattern, words in _WORDS:
-        error = re.sub(pattern, words, error, flags=re.MULTILINE)
+        error = re.sub(pattern, words, error)
     return error.strip()
 
 

@@ -43,6 +43,9 @@ MOST_REPEATED = 10_000
 MOST_CHARACTERS = 1 << 16
 """Length of a grammar in the notation of Lark or llama.cpp."""
 
+MOST_LINES = 5000
+"""Lines of a grammar: the library's time grows with the square of the number of those that are empty."""
+
 MOST_RULES = 500
 """Lines of a grammar that may start a rule: those with a colon."""
 
@@ -107,6 +110,7 @@ def check_grammar(grammar: str) -> None:
     """Raises ParameterError for a grammar, or a JSON schema in it, that exceeds the limits of this module."""
     _check_text(grammar, "the grammar")
     _check(len(grammar), MOST_CHARACTERS, "characters", "the grammar")
+    _check(grammar.count("\n") + 1, MOST_LINES, "lines", "the grammar")
     _check(sum(":" in line for line in grammar.splitlines()), MOST_RULES, "lines with a colon", "the grammar")
     decoder = json.JSONDecoder()
     for found in _EMBEDDED.finditer(grammar):

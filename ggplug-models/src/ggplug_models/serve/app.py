@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from ggplug_models.serve.access import AccessControl, HeaderNames
@@ -153,7 +154,7 @@ def _routes(service: Service, rules: Rules) -> Iterator[tuple[Sequence[str], Seq
     yield ["/api/embeddings"], ["POST"], paths.work(ollama_models.EmbedBody, EmbedWork, EmbedWork.old)
     yield ["/props"], ["GET"], paths.props
     yield ["/slots"], ["GET"], paths.slots
-    yield ["/slots/{number:int}"], ["POST"], paths.slot
+    yield ["/slots/{number}"], ["POST"], paths.slot
     yield ["/lora-adapters"], ["GET"], paths.adapters
     yield ["/lora-adapters"], ["POST"], paths.set_adapters
 
@@ -175,7 +176,7 @@ def _error_response(request: Request, error: Exception) -> Response:
         what = "unknown path" if error.status_code == 404 else error.detail
         error = Problem(error.status_code, f"{what}: {request.method} {request.url.path}")
     problem = problem_of(error)
-    return JSONResponse(body_of(problem, request.url.path), problem.status, {**problem.headers, **headers})
+    return json_response(body_of(problem, request.url.path), {**problem.headers, **headers}, problem.status)
 
 
 def _client_closed(request: Request, error: Exception) -> Response:
@@ -194,7 +195,7 @@ class _Paths:
 
     async def health(self) -> Response:
         healthy = self._service.healthy
-        return JSONResponse({"status": "ok" if healthy else "shutting down"}, 200 if healthy else 503)
+        return json_response({"status": "ok" if healthy else "shutting down"}, status=200 if healthy else 503)
 
     async def metrics(self) -> Response:
         if not self._rules.metrics:
@@ -204,37 +205,39 @@ class _Paths:
 
     async def models(self) -> Response:
         found = state.model_of(self._service)
-        return JSONResponse({"object": "list", "data": [found]})
+        return json_response({"object": "list", "data": [found]})
 
     async def model(self, name: str) -> Response:
         self._service.check_name(name)
-        return JSONResponse(state.model_of(self._service))
+        return json_response(state.model_of(self._service))
 
     async def props(self) -> Response:
-        return JSONResponse(state.props(self._service, slots=self._rules.slots, metrics=self._rules.metrics))
+        return json_response(state.props(self._service, slots=self._rules.slots, metrics=self._rules.metrics))
 
     async def slots(self) -> Response:
         if not self._rules.slots:
             raise Problem(501, "this server was started with --no-slot-status", code="not_supported")
-        return JSONResponse(state.slots(self._service))
+        return json_response(state.slots(self._service))
 
-    async def slot(self, request: Request, number: int) -> Response:
+    async def slot(self, request: Request, number: str) -> Response:
+        if not re.fullmatch("[0-9]{1,9}", number):  # int() fails with thousands of digits
+            raise HTTPException(404)
         raw = await self._bodies.raw(request, "texts")
         unknown = self._bodies.unknown()
         try:
             body = state.SlotBody.read(raw or b"{}", unknown)
-            found = await self._files.act(number, request.query_params.get("action", ""), body)
+            found = await self._files.act(int(number), request.query_params.get("action", ""), body)
         except Exception as error:
             raise logged(error) from error
         return json_response(found, headers_of(unknown, request.url.path))
 
     async def adapters(self) -> Response:
-        return JSONResponse([])
+        return json_response([])
 
     async def set_adapters(self, request: Request) -> Response:
         raw = await self._bodies.raw(request, "texts")
         try:
-            return JSONResponse(state.set_adapters(state.listed(raw)))
+            return json_response(state.set_adapters(state.listed(raw)))
         except Exception as error:
             raise logged(error) from error
 

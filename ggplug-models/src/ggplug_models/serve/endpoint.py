@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from ggplug.errors import in_one_line
 from ggplug_models.serve.answers import Answers, ClientDisconnected
 from ggplug_models.serve.bodies.asked import Asked
 from ggplug_models.serve.bodies.body import Body, Unknown
-from ggplug_models.serve.event_stream import EventStream, watched
+from ggplug_models.serve.event_stream import EventStream, json_of, watched
 from ggplug_models.serve.incoming import Incoming
 from ggplug_models.serve.problems import Problem, problem_of
 from ggplug_models.serve.reply import Reply
@@ -137,10 +136,9 @@ class TextEndpoint:
             yield reply.failed(logged(error))
 
 
-def json_response(found: Any, headers: dict[str, str] | None = None) -> Response:
+def json_response(found: Any, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
     """A response with JSON."""
-    content = json.dumps(found, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
-    return Response(content, media_type="application/json", headers=headers)
+    return Response(json_of(found), status, headers, "application/json")
 
 
 def logged(error: BaseException) -> Problem:

@@ -15,9 +15,14 @@ from starlette.types import Receive, Scope, Send
 DONE = b"data: [DONE]\n\n"
 
 
+def json_of(data: Any) -> bytes:
+    """JSON.  Raises ValueError for NaN and infinity, which JSON cannot represent."""
+    return json.dumps(data, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+
+
 def event(data: Mapping[str, Any]) -> bytes:
-    """An event with a JSON object.  Raises ValueError for NaN and infinity, which JSON cannot represent."""
-    return b"data: " + json.dumps(data, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n\n"
+    """An event with a JSON object.  Raises ValueError as :func:`json_of` does."""
+    return b"data: " + json_of(data) + b"\n\n"
 
 
 @asynccontextmanager
@@ -74,5 +79,5 @@ class EventStream(Response):
 
 
 def named_event(name: str, data: Mapping[str, Any]) -> bytes:
-    """An event with a name.  Raises ValueError as :func:`event` does."""
+    """An event with a name.  Raises ValueError as :func:`json_of` does."""
     return b"event: " + name.encode() + b"\n" + event(data)

@@ -123,16 +123,17 @@ def _invalid(error: ValidationError) -> Problem:
         in_lists = [each for each in found[1:] if each["loc"][: len(place)] == place]
         kinds = {each["loc"][len(place)] for each in in_lists}
         if len(kinds) != 1 or in_lists[0]["type"] == "list_type":
-            return _wrong(place, "Input should be a string, or a list of one of the allowed types")
+            return wrong(place, "Input should be a string, or a list of one of the allowed types")
         first = in_lists[0]
-    return _wrong(first["loc"], first["msg"].removeprefix("Value error, "), first["type"])
+    return wrong(first["loc"], first["msg"].removeprefix("Value error, "), first["type"])
 
 
 _TEXT = "str"
 """The first of the types that a value may have, as pydantic names it in the location of an error."""
 
 
-def _wrong(place: tuple[int | str, ...], message: str, kind: str = "") -> Problem:
+def wrong(place: tuple[int | str, ...], message: str, kind: str = "") -> Problem:
+    """The problem of a wrong value.  ``place``: its keys and positions in the body.  ``kind``: of pydantic's error."""
     names = [str(part) for part in place if not str(part).startswith(("list[", "function-"))]
     param = ".".join(names) or None
     if kind == "extra_forbidden":

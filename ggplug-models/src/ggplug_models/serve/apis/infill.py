@@ -9,7 +9,7 @@ from ggplug_models.serve.bodies.asked import Asked
 from ggplug_models.serve.bodies.asking import asked
 from ggplug_models.serve.bodies.body import Body, Many
 from ggplug_models.serve.bodies.prompts import Texts, several
-from ggplug_models.serve.problems import Problem
+from ggplug_models.serve.problems import Problem, wrong
 from ggplug_models.serve.writer import Writer
 
 
@@ -40,9 +40,9 @@ def ask(writer: Writer, body: InfillBody) -> Asked:
             f"this model cannot fill gaps: its vocabulary has no tokens for that ({', '.join(missing)})",
             code="model_not_supported",
         )
-    (prompt,) = several(body.prompt, "prompt")
-    if not isinstance(prompt, str):
-        raise Problem(400, "prompt must be a string", param="prompt", code="invalid_value")
+    prompts = several(body.prompt, "prompt")
+    if len(prompts) != 1 or not isinstance(prompt := prompts[0], str):
+        raise wrong(("prompt",), "Input should be a string")
     before: list[int] = []
     for extra in body.input_extra:
         if "fim_sep" in special:

@@ -17,7 +17,7 @@ from ggplug_models.serve.bodies.body import Body, Many
 from ggplug_models.serve.bodies.parameters import TextBody
 from ggplug_models.serve.event_stream import named_event
 from ggplug_models.serve.messages import ChatMessage, Messages, chat_prompt
-from ggplug_models.serve.problems import Problem
+from ggplug_models.serve.problems import Problem, wrong
 from ggplug_models.serve.reply import Reply, Served
 from ggplug_models.serve.service import Service
 from ggplug_models.serve.writer import Writer
@@ -41,6 +41,14 @@ class Message(Body):
     content: str | Many[dict[str, Any]]
 
 
+class Choice(Body):
+    """The parameter ``tool_choice``.  ``name``: of the tool that must be called, for the type ``tool``."""
+
+    type: str = "auto"
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+
 class AnthropicBody(TextBody):
     """The body of ``/v1/messages``."""
 
@@ -49,7 +57,7 @@ class AnthropicBody(TextBody):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     system: str | Many[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: dict[str, Any] | None = None
+    tool_choice: Choice = Field(default_factory=Choice)
     thinking: dict[str, Any] | None = None
 
 
@@ -65,10 +73,12 @@ def count_tokens(service: Service, body: AnthropicBody) -> dict[str, Any]:
 
 
 def chat_of(body: AnthropicBody) -> Messages:
-    """The messages and tools in OpenAI's form.  Raises Problem for blocks that are not text."""
+    """The messages and tools in OpenAI's form.  Raises Problem for blocks that are not text, and if there are none."""
     messages = [{"role": "system", "content": _text(body.system)}] if body.system else []
     for number, message in enumerate(body.messages):
         messages += _converted(message, f"messages.{number}")
+    if not messages:
+        raise wrong(("messages",), "no message has any content")
     tools = [
         {
             "type": "function",
@@ -86,12 +96,11 @@ def chat_of(body: AnthropicBody) -> Messages:
         more["enable_thinking"] = thinking["type"] == "enabled"
     if isinstance(budget := thinking.get("budget_tokens"), int) and budget >= 0:
         more["reasoning_budget_tokens"] = budget
-    choice = body.tool_choice or {}
-    kind = choice.get("type", "auto")
-    named = {"type": "function", "function": {"name": choice.get("name")}}
+    choice = body.tool_choice
+    named = {"type": "function", "function": {"name": choice.name}}
     found: Messages = Messages.model_construct(
-        tool_choice={"any": "required", "tool": named}.get(kind, kind) if tools else None,
-        parallel_tool_calls=not choice.get("disable_parallel_tool_use"),
+        tool_choice={"any": "required", "tool": named}.get(choice.type, choice.type) if tools else None,
+        parallel_tool_calls=not choice.disable_parallel_tool_use,
         **more,
         messages=[ChatMessage.model_validate(each) for each in messages],
         tools=tools or None,
@@ -132,7 +141,9 @@ def _converted(message: Message, what: str) -> Iterator[dict[str, Any]]:
 def _text(content: Any, what: str = "system") -> str:
     if isinstance(content, str):
         return content
-    for block in content if isinstance(content, list) else ():
+    if not isinstance(content, list):
+        raise wrong((what,), "the content must be a text, or a list of blocks of the type text")
+    for block in content:
         if not isinstance(block, dict) or block.get("type") != "text":
             raise _unsupported(block.get("type") if isinstance(block, dict) else None, what)
     return "".join(str(block.get("text", "")) for block in content)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -14,6 +13,7 @@ from ggplug_models.serve.bodies.asked import Asked, Form
 from ggplug_models.serve.bodies.asking import asked
 from ggplug_models.serve.bodies.body import Body, Many
 from ggplug_models.serve.bodies.parameters import SAMPLER, TEXTS, TextBody, fields
+from ggplug_models.serve.event_stream import json_of
 from ggplug_models.serve.messages import ChatMessage, Messages, chat_prompt
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.reply import Reply
@@ -136,7 +136,7 @@ class OllamaReply(Reply):
         return self.event(error_body(problem))
 
     def event(self, data: Mapping[str, Any]) -> bytes:
-        return json.dumps(data, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+        return json_of(data) + b"\n"
 
     def _text(self, content: str, reasoning: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
         raise NotImplementedError

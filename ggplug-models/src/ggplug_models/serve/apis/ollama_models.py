@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pydantic import AliasChoices, Field
@@ -80,18 +81,22 @@ def show(service: Service, body: NameBody) -> dict[str, Any]:
     """The reply of ``/api/show``."""
     model, writer = service.model, service.writer
     architecture = model.architecture
-    simple = (str, int, float, bool)
     return {
         "modelfile": "",
         "parameters": "",
         "template": "" if writer is None else writer.template.source,
         "details": _details(service),
-        "model_info": {key: value for key, value in model.metadata.items() if isinstance(value, simple)},
+        "model_info": {key: value for key, value in model.metadata.items() if _is_shown(value)},
         "capabilities": ["completion"] if isinstance(model, Decoder) else ["embedding"],
         "modified_at": now(),
         "license": str(model.metadata.get("general.license", "")),
         "architecture": architecture,
     }
+
+
+def _is_shown(value: Any) -> bool:
+    """Whether JSON has a value of the metadata; long arrays are left out, too."""
+    return isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def pull(service: Service, body: NameBody) -> dict[str, Any]:

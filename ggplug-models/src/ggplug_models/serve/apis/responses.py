@@ -19,7 +19,7 @@ from ggplug_models.serve.bodies.body import Body, Many
 from ggplug_models.serve.bodies.parameters import TextBody
 from ggplug_models.serve.event_stream import named_event
 from ggplug_models.serve.messages import Messages, chat_prompt
-from ggplug_models.serve.problems import Problem
+from ggplug_models.serve.problems import Problem, wrong
 from ggplug_models.serve.reply import Reply, Served
 from ggplug_models.serve.service import Service
 from ggplug_models.serve.writer import Writer
@@ -119,6 +119,8 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], what: str) -> 
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
     elif kind == "reasoning":
         parts = item.get("content") or item.get("summary") or []
+        if not isinstance(parts, list):
+            raise wrong((what,), "the reasoning must be a list of parts")
         text = "".join(str(part.get("text", "")) for part in parts if isinstance(part, dict))
         messages.append({"role": "assistant", "content": "", "reasoning_content": text})
     else:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
-from ggplug.errors import ParameterError
+from ggplug.errors import FileKindError, GGPlugError, GGUFError, ModelError, ParameterError
 from ggplug_models.serve.apis.llama_server import defaults
 from ggplug_models.serve.batcher import SlotStatus
 from ggplug_models.serve.bodies.body import Body
@@ -100,7 +101,7 @@ class SlotFiles:
         self._folder = folder
 
     async def act(self, number: int, action: str, body: SlotBody) -> dict[str, Any]:
-        """Does what ``action`` says.  Raises Problem, ParameterError, ModelError, GGUFError, OSError."""
+        """Does what ``action`` says.  Raises Problem, ParameterError, ModelError, OSError."""
         writer = self._service.texts
         if action == "erase":
             return await self._called(writer, lambda: self._erase(writer, number))
@@ -109,8 +110,6 @@ class SlotFiles:
         path = self._path(body.filename)
         if action == "save":
             return await self._called(writer, lambda: self._save(writer, number, path))
-        if not path.is_file():
-            raise Problem(400, f"there is no file {path.name!r}", param="filename", code="file_not_found")
         return await self._called(writer, lambda: self._restore(writer, number, path))
 
     async def _called(self, writer: Writer, function: Any) -> dict[str, Any]:
@@ -138,7 +137,10 @@ class SlotFiles:
         count = len(writer.session.tokens(number))
         if reusable < count:  # what an answer added is computed differently from a prompt
             writer.session.rewind(reusable, number)
-        save(OneSequence(writer.session, number), path)
+        try:
+            save(OneSequence(writer.session, number), path)
+        except FileKindError as error:
+            raise _refused(path, error) from error
         return {
             "id_slot": number,
             "filename": path.name,
@@ -148,8 +150,14 @@ class SlotFiles:
 
     def _restore(self, writer: Writer, number: int, path: Path) -> dict[str, Any]:
         writer.batcher.check_free(number)
-        writer.batcher.set_reusable(number, 0)
-        restore(OneSequence(writer.session, number), path)
+        with writer.session.locked():  # raises what is wrong with the model's own files, which the client did not name
+            pass
+        try:
+            restore(OneSequence(writer.session, number), path)
+        except FileNotFoundError:
+            raise Problem(400, f"there is no file {path.name!r}", param="filename", code="file_not_found") from None
+        except (GGUFError, ModelError) as error:
+            raise _refused(path, error) from error
         count = len(writer.session.tokens(number))
         writer.batcher.set_reusable(number, count)
         return {
@@ -158,6 +166,12 @@ class SlotFiles:
             "n_restored": count,
             "n_read": path.stat().st_size,
         }
+
+
+def _refused(path: Path, error: GGPlugError) -> Problem:
+    """The problem of a file that cannot be used, without the name of its folder, which is not the clients' concern."""
+    words = str(error).replace(f"{path.parent}{os.sep}", "")
+    return Problem(400, f"{words:.500}", param="filename", code="file_refused")
 
 
 def listed(raw: bytes) -> Any:

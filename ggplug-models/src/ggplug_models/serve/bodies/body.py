@@ -7,19 +7,25 @@ million right ones.
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic_core import from_json
 
-from ggplug_models.serve.problems import Problem
+from ggplug_models.serve.problems import Problem, wrong
 
 MOST_KEYS = 256
 """Maximum number of keys of a JSON object."""
 
 MOST_REPORTED = 16
 """Maximum number of ignored parameters that a response names."""
+
+MAY_BE_INFINITE = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}|[0-9]{200}")
+"""What a JSON text has somewhere if one of its numbers is read as NaN or infinity."""
 
 T = TypeVar("T")
 
@@ -69,8 +75,14 @@ class Body(BaseModel):
 
     @classmethod
     def read(cls, raw: bytes, unknown: Unknown) -> Self:
-        """The object in a body.  Raises ValidationError, and Problem as :meth:`Unknown.check` does."""
+        """The object in a body.
+
+        Raises ValidationError; Problem as :meth:`Unknown.check` does, and for a number that is not finite, also where
+        any value is allowed, because such a value may be a part of a reply.
+        """
         found = cls.model_validate_json(raw, context=unknown)
+        if MAY_BE_INFINITE.search(raw) and (place := _not_finite(from_json(raw))):
+            raise wrong(place, "Input should be a finite number")
         unknown.check()
         return found
 
@@ -96,6 +108,16 @@ def names_of(body: type[Body]) -> frozenset[str]:
         choices = alias.choices if isinstance(alias, AliasChoices) else [alias or each.alias or name]
         names |= {choice for choice in choices if isinstance(choice, str)}
     return frozenset(names)
+
+
+def _not_finite(value: Any) -> tuple[str | int, ...]:
+    """The place of a number in an object or a list that is not finite; empty if there is none."""
+    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(each, float) and not math.isfinite(each):
+            return (key,)
+        if isinstance(each, dict | list) and (place := _not_finite(each)):
+            return (key, *place)
+    return ()
 
 
 def _empty(value: Any) -> bool:
