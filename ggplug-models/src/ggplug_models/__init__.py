@@ -25,7 +25,8 @@ from ggplug_models.state.steps import Asked, Outputs
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.long_text import LongText
 from ggplug_models.weights.packing import PackedWeight
-from ggplug_models.weights.placement import LayerSplit, Placement
+from ggplug_models.weights.placement import Placed, Placement
+from ggplug_models.weights.rules import CacheOn, ExpertsOn, LayersOn, LayerSplit, Place
 
 __version__ = "0.1.0"
 
@@ -34,18 +35,23 @@ __all__ = [
     "Answer",
     "AnswerPiece",
     "Asked",
+    "CacheOn",
     "ChatAnswer",
     "ChatTemplate",
     "Decoder",
     "DraftModel",
     "Drafts",
     "Encoder",
+    "ExpertsOn",
     "Finish",
     "LayerSplit",
+    "LayersOn",
     "LongText",
     "Model",
     "Outputs",
     "PackedWeight",
+    "Place",
+    "Placed",
     "Placement",
     "PromptLookup",
     "Session",

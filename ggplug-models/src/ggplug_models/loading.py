@@ -20,9 +20,11 @@ from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import Values
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import ARCHITECTURES, Model
+from ggplug_models.networks.network import MOST_BLOCKS
 from ggplug_models.weights.files import MappedFiles
 from ggplug_models.weights.packing import PackedWeight, Packing
-from ggplug_models.weights.placement import LayerSplit, Placement, first, over
+from ggplug_models.weights.placement import Placed, Placement
+from ggplug_models.weights.rules import Chooses, Rule
 from ggplug_models.weights.weights import digest_of_file
 
 GROUP = "ggplug.architectures"
@@ -33,7 +35,7 @@ def load(
     path: str | os.PathLike[str],
     devices: Sequence[Device | str] | None = None,
     *,
-    placement: Placement | LayerSplit | None = None,
+    placement: Placement | Rule | Chooses | None = None,
     pack: bool = True,
     pack_growth: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -41,32 +43,32 @@ def load(
     """Loads a model from a GGUF file.
 
     ``devices``: names or objects, in order of preference; by default :func:`default_devices`.  No other device is used.
-    ``placement``: chooses the device that stores each weight and computes with it; by default the first device, or a
-    :class:`~ggplug_models.LayerSplit`, which distributes the layers.  ``pack``: whether weights are packed for products
-    with many columns, on devices that support it (:mod:`.weights.packing`); ``model.packing`` lists the result.
-    ``pack_growth``: extra bytes that packed weights may take; by default only weights are packed that grow little.
-    ``progress(done, total)``: called with the bytes of weights that were read.
+    ``placement``: the rules that choose the device that stores each weight and computes with it; by default the first
+    device.  One rule, such as a :class:`~ggplug_models.LayerSplit`, or a function may stand for a
+    :class:`~ggplug_models.Placement`; ``model.placement`` is the result.  ``pack``: whether weights are packed for
+    products with many columns, on devices that support it (:mod:`.weights.packing`); ``model.packing`` lists the
+    result.  ``pack_growth``: extra bytes that packed weights may take; by default only weights are packed that grow
+    little.  ``progress(done, total)``: called with the bytes of weights that were read.
 
-    Raises GGUFError, ModelError, ParameterError (a split or a placement that is not valid), DeviceNotFoundError,
-    OutOfMemoryError.
+    Raises GGUFError, ModelError, ParameterError (a placement that is not valid), DeviceNotFoundError, OutOfMemoryError.
     """
     check_progress(progress)
     chosen = default_devices() if devices is None else _chosen(devices)
     with gguf.GGUFReader(path) as reader:
         hyperparameters = Hyperparameters(reader.metadata)
         paths, digest = reader.paths, digest_of_file(reader)
+        nbytes = {info.name: info.nbytes for info in reader.tensors.values()}
     values = Values(hyperparameters.values, where=os.fspath(path))
     cls = _class_of(values)
-    if isinstance(placement, LayerSplit):
-        placement = placement.over(hyperparameters.integer("block_count"), len(chosen))
-    place = over(first if placement is None else placement, chosen)
+    n_layer = hyperparameters.integer("block_count", 0, at_most=MOST_BLOCKS)
+    place = Placement.of(placement).over(nbytes, n_layer, chosen, caches=issubclass(cls, Decoder))
     packing = _packing(cls, path, chosen, place, Packing(pack_growth)) if pack else ()
     packed = {each.name: each.memory for each in packing if each.memory is not None}
 
     weights, metadata = gguf.load(path, lambda tensor: packed.get(tensor) or place(tensor), progress=progress)
     try:
         model = cls(weights, metadata, chosen)
-        model.packing, model.digest = tuple(packing), digest
+        model.placement, model.packing, model.digest = place, tuple(packing), digest
         if any(weight.buffer is not None and weight.buffer.is_read_only for weight in weights):
             model.files = MappedFiles(paths)
         return model
@@ -89,7 +91,7 @@ def _packing(
     cls: type[Model],
     path: str | os.PathLike[str],
     devices: Sequence[Device],
-    place: Callable[[str], Device],
+    place: Placed,
     packing: Packing,
 ) -> Sequence[PackedWeight]:
     """Decides for each weight whether it is packed, from the model's graph.  Does not read the weights."""

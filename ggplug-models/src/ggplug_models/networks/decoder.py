@@ -306,8 +306,15 @@ class Decoder(Network):
         assert graph is not None
         return graph
 
+    def cache_on(self, number: int) -> Device | None:
+        """The device that a rule chose for a block's cache or state, and for its attention; None: no rule did."""
+        return None if self.placement is None else self.placement.cache(number)
+
     def device_of(self, number: int) -> Device:
-        """The device that computes a block: the one that holds its weights."""
+        """The device of a block's cache or state: the one that a rule chose, or that of the block's weights."""
+        chosen = self.cache_on(number)
+        if chosen is not None:
+            return chosen
         prefix = self.w.block(number).prefix
         placed = (t.buffer_type for t in self.weights if t.name.startswith(prefix) and t.buffer_type is not None)
         found = next(placed, None)

@@ -11,7 +11,7 @@ from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug.memory import allocate
 from ggplug.tensor import Context, Tensor
-from ggplug.types import Type
+from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import LARGEST
 
 
@@ -46,13 +46,20 @@ class Memory:
     ``devices``: the device of each block; None makes tensors without a place, for graphs that are only inspected.
     ``cells``: the number of cells of a sequence, by window.  ``type``: of keys and values; it may be quantised.
     ``blocks``: a tuple of tensors for each block: keys and values [elements, n_cells n_seq], or the parts of a state,
-    F32 [elements, n_seq].  Call :meth:`free` to release the memory.
+    F32 [elements, n_seq].  ``usage``: with WEIGHTS the nodes that read the tensors are computed where these lie.  Call
+    :meth:`free` to release the memory.
 
     Raises ParameterError for a type whose blocks do not divide the heads, OutOfMemoryError.
     """
 
     def __init__(
-        self, kinds: Sequence[Kind], devices: Sequence[Device] | None, n_seq: int, cells: Mapping[int, int], type: Type
+        self,
+        kinds: Sequence[Kind],
+        devices: Sequence[Device] | None,
+        n_seq: int,
+        cells: Mapping[int, int],
+        type: Type,
+        usage: BufferUsage = BufferUsage.ANY,
     ) -> None:
         self.kinds = tuple(kinds)
         self.n_seq = n_seq
@@ -66,7 +73,7 @@ class Memory:
                 self.blocks.append(self._block(context, number, kind, cells))
             for device, context in self._contexts.items():
                 if device is not None:
-                    allocate(context, device)
+                    allocate(context, device, usage)
             # Attention also reads masked cells that no token was stored in.  Uninitialised memory may hold NaN, for
             # which kernels take another path that rounds differently.
             for tensor in (tensor for block in self.blocks for tensor in block) if devices is not None else ():

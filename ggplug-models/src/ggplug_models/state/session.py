@@ -16,7 +16,7 @@ from ggplug.errors import ContextFullError, FreedError, ParameterError
 from ggplug.graph import Graph
 from ggplug.scheduler import Explanation, Scheduler
 from ggplug.sharing import Claim, one_thread_at_a_time
-from ggplug.types import Type
+from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import check_sequence, whole
 from ggplug_models.checks.ids import in_common, listed_ids
 from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
@@ -91,8 +91,11 @@ class LanguageModel(ModelIdentity, Protocol):
     ) -> Step:
         """The step with the graph for this shape."""
 
+    def cache_on(self, number: int) -> Device | None:
+        """The device that a rule chose for a block's cache or state; None: no rule did."""
+
     def device_of(self, number: int) -> Device:
-        """The device that computes a block."""
+        """The device of a block's cache or state."""
 
     def locked(self) -> Claim:
         """A ``with`` block in which this thread alone computes with the model."""
@@ -158,7 +161,9 @@ class Session:
         counts = {window: each.count for window, each in self._cells.items()}
         with model.call():
             devices = [model.device_of(number) for number in range(len(model.kinds))]
-            self.memory = Memory(model.kinds, devices, self.n_seq, counts, kind)
+            chosen = any(model.cache_on(number) is not None for number in range(len(model.kinds)))
+            usage = BufferUsage.WEIGHTS if chosen else BufferUsage.ANY
+            self.memory = Memory(model.kinds, devices, self.n_seq, counts, kind, usage)
 
     # -- sequences ---------------------------------------------------------------------------------
 
