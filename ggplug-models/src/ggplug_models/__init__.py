@@ -14,6 +14,7 @@ from ggplug_models.chat.template import ChatTemplate
 from ggplug_models.chat.text import ChatAnswer
 from ggplug_models.chat.tools import Tool
 from ggplug_models.converting.convert import convert
+from ggplug_models.fitting import Fit, fit
 from ggplug_models.generation.drafts import DraftModel, Drafts, PromptLookup
 from ggplug_models.generation.finish import Finish
 from ggplug_models.loading import load
@@ -44,6 +45,7 @@ __all__ = [
     "Encoder",
     "ExpertsOn",
     "Finish",
+    "Fit",
     "LayerSplit",
     "LayersOn",
     "LongText",
@@ -60,6 +62,7 @@ __all__ = [
     "ToolCall",
     "ToolRun",
     "convert",
+    "fit",
     "load",
     "load_tokenizer",
     "run_tools",

@@ -16,6 +16,7 @@ from ggplug_models.commands.bars import counting
 from ggplug_models.commands.lines import windows, write_text
 from ggplug_models.commands.options import (
     device_option,
+    fitted,
     growth_option,
     model_argument,
     pack_option,
@@ -50,9 +51,10 @@ def embed(
     from ggplug_models.loading import load
 
     names, placement = placed(devices, place_rules)
+    used, placement = fitted(model, names, placement, pack=pack, pack_growth=pack_growth)
     out = stdout()
     ascii_only = not (out.encoding or "").lower().startswith("utf")
-    with load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as encoder:
+    with load(model, used, placement=placement, pack=pack, pack_growth=pack_growth) as encoder:
         if not hasattr(encoder, "embed"):
             raise ParameterError(f"{model} is a {encoder.architecture} model, which has no embeddings")
         with counting() as bar:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from ggplug.backend import Device
     from ggplug.cli.placement import PlaceRules
     from ggplug_models.weights.placement import Placement
 
@@ -21,7 +23,8 @@ device_option = click.option(
     multiple=True,
     metavar="NAME",
     help="Device to run on. Repeat the option to name several, in order of preference; no other device is used. "
-    "With 'auto', the default, ggplug uses the best device, and the CPU for operations that it does not support.",
+    "With 'auto', the default, ggplug uses the best device, and the CPU for operations that it does not support and "
+    "for weights that do not fit into its memory.",
 )
 pack_option = click.option(
     "--pack/--no-pack",
@@ -61,3 +64,23 @@ def placed(devices: tuple[str, ...], place_rules: PlaceRules) -> tuple[list[str]
     if "--split" in dict(place_rules) and len(names) < 2:
         raise click.UsageError("--split needs at least two devices: name each of them with --device.")
     return names or None, Placement.parse(place_rules)
+
+
+def fitted(
+    model: Path, names: list[str] | None, placement: Placement, **how: Any
+) -> tuple[Sequence[Device | str], Placement]:
+    """The devices for a model, and its placement: one that fits if neither devices nor rules were given.
+
+    Where ggplug chooses one device alone there is nothing to place.  ``how``: as for :func:`.fit`.  Raises
+    OutOfMemoryError if nothing fits.
+    """
+    from ggplug_models.loading import default_devices
+
+    if names is not None:
+        return names, placement
+    devices = default_devices()
+    if len(devices) > 1 and not placement.rules:
+        from ggplug_models.fitting import fit
+
+        placement = fit(model, devices, **how).placement
+    return devices, placement

@@ -21,6 +21,7 @@ from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
     cache_option,
     device_option,
+    fitted,
     growth_option,
     model_argument,
     pack_option,
@@ -157,11 +158,12 @@ def run(
     names, placement = placed(devices, place_rules)
     err = console(stderr=True)
     with contextlib.ExitStack() as stack:
-        how = {"placement": placement, "pack": pack, "pack_growth": pack_growth}
-        loaded = stack.enter_context(load_language_model(model, names, **how))
+        loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
+        used, placement = fitted(model, names, placement, n_ctx=context, cache_type=cache_type, **loading)
+        loaded = stack.enter_context(load_language_model(model, used, placement=placement, **loading))
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
-            if place_rules:
+            if placement.rules:
                 err.print(printable(str(loaded.placement)), style="dim", soft_wrap=True)
         draft = stack.enter_context(_draft(drafter, names, context, pack=pack)) if drafter or lookup else None
         with loaded.session(context, cache_type=cache_type) as session:

@@ -17,6 +17,7 @@ from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
     cache_option,
     device_option,
+    fitted,
     growth_option,
     model_argument,
     pack_option,
@@ -206,6 +207,8 @@ def serve(
     first, *aliases = called.split(",") if name else [called]
     about = About(model, aliases, [tag for tag in tags.split(",") if tag], pooling != "none")
     names, placement = placed(devices, place_rules)
+    loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
+    used, placement = fitted(model, names, placement, n_ctx=context, n_seq=slots, cache_type=cache_type, **loading)
     source = None if template is None else content_of(template)
     err = console(stderr=True)
     addresses = [address.strip() for address in host.split(",")]
@@ -223,11 +226,11 @@ def serve(
     )
     with (
         listening(addresses, port) as sockets,
-        load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded,
+        load(model, used, placement=placement, **loading) as loaded,
     ):
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
-            if place_rules:
+            if placement.rules:
                 err.print(printable(str(loaded.placement)), style="dim", soft_wrap=True)
         if pooling not in (None, "none"):
             _pool(loaded, pooling)

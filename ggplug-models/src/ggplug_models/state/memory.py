@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -46,8 +47,9 @@ class Memory:
     ``devices``: the device of each block; None makes tensors without a place, for graphs that are only inspected.
     ``cells``: the number of cells of a sequence, by window.  ``type``: of keys and values; it may be quantised.
     ``blocks``: a tuple of tensors for each block: keys and values [elements, n_cells n_seq], or the parts of a state,
-    F32 [elements, n_seq].  ``usage``: with WEIGHTS the nodes that read the tensors are computed where these lie.  Call
-    :meth:`free` to release the memory.
+    F32 [elements, n_seq].  ``usage``: with WEIGHTS the nodes that read the tensors are computed where these lie.
+    ``planned``: the memory is planned and not allocated (:class:`~ggplug.memory.PlannedBuffer`).  Call :meth:`free` to
+    release the memory.
 
     Raises ParameterError for a type whose blocks do not divide the heads, OutOfMemoryError.
     """
@@ -60,6 +62,8 @@ class Memory:
         cells: Mapping[int, int],
         type: Type,
         usage: BufferUsage = BufferUsage.ANY,
+        *,
+        planned: bool = False,
     ) -> None:
         self.kinds = tuple(kinds)
         self.n_seq = n_seq
@@ -73,11 +77,12 @@ class Memory:
                 self.blocks.append(self._block(context, number, kind, cells))
             for device, context in self._contexts.items():
                 if device is not None:
-                    allocate(context, device, usage)
+                    allocate(context, device, usage, planned=planned)
             # Attention also reads masked cells that no token was stored in.  Uninitialised memory may hold NaN, for
             # which kernels take another path that rounds differently.
-            for tensor in (tensor for block in self.blocks for tensor in block) if devices is not None else ():
-                tensor.set_zero()
+            if devices is not None and not planned:
+                for tensor in (tensor for block in self.blocks for tensor in block):
+                    tensor.set_zero()
         except BaseException:
             self.free()
             raise
@@ -110,6 +115,14 @@ class Memory:
         return tuple(
             context.new_tensor(gg.F32, (size, self.n_seq), f"state.{number}.{part}") for part, size in enumerate(parts)
         )
+
+    def held(self) -> Counter[Device]:
+        """Bytes of the buffers by device."""
+        found: Counter[Device] = Counter()
+        for device, context in self._contexts.items():
+            if device is not None:
+                found[device] += sum(buffer.size for buffer in context.buffers)
+        return found
 
     @property
     def nbytes(self) -> int:

@@ -111,7 +111,8 @@ class Session:
     """``n_seq`` sequences of up to ``n_ctx`` tokens each, with the KV cache or recurrent state of ``model`` for them.
 
     ``cache_type``: type of the KV cache, one of :data:`CACHE_TYPES`.  ``micro_batch``: maximum number of tokens of a
-    sequence that are computed in one step.  Graphs are made once for each shape of step and reused.
+    sequence that are computed in one step.  ``planned``: its memory is planned and not allocated, for :meth:`largest`
+    alone.  Graphs are made once for each shape of step and reused.
 
     Only one thread at a time may use a session; another one gets BusyError.  Sessions of one model lock the model while
     they compute.  After an interrupt, each sequence has the tokens that were decoded so far, or none.  Call
@@ -128,6 +129,8 @@ class Session:
         n_seq: int = 1,
         cache_type: str | Type = "f16",
         micro_batch: int = 512,
+        *,
+        planned: bool = False,
     ) -> None:
         n_ctx = min(CONTEXT, model.n_ctx) if n_ctx is None else n_ctx
         name = cache_type.lower() if isinstance(cache_type, str) else None
@@ -163,7 +166,7 @@ class Session:
             devices = [model.device_of(number) for number in range(len(model.kinds))]
             chosen = any(model.cache_on(number) is not None for number in range(len(model.kinds)))
             usage = BufferUsage.WEIGHTS if chosen else BufferUsage.ANY
-            self.memory = Memory(model.kinds, devices, self.n_seq, counts, kind, usage)
+            self.memory = Memory(model.kinds, devices, self.n_seq, counts, kind, usage, planned=planned)
 
     # -- sequences ---------------------------------------------------------------------------------
 
@@ -532,6 +535,21 @@ class Session:
         else:
             self._steps.move_to_end(key)
         return step
+
+    def largest(self) -> list[Graph]:
+        """The graphs of the steps that need the most memory: of a prompt, of a few tokens of each sequence, of one.
+
+        They read all cells of the context.
+        """
+        spans = tuple((window, cells.span(self.n_ctx)) for window, cells in self._cells.items())
+        whole = self.micro_batch if self.model.keeps_states else in_steps(self.micro_batch)
+        sizes = dict.fromkeys([(1, whole), (self.n_seq, min(FEW, self.micro_batch)), (self.n_seq, 1)])
+        graphs = []
+        for n_seq, n in sizes:
+            graph = self._step(Shape(0, n_seq, n, spans, Outputs.LAST), ()).graph
+            assert graph is not None
+            graphs.append(graph)
+        return graphs
 
     # -- life --------------------------------------------------------------------------------------
 

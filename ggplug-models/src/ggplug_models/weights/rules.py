@@ -36,6 +36,11 @@ def layer_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def is_expert(name: str) -> bool:
+    """Whether a weight belongs to experts, of which each token uses a few."""
+    return _EXPERTS.search(name) is not None
+
+
 class Rule(ABC):
     """Chooses a device for some of a model's tensors, by their names."""
 
@@ -131,7 +136,7 @@ class ExpertsOn(_OnDevice):
     option = "--experts-on"
 
     def is_for(self, name: str) -> bool:
-        return _EXPERTS.search(name) is not None
+        return is_expert(name)
 
 
 class CacheOn(_OnDevice):
