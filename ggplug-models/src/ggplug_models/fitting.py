@@ -27,7 +27,7 @@ from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import Model
 from ggplug_models.state.session import CACHE_TYPES, Session
 from ggplug_models.weights.placement import Placement
-from ggplug_models.weights.rules import Chooses, ExpertsOn, LayerSplit, Rule, is_expert, layer_of
+from ggplug_models.weights.rules import Chooses, ExpertsOn, LayerSplit, Rule, is_after_layers, is_expert, layer_of
 
 LEAST_CONTEXT = 512
 """The smallest context that is proposed where a larger one does not fit."""
@@ -109,15 +109,15 @@ class _Asked:
             raise too_large(found.holdings, over)
         last: OutOfMemoryError | None = None
         for units, rules in self._ways(reader):
-            tried: list[Fit] = []
+            tried: dict[tuple[int, ...], Fit] = {}
 
-            def measure(counts: Sequence[int], rules: _Rules = rules, tried: list[Fit] = tried) -> list[Holding]:
-                tried.append(self.measured(reader, rules(counts)))
-                return list(tried[-1].holdings)
+            def measure(counts: Sequence[int], rules: _Rules = rules, tried: _Tried = tried) -> list[Holding]:
+                found = tried[tuple(counts)] = self.measured(reader, rules(counts))
+                return list(found.holdings)
 
             try:
-                distribute(units, 2 if rules is self._experts else len(self.devices), measure)
-                return tried[-1]
+                counts, _ = distribute(units, len(self.devices), measure)
+                return tried[tuple(counts)]
             except OutOfMemoryError as error:
                 last = error
         assert last is not None
@@ -125,15 +125,20 @@ class _Asked:
 
     def _ways(self, reader: GGUFReader) -> Iterator[tuple[list[int], _Rules]]:
         """The ways to place weights: for each the bytes of what can be moved to the next device, and the rules."""
-        experts, layers = Counter[int](), Counter[int]()
-        for info in reader.tensors.values():
+        tensors = reader.tensors.values()
+        n_layer = max((layer_of(info.name) or 0 for info in tensors), default=0) + 1
+        experts, layers = [0] * n_layer, [0] * n_layer
+        for info in tensors:
             layer = layer_of(info.name)
             if layer is not None:
-                layers[layer] += info.nbytes
                 experts[layer] += info.nbytes if is_expert(info.name) else 0
-        if any(experts.values()) and len(self.devices) == 2 and self.devices[-1].buffer_type.is_host:
-            yield [experts[layer] for layer in sorted(layers)], self._experts
-        yield [layers[layer] for layer in sorted(layers)], self._layers
+            elif is_after_layers(info.name):
+                layer = n_layer - 1
+            if layer is not None:
+                layers[layer] += info.nbytes
+        if any(experts) and len(self.devices) == 2 and self.devices[-1].buffer_type.is_host:
+            yield experts, self._experts
+        yield layers, self._layers
 
     def _experts(self, counts: Sequence[int]) -> Placement:
         return Placement(*([ExpertsOn(self.devices[-1].name, counts[-1])] if counts[-1] else []))
@@ -213,6 +218,9 @@ class _Asked:
         except (OutOfMemoryError, ParameterError):
             return None
 
+
+_Tried = dict[tuple[int, ...], Fit]
+"""What was measured, by the numbers of units."""
 
 _Rules = Callable[[Sequence[int]], Placement]
 """The placement for numbers of units, by device."""

@@ -160,7 +160,7 @@ def distribute(
         holdings = measure(counts)
         over = next((number for number, each in enumerate(holdings) if each.missing), None)
         if over is None:
-            return counts, holdings
+            return _filled(counts, holdings, sizes, measure)
         if over == n_devices - 1 or not counts[over]:
             raise too_large(holdings, over)
         end, moved, freed = sum(counts[: over + 1]), 0, 0
@@ -169,6 +169,24 @@ def distribute(
             freed += sizes[end - moved]
         counts[over] -= moved
         counts[over + 1] += moved
+
+
+def _filled(
+    counts: list[int], holdings: list[Holding], sizes: Sequence[int], measure: Callable[[Sequence[int]], list[Holding]]
+) -> tuple[list[int], list[Holding]]:
+    """The counts after units that fit on an earlier device were moved back: caches and results were moved with them."""
+    for number in range(len(counts) - 1):
+        while counts[number + 1]:
+            unit, budget = sum(counts[: number + 1]), holdings[number].budget
+            if budget is not None and holdings[number].total + sizes[unit] > budget:
+                break
+            tried = list(counts)
+            tried[number], tried[number + 1] = tried[number] + 1, tried[number + 1] - 1
+            found = measure(tried)
+            if any(each.missing for each in found):
+                break
+            counts, holdings = tried, found
+    return counts, holdings
 
 
 def too_large(holdings: Sequence[Holding], over: int) -> OutOfMemoryError:

@@ -537,13 +537,14 @@ class Session:
         return step
 
     def largest(self) -> list[Graph]:
-        """The graphs of the steps that need the most memory: of a prompt, of a few tokens of each sequence, of one.
+        """The graphs of the steps that need the most memory: of a prompt, of a few tokens of several sequences, of one.
 
         They read all cells of the context.
         """
         spans = tuple((window, cells.span(self.n_ctx)) for window, cells in self._cells.items())
         whole = self.micro_batch if self.model.keeps_states else in_steps(self.micro_batch)
-        sizes = dict.fromkeys([(1, whole), (self.n_seq, min(FEW, self.micro_batch)), (self.n_seq, 1)])
+        few = [(self.n_seq, min(FEW, self.micro_batch))] if self.n_seq > 1 else []
+        sizes = dict.fromkeys([(1, whole), *few, (self.n_seq, 1)])
         graphs = []
         for n_seq, n in sizes:
             graph = self._step(Shape(0, n_seq, n, spans, Outputs.LAST), ()).graph

@@ -36,6 +36,11 @@ def layer_of(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def is_after_layers(name: str) -> bool:
+    """Whether a weight is used after the last layer."""
+    return _AFTER_THE_LAYERS.match(name) is not None
+
+
 def is_expert(name: str) -> bool:
     """Whether a weight belongs to experts, of which each token uses a few."""
     return _EXPERTS.search(name) is not None
@@ -127,7 +132,7 @@ class LayersOn(_OnDevice):
     needs_layers = True
 
     def is_for(self, name: str) -> bool:
-        return name.startswith("blk.") or (_AFTER_THE_LAYERS.match(name) is not None and isinstance(self._ranges, int))
+        return name.startswith("blk.") or (is_after_layers(name) and isinstance(self._ranges, int))
 
 
 class ExpertsOn(_OnDevice):
@@ -271,7 +276,7 @@ class LayerSplit(Rule):
         def place(name: str, devices: Sequence[Device]) -> Device:
             layer = layer_of(name)
             if layer is None:
-                layer = n_layer - 1 if _AFTER_THE_LAYERS.match(name) else 0
+                layer = n_layer - 1 if is_after_layers(name) else 0
             return devices[bisect_right(ends, min(layer, n_layer - 1))]
 
         return place
