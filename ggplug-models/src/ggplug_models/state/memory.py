@@ -77,12 +77,9 @@ class Memory:
                 self.blocks.append(self._block(context, number, kind, cells))
             for device, context in self._contexts.items():
                 if device is not None:
-                    allocate(context, device, usage, planned=planned)
-            # Attention also reads masked cells that no token was stored in.  Uninitialised memory may hold NaN, for
-            # which kernels take another path that rounds differently.
-            if devices is not None and not planned:
-                for tensor in (tensor for block in self.blocks for tensor in block):
-                    tensor.set_zero()
+                    # Attention also reads masked cells that no token was stored in.  Uninitialised memory may hold NaN,
+                    # for which kernels take another path that rounds differently.
+                    allocate(context, device, usage, zeroed=True, planned=planned)
         except BaseException:
             self.free()
             raise
