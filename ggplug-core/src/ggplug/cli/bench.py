@@ -14,6 +14,7 @@ import numpy as np
 from ggplug.backend import Device
 from ggplug.cli.app import debugging
 from ggplug.cli.output import Command, busy, console, json_option, print_json, print_table, text
+from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.tracing import traced
 from ggplug.errors import GGPlugError, ParameterError
 from ggplug.gguf import GGUFReader
@@ -55,6 +56,7 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 )
 @click.option("--generate", default=32, show_default=True, type=click.IntRange(1), help="Tokens that models write.")
 @click.option("--list", "listing", is_flag=True, help="List the instruments.")
+@placement_options
 @json_option
 @traced
 def bench(
@@ -70,6 +72,7 @@ def bench(
     generate: int,
     listing: bool,
     as_json: bool,
+    place_rules: PlaceRules,
 ) -> None:
     """Measure a device with each INSTRUMENT (a benchmark; --list lists them), or its speed with each MODEL.gguf.
 
@@ -91,7 +94,7 @@ def bench(
     chosen = select(there, names, overhead)
     other = compare_with or beside
     compared = None if other is None else choose(other)
-    options = Options(threads, peers, compared, files, prompt, generate, features is not None)
+    options = Options(threads, peers, compared, files, prompt, generate, features is not None, place_rules)
     results = []
     out = console()
     if not as_json:

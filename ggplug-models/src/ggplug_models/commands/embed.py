@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ggplug.cli.output import Command
+from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.streams import stdin, stdout
 from ggplug.cli.tracing import traced
 from ggplug.errors import ParameterError
@@ -15,18 +16,18 @@ from ggplug_models.commands.bars import counting
 from ggplug_models.commands.lines import windows, write_text
 from ggplug_models.commands.options import (
     device_option,
+    fitted,
     growth_option,
     model_argument,
     pack_option,
     placed,
-    split_option,
 )
 
 
 @click.command(cls=Command)
 @model_argument
 @device_option
-@split_option
+@placement_options
 @pack_option
 @growth_option
 @click.option(
@@ -39,7 +40,7 @@ from ggplug_models.commands.options import (
 )
 @traced
 def embed(
-    model: Path, devices: tuple[str, ...], split: str | None, pack: bool, pack_growth: int | None, batch: int
+    model: Path, devices: tuple[str, ...], place_rules: PlaceRules, pack: bool, pack_growth: int | None, batch: int
 ) -> None:
     """Compute the embeddings of texts with MODEL.gguf.
 
@@ -49,10 +50,11 @@ def embed(
     from ggplug_models.embedding.vectors import check_finite
     from ggplug_models.loading import load
 
-    names, placement = placed(devices, split)
+    names, placement = placed(devices, place_rules)
+    used, placement = fitted(model, names, placement, pack=pack, pack_growth=pack_growth)
     out = stdout()
     ascii_only = not (out.encoding or "").lower().startswith("utf")
-    with load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as encoder:
+    with load(model, used, placement=placement, pack=pack, pack_growth=pack_growth) as encoder:
         if not hasattr(encoder, "embed"):
             raise ParameterError(f"{model} is a {encoder.architecture} model, which has no embeddings")
         with counting() as bar:

@@ -13,6 +13,7 @@ import click
 
 from ggplug.cli.app import notices_held_back
 from ggplug.cli.output import Command, byte_count, console, print_table, printable
+from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.streams import stdout
 from ggplug.cli.tracing import traced
 from ggplug.errors import ContextFullError, ParameterError
@@ -20,11 +21,11 @@ from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
     cache_option,
     device_option,
+    fitted,
     growth_option,
     model_argument,
     pack_option,
     placed,
-    split_option,
 )
 from ggplug_models.commands.terminal import messages
 
@@ -108,7 +109,7 @@ if TYPE_CHECKING:
     help="Seed of the random numbers; the same seed gives the same text. Default: a random one.",
 )
 @device_option
-@split_option
+@placement_options
 @pack_option
 @growth_option
 @click.option(
@@ -132,7 +133,7 @@ def run(
     context: int | None,
     cache_type: str,
     devices: tuple[str, ...],
-    split: str | None,
+    place_rules: PlaceRules,
     pack: bool,
     pack_growth: int | None,
     drafter: Path | None,
@@ -154,13 +155,16 @@ def run(
         raise click.UsageError("--draft and --lookup cannot be combined.")
     if raw and system is not None:
         raise click.UsageError("--system and --raw cannot be combined: --raw uses no chat template.")
-    names, placement = placed(devices, split)
+    names, placement = placed(devices, place_rules)
     err = console(stderr=True)
     with contextlib.ExitStack() as stack:
-        how = {"placement": placement, "pack": pack, "pack_growth": pack_growth}
-        loaded = stack.enter_context(load_language_model(model, names, **how))
+        loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
+        used, placement = fitted(model, names, placement, n_ctx=context, cache_type=cache_type, **loading)
+        loaded = stack.enter_context(load_language_model(model, used, placement=placement, **loading))
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
+            if placement.rules:
+                err.print(printable(str(loaded.placement)), style="dim", soft_wrap=True)
         draft = stack.enter_context(_draft(drafter, names, context, pack=pack)) if drafter or lookup else None
         with loaded.session(context, cache_type=cache_type) as session:
             raw = raw or CHAT_TEMPLATE not in loaded.metadata

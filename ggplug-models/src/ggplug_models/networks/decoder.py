@@ -40,6 +40,7 @@ from ggplug_models.state.steps import Outputs, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
 from ggplug_models.tokenizers.long_text import LongText
+from ggplug_models.weights.rules import is_expert
 
 if TYPE_CHECKING:
     from ggplug_models.sampling.grammar import Grammars
@@ -306,10 +307,20 @@ class Decoder(Network):
         assert graph is not None
         return graph
 
+    def cache_on(self, number: int) -> Device | None:
+        """The device that a rule chose for a block's cache or state, and for its attention; None: no rule did."""
+        return None if self.placement is None else self.placement.cache(number)
+
     def device_of(self, number: int) -> Device:
-        """The device that computes a block: the one that holds its weights."""
+        """The device of a block's cache or state: the one that a rule chose, or that of the block's weights.
+
+        Those of experts do not count: attention is not computed where they lie.
+        """
+        chosen = self.cache_on(number)
+        if chosen is not None:
+            return chosen
         prefix = self.w.block(number).prefix
-        placed = (t.buffer_type for t in self.weights if t.name.startswith(prefix) and t.buffer_type is not None)
-        found = next(placed, None)
+        of_block = (t for t in self.weights if t.name.startswith(prefix) and not is_expert(t.name))
+        found = next((t.buffer_type for t in of_block if t.buffer_type is not None), None)
         device = self.devices[0] if found is None else found.device
         return device if device in self.devices else self.devices[-1]

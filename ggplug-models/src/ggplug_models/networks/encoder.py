@@ -272,9 +272,13 @@ class Encoder(Network):
                 for name, node in batch.collected.items()
             }
 
+    def padded(self, longest: int) -> int:
+        """The number of tokens that the texts of a batch are padded to, if the longest has ``longest``."""
+        return min(-(-longest // self.ROUND) * self.ROUND, self.n_ctx)
+
     def _filled(self, texts: Sequence[npt.NDArray[np.int64]], collect: tuple[str, ...] = ()) -> Texts:
         longest = max(len(tokens) for tokens in texts)
-        batch = self.build(len(texts), min(-(-longest // self.ROUND) * self.ROUND, self.n_ctx), collect)
+        batch = self.build(len(texts), self.padded(longest), collect)
         self.scheduler.allocate(batch.graph)
         batch.fill(texts, self.pooling)
         return batch

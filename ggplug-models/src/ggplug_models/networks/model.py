@@ -19,6 +19,7 @@ from ggplug_models.metadata.values import Values
 from ggplug_models.state.session import Session
 from ggplug_models.weights.files import MappedFiles
 from ggplug_models.weights.packing import PackedWeight
+from ggplug_models.weights.placement import Placed
 from ggplug_models.weights.weights import Weights, digest_of_tensors
 
 
@@ -49,6 +50,8 @@ class Model:
         self.devices = tuple(devices)
         self.hyperparameters = Hyperparameters(metadata)
         self.freed = False
+        self.placement: Placed | None = None
+        """The device of each weight, and the rule that chose it.  None if :func:`.load` did not make the model."""
         self.packing: tuple[PackedWeight, ...] = ()
         """For each weight, whether it is packed, or why not.  Empty if the model was loaded without packing."""
         self.paths: tuple[Path, ...] = ()

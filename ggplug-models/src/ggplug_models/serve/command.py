@@ -10,17 +10,18 @@ from typing import Any
 import click
 
 from ggplug.cli.output import Command, console, printable
+from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.tracing import traced
 from ggplug_models.checks.requirements import required
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
     cache_option,
     device_option,
+    fitted,
     growth_option,
     model_argument,
     pack_option,
     placed,
-    split_option,
 )
 from ggplug_models.commands.serve_defaults import chosen, defaults_options
 
@@ -141,7 +142,7 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
     help="Maximum size of a request body, in MiB.",
 )
 @device_option
-@split_option
+@placement_options
 @pack_option
 @growth_option
 @click.option(
@@ -174,7 +175,7 @@ def serve(
     hosts: tuple[str, ...],
     body_limit: int,
     devices: tuple[str, ...],
-    split: str | None,
+    place_rules: PlaceRules,
     pack: bool,
     pack_growth: int | None,
     verbose: bool,
@@ -205,7 +206,9 @@ def serve(
     called = printable(name or model.stem.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     first, *aliases = called.split(",") if name else [called]
     about = About(model, aliases, [tag for tag in tags.split(",") if tag], pooling != "none")
-    names, placement = placed(devices, split)
+    names, placement = placed(devices, place_rules)
+    loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
+    used, placement = fitted(model, names, placement, n_ctx=context, n_seq=slots, cache_type=cache_type, **loading)
     source = None if template is None else content_of(template)
     err = console(stderr=True)
     addresses = [address.strip() for address in host.split(",")]
@@ -223,10 +226,12 @@ def serve(
     )
     with (
         listening(addresses, port) as sockets,
-        load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded,
+        load(model, used, placement=placement, **loading) as loaded,
     ):
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
+            if placement.rules:
+                err.print(printable(str(loaded.placement)), style="dim", soft_wrap=True)
         if pooling not in (None, "none"):
             _pool(loaded, pooling)
         with serving(

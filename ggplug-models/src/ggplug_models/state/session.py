@@ -16,7 +16,7 @@ from ggplug.errors import ContextFullError, FreedError, ParameterError
 from ggplug.graph import Graph
 from ggplug.scheduler import Explanation, Scheduler
 from ggplug.sharing import Claim, locked, one_thread_at_a_time
-from ggplug.types import Type
+from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import check_sequence, whole
 from ggplug_models.checks.ids import in_common, listed_ids
 from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
@@ -91,8 +91,11 @@ class LanguageModel(ModelIdentity, Protocol):
     ) -> Step:
         """The step with the graph for this shape."""
 
+    def cache_on(self, number: int) -> Device | None:
+        """The device that a rule chose for a block's cache or state; None: no rule did."""
+
     def device_of(self, number: int) -> Device:
-        """The device that computes a block."""
+        """The device of a block's cache or state."""
 
     def locked(self, *sessions: Session) -> Claim:
         """A ``with`` block in which this thread alone computes with the model, and the sessions are not freed."""
@@ -108,7 +111,8 @@ class Session:
     """``n_seq`` sequences of up to ``n_ctx`` tokens each, with the KV cache or recurrent state of ``model`` for them.
 
     ``cache_type``: type of the KV cache, one of :data:`CACHE_TYPES`.  ``micro_batch``: maximum number of tokens of a
-    sequence that are computed in one step.  Graphs are made once for each shape of step and reused.
+    sequence that are computed in one step.  ``planned``: its memory is planned and not allocated, for :meth:`largest`
+    alone.  Graphs are made once for each shape of step and reused.
 
     Only one thread at a time may use a session; another one gets BusyError.  Sessions of one model lock the model while
     they compute.  After an interrupt, each sequence has the tokens that were decoded so far, or none.  Call
@@ -125,6 +129,8 @@ class Session:
         n_seq: int = 1,
         cache_type: str | Type = "f16",
         micro_batch: int = 512,
+        *,
+        planned: bool = False,
     ) -> None:
         n_ctx = min(CONTEXT, model.n_ctx) if n_ctx is None else n_ctx
         name = cache_type.lower() if isinstance(cache_type, str) else None
@@ -158,7 +164,9 @@ class Session:
         counts = {window: each.count for window, each in self._cells.items()}
         with model.call():
             devices = [model.device_of(number) for number in range(len(model.kinds))]
-            self.memory = Memory(model.kinds, devices, self.n_seq, counts, kind)
+            chosen = any(model.cache_on(number) is not None for number in range(len(model.kinds)))
+            usage = BufferUsage.WEIGHTS if chosen else BufferUsage.ANY
+            self.memory = Memory(model.kinds, devices, self.n_seq, counts, kind, usage, planned=planned)
 
     # -- sequences ---------------------------------------------------------------------------------
 
@@ -539,6 +547,22 @@ class Session:
         else:
             self._steps.move_to_end(key)
         return step
+
+    def largest(self) -> list[Graph]:
+        """The graphs of the steps that need the most memory: of a prompt, of a few tokens of several sequences, of one.
+
+        They read all cells of the context.
+        """
+        spans = tuple((window, cells.span(self.n_ctx)) for window, cells in self._cells.items())
+        whole = self.micro_batch if self.model.keeps_states else in_steps(self.micro_batch)
+        few = [(self.n_seq, min(FEW, self.micro_batch))] if self.n_seq > 1 else []
+        sizes = dict.fromkeys([(1, whole), *few, (self.n_seq, 1)])
+        graphs = []
+        for n_seq, n in sizes:
+            graph = self._step(Shape(0, n_seq, n, spans, Outputs.LAST), ()).graph
+            assert graph is not None
+            graphs.append(graph)
+        return graphs
 
     # -- life --------------------------------------------------------------------------------------
 
