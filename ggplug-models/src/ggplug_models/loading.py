@@ -15,6 +15,7 @@ from ggplug.registry.discover import scan
 from ggplug.registry.entry_points import imported
 from ggplug.tensor import Context
 from ggplug.types import DeviceKind
+from ggplug_models.by_name.lookup import path_of
 from ggplug_models.checks.arguments import check_progress
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import Values
@@ -40,6 +41,8 @@ def load(
 ) -> Any:
     """Loads a model from a GGUF file.
 
+    ``path``: a path, or a name such as ``hf:OWNER/REPOSITORY`` (:func:`ggplug_models.by_name.lookup.path_of`).
+
     ``devices``: names or objects, in order of preference; by default :func:`default_devices`.  No other device is used.
     ``placement``: chooses the device that stores each weight and computes with it; by default the first device, or a
     :class:`~ggplug_models.LayerSplit`, which distributes the layers.  ``pack``: whether weights are packed for products
@@ -48,9 +51,10 @@ def load(
     ``progress(done, total)``: called with the bytes of weights that were read.
 
     Raises GGUFError, ModelError, ParameterError (a split or a placement that is not valid), DeviceNotFoundError,
-    OutOfMemoryError.
+    OutOfMemoryError; for a name also ModelNotFoundError and DownloadError.
     """
     check_progress(progress)
+    path = path_of(path)
     chosen = default_devices() if devices is None else _chosen(devices)
     with gguf.GGUFReader(path) as reader:
         hyperparameters = Hyperparameters(reader.metadata)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
+from ggplug.cli.model_file import ModelFile
 from ggplug.cli.output import Command
 from ggplug.cli.streams import stdin, stdout
 from ggplug.cli.tracing import traced
@@ -39,7 +39,7 @@ from ggplug_models.commands.options import (
 )
 @traced
 def embed(
-    model: Path, devices: tuple[str, ...], split: str | None, pack: bool, pack_growth: int | None, batch: int
+    model: ModelFile, devices: tuple[str, ...], split: str | None, pack: bool, pack_growth: int | None, batch: int
 ) -> None:
     """Compute the embeddings of texts with MODEL.gguf.
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from ggplug.cli.model_file import ModelFileType
 
 if TYPE_CHECKING:
     from ggplug_models.weights.placement import LayerSplit
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 """``--device auto`` chooses the devices."""
 
-model_argument = click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+model_argument = click.argument("model", type=ModelFileType())
 device_option = click.option(
     "--device",
     "devices",

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ggplug.cli.model_file import ModelFile
 from ggplug.cli.output import Command, console, printable
 from ggplug.cli.tracing import traced
 from ggplug_models.checks.requirements import required
@@ -152,7 +153,7 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
 )
 @traced
 def serve(
-    model: Path,
+    model: ModelFile,
     host: str,
     port: int,
     keys: tuple[str, ...],
@@ -202,9 +203,9 @@ def serve(
         if not re.fullmatch(r"\*|localhost|https?://[^\s/?#@]+", origin):
             raise click.UsageError(f"--cors must be an origin such as https://example.org, or *, got {origin!r}.")
     # Responses are UTF-8; file names need not be.
-    called = printable(name or model.stem.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    called = printable(name or model.title.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     first, *aliases = called.split(",") if name else [called]
-    about = About(model, aliases, [tag for tag in tags.split(",") if tag], pooling != "none")
+    about = About(model.path, aliases, [tag for tag in tags.split(",") if tag], pooling != "none")
     names, placement = placed(devices, split)
     source = None if template is None else content_of(template)
     err = console(stderr=True)
