@@ -82,7 +82,8 @@ class Hub(Store):
         cache = self.cache
         from huggingface_hub.file_download import repo_folder_name
 
-        return cache / repo_folder_name(repo_id=repository, repo_type="model")
+        with hub_errors(repository):
+            return cache / repo_folder_name(repo_id=repository, repo_type="model")
 
     def _cached(self, repository: str, wanted: str, cause: DownloadError) -> Found:
         """The file in the cache, where the hub could not be asked."""

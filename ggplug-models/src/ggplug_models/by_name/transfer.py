@@ -12,6 +12,7 @@ import errno
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,12 @@ from ggplug.errors import DownloadError, ModelNotFoundError, ParameterError
 
 INCOMPLETE = ".incomplete"
 """Suffix of a file that is not complete; the library's own name for it."""
+
+PARTIAL = 206
+"""Status of an answer with the bytes that were asked for; one with all bytes has another."""
+
+ATTEMPTS, PAUSE = 5, 1.0
+"""Attempts without a byte after which a download fails, and the seconds between two."""
 
 NO_SPACE = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
 
@@ -45,13 +52,13 @@ class Repository:
         """The paths of files in the cache; downloads those that are missing.  Raises DownloadError, OSError."""
         missing = [file for file in files if not self._linked(file).exists() and not self._blob(file).exists()]
         blobs = self.folder / "blobs"
-        with cache_errors(self.name):
+        with full_disks(self.name):
             blobs.mkdir(parents=True, exist_ok=True)
             (self.folder / "snapshots").mkdir(exist_ok=True)  # without it, the library calls the cache damaged
         needed = sum(max(file.size - _size(self._incomplete(file)), 0) for file in missing)
         free = shutil.disk_usage(blobs).free
         if needed > free:
-            raise _no_space(self.name, self.folder, needed, free)
+            raise _no_space(self.name, needed, free)
         return [self._path(file) for file in files]
 
     def _path(self, file: RemoteFile) -> Path:
@@ -75,10 +82,10 @@ class Repository:
 
     def _download(self, file: RemoteFile) -> None:
         """Downloads a file to its place among the blobs, while no other process does."""
-        from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+        from huggingface_hub.utils import WeakFileLock
 
         lock = self.folder.parent / ".locks" / self.folder.name / f"{file.digest}.lock"
-        with cache_errors(self.name):
+        with full_disks(self.name):
             lock.parent.mkdir(parents=True, exist_ok=True)
         with WeakFileLock(lock):
             if self._blob(file).exists():
@@ -97,33 +104,40 @@ class Repository:
             os.replace(incomplete, self._blob(file))
 
     def _transfer(self, file: RemoteFile, incomplete: Path) -> None:
-        """Downloads what is missing, as long as each attempt brings bytes."""
-        from huggingface_hub import hf_hub_url
-        from huggingface_hub.file_download import http_get
-        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
-        url = hf_hub_url(self.name, file.path, revision=self.commit)
+        """Downloads what is missing of a file; tries again when the connection fails, as long as bytes arrive."""
+        failures = 0
         while (before := _size(incomplete)) < file.size or not incomplete.exists():
             try:
-                with hub_errors(self.name), cache_errors(self.name), incomplete.open("ab") as target:
-                    http_get(
-                        url,
-                        target,
-                        resume_size=before,
-                        headers=build_hf_headers(library_name="ggplug"),
-                        expected_size=file.size,
-                        displayed_filename=file.path,
-                    )
+                self._receive(file, incomplete, before)
             except DownloadError as error:
-                if error.reason != "connection" or _size(incomplete) <= before:
+                failures = failures + 1 if _size(incomplete) <= before else 0
+                if error.reason != "connection" or failures == ATTEMPTS:
                     raise
-            except ValueError as error:  # the library refuses files above 50 GB over HTTP
-                raise DownloadError(
-                    f"{file.path} of {self.name} is too large for this way: {_line(error)}",
-                    got=file.path,
-                    reason="size",
-                    remedy=f"hf download {self.name} {file.path} uses Xet; ggplug then finds the file in the cache",
-                ) from error
+                time.sleep(PAUSE)
+
+    def _receive(self, file: RemoteFile, incomplete: Path, before: int) -> None:
+        """Appends to a file the bytes from ``before`` on, until the connection ends."""
+        from huggingface_hub import constants, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, tqdm
+
+        headers = {**build_hf_headers(library_name="ggplug"), "Accept-Encoding": "identity"}
+        if before:
+            headers["Range"] = f"bytes={before}-"
+        url, seconds = hf_hub_url(self.name, file.path, revision=self.commit), constants.HF_HUB_DOWNLOAD_TIMEOUT
+        with (
+            hub_errors(self.name),
+            full_disks(self.name),
+            get_session().stream("GET", url, headers=headers, timeout=seconds) as answer,
+        ):
+            hf_raise_for_status(answer)
+            if answer.status_code != PARTIAL:  # the server does not know ranges, and begins at the beginning
+                before = 0
+            how = {"total": file.size, "initial": before, "unit": "B", "unit_scale": True, "disable": None}
+            with incomplete.open("ab") as target, tqdm(desc=file.path[-40:], **how) as bar:
+                target.truncate(before)
+                for piece in answer.iter_bytes():
+                    target.write(piece)
+                    bar.update(len(piece))
 
 
 @contextlib.contextmanager
@@ -162,30 +176,23 @@ def hub_errors(name: str) -> Iterator[None]:
         ) from error
     except errors.HFValidationError as error:
         raise ParameterError(f"{name} is no name of a repository: {_line(error)}", got=name) from error
-    except (errors.HTTPError, errors.LocalEntryNotFoundError) as error:  # type: ignore[attr-defined]
+    except (errors.HTTPError, errors.LocalEntryNotFoundError) as error:
         raise DownloadError(
             f"the connection to the hub failed for {name}: {_line(error)}",
             got=name,
             reason="connection",
-            remedy="try again: what has arrived is kept",
+            remedy="check the network and try again; what has arrived is kept",
         ) from error
 
 
 @contextlib.contextmanager
-def cache_errors(name: str) -> Iterator[None]:
-    """Raises DownloadError for a disk that is full, and for a download with too many or too few bytes."""
+def full_disks(name: str) -> Iterator[None]:
+    """Raises DownloadError for a disk that is full.  ``name``: the repository."""
     try:
         yield
     except OSError as error:
         if error.errno in NO_SPACE:
-            raise _no_space(name, error.filename, None, None) from error
-        if error.errno is None and type(error) is OSError:  # the library's, after a transfer
-            raise DownloadError(
-                f"a file of {name} came incomplete: {_line(error)}",
-                got=name,
-                reason="connection",
-                remedy="try again: what has arrived is kept",
-            ) from error
+            raise _no_space(name) from error
         raise
 
 
@@ -208,7 +215,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _no_space(name: str, folder: object, needed: int | None, free: int | None) -> DownloadError:
+def _no_space(name: str, needed: int | None = None, free: int | None = None) -> DownloadError:
     counts = "" if needed is None else f": {needed:,} bytes are needed, {free:,} are free"
     return DownloadError(
         f"the disk of the cache has too little free space for {name}{counts}",
