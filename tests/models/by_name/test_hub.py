@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -267,6 +268,32 @@ def test_a_hub_that_answers_with_an_error_is_reported(tiny: Hub) -> None:
     with pytest.raises(DownloadError, match=f"the hub answers the status 503 for {REPOSITORY}") as caught:
         path_of(NAME)
     assert caught.value.reason == "status"
+
+
+def test_a_hub_that_fails_during_a_download_is_reported(tiny: Hub, whole: bytes) -> None:
+    tiny.failing = True
+    with pytest.raises(DownloadError, match=r"the hub answers the status 500 for .*: .*out of order") as caught:
+        path_of(NAME)
+    assert caught.value.reason == "status"
+    tiny.failing = False
+    assert path_of(NAME).read_bytes() == whole
+
+
+def test_a_server_that_knows_no_ranges_sends_all_again(tiny: Hub, whole: bytes) -> None:
+    tiny.cuts, tiny.ranges = [1000], False
+    assert path_of(NAME).read_bytes() == whole
+    assert [(first, count) for _, first, count in tiny.sent] == [(0, 1000), (0, len(whole))]
+
+
+def test_two_threads_that_want_a_file_download_it_once(tiny: Hub, whole: bytes) -> None:
+    tiny.hold = 1000
+    with ThreadPoolExecutor(2) as pool:
+        paths = [pool.submit(path_of, NAME) for _ in range(2)]
+        assert tiny.held.wait(60)
+        tiny.hold = None
+        tiny.released.set()
+        assert [path.result().read_bytes() for path in paths] == [whole] * 2
+    assert [first for _, first, _ in tiny.sent] == [0, 1000]
 
 
 # -- without the hub -------------------------------------------------------------------------------

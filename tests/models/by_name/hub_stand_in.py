@@ -27,7 +27,8 @@ class Hub:
 
     ``gated``: repositories that need ``token``.  ``wrong``: files whose bytes arrive changed.  ``cuts``: of the next
     downloads, after which bytes of the file the connection ends.  ``hold``: the byte before which downloads wait until
-    ``released``.  ``sent``: for each download the first byte, and how many were sent.
+    ``released``.  ``sent``: for each download the first byte, and how many were sent.  ``status``: of all answers.
+    ``failing``: whether downloads are answered with an error.  ``ranges``: whether they may begin within a file.
     """
 
     repositories: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -43,6 +44,8 @@ class Hub:
     sent: list[tuple[str, int, int]] = field(default_factory=list)
     tokens_of_downloads: list[str | None] = field(default_factory=list)
     url: str = ""
+    failing: bool = False
+    ranges: bool = True
     stopped: bool = False
     server: ThreadingHTTPServer | None = None
 
@@ -119,17 +122,24 @@ class _Handler(BaseHTTPRequestHandler):
         if file in hub.wrong:
             content = content[:-1] + bytes([content[-1] ^ 1])
         size = len(content)
-        first = int(self.headers["Range"].removeprefix("bytes=").rstrip("-")) if "Range" in self.headers else 0
+        if hub.failing:
+            return self._answer(500, {"Content-Type": "application/json"}, b'{"error": "out of order"}')
+        first = (
+            int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
+            if hub.ranges and "Range" in self.headers
+            else 0
+        )
         hub.tokens_of_downloads.append(self.headers.get("Authorization"))
         end = hub.cuts.pop(0) if hub.cuts else size
         ranged = {"Content-Range": f"bytes {first}-{size - 1}/{size}"} if first else {}
         self._head(206 if first else 200, {**ranged, "Content-Length": str(size - first)})
-        if hub.hold is not None and hub.hold > first:
-            self.wfile.write(content[first : hub.hold])
+        hold = hub.hold
+        if hold is not None and hold > first:
+            self.wfile.write(content[first:hold])
             self.wfile.flush()
             hub.held.set()
             hub.released.wait(WAIT)
-            end = hub.hold
+            end = hold
         else:
             self.wfile.write(content[first:end])
         hub.sent.append((file, first, max(end - first, 0)))
