@@ -97,6 +97,20 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
         if row < rows:
             mix_one(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
 
+    @device_function
+    def fetch(rows: int, stride: int, row_bytes: int, first: int, end: int) -> None:
+        for row in range(first, end):
+            for line in range(0, row_bytes, LINE):
+                simd.prefetch(rows + row * stride + line)
+
+    @device_function
+    def first_keys(params: Flash, unit: int, blocks: int) -> tuple[int, int]:
+        """The address of the first keys of a unit, and how many its first block has; none behind the last unit."""
+        matrix, key = unit // (blocks * params.parts), unit % params.parts * params.part
+        if matrix >= params.batches * params.groups:
+            return 0, 0
+        return key_rows(params, matrix, key), min(KEYS, params.keys - key)
+
     def body(ctx: int, params: Flash) -> None:
         memory = scratch(ctx)
         scratch_rows, logits, mixed = (
@@ -111,10 +125,10 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
         k_bytes, v_bytes = params.k.nb0, params.v.nb0
         blocks = -(-n_rows // block)
         units = params.batches * params.groups * blocks * parts
-        while not aborted(ctx):
-            unit = next_chunk(ctx)
-            if unit >= units:
-                return
+        unit = next_chunk(ctx)
+        ahead, n_ahead = first_keys(params, unit, blocks)
+        fetch(ahead, k_stride, k_bytes, 0, n_ahead)
+        while unit < units and not aborted(ctx):
             matrix, inside = unit // (blocks * parts), unit % (blocks * parts)
             first, number = inside // parts * block, inside % parts
             last = min(first + block, n_rows)
@@ -124,7 +138,13 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                 store_word(table + 8 * r, logits + r * (4 * KEYS))
                 store_word(queries + 8 * r, query_of(params, matrix, first + r))
             end = min((number + 1) * part, n_keys)
+            following = -1
             for key in range(number * part, end, KEYS):
+                if key + KEYS < end:
+                    ahead, n_ahead = key_rows(params, matrix, key + KEYS), min(KEYS, end - KEYS - key)
+                else:
+                    following = next_chunk(ctx)
+                    ahead, n_ahead = first_keys(params, following, blocks)
                 count = shown(params, matrix, first, last, key, min(KEYS, end - key))
                 if count == 0:
                     continue
@@ -140,14 +160,16 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
                         scaled(kept + KEPT, dv, factor)
                     if has_zeros(kept):
                         all_count = False
-                for j in range(0, count, _MIXED):
-                    for other in range(j, min(j + _MIXED, end - KEYS - key)):
-                        for line in range(0, k_bytes, LINE):
-                            simd.prefetch(keys + (KEYS + other) * k_stride + line)
-                    some = min(_MIXED, count - j)
-                    powers, held = logits + 4 * j, v + j * stride
-                    mix(memory + mixed + KEPT, kept_bytes, dv, powers, held, stride, some, rows, all_count)
+                for j in range(0, KEYS, _MIXED):
+                    fetch(ahead, k_stride, k_bytes, j, min(j + _MIXED, n_ahead))
+                    if j < count:
+                        some = min(_MIXED, count - j)
+                        powers, held = logits + 4 * j, v + j * stride
+                        mix(memory + mixed + KEPT, kept_bytes, dv, powers, held, stride, some, rows, all_count)
             for r in range(rows):
                 leave(params, matrix, first + r, number, memory + mixed + r * kept_bytes)
+            if following < 0:  # there are no keys
+                following = next_chunk(ctx)
+            unit = following
 
     return body
