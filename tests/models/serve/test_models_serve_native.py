@@ -19,7 +19,6 @@ pytest.importorskip("prometheus_client")
 from llama_server.stand_ins import encoder
 from served import Live, served
 
-from ggplug_models.networks.ranking import Ranker
 from ggplug_models.serve.apis import ollama_models
 from ggplug_models.serve.app import Rules
 
@@ -119,8 +118,7 @@ def test_documents_are_ranked_by_the_classifier(data: Path, tmp_path: Path) -> N
     path = encoder(data / "bert.gguf", tmp_path / "ranker.gguf", ranks=True)
     with ggplug_models.load(path, ["CPU"]) as model, served(model) as live:
         found = post(live, "/v1/rerank", {"query": "learning", "documents": documents, "top_n": 2})
-        ranker = Ranker(model)
-        scores = ranker.scores([ranker.pair("learning", document) for document in documents])
+        scores = model.rank("learning", documents)
     order = np.argsort(-scores)[:2]
     assert [each["index"] for each in found["results"]] == order.tolist()
     assert [each["relevance_score"] for each in found["results"]] == pytest.approx(scores[order].tolist(), abs=1e-5)

@@ -45,16 +45,16 @@ class Embedder:
             return model.tokenizer
         return VocabularyTokenizer(model.tokenizer, model.n_ctx, model.n_vocab)
 
-    @cached_property
+    @property
     def _ranker(self) -> Ranker:
-        if not isinstance(self.model, Encoder) or not Ranker.is_in(self.model):
+        if not self.model.ranks:
             raise Problem(
                 501,
                 "this model is no reranker: its file has no weights of a classifier (cls.*)",
                 param="model",
                 code="model_not_supported",
             )
-        return Ranker(self.model)
+        return self.model.ranker
 
     # -- token ids ----------------------------------------------------------------------------------
 
@@ -103,10 +103,10 @@ class Embedder:
     def pairs(self, query: str, documents: Sequence[str]) -> list[list[int]]:
         """The token ids of a query together with each document.  Raises Problem, ModelError."""
         limit = f"this model reads at most {self._tokenizer.max_length} tokens of a query and a document"
-        found = []
+        model, found = self._ranker.model, []
         for number, document in enumerate(documents):
             try:
-                found.append(self._ranker.pair(query, document))
+                found.append(model.pair(query, document))
             except TextTooLongError as error:
                 check_length(error.got, error.wanted, f"documents[{number}]", limit)
                 raise
