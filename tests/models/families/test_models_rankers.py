@@ -19,6 +19,7 @@ from ggplug.errors import ContextFullError, FreedError, ModelError, ParameterErr
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.goldens import replay
+from ggplug_models.tokenizers.long_text import LongText
 
 FOLDER = DATA / "rankers"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.gguf"))
@@ -218,7 +219,85 @@ def test_an_encoder_that_does_not_pool_has_vectors_of_tokens_only(data: Path, tm
         np.testing.assert_allclose(model.embed_ids([[1, 2, 3]], normalize=False)[0], rows.mean(axis=0), atol=1e-5)
 
 
-# -- the command -----------------------------------------------------------------------------------
+# -- prompts and lengths of vectors ----------------------------------------------------------------
+
+
+@pytest.fixture
+def prompted(data: Path, tmp_path: Path) -> Path:
+    """An encoder whose file has prompts, and lengths to which its vectors may be cut."""
+    keys = {
+        "nomic-bert.embedding.prompt.query": "ask ",
+        "nomic-bert.embedding.prompt.document": "",
+        "nomic-bert.embedding.dimensions": [16, 8],
+    }
+    return changed(data / "oracles" / "nomic-bert.gguf", tmp_path / "a.gguf", keys)
+
+
+def test_a_prompt_is_put_before_each_text(prompted: Path) -> None:
+    with ggplug_models.load(prompted, ["CPU"]) as model:
+        assert model.prompts == {"query": "ask ", "document": ""}
+        np.testing.assert_array_equal(model.embed(["me"], prompt="query"), model.embed(["ask me"]))
+        long = LongText(lambda: ["m", "e"])
+        np.testing.assert_array_equal(model.embed([long], prompt="query"), model.embed(["ask me"]))
+        np.testing.assert_array_equal(model.embed(["me"], prompt="document"), model.embed(["me"]))
+        with pytest.raises(ParameterError, match=r"prompt 'other' is unknown; the model's file has document, query"):
+            model.embed(["me"], prompt="other")
+
+
+def test_vectors_are_cut_to_the_lengths_of_the_file_and_scaled_after_it(prompted: Path) -> None:
+    with ggplug_models.load(prompted, ["CPU"]) as model:
+        assert model.dimensions == (8, 16)
+        whole, cut = model.embed(["me"], normalize=False), model.embed(["me"], dimensions=8)
+        np.testing.assert_allclose(cut, whole[:, :8] / np.linalg.norm(whole[:, :8]), rtol=1e-6)
+        np.testing.assert_array_equal(model.embed(["me"], dimensions=32), model.embed(["me"]))
+        for wrong, message in ((9, "must be one of 8, 16 or 32, got 9"), (0, "from 1 to 32"), (33, "from 1 to 32")):
+            with pytest.raises(ParameterError, match=f"dimensions must be .*{message}|dimensions {message}"):
+                model.embed(["me"], dimensions=wrong)
+
+
+def test_wrong_prompts_and_lengths_in_a_file_are_refused(data: Path, tmp_path: Path) -> None:
+    for key, value in (("prompt.query", 7), ("dimensions", [33]), ("dimensions", [0]), ("dimensions", "8")):
+        keys = {f"nomic-bert.embedding.{key}": value}
+        path = changed(data / "oracles" / "nomic-bert.gguf", tmp_path / "b.gguf", keys)
+        with pytest.raises(ModelError, match=rf"nomic-bert\.embedding\.{key}"):
+            ggplug_models.load(path, ["CPU"])
+
+
+def test_prompts_and_lengths_of_sentence_transformers_are_converted(minilm_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in minilm_folder.iterdir():
+        if file.is_file() and file.name != "config.json":
+            (folder / file.name).symlink_to(file)
+    config = json.loads((minilm_folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "matryoshka_dimensions": [64, 128]}))
+    about = {"prompts": {"query": "ask: "}, "similarity_fn_name": "cosine"}
+    (folder / "config_sentence_transformers.json").unlink(missing_ok=True)
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(about))
+    with ggplug_models.load(ggplug_models.convert(folder, tmp_path / "a.gguf", "Q8_0"), ["CPU"]) as model:
+        assert (model.prompts, model.dimensions) == ({"query": "ask: "}, (64, 128))
+
+
+# -- the commands ----------------------------------------------------------------------------------
+
+
+def embedded(*options: str) -> list[Any]:
+    done = CliRunner().invoke(app, ["embed", *options, "--device", "CPU"], input="me\nme too\n")
+    assert done.exit_code == 0, done.output
+    return [json.loads(line)["embedding"] for line in done.stdout.splitlines()]
+
+
+def test_the_command_embed_has_prompts_lengths_and_kinds_of_pooling(prompted: Path) -> None:
+    with ggplug_models.load(prompted, ["CPU"]) as model:
+        texts = ["me", "me too"]
+        options = ("--prompt", "query", "--dimensions", "8")
+        wanted = model.embed(texts, prompt="query", dimensions=8)
+        np.testing.assert_allclose(embedded(str(prompted), *options), wanted, rtol=1e-6)
+        rows = model.token_vectors(texts)
+        for found, each in zip(embedded(str(prompted), "--pooling", "none"), rows, strict=True):
+            np.testing.assert_allclose(found, each, rtol=1e-6)
+        model.pooling = Pooling.CLS
+        np.testing.assert_allclose(embedded(str(prompted), "--pooling", "cls"), model.embed(texts), rtol=1e-6)
 
 
 def test_the_command_prints_the_most_relevant_texts_first(ranker: Any) -> None:

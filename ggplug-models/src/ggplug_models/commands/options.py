@@ -43,6 +43,12 @@ growth_option = click.option(
     callback=lambda _, __, mib: None if mib is None else mib << 20,
     help="Extra memory for packed weights, in MiB. Default: pack only weights that grow by at most 1/16.",
 )
+pooling_option = click.option(
+    "--pooling",
+    type=click.Choice(["none", "mean", "cls", "last", "rank"]),
+    help="How the vectors of a text's tokens become one: their mean, or that of the first (cls) or last one; none: the "
+    "result has the vector of each token; rank: the file's classifier reads it. Default: as the model's file says.",
+)
 cache_option = click.option(
     "--cache-type",
     default="f16",
@@ -67,3 +73,15 @@ def placed(devices: tuple[str, ...], split: str | None) -> tuple[list[str] | Non
     if split is not None and len(names) < 2:
         raise click.UsageError("--split needs at least two devices: name each of them with --device.")
     return names or None, None if split is None else LayerSplit.parse(split)
+
+
+def pool(model: object, name: str | None) -> None:
+    """Has a model pool vectors as ``--pooling`` says.  Raises UsageError for a model without vectors of texts."""
+    from ggplug_models.embedding.pooling import Pooling
+    from ggplug_models.networks.texts import TextModel
+
+    if name is None:
+        return
+    if not isinstance(model, TextModel):
+        raise click.UsageError("--pooling is for models that compute vectors of texts.")
+    model.pooling = Pooling[name.upper()]

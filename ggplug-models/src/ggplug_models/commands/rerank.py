@@ -64,12 +64,12 @@ def rerank(
     """
     from ggplug_models.embedding.vectors import check_finite
     from ggplug_models.loading import load
-    from ggplug_models.networks.ranking import Ranking
+    from ggplug_models.networks.texts import TextModel
     from ggplug_models.tokenizers.long_text import pieces_of
 
     names, placement = placed(devices, split)
     with load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
-        if not isinstance(loaded, Ranking) or not loaded.ranks:
+        if not isinstance(loaded, TextModel) or not loaded.ranks:
             raise ParameterError(f"{model} is a {loaded.architecture} model without a classifier, so no reranker")
         texts = ["".join(pieces_of(line)) for window in windows(stdin()) for line in window]
         with counting() as bar:

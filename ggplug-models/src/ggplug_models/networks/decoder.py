@@ -25,14 +25,15 @@ from ggplug_models.checks.arguments import check_progress, check_sequence
 from ggplug_models.checks.ids import token_ids
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.embedding.reading import vectors_of
-from ggplug_models.embedding.vectors import check_batch, check_texts, normalized
+from ggplug_models.embedding.vectors import check_batch, normalized
 from ggplug_models.generation.detokenizer import Detokenizer, GeneratedText
 from ggplug_models.generation.loop import Options, TextOptions, generate, greedy
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.patches import Patch
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import short_repr
-from ggplug_models.networks.ranking import Ranking, check_no_instruction, soft_max
+from ggplug_models.networks.ranking import check_no_instruction, soft_max
+from ggplug_models.networks.texts import TextModel
 from ggplug_models.sampling.constrained import constrained
 from ggplug_models.sampling.control_tokens import ControlTokens
 from ggplug_models.state.cells import Cells
@@ -41,7 +42,6 @@ from ggplug_models.state.session import Session
 from ggplug_models.state.steps import Outputs, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
-from ggplug_models.tokenizers.long_text import LongText
 
 if TYPE_CHECKING:
     from ggplug_models.sampling.grammar import Grammars
@@ -55,7 +55,7 @@ INSTRUCTION = re.compile("(?<=<Instruct>: ).*")
 """What the prompt of a reranker says that a document has to do."""
 
 
-class Decoder(Ranking):
+class Decoder(TextModel):
     """A language model.  A family lists in :attr:`kinds` what sessions keep for each block."""
 
     @cached_property
@@ -233,19 +233,9 @@ class Decoder(Ranking):
         tokens = self.generate_ids(prompt, max_tokens, session=session, **options)
         return GeneratedText(detokenizer, tokens, self.tokenizer.ends)
 
-    def embed(
-        self,
-        texts: Sequence[str | LongText],
-        *,
-        batch: int = 32,
-        normalize: bool = True,
-        progress: Callable[[int], None] | None = None,
-    ) -> Floats:
-        """One vector for each text, as :meth:`embed_ids`; a text longer than the context length is truncated."""
-        check_texts(texts)
-        with self.call():
-            ids = VocabularyTokenizer(self.tokenizer, self.n_ctx, self.n_vocab).encode(texts)
-            return self.embed_ids(ids, batch=batch, normalize=normalize, progress=progress)
+    @cached_property
+    def text_tokenizer(self) -> VocabularyTokenizer:
+        return VocabularyTokenizer(self.tokenizer, self.n_ctx, self.n_vocab)
 
     def embed_ids(
         self,
@@ -288,15 +278,14 @@ class Decoder(Ranking):
 
     def pair(self, query: str, document: str, instruction: str | None = None) -> list[int]:
         prompt = self.metadata.get(RERANK_PROMPT)
-        tokenizer = VocabularyTokenizer(self.tokenizer, self.n_ctx, self.n_vocab)
         if not isinstance(prompt, str):
             check_no_instruction(instruction)
-            return tokenizer.pair(query, document)
+            return self.text_tokenizer.pair(query, document)
         if instruction is not None:
             prompt, count = INSTRUCTION.subn(lambda _: instruction, prompt, 1)
             check_no_instruction(None if count else instruction)
         texts = {"{query}": query, "{document}": document}
-        return tokenizer.prompt(re.sub(r"\{(?:query|document)\}", lambda name: texts[name[0]], prompt))
+        return self.text_tokenizer.prompt(re.sub(r"\{(?:query|document)\}", lambda name: texts[name[0]], prompt))
 
     def scored(self, x: Floats) -> Floats:
         return soft_max(x)[:, 0] if x.shape[1] > 1 else x[:, 0]  # of the answers yes and no, the first

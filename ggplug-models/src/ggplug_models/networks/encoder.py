@@ -17,15 +17,15 @@ from ggplug.tensor import Context, Tensor
 from ggplug_models.checks.arguments import check_progress, check_sequence
 from ggplug_models.checks.ids import token_ids
 from ggplug_models.embedding.pooling import Pooling
-from ggplug_models.embedding.vectors import check_batch, check_texts, normalized
+from ggplug_models.embedding.vectors import check_batch, normalized
 from ggplug_models.layers.attention import mixed
 from ggplug_models.layers.collecting import collected, of_tokens, patterns_of
 from ggplug_models.layers.names import name_nodes
 from ggplug_models.layers.patches import Patch, patched
 from ggplug_models.metadata.hyperparameters import Hyperparameters
-from ggplug_models.networks.ranking import Ranking, check_no_instruction
+from ggplug_models.networks.ranking import check_no_instruction
+from ggplug_models.networks.texts import TextModel
 from ggplug_models.tokenizers.encoders import TextTokenizer, VocabularyTokenizer, from_metadata
-from ggplug_models.tokenizers.long_text import LongText
 
 Floats = npt.NDArray[np.float32]
 
@@ -127,7 +127,7 @@ class Texts:
         self.pool.set(pooling.weights(present)[:, np.newaxis, :])
 
 
-class Encoder(Ranking):
+class Encoder(TextModel):
     """A model that computes embeddings; every token attends to those before and after it."""
 
     ROUND: ClassVar[int] = 4
@@ -168,6 +168,10 @@ class Encoder(Ranking):
         check_no_instruction(instruction)
         return self.tokenizer.pair(query, document)
 
+    @property
+    def text_tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
+        return self.tokenizer
+
     # -- the graph ---------------------------------------------------------------------------------
 
     def hidden(self, x: Tensor) -> Tensor:
@@ -203,25 +207,6 @@ class Encoder(Ranking):
         return texts
 
     # -- running it --------------------------------------------------------------------------------
-
-    def embed(
-        self,
-        texts: Sequence[str | LongText],
-        *,
-        batch: int = 32,
-        normalize: bool = True,
-        progress: Callable[[int], None] | None = None,
-    ) -> Floats:
-        """One vector per text: float32 of shape ``(len(texts), n_embd)``, in the order of ``texts``.
-
-        A text longer than the context length is truncated; a :class:`LongText` is read only as far as needed.
-        ``batch``: maximum number of texts computed together.  ``normalize``: scale the vectors to length 1.
-        ``progress(n)``: called when ``n`` more texts are done; an exception that it raises ends the call.  Raises
-        ParameterError; ModelError if the tokenizer fails; FreedError; and what a LongText's callable raises.
-        """
-        check_texts(texts)
-        with self.call():
-            return self.embed_ids(self.tokenizer.encode(texts), batch=batch, normalize=normalize, progress=progress)
 
     def embed_ids(
         self,

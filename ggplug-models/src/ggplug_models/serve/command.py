@@ -21,6 +21,8 @@ from ggplug_models.commands.options import (
     model_argument,
     pack_option,
     placed,
+    pool,
+    pooling_option,
     split_option,
 )
 from ggplug_models.commands.serve_defaults import chosen, defaults_options
@@ -95,12 +97,7 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
     metavar="N",
     help="Number of tokens of prompts that are computed between two tokens of the other texts.",
 )
-@click.option(
-    "--pooling",
-    type=click.Choice(["mean", "cls", "last", "none"]),
-    help="How an encoder pools the vectors of tokens; none: /embedding returns the vector of each token. Default: as "
-    "the model's file says.",
-)
+@pooling_option
 @click.option(
     "--slot-save-path",
     "slot_files",
@@ -228,8 +225,8 @@ def serve(
     ):
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
-        if pooling not in (None, "none"):
-            _pool(loaded, pooling)
+        if pooling != "none":
+            pool(loaded, pooling)
         with serving(
             loaded,
             first,
@@ -259,13 +256,3 @@ def serve(
             url = f"http://{address}:{sockets[0].getsockname()[1]}"
             err.print(printable(f"{service.name}: chat at {url}/, API at {url}/v1, Ctrl-C stops it"), soft_wrap=True)
             run(Server(service, rules, log_requests=verbose), *sockets)
-
-
-def _pool(model: object, name: str) -> None:
-    """Has an encoder pool vectors in another way than its file says.  Raises UsageError for a language model."""
-    from ggplug_models.embedding.pooling import Pooling
-    from ggplug_models.networks.encoder import Encoder
-
-    if not isinstance(model, Encoder):
-        raise click.UsageError("--pooling is for encoders.")
-    model.pooling = Pooling[name.upper()]
