@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,15 @@ class HostBufferType(BufferType):
         return True
 
     def _alloc(self, size: int) -> HostBuffer:
+        return self._over(np.empty, size)
+
+    def _alloc_zeroed(self, size: int) -> Buffer:
+        if type(self)._alloc is not HostBufferType._alloc:  # a subclass makes its own buffers
+            return super()._alloc_zeroed(size)
+        # The system gives zeros page by page, when a page is first accessed.
+        return self._over(np.zeros, size)
+
+    def _over(self, allocated: Callable[[int, type[np.uint8]], Bytes], size: int) -> HostBuffer:
         if size > _ASSUMED:  # reading the size of free memory takes longer than allocating most buffers
             free, total = memory()
             if total is not None and size > total:
@@ -103,7 +113,7 @@ class HostBufferType(BufferType):
                     f"{self.name}: cannot allocate {size} bytes, the machine has {total}", requested=size, free=free
                 )
         try:
-            block = np.empty(size + ALIGNMENT, np.uint8)
+            block = allocated(size + ALIGNMENT, np.uint8)
         except (MemoryError, ValueError):  # ValueError: more than there are addresses
             free = memory().free
             raise OutOfMemoryError(

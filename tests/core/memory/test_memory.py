@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import ggplug as gg
 from ggplug.backend import BufferType, Bytes, Described, Memory
 from ggplug.host import HOST, HostBuffer, HostBufferType
-from ggplug.memory import GraphAllocator, TensorAllocator, allocate_graph, allocated_size, tensor_alloc, view_init
+from ggplug.memory import (
+    GraphAllocator,
+    TensorAllocator,
+    allocate,
+    allocate_graph,
+    allocated_size,
+    tensor_alloc,
+    view_init,
+)
 from ggplug.types import BufferUsage
 from ggplug_testing import FakeDevice, ReferenceDevice
 
@@ -394,3 +406,29 @@ def test_only_large_buffers_of_host_memory_ask_the_system_how_much_there_is(monk
         HOST.alloc((1 << 31) + 1)
     assert caught.value.fields["free"] == 1 << 30
     assert len(calls) == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads how much memory Linux says the process uses")
+def test_tensors_that_are_allocated_as_zeros_have_values_and_take_no_memory_until_they_are_accessed() -> None:
+    n = 1 << 26
+    context = gg.Context("zeros")
+    tensor = context.new_tensor("f32", n, name="x")
+    before = _resident()
+    allocate(context, HOST, zeroed=True)
+    assert _resident() - before < n  # of 4 n bytes
+    assert gg.compute(gg.sum(gg.view(tensor, 1000))).item() == 0
+    context.free()
+
+
+def _resident() -> int:
+    """Bytes of memory that this process uses."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
+
+
+def test_a_type_that_makes_its_own_buffers_gets_them_filled_with_zeros() -> None:
+    class Mine(HostBufferType):
+        def _alloc(self, size: int) -> HostBuffer:
+            return HostBuffer(self, np.full(size, 7, np.uint8))
+
+    buffer = Mine("mine").alloc_zeroed(100)
+    assert not buffer.bytes(0, 100).any()

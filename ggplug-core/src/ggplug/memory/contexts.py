@@ -11,14 +11,19 @@ from ggplug.types import BufferUsage
 
 
 def allocate(
-    context: Context, where: BufferType | Device | Backend, usage: BufferUsage = BufferUsage.ANY
+    context: Context,
+    where: BufferType | Device | Backend,
+    usage: BufferUsage = BufferUsage.ANY,
+    *,
+    zeroed: bool = False,
 ) -> list[Buffer]:
     """Places all tensors of a context that have no place in new buffers (ggml_backend_alloc_ctx_tensors_from_buft).
 
     ``where``: a buffer type, or a device or stream, of which the default type is used.  ``usage``: with WEIGHTS the
-    scheduler computes nodes where these tensors lie.  Allocates several buffers if one would exceed the type's
-    ``max_size``.  The context owns the buffers, which are also returned.  Computing with a tensor that was neither set
-    nor written by a node raises TensorStateError.
+    scheduler computes nodes where these tensors lie.  ``zeroed``: sets all tensors to zero, in host memory without
+    touching it.  Allocates several buffers if one would exceed the type's ``max_size``.  The context owns the buffers,
+    which are also returned.  Computing with a tensor that was neither set nor written by a node raises
+    TensorStateError.
 
     Raises OutOfMemoryError; then no tensor was placed and no buffer stays allocated.
     """
@@ -27,14 +32,15 @@ def allocate(
     placed: list[Tensor] = []
     try:
         for tensors, size in _groups(context, kind):
-            buffer = kind.alloc(size)
+            buffer = kind.alloc_zeroed(size) if zeroed else kind.alloc(size)
             buffer.usage = usage
             buffers.append(buffer)
             allocator = TensorAllocator(buffer)
             for tensor in tensors:
                 allocator.place(tensor)
                 placed.append(tensor)
-            buffer.unset.add({t.offset: t.offset + t.nbytes for t in tensors if t.nbytes})
+            if not zeroed:
+                buffer.unset.add({t.offset: t.offset + t.nbytes for t in tensors if t.nbytes})
         for tensor in context:
             if tensor.view_src is not None and tensor.view_src.buffer in buffers:
                 view_init(tensor)

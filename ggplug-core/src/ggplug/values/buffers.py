@@ -6,6 +6,7 @@ Part of the interface, whose contract :mod:`ggplug.backend` states.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,12 +43,25 @@ class BufferType(Overridable, ABC):
     def _alloc(self, size: int) -> Buffer:
         """Allocates ``size`` bytes, which were checked, with undefined contents.  Raises OutOfMemoryError."""
 
+    def _alloc_zeroed(self, size: int) -> Buffer:
+        """As :meth:`_alloc`, with zeros as contents (default: fills the buffer with them)."""
+        buffer = self._alloc(size)
+        buffer.clear()
+        return buffer
+
     def alloc(self, size: int) -> Buffer:
         """A new buffer of ``size`` bytes with undefined contents.
 
         Raises OutOfMemoryError, also if ``size`` is beyond ``max_size``; ParameterError if it is negative,
         TypeMismatchError if it is no integer; BufferUseError if ``_alloc`` returned a smaller buffer.
         """
+        return self._allocated(self._alloc, size)
+
+    def alloc_zeroed(self, size: int) -> Buffer:
+        """As :meth:`alloc`, with zeros as contents."""
+        return self._allocated(self._alloc_zeroed, size)
+
+    def _allocated(self, allocate: Callable[[int], Buffer], size: int) -> Buffer:
         size = whole_number(size, "the size of a buffer")
         if size < 0:
             raise ParameterError(f"{self.name}: the size of a buffer must not be negative, got {size}", got=size)
@@ -60,7 +74,7 @@ class BufferType(Overridable, ABC):
                 free=limit,
                 remedy="spread the tensors over several buffers",
             )
-        buffer = self._alloc(size)
+        buffer = allocate(size)
         if buffer.size < size:
             raise BufferUseError(
                 f"{self.name}: _alloc() returned a buffer of {buffer.size} bytes instead of {size}",

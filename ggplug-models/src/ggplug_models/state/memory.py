@@ -66,11 +66,9 @@ class Memory:
                 self.blocks.append(self._block(context, number, kind, cells))
             for device, context in self._contexts.items():
                 if device is not None:
-                    allocate(context, device)
-            # Attention also reads masked cells that no token was stored in.  Uninitialised memory may hold NaN, for
-            # which kernels take another path that rounds differently.
-            for tensor in (tensor for block in self.blocks for tensor in block) if devices is not None else ():
-                tensor.set_zero()
+                    # Attention also reads masked cells that no token was stored in.  Uninitialised memory may hold NaN,
+                    # for which kernels take another path that rounds differently.
+                    allocate(context, device, zeroed=True)
         except BaseException:
             self.free()
             raise

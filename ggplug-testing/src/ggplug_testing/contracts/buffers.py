@@ -134,7 +134,7 @@ def operands_behind_many_bytes_are_read_where_they_lie(given: Given) -> None:
 
 @clause
 def memset_fills_a_range(given: Given) -> None:
-    """``memset`` fills a range with a byte, ``clear`` all; nothing else changes."""
+    """``memset`` fills a range with a byte, ``clear`` all; nothing else changes.  ``alloc_zeroed`` gives zeros."""
     buffer = given.buffer(0)
     shadow = _Shadowed(buffer)
     for offset, size, value in ((0, 5, 1), (17, 33, 0xAB), (4000, 96, 0xFF), (100, 0, 7)):
@@ -144,6 +144,10 @@ def memset_fills_a_range(given: Given) -> None:
     shadow.check("the buffer after clear", 0, [0x5A] * SIZE)
     buffer.clear()
     expect(not read(buffer).any(), "clear() fills with zeros")
+    fresh = given.use(given.kind.alloc_zeroed(SIZE))
+    expect(not read(fresh).any(), "alloc_zeroed() gives zeros")
+    fresh.memset(0, SIZE, 0x5A)
+    expect_equal(read(fresh), np.full(SIZE, 0x5A, np.uint8), "a buffer that was allocated with zeros, filled")
 
 
 @clause
