@@ -124,6 +124,18 @@ def test_documents_are_ranked_by_the_classifier(data: Path, tmp_path: Path) -> N
     assert [each["relevance_score"] for each in found["results"]] == pytest.approx(scores[order].tolist(), abs=1e-5)
 
 
+def test_documents_are_ranked_by_a_language_model(data: Path) -> None:
+    documents = ["the cat", "rain"]
+    with ggplug_models.load(data / "rankers" / "qwen3-reranker.gguf", ["CPU"]) as model, served(model) as live:
+        found = post(live, "/v1/rerank", {"query": "the dog", "documents": documents})
+        scores = model.rank("the dog", documents)
+        status, _, refused = live.ask("POST", "/v1/rerank", {"query": "the dog", "documents": ["rain", "on " * 99]})
+    assert {each["index"]: each["relevance_score"] for each in found["results"]} == pytest.approx(
+        dict(enumerate(scores.tolist())), abs=1e-5
+    )
+    assert (status, "documents[1]" in refused["error"]["message"]) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("parameters", "written"), [(999, "999"), (99_300, "99.3K"), (134_515_008, "134.5M"), (8_030_261_248, "8.0B")]
 )
