@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ from json import JSONDecodeError
 from pathlib import Path, PureWindowsPath
 
 from ggplug.errors import DownloadError, ModelNotFoundError
-from ggplug_models.by_name.lm_studio import files_in, kept_in
+from ggplug_models.by_name.folders import files_in, kept_in
 from ggplug_models.by_name.quantisations import Choice, choose
 from ggplug_models.by_name.store import Found, Kept, Store, not_found, repository_and_wanted
 from ggplug_models.by_name.transfer import INCOMPLETE, RemoteFile, Repository, hub_errors
@@ -96,7 +97,7 @@ class Hub(Store):
                 reason=cause.reason,
                 remedy=error.remedy or cause.remedy,
             ) from cause
-        return Found(snapshot / chosen.files[0], f"{chosen.why}, of what the cache has; the hub was not reached")
+        return Found(snapshot / chosen.files[0], f"{chosen.why}, of what the cache has ({cause.message})")
 
     def _chosen(self, repository: str, wanted: str) -> tuple[Path, Choice]:
         """The snapshot that has a model, the newest first, and the model's files.  Raises ModelNotFoundError."""
@@ -157,8 +158,10 @@ def _inside(path: str) -> str:
 def _refer(folder: Path, commit: str) -> None:
     """Notes in the cache which commit the branch means, for a time without the hub."""
     reference = folder / "refs" / BRANCH
-    reference.parent.mkdir(exist_ok=True)
-    reference.write_text(commit)
+    with contextlib.suppress(OSError):  # a cache that has all may be read-only
+        if not reference.is_file() or reference.read_text() != commit:
+            reference.parent.mkdir(exist_ok=True)
+            reference.write_text(commit)
 
 
 def _snapshots(folder: Path) -> list[Path]:

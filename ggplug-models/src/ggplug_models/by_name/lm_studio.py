@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ggplug.errors import ParameterError
-from ggplug_models.by_name.quantisations import choose, models_of, names_of
+from ggplug_models.by_name.folders import files_in, kept_in
+from ggplug_models.by_name.quantisations import choose
 from ggplug_models.by_name.store import Found, Kept, Store, not_found, repository_and_wanted
 
 
@@ -39,19 +40,3 @@ class LMStudio(Store):
 
     def remove(self, name: str) -> int:
         raise ParameterError(f"lmstudio:{name} is LM Studio's", remedy="delete the model in LM Studio")
-
-
-def files_in(folder: Path) -> dict[str, int]:
-    """The sizes of the GGUF files in a folder and below, by path relative to it."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() == ".gguf" and path.is_file())
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in found}
-
-
-def kept_in(folder: Path, name: str) -> Iterator[Kept]:
-    """The models of a folder; ``name``: the folder's."""
-    files = files_in(folder)
-    for file in models_of(files):
-        parts = names_of(file)
-        there = [files[part] for part in parts if part in files]
-        problem = "" if len(there) == len(parts) else f"{len(parts) - len(there)} of {len(parts)} files are missing"
-        yield Kept(f"{name}:{file}", folder / file, sum(there), problem)

@@ -50,7 +50,19 @@ class Repository:
 
     def fetch(self, files: Sequence[RemoteFile]) -> list[Path]:
         """The paths of files in the cache; downloads those that are missing.  Raises DownloadError, OSError."""
-        missing = [file for file in files if not self._linked(file).exists() and not self._blob(file).exists()]
+        from huggingface_hub import hf_hub_download
+
+        unlinked = [file for file in files if not self._linked(file).exists()]
+        if unlinked:  # a cache that has all may be read-only
+            self._check_space([file for file in unlinked if not self._blob(file).exists()])
+        for file in unlinked:
+            self._download(file)
+            with hub_errors(self.name):
+                hf_hub_download(self.name, file.path, revision=self.commit)  # makes the link
+        return [self._linked(file) for file in files]
+
+    def _check_space(self, missing: Sequence[RemoteFile]) -> None:
+        """Makes the folder, and raises DownloadError if its disk has too little free space for the files."""
         blobs = self.folder / "blobs"
         with full_disks(self.name):
             blobs.mkdir(parents=True, exist_ok=True)
@@ -59,17 +71,6 @@ class Repository:
         free = shutil.disk_usage(blobs).free
         if needed > free:
             raise _no_space(self.name, needed, free)
-        return [self._path(file) for file in files]
-
-    def _path(self, file: RemoteFile) -> Path:
-        from huggingface_hub import hf_hub_download
-
-        linked = self._linked(file)
-        if not linked.exists():
-            self._download(file)
-            with hub_errors(self.name):
-                hf_hub_download(self.name, file.path, revision=self.commit)  # makes the link
-        return linked
 
     def _linked(self, file: RemoteFile) -> Path:
         return self.folder / "snapshots" / self.commit / file.path
@@ -148,6 +149,15 @@ def hub_errors(name: str) -> Iterator[None]:
     login = "log in with hf auth login, or set the environment variable HF_TOKEN"
     try:
         yield
+    except errors.OfflineModeIsEnabled as error:
+        raise DownloadError(
+            f"{name} is not in the cache, and the hub is not asked while HF_HUB_OFFLINE is set",
+            got=name,
+            reason="offline",
+            remedy="unset HF_HUB_OFFLINE",
+        ) from error
+    except errors.LocalEntryNotFoundError as error:
+        raise _disconnected(name, error) from error
     except errors.GatedRepoError as error:
         raise DownloadError(
             f"{name} is gated: its owner lets only those download it who accept the conditions",
@@ -167,22 +177,10 @@ def hub_errors(name: str) -> Iterator[None]:
         raise DownloadError(
             f"the hub answers the status {status} for {name}: {_line(error)}", got=name, reason="status", remedy=remedy
         ) from error
-    except errors.OfflineModeIsEnabled as error:
-        raise DownloadError(
-            f"{name} is not in the cache, and the hub is not asked while HF_HUB_OFFLINE is set",
-            got=name,
-            reason="offline",
-            remedy="unset HF_HUB_OFFLINE",
-        ) from error
     except errors.HFValidationError as error:
         raise ParameterError(f"{name} is no name of a repository: {_line(error)}", got=name) from error
-    except (errors.HTTPError, errors.LocalEntryNotFoundError) as error:
-        raise DownloadError(
-            f"the connection to the hub failed for {name}: {_line(error)}",
-            got=name,
-            reason="connection",
-            remedy="check the network and try again; what has arrived is kept",
-        ) from error
+    except errors.HTTPError as error:
+        raise _disconnected(name, error) from error
 
 
 @contextlib.contextmanager
@@ -213,6 +211,15 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
+
+
+def _disconnected(name: str, error: BaseException) -> DownloadError:
+    return DownloadError(
+        f"the connection to the hub failed for {name}: {_line(error)}",
+        got=name,
+        reason="connection",
+        remedy="check the network and try again; what has arrived is kept",
+    )
 
 
 def _no_space(name: str, needed: int | None = None, free: int | None = None) -> DownloadError:
