@@ -226,6 +226,31 @@ def test_a_traced_computation_reports_faults_too(device: Device, stream: Backend
         stream.synchronize()
 
 
+def test_a_traced_computation_that_fails_keeps_the_times_until_then() -> None:
+    device = StandInDevice()
+    stream = device.init()
+    x = new_tensor(types.F32, (8, 4)).set_input()
+    graph = Graph(ops.silu(ops.norm(x)).set_output())
+    places = allocate_graph(graph, device.buffer_type)
+    plan = stream.plan(graph)
+    plan.rebind(graph, places)
+    assert len(plan.compute_traced()) == 2
+    assert plan.times_before_error == ()
+    act, acts = StandInQueue.act, []
+    queue = stream.queue  # type: ignore[attr-defined]
+
+    def act_once(what: str, *rest: Any) -> None:
+        acts.append(what)
+        if acts.count("launch") == 2:
+            raise Refused(Failure.OTHER, "an illegal address")
+        act(queue, what, *rest)
+
+    queue.act = act_once
+    with pytest.raises(ComputeError, match="an illegal address"):
+        plan.compute_traced()
+    assert [time.node for time in plan.times_before_error] == [graph.index[node] for node in graph.nodes]
+
+
 # -- what it costs -------------------------------------------------------------------------------------
 
 

@@ -107,7 +107,7 @@ from ggplug.interface.faults import (
 )
 from ggplug.interface.grouping import check_groups, form_groups
 from ggplug.interface.plan_cache import PlanCache
-from ggplug.interface.plans import BufferOffsets, NodeTime, Places, Plan, Transfers
+from ggplug.interface.plans import BufferOffsets, NodeTime, Places, Plan, Transfers, node_times
 from ggplug.interface.walking import Operand, WalkPlan, call_kernel, kernel_name
 from ggplug.nodes.groups import UNGROUPED, Group, Groups, signature_of
 from ggplug.ops.base import Op
@@ -166,6 +166,7 @@ __all__ = [
     "id_out_of_range",
     "kernel_name",
     "limit_of_ids",
+    "node_times",
     "signature_of",
 ]
 
@@ -502,10 +503,10 @@ class Backend(Overridable):
 
         One that takes longer is aborted where the device can do that, and raises TimeLimitError, which names the
         device, the node and the kernel; what the computation writes is undefined then.  The CPU device looks at the
-        clock about every 50 ms, within kernels too, so a shorter limit may pass unnoticed; plans that call Python
-        kernels look between two of them.  If a kernel of a queue does not return, waiting for it ends with the error,
-        and the kernel goes on.  Devices that cannot abort what was submitted, such as GPUs, compute to the end and
-        raise nothing.
+        clock about every 50 ms, within kernels too; plans that call Python kernels look between two of them.  If a
+        kernel of a queue does not return, waiting for it ends with the error, and the kernel goes on.  Devices that
+        cannot abort what was submitted, such as GPUs, compute to the end.  What took longer and was not aborted is
+        reported by the scheduler (:meth:`.Scheduler.set_time_limit`), not by a plan that is computed without one.
 
         Raises ParameterError unless it is a positive number.
         """

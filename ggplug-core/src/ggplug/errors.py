@@ -216,8 +216,9 @@ class ComputeAborted(GGPlugError, RuntimeError):
 class TimeLimitError(ComputeAborted):
     """A computation took longer than the time limit of its stream.
 
-    Fields: ``device``; ``tensor`` and ``kernel``, the node and the name of the kernel that were computed then;
-    ``wanted``, the limit in seconds.
+    Fields: ``device``; ``wanted``, the limit in seconds.  If the computation was aborted, ``tensor`` and ``kernel`` are
+    the node and the name of the kernel that were computed then.  If not, ``tensor`` is None, ``got`` is how many
+    seconds it took, and its results can be read.
     """
 
     kernel: str | None = None

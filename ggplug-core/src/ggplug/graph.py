@@ -586,7 +586,9 @@ class Graph:
         *,
         values: bool | Callable[[Tensor], bool] = True,
         models: Iterable[str | Path] = (),
+        embed: bool = False,
     ) -> Path:
         """Writes the graph to a file that :func:`ggplug.load_graph` reads; see :func:`ggplug.saved.save_graph`."""
-        found: Path = lazy.whole("ggplug.saved").save_graph(self, path, values=values, models=models)
+        save = lazy.whole("ggplug.saved").save_graph
+        found: Path = save(self, path, values=values, models=models, embed=embed)
         return found

@@ -73,6 +73,15 @@ def ggplug_placement(graph: Graph, node: Tensor, devices: Sequence[Device]) -> D
 
 
 @hookspec
+def ggplug_graph_prepared(graph: Graph, start: int, end: int) -> None:
+    """A computation has what it needs before its first split: inputs, memory, and plans that are bound to it.
+
+    ``start``: when the computation was asked for; ``end``: when its first split could begin.  Both are
+    ``time.perf_counter_ns``.  Inputs that the caller set before are not included.
+    """
+
+
+@hookspec
 def ggplug_graph_computed(graph: Graph, devices: Sequence[Device], start: int, end: int) -> None:
     """A whole graph was computed, and the devices were waited for.
 
@@ -81,11 +90,24 @@ def ggplug_graph_computed(graph: Graph, devices: Sequence[Device], start: int, e
 
 
 @hookspec
+def ggplug_graph_failed(graph: Graph, error: BaseException, start: int, end: int) -> None:
+    """The computation of a whole graph raised ``error``, in place of ``ggplug_graph_computed``."""
+
+
+@hookspec
 def ggplug_split_computed(graph: Graph, split: Graph, device: Device, start: int, end: int, submitted: int = 0) -> None:
     """One split of a graph was computed on a device, and the device was waited for.
 
     ``graph``: the whole graph; ``split``: the part.  ``start``, ``end``: ``time.perf_counter_ns``; ``submitted``: when
     the plan had returned, and the host began to wait.  While a plugin listens splits do not overlap.
+    """
+
+
+@hookspec
+def ggplug_split_failed(graph: Graph, split: Graph, device: Device, error: BaseException, start: int, end: int) -> None:
+    """One split of a graph, or a copy that it needs, raised ``error``, in place of ``ggplug_split_computed``.
+
+    ``ggplug_nodes_timed`` follows with the nodes that ran, if the plan knows them.
     """
 
 
@@ -123,13 +145,27 @@ def ggplug_host_worked(what: str, start: int, end: int) -> None:
 SPECS = (
     ggplug_backend_registration,
     ggplug_placement,
+    ggplug_graph_prepared,
     ggplug_graph_computed,
+    ggplug_graph_failed,
     ggplug_split_computed,
+    ggplug_split_failed,
     ggplug_split_copied,
     ggplug_nodes_timed,
     ggplug_kernels_compiled,
     ggplug_host_worked,
 )
+
+_OF_SPLITS = frozenset(
+    (
+        "ggplug_graph_prepared",
+        "ggplug_split_computed",
+        "ggplug_split_failed",
+        "ggplug_split_copied",
+        "ggplug_nodes_timed",
+    )
+)
+"""Hooks for which splits are computed one after the other."""
 
 
 class Hooks:
@@ -137,6 +173,7 @@ class Hooks:
 
     ``callers``: the hooks that a plugin implements, by name, each with pluggy's HookCaller.  ``epoch`` counts
     registrations: a scheduler keeps it with the decisions of policies, and asks again when it differs.
+    ``splits_observed``: whether a plugin observes splits; the scheduler looks at it in each computation.
     """
 
     def __init__(self) -> None:
@@ -145,6 +182,7 @@ class Hooks:
         self._manager.add_hookspecs(sys.modules[__name__])
         self._lock = threading.Lock()
         self.callers: dict[str, Any] = {}
+        self.splits_observed = False
 
     def register(self, plugin: object, name: str | None = None) -> str:
         """Registers a plugin's hooks and returns the name of the registration.
@@ -197,6 +235,7 @@ class Hooks:
     def _changed(self) -> None:
         callers = {spec.__name__: getattr(self._manager.hook, spec.__name__) for spec in SPECS}
         self.callers = {name: caller for name, caller in callers.items() if caller.get_hookimpls()}
+        self.splits_observed = not _OF_SPLITS.isdisjoint(self.callers)
         self.epoch += 1
 
     def listeners(self, hook: str) -> Any:

@@ -7,6 +7,7 @@ is constant, nothing is allocated, and results are bit-identical for every numbe
 from __future__ import annotations
 
 import ctypes
+import time
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,7 @@ from ggplug.backend import (
     Transfers,
     beyond_limit,
     id_out_of_range,
+    node_times,
 )
 from ggplug.errors import ComputeAborted, ComputeError, TensorStateError, TimeLimitError
 from ggplug.graph import Graph
@@ -33,6 +35,7 @@ from ggplug.sharing import NOTHING, locked
 from ggplug.values.revisions import Revision
 from ggplug_cpu import interrupted
 from ggplug_cpu.choosing.entries import FAULTS, POSITION, Entries
+from ggplug_cpu.interrupted import Stamp
 from ggplug_cpu.parameters import Ref
 from ggplug_cpu.parts.faults import Fault
 from ggplug_cpu.tape import BoundTape, Entry, Span, Tape, TraceRing
@@ -80,13 +83,9 @@ class CpuBackend(Backend):
         """
         self._stop.callback = callback
 
-    @property
-    def time_limit(self) -> float | None:
-        return self._stop.limit
-
-    @time_limit.setter
-    def time_limit(self, seconds: float | None) -> None:
-        self._stop.limit = seconds
+    def set_time_limit(self, seconds: float | None) -> None:
+        super().set_time_limit(seconds)
+        self._stop.limit = self.time_limit
 
     def abort(self) -> None:
         """Stops the current computation of the device, whichever its stream; it raises ComputeAborted.
@@ -201,26 +200,36 @@ class CpuPlan(Plan):
 
         Threads wait for each other after every kernel, so the whole takes longer than :meth:`compute`.
         """
-        times: dict[int, NodeTime] = {}
+        stamps: list[Stamp] = []
         if self.stop.limit is not None or self.stop.running is not None:
             self.stop.begin()
+        try:
+            if self._interruptions is not None:
+                self._interruptions.compute(self, stamps)
+            else:
+                self.walk_traced(self._bound, stamps)
+        except BaseException:
+            self.times_before_error = _times_of_nodes(stamps)
+            raise
+        return _times_of_nodes(stamps)
 
-        def note(time: NodeTime) -> None:
-            first = times.get(time.node)
-            times[time.node] = NodeTime(time.node, first.start if first else time.start, time.end)
-
-        if self._interruptions is not None:
-            self._interruptions.compute(self, note)
-        else:
-            ring = TraceRing(max(1, len(self._tape)))
-            self.walk(self._bound, ring)
-            for entry, start, end in ring.rows().tolist():
-                note(NodeTime(self._positions[entry], start, end))
-        return list(times.values())
-
-    def position_of(self, entry: int) -> int:
-        """The position in the graph of the node whose kernel an entry of the tape is."""
-        return self._positions[entry]
+    def walk_traced(self, tape: BoundTape | Span, stamps: list[Stamp]) -> None:
+        """Computes as :meth:`walk`, and adds when each entry ran; if it was aborted in one, that ran until now."""
+        ring = TraceRing(max(1, len(tape)))
+        first = tape.first if isinstance(tape, Span) else 0
+        begin, aborted = time.perf_counter_ns(), False
+        try:
+            self.walk(tape, ring)
+        except (ComputeAborted, KeyboardInterrupt):
+            aborted = ring.rows_written < len(tape)
+            raise
+        finally:
+            _, starts, ends = ring.rows().T.tolist()
+            positions = self._positions[first : first + len(ends)]
+            stamps.extend(zip(positions, starts, ends, strict=True))
+            if aborted:
+                last = ends[-1] if ends else begin
+                stamps.append((self._positions[first + len(ends)], last, time.perf_counter_ns()))
 
     def kernel_names(self) -> list[str]:
         return [entry.kernel.name for entry in self._tape.entries]
@@ -282,6 +291,13 @@ class CpuPlan(Plan):
 
     def __repr__(self) -> str:
         return f"<CpuPlan: {len(self._tape)} kernels for {self._n_tensors} tensors>"
+
+
+def _times_of_nodes(stamps: list[Stamp]) -> list[NodeTime]:
+    """The times of nodes, each from the start of its first entry to the end of its last."""
+    nodes, starts, ends = zip(*stamps, strict=True) if stamps else ((), (), ())
+    first = dict(zip(reversed(nodes), reversed(starts), strict=True))
+    return node_times([(node, first[node], end) for node, end in dict(zip(nodes, ends, strict=True)).items()])
 
 
 def _no_object() -> None:

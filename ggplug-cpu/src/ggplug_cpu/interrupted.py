@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from ggplug.backend import Buffer, Groups, NodeTime, Operand, Places, call_python
+from ggplug.backend import Buffer, Groups, Operand, Places, call_python
 from ggplug.errors import ComputeAborted, TimeLimitError
 from ggplug.graph import Graph
 from ggplug.ops import PythonCall
 from ggplug.sharing import OPEN, Claim, using
 from ggplug.values.revisions import Revision
-from ggplug_cpu.tape import BoundTape, Span, TraceRing
+from ggplug_cpu.tape import BoundTape, Span
 
 if TYPE_CHECKING:
     from ggplug_cpu.team import Stop as Stopped
     from ggplug_cpu.threaded import ThreadedDevice
 
 
-Times: TypeAlias = Callable[[NodeTime], None]
+Stamp: TypeAlias = tuple[int, int, int]
+"""The position of a node whose kernel or function ran, and from when to when, by ``time.perf_counter_ns``."""
 
 
 class Stop(NamedTuple):
@@ -40,8 +40,8 @@ class Interrupted(Protocol):
 
     def memory(self) -> tuple[Graph, Places]: ...
     def renew(self) -> None: ...
-    def walk(self, tape: Span, ring: TraceRing | None) -> None: ...
-    def position_of(self, entry: int) -> int: ...
+    def walk(self, tape: Span) -> None: ...
+    def walk_traced(self, tape: Span, stamps: list[Stamp]) -> None: ...
     def beyond_limit(self, position: int) -> TimeLimitError: ...
 
 
@@ -78,8 +78,8 @@ class Interruptions:
         """Drops the references to tensors and buffers."""
         self._operands = {}
 
-    def compute(self, plan: Interrupted, times: Times | None = None) -> None:
-        """Computes the spans and calls the functions in order; ``times`` receives node times of a traced computation.
+    def compute(self, plan: Interrupted, stamps: list[Stamp] | None = None) -> None:
+        """Computes the spans and calls the functions in order; ``stamps`` receives those of a traced computation.
 
         Raises as CpuPlan.compute and :func:`~ggplug.backend.call_python`; ComputeAborted also if the computation was
         aborted while a function ran.
@@ -92,25 +92,27 @@ class Interruptions:
                 if plan.buffers is not buffers:
                     continue  # the claim covers the old buffers
                 aborts = plan.device.team.aborts
-                _walk(plan, self._first, times)
+                _walk(plan, self._first, stamps)
                 for position, span in self._parts:
-                    self._call(plan, position, times)
+                    self._call(plan, position, stamps)
                     _check_abort(plan, aborts, position)
-                    _walk(plan, span, times)
+                    _walk(plan, span, stamps)
                 del held
                 return
 
-    def _call(self, plan: Interrupted, position: int, times: Times | None) -> None:
+    def _call(self, plan: Interrupted, position: int, stamps: list[Stamp] | None) -> None:
         _rebind_if_moved(plan)  # a function may have moved a tensor
         dst, *sources = self._operands[position]
         assert dst is not None
         op: Any = dst.tensor.op
         assert isinstance(op, PythonCall)
         device, start = plan.device, time.perf_counter_ns()
-        with using(plan.buffers):
-            call_python(op, dst, *sources, device=device, n_threads=device.n_threads)
-        if times is not None:
-            times(NodeTime(position, start, time.perf_counter_ns()))
+        try:
+            with using(plan.buffers):
+                call_python(op, dst, *sources, device=device, n_threads=device.n_threads)
+        finally:
+            if stamps is not None:
+                stamps.append((position, start, time.perf_counter_ns()))
 
 
 def _rebind_if_moved(plan: Interrupted) -> None:
@@ -119,14 +121,13 @@ def _rebind_if_moved(plan: Interrupted) -> None:
         plan.renew()
 
 
-def _walk(plan: Interrupted, span: Span, times: Times | None) -> None:
+def _walk(plan: Interrupted, span: Span, stamps: list[Stamp] | None) -> None:
     if len(span) == 0:
         return
-    ring = None if times is None else TraceRing(len(span))
-    plan.walk(span, ring)
-    if ring is not None and times is not None:
-        for entry, start, end in ring.rows().tolist():
-            times(NodeTime(plan.position_of(span.first + entry), start, end))
+    if stamps is None:
+        plan.walk(span)
+    else:
+        plan.walk_traced(span, stamps)
 
 
 def _check_abort(plan: Interrupted, aborts: int, position: int) -> None:

@@ -220,7 +220,7 @@ class TraceRing:
     """The time stamps of a traced computation: those of the last ``capacity`` entries that were computed.
 
     Rows are (index of the entry in its tape, start, end) in nanoseconds of ``time.perf_counter_ns``; an entry ends when
-    its last thread has.  A ring may serve many computations.
+    its last thread has, and the next one starts then.  A ring may serve many computations.
     """
 
     def __init__(self, capacity: int) -> None:

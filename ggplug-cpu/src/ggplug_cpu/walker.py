@@ -109,14 +109,16 @@ def narrow(value: int) -> int:
 
 
 @device_function
-def stamp(team: TeamMemory, ring: Ring, row: int, start: int) -> None:
-    """Write ``(row, start, now)`` into the ring."""
+def stamp(team: TeamMemory, ring: Ring, row: int, start: int) -> int:
+    """Write ``(row, start, now)`` into the ring; returns now."""
+    now = nanoseconds(team)
     written = ring.written
     place = Stamp(ring.rows + Stamp.bytes * (written % ring.capacity))
     place.row = row
     place.start = start
-    place.end = nanoseconds(team)
+    place.end = now
     ring.written = written + 1
+    return now
 
 
 @device_function
@@ -137,7 +139,8 @@ def walk(thread: ThreadMemory) -> None:
         count = n_threads if tasks == 0 else min(tasks, n_threads)
         if index == 0:
             poll_if_due(team)
-            if trace != 0:
+            # reading the clock takes as long as a small kernel, so an entry starts when the one before has ended
+            if trace != 0 and start == 0:
                 start = nanoseconds(team)
             team.row = i
         if index < count:
@@ -149,7 +152,7 @@ def walk(thread: ThreadMemory) -> None:
             if n_threads > 1 and not meet(team, index, n_threads, team.arrived, team.passed):
                 return
             if index == 0 and team.abort.value == 0:
-                stamp(team, Ring(trace), i, start)
+                start = stamp(team, Ring(trace), i, start)
 
 
 # -- synchronisation -----------------------------------------------------------------------------------

@@ -246,15 +246,21 @@ class SimtPlan(Plan):
 
     def _launch_traced(self) -> list[NodeTime]:
         times: list[NodeTime] = []
-        for number, planned in enumerate(self._launches):
-            begin = time.perf_counter_ns()
-            with self._runtime.guard.guarded("launching", op=planned.op, kernel=planned.name):
-                self._sequence.submit_one(number)
-                self._queue.finish()
-            end = time.perf_counter_ns()
-            if times and times[-1].node == planned.node:
-                begin = times.pop().start
-            times.append(NodeTime(planned.node, begin, end))
+        begin = time.perf_counter_ns()
+        try:
+            for number, planned in enumerate(self._launches):
+                try:
+                    with self._runtime.guard.guarded("launching", op=planned.op, kernel=planned.name):
+                        self._sequence.submit_one(number)
+                        self._queue.finish()
+                finally:
+                    end = time.perf_counter_ns()
+                    first = times.pop().start if times and times[-1].node == planned.node else begin
+                    times.append(NodeTime(planned.node, first, end))
+                    begin = end
+        except BaseException:
+            self.times_before_error = times
+            raise
         return times
 
     def kernel_names(self) -> list[str]:

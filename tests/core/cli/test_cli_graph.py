@@ -14,6 +14,8 @@ import ggplug as gg
 from ggplug.backend import Group
 from ggplug.cli.app import app
 from ggplug.gguf import GGUFWriter
+from ggplug.ops.base import OPS, Op, builder
+from ggplug.tensor import Spec, Tensor, like
 from ggplug.types import BufferUsage
 
 
@@ -47,7 +49,31 @@ def test_show_summarises_lists_draws_and_explains(file: Path) -> None:
     assert "2 nodes that compute something" in graph("show", file, "--explain", "CPU").output
     found = json.loads(graph("show", file, "--json").output)
     assert [each["op"] for each in found["tensors"]] == [None, None, "mul_mat", "silu"]
+    assert [each["file"] for each in found["references"]] == ["model.gguf"]
+    assert found["missing"] == []
     assert found["tensors"][2]["sources"] == [0, 1]
+
+
+def test_show_says_what_a_file_needs(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").unlink()
+    assert "weights in the file model.gguf: 1, of 96 B" in graph("show", file).output
+    assert "without a value" not in graph("show", file).output
+
+    class Twice(Op):
+        name = "outside.twice"
+
+        def result(self, x: Tensor) -> Spec:
+            return like(x)
+
+    try:
+        leafs = [gg.new_tensor("f32", (4,), f"x{number}") for number in range(7)]
+        gg.Graph(*map(builder(Twice), leafs)).save(file)
+        shown = " ".join(graph("show", file).output.split())
+        assert "leafs without a value: 7: x0 (f32 4), x1 (f32 4)" in shown
+        assert "x4 (f32 4), ...; --seed N" in shown
+        assert f"op of another package: outside.twice, of the module {__name__}" in shown
+    finally:
+        del OPS["outside.twice"]
 
 
 def test_run_prints_the_results_and_writes_them(file: Path, tmp_path: Path) -> None:

@@ -158,6 +158,56 @@ def test_a_part_of_a_graph_is_a_graph_in_its_file(file: Path) -> None:
         np.testing.assert_array_equal(loaded.nodes[0].numpy(), -gg.compute(gg.silu(x)).numpy())
 
 
+# -- values that repeat one block --------------------------------------------------------------------
+
+
+def cached(value: float, kind: str = "f16") -> tuple[gg.Graph, Tensor]:
+    """A graph that reads 256 KiB or less, all of one value."""
+    context = gg.Context()
+    cache = context.new_tensor(kind, (128, 1024), "cache")
+    gg.allocate(context, gg.host.HOST)
+    cache.set(np.full((1024, 128), value))
+    return gg.Graph(gg.get_rows(cache, gg.tensor(np.array([1], np.int32)), name="y").set_output()), cache
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [(0.0, "f16"), (1.5, "f16"), (float("-inf"), "f16"), (0.0, "q8_0"), (1.5, "q8_0")]
+)
+def test_a_leaf_of_equal_blocks_takes_one_block_in_the_file(value: float, kind: str, file: Path) -> None:
+    graph, cache = cached(value, kind)
+    graph.save(file)
+    assert file.stat().st_size < 4096
+    loaded = gg.load_graph(file)
+    assert loaded["cache"].tobytes() == cache.tobytes()
+    assert not loaded.missing
+
+
+def test_a_leaf_with_one_other_byte_is_written_whole(file: Path) -> None:
+    graph, cache = cached(0.0)
+    raw = np.zeros(cache.nbytes, np.uint8)
+    raw[-1] = 1
+    cache.set_bytes(raw)
+    graph.save(file)
+    assert file.stat().st_size > cache.nbytes
+    assert gg.load_graph(file)["cache"].tobytes() == raw.tobytes()
+
+
+def test_only_files_with_such_leafs_need_a_reader_of_version_2(file: Path) -> None:
+    for graph, version in ((cached(0.0)[0], 2), (linear()[0], 1)):
+        graph.save(file)
+        with GGUFReader(file) as found:
+            assert found.metadata["graph.version"] == version
+
+
+def test_what_is_repeated_is_a_block_of_a_leaf(file: Path) -> None:
+    cached(0.0)[0].save(file)
+    for positions in ([2], [-1], [99]):
+        with pytest.raises(GGUFError, match="is no leaf with a block to repeat"):
+            gg.load_graph(changed(file, graph__repeated=positions))
+    with pytest.raises(GGUFError, match="its value has 2 bytes, not 262144"):
+        gg.load_graph(changed(file, graph__repeated=None))
+
+
 # -- weights in other files ------------------------------------------------------------------------
 
 
@@ -182,11 +232,25 @@ def test_weights_of_a_model_are_references(file: Path, tmp_path: Path) -> None:
         gg.load_graph(file)
 
 
-def test_a_weight_that_is_not_the_file_s_is_written_with_its_bytes(file: Path, tmp_path: Path) -> None:
+def test_a_weight_that_is_in_no_model_is_refused_or_embedded(file: Path, tmp_path: Path) -> None:
     graph, model = with_model(tmp_path)
     graph["w"].set(np.ones((3, 64)))
-    graph.save(file, models=[model])
+    with pytest.raises(ParameterError, match=r"the weight 'w' of .* in none of the models .*model\.gguf.*embed=True"):
+        graph.save(file, models=[model])
+    assert not file.exists()
+    graph.save(file, models=[model], embed=True)
     assert gg.load_graph(file)["w"].tobytes() == graph["w"].tobytes()
+    graph.save(file, models=[model], values=lambda leaf: leaf is not graph["w"])
+    assert graph["w"].name in [leaf.name for leaf in gg.load_graph(file).missing]
+
+
+def test_a_file_lists_what_it_needs_without_being_loaded(file: Path, tmp_path: Path) -> None:
+    graph, model = with_model(tmp_path)
+    graph.save(file, models=[model])
+    model.unlink()
+    loaded = gg.load_graph(file, values=False)
+    assert {leaf.name: reference[:2] for leaf, reference in loaded.references.items()} == {"w": ("model.gguf", "w")}
+    assert loaded.missing == [loaded["x"]]
 
 
 def test_a_model_that_has_changed_since_is_refused(file: Path, tmp_path: Path) -> None:
@@ -228,7 +292,7 @@ def plain(file: Path) -> Path:
     ("change", "field", "said"),
     [
         ({"general__architecture": "llama"}, "general.architecture", "the file has no graph but a model: 'llama'"),
-        ({"graph__version": 2, "graph__writer": "9.1"}, "graph.version", r"version 2, which ggplug 9\.1 wrote.*update"),
+        ({"graph__version": 3, "graph__writer": "9.1"}, "graph.version", r"version 3, which ggplug 9\.1 wrote.*update"),
         ({"graph__version": 0}, "graph.version", "has version 0"),
         ({"graph__ops": ["rms_norm", "a.wavelet"]}, "graph.ops", "there is no op 'a.wavelet'"),
         ({"graph__ops": ["rms_norm", "silu"]}, "graph.ops", "silu has no parameter"),
@@ -357,3 +421,10 @@ def test_a_file_of_version_1_is_read(data: Path) -> None:
     found = gg.compute(loaded["y"])
     assert isinstance(found, Tensor)
     np.testing.assert_allclose(found.numpy(), np.load(data / "graphs" / "version-1.npy"), rtol=1e-5, atol=1e-6)
+
+
+def test_a_file_of_version_2_is_read(data: Path) -> None:
+    """Written when version 2 was new; it must be readable for ever.  Its caches are 1.5 everywhere."""
+    for kind in ("f16", "q8_0"):
+        loaded = gg.load_graph(data / "graphs" / f"version-2-{kind}.gguf")
+        assert loaded["cache"].tobytes() == cached(1.5, kind)[1].tobytes()

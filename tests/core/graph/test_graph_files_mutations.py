@@ -25,7 +25,7 @@ NAMES = [b"graph.tensor.root", b"graph.tensor.type", b"graph.outputs", b"graph.o
 
 
 def originals(folder: Path) -> list[Path]:
-    """Random graphs, one over quantised weights of a model, and one with many kinds of parameters."""
+    """Random graphs, one with many kinds of parameters over a model's quantised weights, and one over zeros."""
     paths = []
     for seed in range(4):
         case = random_case(seed, size=12)
@@ -41,7 +41,9 @@ def originals(folder: Path) -> list[Path]:
     h = gg.rope(gg.reshape(gg.cast(h, "f32"), 4, 1, 3), ids, n_dims=4, mode=2)
     h = gg.soft_max(gg.permute(gg.pad(h, 1, 0, 1), 0, 2, 1), scale=0.5)
     graph = gg.Graph(gg.clamp(h, 0.0, float("inf"), name="y").set_output(), name="many")
-    return [*paths, graph.save(folder / "many.gguf", models=[folder / "model.gguf"])]
+    paths.append(graph.save(folder / "many.gguf", models=[folder / "model.gguf"]))
+    zeros = gg.tensor(np.zeros((64, 32), np.float32), name="zeros")
+    return [*paths, gg.Graph(gg.neg(zeros)).save(folder / "zeros.gguf")]
 
 
 def content_of(path: Path) -> tuple[dict[str, tuple[Any, Any]], list[tuple[Any, bytes]]]:

@@ -11,9 +11,10 @@ import pytest
 from installed import device_or_skip
 
 import ggplug as gg
+from ggplug import trace
 from ggplug.backend import Device
 from ggplug.errors import ComputeAborted, ParameterError, TensorStateError, TimeLimitError
-from ggplug.scheduler import Scheduler
+from ggplug.scheduler import Feed, Scheduler
 from ggplug_testing import ReferenceDevice
 from tests.mutation.subject.device import SubjectDevice
 
@@ -162,3 +163,70 @@ def test_a_computation_runs_under_the_limit_that_it_began_with() -> None:
         with pytest.raises(TimeLimitError, match=r"time limit of 0\.05"):
             scheduler.compute(gg.Graph(y))
         scheduler.compute(gg.Graph(y))
+
+
+# -- what was not aborted ----------------------------------------------------------------------------
+
+
+def check_late(scheduler: Scheduler, device: Device) -> None:
+    """Asserts that the scheduler reports a computation that took too long, and that its result is there."""
+    x = gg.tensor(np.arange(8, dtype=np.float32))
+    y = gg.neg(gg.abs(x)).set_output()
+    graph = gg.Graph(y)
+    scheduler.set_time_limit(1e-9)
+    for compute in (scheduler.compute, scheduler.compute_async, scheduler.compute):
+        with pytest.raises(
+            TimeLimitError, match=rf"{device.name}: .* limit of 1e-09 s; .* its results are there"
+        ) as late:
+            compute(graph)
+        assert (late.value.device, late.value.wanted, late.value.tensor) == (device, 1e-9, None)
+        assert late.value.got > 1e-9
+        assert (y.numpy() == -np.arange(8)).all()
+    scheduler.set_time_limit(100)
+    scheduler.compute(graph)
+    scheduler.set_time_limit(None)
+    scheduler.compute(graph)
+
+
+@pytest.mark.parametrize("name", ["CPU", "OpenCL0"])
+def test_a_limit_that_no_device_looked_at_is_reported(name: str) -> None:
+    device = device_or_skip(name)
+    with Scheduler([device]) as scheduler:
+        check_late(scheduler, device)
+        with trace.recording():
+            check_late(scheduler, device)
+        scheduler.set_eval_callback(lambda tensor, ask: True)
+        check_late(scheduler, device)
+
+
+def test_what_a_split_waits_for_is_not_counted() -> None:
+    device = HeldDevice()
+    x = gg.new_tensor("f32", 4, "x").set_input()
+    slow = gg.neg(x)
+    y = gg.neg(slow).set_output()
+    with device.init() as first, SubjectDevice().init() as second, Scheduler([first, second]) as scheduler:
+        for node, stream in ((slow, first), (y, second)):
+            scheduler.pin(node, stream)
+        graph = gg.Graph(y)
+        scheduler.allocate(graph)
+        x.set(np.ones(4, np.float32))
+        second.set_time_limit(0.2)
+        threading.Timer(0.4, device.go_on.set).start()
+        scheduler.compute(graph)
+        assert (y.numpy() == 1).all()
+
+
+def test_a_feed_reports_a_limit_that_was_exceeded() -> None:
+    x = gg.new_tensor("f32", (8,), "x").set_input()
+    y = gg.neg(x).set_output()
+    with Scheduler([device_or_skip("CPU")]) as scheduler:
+        feed = Feed(scheduler, gg.Graph(y), [x], [y])
+        for limit in (None, 1e-9, 1e-9, None):
+            scheduler.set_time_limit(limit)
+            if limit is None:
+                feed([np.ones(8, np.float32)])
+            else:
+                with pytest.raises(TimeLimitError, match="its results are there"):
+                    feed([np.ones(8, np.float32)])
+            assert (y.numpy() == -1).all()
+            assert feed.ready is not None or limit is not None

@@ -10,7 +10,8 @@ import pytest
 
 import ggplug as gg
 import ggplug_models
-from ggplug.errors import ComputeError, ParameterError
+from ggplug.errors import ComputeError, ParameterError, PlacementError
+from ggplug.ops import PythonCall
 from ggplug.tensor import Tensor
 from ggplug.testing import FakeDevice
 from ggplug_models.state.steps import Outputs
@@ -227,6 +228,22 @@ def test_a_patch_that_cannot_be_is_refused(qwen: Any) -> None:
     assert qwen.patches == ()
     with qwen.patch("inp_embd", lambda x: x[:1]), pytest.raises((ParameterError, ComputeError), match="must return"):
         qwen.run(TOKENS)
+
+
+def test_a_function_needs_a_device_that_calls_it(data: Path) -> None:
+    def declined(node: Tensor) -> str:
+        return "it calls no Python" if isinstance(node.op, PythonCall) else ""
+
+    far = FakeDevice("far", inner=gg.device("CPU"), declines=declined)
+    with ggplug_models.load(data / "qwen3.gguf", [far]) as model:
+        said = r"patch 'blk\.\*\.l_out' .* on far only.*with the CPU too.* patch with an array"
+        with pytest.raises(PlacementError, match=said):
+            model.patch("blk.*.l_out", lambda x: x)
+        assert model.patches == ()
+        with model.patch("inp_embd", 1.0, add=True):
+            model.run(TOKENS[:2])
+    with ggplug_models.load(data / "qwen3.gguf", [far, "CPU"]) as model, model.patch("inp_embd", lambda x: x):
+        model.run(TOKENS[:2])
 
 
 def test_a_graph_with_arrays_as_patches_can_be_saved(qwen: Any, tmp_path: Path) -> None:

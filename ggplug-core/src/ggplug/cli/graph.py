@@ -38,6 +38,9 @@ from ggplug.types import TensorFlag
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+MOST = 5
+"""Leafs without a value that are listed."""
+
 _SOURCE = (
     click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path)),
     click.option(
@@ -126,7 +129,7 @@ def show(file: Path, models: tuple[Path, ...], nodes: bool, dot: bool, names: tu
     "--time-limit",
     type=click.FloatRange(0, min_open=True),
     metavar="SECONDS",
-    help="Abort a computation that takes longer, where the device can do that.",
+    help="Abort a computation that takes longer, where the device can do that; otherwise end with an error after it.",
 )
 @json_option
 @traced
@@ -261,11 +264,15 @@ def results_of(graph: Graph) -> list[Tensor]:
     return marked or [each for each in graph.outputs if each.op is not None] or graph.nodes[-1:]
 
 
-def as_dict(graph: Graph) -> dict[str, Any]:
-    """What JSON says of a graph; ``ne`` is innermost first, ``sources`` and ``outputs`` are positions."""
+def as_dict(graph: LoadedGraph) -> dict[str, Any]:
+    """What JSON says of a graph; ``ne`` is innermost first, references to tensors are positions."""
     return {
         "name": graph.name,
         "outputs": [graph.index[each] for each in graph.outputs],
+        "missing": [graph.index[each] for each in graph.missing],
+        "references": [
+            {"tensor": graph.index[leaf], **reference._asdict()} for leaf, reference in graph.references.items()
+        ],
         "tensors": [
             {
                 "name": tensor.name,
@@ -286,18 +293,41 @@ def as_dict(graph: Graph) -> dict[str, Any]:
 # -- printing --------------------------------------------------------------------------------------
 
 
-def _summarise(graph: Graph) -> None:
+def _summarise(graph: LoadedGraph) -> None:
     out = console()
     out.print(text(repr(graph), "bold"))
     counts = Counter(node.op.name for node in graph.nodes if node.op is not None)
     size = sum(leaf.nbytes for leaf in graph.leafs if not leaf.is_view)
     out.print(text(f"leafs of {byte_count(size)}; ops: {', '.join(f'{n} {name}' for name, n in counts.most_common())}"))
-    for what, tensors in (("inputs", graph.leafs), ("results", results_of(graph))):
-        shown = [each for each in tensors if what == "results" or each.flags & TensorFlag.INPUT]
-        if shown:
+    for line in _needs(graph):
+        out.print(text(line))
+    inputs = [leaf for leaf in graph.leafs if leaf.flags & TensorFlag.INPUT]
+    for what, tensors in (("inputs", inputs), ("results", results_of(graph))):
+        if tensors:
             out.print()
-            rows = [(_title(graph, each), each.type.name, "x".join(map(str, each.ne[: each.rank]))) for each in shown]
+            rows = [(_title(graph, each), each.type.name, _extents(each)) for each in tensors]
             print_table([what, "type", "ne"], rows, right=["ne"])
+
+
+def _needs(graph: LoadedGraph) -> Iterator[str]:
+    """What computing the graph needs besides its file, a line each."""
+    files: dict[str, list[Tensor]] = {}
+    for leaf, reference in graph.references.items():
+        files.setdefault(reference.file, []).append(leaf)
+    for file, leafs in files.items():
+        size = byte_count(sum(leaf.nbytes for leaf in leafs))
+        yield f"weights in the file {on_one_line(file)}: {len(leafs)}, of {size}"
+    if graph.missing:
+        listed = [f"{_title(graph, leaf)} ({leaf.type.name} {_extents(leaf)})" for leaf in graph.missing[:MOST]]
+        listed += ["..."] * (len(graph.missing) > MOST)
+        yield f"leafs without a value: {len(graph.missing)}: {', '.join(listed)}; --seed N gives them random ones"
+    classes = {type(node.op) for node in graph.nodes if node.op is not None and "." in node.op.name}
+    for cls in sorted(classes, key=lambda each: each.name):
+        yield f"op of another package: {cls.name}, of the module {cls.__module__}"
+
+
+def _extents(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.ne[: tensor.rank])) or "scalar"
 
 
 def _title(graph: Graph, tensor: Tensor) -> str:

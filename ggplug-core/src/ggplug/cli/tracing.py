@@ -15,6 +15,7 @@ from ggplug.cli.output import console, print_table, text
 
 if TYPE_CHECKING:
     from ggplug.trace import Recording
+    from ggplug.trace.summary import Row
 
 MOST = 20
 """Rows of the summary."""
@@ -65,24 +66,29 @@ def recorded(path: Path | None) -> Iterator[None]:
 
 
 def show_summary(found: Recording) -> None:
-    """Prints the times by device and op on standard error."""
-    rows = found.summary()
-    cells = [
-        (
-            row.track,
-            row.what,
-            f"{row.spans:,}",
-            f"{row.milliseconds:,.2f}",
-            f"{row.fraction:.1%}",
-            _rate(row.gigaflops),
-            _rate(row.gigabytes_per_second),
-        )
-        for row in rows[:MOST]
-    ]
+    """Prints the times by device and op, and the totals, on standard error."""
+    from ggplug.trace.recorder import MOST_GRAPHS
+
+    rows, totals = found.summary(), found.totals()
     headings = ["device", "what", "count", "ms", "of it", "GFLOP/s", "GB/s"]
-    print_table(headings, cells, right=headings[2:], stderr=True)
+    print_table(headings, [*map(_cells, rows[:MOST]), *map(_cells, totals)], right=headings[2:], stderr=True)
     if len(rows) > MOST:
-        console(stderr=True).print(f"({len(rows) - MOST} shorter ones are left out)")
+        console(stderr=True).print(f"({len(rows) - MOST} shorter ones are left out; the totals include them)")
+    computed = sum(row.spans for row in totals if row.what.startswith("graph"))
+    most = " or more" if len(found.graphs) == MOST_GRAPHS else ""
+    console(stderr=True).print(f"computations: {computed:,}; different graphs: {len(found.graphs)}{most}")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.track,
+        row.what,
+        f"{row.spans:,}",
+        f"{row.milliseconds:,.2f}",
+        f"{row.fraction:.1%}",
+        _rate(row.gigaflops),
+        _rate(row.gigabytes_per_second),
+    )
 
 
 def _rate(value: float | None) -> str:

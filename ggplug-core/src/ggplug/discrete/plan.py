@@ -172,16 +172,17 @@ class QueuedPlan(Plan):
             raise compute_error(self.stream.device, group, error) from error
         finally:
             self.stream.running = None
+            self._note_time(call.position, start)
         for node, tensor, buffer, offset in call.ids:
             found = first_out_of_range(node, self.ids(tensor, buffer, offset))
             if found is not None:
                 raise id_out_of_range(self.stream.device, node, *found)
-        self._note_time(call.position, start)
 
     def _note_time(self, position: int, start: int) -> None:
         """Keeps that a node was computed from ``start`` on until now, if the computation is traced."""
-        if self._times is not None:
-            self._times.append(NodeTime(position, start, time.perf_counter_ns()))
+        times = self._times
+        if times is not None:
+            times.append(NodeTime(position, start, time.perf_counter_ns()))
 
     def compute_traced(self) -> list[NodeTime]:
         self.stream.drain()
@@ -189,6 +190,9 @@ class QueuedPlan(Plan):
         try:
             self.compute()
             self.stream.synchronize()
+        except BaseException:
+            self.times_before_error = times
+            raise
         finally:
             self._times = None
         return times

@@ -96,6 +96,9 @@ def compute_error(device: Named | None, computed: Tensor | Group, error: BaseExc
     return ComputeError(f"{who} failed in {computed!r}: {in_one_line(error)}", device=device, op=node.op, tensor=node)
 
 
+_LONGER = "set a longer limit: --time-limit, in Python set_time_limit()"
+
+
 def beyond_limit(device: Named, limit: float, node: Tensor, kernel: str, *, goes_on: bool = False) -> TimeLimitError:
     """The error of a computation that took longer than ``limit`` seconds, and was aborted in a node.
 
@@ -110,7 +113,19 @@ def beyond_limit(device: Named, limit: float, node: Tensor, kernel: str, *, goes
         tensor=node,
         kernel=kernel,
         wanted=limit,
-        remedy="set a longer limit: --time-limit, in Python set_time_limit()",
+        remedy=_LONGER,
+    )
+
+
+def late(device: Named, limit: float, seconds: float) -> TimeLimitError:
+    """The error of a computation that took longer than ``limit`` seconds, and is complete."""
+    return TimeLimitError(
+        f"{device.name}: a computation took {seconds:.3g} s, longer than its time limit of {limit:g} s; the device did "
+        "not abort it (it cannot, or looks at the clock less often), and its results are there",
+        device=device,
+        got=seconds,
+        wanted=limit,
+        remedy=_LONGER,
     )
 
 

@@ -101,7 +101,11 @@ class WalkPlan(Plan):
             times.append(NodeTime(position, start, end))
             start = end
 
-        self._run(note)
+        try:
+            self._run(note)
+        except BaseException:
+            self.times_before_error = times
+            raise
         return times
 
     def _run(self, computed: Callable[[int], None]) -> None:
@@ -113,10 +117,12 @@ class WalkPlan(Plan):
             for buffer in buffers:
                 buffer.check_there()
             for position, kernel, group, operands in calls:
-                call_kernel(self.stream.device, kernel, group, operands)
+                try:
+                    call_kernel(self.stream.device, kernel, group, operands)
+                finally:
+                    computed(position)
                 if limit is not None and time.monotonic() - start > limit:
                     raise beyond_limit(self.stream.device, limit, group.node, kernel_name(kernel))
-                computed(position)
 
     def kernel_names(self) -> list[str]:
         return [kernel_name(kernel) for kernel in self._kernels]

@@ -29,6 +29,7 @@ key                         type           value
 ``graph.weights.file``      STRING[w]      the name of that file, without folders
 ``graph.weights.name``      STRING[w]      the name of the tensor there
 ``graph.weights.sha256``    STRING[w]      the digest of its bytes
+``graph.repeated``          INT32[]        positions of leafs whose blocks are all equal; since version 2
 ==========================  =============  =======================================================================
 
 A parameter is an INT64, a FLOAT64, a BOOL, a STRING or an INT64[].  An op reads the ones that the file has, and has its
@@ -37,11 +38,13 @@ type, extents, strides and root follow from its op and its sources; a file in wh
 op computes something else than it did when the file was written.
 
 Values: the GGUF tensor called by a leaf's position has its bytes.  If the leaf is contiguous, it has its type and
-extents; otherwise it is I8 and has all bytes from the first to the last, gaps included.  Leafs without a value in the
-file, or in another one, are allowed.
+extents; otherwise it is I8 and has all bytes from the first to the last, gaps included.  Of a leaf in
+``graph.repeated``, which is contiguous, the GGUF tensor has one block, which the leaf's value repeats.  Leafs without a
+value in the file, or in another one, are allowed.
 
 A reader ignores keys that it does not know.  What would make an old reader misread a file raises the version; each
-reader reads all versions up to its own.
+reader reads all versions up to its own.  A writer writes the lowest version whose readers read the file: 2 for a file
+with ``graph.repeated``, otherwise 1.
 """
 
 from __future__ import annotations
@@ -50,7 +53,11 @@ from ggplug.gguf.format import ValueType
 
 ARCHITECTURE = "graph"
 NAME_KEY = "general.name"
-VERSION = 1
+REPEATED_KEY = "graph.repeated"
+VERSION = 2
+
+SMALL = 4096
+"""Leafs of fewer bytes are written whole: compact they would save little, and readers of version 1 read them so."""
 
 ABSENT = -1
 """Stands for no op, no source, no buffer."""

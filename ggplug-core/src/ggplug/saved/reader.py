@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug import types
 from ggplug.backend import BufferType, Device
-from ggplug.gguf import GGUFReader
+from ggplug.errors import OutOfMemoryError
+from ggplug.gguf import GGUFReader, TensorInfo
 from ggplug.graph import Graph
 from ggplug.host import HOST
 from ggplug.memory import allocate
@@ -22,7 +23,7 @@ from ggplug.ops.base import OPS, Op, apply
 from ggplug.registry.discover import scan
 from ggplug.registry.entry_points import imported
 from ggplug.saved.fields import Fields
-from ggplug.saved.format import ABSENT, OPS_GROUP, TENSOR_ARRAYS, VERSION
+from ggplug.saved.format import ABSENT, OPS_GROUP, REPEATED_KEY, TENSOR_ARRAYS, VERSION
 from ggplug.saved.writer import has_weight
 from ggplug.tensor import Context, Spec, Tensor
 from ggplug.types import BufferUsage, TensorFlag
@@ -33,17 +34,27 @@ Bytes = npt.NDArray[np.uint8]
 ALL_FLAGS = int(TensorFlag(0) | TensorFlag.INPUT | TensorFlag.OUTPUT | TensorFlag.PARAM | TensorFlag.LOSS)
 
 
+class Reference(NamedTuple):
+    """Where the value of a leaf is: in the tensor ``name`` of the GGUF file ``file``, whose bytes have this digest."""
+
+    file: str
+    name: str
+    sha256: str
+
+
 class LoadedGraph(Graph):
     """A graph from a file, with the memory of its persistent tensors.
 
     ``context``: the persistent tensors, and their buffers.  ``values``: bytes of leafs without a place of their own;
-    :meth:`set_inputs` sets them.  ``missing``: leafs that have no value.  A ``with`` block frees the memory.
+    :meth:`set_inputs` sets them.  ``references``: leafs whose values are in other files.  ``missing``: leafs that have
+    no value.  A ``with`` block frees the memory.
     """
 
     def __init__(self, *outputs: Tensor, name: str = "") -> None:
         super().__init__(*outputs, name=name)
         self.context = Context(name)
         self.values: dict[Tensor, Bytes] = {}
+        self.references: dict[Tensor, Reference] = {}
         self.missing: list[Tensor] = []
 
     def set_inputs(self) -> None:
@@ -98,7 +109,7 @@ def load_graph(
 
     ``where``: a device or a type of memory for the tensors that had a place of their own; by default memory of the
     host.  ``models``: GGUF files with weights that the file refers to; by default those in its folder.
-    ``values=False``: the structure only; no tensor gets a place.
+    ``values=False``: the structure only; no tensor gets a place, and no other file is opened.
 
     Raises GGUFError, with ``field``, for a file that is malformed, of a later version, or with an op that is not
     installed, and if a weight is not found; PluginError if the module of an op cannot be imported; OutOfMemoryError;
@@ -108,9 +119,11 @@ def load_graph(
         reader = stack.enter_context(GGUFReader(path, follow_splits=False))
         fields = Fields(reader)
         graph = _structure(fields)
+        found = _Values(fields, graph, where, models, stack)
+        found.find()
         if values:
             try:
-                _Values(fields, graph, where, models, stack).load()
+                found.load()
             except BaseException:
                 graph.free()
                 raise
@@ -244,21 +257,46 @@ class _Values:
         self.models = [Path(model) for model in models]
         self.stack = stack
         self.opened: dict[Path, GGUFReader] = {}
+        self.stored: dict[int, TensorInfo] = {}
+        """By position, the leafs whose values are in this file."""
+
+    def find(self) -> None:
+        """Finds which leafs have a value, in this file or another one, and which are missing."""
+        graph, fields = self.graph, self.fields
+        self.stored.update(self._stored())
+        graph.references.update(self._references())
+        repeated = frozenset(fields.numbers(REPEATED_KEY)) if REPEATED_KEY in fields.reader.metadata else ()
+        for position in repeated:
+            if position not in self.stored or not graph.tensors[position].is_contiguous():
+                fields.fail(REPEATED_KEY, "value", f"the tensor {position} is no leaf with a block to repeat")
+        for position, info in self.stored.items():
+            leaf = graph.tensors[position]
+            wanted = leaf.type.block_bytes if position in repeated else leaf.nbytes
+            if info.nbytes != wanted:
+                fields.fail(f"tensor {position}", "value", f"its value has {info.nbytes} bytes, not {wanted}")
+        found = {graph.tensors[position] for position in self.stored} | graph.references.keys()
+        graph.missing += [leaf for leaf in self._leafs() if leaf.nbytes and leaf not in found]
 
     def load(self) -> None:
         graph, fields = self.graph, self.fields
-        stored = dict(self.stored())
-        for position, raw in stored.items():
-            leaf = graph.tensors[position]
-            if raw.size != leaf.nbytes:
-                fields.fail(f"tensor {position}", "value", f"its value has {raw.size} bytes, not {leaf.nbytes}")
+        weights = {leaf: self.weight(leaf, reference) for leaf, reference in graph.references.items()}
         self.place(fields.numbers("graph.tensor.usage", TENSOR_ARRAYS["usage"], len(graph.tensors)))
         for leaf in graph.leafs:
             position = graph.index[leaf]
-            if position in stored:
-                graph._give(leaf, stored[position])
-            elif leaf.nbytes and not leaf.is_view:
-                graph.missing.append(leaf)
+            if leaf in weights:
+                graph._give(leaf, weights[leaf])
+            elif position in self.stored:
+                graph._give(leaf, self.value(leaf, fields.reader.data(self.stored[position])))
+
+    def value(self, leaf: Tensor, raw: Bytes) -> Bytes:
+        """A leaf's bytes, of which the file has all, or one block that is repeated."""
+        if raw.size == leaf.nbytes:
+            return raw
+        try:
+            return np.tile(raw, leaf.nbytes // raw.size)
+        except MemoryError:
+            what = f"there is no memory for the {leaf.nbytes} bytes of {leaf!r}"
+            raise OutOfMemoryError(what, tensor=leaf, wanted=leaf.nbytes) from None
 
     def place(self, usages: list[int]) -> None:
         """Allocates memory for the tensors with a place of their own, a buffer or several for each usage."""
@@ -275,34 +313,41 @@ class _Values:
             graph.context.tensors += group.tensors
             graph.context.buffers += group.buffers
 
-    def stored(self) -> Iterator[tuple[int, Bytes]]:
-        """The bytes of leafs by position, in this file and in others."""
-        fields, reader, graph = self.fields, self.fields.reader, self.graph
-        positions = {str(graph.index[leaf]): graph.index[leaf] for leaf in graph.leafs if not leaf.is_view}
-        for name, info in reader.tensors.items():
+    def _stored(self) -> Iterator[tuple[int, TensorInfo]]:
+        """The positions of the leafs whose values are in this file, and where."""
+        positions = {str(self.graph.index[leaf]): self.graph.index[leaf] for leaf in self._leafs()}
+        for name, info in self.fields.reader.tensors.items():
             if name not in positions:
-                fields.fail(f"tensor {name}", "value", "there is no leaf of this number")
-            yield positions[name], reader.data(info)
+                self.fields.fail(f"tensor {name}", "value", "there is no leaf of this number")
+            yield positions[name], info
+
+    def _references(self) -> Iterator[tuple[Tensor, Reference]]:
+        fields, graph, leafs = self.fields, self.graph, set(self._leafs())
         columns = [fields.texts(f"graph.weights.{name}") for name in ("file", "name", "sha256")]
         numbers = fields.numbers("graph.weights.tensor", count=len(columns[0]))
         if any(len(column) != len(numbers) for column in columns):
             fields.fail("graph.weights", "length", "its arrays have different lengths")
-        for position, file, name, digest in zip(numbers, *columns, strict=True):
+        for position, *reference in zip(numbers, *columns, strict=True):
             leaf = fields.earlier("graph.weights.tensor", graph.tensors, position)
-            if str(position) not in positions:
+            if leaf not in leafs:
                 fields.fail("graph.weights.tensor", "value", f"the tensor {position} is no leaf with a value")
-            yield position, self.weight(leaf, file, name, digest)
+            yield leaf, Reference(*reference)
 
-    def weight(self, leaf: Tensor, file: str, name: str, digest: str) -> Bytes:
+    def _leafs(self) -> list[Tensor]:
+        """The leafs that can have a value in a file."""
+        return [leaf for leaf in self.graph.leafs if not leaf.is_view]
+
+    def weight(self, leaf: Tensor, wanted: Reference) -> Bytes:
         """The bytes of a weight in another file."""
-        for reader in self.candidates(file):
-            if has_weight(reader, leaf, name, digest):
-                return reader.data(name)
+        for reader in self.candidates(wanted.file):
+            if has_weight(reader, leaf, wanted.name, wanted.sha256):
+                return reader.data(wanted.name)
         self.fields.fail(
             "graph.weights",
             "weight",
-            f"no file was found that has the tensor {name!r:.100} with the digest that it has in {file!r:.100}",
-            got=file,
+            f"no file was found that has the tensor {wanted.name!r:.100} with the digest that it has in "
+            f"{wanted.file!r:.100}",
+            got=wanted.file,
             remedy="name the model's file: --model FILE, in Python models=[path]; or save the graph without it",
         )
 

@@ -14,9 +14,18 @@ from ggplug.gguf import GGUFReader, GGUFWriter, ValueType
 from ggplug.gguf.format import is_foreign
 from ggplug.graph import Graph
 from ggplug.ops.base import ByIdentity
-from ggplug.saved.format import ABSENT, ARCHITECTURE, NAME_KEY, PARAMETERS, TENSOR_ARRAYS, VERSION
+from ggplug.saved.format import (
+    ABSENT,
+    ARCHITECTURE,
+    NAME_KEY,
+    PARAMETERS,
+    REPEATED_KEY,
+    SMALL,
+    TENSOR_ARRAYS,
+    VERSION,
+)
 from ggplug.tensor import Operation, Tensor
-from ggplug.types import I8
+from ggplug.types import I8, BufferUsage
 
 
 def save_graph(
@@ -25,15 +34,18 @@ def save_graph(
     *,
     values: bool | Callable[[Tensor], bool] = True,
     models: Iterable[str | os.PathLike[str]] = (),
+    embed: bool = False,
 ) -> Path:
     """Writes a graph to a file, completely or not at all, and returns the path; see :mod:`ggplug.saved.format`.
 
     ``values``: whether the values of leafs are written, or a function that says so for each leaf.  A leaf without a
     value is written without one.  ``models``: GGUF files; of a leaf that has name, type, extents and bytes of a tensor
-    in one of them, only the names of file and tensor and a digest are written.  :func:`ggplug.load_graph` reads files.
+    in one of them, only the names of file and tensor and a digest are written.  ``embed``: weights that are in none of
+    the models are written with their bytes, as all are without ``models``.  :func:`ggplug.load_graph` reads files.
 
-    Raises SerializationError if a node calls a Python function; ParameterError if tensors of the graph share bytes
-    without being views, or a parameter of an op does not fit in the file; GGUFError for a malformed model; OSError.
+    Raises SerializationError if a node calls a Python function; ParameterError if a weight is in none of the models,
+    tensors of the graph share bytes without being views, or a parameter of an op does not fit in the file; GGUFError
+    for a malformed model; OSError.
     """
     if graph.signature().shared:
         position, _, _ = graph.signature().shared[0]
@@ -46,7 +58,7 @@ def save_graph(
     _write_structure(writer, graph)
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(GGUFReader(model)) for model in models]
-        _write_values(writer, graph, values if callable(values) else lambda leaf: bool(values), readers)
+        _write_values(writer, graph, values if callable(values) else lambda leaf: bool(values), readers, embed)
         return writer.write()[0]
 
 
@@ -54,7 +66,6 @@ def _write_structure(writer: GGUFWriter, graph: Graph) -> None:
     from ggplug import __version__
 
     writer.add(NAME_KEY, graph.name)
-    writer.add("graph.version", VERSION, ValueType.UINT32)
     writer.add("graph.writer", __version__)
     leafs = set(graph.leafs)
     ops: dict[tuple[Any, ...], int] = {}
@@ -103,9 +114,10 @@ def _add_array(writer: GGUFWriter, key: str, items: Sequence[Any], kind: ValueTy
 
 
 def _write_values(
-    writer: GGUFWriter, graph: Graph, wanted: Callable[[Tensor], bool], models: Sequence[GGUFReader]
+    writer: GGUFWriter, graph: Graph, wanted: Callable[[Tensor], bool], models: Sequence[GGUFReader], embed: bool
 ) -> None:
     in_models: list[tuple[int, str, str, str]] = []
+    repeated: list[int] = []
     for leaf in graph.leafs:
         position = graph.index[leaf]
         if graph.roots[position] != position or not leaf.nbytes or not wanted(leaf):
@@ -115,6 +127,19 @@ def _write_values(
         model, digest = _found(leaf, models)
         if model is not None:
             in_models.append((position, model.path.name, leaf.name, digest))
+            continue
+        if models and not embed and leaf.buffer is not None and leaf.buffer.usage is BufferUsage.WEIGHTS:
+            raise ParameterError(
+                f"the weight {leaf.name!r} of {graph!r} is in none of the models "
+                f"{', '.join(str(model.path) for model in models)}",
+                tensor=leaf,
+                remedy="name the file that the model was loaded from; or write such weights with embed=True, or leave "
+                "them out with values=",
+            )
+        block = repeated_block(leaf)
+        if block:
+            repeated.append(position)
+            writer.add_tensor(str(position), block, leaf.type, (leaf.type.block_size,))
         else:
             kind, ne = (leaf.type, leaf.ne) if leaf.is_contiguous() else (I8, (leaf.nbytes,))
             writer.add_tensor(str(position), leaf.tobytes, kind, ne)  # read when it is written, one after the other
@@ -122,6 +147,22 @@ def _write_values(
     _add_array(writer, "graph.weights.tensor", columns[0], ValueType.INT32)
     for name, column in zip(("file", "name", "sha256"), columns[1:], strict=True):
         _add_array(writer, f"graph.weights.{name}", column, ValueType.STRING)
+    if repeated:
+        _add_array(writer, REPEATED_KEY, repeated, ValueType.INT32)
+    writer.add("graph.version", VERSION if repeated else 1, ValueType.UINT32)
+
+
+def repeated_block(leaf: Tensor) -> bytes:
+    """The block that a leaf's value repeats; empty if its blocks differ, or if it is so small that it is written whole.
+
+    A KV cache is zeros where no token was computed yet: often hundreds of megabytes.
+    """
+    size = leaf.type.block_bytes
+    if leaf.nbytes < SMALL or not leaf.is_contiguous():
+        return b""
+    raw = leaf.tobytes()
+    block = raw[:size]
+    return block if raw[size : 2 * size] == block and raw == block * (len(raw) // size) else b""
 
 
 def has_value(leaf: Tensor) -> bool:

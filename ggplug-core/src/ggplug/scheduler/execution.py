@@ -9,13 +9,16 @@ graphs: whoever computes next binds all plans anew.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ggplug.backend import Backend, Buffer, Event, Plan
+from ggplug.errors import TimeLimitError
 from ggplug.graph import Graph, RunPlaces
+from ggplug.interface.faults import late
 from ggplug.memory.allocation import Allocation
 from ggplug.memory.graph_allocator import GraphAllocator, poison_after, poison_before
 from ggplug.memory.layout import NOWHERE
@@ -151,6 +154,8 @@ class Execution:
         self.allocator = allocator
         self.version = 0
         """Number of the version that was used last."""
+        self.late: TimeLimitError | None = None
+        """That a split of the last computation took longer than its stream's limit, and was not aborted."""
         self._generation = -1
         self._asynchronous = any(map(is_asynchronous, streams))
         self._chunks: dict[tuple[int, int, int, bool], tuple[Graph, Plan, Allocation]] = {}
@@ -298,16 +303,34 @@ class Execution:
             self.compute(split, ordering, split.plan)
 
     def compute(self, split: BoundSplit, ordering: Ordering, plan: Plan) -> None:
-        """Gives a split's plan, or that of a piece of it, to its stream."""
-        if not self._asynchronous:
-            plan.compute()
-            return
+        """Gives a split's plan, or that of a piece of it, to its stream, and waits if that has a time limit."""
         stream, done = split.planned.stream, split.planned.done
-        ordering.wait(stream, split.reads, split.writes)
-        plan.compute()
-        if done is not None:
-            done.record(stream)
-        ordering.note(stream, done, split.reads, split.writes)
+        limit = stream.time_limit
+        if self._asynchronous:
+            ordering.wait(stream, split.reads, split.writes)
+        if limit is None:
+            plan.compute()
+        else:
+            stream.synchronize()  # what the split waits for is not counted
+            start = time.monotonic()
+            plan.compute()
+            stream.synchronize()
+            self.check_time(stream, limit, time.monotonic() - start)
+        if self._asynchronous:
+            if done is not None:
+                done.record(stream)
+            ordering.note(stream, done, split.reads, split.writes)
+
+    def check_time(self, stream: Backend, limit: float | None, seconds: float) -> None:
+        """Notes it if a split took longer than the limit of its stream."""
+        if limit is not None and seconds > limit:
+            self.late = self.late or late(stream.device, limit, seconds)
+
+    def raise_late(self) -> None:
+        """Raises TimeLimitError if a split took longer than the limit of its stream, and was not aborted."""
+        error, self.late = self.late, None
+        if error is not None:
+            raise error
 
     def copy(self, split: BoundSplit, ordering: Ordering) -> None:
         """Copies what a split reads from other splits' memory."""

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.backend import Device, Plan, Transfers
+from ggplug.backend import Backend, Device, Plan, Transfers
 from ggplug.errors import ParameterError, ShapeError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
 from ggplug.scheduler.execution import Execution
-from ggplug.scheduler.scheduler import Scheduler
+from ggplug.scheduler.scheduler import Scheduler, report_failed
 from ggplug.sharing import one_thread_at_a_time
 from ggplug.tensor import Tensor
 from ggplug.types import BF16
@@ -41,9 +41,13 @@ class Ready(NamedTuple):
     allocation: Allocation
     plan: Plan
     part: Graph
-    device: Device
+    stream: Backend
     inputs: list[Array]
     outputs: list[Array]
+
+    def about(self) -> dict[str, Any]:
+        """What observers of its only split get to know."""
+        return {"graph": self.found[0], "split": self.part, "device": self.stream.device}
 
 
 class Feed:
@@ -83,7 +87,11 @@ class Feed:
             if value.shape != shape or value.dtype != dtype:
                 _refuse(tensor, value)
         start = time.perf_counter_ns()
-        results, devices = _computed(self.scheduler, self, values)
+        try:
+            results, devices = _computed(self.scheduler, self, values, start)
+        except BaseException as error:
+            report_failed(self.graph, error, start)
+            raise
         if devices is not None:
             end = time.perf_counter_ns()
             HOOKS.notify("ggplug_graph_computed", graph=self.graph, devices=devices, start=start, end=end)
@@ -91,26 +99,30 @@ class Feed:
 
 
 @one_thread_at_a_time
-def _computed(scheduler: Scheduler, feed: Feed, values: Sequence[Array]) -> tuple[list[Array], list[Device] | None]:
+def _computed(
+    scheduler: Scheduler, feed: Feed, values: Sequence[Array], start: int
+) -> tuple[list[Array], list[Device] | None]:
     """The outputs of a feed, and the devices that took part, if a hook listens."""
     ready = feed.ready
     if ready is not None and _is_valid(scheduler, ready):
-        results = _computed_in_one(scheduler, feed, ready, values)
+        results = _computed_in_one(scheduler, feed, ready, values, start)
         if results is not None:
-            return results, [ready.device] if "ggplug_graph_computed" in HOOKS.callers else None
+            return results, [ready.stream.device] if "ggplug_graph_computed" in HOOKS.callers else None
         feed.in_one_call = False
     feed.ready = None
     if feed.inputs:
         scheduler._allocate(feed.graph)
     for tensor, value in zip(feed.inputs, values, strict=True):
         tensor.set_bytes(value)
-    devices = scheduler._compute(feed.graph)
+    devices = scheduler._compute(feed.graph, start)
     results = [tensor.numpy() for tensor in feed.outputs]
     feed.ready = _made_ready(scheduler, feed)
     return results, devices
 
 
-def _computed_in_one(scheduler: Scheduler, feed: Feed, ready: Ready, values: Sequence[Array]) -> list[Array] | None:
+def _computed_in_one(
+    scheduler: Scheduler, feed: Feed, ready: Ready, values: Sequence[Array], start: int
+) -> list[Array] | None:
     """The outputs, or None if the plan declines.  ``ready`` is valid, and the caller is in a call of the scheduler."""
     results: list[Array] = []
     outputs = []
@@ -119,20 +131,30 @@ def _computed_in_one(scheduler: Scheduler, feed: Feed, ready: Ready, values: Seq
         results.append(result)
         outputs.append((result, view))
     transfers = Transfers([*zip(ready.inputs, values, strict=True)], outputs)
+    execution, limit = ready.found[3], ready.stream.time_limit
     run = ready.allocation.begin(feed.graph)
     try:
         scheduler._unsettled = True
         computed = ready.plan.compute_with(transfers)
-        if computed and "ggplug_split_computed" in HOOKS.callers:
+        if computed and HOOKS.splits_observed:
             times: dict[str, Any] = {"start": transfers.start, "end": transfers.end, "submitted": transfers.end}
-            HOOKS.notify("ggplug_split_computed", graph=feed.graph, split=ready.part, device=ready.device, **times)
+            HOOKS.notify("ggplug_graph_prepared", graph=feed.graph, start=start, end=transfers.start)
+            HOOKS.notify("ggplug_split_computed", **ready.about(), **times)
         run.end(progress=len(feed.graph.nodes) if computed else 0)
         scheduler._unsettled = False
     except BaseException as error:
+        if transfers.start:
+            end = time.perf_counter_ns()
+            HOOKS.notify("ggplug_graph_prepared", graph=feed.graph, start=start, end=transfers.start)
+            HOOKS.notify("ggplug_split_failed", **ready.about(), error=error, start=transfers.start, end=end)
         scheduler._fail(run, error)
         raise
     finally:
         run.thread = 0
+    if limit is not None:
+        execution.late = None
+        execution.check_time(ready.stream, limit, (transfers.end - transfers.start) / 1e9)
+        execution.raise_late()
     return results if computed else None
 
 
@@ -162,8 +184,8 @@ def _made_ready(scheduler: Scheduler, feed: Feed) -> Ready | None:
         if buffer.address is None:
             return None
         views.append(host_bytes(buffer.address + offset, tensor.nbytes).view(tensor.type.dtype).reshape(tensor.shape))
-    n, device, generation = len(feed.inputs), split.planned.stream.device, scheduler._allocator.generation
-    return Ready(found, generation, allocation, split.plan, split.part, device, views[:n], views[n:])
+    n, stream, generation = len(feed.inputs), split.planned.stream, scheduler._allocator.generation
+    return Ready(found, generation, allocation, split.plan, split.part, stream, views[:n], views[n:])
 
 
 def _is_valid(scheduler: Scheduler, ready: Ready) -> bool:

@@ -10,7 +10,7 @@ from itertools import compress
 from operator import attrgetter
 from typing import Any
 
-from ggplug.backend import Backend, BufferType, Bytes, Device, Event, NodeTime, check_target
+from ggplug.backend import Backend, BufferType, Bytes, Device, Event, NodeTime, check_target, node_times
 from ggplug.errors import FreedError, GGPlugError, ParameterError, ShapeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
@@ -19,7 +19,7 @@ from ggplug.memory.graph_allocator import GraphAllocator, poison_mode
 from ggplug.memory.layout import PERSISTENT
 from ggplug.memory.runs import Run
 from ggplug.scheduler.assign import Policy
-from ggplug.scheduler.execution import Bound, EvalCallback, Execution
+from ggplug.scheduler.execution import Bound, BoundSplit, EvalCallback, Execution
 from ggplug.scheduler.explain import Explanation, SplitRow, explanation
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule, make_schedule
@@ -327,17 +327,24 @@ class Scheduler:
         Raises as :meth:`compute_async`, and errors of devices.
         """
         start = time.perf_counter_ns()
-        devices = self._computed(graph)
+        try:
+            devices = self._computed(graph, start)
+        except BaseException as error:
+            report_failed(graph, error, start)
+            raise
         if devices is not None:
             HOOKS.notify("ggplug_graph_computed", graph=graph, devices=devices, start=start, end=time.perf_counter_ns())
 
     @one_thread_at_a_time
-    def _computed(self, graph: Graph) -> list[Device] | None:
-        return self._compute(graph)
+    def _computed(self, graph: Graph, start: int) -> list[Device] | None:
+        return self._compute(graph, start)
 
-    def _compute(self, graph: Graph) -> list[Device] | None:
-        """Computes and waits.  Returns the devices that took part, if a hook listens."""
-        self._compute_async(graph)
+    def _compute(self, graph: Graph, start: int) -> list[Device] | None:
+        """Computes and waits.  Returns the devices that took part, if a hook listens.
+
+        ``start``: when the computation was asked for.
+        """
+        self._compute_async(graph, start)
         self._synchronize()
         if "ggplug_graph_computed" not in HOOKS.callers:
             return None
@@ -353,15 +360,16 @@ class Scheduler:
         Raises PlacementError, OutOfMemoryError, and TensorStateError if an input has no value: it lies in the
         scheduler's memory and was not set since the graph was allocated or another graph was computed.
         """
-        self._compute_async(graph)
+        self._compute_async(graph, time.perf_counter_ns())
 
-    def _compute_async(self, graph: Graph) -> None:
+    def _compute_async(self, graph: Graph, start: int) -> None:
         execution = self._enter(graph)
         version = self._version(execution, graph)
         observing = self._callback is not None or self.poison == "nodes"
         allocation = execution.observed(graph, version) if observing else execution.allocation(graph, version)
 
         run = allocation.begin(graph)
+        execution.late = None
         try:
             self._unsettled = True
             bound = execution.bind(graph, version)
@@ -370,13 +378,8 @@ class Scheduler:
                 execution.run_observed(graph, bound, self._ordering, allocation, run, *observer)
                 run.end(progress=run.progress)
             else:
-                callers = HOOKS.callers
-                # Without a call: this is done for each computation.
-                if (
-                    "ggplug_split_computed" in callers
-                    or "ggplug_nodes_timed" in callers
-                    or "ggplug_split_copied" in callers
-                ):
+                if HOOKS.splits_observed:
+                    HOOKS.notify("ggplug_graph_prepared", graph=graph, start=start, end=time.perf_counter_ns())
                     self._run_traced(graph, execution, bound)
                 else:
                     execution.run(bound, self._ordering)
@@ -392,6 +395,8 @@ class Scheduler:
             raise
         finally:
             run.thread = 0
+        if execution.late is not None:
+            execution.raise_late()
 
     def _fail(self, run: Run, error: BaseException) -> None:
         """Waits for all streams; then the run has failed."""
@@ -432,29 +437,44 @@ class Scheduler:
     def _run_traced(self, graph: Graph, execution: Execution, bound: Bound) -> None:
         """Computes one split after the other, waits for each, and calls the observers."""
         timing = "ggplug_nodes_timed" in HOOKS.callers
+        times: Sequence[NodeTime]
         for split in bound.splits:
-            stream, part = split.planned.stream, split.part
-            assert part.positions is not None
-            about: dict[str, Any] = {"graph": graph, "split": part, "device": stream.device}
-            copying = time.perf_counter_ns()
-            execution.copy(split, self._ordering)
-            self._synchronize()
+            stream, plan = split.planned.stream, split.plan
+            limit = stream.time_limit
+            about: dict[str, Any] = {"graph": graph, "split": split.part, "device": stream.device}
+            plan.times_before_error = times = ()
             start = time.perf_counter_ns()
-            if split.copies:
-                nbytes = sum(copy.nbytes for copy in split.copies)
-                HOOKS.notify("ggplug_split_copied", **about, nbytes=nbytes, start=copying, end=start)
+            try:
+                execution.copy(split, self._ordering)
+                self._synchronize()
+                if split.copies:
+                    copying, start = start, time.perf_counter_ns()
+                    nbytes = sum(copy.nbytes for copy in split.copies)
+                    HOOKS.notify("ggplug_split_copied", **about, nbytes=nbytes, start=copying, end=start)
                 start = time.perf_counter_ns()
-            times = split.plan.compute_traced() if timing else split.plan.compute()
-            submitted = time.perf_counter_ns()
-            stream.synchronize()
+                if timing:
+                    times = plan.compute_traced()
+                else:
+                    plan.compute()
+                submitted = time.perf_counter_ns()
+                stream.synchronize()
+            except BaseException as error:
+                HOOKS.notify("ggplug_split_failed", **about, error=error, start=start, end=time.perf_counter_ns())
+                self._report_times(graph, execution, split, times or plan.times_before_error)
+                raise
             end = time.perf_counter_ns()
+            execution.check_time(stream, limit, (end - start) / 1e9)
             HOOKS.notify("ggplug_split_computed", **about, start=start, end=end, submitted=submitted)
-            if times is not None:
-                whole = [
-                    NodeTime(part.positions[node] if node >= 0 else -1, begin, stop) for node, begin, stop in times
-                ]
-                groups = execution.schedule.groups
-                HOOKS.notify("ggplug_nodes_timed", graph=graph, device=stream.device, times=whole, groups=groups)
+            self._report_times(graph, execution, split, times)
+
+    @staticmethod
+    def _report_times(graph: Graph, execution: Execution, split: BoundSplit, times: Sequence[NodeTime]) -> None:
+        if times:
+            positions, device = split.part.positions, split.planned.stream.device
+            assert positions is not None
+            whole = node_times([(positions[node] if node >= 0 else -1, begin, end) for node, begin, end in times])
+            groups = execution.schedule.groups
+            HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=whole, groups=groups)
 
     @one_thread_at_a_time
     def synchronize(self) -> None:
@@ -503,8 +523,10 @@ class Scheduler:
     def set_time_limit(self, seconds: float | None) -> None:
         """Sets how many seconds the computation of a split may take; None: any time.
 
-        Beyond it the computation is aborted where the device can do that; see :meth:`.Backend.set_time_limit`.
-        Raises ParameterError.
+        Beyond it the computation is aborted where the device can do that; see :meth:`.Backend.set_time_limit`.  Where
+        it is not aborted, TimeLimitError is raised after the whole graph was computed: the results can be read, and
+        ``got`` is how many seconds the split took.  With a limit, the scheduler waits for each split, so that splits of
+        asynchronous devices do not overlap.  Raises ParameterError.
         """
         for stream in self._all_streams:
             stream.set_time_limit(seconds)
@@ -586,3 +608,8 @@ class Scheduler:
 
     def __repr__(self) -> str:
         return f"<Scheduler on {', '.join(self._streams.names())}>"
+
+
+def report_failed(graph: Graph, error: BaseException, start: int) -> None:
+    """Reports to observers that the computation of a graph that was asked for at ``start`` raised an error."""
+    HOOKS.notify("ggplug_graph_failed", graph=graph, error=error, start=start, end=time.perf_counter_ns())

@@ -11,7 +11,7 @@ from typing import Any
 from ggplug.trace.events import ordered_tracks
 from ggplug.trace.pictures import GraphPicture
 from ggplug.trace.spans import Span
-from ggplug.trace.summary import rows
+from ggplug.trace.summary import rows, totals
 
 
 def text(spans: Sequence[Span], graphs: Sequence[GraphPicture], *, dropped: int = 0) -> str:
@@ -47,6 +47,7 @@ def data(spans: Sequence[Span], graphs: Sequence[GraphPicture], *, dropped: int)
         "facts": [json.loads(each) for each in facts],
         "spans": listed,
         "summary": rows(spans),
+        "totals": totals(spans),
         "graphs": [
             {
                 **asdict(graph),

@@ -1,15 +1,19 @@
-"""Records spans of time: of graphs, splits, groups, copies, waits, compiling, and of work on the host."""
+"""Records spans of time: of graphs, splits, groups, copies, waits, preparing, compiling, and of work on the host."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from ggplug.backend import Device, NodeTime
-from ggplug.errors import ParameterError
+from ggplug.errors import ParameterError, in_one_line
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS, hookimpl
 from ggplug.nodes.groups import Groups
@@ -27,6 +31,9 @@ MOST = 2_000_000
 MOST_GRAPHS = 100
 """Graphs of which a recording keeps a picture."""
 
+Described: TypeAlias = dict[int, tuple[str, dict[str, Any]]]
+"""The name of each group and the facts about it, by the position of its last node."""
+
 
 class Recording:
     """The spans that were recorded between the beginning and the end of a ``with`` block of :func:`recording`.
@@ -39,19 +46,44 @@ class Recording:
         self.dropped = 0
         self.graphs: list[GraphPicture] = []
         self._spans: list[Span] = []
+        self._groups: deque[tuple[Described, str, array[int]]] = deque()
+        """Groups that are not in ``_spans`` yet: for each split what they are, its device, and the node times."""
+        self._kept = 0
         self._listener = _WithGroups(self) if groups else _Listener(self)
 
     @property
     def spans(self) -> list[Span]:
         """All spans, in the order in which they began; one that contains others comes before them."""
+        while self._groups:
+            known, track, numbers = self._groups.popleft()
+            each = iter(numbers)
+            for node, start, end in zip(each, each, each, strict=True):
+                if node in known:
+                    name, facts = known[node]
+                    self._spans.append(Span("group", name, track, start, end, facts))
         return sorted(self._spans, key=lambda span: (span.start, -span.end))
 
     def add(self, span: Span) -> None:
         """Adds a span, such as one of a program's own work."""
-        if len(self._spans) < MOST:
+        if self._fits(1):
             self._spans.append(span)
-        else:
-            self.dropped += 1
+
+    def add_groups(self, describe: Callable[[], Described], track: str, times: Sequence[NodeTime]) -> None:
+        """Adds a span for each group of a split, if there is space for all; ``describe`` says what they are.
+
+        Numbers are kept, of which spans are made when they are asked for: a token of a model has hundreds of groups,
+        and recording must not take a call of Python for each.
+        """
+        if self._fits(len(times)):
+            self._groups.append((describe(), track, array("q", chain.from_iterable(times))))
+
+    def _fits(self, count: int) -> bool:
+        """Whether so many spans can be kept; counts them."""
+        if self._kept + count > MOST:
+            self.dropped += count
+            return False
+        self._kept += count
+        return True
 
     def start(self) -> None:
         """Begins to record.  Raises PluginError if it has begun already."""
@@ -64,6 +96,10 @@ class Recording:
     def summary(self) -> list[Row]:
         """The times by device and op; see :func:`ggplug.trace.summary.rows`."""
         return summary.rows(self.spans)
+
+    def totals(self) -> list[Row]:
+        """The times of whole timelines and of graphs; see :func:`ggplug.trace.summary.totals`."""
+        return summary.totals(self.spans)
 
     def to_dict(self) -> dict[str, Any]:
         """The spans in the Trace Event Format."""
@@ -109,12 +145,32 @@ def recording(*, groups: bool = True) -> Iterator[Recording]:
         found.stop()
 
 
+class _Computation:
+    """The splits of a computation so far, and how many bytes were copied for the next one."""
+
+    __slots__ = ("copied", "splits")
+
+    def __init__(self) -> None:
+        self.splits: list[SplitPicture] = []
+        self.copied = 0
+
+
+class _Computations(threading.local):
+    """The computations of a thread, by graph: a function of a node may compute another graph meanwhile.
+
+    One that was submitted by ``compute_async`` stays until its graph is computed again or freed.
+    """
+
+    def __init__(self) -> None:
+        self.of: WeakKeyDictionary[Graph, _Computation] = WeakKeyDictionary()
+
+
 class _Listener:
     """The hooks of a recording that is not interested in groups."""
 
     def __init__(self, target: Recording) -> None:
         self.target = target
-        self._splits = threading.local()
+        self._computations = _Computations()
         # By the identity of the structure, which is held so that no other one gets it.
         self._pictures: dict[int, tuple[object, GraphPicture]] = {}
 
@@ -123,29 +179,50 @@ class _Listener:
         self.target.add(Span(kind, name, track or f"host: {threading.current_thread().name}", start, end, facts))
 
     @hookimpl
+    def ggplug_graph_prepared(self, graph: Graph, start: int, end: int) -> None:
+        self._computations.of[graph] = _Computation()
+        self.note("prepare", graph.name or "graph", start, end)
+
+    @hookimpl
     def ggplug_graph_computed(self, graph: Graph, devices: Sequence[Device], start: int, end: int) -> None:
         names = [device.name for device in devices]
         self.note("graph", graph.name or "graph", start, end, nodes=len(graph.nodes), devices=names)
-        splits: list[SplitPicture] = self._splits.__dict__.pop("of_this_graph", [])
+        done = self._computations.of.pop(graph, None)
         known = self._pictures.get(id(graph.structure))
         if known is not None:
             known[1].times += 1
         elif len(self.target.graphs) < MOST_GRAPHS:
-            self.target.graphs.append(picture_of(graph, splits))
+            self.target.graphs.append(picture_of(graph, [] if done is None else done.splits))
             self._pictures[id(graph.structure)] = graph.structure, self.target.graphs[-1]
 
     @hookimpl
-    def ggplug_split_computed(self, split: Graph, device: Device, start: int, end: int, submitted: int) -> None:
-        self.note("split", split.name or "split", start, end, device.name, nodes=len(split.nodes))
-        self.note("wait", f"for {device.name}", submitted, end)
-        splits: list[SplitPicture] = self._splits.__dict__.setdefault("of_this_graph", [])
-        copied = self._splits.__dict__.pop("copied", 0)
-        splits.append(SplitPicture(device.name, len(split.nodes), range_of(split.nodes), copied))
+    def ggplug_graph_failed(self, graph: Graph, error: BaseException, start: int, end: int) -> None:
+        self._computations.of.pop(graph, None)
+        self.note("graph", graph.name or "graph", start, end, nodes=len(graph.nodes), error=in_one_line(error))
 
     @hookimpl
-    def ggplug_split_copied(self, device: Device, nbytes: int, start: int, end: int) -> None:
+    def ggplug_split_computed(
+        self, graph: Graph, split: Graph, device: Device, start: int, end: int, submitted: int
+    ) -> None:
+        self.note("split", split.name or "split", start, end, device.name, nodes=len(split.nodes))
+        self.note("wait", f"for {device.name}", submitted, end)
+        computation = self._computations.of.get(graph)
+        if computation is not None:
+            picture = SplitPicture(device.name, len(split.nodes), range_of(split.nodes), computation.copied)
+            computation.splits.append(picture)
+            computation.copied = 0
+
+    @hookimpl
+    def ggplug_split_failed(self, split: Graph, device: Device, error: BaseException, start: int, end: int) -> None:
+        facts = {"nodes": len(split.nodes), "error": in_one_line(error)}
+        self.note("split", split.name or "split", start, end, device.name, **facts)
+
+    @hookimpl
+    def ggplug_split_copied(self, graph: Graph, device: Device, nbytes: int, start: int, end: int) -> None:
         self.note("copy", f"to {device.name}", start, end, device.name, bytes=nbytes)
-        self._splits.copied = nbytes
+        computation = self._computations.of.get(graph)
+        if computation is not None:
+            computation.copied = nbytes
 
     @hookimpl
     def ggplug_kernels_compiled(self, device: str, names: Sequence[str], start: int, end: int) -> None:
@@ -157,25 +234,30 @@ class _Listener:
 
 
 class _WithGroups(_Listener):
-    """The hooks of a recording, groups included.  What is known of a graph's nodes is made once for each structure."""
+    """The hooks of a recording, groups included.  What is known of a graph's groups is made once for each structure."""
 
     def __init__(self, target: Recording) -> None:
         super().__init__(target)
         # As for the pictures.
-        self._known: dict[int, tuple[object, dict[tuple[int, ...], tuple[str, dict[str, Any]]]]] = {}
+        self._known: dict[tuple[int, Groups], tuple[object, Described]] = {}
 
     @hookimpl
     def ggplug_nodes_timed(self, graph: Graph, device: Device, times: Sequence[NodeTime], groups: Groups) -> None:
-        _, known = self._known.setdefault(id(graph.structure), (graph.structure, {}))
-        members = {group[-1]: group for group in groups.members}
-        for node, start, end in times:
-            if node < 0:  # the device does not time nodes: the span of the split says the same
-                continue
-            group = members.get(node, (node,))
-            if group not in known:
-                known[group] = described([graph.tensors[each] for each in group])
-            name, facts = known[group]
-            self.target.add(Span("group", name, device.name, start, end, facts))
+        if times and times[0].node >= 0:  # else the device does not time nodes: the span of the split says the same
+            self.target.add_groups(lambda: self._described(graph, groups), device.name, times)
+
+    def _described(self, graph: Graph, groups: Groups) -> Described:
+        key = id(graph.structure), groups
+        if key not in self._known:
+            members = {group[-1]: group for group in groups.members}
+            inside = {position for group in groups.members for position in group[:-1]}
+            found = {
+                position: described([graph.tensors[each] for each in members.get(position, (position,))])
+                for position in graph.order
+                if position not in inside
+            }
+            self._known[key] = graph.structure, found
+        return self._known[key][1]
 
 
 def described(nodes: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import Device
+from ggplug.errors import PlacementError
 from ggplug.graph import Graph
+from ggplug.ops import PythonCall
 from ggplug.tensor import Context, Tensor
 from ggplug_models.layers.collecting import check_matches
 from ggplug_models.layers.linear import rows
@@ -155,13 +157,24 @@ class Network(Model):
         step, tokens first, as an array, and returns another one of the same shape.  A step may have padding tokens at
         the end.  Several patches of a node are applied one after the other.  Sessions keep what they computed before.
 
-        Raises ParameterError if there is no such node, or its value cannot be changed so.
+        Raises ParameterError if there is no such node, or its value cannot be changed so; PlacementError for a
+        function, if none of the model's devices calls Python functions.
         """
         patch = Patch(name, value if callable(value) else np.array(value, np.float32), add)
         sample = self.sample()
         names = [node.name for node in sample.nodes]
         check_matches(name, [each for each in names if patch.matches(each)], names)
-        patched(sample.outputs, [patch])
+        changed = Graph(*patched(sample.outputs, [patch]))
+        call = next((node for node in changed.nodes if isinstance(node.op, PythonCall)), None)
+        if call is not None and not any(device.supports_op(call) for device in self.devices):
+            where = " and ".join(device.name for device in self.devices)
+            raise PlacementError(
+                f"the function of the patch {name!r} cannot be called: the model is on {where} only, which does not "
+                "call functions of Python",
+                tensor=call,
+                op=call.op,
+                remedy='load the model with the CPU too, as load(path, [..., "CPU"]); or patch with an array',
+            )
         return Patching(self, patch)
 
     def embedding(self, inputs: Inputs) -> Tensor:
