@@ -22,7 +22,7 @@ from ggplug_models.goldens import replay
 from ggplug_models.tokenizers.long_text import LongText
 
 FOLDER = DATA / "rankers"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.gguf"))
+NAMES = sorted(path.stem for path in FOLDER.glob("*-reranker.gguf"))
 ENCODERS = [DATA / "oracles" / f"{name}.gguf" for name in ("nomic-bert", "jina-bert-v2", "modern-bert")]
 DEVICES = [["CPU"], ["OpenCL0", "CPU"]]
 PROMPT = "<Instruct>: fit\n{query}\n{document}\nfit?"
@@ -102,6 +102,20 @@ def test_a_language_model_pools_as_its_attribute_says(data: Path) -> None:
             np.testing.assert_allclose(
                 model.embed_ids([[1, 2, 3, 4]], normalize=False)[0], wanted, rtol=1e-4, atol=1e-5
             )
+
+
+@pytest.mark.parametrize("devices", DEVICES, ids=lambda names: names[0])
+def test_all_results_of_a_classifier_are_those_of_transformers(devices: list[str]) -> None:
+    device_or_skip(devices[0])
+    golden = recorded(FOLDER / "roberta-classifier.gguf")
+    with ggplug_models.load(FOLDER / "roberta-classifier.gguf", devices) as model:
+        assert model.labels == ("joy", "fear", "anger")
+        found = model.ranker.outputs([golden[f"tokens_{i}"].tolist() for i in range(3)])
+        np.testing.assert_allclose(found, [golden[f"score_f32_{i}"] for i in range(3)], rtol=0, atol=1e-5)
+        texts = ["the cat", "rain"]
+        ids = model.tokenizer.encode(texts)
+        np.testing.assert_array_equal(model.classify(texts), model.ranker.outputs(ids))
+        assert model.classify([]).shape == (0, 3)
 
 
 # -- texts -----------------------------------------------------------------------------------------

@@ -35,9 +35,10 @@ class Classifier(TransformersModel):
             self._model = whole
 
     @torch.no_grad()
-    def score(self, tokens: Sequence[int]) -> float:
+    def score(self, tokens: Sequence[int]) -> float | Array:
         ids = torch.tensor([list(tokens)])
-        return float(self._model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, 0])
+        found = self._model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0].numpy()
+        return float(found[0]) if len(found) == 1 else found
 
 
 class Answering(TransformersModel):
@@ -65,12 +66,12 @@ class JinaRanker(JinaBert):
         return float(self._linear("cls.output", np.tanh(self._linear("cls", self.outputs(tokens)[0])))[0])
 
 
-def roberta(seed: int) -> Classifier:
+def roberta(seed: int, n_labels: int = 1) -> Classifier:
     shape = {name: value for name, value in SHAPE.items() if name != "num_key_value_heads"}
     config = transformers.XLMRobertaConfig(
         **shape | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "max_position_embeddings": 66},
         type_vocab_size=1,
-        num_labels=1,
+        num_labels=n_labels,
     )
     return Classifier(transformers.XLMRobertaForSequenceClassification, config, seed)
 
@@ -113,24 +114,35 @@ def qwen3(seed: int) -> Answering:
     return Answering(transformers.Qwen3ForCausalLM, config, seed)
 
 
+def roberta_keys(config: Any) -> dict[str, Any]:
+    return encoder(config) | {
+        "context_length": config.max_position_embeddings - config.pad_token_id - 1,
+        "attention.layer_norm_epsilon": config.layer_norm_eps,
+        "hidden_activation": "gelu",
+        "pooling_type": RANK,
+    }
+
+
 RANKERS: dict[str, Family] = {
     "bge-reranker": Family(
         ARCH.BERT,
         roberta,
-        lambda c: (
-            encoder(c)
-            | {
-                "context_length": c.max_position_embeddings - c.pad_token_id - 1,
-                "attention.layer_norm_epsilon": c.layer_norm_eps,
-                "hidden_activation": "gelu",
-                "pooling_type": RANK,
-            }
-        ),
+        roberta_keys,
         {"": roberta_names},
         encoder=True,
         pooled_first=True,
         words=True,
         without_effect=("key.bias", "out_proj.bias"),  # a single number cannot be reversed
+    ),
+    "roberta-classifier": Family(
+        ARCH.BERT,
+        lambda seed: roberta(seed, 3),
+        lambda c: roberta_keys(c) | {"classifier.output_labels": ["joy", "fear", "anger"]},
+        {"": roberta_names},
+        encoder=True,
+        pooled_first=True,
+        words=True,
+        without_effect=("key.bias",),
     ),
     "jina-reranker": Family(
         ARCH.JINA_BERT_V2,

@@ -56,7 +56,13 @@ class Ranker:
         self, pairs: Sequence[Sequence[int]], *, batch: int = 32, progress: Callable[[int], None] | None = None
     ) -> Floats:
         """The score of each pair, float32 ``(len(pairs),)``.  The parameters: see :meth:`.Encoder.embed_ids`."""
-        found = self.model.embed_ids(pairs, batch=batch, normalize=False, progress=progress)
+        return self.model.scored(self.outputs(pairs, batch=batch, progress=progress))
+
+    def outputs(
+        self, ids: Sequence[Sequence[int]], *, batch: int = 32, progress: Callable[[int], None] | None = None
+    ) -> Floats:
+        """All results of the classifier for each text, given as token ids: float32 ``(len(ids), n_out)``."""
+        found = self.model.embed_ids(ids, batch=batch, normalize=False, progress=progress)
         if self._dense is not None:
             found = self._dense(found)
             if self._out is not None:  # without it, the first layer has the scores
@@ -64,9 +70,7 @@ class Ranker:
         if self._norm is not None:
             centred = found - found.mean(-1, keepdims=True)
             found = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + NORM_EPS) * self._norm
-        if self._out is not None:
-            found = self._out(found)
-        return np.asarray(self.model.scored(found), np.float32)
+        return np.asarray(found if self._out is None else self._out(found), np.float32)
 
     def _linear(self, name: str) -> Callable[[Floats], Floats] | None:
         """The function of a layer, if the file has it: a matrix ``(n_out, n_embd)``, and its bias."""

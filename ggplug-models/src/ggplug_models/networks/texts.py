@@ -29,6 +29,8 @@ PROMPT, DIMENSIONS = "embedding.prompt.", "embedding.dimensions"
 class TextModel(Network):
     """A model that computes vectors and scores of texts.
 
+    ``labels``: what the results of the file's classifier stand for; empty if it does not say.
+
     ``pooling``: how the vectors of a text's tokens become one; it can be set.  ``prompts``: what is put before a text,
     by the name of its purpose, such as ``query``.  ``dimensions``: the numbers of elements to which the model's vectors
     may be cut (arXiv:2205.13147).  Both are as the file says; most files say nothing.
@@ -41,6 +43,7 @@ class TextModel(Network):
         beginning = f"{hp.prefix}{PROMPT}"
         names = [key.removeprefix(beginning) for key in hp.values if key.startswith(beginning)]
         self.prompts = {name: hp.text(f"{PROMPT}{name}") for name in names}
+        self.labels = tuple(hp.texts("classifier.output_labels", ()))
         found = hp.values.get(f"{hp.prefix}{DIMENSIONS}")
         listed = () if found is None else hp.integers(DIMENSIONS, length=np.size(found))
         self.dimensions = tuple(sorted(map(int, listed)))
@@ -162,6 +165,21 @@ class TextModel(Network):
         with self.call():
             ranker = self.ranker
             return ranker.scores(self.pairs(query, texts, instruction), batch=batch, progress=progress)
+
+    def classify(
+        self,
+        texts: Sequence[str | LongText],
+        *,
+        batch: int = 32,
+        progress: Callable[[int], None] | None = None,
+    ) -> Floats:
+        """The results of the classifier for each text alone, logits: float32 ``(len(texts), n_out)``, see ``labels``.
+
+        Long texts are truncated, as by :meth:`embed`.  Raises as :meth:`rank` does.
+        """
+        check_texts(texts)
+        with self.call():
+            return self.ranker.outputs(self.text_tokenizer.encode(texts), batch=batch, progress=progress)
 
     def pairs(self, query: str, texts: Sequence[str], instruction: str | None = None) -> list[list[int]]:
         """The token ids of a query together with each text, as :meth:`pair` makes them.
