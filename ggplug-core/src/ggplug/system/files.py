@@ -171,14 +171,32 @@ class NewFile:
             self.discard()
 
 
-@contextlib.contextmanager
-def replacing(path: PathLike, mode: int = 0o666, *, follow: bool = True) -> Iterator[IO[bytes]]:
+def replacing(
+    path: PathLike, mode: int = 0o666, *, follow: bool = True
+) -> contextlib.AbstractContextManager[IO[bytes], None]:
     """A file to write to, which becomes ``path`` at the end of the block unless the block raises: :class:`NewFile`."""
-    new = NewFile(path, mode, follow=follow)
-    try:
-        with naming(path):
-            yield new.file
-        new.commit()
-    except BaseException:
-        new.discard()
-        raise
+    return _Replacing(NewFile(path, mode, follow=follow))
+
+
+class _Replacing:
+    """The ``with`` block of a new file.
+
+    Not a generator: from Python 3.12 on, an error that passes through one forms a cycle with the frames, which keeps
+    the file of an interrupted block until Python collects cycles.
+    """
+
+    def __init__(self, new: NewFile) -> None:
+        self._new = new
+
+    def __enter__(self) -> IO[bytes]:
+        return self._new.file
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        try:
+            if error is None:
+                self._new.commit()
+        finally:
+            self._new.discard()
+        if isinstance(error, OSError):
+            with naming(self._new.path):
+                raise error

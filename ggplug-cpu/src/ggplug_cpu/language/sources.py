@@ -58,10 +58,10 @@ def source_of(function: Callable[..., Any]) -> Source:
     code = function.__code__
     linecache.checkcache(code.co_filename)  # a module that was edited and imported anew has other lines
     lines = linecache.getlines(code.co_filename, function.__globals__)
-    if not lines or code.co_name == "<lambda>":
+    tree = None if code.co_name == "<lambda>" else _function("".join(lines), code)
+    if tree is None and (not lines or code.co_name == "<lambda>" or code.co_filename.startswith("<")):
         why = f"the source of {function.__qualname__} cannot be found in {code.co_filename}"
         raise Refusal(why, "define kernels by def in a file, not by lambda or at a prompt")
-    tree = _function("".join(lines), code)
     if tree is None:
         why = f"{function.__qualname__} in {code.co_filename} was edited since it was imported"
         raise Refusal(why, "import the file anew, or start the program again")
