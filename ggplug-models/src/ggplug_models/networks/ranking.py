@@ -100,4 +100,5 @@ def soft_max(x: Floats) -> Floats:
 
 
 def _values(tensor: Tensor) -> Any:
-    return np.asarray(tensor.numpy(), np.float32)
+    """A copy of the values: an array over the model's memory would keep it from being freed."""
+    return np.array(tensor.numpy(), np.float32)
