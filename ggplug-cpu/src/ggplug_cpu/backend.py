@@ -198,7 +198,7 @@ class CpuPlan(Plan):
     def compute_traced(self) -> list[NodeTime]:
         """Computes, and returns when each node ran: from the start of its first kernel to the end of its last.
 
-        Threads wait for each other after every kernel, so the whole takes longer than :meth:`compute`.
+        A kernel after which threads do not wait for each other ends when the first thread has ended its part.
         """
         stamps: list[Stamp] = []
         if self.stop.limit is not None or self.stop.running is not None:

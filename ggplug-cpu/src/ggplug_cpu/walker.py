@@ -130,7 +130,7 @@ def walk(thread: ThreadMemory) -> None:
     start = 0
     for i in range(n_rows):
         row = Row(rows + Row.bytes * i)
-        if n_threads > 1 and trace == 0 and row.barrier != 0:
+        if n_threads > 1 and row.barrier != 0:
             if not meet(team, index, n_threads, team.arrived, team.passed):
                 return
         elif team.abort.value != 0:
@@ -139,20 +139,23 @@ def walk(thread: ThreadMemory) -> None:
         count = n_threads if tasks == 0 else min(tasks, n_threads)
         if index == 0:
             poll_if_due(team)
-            # reading the clock takes as long as a small kernel, so an entry starts when the one before has ended
-            if trace != 0 and start == 0:
-                start = nanoseconds(team)
+            if trace != 0:
+                # Reading the clock takes as long as a small kernel, so an entry ends where the next one starts: when
+                # its last thread has ended, or, where threads do not wait, thread 0.
+                if i == 0:
+                    start = nanoseconds(team)
+                else:
+                    start = stamp(team, Ring(trace), i - 1, start)
             team.row = i
         if index < count:
             thread.count = count
             thread.counter = counters + 8 * i
             call_2(row.kernel, int(thread), row.params)
-        if trace != 0:
-            # an entry's span ends when its last thread has ended
-            if n_threads > 1 and not meet(team, index, n_threads, team.arrived, team.passed):
-                return
-            if index == 0 and team.abort.value == 0:
-                start = stamp(team, Ring(trace), i, start)
+    if trace != 0:
+        if n_threads > 1 and not meet(team, index, n_threads, team.arrived, team.passed):
+            return
+        if index == 0 and n_rows > 0 and team.abort.value == 0:
+            stamp(team, Ring(trace), n_rows - 1, start)
 
 
 # -- synchronisation -----------------------------------------------------------------------------------

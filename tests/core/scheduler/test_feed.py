@@ -10,7 +10,7 @@ from installed import device_or_skip
 from interrupts import interrupted_everywhere
 
 import ggplug as gg
-from ggplug.backend import Device
+from ggplug.backend import Device, NodeTime
 from ggplug.errors import (
     BufferUseError,
     BusyError,
@@ -163,6 +163,27 @@ def test_hooks_are_told_of_every_computation(rows: Rows) -> None:
     assert [what for what, _ in told] == ["split", "graph"] * 3
     assert all(split[1] <= whole[1] for split, whole in zip(told[::2], told[1::2], strict=True))
     rows.check(2, 1)
+
+
+def test_observed_nodes_are_computed_in_one_call_as_well() -> None:
+    rows = Rows(computing_device("CPU"))
+    seen: list[set[str]] = []
+
+    class Listener:
+        @hookimpl
+        def ggplug_nodes_timed(self, graph: gg.Graph, times: list[NodeTime]) -> None:
+            assert all(time.start <= time.end for time in times)
+            seen.append({graph.tensors[time.node].op.name for time in times})  # type: ignore[union-attr]
+
+    listener = Listener()
+    HOOKS.register(listener)
+    try:
+        for number in range(3):
+            rows.check(number, 2, x=number)
+            assert rows.feed.ready is not None
+    finally:
+        HOOKS.unregister(listener)
+    assert seen == [{"get_rows", "add", "scale"}] * 3
 
 
 def test_a_call_from_within_a_call_is_refused() -> None:

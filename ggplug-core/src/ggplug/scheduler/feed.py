@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.backend import Backend, Device, Plan, Transfers
+from ggplug.backend import Backend, Device, NodeTime, Plan, Transfers
 from ggplug.errors import ParameterError, ShapeError, TypeMismatchError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
@@ -133,13 +133,20 @@ def _computed_in_one(
     transfers = Transfers([*zip(ready.inputs, values, strict=True)], outputs)
     execution, limit = ready.found[3], ready.stream.time_limit
     run = ready.allocation.begin(feed.graph)
+    traced: Sequence[NodeTime] = ()
+    timed = "ggplug_nodes_timed" in HOOKS.callers
     try:
         scheduler._unsettled = True
-        computed = ready.plan.compute_with(transfers)
+        if timed:
+            computed, traced = True, _traced(ready.plan, transfers)
+        else:
+            computed = ready.plan.compute_with(transfers)
         if computed and HOOKS.splits_observed:
             times: dict[str, Any] = {"start": transfers.start, "end": transfers.end, "submitted": transfers.end}
             HOOKS.notify("ggplug_graph_prepared", graph=feed.graph, start=start, end=transfers.start)
             HOOKS.notify("ggplug_split_computed", **ready.about(), **times)
+            if timed:
+                scheduler._report_times(execution, **ready.about(), times=traced)
         run.end(progress=len(feed.graph.nodes) if computed else 0)
         scheduler._unsettled = False
     except BaseException as error:
@@ -147,6 +154,8 @@ def _computed_in_one(
             end = time.perf_counter_ns()
             HOOKS.notify("ggplug_graph_prepared", graph=feed.graph, start=start, end=transfers.start)
             HOOKS.notify("ggplug_split_failed", **ready.about(), error=error, start=transfers.start, end=end)
+            if timed:
+                scheduler._report_times(execution, **ready.about(), times=traced or ready.plan.times_before_error)
         scheduler._fail(run, error)
         raise
     finally:
@@ -158,16 +167,23 @@ def _computed_in_one(
     return results if computed else None
 
 
+def _traced(plan: Plan, transfers: Transfers) -> Sequence[NodeTime]:
+    """The times of nodes of a computation with transfers."""
+    plan.times_before_error = ()
+    for place, value in transfers.inputs:
+        place[...] = value
+    transfers.start = time.perf_counter_ns()
+    times = plan.compute_traced()
+    transfers.end = time.perf_counter_ns()
+    for result, place in transfers.outputs:
+        result[...] = place
+    return times
+
+
 def _made_ready(scheduler: Scheduler, feed: Feed) -> Ready | None:
     """What computations in one call need, or None where they are not possible; the graph was just computed."""
     found = scheduler._found
-    if (
-        not feed.in_one_call
-        or found is None
-        or scheduler.n_copies > 1
-        or scheduler._asynchronous
-        or "ggplug_nodes_timed" in HOOKS.callers
-    ):
+    if not feed.in_one_call or found is None or scheduler.n_copies > 1 or scheduler._asynchronous:
         return None
     graph, execution = feed.graph, found[3]
     bound = execution.bind(graph, execution.version)

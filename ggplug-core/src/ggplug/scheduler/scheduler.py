@@ -19,7 +19,7 @@ from ggplug.memory.graph_allocator import GraphAllocator, poison_mode
 from ggplug.memory.layout import PERSISTENT
 from ggplug.memory.runs import Run
 from ggplug.scheduler.assign import Policy
-from ggplug.scheduler.execution import Bound, BoundSplit, EvalCallback, Execution
+from ggplug.scheduler.execution import Bound, EvalCallback, Execution
 from ggplug.scheduler.explain import Explanation, SplitRow, explanation
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule, make_schedule
@@ -460,21 +460,25 @@ class Scheduler:
                 stream.synchronize()
             except BaseException as error:
                 HOOKS.notify("ggplug_split_failed", **about, error=error, start=start, end=time.perf_counter_ns())
-                self._report_times(graph, execution, split, times or plan.times_before_error)
+                self._report_times(execution, **about, times=times or plan.times_before_error)
                 raise
             end = time.perf_counter_ns()
             execution.check_time(stream, limit, (end - start) / 1e9)
             HOOKS.notify("ggplug_split_computed", **about, start=start, end=end, submitted=submitted)
-            self._report_times(graph, execution, split, times)
+            self._report_times(execution, **about, times=times)
 
     @staticmethod
-    def _report_times(graph: Graph, execution: Execution, split: BoundSplit, times: Sequence[NodeTime]) -> None:
+    def _report_times(
+        execution: Execution, *, graph: Graph, split: Graph, device: Device, times: Sequence[NodeTime]
+    ) -> None:
+        """Calls the observers of nodes.  ``times``: by the numbers of nodes in the split."""
+        positions = split.positions
+        assert positions is not None
+        if positions != list(range(len(graph.tensors))):
+            times = node_times([(positions[node] if node >= 0 else -1, begin, end) for node, begin, end in times])
         if times:
-            positions, device = split.part.positions, split.planned.stream.device
-            assert positions is not None
-            whole = node_times([(positions[node] if node >= 0 else -1, begin, end) for node, begin, end in times])
             groups = execution.schedule.groups
-            HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=whole, groups=groups)
+            HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=times, groups=groups)
 
     @one_thread_at_a_time
     def synchronize(self) -> None:
