@@ -15,6 +15,7 @@ from ggplug.registry.discover import scan
 from ggplug.registry.entry_points import imported
 from ggplug.tensor import Context
 from ggplug.types import DeviceKind
+from ggplug_models.by_name.lookup import path_of
 from ggplug_models.checks.arguments import check_progress
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import Values
@@ -42,6 +43,8 @@ def load(
 ) -> Any:
     """Loads a model from a GGUF file.
 
+    ``path``: a path, or a name such as ``hf:OWNER/REPOSITORY`` (:func:`ggplug_models.by_name.lookup.path_of`).
+
     ``devices``: names or objects, in order of preference; by default :func:`default_devices`.  No other device is used.
     ``placement``: the rules that choose the device that stores each weight and computes with it; by default the first
     device.  One rule, such as a :class:`~ggplug_models.LayerSplit`, or a function may stand for a
@@ -50,9 +53,11 @@ def load(
     result.  ``pack_growth``: extra bytes that packed weights may take; by default only weights are packed that grow
     little.  ``progress(done, total)``: called with the bytes of weights that were read.
 
-    Raises GGUFError, ModelError, ParameterError (a placement that is not valid), DeviceNotFoundError, OutOfMemoryError.
+    Raises GGUFError, ModelError, ParameterError (a placement that is not valid), DeviceNotFoundError,
+    OutOfMemoryError; for a name also ModelNotFoundError and DownloadError.
     """
     check_progress(progress)
+    path = path_of(path)
     chosen = chosen_devices(devices)
     with gguf.GGUFReader(path) as reader:
         decided = decide(reader, chosen, placement, pack=pack, pack_growth=pack_growth)

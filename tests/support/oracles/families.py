@@ -6,6 +6,7 @@ from oracles.attention import ATTENTION
 from oracles.encoders import ENCODERS
 from oracles.experts import EXPERTS
 from oracles.family import Family
+from oracles.rankers import RANKERS
 from oracles.states import STATES
 
-FAMILIES: dict[str, Family] = {**ATTENTION, **EXPERTS, **STATES, **ENCODERS}
+FAMILIES: dict[str, Family] = {**ATTENTION, **EXPERTS, **STATES, **ENCODERS, **RANKERS}

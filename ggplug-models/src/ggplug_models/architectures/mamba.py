@@ -30,7 +30,7 @@ class _StateSpace(Decoder):
         self.taps = hp.integer("ssm.conv_kernel", at_least=2)
         self.n_inner = hp.integer("ssm.inner_size")
         self.n_state = hp.integer("ssm.state_size")
-        self.rank = hp.integer("ssm.time_step_rank")
+        self.dt_rank = hp.integer("ssm.time_step_rank")
         self.n_conv = self.n_inner
 
     @cached_property
@@ -77,10 +77,14 @@ class Mamba(_StateSpace):
         n_seq, conv_state, state = step.shape.n_seq, *step.state(block.number)
         xz = by_time(linear(w, "ssm_in", x, 2 * n), n_seq)
         x, conv_state = self.convolved(columns(xz, 0, n), w, conv_state)
-        found = linear(w, "ssm_x", x, self.rank + 2 * k)
+        found = linear(w, "ssm_x", x, self.dt_rank + 2 * k)
         dt, b, c = (
             gg.rms_norm(part, eps=self.norm.eps) if self.normed else gg.cont(part)
-            for part in (columns(found, 0, self.rank), columns(found, self.rank, k), columns(found, self.rank + k, k))
+            for part in (
+                columns(found, 0, self.dt_rank),
+                columns(found, self.dt_rank, k),
+                columns(found, self.dt_rank + k, k),
+            )
         )
         dt = linear(w, "ssm_dt", dt, n)
         b, c = (gg.reshape(each, k, 1, *each.ne[1:3]) for each in (b, c))
@@ -98,7 +102,7 @@ class Mamba2(_StateSpace):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.n_head = self.rank
+        self.n_head = self.dt_rank
         self.n_group = hp.integer("ssm.group_count")
         if self.n_inner % self.n_head:
             raise hp.refused("ssm.inner_size", f"a multiple of {hp.prefix}ssm.time_step_rank ({self.n_head})")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from ggplug.cli.model_file import ModelFileType
 
 if TYPE_CHECKING:
     from ggplug.backend import Device
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 AUTO = "auto"
 """``--device auto`` chooses the devices."""
 
-model_argument = click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+model_argument = click.argument("model", type=ModelFileType())
 device_option = click.option(
     "--device",
     "devices",
@@ -39,6 +41,12 @@ growth_option = click.option(
     metavar="MIB",
     callback=lambda _, __, mib: None if mib is None else mib << 20,
     help="Extra memory for packed weights, in MiB. Default: pack only weights that grow by at most 1/16.",
+)
+pooling_option = click.option(
+    "--pooling",
+    type=click.Choice(["none", "mean", "cls", "last", "rank"]),
+    help="How the vectors of a text's tokens become one: their mean, or that of the first (cls) or last one; none: the "
+    "result has the vector of each token; rank: the file's classifier reads it. Default: as the model's file says.",
 )
 cache_option = click.option(
     "--cache-type",
@@ -67,7 +75,7 @@ def placed(devices: tuple[str, ...], place_rules: PlaceRules) -> tuple[list[str]
 
 
 def fitted(
-    model: Path, names: list[str] | None, placement: Placement, **how: Any
+    model: os.PathLike[str], names: list[str] | None, placement: Placement, **how: Any
 ) -> tuple[Sequence[Device | str], Placement]:
     """The devices for a model, and its placement: one that fits if neither devices nor rules were given.
 
@@ -84,3 +92,15 @@ def fitted(
 
         placement = fit(model, devices, **how).placement
     return devices, placement
+
+
+def pool(model: object, name: str | None) -> None:
+    """Has a model pool vectors as ``--pooling`` says.  Raises UsageError for a model without vectors of texts."""
+    from ggplug_models.embedding.pooling import Pooling
+    from ggplug_models.networks.texts import TextModel
+
+    if name is None:
+        return
+    if not isinstance(model, TextModel):
+        raise click.UsageError("--pooling is for models that compute vectors of texts.")
+    model.pooling = Pooling[name.upper()]

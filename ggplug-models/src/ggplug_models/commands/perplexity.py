@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ggplug.cli.model_file import ModelFile
 from ggplug.cli.output import Command, console, echo, json_option, print_json
 from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug_models.commands.bars import counting
@@ -38,7 +39,7 @@ from ggplug_models.commands.options import (
 @growth_option
 @json_option
 def perplexity(
-    model: Path,
+    model: ModelFile,
     file: Path,
     context: int | None,
     chunks: int | None,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggplug.cli.app import notices_held_back
+from ggplug.cli.model_file import ModelFile, ModelFileType
 from ggplug.cli.output import Command, byte_count, console, print_table, printable
 from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.streams import stdout
@@ -115,7 +116,7 @@ if TYPE_CHECKING:
 @click.option(
     "--draft",
     "drafter",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=ModelFileType(),
     metavar="GGUF",
     help="Draft model for speculative decoding: a smaller model with the same vocabulary.",
 )
@@ -125,7 +126,7 @@ if TYPE_CHECKING:
 @click.option("-v", "--verbose", is_flag=True, help="Print which device computes what, and the speed.")
 @traced
 def run(
-    model: Path,
+    model: ModelFile,
     prompt: str | None,
     raw: bool,
     system: str | None,
@@ -136,7 +137,7 @@ def run(
     place_rules: PlaceRules,
     pack: bool,
     pack_growth: int | None,
-    drafter: Path | None,
+    drafter: ModelFile | None,
     lookup: bool,
     verbose: bool,
     **sampling: Any,
@@ -213,7 +214,7 @@ def _print_device_uses(model: Decoder, session: Session) -> None:
 
 
 @contextlib.contextmanager
-def _draft(path: Path | None, names: list[str] | None, context: int | None, *, pack: bool) -> Iterator[Drafts]:
+def _draft(path: ModelFile | None, names: list[str] | None, context: int | None, *, pack: bool) -> Iterator[Drafts]:
     """A draft model of the file ``path``; without one, prompt lookup."""
     from ggplug_models.generation.drafts import DraftModel, PromptLookup
     from ggplug_models.loading import load_language_model

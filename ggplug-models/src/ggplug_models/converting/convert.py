@@ -55,6 +55,7 @@ READ = (
     "chat_template.json",
     "sentence_bert_config.json",
     "1_Pooling/config.json",
+    "config_sentence_transformers.json",
 )
 """Files of a folder that are read, if they exist, in addition to those with the weights."""
 
