@@ -29,7 +29,10 @@ ON_GPUS = [
     "gpt-oss",
     "bloom",
     "lfm2",
-    *(pytest.param(each, marks=pytest.mark.long) for each in ("deepseek2", "mamba2", "rwkv7-heads")),
+    *(
+        pytest.param(each, marks=pytest.mark.long)
+        for each in ("apertus", "deepseek2", "jamba", "mamba2", "rwkv7-heads")
+    ),
 ]
 """Those with the ops that others lack: sinks and experts, ALiBi, convolutions, latent attention, states."""
 

@@ -7,7 +7,8 @@ from oracles.dense import DENSE
 from oracles.encoders import ENCODERS
 from oracles.experts import EXPERTS
 from oracles.family import Family
+from oracles.hybrids import HYBRIDS
 from oracles.mixtures import MIXTURES
 from oracles.states import STATES
 
-FAMILIES: dict[str, Family] = {**ATTENTION, **DENSE, **EXPERTS, **MIXTURES, **STATES, **ENCODERS}
+FAMILIES: dict[str, Family] = {**ATTENTION, **DENSE, **EXPERTS, **MIXTURES, **HYBRIDS, **STATES, **ENCODERS}

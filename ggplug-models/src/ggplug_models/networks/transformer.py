@@ -46,7 +46,8 @@ class Transformer(Network):
         self.softcap = self.max_bias = 0.0
         self.clamp = hp.number("attention.clamp_kqv", 0.0, at_least=0)
         self.experts = Experts.of(hp, normalized=self.normalized_experts)
-        self.n_ff = hp.of_blocks("feed_forward_length", self.n_layer, REQUIRED if self.experts is None else 0)
+        width = REQUIRED if self.experts is None else 0
+        self.n_ff = hp.of_blocks("feed_forward_length", self.n_layer, width, at_least=int(self.all_attend))
         self.rope = None if self.rope_mode is None else Rope.of(hp, self.rope_mode, self.heads[0].d_k)
 
     @cached_property
