@@ -350,4 +350,21 @@ DENSE: dict[str, Family] = {
         lambda c: basic(c, **lengths(c)) | {"rope.dimension_count": 4},
         without_effect=("k_proj.bias",),
     ),
+    "jais2": Family(
+        ARCH.JAIS2,
+        of("Jais2", intermediate_size=64, rope_parameters=ROPE),
+        lambda c: basic(c, **rotary(c)) | EPS,
+        without_effect=("k_proj.bias",),
+    ),
+    "qwen2vl": Family(
+        ARCH.QWEN2VL,
+        of("Qwen2", use_sliding_window=False, sliding_window=None, rope_parameters=ROPE),
+        lambda c: basic(c) | {"rope.dimension_sections": [1, 1, 2, 0]},
+        without_effect=("k_proj.bias",),
+    ),
+    "qwen3vl": Family(
+        ARCH.QWEN3VL,
+        of("Qwen3", head_dim=16, use_sliding_window=False, sliding_window=None, rope_parameters=ROPE),
+        lambda c: basic(c, **lengths(c)) | {"rope.dimension_sections": [3, 3, 2, 0]},
+    ),
 }

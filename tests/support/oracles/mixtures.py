@@ -7,7 +7,7 @@ from typing import Any
 
 from oracles.attention import ARCH
 from oracles.dense import HALF_ROPE, ROPE, model
-from oracles.experts import ROUTER, SMALL, experts
+from oracles.experts import ROUTER, SMALL, experts, qwen3moe
 from oracles.family import Array, Family, basic, head_dim, lengths, rotated
 from oracles.models import Rules, TransformersModel, half
 from oracles.states import STATE_RULES, squeezed
@@ -200,5 +200,11 @@ MIXTURES: dict[str, Family] = {
             }
         ),
         {**BLOCKS, r"conv\.conv": squeezed, r"experts\.w\d": numbered_experts},
+    ),
+    "qwen3vlmoe": Family(
+        ARCH.QWEN3VLMOE,
+        qwen3moe,
+        lambda c: basic(c, **lengths(c), **widths(c, 6)) | {"rope.dimension_sections": [3, 3, 2, 0]},
+        seed=20,
     ),
 }

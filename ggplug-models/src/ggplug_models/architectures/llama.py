@@ -108,3 +108,8 @@ class Nemotron(Orion):
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
         return plain(block.weights, x, self.n_ff[block.number], relu_squared)
+
+
+@architecture("jais2")
+class Jais2(Nemotron):
+    """Jais 2 (Inception, 2025): biases everywhere, whole heads rotated."""

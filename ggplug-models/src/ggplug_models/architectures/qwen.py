@@ -47,3 +47,18 @@ class Dots1(Qwen3):
     """dots.llm1 (arXiv:2506.05767): experts with sigmoid scores, and shared ones; the first blocks have none."""
 
     normalized_experts = False
+
+
+@architecture("qwen2vl")
+class Qwen2Vl(Qwen2):
+    """The language model of Qwen 2 VL (arXiv:2409.12191); the parts of a text token's position are equal."""
+
+
+@architecture("qwen3vl")
+class Qwen3Vl(Qwen3):
+    """The language model of Qwen 3 VL (arXiv:2511.21631)."""
+
+
+@architecture("qwen3vlmoe")
+class Qwen3VlMoe(Qwen3Moe):
+    """The language model of Qwen 3 VL with experts."""
