@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from families_table import page
 from installed import device_or_skip
+from oracles.page import page
 from paths import DATA, ROOT
 
 from ggplug.gguf import GGUFReader, GGUFWriter
@@ -84,7 +84,7 @@ def test_every_architecture_has_a_recording(data: Path) -> None:
 
 def test_the_page_of_the_families_is_made_from_the_registry() -> None:
     text = (ROOT / "docs" / "models.md").read_text("utf-8")
-    assert text == page(), "run: PYTHONPATH=tests/support python -m families_table > docs/models.md"
+    assert text == page(), "run: PYTHONPATH=tests/support python -m oracles.page > docs/models.md"
 
 
 def test_what_is_not_finite_is_reported_in_valid_json(tmp_path: Path) -> None:

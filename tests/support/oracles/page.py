@@ -1,6 +1,6 @@
 """The table of docs/models.md: every architecture, its recordings, and how they were checked.
 
-``PYTHONPATH=tests/support python -m families_table > docs/models.md`` writes the page.
+``PYTHONPATH=tests/support python -m oracles.page > docs/models.md`` writes the page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ORACLES = DATA / "oracles"
 
 PAGE = """# Families of models
 
-Every architecture of GGUF files that ggplug-models loads; `PYTHONPATH=tests/support python -m families_table` makes
+Every architecture of GGUF files that ggplug-models loads; `PYTHONPATH=tests/support python -m oracles.page` makes
 this page from the registry.  Kind: whether a model generates text or computes embeddings.  Converter: the
 `model_type` that `ggplug convert` reads.  Checked against: whose outputs the recordings of tiny models hold, and were
 compared with when they were made (`tests/data/oracles/README.md`; those of `phi3` and `qwen2` are no part of the
