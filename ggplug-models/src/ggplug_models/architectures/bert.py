@@ -143,3 +143,11 @@ class ModernBert(Transformer, Encoder):
 
     def hidden(self, x: Tensor) -> Tensor:
         return self.norm(self.w, "output_norm", x)
+
+
+@architecture("eurobert")
+class EuroBert(Transformer, Encoder):
+    """EuroBERT (arXiv:2503.05500): LLaMA's block with attention in both directions."""
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.norm(self.w, "output_norm", x)

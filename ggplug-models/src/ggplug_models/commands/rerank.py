@@ -7,6 +7,7 @@ import numpy as np
 
 from ggplug.cli.model_file import ModelFile
 from ggplug.cli.output import Command, json_option, on_one_line, print_json
+from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.streams import stdin, stdout
 from ggplug.cli.tracing import traced
 from ggplug.errors import ParameterError
@@ -14,11 +15,11 @@ from ggplug_models.commands.bars import counting
 from ggplug_models.commands.lines import windows
 from ggplug_models.commands.options import (
     device_option,
+    fitted,
     growth_option,
     model_argument,
     pack_option,
     placed,
-    split_option,
 )
 
 
@@ -32,7 +33,7 @@ from ggplug_models.commands.options import (
 )
 @click.option("--top", type=click.IntRange(1), metavar="N", help="Print only the N most relevant texts.")
 @device_option
-@split_option
+@placement_options
 @pack_option
 @growth_option
 @click.option(
@@ -51,7 +52,7 @@ def rerank(
     instruction: str | None,
     top: int | None,
     devices: tuple[str, ...],
-    split: str | None,
+    place_rules: PlaceRules,
     pack: bool,
     pack_growth: int | None,
     batch: int,
@@ -67,8 +68,9 @@ def rerank(
     from ggplug_models.networks.texts import TextModel
     from ggplug_models.tokenizers.long_text import pieces_of
 
-    names, placement = placed(devices, split)
-    with load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
+    names, placement = placed(devices, place_rules)
+    used, placement = fitted(model, names, placement, pack=pack, pack_growth=pack_growth)
+    with load(model, used, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
         if not isinstance(loaded, TextModel) or not loaded.ranks:
             raise ParameterError(f"{model} is a {loaded.architecture} model without a classifier, so no reranker")
         texts = ["".join(pieces_of(line)) for window in windows(stdin()) for line in window]

@@ -84,6 +84,17 @@ class Values:
 
         return self._checked(key, default, f"an array of {length} integers", fits, _same)
 
+    def numbers(self, key: str, *, length: int) -> list[float]:
+        """A finite number, repeated, or an array of exactly ``length``."""
+        if not isinstance(self.values.get(self.prefix + key), np.ndarray):
+            return [self.number(key)] * length
+
+        def fits(value: npt.NDArray[Any]) -> bool:
+            return value.dtype.kind in "fiu" and value.shape == (length,) and bool(np.isfinite(value).all())
+
+        wanted = f"a finite number, or an array of {length}"
+        return [float(each) for each in self._checked(key, REQUIRED, wanted, fits, _same)]
+
     def entry(self, key: str, table: Mapping[str, T], what: str) -> T:
         """The entry of ``table`` that the string under ``key`` names.  ``what`` it names is for the error message."""
         name = self.text(key)
