@@ -293,7 +293,7 @@ class Unnamed:
         (len, "the parameter obj of the tool len cannot be passed by name"),
         (object(), "a tool must be a function, or a dict"),
     ],
-    ids=str,
+    ids=["partial", "an object with a call", "min", "len", "an object"],
 )
 def test_what_can_be_called_but_is_no_tool_is_refused_in_words(tool: Any, words: str) -> None:
     with pytest.raises(ParameterError, match=words):
