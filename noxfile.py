@@ -291,13 +291,13 @@ def flakes(session: nox.Session) -> None:
 
 @nox.session
 def oracles(session: nox.Session) -> None:
-    """Records the tiny models of transformers that language models are compared with, in tests/data/oracles.
+    """Records the tiny models of transformers that models are compared with, in tests/data/oracles and rankers.
 
     Names of families record only these; ``--check`` records in a temporary folder and compares.
     """
     session.install(*ORACLE_NEEDS)
     with session.chdir("tests/support"):
-        session.run("python", "-m", "oracles", "data/oracles", *session.posargs)
+        session.run("python", "-m", "oracles", "../data", *session.posargs)
 
 
 @nox.session(name="bench-peers")

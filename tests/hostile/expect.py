@@ -163,7 +163,9 @@ def difference(
     if isinstance(op, ops.Glu):
         got = np.where(_underflows(node, sources), want, got)
     if description_of(type(op)).signs and own_sources and not node.type.is_quantized:
-        flipped = (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want)) & np.logical_not(_vanishes(node, sources))
+        flipped = (
+            (got == 0) & (want == 0) & (np.signbit(got) != np.signbit(want)) & np.logical_not(_vanishes(node, sources))
+        )
         if flipped.any():
             return _first("zero with another sign", got, want, flipped)
     if not own_sources:

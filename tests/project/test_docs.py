@@ -125,7 +125,8 @@ def test_names_and_files_that_a_page_names_are_there(page: Path) -> None:
     folders += [package / part for package in packages for part in ("testing", "cli", "c")]
     for span in spans(page):
         if re.fullmatch(r"(?:ggplug(?:_cpu|_models|_simt|_opencl|_cuda)?|gg)(?:\.\w+)+", re.sub(r"\(.*", "", span)):
-            if not re.search(r"\.(?:v\d|commands|backends|architectures|benchmarks)$", span):  # groups of entry points
+            groups = r"\.(?:v\d|commands|backends|architectures|benchmarks|model_names)$"  # of entry points
+            if not re.search(groups, span):
                 resolve(re.sub(r"^gg\.", "ggplug.", re.sub(r"\(.*", "", span)))
         elif re.fullmatch(r"[\w.-]+(?:/[\w.-]+)*(?:/|/[\w-]+\.(?:py|md|txt|json|h))", span):
             assert any((folder / span).exists() for folder in folders), span

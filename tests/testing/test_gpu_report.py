@@ -253,6 +253,7 @@ def test_what_cannot_be_begun_is_one_line_and_code_2(
     no_report.write_text("[]")
     for arguments, wanted in {
         ("--data", str(tmp_path / "nothing"), "out.json"): "is no folder",
+        ("--data", str(tiny), str(next(tiny.iterdir()))): "which would be overwritten",
         ("--table", str(no_report)): "is no report",
         ("--table", str(tmp_path / "nothing.json")): "No such file",
         ("--prepare", str(tmp_path / "made"), "--recorded", str(no_report)): "holds no recorded cases",

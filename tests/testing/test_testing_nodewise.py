@@ -205,6 +205,14 @@ def test_values_are_given_or_there() -> None:
     assert not compare(graph, ReferenceDevice(), Wrong(is_op("silu"), patterns=()), values=values).ok
 
 
+def test_an_input_without_elements_has_no_value_to_give() -> None:
+    x, empty = gg.new_tensor("f32", (8, 2), "x").set_input(), gg.new_tensor("f32", (8, 0), "empty").set_input()
+    graph = Graph(gg.silu(gg.concat(x, empty, 1)).set_output())
+    values = {x: np.arange(16, dtype=np.float32)}
+    assert compare(graph, ReferenceDevice(), FusingDevice(), values=values).ok
+    assert not compare(graph, ReferenceDevice(), Wrong(is_op("silu"), patterns=()), values=values).ok
+
+
 def test_graphs_that_are_not_equal_are_refused() -> None:
     whole = layers()
     with pytest.raises(GraphError, match="are not equal graphs"):

@@ -442,6 +442,13 @@ def test_ggplug_conformance_is_the_command(capsys: pytest.CaptureFixture[str]) -
     assert "  conformance  Check a device with the conformance suite.\n" in capsys.readouterr().out
 
 
+def test_two_reports_do_not_go_to_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "report")
+    assert main(["reference", "--op", "argmax", "--json", path, "--markdown", path]) == 2
+    assert "which would be overwritten" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_command_writes_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     json_file, page = tmp_path / "r.json", tmp_path / "r.md"
     assert main(["reference", "--op", "argmax", "--json", str(json_file), "--markdown", str(page)]) == 0

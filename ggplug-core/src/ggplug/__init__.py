@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from ggplug.saved import LoadedGraph as LoadedGraph
     from ggplug.saved import load_graph as load_graph
     from ggplug.scheduler import Scheduler as Scheduler
+    from ggplug.scheduler import fit_placement as fit_placement
 
 __version__ = "0.1.0"
 
@@ -69,7 +70,7 @@ _LAZY = {
     **dict.fromkeys(("allocate", "allocate_graph"), "memory"),
     **dict.fromkeys(("dequantize", "quantize"), "quants"),
     **dict.fromkeys(("LoadedGraph", "load_graph"), "saved"),
-    "Scheduler": "scheduler",
+    **dict.fromkeys(("Scheduler", "fit_placement"), "scheduler"),
     "compute": "immediate",
     "hookimpl": "hookspecs",
     **dict.fromkeys(

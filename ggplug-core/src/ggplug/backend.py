@@ -419,6 +419,13 @@ class Device(Overridable, ABC):
         """Whether kernels of this device can work in that memory (default: only in the device's own)."""
         return buffer_type.device is self
 
+    def workspace(self, graph: Graph, groups: Groups = UNGROUPED) -> int:
+        """Bytes that a plan of these groups reserves in the device's memory besides its buffers (default 0).
+
+        Streams keep what an earlier plan reserved.  :func:`ggplug.fit_placement` counts it; nothing is allocated.
+        """
+        return 0
+
     def offload_op(self, node: Tensor) -> bool:
         """Whether this device should compute the node even if its weights must be copied to it (default no)."""
         return False

@@ -22,6 +22,7 @@ __all__ = [
     "ContextFullError",
     "DeviceLostError",
     "DeviceNotFoundError",
+    "DownloadError",
     "DuplicateNameError",
     "FileKindError",
     "FreedError",
@@ -31,6 +32,7 @@ __all__ = [
     "InterfaceError",
     "KernelCompileError",
     "ModelError",
+    "ModelNotFoundError",
     "OutOfMemoryError",
     "OverlapError",
     "ParameterError",
@@ -252,6 +254,20 @@ class GGUFError(GGPlugError, ValueError):
 
 class ModelError(GGPlugError, ValueError):
     """A model file or folder lacks data, or has data that its architecture does not allow."""
+
+
+class ModelNotFoundError(GGPlugError, LookupError):
+    """No model has that name.  The message lists what there is instead.  Field: ``got``, the name."""
+
+
+class DownloadError(GGPlugError, OSError):
+    """A model could not be downloaded; what has arrived is kept, and the next try continues there.
+
+    Fields: ``got``, the name of the file or repository; ``reason``: ``"gated"``, ``"connection"``, ``"offline"``,
+    ``"status"``, ``"hash"`` (its bytes were wrong, and are not kept) or ``"space"``.
+    """
+
+    reason: str | None = None
 
 
 class ContextFullError(GGPlugError, ValueError):

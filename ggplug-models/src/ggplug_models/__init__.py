@@ -14,6 +14,7 @@ from ggplug_models.chat.template import ChatTemplate
 from ggplug_models.chat.text import ChatAnswer
 from ggplug_models.chat.tools import Tool
 from ggplug_models.converting.convert import convert
+from ggplug_models.fitting import Fit, fit
 from ggplug_models.generation.drafts import DraftModel, Drafts, PromptLookup
 from ggplug_models.generation.finish import Finish
 from ggplug_models.loading import load
@@ -25,7 +26,8 @@ from ggplug_models.state.steps import Asked, Outputs
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.long_text import LongText
 from ggplug_models.weights.packing import PackedWeight
-from ggplug_models.weights.placement import LayerSplit, Placement
+from ggplug_models.weights.placement import Placed, Placement
+from ggplug_models.weights.rules import CacheOn, ExpertsOn, LayersOn, LayerSplit, Place
 
 __version__ = "0.1.0"
 
@@ -34,18 +36,24 @@ __all__ = [
     "Answer",
     "AnswerPiece",
     "Asked",
+    "CacheOn",
     "ChatAnswer",
     "ChatTemplate",
     "Decoder",
     "DraftModel",
     "Drafts",
     "Encoder",
+    "ExpertsOn",
     "Finish",
+    "Fit",
     "LayerSplit",
+    "LayersOn",
     "LongText",
     "Model",
     "Outputs",
     "PackedWeight",
+    "Place",
+    "Placed",
     "Placement",
     "PromptLookup",
     "Session",
@@ -54,6 +62,7 @@ __all__ = [
     "ToolCall",
     "ToolRun",
     "convert",
+    "fit",
     "load",
     "load_tokenizer",
     "run_tools",

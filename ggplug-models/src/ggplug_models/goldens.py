@@ -32,7 +32,7 @@ from ggplug_models.networks.encoder import Encoder
 from ggplug_models.sampling import LogitsError
 from ggplug_models.state.session import Session
 from ggplug_models.state.steps import Outputs
-from ggplug_models.weights.placement import LayerSplit
+from ggplug_models.weights.rules import LayerSplit
 
 Array = npt.NDArray[Any]
 

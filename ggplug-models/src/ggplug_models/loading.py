@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import ggplug as gg
 import ggplug_models.architectures  # noqa: F401  (registers the families)
 from ggplug import gguf
-from ggplug.backend import Device
+from ggplug.backend import BufferType, Device
 from ggplug.errors import ParameterError
 from ggplug.registry.discover import scan
 from ggplug.registry.entry_points import imported
 from ggplug.tensor import Context
 from ggplug.types import DeviceKind
+from ggplug_models.by_name.lookup import path_of
 from ggplug_models.checks.arguments import check_progress
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import Values
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import ARCHITECTURES, Model
+from ggplug_models.networks.network import MOST_BLOCKS
 from ggplug_models.weights.files import MappedFiles
 from ggplug_models.weights.packing import PackedWeight, Packing
-from ggplug_models.weights.placement import LayerSplit, Placement, first, over
+from ggplug_models.weights.placement import Placed, Placement
+from ggplug_models.weights.rules import Chooses, Rule
 from ggplug_models.weights.weights import digest_of_file
 
 GROUP = "ggplug.architectures"
@@ -33,46 +36,81 @@ def load(
     path: str | os.PathLike[str],
     devices: Sequence[Device | str] | None = None,
     *,
-    placement: Placement | LayerSplit | None = None,
+    placement: Placement | Rule | Chooses | None = None,
     pack: bool = True,
     pack_growth: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Any:
     """Loads a model from a GGUF file.
 
-    ``devices``: names or objects, in order of preference; by default :func:`default_devices`.  No other device is used.
-    ``placement``: chooses the device that stores each weight and computes with it; by default the first device, or a
-    :class:`~ggplug_models.LayerSplit`, which distributes the layers.  ``pack``: whether weights are packed for products
-    with many columns, on devices that support it (:mod:`.weights.packing`); ``model.packing`` lists the result.
-    ``pack_growth``: extra bytes that packed weights may take; by default only weights are packed that grow little.
-    ``progress(done, total)``: called with the bytes of weights that were read.
+    ``path``: a path, or a name such as ``hf:OWNER/REPOSITORY`` (:func:`ggplug_models.by_name.lookup.path_of`).
 
-    Raises GGUFError, ModelError, ParameterError (a split or a placement that is not valid), DeviceNotFoundError,
-    OutOfMemoryError.
+    ``devices``: names or objects, in order of preference; by default :func:`default_devices`.  No other device is used.
+    ``placement``: the rules that choose the device that stores each weight and computes with it; by default the first
+    device.  One rule, such as a :class:`~ggplug_models.LayerSplit`, or a function may stand for a
+    :class:`~ggplug_models.Placement`; ``model.placement`` is the result.  ``pack``: whether weights are packed for
+    products with many columns, on devices that support it (:mod:`.weights.packing`); ``model.packing`` lists the
+    result.  ``pack_growth``: extra bytes that packed weights may take; by default only weights are packed that grow
+    little.  ``progress(done, total)``: called with the bytes of weights that were read.
+
+    Raises GGUFError, ModelError, ParameterError (a placement that is not valid), DeviceNotFoundError,
+    OutOfMemoryError; for a name also ModelNotFoundError and DownloadError.
     """
     check_progress(progress)
-    chosen = default_devices() if devices is None else _chosen(devices)
+    path = path_of(path)
+    chosen = chosen_devices(devices)
     with gguf.GGUFReader(path) as reader:
-        hyperparameters = Hyperparameters(reader.metadata)
+        decided = decide(reader, chosen, placement, pack=pack, pack_growth=pack_growth)
         paths, digest = reader.paths, digest_of_file(reader)
-    values = Values(hyperparameters.values, where=os.fspath(path))
-    cls = _class_of(values)
-    if isinstance(placement, LayerSplit):
-        placement = placement.over(hyperparameters.integer("block_count"), len(chosen))
-    place = over(first if placement is None else placement, chosen)
-    packing = _packing(cls, path, chosen, place, Packing(pack_growth)) if pack else ()
-    packed = {each.name: each.memory for each in packing if each.memory is not None}
 
-    weights, metadata = gguf.load(path, lambda tensor: packed.get(tensor) or place(tensor), progress=progress)
+    weights, metadata = gguf.load(path, decided.where, progress=progress)
     try:
-        model = cls(weights, metadata, chosen)
-        model.packing, model.digest = tuple(packing), digest
+        model = decided.model(weights, metadata, chosen)
+        model.paths, model.digest = tuple(paths), digest
         if any(weight.buffer is not None and weight.buffer.is_read_only for weight in weights):
             model.files = MappedFiles(paths)
         return model
     except BaseException:
         weights.free()
         raise
+
+
+class Decided(NamedTuple):
+    """The decisions about a file's weights before they are read."""
+
+    kind: type[Model]
+    placement: Placed
+    packing: tuple[PackedWeight, ...]
+
+    @property
+    def where(self) -> Callable[[str], Device | BufferType]:
+        """The function from a weight's name to its device, or to the memory in which it is packed."""
+        packed = {each.name: each.memory for each in self.packing if each.memory is not None}
+        return lambda name: packed.get(name) or self.placement(name)
+
+    def model(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> Model:
+        """The model over weights that were placed so."""
+        model = self.kind(weights, metadata, devices)
+        model.placement, model.packing = self.placement, self.packing
+        return model
+
+
+def decide(
+    reader: gguf.GGUFReader,
+    devices: Sequence[Device],
+    placement: Placement | Rule | Chooses | None = None,
+    *,
+    pack: bool = True,
+    pack_growth: int | None = None,
+) -> Decided:
+    """Decides the class of a file's model, the device of each weight, and which are packed; see :func:`load`."""
+    packing = Packing(pack_growth)
+    hyperparameters = Hyperparameters(reader.metadata)
+    cls = _class_of(Values(hyperparameters.values, where=os.fspath(reader.paths[0])))
+    nbytes = {info.name: info.nbytes for info in reader.tensors.values()}
+    n_layer = hyperparameters.integer("block_count", 0, at_most=MOST_BLOCKS)
+    place = Placement.of(placement).over(nbytes, n_layer, devices, caches=issubclass(cls, Decoder))
+    return Decided(cls, place, tuple(_packing(cls, reader, devices, place, packing)) if pack else ())
 
 
 def _class_of(values: Values) -> type[Model]:
@@ -86,16 +124,12 @@ def _class_of(values: Values) -> type[Model]:
 
 
 def _packing(
-    cls: type[Model],
-    path: str | os.PathLike[str],
-    devices: Sequence[Device],
-    place: Callable[[str], Device],
-    packing: Packing,
+    cls: type[Model], reader: gguf.GGUFReader, devices: Sequence[Device], place: Placed, packing: Packing
 ) -> Sequence[PackedWeight]:
     """Decides for each weight whether it is packed, from the model's graph.  Does not read the weights."""
     if not any(device.extra_buffer_types for device in devices):
         return ()
-    with gguf.GGUFReader(path) as reader, Context(os.fspath(path)) as unplaced:
+    with Context("weights") as unplaced:
         for info in reader.tensors.values():
             unplaced.new_tensor(info.type, info.ne, info.name)
         with cls(unplaced, reader.metadata, devices) as model:
@@ -103,8 +137,10 @@ def _packing(
             return () if graph is None else packing.choose(unplaced, graph, place)
 
 
-def _chosen(devices: Sequence[Device | str]) -> list[Device]:
-    """The devices of a list of names or objects; the default ones if it is empty.  Raises ParameterError."""
+def chosen_devices(devices: Sequence[Device | str] | None) -> list[Device]:
+    """The devices of a list of names or objects; the default ones for None or an empty list.  Raises ParameterError."""
+    if devices is None:
+        return default_devices()
     if isinstance(devices, (str, Device)) or not isinstance(devices, Iterable):
         raise ParameterError(
             f"devices must be a list of names or Device objects, got {devices!r}",

@@ -8,21 +8,24 @@ from typing import Any
 
 from ggplug import ops
 from ggplug.backend import (
+    UNGROUPED,
     BufferType,
     Capabilities,
     Decline,
     Device,
     Event,
     Group,
+    Groups,
     Memory,
     Registration,
     check_parameters,
 )
+from ggplug.graph import Graph
 from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
 from ggplug_simt.driver import Driver
-from ggplug_simt.library import Launches
+from ggplug_simt.library import FAULTS, SCRATCH, Launches
 from ggplug_simt.limits import beyond
 from ggplug_simt.memory import SimtBufferType, SimtHostBufferType
 from ggplug_simt.programs import Programs
@@ -121,6 +124,15 @@ class SimtDevice(Device):
     def offload_op(self, node: Tensor) -> bool:
         """True on a GPU with its own memory, if enough columns use the weights that copying them pays."""
         return self.kind is DeviceKind.GPU and _columns(node) >= OFFLOADED
+
+    def workspace(self, graph: Graph, groups: Groups = UNGROUPED) -> int:
+        """Scratch memory of the largest group, and, if there are ids, the record of those out of range."""
+        scratch, record = 0, 0
+        for _, found in self.matches(graph, groups):
+            positions = {each.position for launch in found.launches if launch.groups for each in launch.tensors}
+            scratch = max(scratch, found.scratch, SCRATCH in positions)
+            record = self.driver.library.record.itemsize if FAULTS in positions else record
+        return scratch + record
 
     def init(self, **params: Any) -> SimtBackend:
         check_parameters(self, params)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ggplug.backend import Device
 from ggplug.errors import GGPlugError, ParameterError
 from ggplug.ops.base import OPS, Op
+from ggplug.system.files import check_differs
 from ggplug_testing.cases.chains import SUBJECT as GROUPS
 from ggplug_testing.cases.graphs import SUBJECT as GRAPH
 from ggplug_testing.contracts import CLAUSES, CONTRACT, Clause, run_clauses
@@ -202,6 +203,8 @@ def main(arguments: list[str] | None = None, program: str = "python -m ggplug_te
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the report as a page")
     options = parser.parse_args(arguments)
     try:
+        if options.json is not None and options.markdown is not None:
+            check_differs(options.json, [options.markdown])
         # First: the package that it comes from may bring ops.
         device = None if options.device is None else find_device(options.device)
         if options.list:

@@ -13,6 +13,7 @@ from wrong_device import Wrong
 import ggplug as gg
 from ggplug.backend import Group
 from ggplug.cli.app import app
+from ggplug.errors import ParameterError
 from ggplug.gguf import GGUFWriter
 from ggplug.ops.base import OPS, Op, builder
 from ggplug.tensor import Spec, Tensor, like
@@ -84,6 +85,48 @@ def test_run_prints_the_results_and_writes_them(file: Path, tmp_path: Path) -> N
     assert (row["result"], row["shape"], row["not finite"]) == ("y", "2x3", 0)
     np.testing.assert_allclose(np.load(out)["y"], np.full((2, 3), 4 / (1 + np.exp(-4))), rtol=1e-6)
     assert "not finite" in graph("run", file, "--device", "CPU").output
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("kind", ["the graph", "the model", "a link to the model"])
+def test_results_replace_no_file_that_was_read(file: Path, kind: str, given: bool) -> None:
+    model, link = file.parent / "model.gguf", file.parent / "link.gguf"
+    link.symlink_to(model)
+    before = file.read_bytes(), model.read_bytes()
+    out = {"the graph": file, "the model": model, "a link to the model": link}[kind]
+    done = graph("run", file, "--device", "CPU", "-o", out, *(["--model", model] if given else []))
+    assert (done.exit_code, type(done.exception)) == (1, ParameterError)
+    assert "which would be overwritten" in str(done.exception)
+    assert (file.read_bytes(), model.read_bytes()) == before
+
+
+def test_a_trace_replaces_no_file_that_is_given_or_written(file: Path) -> None:
+    model, results = file.parent / "model.json", file.parent / "results.json"
+    (file.parent / "model.gguf").rename(model)
+    for option, path in (("--model", model), ("-o", results)):
+        done = graph("run", file, "--device", "CPU", "--trace", path, option, path)
+        assert type(done.exception) is ParameterError, done.output
+    assert not results.exists()
+    assert model.read_bytes().startswith(b"GGUF")
+
+
+def test_results_have_a_key_each_whatever_their_names(tmp_path: Path) -> None:
+    x = gg.new_tensor("f32", 1, "x").set_input()
+    names = ["y", "y", "", "file", "allow_pickle", "y 1", "a/b.npy", "y"]
+    outputs = [gg.scale(x, float(n), name=name).set_output() for n, name in enumerate(names)]
+    built = gg.Graph(*outputs)
+    with gg.Scheduler([gg.device("CPU")]) as scheduler:
+        scheduler.allocate(built)
+        x.set(np.ones(1))
+        built.save(tmp_path / "graph.gguf")
+    done = graph("run", tmp_path / "graph.gguf", "--device", "CPU", "--json", "-o", tmp_path / "out.npz")
+    assert done.exit_code == 0, done.output
+    results = json.loads(done.output)["results"]
+    assert [each["mean"] for each in results] == list(range(8))
+    written = np.load(tmp_path / "out.npz")
+    assert [each["result"] for each in results] == list(written)
+    assert [int(written[key][0]) for key in written] == list(range(8))
+    assert {"file", "allow_pickle", "a/b.npy"} < {*written}
 
 
 def test_bench_measures_each_device(file: Path) -> None:

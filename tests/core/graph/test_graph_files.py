@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,6 +243,43 @@ def test_a_weight_that_is_in_no_model_is_refused_or_embedded(file: Path, tmp_pat
     assert gg.load_graph(file)["w"].tobytes() == graph["w"].tobytes()
     graph.save(file, models=[model], values=lambda leaf: leaf is not graph["w"])
     assert graph["w"].name in [leaf.name for leaf in gg.load_graph(file).missing]
+
+
+@pytest.mark.parametrize("link", [None, "symlink_to", "hardlink_to"])
+def test_a_model_is_not_replaced_by_the_graph_that_refers_to_it(link: str | None, tmp_path: Path) -> None:
+    model = out = tmp_path / "model.gguf"
+    with GGUFWriter(model, "test") as writer:
+        writer.add_tensor("w", np.ones(4, np.float32))
+    before = model.read_bytes()
+    if link is not None:
+        out = tmp_path / "link.gguf"
+        getattr(out, link)(model)
+    with pytest.raises(ParameterError, match=r"is the same file as .*model\.gguf, which would be overwritten"):
+        gg.Graph(gg.neg(gg.new_tensor("f32", 4, "x"))).save(out, models=[model])
+    assert model.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_single_path_is_no_list_of_models(kind: Callable[[Path], object], file: Path) -> None:
+    graph = gg.Graph(gg.neg(gg.new_tensor("f32", 4, "x")))
+    graph.save(file)
+    models: Any = kind(file)
+    for call in (lambda: graph.save(file, models=models), lambda: gg.load_graph(file, models=models)):
+        with pytest.raises(ParameterError, match="models must be a list of paths") as caught:
+            call()
+        assert caught.value.remedy == f"models=[{models!r}]"
+
+
+def test_a_graph_knows_the_files_that_it_was_read_from(file: Path, tmp_path: Path) -> None:
+    context = gg.Context()
+    w = context.new_tensor("f32", 4, "w")
+    gg.allocate(context, gg.host.HOST, BufferUsage.WEIGHTS)
+    w.set(np.ones(4))
+    with GGUFWriter(tmp_path / "model.gguf", "test") as writer:
+        writer.add_tensor("w", w.numpy())
+    gg.Graph(gg.neg(w)).save(file, models=[tmp_path / "model.gguf"])
+    with gg.load_graph(file) as graph:
+        assert graph.files == [file, tmp_path / "model.gguf"]
 
 
 def test_a_file_lists_what_it_needs_without_being_loaded(file: Path, tmp_path: Path) -> None:

@@ -600,10 +600,15 @@ def test_a_failure_leaves_nothing_behind(
 
 
 def test_the_model_that_is_read_is_not_replaced(model: Path, tmp_path: Path) -> None:
+    imatrix = tmp_path / "importance.gguf"
+    before = model.read_bytes()
+    imatrix.write_bytes(b"not read")
     (tmp_path / "link.gguf").symlink_to(model)
-    for out in (model, tmp_path / "link.gguf"):
-        with pytest.raises(ParameterError, match="is a file of the source model"):
-            quantize_file(model, out, "Q4_0", compiled=False)
+    (tmp_path / "hard.gguf").hardlink_to(imatrix)
+    for out in (model, tmp_path / "link.gguf", imatrix, tmp_path / "hard.gguf"):
+        with pytest.raises(ParameterError, match=r"is the same file as .*, which would be overwritten"):
+            quantize_file(model, out, "Q4_0", imatrix=imatrix, compiled=False)
+    assert (model.read_bytes(), imatrix.read_bytes()) == (before, b"not read")
 
 
 def test_a_part_of_a_tensor_is_in_memory_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,11 @@ from paths import DATA
 
 from ggplug.errors import ParameterError
 from ggplug_models import ChatTemplate, Tokenizer, load_tokenizer
+from ggplug_models.chat.formats.elements import ElementArguments
 from ggplug_models.chat.formats.format import Format
 from ggplug_models.chat.lark import Lark
 from ggplug_models.chat.parsing import parse
-from ggplug_models.chat.tools import ToolChoice, tools_of
+from ggplug_models.chat.tools import ToolChoice, kinds_of, tools_of
 from ggplug_models.sampling.control_tokens import ControlTokens
 
 pytest.importorskip("jinja2")
@@ -245,6 +246,74 @@ def test_strings_without_quotes_are_held_to_their_schemas_too(template: str, con
             tokenizer, allowed = constraint(template, "", choice, controlled)
             refused = refused_at(tokenizer, allowed, calls[template].format(value))
             assert (refused is None) == (value in fitting), (schema, value, refused)
+
+
+MARK = "]<]minimax[>["
+ELEMENTS = (
+    f'{MARK}<tool_call>\n{MARK}<invoke name="f">{MARK}<a>{{0}}{MARK}</a>{MARK}<b>{{1}}{MARK}</b>{MARK}</invoke>\n'
+    f"{MARK}</tool_call>"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "call"),
+    [
+        (
+            "Qwen-Qwen2.5-7B-Instruct",
+            '<tool_call>\n{{"name": "f", "arguments": {{"a": "{0}", "b": {1}}}}}\n</tool_call>',
+        ),
+        (
+            "Qwen3-Coder",
+            "<tool_call>\n<function=f>\n<parameter=a>\n{0}\n</parameter>\n<parameter=b>\n{1}\n</parameter>\n</function>\n</tool_call>",
+        ),
+        ("MiniMax-M3", ELEMENTS),
+        ("LFM2-8B-A1B", '<|tool_call_start|>[f(a="{0}", b={1})]<|tool_call_end|>'),
+        ("google-gemma-4-31B-it", '<|tool_call>call:f{{a:<|"|>{0}<|"|>,b:{1}}}<tool_call|>'),
+    ],
+)
+def test_arguments_are_held_to_the_schemas_that_they_refer_to(template: str, call: str) -> None:
+    colors, number = {"type": "string", "enum": ["red", "blue"]}, {"type": "integer"}
+    sources: list[tuple[Any, Any, dict[str, Any]]] = [
+        ({"$ref": "#/$defs/Color~1RGB"}, {"$ref": "#/$defs/N"}, {"$defs": {"Color/RGB": colors, "N": number}}),
+        ({"$ref": "#/definitions/C"}, {"$ref": "#/definitions/N"}, {"definitions": {"C": colors, "N": number}}),
+        ({"$ref": "#/properties/c"}, {"$ref": "#/properties/d"}, {"$id": "http://example.org/f"}),
+        (colors, {"anyOf": [{"$ref": "#/$defs/N"}, {"type": "null"}]}, {"$defs": {"N": {"$ref": "#/properties/d"}}}),
+    ]
+    for first, second, more in sources:
+        properties = {"a": first, "b": second, "c": colors, "d": number}
+        parameters = {"type": "object", "properties": properties, "required": ["a", "b"], **more}
+        tools = tools_of([{"name": "f", "parameters": parameters}])
+        for value, count in [("red", "3"), ("blue", "4"), ("green", "3"), ("red", "true")]:
+            tokenizer, allowed = constraint(template, "", ToolChoice(tuple(tools)), False)
+            text = call.format(value, count)
+            refused = refused_at(tokenizer, allowed, text)
+            assert (refused is None) == (value != "green" and count != "true"), (first, value, refused)
+            if refused is None:
+                (found,) = parse(format_of(template), text, tools).calls
+                assert found.parsed == {"a": value, "b": int(count)}
+
+
+def test_nested_elements_are_read_by_the_schemas_that_they_refer_to() -> None:
+    place = {"type": "object", "properties": {"code": {"type": "string"}, "floor": {"type": "integer"}}}
+    parameters = {
+        "type": "object",
+        "properties": {"at": {"$ref": "#/$defs/Place"}, "more": {"type": "array", "items": {"$ref": "#/$defs/Place"}}},
+        "$defs": {"Place": place},
+    }
+    tool = tools_of([{"name": "f", "parameters": parameters}])[0]
+    reader: Any = ElementArguments(MARK)
+    text = f"{MARK}<code>150{MARK}</code>{MARK}<floor>3{MARK}</floor>"
+    assert json.loads(reader._json(text, tool.properties["at"], tool.parameters)) == {"code": "150", "floor": 3}
+    listed = f"{MARK}<item>{text}{MARK}</item>"
+    assert json.loads(reader._json(listed, tool.properties["more"], tool.parameters)) == [{"code": "150", "floor": 3}]
+
+
+def test_types_of_schemas_that_refer_to_one_another_are_found_in_time() -> None:
+    circle = {name: {"anyOf": [{"$ref": f"#/$defs/{other}"} for other in "abcdefgh"]} for name in "abcdefg"}
+    root = {"$defs": {**circle, "h": {"type": ["integer", "null"]}}}
+    assert kinds_of({"$ref": "#/$defs/a"}, root) == {"number", "null"}
+    assert kinds_of({"$ref": "#/$defs/x"}, {"$defs": {"x": {"$ref": "#/$defs/x"}}}) == kinds_of({}, {})
+    assert kinds_of({"$ref": "#"}, {"type": "object"}) == {"object"}
 
 
 def test_a_schema_that_is_not_valid_is_refused_in_words() -> None:

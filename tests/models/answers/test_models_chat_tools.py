@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +17,9 @@ from word_models import with_vocabulary
 import ggplug_models
 from ggplug.errors import ModelError, ParameterError
 from ggplug_models import ChatTemplate, Decoder, Tool, run_tools
+from ggplug_models.calling import _called
 from ggplug_models.chat.analysis import format_of
+from ggplug_models.chat.answer import ToolCall
 from ggplug_models.chat.parsing import parse
 from ggplug_models.chat.prepared import prepared
 from ggplug_models.commands.chat import Chat
@@ -153,6 +157,88 @@ def test_a_model_that_never_stops_calling_is_stopped(model: Decoder) -> None:
 def test_an_answer_that_is_cut_within_a_call_calls_nothing(model: Decoder) -> None:
     with pytest.raises(ModelError, match="the answer ended within a call"):
         run_tools(model, ASKED, [add], 45, template=template(model), choose=Scripted(model.tokenizer, [CALL]))
+
+
+class Broken:
+    """An object none of whose texts can be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Unprintable(Exception):
+    __str__ = Broken.__str__
+
+
+def circular() -> list[Any]:
+    found: list[Any] = []
+    found.append({"again": found})
+    return found
+
+
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def raises(error: Exception) -> Any:
+    raise error
+
+
+RETURNED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: {(1, 2): 3}, "error: the result cannot be written as JSON: TypeError: keys must be str, .*"),
+    (circular, "error: the result cannot be written as JSON: ValueError: Circular reference detected"),
+    (lambda: nested(200_000), "error: the result cannot be written as JSON: RecursionError: .*"),
+    (Broken, "error: the result cannot be written as JSON: RuntimeError: no text"),
+    (lambda: {"a": [Broken()]}, "error: the result cannot be written as JSON: RuntimeError: no text"),
+    (lambda: raises(Unprintable()), "error: Unprintable"),
+    (lambda: {"a": raises(Unprintable())}, "error: Unprintable"),
+    (lambda: 10**5000, "error: the result cannot be written as JSON: ValueError: Exceeds the limit .*"),
+    (lambda: Colour.RED, '"red"'),
+    (
+        lambda: {"a": {1}, "b": (2, None), "c": Path("x"), "d": [Colour.RED]},
+        r'{"a": \[1\], "b": \[2, null\], .* \["red"\]}',
+    ),
+    (lambda: None, "null"),
+    (lambda: "text", "text"),
+]
+
+
+@pytest.mark.parametrize(("function", "wanted"), RETURNED, ids=[wanted[:60] for _, wanted in RETURNED])
+def test_whatever_a_function_returns_the_model_gets_a_text(
+    model: Decoder, function: Callable[[], Any], wanted: str
+) -> None:
+    tool = Tool("add", "", {"type": "object", "properties": {}}, function)
+    texts = ['<tool_call>{"name": "add", "arguments": {}}</tool_call>', "Done."]
+    run = run_tools(model, ASKED, [tool], template=template(model), choose=Scripted(model.tokenizer, texts))
+    assert run.answer.content == "Done."
+    assert re.fullmatch(wanted, run.messages[2]["content"])
+
+
+def test_models_of_pydantic_in_a_result_are_objects() -> None:
+    pydantic = pytest.importorskip("pydantic")
+    town = pydantic.create_model("Town", name=(str, ...))(name="Oslo")
+    tools = {"one": Tool("one", "", {}, lambda: town), "all": Tool("all", "", {}, lambda: [town, {"a": town}])}
+    assert _called(tools["one"], ToolCall("one", "{}")) == '{"name":"Oslo"}'
+    assert _called(tools["all"], ToolCall("all", "{}")) == '[{"name": "Oslo"}, {"a": {"name": "Oslo"}}]'
+
+
+def test_arguments_that_python_cannot_read_are_an_error_for_the_model() -> None:
+    tool = Tool("add", "", {}, add)
+    for arguments in ('{"a": ' + "[" * 200_000 + "]" * 200_000 + "}", '{"a": ' + "1" * 5000 + "}", "[]"):
+        assert _called(tool, ToolCall("add", arguments)).startswith("error: the arguments cannot be read: ")
+
+
+def test_a_function_that_would_not_be_awaited_is_refused(model: Decoder) -> None:
+    async def later(a: int) -> int:
+        return a
+
+    with pytest.raises(ParameterError, match="the tool later is a coroutine function"):
+        run_tools(model, ASKED, [later])
 
 
 # -- tools ----------------------------------------------------------------------------------------

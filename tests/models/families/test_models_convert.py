@@ -331,7 +331,7 @@ def test_the_command_says_in_one_line_what_is_wrong_with_the_target(folder: Path
         (Path("/dev/full"), "/dev/full is no regular file but a device"),
         (
             folder / "config.json",
-            f"{folder / 'config.json'} is the same file as {folder / 'config.json'}, which the conversion reads",
+            f"{folder / 'config.json'} is the same file as {folder / 'config.json'}, which would be overwritten",
         ),
     ):
         command = ["bash", "-c", script, sys.executable, str(folder), str(out)]

@@ -35,8 +35,8 @@ def near(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() < 1e-4 * np.abs(b).max())
 
 
-def alone(model: Decoder) -> np.ndarray:
-    return np.concatenate([model.embed_ids([text], normalize=False) for text in TEXTS])
+def alone(model: Decoder, texts: list[list[int]]) -> np.ndarray:
+    return np.concatenate([model.embed_ids([text], normalize=False) for text in texts])
 
 
 def test_a_text_has_the_normed_vector_of_its_last_token(model: Decoder) -> None:
@@ -62,7 +62,8 @@ def test_texts_in_one_step_have_the_vectors_that_they_have_by_themselves(
     name: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model:
-        wanted = alone(model)
+        texts = [text[: model.n_ctx] for text in TEXTS]
+        wanted = alone(model, texts)
         done: list[int] = []
         steps: list[int] = []
         step = Session._compute
@@ -72,11 +73,11 @@ def test_texts_in_one_step_have_the_vectors_that_they_have_by_themselves(
             return step(session, now, *how, **more)
 
         monkeypatch.setattr(Session, "_compute", counted)
-        assert near(model.embed_ids(TEXTS, normalize=False, progress=done.append), wanted)
-        assert sum(done) == len(TEXTS)
+        assert near(model.embed_ids(texts, normalize=False, progress=done.append), wanted)
+        assert sum(done) == len(texts)
         assert steps == done
         assert max(steps) >= 4
-        assert near(model.embed_ids(TEXTS, batch=2, normalize=False), wanted)
+        assert near(model.embed_ids(texts, batch=2, normalize=False), wanted)
 
 
 @pytest.mark.parametrize(("pooling", "wanted"), [(1, "mean"), (2, "first"), (3, "last")])
@@ -156,6 +157,13 @@ def test_what_is_no_text_is_named(model: Decoder) -> None:
     with pytest.raises(ParameterError, match=r"texts\[1\] must be a string or a LongText, got int"):
         model.embed(["hello", 5])  # type: ignore[list-item]
     assert model.embed_ids([]).shape == (0, 64)
+
+
+def test_a_text_of_more_ids_than_the_context_length_is_refused_as_by_an_encoder(model: Decoder) -> None:
+    length = model.n_ctx
+    assert model.embed_ids([[5] * length]).shape == (1, 64)
+    with pytest.raises(ParameterError, match=rf"ids\[1\] has {length + 1} tokens; the context length .* is {length}"):
+        model.embed_ids([[5], [5] * (length + 1)])
 
 
 def test_a_model_that_was_freed_says_so(data: Path) -> None:

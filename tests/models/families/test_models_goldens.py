@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from installed import device_or_skip
+from oracles.page import page
 from paths import DATA, ROOT
 
 from ggplug.gguf import GGUFReader, GGUFWriter
@@ -26,10 +27,14 @@ OF_LLAMA_CPP = sorted(path.stem for path in SHARED.glob("*.gguf"))
 
 ON_GPUS = [
     "gpt-oss",
+    "bloom",
     "lfm2",
-    *(pytest.param(each, marks=pytest.mark.long) for each in ("deepseek2", "mamba2", "rwkv7-heads")),
+    *(
+        pytest.param(each, marks=pytest.mark.long)
+        for each in ("apertus", "deepseek2", "jamba", "mamba2", "rwkv7-heads")
+    ),
 ]
-"""Those with the ops that others lack: sinks and experts, convolutions, latent attention, states."""
+"""Those with the ops that others lack: sinks and experts, ALiBi, convolutions, latent attention, states."""
 
 
 @pytest.mark.parametrize("name", ["qwen3", "gemma3"])
@@ -75,6 +80,11 @@ def test_every_architecture_has_a_recording(data: Path) -> None:
             seen.add(reader.metadata["general.architecture"])
     wanted = set(ARCHITECTURES) - {"tied"}
     assert wanted - seen <= ({"phi3", "qwen2"} if not OF_LLAMA_CPP else set())
+
+
+def test_the_page_of_the_families_is_made_from_the_registry() -> None:
+    text = (ROOT / "docs" / "models.md").read_text("utf-8")
+    assert text == page(), "run: PYTHONPATH=tests/support python -m oracles.page > docs/models.md"
 
 
 def test_what_is_not_finite_is_reported_in_valid_json(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ FITS: dict[str, Callable[[Any], bool]] = {
         not isinstance(x, bool) and isinstance(x, (int, float, np.floating)) and 0 <= float(str(x)) < 1e300
     ),
     "bert.attention.causal": lambda x: x is None,
-    "bert.pooling_type": lambda x: x is None,
+    "bert.pooling_type": lambda x: x is None or (type(x) is int and x == 0),
     "bert.hidden_activation": lambda x: x is None,
     "general.architecture": lambda x: isinstance(x, str),
     "tokenizer.ggml.model": lambda x: False,
@@ -130,7 +130,7 @@ def test_a_value_of_the_wrong_type_or_range_is_an_error_that_names_its_key(key: 
         ({"bert.attention.head_count": 5}, "embedding_length must be a multiple of bert.attention.head_count"),
         ({"bert.attention.head_count": 128}, "embedding_length must be a multiple of bert.attention.head_count"),
         ({"bert.context_length": 2}, "context_length"),
-        ({"bert.pooling_type": 5}, r"bert.pooling_type must be 1 \(mean\), 2 \(first token\), 3 .*, got 5"),
+        ({"bert.pooling_type": 5}, r"bert.pooling_type must be 0 \(none\), 1 \(mean\), 2 .*, got 5"),
         ({"bert.attention.causal": True}, "bert.attention.causal is true"),
         ({"tokenizer.ggml.tokens": WORDS[:3]}, "tokenizer.ggml.token_type must be an array of 3 integers"),
         ({"tokenizer.ggml.token_type": np.zeros(299, np.int32)}, "token_type must be an array of 300 integers"),

@@ -14,10 +14,12 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.gguf"))
 
 
 def test_the_readme_lists_the_files_that_are_there() -> None:
-    listed = re.findall(r"^\| `([a-z0-9-]+)` \|.*\| (?:-|\de-\d+) \|$", (FOLDER / "README.md").read_text("utf-8"), re.M)
+    listed = re.findall(
+        r"^\| `([a-z0-9_-]+)` \|.*\| (?:-|\de-\d+) \|$", (FOLDER / "README.md").read_text("utf-8"), re.M
+    )
     assert sorted(listed) == NAMES
     assert sorted(path.stem for path in FOLDER.glob("*.npz")) == NAMES
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 2_500_000
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 5_000_000
 
 
 @pytest.mark.parametrize("name", NAMES)

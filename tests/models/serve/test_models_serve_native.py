@@ -21,7 +21,6 @@ pytest.importorskip("prometheus_client")
 from llama_server.stand_ins import encoder
 from served import Live, served
 
-from ggplug_models.networks.ranking import Ranker
 from ggplug_models.serve.apis import ollama_models
 from ggplug_models.serve.app import Rules
 
@@ -187,11 +186,22 @@ def test_documents_are_ranked_by_the_classifier(data: Path, tmp_path: Path) -> N
     path = encoder(data / "bert.gguf", tmp_path / "ranker.gguf", ranks=True)
     with ggplug_models.load(path, ["CPU"]) as model, served(model) as live:
         found = post(live, "/v1/rerank", {"query": "learning", "documents": documents, "top_n": 2})
-        ranker = Ranker(model)
-        scores = ranker.scores([ranker.pair("learning", document) for document in documents])
+        scores = model.rank("learning", documents)
     order = np.argsort(-scores)[:2]
     assert [each["index"] for each in found["results"]] == order.tolist()
     assert [each["relevance_score"] for each in found["results"]] == pytest.approx(scores[order].tolist(), abs=1e-5)
+
+
+def test_documents_are_ranked_by_a_language_model(data: Path) -> None:
+    documents = ["the cat", "rain"]
+    with ggplug_models.load(data / "rankers" / "qwen3-reranker.gguf", ["CPU"]) as model, served(model) as live:
+        found = post(live, "/v1/rerank", {"query": "the dog", "documents": documents})
+        scores = model.rank("the dog", documents)
+        status, _, refused = live.ask("POST", "/v1/rerank", {"query": "the dog", "documents": ["rain", "on " * 99]})
+    assert {each["index"]: each["relevance_score"] for each in found["results"]} == pytest.approx(
+        dict(enumerate(scores.tolist())), abs=1e-5
+    )
+    assert (status, "documents[1]" in refused["error"]["message"]) == (400, True)
 
 
 @pytest.mark.parametrize(

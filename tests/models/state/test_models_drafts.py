@@ -166,6 +166,19 @@ def test_guesses_that_are_no_tokens_are_left_out(model: Decoder) -> None:
     assert draft.next(PROMPT, 0, 300) == []
 
 
+class Greedy(Drafts):
+    """Changes the text that it is given."""
+
+    def guess(self, text: Sequence[int], most: int) -> list[int]:
+        assert isinstance(text, list)
+        text[:] = [7] * 20
+        return [7]
+
+
+def test_a_draft_that_changes_its_copy_of_the_text_changes_no_text(model: Decoder) -> None:
+    assert written(model, "penalties", Greedy()) == written(model, "penalties", None)
+
+
 @pytest.mark.parametrize("name", ["rwkv7-heads", "lfm2", "mamba"])
 def test_models_with_states_are_refused_in_words(name: str, model: Decoder, data: Path) -> None:
     with ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as stateful, Session(stateful, 32) as session:

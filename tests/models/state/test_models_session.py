@@ -14,7 +14,7 @@ import pytest
 import ggplug_models
 from ggplug.errors import ContextFullError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug.memory import allocate
+from ggplug.host import HostBuffer, HostBufferType
 from ggplug_models import Outputs, Session
 from ggplug_models.checks.ids import listed_ids
 from ggplug_models.generation.loop import generate
@@ -333,11 +333,13 @@ def test_what_memory_held_before_makes_no_difference(model: Any, monkeypatch: py
     with Session(model, 256, 2) as session:
         wanted = session.decode({1: prompt})[1]
 
-    def dirty(context: Any, device: Any) -> None:
-        allocate(context, device)
-        for tensor in context:
-            tensor.set_bytes(np.full(tensor.nbytes, 0xFF, np.uint8))  # which is NaN
+    allocated = HostBufferType._alloc
 
-    monkeypatch.setattr("ggplug_models.state.memory.allocate", dirty)
+    def dirty(kind: HostBufferType, size: int) -> HostBuffer:
+        buffer = allocated(kind, size)
+        buffer.memset(0, size, 0xFF)  # which is NaN
+        return buffer
+
+    monkeypatch.setattr(HostBufferType, "_alloc", dirty)
     with Session(model, 256, 2) as session:
         assert np.array_equal(session.decode({1: prompt})[1], wanted)

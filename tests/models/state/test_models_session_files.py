@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from installed import device_or_skip
 
 import ggplug as gg
 import ggplug_models
-from ggplug.errors import GGPlugError, GGUFError, ModelError
+from ggplug.errors import GGPlugError, GGUFError, ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Session
 from ggplug_models.weights.placement import alternating
@@ -128,6 +129,18 @@ def test_a_file_of_a_session_of_another_shape_is_refused(model: Any, saved: Path
 def test_a_file_of_another_model_is_refused(saved: Path, data: Path) -> None:
     with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as other:
         assert "ggplug-session.model" in str(goes_on_as_before(other, saved))
+
+
+@pytest.mark.parametrize("devices", [["CPU"], [FakeDevice(), "CPU"]], ids=["mapped", "copied"])
+def test_the_model_s_own_file_is_not_replaced(data: Path, tmp_path: Path, devices: list[Any]) -> None:
+    own, link = tmp_path / "model.gguf", tmp_path / "link.gguf"
+    shutil.copyfile(data / "qwen3.gguf", own)
+    link.symlink_to(own)
+    with ggplug_models.load(own, devices) as model, model.session(8) as session:
+        for path in (own, link):
+            with pytest.raises(ParameterError, match=r"is the same file as .*model\.gguf, which would be overwritten"):
+                session.save(path)
+    assert own.read_bytes() == (data / "qwen3.gguf").read_bytes()
 
 
 def test_a_file_that_ends_early_is_refused(model: Any, saved: Path, tmp_path: Path) -> None:

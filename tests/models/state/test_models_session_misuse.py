@@ -15,7 +15,8 @@ from installed import device_or_skip
 from interrupts import interrupted_everywhere
 
 import ggplug_models
-from ggplug.errors import BusyError, FreedError, ParameterError
+from ggplug.errors import BusyError, ContextFullError, FreedError, ParameterError
+from ggplug.sharing import waits
 from ggplug_models import Outputs, Session
 from ggplug_models.generation.drafts import PromptLookup
 from ggplug_models.sampling import Sampler, Sampling
@@ -38,8 +39,13 @@ def test_a_context_of_more_tokens_than_there_are_positions_is_refused(data: Path
     with ggplug_models.load(data / "oracles" / "gpt2.gguf", ["CPU"]) as model:
         most = model.n_ctx
         text = [int(x) for x in np.random.default_rng(5).integers(3, model.n_vocab, most + 1)]
-        refused = rf"n_ctx is {most + 1}, but this gpt2 model has embeddings for {most} positions"
-        for ask in (model.logits, lambda ids: model.embed_ids([ids[:3], ids]), lambda ids: model.session(len(ids))):
+        positions = rf"n_ctx is {most + 1}, but this gpt2 model has embeddings for {most} positions"
+        length = rf"ids\[1\] has {most + 1} tokens; the context length of the model is {most}"
+        for ask, refused in (
+            (model.logits, positions),
+            (lambda ids: model.session(len(ids)), positions),
+            (lambda ids: model.embed_ids([ids[:3], ids]), length),
+        ):
             with pytest.raises(ParameterError, match=refused) as caught:
                 ask(text)
             assert (caught.value.got, caught.value.wanted) == (most + 1, most)
@@ -113,6 +119,67 @@ def test_what_was_freed_says_so_and_stays_so(model: Any, tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
     with pytest.raises(FreedError, match="was freed"):
         list(model.generate_ids([5], 3, session=(own := model.session(8)), choose=lambda *_: own.free() or 1))
+
+
+@pytest.mark.parametrize("use", ["decode", "collect"])
+def test_freeing_waits_for_the_step_of_another_thread_whose_next_one_is_refused(
+    use: str, model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+    step_of = Session._step_of
+
+    def held(self: Session, *args: Any, **kwargs: Any) -> Any:
+        inside.set()
+        assert go_on.wait(60)
+        return step_of(self, *args, **kwargs)
+
+    session = Session(model, 64, micro_batch=4)
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            session.decode({0: TEXT[:9]}) if use == "decode" else session.collect(TEXT[:9], ["logits"])
+        except BaseException as error:
+            errors.append(error)
+
+    monkeypatch.setattr(Session, "_step_of", held)
+    computing, freeing = threading.Thread(target=call), threading.Thread(target=session.free)
+    computing.start()
+    assert inside.wait(60)
+    freeing.start()
+    while not waits(freeing.ident or 0):
+        assert freeing.is_alive(), "it did not wait"
+    go_on.set()
+    for thread in (computing, freeing):
+        thread.join(60)
+    assert [type(error) for error in errors] == [FreedError]
+    assert (session.freed, session.tokens()) == (True, tuple(TEXT[:4]))
+
+
+def test_a_session_is_not_freed_while_its_own_thread_has_locked_it(model: Any) -> None:
+    session = model.session(8)
+    with session.locked(), pytest.raises(BusyError, match="this thread"):
+        session.free()
+    assert session.decode({0: [1]})
+    session.free()
+
+
+def test_tokens_that_do_not_fit_are_not_adopted(model: Any) -> None:
+    with Session(model, 8, cache_type="f32") as session:
+        session.decode({0: [5, 6]})
+        for tokens, overwritten, error in (
+            ([5] * 9, [0, 0], ContextFullError),
+            ([10**6], [0, 0], ParameterError),
+            ([5], [0], ParameterError),
+            ([5], [0, 7], ParameterError),
+        ):
+            with pytest.raises(error):
+                session.adopt(0, tokens, overwritten)
+        assert session.tokens() == (5, 6)
+        session.adopt(0, [5], [0, 0])
+        assert session.tokens() == (5,)
+        session.adopt(0, [], [0, 0])
+        assert session.tokens() == ()
 
 
 def test_a_thread_gets_busy_while_another_one_is_in_the_session(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -196,6 +196,28 @@ def test_what_a_template_refuses_is_reported_in_its_words(tokenizer: Tokenizer) 
         ChatTemplate("{{ raise_exception('no system here') }}", tokenizer).render(HELLO)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ raise_exception(messages[0].content) }}",
+        "{{ dict()[messages[0].content].x }}",
+        "{{ messages | attr(messages[0].content) | upper + 1 }}",
+        "{{ ['a'] | map(messages[0].content) | list }}",
+    ],
+)
+def test_errors_show_control_characters_and_do_not_obey_them(tokenizer: Tokenizer, source: str) -> None:
+    messages = [{"role": "user", "content": "\x1b[2Jgone\r\x07\nerror: \u202efine"}]
+    with pytest.raises((ModelError, ParameterError)) as caught:
+        ChatTemplate(source, tokenizer).render(messages)
+    assert str(caught.value).isprintable()
+
+
+def test_an_error_in_a_template_shows_its_control_characters(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ModelError, match="is not valid") as caught:
+        ChatTemplate("{% \x1b[2J %}", tokenizer)
+    assert caught.value.message.isprintable()
+
+
 @pytest.mark.parametrize("source", ["{% if %}", "{{ x", "{% for %}{% endfor %}", "{% unknown %}"])
 def test_what_is_no_template_is_an_error(tokenizer: Tokenizer, source: str) -> None:
     with pytest.raises(ModelError, match=r"\(tokenizer\.chat_template\) is not valid"):

@@ -102,6 +102,90 @@ def test_regular_expressions_and_grammars_are_followed(tokenizer: Tokenizer, gra
     assert written(tokenizer, grammars.gbnf('root ::= "yes" | "no" ("!" | "?")'), 2) in ("yes", "no!", "no?")
 
 
+# What llama.cpp's parser accepts, with a text that matches and one that does not.
+GBNF: tuple[tuple[str, str, str], ...] = (
+    (r'root ::= "\u00e9"', "\u00e9", "e"),
+    (r'root ::= "\U0001F600\x41"', "\U0001f600A", "A"),
+    (r"root ::= [\u00e0-\u00e9]+", "\u00e0\u00e9", "\u00ea"),
+    (r"root ::= [^\U0001F600-\U0001F64F]", "\U0001f5ff", "\U0001f601"),
+    ('root ::= start "b"\nstart ::= "a"', "ab", "b"),
+    ('start::="a"\nroot ::= start*', "aa", "b"),
+    ('root ::= ("a"?)*', "aaa", "b"),
+    ('root ::= "a"*? "b"', "aab", "c"),
+    ('root ::= "a"{0} "b"', "b", "ab"),
+    ('root ::= ("a" | "b"){0,0} "c"', "c", "ac"),
+    ('root ::= "a"{ 2 } "b"{1,} "c"{0,2}', "aabbcc", "ab"),
+    ('root ::= a-b aB\na-b ::= "1"\naB ::= "2"\nab ::= root', "12", "11"),
+    ("root ::= .", "\n", "ab"),
+    (r'root ::= [a\-z] [a-] [-a] [\]\[/"\\]+', '--a]["/\\', "b"),
+    ('root ::= (\n "a" |\n "b" # either\n)\n # the end\r\n', "b", "c"),
+    ('root ::= "a" |\n () | []', "", "b"),
+    ('root ::= x\nx ::= "a"\nx ::= "b"', "b", "a"),
+    ('root ::= "(" root ")" | "x"', "((x))", "((x)"),
+)
+
+
+@pytest.mark.parametrize(("grammar", "right", "wrong"), GBNF)
+def test_grammars_of_llama_cpp_allow_what_they_allow_there(
+    tokenizer: Tokenizer, grammars: Grammars, grammar: str, right: str, wrong: str
+) -> None:
+    assert matches(tokenizer, grammars.gbnf(grammar), right)
+    assert not matches(tokenizer, grammars.gbnf(grammar), wrong)
+
+
+def matches(tokenizer: Tokenizer, constraint: GrammarConstraint, text: str) -> bool:
+    for token in tokenizer.encode(text, begins=False):
+        if not constraint.allowed()[token]:
+            return False
+        constraint.accept(token)
+    return constraint.complete
+
+
+def test_a_grammar_of_llama_cpp_has_tokens(tokenizer: Tokenizer, grammars: Grammars) -> None:
+    letter = tokenizer.encode("x", begins=False)[0]
+    for grammar, allowed in (
+        ("root ::= <s>", {1}),
+        ("root ::= <[1]> | <[2]>", {1, 2}),
+        (f"root ::= a\na ::= <[{letter}]>", {letter}),
+        ("root ::= !<s>", {*range(tokenizer.n_vocab)} - {1}),
+    ):
+        found = np.flatnonzero(grammars.gbnf(grammar).allowed())
+        assert {*found.tolist()} - tokenizer.ends == allowed - tokenizer.ends
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ('root ::= "a"\nx ::= (', r"in line 2, expected '\)', got the end of the grammar"),
+        ('root ::= "a', "expected the end of the string or class"),
+        ("root ::= [a", "expected the end of the string or class"),
+        (r'root ::= "\q"', "expected an escape such as"),
+        (r'root ::= "\ud83d\ude00"', r"U\+D83D is no character; write those above U\+FFFF as"),
+        (r'root ::= "\UFFFFFFFF"', r"U\+FFFFFFFF is no character"),
+        ("root ::= a", "it has no rule 'a'"),
+        ('a ::= "b"', "it has no rule 'root'"),
+        ('root: "a"', "expected '::=', got ': \"a\"'"),
+        ('root ::= "a" )', "expected a part of the rule, or the end of its line, got '\\)'"),
+        ("root ::= *", "expected a part of the rule"),
+        ('root ::= "a"{3,2}', "a part cannot occur 3 to 2 times"),
+        ('root ::= "a"{,2}', "expected a count such as"),
+        ("root ::= <nothing>", "the vocabulary has no token '<nothing>'"),
+        ("root ::= " + "(" * 101, "more than 100 nested parentheses"),
+        ("root ::= " + "(" * 99 + '"a"' + ")" * 99, "its parentheses are nested too deeply"),
+        ('root ::= "a"' + "*" * 200, "expected a part of the rule"),
+    ],
+)
+def test_what_llama_cpp_refuses_of_a_grammar_is_refused_with_its_place(
+    grammars: Grammars, grammar: str, reason: str
+) -> None:
+    with pytest.raises(ParameterError, match=f"the grammar is not valid: .*{reason}"):
+        grammars.gbnf(grammar)
+
+
+def test_a_grammar_that_says_so_is_in_the_notation_of_the_library(tokenizer: Tokenizer, grammars: Grammars) -> None:
+    assert matches(tokenizer, grammars.gbnf('%llguidance {}\nstart: "a"'), "a")
+
+
 def test_logits_beyond_the_vocabulary_are_forbidden(tokenizer: Tokenizer) -> None:
     wide = Grammars(tokenizer, tokenizer.n_vocab + 60)
     for n_vocab in (tokenizer.n_vocab, tokenizer.n_vocab + 60, tokenizer.n_vocab + 100):

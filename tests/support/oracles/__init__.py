@@ -2,6 +2,6 @@
 
 ``python -m oracles FOLDER [NAME ...]`` (in ``tests``; ``nox -s oracles`` does it) writes ``NAME.gguf`` and ``NAME.npz``
 for each family of :data:`oracles.families.FAMILIES`.  The files follow llama.cpp's conventions; how each was checked
-stands in ``tests/data/oracles/README.md``.  Nothing here imports ggplug: names of keys and tensors come from the
-package ``gguf``, arithmetic from ``transformers``.
+stands in ``tests/data/oracles/README.md``.  No recording uses ggplug: names of keys and tensors come from the package
+``gguf``, arithmetic from ``transformers``.  :mod:`oracles.page` makes docs/models.md.
 """

@@ -1,4 +1,7 @@
-"""``python -m oracles FOLDER [--exact FOLDER] [NAME ...]``: records these families, or all; ``--check`` compares."""
+"""``python -m oracles FOLDER [--exact FOLDER] [NAME ...]``: records these families, or all; ``--check`` compares.
+
+Rerankers are in the folder ``rankers`` in FOLDER, all others in ``oracles``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,14 @@ import tempfile
 from pathlib import Path
 
 from oracles.families import FAMILIES
+from oracles.rankers import RANKERS
 from oracles.recording import check, record
+
+
+def kind(name: str) -> str:
+    """The folder of a family."""
+    return "rankers" if name in RANKERS else "oracles"
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="oracles", description="Records models of transformers as GGUF files.")
@@ -21,12 +31,12 @@ if __name__ == "__main__":
     if options.check:
         with tempfile.TemporaryDirectory() as scratch:
             for name in options.names or FAMILIES:
-                check(name, Path(scratch), folder)
+                check(name, Path(scratch), folder / kind(name))
                 print(f"{name} is what transformers computes", flush=True)
         sys.exit()
     print("| file | seed | gguf bytes | npz bytes | std | margin |\n|---|---|---|---|---|---|")
     for name in options.names or FAMILIES:
-        found = record(name, folder, options.exact)
-        sizes = " | ".join(str((folder / f"{name}.{end}").stat().st_size) for end in ("gguf", "npz"))
+        found = record(name, folder / kind(name), options.exact)
+        sizes = " | ".join(str((folder / kind(name) / f"{name}.{end}").stat().st_size) for end in ("gguf", "npz"))
         margin = "-" if found.margin is None else f"{found.margin:.3f}"
         print(f"| `{name}` | {found.seed} | {sizes} | {found.std:.2f} | {margin} |", flush=True)

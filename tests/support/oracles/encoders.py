@@ -98,6 +98,14 @@ ENCODERS: dict[str, Family] = {
         ),
         encoder=True,
     ),
+    "eurobert": Family(
+        ARCH.EUROBERT,
+        lambda seed: TransformersModel(
+            transformers.EuroBertModel, transformers.EuroBertConfig(**{**SHAPE, "mask_token_id": 1}), seed
+        ),
+        encoder,
+        encoder=True,
+    ),
     "jina-bert-v2": Family(
         ARCH.JINA_BERT_V2,
         JinaBert,

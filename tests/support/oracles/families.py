@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from oracles.attention import ATTENTION
+from oracles.dense import DENSE
 from oracles.encoders import ENCODERS
 from oracles.experts import EXPERTS
 from oracles.family import Family
+from oracles.hybrids import HYBRIDS
+from oracles.mixtures import MIXTURES
+from oracles.rankers import RANKERS
 from oracles.states import STATES
 
-FAMILIES: dict[str, Family] = {**ATTENTION, **EXPERTS, **STATES, **ENCODERS}
+FAMILIES: dict[str, Family] = {
+    **ATTENTION,
+    **DENSE,
+    **EXPERTS,
+    **MIXTURES,
+    **HYBRIDS,
+    **STATES,
+    **ENCODERS,
+    **RANKERS,
+}

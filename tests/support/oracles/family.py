@@ -60,6 +60,8 @@ class Family:
                 found[known] = changed[0] if single else changed
         if self.fixed:
             found |= self.fixed(config)
+        if hasattr(model, "classifier"):
+            found |= model.classifier()
         return found
 
 
@@ -71,6 +73,7 @@ KNOWN = (
     "token_types",
     "rope_freqs",
     "rope_factors",
+    "cls",
 )
 
 

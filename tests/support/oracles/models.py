@@ -77,10 +77,10 @@ class TransformersModel:
         self.config = config
         config._attn_implementation = config._experts_implementation = "eager"  # the others know no double precision
         torch.manual_seed(0)
-        self._model = kind(config).to(torch.float64).eval()
+        self.network = kind(config).to(torch.float64).eval()
         rng = np.random.default_rng(seed)
         with torch.no_grad():
-            for name, parameter in self._model.named_parameters():
+            for name, parameter in self.network.named_parameters():
                 shape = tuple(parameter.shape)
                 rule = next((rule for pattern, rule in (rules or {}).items() if re.search(pattern, name)), None)
                 values = rule(rng, shape) if rule else draw(rng, name, shape, embedding, head, layer)
@@ -88,7 +88,7 @@ class TransformersModel:
 
     def state(self) -> dict[str, Array]:
         with tempfile.TemporaryDirectory() as folder:
-            self._model.save_pretrained(folder)
+            self.network.save_pretrained(folder)
             values = {}
             for path in sorted(Path(folder).glob("*.safetensors")):
                 with safe_open(path, framework="pt") as file:
@@ -96,8 +96,8 @@ class TransformersModel:
         return values
 
     def save(self, folder: Path) -> None:
-        self._model.to(torch.float32).save_pretrained(folder)
-        self._model.to(torch.float64)
+        self.network.to(torch.float32).save_pretrained(folder)
+        self.network.to(torch.float64)
 
     @torch.no_grad()
     def outputs(self, tokens: Sequence[int], noise: float = 0.0) -> Array:
@@ -109,9 +109,9 @@ class TransformersModel:
             def spoil(module: Any, inputs: Any, out: torch.Tensor) -> torch.Tensor:
                 return out * (1 + noise * torch.randn(out.shape, generator=generator, dtype=out.dtype))
 
-            hook = self._model.get_input_embeddings().register_forward_hook(spoil)
+            hook = self.network.get_input_embeddings().register_forward_hook(spoil)
         try:
-            result = self._model(input_ids=ids, attention_mask=torch.ones_like(ids), **self._without_cache())
+            result = self.network(input_ids=ids, attention_mask=torch.ones_like(ids), **self._without_cache())
         finally:
             if hook is not None:
                 hook.remove()
@@ -122,7 +122,7 @@ class TransformersModel:
     def hidden(self, tokens: Sequence[int]) -> Array:
         """The embeddings, the outputs of all layers but the last, and the normalised output of the last."""
         ids = torch.tensor([list(tokens)])
-        result = self._model(
+        result = self.network(
             input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True, **self._without_cache()
         )
         return torch.stack([each[0] for each in result.hidden_states]).to(torch.float64).numpy()
@@ -131,12 +131,12 @@ class TransformersModel:
         return {"use_cache": False} if hasattr(self.config, "use_cache") else {}
 
     def parameters(self) -> list[str]:
-        return [name for name, _ in self._model.named_parameters()]
+        return [name for name, _ in self.network.named_parameters()]
 
     @contextmanager
     def changed(self, name: str) -> Iterator[None]:
         """While it lasts the parameter is the other way round, along every axis."""
-        parameter = dict(self._model.named_parameters())[name]
+        parameter = dict(self.network.named_parameters())[name]
         kept = parameter.detach().clone()
         with torch.no_grad():
             parameter.copy_(kept.flip(tuple(range(kept.ndim))))

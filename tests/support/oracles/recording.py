@@ -101,6 +101,9 @@ def clear(family: Family, model: Model, seed: int) -> Recorded | None:
         raise ValueError(f"seed {seed}: outputs that are not finite")
     if any(distance(model.outputs(each, NOISE), exact) > 1e-4 for each, exact in zip(sequences, rows, strict=True)):
         return None
+    if hasattr(model, "score"):
+        for i, each in enumerate(sequences):
+            arrays[f"score_f32_{i}"] = np.array(model.score(each), np.float32)
     if family.encoder:
         for i, each in enumerate(rows):
             arrays[f"embd_f32_{i}"] = each.astype(np.float32)
@@ -134,11 +137,16 @@ def distance(found: Array, expected: Array) -> float:
 def check_every_tensor(name: str, family: Family, model: Model, found: Recorded) -> None:
     """Raises ValueError for a parameter whose change leaves the outputs as they are."""
     tokens = found.arrays["tokens_2"].tolist()
-    exact = model.outputs(tokens)
+    exact = outputs_of(model, tokens)
     for parameter in model.parameters():
         if family.without_effect and any(part in parameter for part in family.without_effect):
             continue
         with model.changed(parameter):
-            moved = np.abs(model.outputs(tokens) - exact).max() / found.std
+            moved = np.abs(outputs_of(model, tokens) - exact).max() / found.std
         if moved < 0.03:
             raise ValueError(f"{name}: {parameter} moves the outputs by {moved:.4f} of their spread")
+
+
+def outputs_of(model: Model, tokens: list[int]) -> Array:
+    """All numbers that a model gives for tokens: its rows, and the score of a reranker."""
+    return np.append(model.outputs(tokens), model.score(tokens) if hasattr(model, "score") else [])

@@ -13,7 +13,9 @@ import numpy as np
 
 from ggplug.backend import Device
 from ggplug.cli.app import debugging
+from ggplug.cli.model_file import named, naming
 from ggplug.cli.output import Command, busy, console, json_option, print_json, print_table, text
+from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.tracing import traced
 from ggplug.errors import GGPlugError, ParameterError
 from ggplug.gguf import GGUFReader
@@ -55,6 +57,7 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 )
 @click.option("--generate", default=32, show_default=True, type=click.IntRange(1), help="Tokens that models write.")
 @click.option("--list", "listing", is_flag=True, help="List the instruments.")
+@placement_options
 @json_option
 @traced
 def bench(
@@ -70,6 +73,7 @@ def bench(
     generate: int,
     listing: bool,
     as_json: bool,
+    place_rules: PlaceRules,
 ) -> None:
     """Measure a device with each INSTRUMENT (a benchmark; --list lists them), or its speed with each MODEL.gguf.
 
@@ -84,14 +88,15 @@ def bench(
     if listing:
         _list(there, broken)
         return
-    files = tuple(Path(name) for name in instruments if name not in there and is_file(name))
-    for file in files:
+    files = {name: named(name) or Path(name) for name in instruments if name not in there and is_file(name)}
+    for file in files.values():
         GGUFReader(file).close()  # what is none is said now, not behind what takes minutes
-    names = tuple(of_files(there) if Path(name) in files else name for name in instruments)
+    names = tuple(of_files(there) if name in files else name for name in instruments)
     chosen = select(there, names, overhead)
     other = compare_with or beside
     compared = None if other is None else choose(other)
-    options = Options(threads, peers, compared, files, prompt, generate, features is not None)
+    chosen_files = tuple(files.values())
+    options = Options(threads, peers, compared, chosen_files, prompt, generate, features is not None, place_rules)
     results = []
     out = console()
     if not as_json:
@@ -110,7 +115,7 @@ def bench(
 
 def is_file(name: str) -> bool:
     """Whether an argument means a file rather than an instrument."""
-    return name.endswith(".gguf") or os.sep in name
+    return name.endswith(".gguf") or os.sep in name or naming(name) is not None
 
 
 def of_files(there: Mapping[str, Instrument]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
+from ggplug.cli.model_file import ModelFile, ModelFileType
 from ggplug.cli.output import Command, byte_count, console, json_option, on_one_line, print_json, print_table, text
 from ggplug.errors import GGUFError
 from ggplug.gguf import GGUFReader
@@ -20,11 +20,11 @@ SHORT_ARRAY, FEW = 16, 3
 
 
 @click.command(cls=Command)
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=ModelFileType(exists=False))
 @json_option
 @click.option("--full", is_flag=True, help="Show texts and arrays whole, however long.")
 @click.option("--no-tensors", is_flag=True, help="Show the metadata only.")
-def gguf(file: Path, as_json: bool, full: bool, no_tensors: bool) -> None:
+def gguf(file: ModelFile, as_json: bool, full: bool, no_tensors: bool) -> None:
     """Show the metadata and the tensors of a GGUF FILE.
 
     Of a split model give the first file. Only the header is read.

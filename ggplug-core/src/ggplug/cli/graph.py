@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 import numpy as np
@@ -18,6 +19,7 @@ from ggplug.bench.alternating import speed_relative, timed_alternately
 from ggplug.cli.compare import comparison_options, show_comparison, two_devices, with_cpu
 from ggplug.cli.output import (
     Command,
+    NewPath,
     byte_count,
     console,
     echo,
@@ -33,6 +35,7 @@ from ggplug.errors import TensorStateError
 from ggplug.graph import Graph
 from ggplug.saved import LoadedGraph, load_graph
 from ggplug.scheduler import Scheduler
+from ggplug.system.files import check_target, replacing
 from ggplug.tensor import Tensor
 from ggplug.types import TensorFlag
 
@@ -121,7 +124,7 @@ def show(file: Path, models: tuple[Path, ...], nodes: bool, dot: bool, names: tu
 @click.option(
     "-o",
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NewPath(),
     metavar="NPZ",
     help="Write the results as arrays to this file.",
 )
@@ -145,14 +148,15 @@ def run(
     """Compute the graph in FILE, and print what its results are."""
     (device,) = _devices(names, most=1)
     with _ready(file, models, seed, device) as (found, scheduler):
+        if out is not None:
+            check_target(out, found.files)
         scheduler.set_time_limit(time_limit)
         scheduler.compute(found)
-        arrays = {_title(found, each): each.numpy() for each in results_of(found)}
+        results = results_of(found)
+        arrays = dict(zip(_titles(found, results), (each.numpy() for each in results), strict=True))
     if out is not None:
-        from ggplug.system.files import replacing
-
         with replacing(out) as target:
-            np.savez(target, allow_pickle=False, **arrays)
+            _write_arrays(target, arrays)
     rows = [_statistics(name, array) for name, array in arrays.items()]
     if as_json:
         print_json({"device": device.name, "results": rows})
@@ -290,6 +294,14 @@ def as_dict(graph: LoadedGraph) -> dict[str, Any]:
     }
 
 
+def _write_arrays(file: IO[bytes], arrays: dict[str, np.ndarray[Any, Any]]) -> None:
+    """Writes arrays as np.savez does, which takes their names as keywords and so cannot write one named ``file``."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+
 # -- printing --------------------------------------------------------------------------------------
 
 
@@ -305,7 +317,8 @@ def _summarise(graph: LoadedGraph) -> None:
     for what, tensors in (("inputs", inputs), ("results", results_of(graph))):
         if tensors:
             out.print()
-            rows = [(_title(graph, each), each.type.name, _extents(each)) for each in tensors]
+            titles = _titles(graph, tensors)
+            rows = [(name, each.type.name, _extents(each)) for name, each in zip(titles, tensors, strict=True)]
             print_table([what, "type", "ne"], rows, right=["ne"])
 
 
@@ -318,7 +331,8 @@ def _needs(graph: LoadedGraph) -> Iterator[str]:
         size = byte_count(sum(leaf.nbytes for leaf in leafs))
         yield f"weights in the file {on_one_line(file)}: {len(leafs)}, of {size}"
     if graph.missing:
-        listed = [f"{_title(graph, leaf)} ({leaf.type.name} {_extents(leaf)})" for leaf in graph.missing[:MOST]]
+        named = zip(_titles(graph, graph.missing), graph.missing[:MOST], strict=False)
+        listed = [f"{name} ({leaf.type.name} {_extents(leaf)})" for name, leaf in named]
         listed += ["..."] * (len(graph.missing) > MOST)
         yield f"leafs without a value: {len(graph.missing)}: {', '.join(listed)}; --seed N gives them random ones"
     classes = {type(node.op) for node in graph.nodes if node.op is not None and "." in node.op.name}
@@ -330,8 +344,16 @@ def _extents(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.ne[: tensor.rank])) or "scalar"
 
 
-def _title(graph: Graph, tensor: Tensor) -> str:
-    return on_one_line(tensor.name) or f"tensor {graph.index[tensor]}"
+def _titles(graph: Graph, tensors: Sequence[Tensor]) -> list[str]:
+    """A name for each tensor: its own, with its number in the graph where it has none or shares it with another."""
+    names = Counter(on_one_line(tensor.name) for tensor in tensors)
+    titles: list[str] = []
+    for tensor in tensors:
+        title = own = on_one_line(tensor.name)
+        while not title or names[title] > (title == own) or title in titles:
+            title = f"{title or 'tensor'} {graph.index[tensor]}"
+        titles.append(title)
+    return titles
 
 
 def _statistics(name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:

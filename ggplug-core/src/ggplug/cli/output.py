@@ -8,6 +8,8 @@ import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -19,6 +21,9 @@ from rich.text import Text
 
 from ggplug.cli.streams import own_output_only, stdout
 from ggplug.cli.table import layout
+from ggplug.display.escapes import on_one_line as on_one_line
+from ggplug.display.escapes import printable as printable
+from ggplug.system.files import check_differs
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
@@ -29,10 +34,28 @@ NARROWEST, WIDEST = 20, 1000
 """Columns that are believed of a terminal."""
 
 
+class NewPath(click.Path):
+    """The type of a parameter that names a file to be written."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, path_type=Path)
+
+
 class Command(click.Command):
-    """A command whose standard output holds what this module prints, and nothing else."""
+    """A command whose standard output holds what this module prints, and nothing else.
+
+    Raises ParameterError, before it begins, if a file that it would write is one of the others that it is given.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
+        paths = {
+            each.name: ctx.params.get(each.name or "") for each in self.params if isinstance(each.type, click.Path)
+        }
+        for each in self.params:
+            written = paths.pop(each.name, None) if isinstance(each.type, NewPath) else None
+            if written is not None:
+                others = (value if isinstance(value, tuple) else (value,) for value in paths.values())
+                check_differs(written, [path for path in chain(*others) if path is not None])
         with own_output_only():
             return super().invoke(ctx)
 
@@ -92,20 +115,6 @@ def print_table(
 def text(content: str, style: str = "") -> Text:
     """Text from anywhere, such as a file: its control characters are shown, not obeyed."""
     return Text(printable(content), style=style, overflow="fold")
-
-
-def printable(content: str) -> str:
-    """The text with control characters, and halves of surrogate pairs, as escapes; line ends stay."""
-    if content.isprintable():
-        return content
-    return "".join(
-        c if c == "\n" or c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in content
-    )
-
-
-def on_one_line(content: str) -> str:
-    """As :func:`printable`, and line ends as escapes too."""
-    return printable(content).replace("\n", "\\n")
 
 
 def byte_count(count: int | None) -> str:

@@ -9,8 +9,10 @@ from typing import Any
 import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
 
+from ggplug.cli.model_file import ModelFile, ModelFileType
 from ggplug.cli.output import (
     Command,
+    NewPath,
     byte_count,
     console,
     json_option,
@@ -25,8 +27,8 @@ from ggplug.quantizing import COPY, MIXTURES, Override, Quantized, quantize_file
 
 
 @click.command(cls=Command, epilog=f"TYPE is one of {', '.join([*MIXTURES, COPY])}.")
-@click.argument("source", metavar="IN", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("out", metavar="OUT", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("source", metavar="IN", type=ModelFileType())
+@click.argument("out", metavar="OUT", type=NewPath())
 @click.argument("name", metavar="TYPE")
 @click.option(
     "--imatrix",
@@ -45,7 +47,7 @@ from ggplug.quantizing import COPY, MIXTURES, Override, Quantized, quantize_file
 @click.option("--threads", type=click.IntRange(1), help="Default: as many as the CPU device takes.")
 @json_option
 def quantize(
-    source: Path,
+    source: ModelFile,
     out: Path,
     name: str,
     imatrix: Path | None,

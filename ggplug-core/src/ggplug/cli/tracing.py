@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ggplug.cli.output import console, print_table, text
+from ggplug.cli.output import NewPath, console, print_table, text
 
 if TYPE_CHECKING:
     from ggplug.trace import Recording
@@ -22,7 +22,7 @@ MOST = 20
 
 trace_option = click.option(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NewPath(),
     metavar="FILE",
     help="Record what each device computes, copies and waits for, and print a summary by operation. FILE.json is for "
     "Perfetto or chrome://tracing, FILE.html a page for any browser. Computing takes longer meanwhile.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap as memory_map
 import os
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ggplug.gguf.format import TensorInfo, Value, is_foreign, swap_byte_order
 from ggplug.gguf.reader import GGUFReader
 from ggplug.host import HOST
 from ggplug.memory import allocate
+from ggplug.memory.contexts import buffer_type_of
 from ggplug.tensor import Context, Tensor
 from ggplug.types import BufferUsage
 
@@ -66,6 +67,44 @@ def load(
         raise
 
 
+class PlannedWeights(NamedTuple):
+    """The tensors of a file in planned buffers.
+
+    ``mapped``: for each buffer with tensors that stay in the file's map, the bytes of these.
+    """
+
+    context: Context
+    mapped: Mapping[Buffer, int]
+
+
+def planned(reader: GGUFReader, where: Callable[[str], Device | BufferType]) -> PlannedWeights:
+    """The tensors of a file in buffers without memory, of the kinds in which :func:`load` would place them.
+
+    ``where``: as for :func:`load`.  Reads no tensor, and allocates nothing.
+    """
+    context = Context("weights")
+    groups: dict[tuple[Device | BufferType, bool], Context] = {}
+    for info in reader.tensors.values():
+        tensor = context.new_tensor(info.type, info.ne, info.name)
+        place = where(info.name)
+        stays = isinstance(place, Device) and place.capabilities.buffer_from_host and not is_foreign(reader.endian)
+        stays = stays and _stays_in_map(tensor, info, buffer_type_of(place))
+        groups.setdefault((place, stays), Context("weights")).add(tensor)
+    mapped: dict[Buffer, int] = {}
+    for (place, stays), group in groups.items():
+        buffers = allocate(group, place, BufferUsage.WEIGHTS, planned=True)
+        context.buffers.extend(buffers)
+        if stays:
+            mapped |= {each: sum(tensor.nbytes for tensor in group if tensor.buffer is each) for each in buffers}
+    return PlannedWeights(context, mapped)
+
+
+def _stays_in_map(tensor: Tensor, info: TensorInfo, kind: BufferType) -> bool:
+    """Whether memory of this kind over the file's map can hold a tensor where the file has it."""
+    alignment = min(kind.alignment, _IN_PLACE_ALIGNMENT) if kind.is_host else kind.alignment
+    return bool(info.nbytes) and not info.offset % alignment and kind.alloc_size(tensor) == info.nbytes
+
+
 class _Loader:
     def __init__(self, reader: GGUFReader, context: Context, progress: Callable[[int, int], None] | None) -> None:
         self.reader = reader
@@ -101,11 +140,7 @@ class _Loader:
         buffer = self.mapped.get((place, info.shard))
         if buffer is None:
             buffer = self.mapped[place, info.shard] = self.wrap(place, info.shard)
-        alignment = buffer.type.alignment
-        if buffer.address is not None:
-            alignment = min(alignment, _IN_PLACE_ALIGNMENT)
-        misplaced = info.offset % alignment
-        if misplaced or buffer.type.alloc_size(tensor) != info.nbytes:
+        if not _stays_in_map(tensor, info, buffer.type):
             return False
         tensor.place(buffer, info.offset)
         buffer.init_tensor(tensor)

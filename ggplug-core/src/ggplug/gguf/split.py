@@ -23,3 +23,12 @@ def sibling_path(path: Path, index: int, count: int) -> Path | None:
     if match is None or int(match["count"]) != count:
         return None
     return path.with_name(f"{match['stem']}-{index + 1:05d}-of-{count:05d}.gguf")
+
+
+def paths_of_model(path: Path) -> list[Path]:
+    """The paths of all files of the model that a file belongs to, as its name says; ``[path]`` if it is not split."""
+    match = _SHARD_NAME.fullmatch(path.name)
+    if match is None:
+        return [path]
+    count = int(match["count"])
+    return [path.with_name(f"{match['stem']}-{index + 1:05d}-of-{match['count']}.gguf") for index in range(count)]

@@ -9,6 +9,7 @@
 :mod:`.graph_allocator`    memory for graphs, kept from one to the next (ggml_gallocr); poison
 :mod:`.tensor_allocator`   places for persistent tensors, one after another (ggml_tallocr)
 :mod:`.contexts`           memory for a whole context (ggml_backend_alloc_ctx_tensors)
+:mod:`.planned`            buffers without memory, to see what would be decided
 :mod:`.overlaps`           a proof that no two tensors share bytes while both are needed
 =========================  =====================================================================================
 """
@@ -19,6 +20,7 @@ from ggplug.memory.graph_allocator import GraphAllocator, allocate_graph, comput
 from ggplug.memory.layout import PERSISTENT, Layout
 from ggplug.memory.lifetimes import Lifetimes, lifetimes
 from ggplug.memory.overlaps import NeededBytes, check_overlaps
+from ggplug.memory.planned import PlannedBuffer
 from ggplug.memory.runs import Arena, Run
 from ggplug.memory.tensor_allocator import TensorAllocator, tensor_alloc, view_init
 from ggplug.nodes.hazards import Access, HazardKind, Hazards
@@ -34,6 +36,7 @@ __all__ = [
     "Layout",
     "Lifetimes",
     "NeededBytes",
+    "PlannedBuffer",
     "Run",
     "TensorAllocator",
     "allocate",

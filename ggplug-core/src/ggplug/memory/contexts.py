@@ -5,6 +5,7 @@ from __future__ import annotations
 from ggplug.backend import Backend, Buffer, BufferType, Device
 from ggplug.errors import OutOfMemoryError, ParameterError
 from ggplug.memory.layout import aligned
+from ggplug.memory.planned import PlannedBuffer
 from ggplug.memory.tensor_allocator import TensorAllocator, view_init
 from ggplug.tensor import Context, Tensor
 from ggplug.types import BufferUsage
@@ -16,14 +17,16 @@ def allocate(
     usage: BufferUsage = BufferUsage.ANY,
     *,
     zeroed: bool = False,
+    planned: bool = False,
 ) -> list[Buffer]:
     """Places all tensors of a context that have no place in new buffers (ggml_backend_alloc_ctx_tensors_from_buft).
 
     ``where``: a buffer type, or a device or stream, of which the default type is used.  ``usage``: with WEIGHTS the
     scheduler computes nodes where these tensors lie.  ``zeroed``: sets all tensors to zero, in host memory without
-    touching it.  Allocates several buffers if one would exceed the type's ``max_size``.  The context owns the buffers,
-    which are also returned.  Computing with a tensor that was neither set nor written by a node raises
-    TensorStateError.
+    touching it.  ``planned``: the buffers are planned ones without memory
+    (:class:`~ggplug.memory.planned.PlannedBuffer`), for graphs that are scheduled but not computed.  Allocates several
+    buffers if one would exceed the type's ``max_size``.  The context owns the buffers, which are also returned.
+    Computing with a tensor that was neither set nor written by a node raises TensorStateError.
 
     Raises OutOfMemoryError; then no tensor was placed and no buffer stays allocated.
     """
@@ -32,7 +35,10 @@ def allocate(
     placed: list[Tensor] = []
     try:
         for tensors, size in _groups(context, kind):
-            buffer = kind.alloc_zeroed(size) if zeroed else kind.alloc(size)
+            if planned:
+                buffer: Buffer = PlannedBuffer(kind, size)
+            else:
+                buffer = kind.alloc_zeroed(size) if zeroed else kind.alloc(size)
             buffer.usage = usage
             buffers.append(buffer)
             allocator = TensorAllocator(buffer)

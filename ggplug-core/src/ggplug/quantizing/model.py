@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.errors import ModelError, ParameterError
+from ggplug.errors import ModelError
 from ggplug.gguf.file_types import FILE_TYPE_KEY, QUANTIZATION_VERSION, QUANTIZATION_VERSION_KEY
 from ggplug.gguf.format import TensorInfo, ValueType, is_foreign, swap_byte_order
 from ggplug.gguf.reader import GGUFReader
@@ -80,7 +80,8 @@ def quantize_file(
         The result for each tensor, in the order of the new file.
 
     Raises:
-        ParameterError: there is no mixture ``name``; an override matches no tensor; ``out`` is a file of ``source``.
+        ParameterError: there is no mixture ``name``; an override matches no tensor; ``out`` is a
+            file of ``source``, or ``imatrix``.
         TypeMismatchError: a tensor is quantised already, or is of a type that cannot be quantised.
         ModelError: the metadata, or the importance matrix, is incomplete or does not fit; a number in a tensor to be
             quantised is NaN or infinite, or is out of range of the tensor's new type.
@@ -90,7 +91,7 @@ def quantize_file(
     chosen = None if name.upper() == COPY else mixture(name)
     orders = [Override.of(each) for each in overrides]
     with GGUFReader(source) as reader:
-        _check_target(reader, out)
+        check_target(out, reader.paths if imatrix is None else (*reader.paths, imatrix))
         importance = None if imatrix is None else read_importance(imatrix)
         model = Model.of(reader.metadata)
         infos = in_order(reader.tensors.values())
@@ -117,19 +118,6 @@ def quantize_file(
         )
         for each, weight in zip(choices, weights, strict=True)
     ]
-
-
-def _check_target(reader: GGUFReader, out: str | os.PathLike[str]) -> None:
-    """Raises, before work begins, if the file cannot be written or is a file of the source."""
-    if check_target(out) is None:
-        return
-    for path in reader.paths:
-        if os.path.samefile(path, out):
-            raise ParameterError(
-                f"{os.fspath(out)} is a file of the source model",
-                got=out,
-                remedy="choose another name for the new file",
-            )
 
 
 def _importance_of(choice: Choice, importance: Importance | None, name: str) -> npt.NDArray[np.float32] | None:

@@ -261,7 +261,7 @@ def extras() -> list[tuple[str, str]]:
     return found
 
 
-NO_DEVICES = frozenset(("all", "grammar", "models", "serve", "test"))
+NO_DEVICES = frozenset(("all", "grammar", "hub", "models", "serve", "test"))
 """Extras of ggplug-core that bring something else than devices."""
 
 

@@ -54,7 +54,8 @@ class Options:
     ``threads``: as many as a device on the host shall use; None is its default.  ``peers``: whether to measure other
     libraries too, where they are installed, and give ratios.  ``compare_with``: another device to measure
     alternately.  ``files``: models to measure with; ``prompt`` and ``generate``: tokens that these read and write.
-    ``limited``: whether the device is limited to some instructions, so that peers have to be, too.
+    ``limited``: whether the device is limited to some instructions, so that peers have to be, too.  ``place_rules``:
+    the placement of models, as options of the command line and their values.
     """
 
     threads: int | None = None
@@ -64,6 +65,7 @@ class Options:
     prompt: int = 256
     generate: int = 32
     limited: bool = False
+    place_rules: tuple[tuple[str, str], ...] = ()
 
 
 class Instrument(Protocol):

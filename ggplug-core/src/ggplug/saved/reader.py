@@ -24,7 +24,7 @@ from ggplug.registry.discover import scan
 from ggplug.registry.entry_points import imported
 from ggplug.saved.fields import Fields
 from ggplug.saved.format import ABSENT, OPS_GROUP, REPEATED_KEY, TENSOR_ARRAYS, VERSION
-from ggplug.saved.writer import has_weight
+from ggplug.saved.writer import has_weight, paths_of
 from ggplug.tensor import Context, Spec, Tensor
 from ggplug.types import BufferUsage, TensorFlag
 from ggplug.values.arrays import encode, strided
@@ -47,7 +47,7 @@ class LoadedGraph(Graph):
 
     ``context``: the persistent tensors, and their buffers.  ``values``: bytes of leafs without a place of their own;
     :meth:`set_inputs` sets them.  ``references``: leafs whose values are in other files.  ``missing``: leafs that have
-    no value.  A ``with`` block frees the memory.
+    no value.  ``files``: those that were read.  A ``with`` block frees the memory.
     """
 
     def __init__(self, *outputs: Tensor, name: str = "") -> None:
@@ -56,6 +56,7 @@ class LoadedGraph(Graph):
         self.values: dict[Tensor, Bytes] = {}
         self.references: dict[Tensor, Reference] = {}
         self.missing: list[Tensor] = []
+        self.files: list[Path] = []
 
     def set_inputs(self) -> None:
         """Sets the leafs whose place an allocation decides, once the graph is allocated.  Raises TensorStateError."""
@@ -112,8 +113,8 @@ def load_graph(
     ``values=False``: the structure only; no tensor gets a place, and no other file is opened.
 
     Raises GGUFError, with ``field``, for a file that is malformed, of a later version, or with an op that is not
-    installed, and if a weight is not found; PluginError if the module of an op cannot be imported; OutOfMemoryError;
-    OSError.
+    installed, and if a weight is not found; PluginError if the module of an op cannot be imported; ParameterError if
+    ``models`` is no list; OutOfMemoryError; OSError.
     """
     with ExitStack() as stack:
         reader = stack.enter_context(GGUFReader(path, follow_splits=False))
@@ -254,7 +255,7 @@ class _Values:
         stack: ExitStack,
     ) -> None:
         self.fields, self.graph, self.where = fields, graph, HOST if where is None else where
-        self.models = [Path(model) for model in models]
+        self.models = paths_of(models)
         self.stack = stack
         self.opened: dict[Path, GGUFReader] = {}
         self.stored: dict[int, TensorInfo] = {}
@@ -287,6 +288,7 @@ class _Values:
                 graph._give(leaf, weights[leaf])
             elif position in self.stored:
                 graph._give(leaf, self.value(leaf, fields.reader.data(self.stored[position])))
+        graph.files += [path for reader in (fields.reader, *self.opened.values()) for path in reader.paths]
 
     def value(self, leaf: Tensor, raw: Bytes) -> Bytes:
         """A leaf's bytes, of which the file has all, or one block that is repeated."""

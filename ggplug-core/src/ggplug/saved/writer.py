@@ -24,6 +24,7 @@ from ggplug.saved.format import (
     TENSOR_ARRAYS,
     VERSION,
 )
+from ggplug.system.files import check_target
 from ggplug.tensor import Operation, Tensor
 from ggplug.types import I8, BufferUsage
 
@@ -44,8 +45,10 @@ def save_graph(
     the models are written with their bytes, as all are without ``models``.  :func:`ggplug.load_graph` reads files.
 
     Raises SerializationError if a node calls a Python function; ParameterError if a weight is in none of the models,
-    tensors of the graph share bytes without being views, or a parameter of an op does not fit in the file; GGUFError
-    for a malformed model; OSError.
+    ``path`` is one of them, tensors of the graph share bytes without being views, or a parameter of an op does not fit
+    in the file; GGUFError for a malformed model; OSError.
+
+    A process that is killed while it writes leaves a file ``.ggplug-*.part``; see :class:`ggplug.system.files.NewFile`.
     """
     if graph.signature().shared:
         position, _, _ = graph.signature().shared[0]
@@ -55,11 +58,21 @@ def save_graph(
             tensor=graph.tensors[position],
         )
     writer = GGUFWriter(path, arch=ARCHITECTURE)
-    _write_structure(writer, graph)
     with contextlib.ExitStack() as stack:
-        readers = [stack.enter_context(GGUFReader(model)) for model in models]
+        readers = [stack.enter_context(GGUFReader(model)) for model in paths_of(models)]
+        check_target(path, (each for reader in readers for each in reader.paths))
+        _write_structure(writer, graph)
         _write_values(writer, graph, values if callable(values) else lambda leaf: bool(values), readers, embed)
         return writer.write()[0]
+
+
+def paths_of(models: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The paths of a list of models.  Raises ParameterError for a single path, of which each character would be one."""
+    if isinstance(models, (str, bytes, os.PathLike)):
+        raise ParameterError(
+            f"models must be a list of paths, got {models!r}", got=models, remedy=f"models=[{models!r}]"
+        )
+    return [Path(model) for model in models]
 
 
 def _write_structure(writer: GGUFWriter, graph: Graph) -> None:

@@ -9,6 +9,7 @@
 :mod:`.execution`  a schedule bound to tensors and memory, and how it is run
 :mod:`.explain`    the decisions as text and tables
 :mod:`.scheduler`  :class:`Scheduler`
+:mod:`.fit`        which placement the memory of devices allows, and what each device will hold
 :mod:`.feed`       :class:`Feed`, a graph that is computed again and again with other inputs
 =================  ===============================================================================================
 """
@@ -17,6 +18,7 @@ from ggplug.scheduler.assign import Policy, Reason
 from ggplug.scheduler.execution import EvalCallback
 from ggplug.scheduler.explain import CopyRow, Explanation, GroupRow, MissedRow, Row, SplitRow
 from ggplug.scheduler.feed import Feed
+from ggplug.scheduler.fit import GraphFit, Holding, fit_placement
 from ggplug.scheduler.scheduler import Scheduler
 
 __all__ = [
@@ -24,11 +26,14 @@ __all__ = [
     "EvalCallback",
     "Explanation",
     "Feed",
+    "GraphFit",
     "GroupRow",
+    "Holding",
     "MissedRow",
     "Policy",
     "Reason",
     "Row",
     "Scheduler",
     "SplitRow",
+    "fit_placement",
 ]

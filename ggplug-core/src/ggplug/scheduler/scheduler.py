@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import compress
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from ggplug.backend import Backend, BufferType, Bytes, Device, Event, NodeTime, check_target, node_times
 from ggplug.errors import FreedError, GGPlugError, ParameterError, ShapeError, TensorStateError
@@ -28,6 +28,13 @@ from ggplug.sharing import one_thread_at_a_time
 from ggplug.tensor import Tensor
 
 _usage = attrgetter("buffer._usage._value_")
+
+
+class Needed(NamedTuple):
+    """The bytes of a device's buffers for results, and of what its plans reserve in addition."""
+
+    compute: int
+    workspace: int
 
 
 class Scheduler:
@@ -289,6 +296,36 @@ class Scheduler:
     def reserve_size(self, graph: Graph) -> list[int]:
         """The bytes, by stream, that :meth:`reserve` would allocate in all (ggml_backend_sched_reserve_size)."""
         return self._allocator.sizes(self._find(graph).schedule.layout)
+
+    @one_thread_at_a_time
+    def needed(self, graphs: Sequence[Graph]) -> dict[Device, Needed]:
+        """The bytes that each device will hold for results after these graphs were computed in their order.
+
+        Allocates nothing.  Raises PlacementError, OutOfMemoryError (a tensor is larger than the largest buffer).
+        """
+        chunks: dict[tuple[int, int], int] = {}
+        workspaces: dict[Device, list[int]] = {stream.device: [0] for stream in self.backends}
+        compute = dict.fromkeys(workspaces, 0)
+        for graph in graphs:
+            schedule = self._find(graph).schedule
+            counts = [0] * len(self.backends)
+            for memory, size in schedule.layout.chunks[: schedule.layout.inside]:
+                key = memory, counts[memory]
+                counts[memory] += 1
+                chunks[key] = max(chunks.get(key, 0), size)
+            for split in schedule.cut.splits:
+                part, device = split.part(graph), self.backends[split.stream].device
+                size = device.workspace(part, schedule.groups.within(part))
+                if size > workspaces[device][-1]:
+                    workspaces[device].append(size)
+        # Streams whose memory is the same use its buffers together: they count for the first of them.
+        owners = dict(
+            reversed([(kind, stream.device) for kind, stream in zip(self.buffer_types, self.backends, strict=True)])
+        )
+        memories = list(dict.fromkeys(self.buffer_types))
+        for (memory, _), size in chunks.items():
+            compute[owners[memories[memory]]] += size
+        return {device: Needed(compute[device], sum(workspaces[device])) for device in compute}
 
     def buffer_size(self, backend: Backend) -> int:
         """Bytes that are allocated for results of a stream (ggml_backend_sched_get_buffer_size)."""

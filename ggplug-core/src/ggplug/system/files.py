@@ -11,15 +11,15 @@ import errno
 import functools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO
 
-from ggplug.errors import FileKindError
+from ggplug.errors import FileKindError, ParameterError
 
 PathLike = str | os.PathLike[str]
 
 UNFINISHED_PREFIX, UNFINISHED_SUFFIX = ".ggplug-", ".part"
-"""Suffix of a file that is being written; a process that is killed leaves such a file behind."""
+"""Of the name of a file that is being written."""
 
 
 def open_regular(path: PathLike, *, follow: bool = True) -> IO[bytes]:
@@ -84,12 +84,33 @@ def naming(path: PathLike) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
-def check_target(path: PathLike) -> os.stat_result | None:
+def check_differs(path: PathLike, inputs: Iterable[PathLike]) -> None:
+    """Raises ParameterError if a new file at ``path`` would replace one of the files that it is made from.
+
+    A symbolic or a hard link to such a file counts as the file.
+    """
+    for each in inputs:
+        try:
+            same = os.path.samefile(path, each)
+        except OSError:  # one of them does not exist
+            same = os.path.realpath(path) == os.path.realpath(each)
+        if same:
+            raise ParameterError(
+                f"{os.fspath(path)} is the same file as {os.fspath(each)}, which would be overwritten",
+                got=path,
+                remedy="choose another name for the new file",
+            )
+
+
+def check_target(path: PathLike, inputs: Iterable[PathLike] = ()) -> os.stat_result | None:
     """The status of the file that a new one at ``path`` would replace; None if there is none.
 
-    Raises FileKindError if it is no regular file, PermissionError if it may not be written, and other OSErrors, such as
-    for a missing folder.
+    ``inputs``: the files that the new one is made from.
+
+    Raises ParameterError if it is one of them, FileKindError if it is no regular file, PermissionError if it may not be
+    written, and other OSErrors, such as for a missing folder.
     """
+    check_differs(path, inputs)
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -110,6 +131,10 @@ class NewFile:
 
     ``file``: the open file, until :meth:`close`.  ``mode``: permissions of a new file; an existing one keeps its own.
     ``follow=False``: the path itself is replaced, also if it is a link or anything else except a folder.
+
+    A process that is killed while it writes, also by SIGTERM unless the program handles it, leaves a file
+    ``.ggplug-*.part`` in the folder.  Delete it when no process writes to the folder any more: ggplug does not, because
+    nothing says for certain that the process has ended, which may run in another container or on another machine.
 
     Raises FileKindError if the path names a device, a FIFO, a socket or a folder, PermissionError if it names a file
     that may not be written, and other OSErrors, all with the path as ``filename``.

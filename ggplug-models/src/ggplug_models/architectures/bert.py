@@ -9,6 +9,7 @@ from typing import ClassVar
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
+from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.layers.attention import joined
 from ggplug_models.layers.feed_forward import gated, gated_together, plain
 from ggplug_models.layers.linear import rows
@@ -18,6 +19,7 @@ from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block, Inputs
+from ggplug_models.networks.ranking import Floats, gelu
 from ggplug_models.networks.transformer import Transformer
 from ggplug_models.weights.weights import Weights
 
@@ -114,6 +116,7 @@ class ModernBert(Transformer, Encoder):
     (arXiv:2412.13663)."""
 
     norm_kind = LayerNorm
+    CLASSIFIED = Pooling.MEAN
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -121,6 +124,9 @@ class ModernBert(Transformer, Encoder):
         self.act = GATES[hp.text("hidden_activation", "gelu", one_of=GATES)]
         assert self.rope is not None
         self.local_rope = replace(self.rope, base=frequency_base(hp, "rope.freq_base_swa", 10000.0), scale=1.0)
+
+    def classifier_activation(self, x: Floats) -> Floats:
+        return gelu(x)
 
     def embedding(self, inputs: Inputs) -> Tensor:
         return self.norm(self.w, "token_embd_norm", super().embedding(inputs))
@@ -134,6 +140,14 @@ class ModernBert(Transformer, Encoder):
 
     def rope_of(self, block: Block) -> Rope | None:
         return self.local_rope if self.windows[block.number] else self.rope
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.norm(self.w, "output_norm", x)
+
+
+@architecture("eurobert")
+class EuroBert(Transformer, Encoder):
+    """EuroBERT (arXiv:2503.05500): LLaMA's block with attention in both directions."""
 
     def hidden(self, x: Tensor) -> Tensor:
         return self.norm(self.w, "output_norm", x)

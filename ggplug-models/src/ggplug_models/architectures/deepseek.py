@@ -9,8 +9,6 @@ import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
 from ggplug_models.layers.attention import part, split
-from ggplug_models.layers.experts import Experts, Gating
-from ggplug_models.layers.feed_forward import gated
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
@@ -31,6 +29,7 @@ class DeepSeek2(Transformer, Decoder):
     """
 
     rope_mode = RopeMode.NORMAL
+    normalized_experts = False
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -53,13 +52,6 @@ class DeepSeek2(Transformer, Decoder):
         stretched = math.log(1 / self.rope.scale)
         growth = self.rope.magnitude * (1 + 0.1 * stretched) * (1 + multiplier * stretched)
         self.scale = growth**2 * self.d_k**-0.5
-        self.n_dense = hp.integer("leading_dense_block_count", 0, at_least=0)
-        gating = hp.integer("expert_gating_func", Gating.SOFTMAX, at_least=0) or Gating.SOFTMAX
-        if gating not in (Gating.SOFTMAX, Gating.SIGMOID):
-            raise hp.refused("expert_gating_func", "1 (softmax) or 2 (sigmoid)")
-        normalized = hp.boolean("expert_weights_norm", False)
-        self.experts = Experts.of(hp, gating=Gating(gating), normalized=normalized)
-        self.n_shared = hp.integer("expert_shared_count", 0, at_least=0)
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
@@ -108,13 +100,6 @@ class DeepSeek2(Transformer, Decoder):
         key = gg.concat(_of_heads(kv, 0, n_nope), rotated, dim=0)
         value = gg.cont(_of_heads(kv, n_nope, self.d_v))
         return block.attend(gg.concat(q, q_rotated, dim=0), key, value, scale=self.scale)
-
-    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
-        w = block.weights
-        if self.experts is None or block.number < self.n_dense:
-            return gated(w, x, self.n_ff[block.number])
-        y = self.experts(w, x)
-        return y + gated(w, x, self.n_shared * self.experts.n_ff, of="_shexp") if self.n_shared else y
 
 
 def _of_heads(x: Tensor, first: int, count: int) -> Tensor:

@@ -1,25 +1,57 @@
-"""GLM-4 of 2025 (arXiv:2406.12793)."""
+"""GLM 3 and 4 (arXiv:2406.12793), GLM 4.5 (arXiv:2508.06471)."""
 
 from __future__ import annotations
 
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
+from ggplug_models.layers.experts import Experts, Gating
 from ggplug_models.layers.feed_forward import gated_together
+from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block
 from ggplug_models.networks.transformer import Transformer
+from ggplug_models.weights.weights import Weights
+
+
+@architecture("chatglm")
+class ChatGlm(Transformer, Decoder):
+    """GLM 3 and 4: part of a head is rotated, in adjacent pairs; ``ffn_up`` holds gate and up."""
+
+    rope_mode = RopeMode.NORMAL
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        return gated_together(block.weights, x, self.n_ff[block.number])
 
 
 @architecture("glm4")
-class Glm4(Transformer, Decoder):
-    """Norms before and after attention and the feed-forward network; part of a head is rotated, in adjacent pairs."""
-
-    rope_mode = RopeMode.NORMAL
+class Glm4(ChatGlm):
+    """GLM 4 of 2025: norms before and after attention and the feed-forward network."""
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         w = block.weights
         a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = block.named("ffn_inp", x + self.norm(w, "post_attention_norm", a))
-        y = block.named("ffn_out", gated_together(w, self.norm(w, "ffn_norm", x), self.n_ff[block.number]))
+        y = block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block))
         return x + self.norm(w, "post_ffw_norm", y)
+
+
+@architecture("glm4moe")
+class Glm4Moe(Transformer, Decoder):
+    """GLM 4.5: experts with sigmoid scores, chosen by a bias, and shared ones; the first blocks have none.
+
+    The blocks at the end that predict further tokens are not used.
+    """
+
+    feed_forward_norm = "post_attention_norm"
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.n_layer -= hp.integer("nextn_predict_layers", 0, at_least=0, at_most=self.n_layer - 1)
+        del self.heads[self.n_layer :], self.windows[self.n_layer :]
+        self.experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
+
+    def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
+        if "attn_q_norm.weight" not in w:
+            return q, k
+        return self.norm(w, "attn_q_norm", q), self.norm(w, "attn_k_norm", k)

@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019), and StarCoder 2 (arXiv:2402.19173)."""
+"""GPT-2 (Radford et al. 2019), GPT-NeoX (arXiv:2204.06745), StarCoder 1 and 2 (arXiv:2305.06161, arXiv:2402.19173)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from ggplug.types import RopeMode
 from ggplug_models.layers.feed_forward import plain
 from ggplug_models.layers.linear import rows
 from ggplug_models.layers.norms import LayerNorm
+from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block, Inputs
 from ggplug_models.networks.transformer import Transformer
 
 
-class _LayerNormed(Transformer, Decoder):
+class LayerNormed(Transformer, Decoder):
     """Layer norms, biases for all products, and a GELU network without a gate."""
 
     norm_kind = LayerNorm
@@ -23,7 +24,7 @@ class _LayerNormed(Transformer, Decoder):
 
 
 @architecture("gpt2")
-class Gpt2(_LayerNormed):
+class Gpt2(LayerNormed):
     """GPT-2: learned position embeddings."""
 
     rope_mode = None
@@ -38,8 +39,29 @@ class Gpt2(_LayerNormed):
         return super().embedding(inputs) + rows(self.w, "position_embd", self.n_embd, inputs.positions)
 
 
+@architecture("starcoder")
+class StarCoder(Gpt2):
+    """StarCoder: GPT-2 with one head of keys and values for all queries."""
+
+
+@architecture("gptneox")
+class GptNeoX(LayerNormed):
+    """GPT-NeoX and Pythia: attention and network in parallel if the file says so, each after a norm of its own."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.parallel = hp.boolean("use_parallel_residual", True)
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        if not self.parallel:
+            return super().block(x, block)
+        w = block.weights
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
+        return x + a + block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block))
+
+
 @architecture("starcoder2")
-class StarCoder2(_LayerNormed):
+class StarCoder2(LayerNormed):
     """StarCoder 2: RoPE; several query heads share keys and values."""
 
     rope_mode = RopeMode.NEOX

@@ -9,7 +9,6 @@ from ggplug_models.layers.experts import Experts, Gating
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
-from ggplug_models.networks.network import Block
 from ggplug_models.networks.transformer import Transformer
 from ggplug_models.weights.weights import Weights
 
@@ -18,16 +17,12 @@ from ggplug_models.weights.weights import Weights
 class GptOss(Transformer, Decoder):
     """Experts with biases, a clipped gate, and a softmax of the chosen ones; attention sinks; alternating windows."""
 
+    feed_forward_norm = "post_attention_norm"
+
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.slide(hp, 2)
         self.experts = Experts.of(hp, gating=Gating.SOFTMAX_OF_CHOSEN, normalized=False)
-
-    def block(self, x: Tensor, block: Block) -> Tensor:
-        w = block.weights
-        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
-        x = block.named("ffn_inp", x + a)
-        return x + block.named("ffn_out", self.feed_forward(self.norm(w, "post_attention_norm", x), block))
 
     def sinks(self, w: Weights, heads: Heads) -> Tensor:
         return w("attn_sinks.weight", heads.n_head)

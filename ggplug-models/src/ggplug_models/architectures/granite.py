@@ -1,13 +1,13 @@
-"""Granite 3 (IBM, 2024): LLaMA's block with factors on embeddings, residuals, attention and logits."""
+"""Granite 3 (IBM, 2024), MiniCPM (arXiv:2404.06395): LLaMA's block with factors on embeddings, residuals, logits."""
 
 from __future__ import annotations
 
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug_models.architectures.llama import Llama
-from ggplug_models.layers.feed_forward import gated
 from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.metadata.values import REQUIRED
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block, Inputs
 
@@ -18,13 +18,17 @@ class Granite(Llama):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.embedding_scale = hp.number("embedding_scale", 0.0) or 1.0
-        self.residual_scale = hp.number("residual_scale", 0.0) or 1.0
-        self.logit_scale = hp.number("logit_scale")
+        embedding, residual, logits = self.scales()
+        self.embedding_scale = hp.number("embedding_scale", embedding) or 1.0
+        self.residual_scale = hp.number("residual_scale", residual) or 1.0
+        self.logit_scale = hp.number("logit_scale", logits)
         if not self.logit_scale:
             raise hp.refused("logit_scale", "a number that is not 0")
         self.rotates = hp.boolean("rope.scaling.finetuned", True)
-        self.n_ff_shared = hp.integer("expert_shared_feed_forward_length", 0, at_least=0)
+
+    def scales(self) -> tuple[float, float, float]:
+        """The factors of embeddings and residuals, and the divisor of logits, of a file without them."""
+        return 1.0, 1.0, REQUIRED
 
     def embedding(self, inputs: Inputs) -> Tensor:
         return gg.scale(super().embedding(inputs), self.embedding_scale)
@@ -39,12 +43,6 @@ class Granite(Llama):
     def rope_of(self, block: Block) -> Rope | None:
         return self.rope if self.rotates else None
 
-    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
-        y = super().feed_forward(x, block)
-        if self.experts is not None and self.n_ff_shared:
-            y = y + gated(block.weights, x, self.n_ff_shared, self.gate, of="_shexp")
-        return y
-
     def scores(self, x: Tensor) -> Tensor:
         return gg.scale(super().scores(x), 1 / self.logit_scale)
 
@@ -56,3 +54,11 @@ class GraniteMoe(Granite):
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.rotates = True
+
+
+@architecture("minicpm")
+class MiniCpm(Granite):
+    """MiniCPM: factors that depend on the size if the file has none."""
+
+    def scales(self) -> tuple[float, float, float]:
+        return 12.0, 1.4 / self.n_layer**0.5, 256.0 / self.n_embd

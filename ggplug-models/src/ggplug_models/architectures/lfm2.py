@@ -7,6 +7,7 @@ from functools import cached_property
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug_models.architectures.qwen import Qwen3
+from ggplug_models.layers.experts import Experts, Gating
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.sequences import by_time, columns, convolved
 from ggplug_models.metadata.hyperparameters import Hyperparameters
@@ -45,3 +46,12 @@ class Lfm2(Qwen3):
 
     def hidden(self, x: Tensor) -> Tensor:
         return self.norm(self.w, "token_embd_norm", x)  # the name of the last norm in files
+
+
+@architecture("lfm2moe")
+class Lfm2Moe(Lfm2):
+    """LFM2 with experts with sigmoid scores, chosen by a bias; the first blocks have none."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.experts = Experts.of(hp, gating=Gating.SIGMOID)

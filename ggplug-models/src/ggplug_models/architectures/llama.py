@@ -1,4 +1,5 @@
-"""LLaMA 1 to 3 (arXiv:2302.13971, arXiv:2407.21783), Mistral (arXiv:2310.06825), Mixtral (arXiv:2401.04088)."""
+"""LLaMA 1 to 3 (arXiv:2302.13971, arXiv:2407.21783), Mistral (arXiv:2310.06825), Mixtral (arXiv:2401.04088), and
+families with the same block."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import numpy.typing as npt
 
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
+from ggplug_models.layers.feed_forward import plain, relu_squared
+from ggplug_models.layers.norms import LayerNorm
 from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
@@ -53,3 +56,60 @@ class SmolLm3(Llama):
 
     def rope_of(self, block: Block) -> Rope | None:
         return None if block.number % 4 == 3 else self.rope
+
+
+@architecture("internlm2")
+class InternLm2(Llama):
+    """InternLM 2 (arXiv:2403.17297): LLaMA's block."""
+
+
+@architecture("xverse")
+class Xverse(Llama):
+    """XVERSE (2023): LLaMA's block."""
+
+
+@architecture("ernie4_5")
+class Ernie45(Llama):
+    """ERNIE 4.5 (Baidu, 2025): LLaMA's block; published models rotate adjacent pairs, too."""
+
+
+@architecture("ernie4_5-moe")
+class Ernie45Moe(Ernie45):
+    """ERNIE 4.5 with experts, which may be chosen by a bias, and a shared expert; the first blocks have none."""
+
+
+@architecture("seed_oss")
+class SeedOss(Llama):
+    """Seed-OSS (ByteDance, 2025): biases of queries, keys and values."""
+
+    rope_mode = RopeMode.NEOX
+    feed_forward_norm = "post_attention_norm"
+
+
+@architecture("arcee")
+class Arcee(Llama):
+    """Arcee (AFM, 2025): a network with squared ReLU and without a gate."""
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        return plain(block.weights, x, self.n_ff[block.number], relu_squared)
+
+
+@architecture("orion")
+class Orion(Llama):
+    """Orion (arXiv:2401.12246): layer norms with biases."""
+
+    rope_mode = RopeMode.NEOX
+    norm_kind = LayerNorm
+
+
+@architecture("nemotron")
+class Nemotron(Orion):
+    """Nemotron 4 (arXiv:2402.16819): layer norms, a part of each head is rotated, squared ReLU without a gate."""
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        return plain(block.weights, x, self.n_ff[block.number], relu_squared)
+
+
+@architecture("jais2")
+class Jais2(Nemotron):
+    """Jais 2 (Inception, 2025): biases everywhere, whole heads rotated."""

@@ -22,7 +22,7 @@ from ggplug_models.state.steps import Step
 from ggplug_models.weights.weights import Weights
 
 
-class _StateSpace(Decoder):
+class StateSpace(Decoder):
     """Blocks of a norm, a mixer with a recurrent state, and a residual connection."""
 
     def read(self, hp: Hyperparameters) -> None:
@@ -30,13 +30,17 @@ class _StateSpace(Decoder):
         self.taps = hp.integer("ssm.conv_kernel", at_least=2)
         self.n_inner = hp.integer("ssm.inner_size")
         self.n_state = hp.integer("ssm.state_size")
-        self.rank = hp.integer("ssm.time_step_rank")
+        self.dt_rank = hp.integer("ssm.time_step_rank")
         self.n_conv = self.n_inner
 
     @cached_property
-    def kinds(self) -> tuple[Kind, ...]:
+    def state_kind(self) -> State:
         """The last columns before the convolution, and the states of the state space model."""
-        return (State(((self.taps - 1) * self.n_conv, self.n_state * self.n_inner)),) * self.n_layer
+        return State(((self.taps - 1) * self.n_conv, self.n_state * self.n_inner))
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        return (self.state_kind,) * self.n_layer
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         y = block.named("mamba_out", self.mixer(self.norm(block.weights, "attn_norm", x), block))
@@ -65,23 +69,22 @@ class _StateSpace(Decoder):
 
 
 @architecture("mamba")
-class Mamba(_StateSpace):
+class Mamba(StateSpace):
     """Mamba 1: each channel has its own state; B, C and the step size are computed by one product."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.normed = hp.boolean("ssm.dt_b_c_rms", False)
+        self.norms_parts = hp.boolean("ssm.dt_b_c_rms", False)
 
     def mixer(self, x: Tensor, block: Block) -> Tensor:
         w, step, n, k = block.weights, block.step, self.n_inner, self.n_state
         n_seq, conv_state, state = step.shape.n_seq, *step.state(block.number)
         xz = by_time(linear(w, "ssm_in", x, 2 * n), n_seq)
         x, conv_state = self.convolved(columns(xz, 0, n), w, conv_state)
-        found = linear(w, "ssm_x", x, self.rank + 2 * k)
-        dt, b, c = (
-            gg.rms_norm(part, eps=self.norm.eps) if self.normed else gg.cont(part)
-            for part in (columns(found, 0, self.rank), columns(found, self.rank, k), columns(found, self.rank + k, k))
-        )
+        found = linear(w, "ssm_x", x, self.dt_rank + 2 * k)
+        dt = self.part(w, "ssm_dt_norm", columns(found, 0, self.dt_rank))
+        b = self.part(w, "ssm_b_norm", columns(found, self.dt_rank, k))
+        c = self.part(w, "ssm_c_norm", columns(found, self.dt_rank + k, k))
         dt = linear(w, "ssm_dt", dt, n)
         b, c = (gg.reshape(each, k, 1, *each.ne[1:3]) for each in (b, c))
         heads = gg.reshape(x, 1, *x.ne[:3])
@@ -91,14 +94,20 @@ class Mamba(_StateSpace):
         y = gg.swiglu(gg.cont(columns(xz, n, n)), y)
         return linear(w, "ssm_out", gg.reshape(y, n, step.n_tokens), self.n_embd)
 
+    def part(self, w: Weights, norm: str, x: Tensor) -> Tensor:
+        """The step size, B or C: normalised if the file says so, or has weights for it."""
+        if f"{norm}.weight" in w:
+            return self.norm(w, norm, x)
+        return gg.rms_norm(x, eps=self.norm.eps) if self.norms_parts else gg.cont(x)
+
 
 @architecture("mamba2")
-class Mamba2(_StateSpace):
+class Mamba2(StateSpace):
     """Mamba 2: the channels of a head share a decay, groups of heads share B and C, which are convolved as well."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.n_head = self.rank
+        self.n_head = self.dt_rank
         self.n_group = hp.integer("ssm.group_count")
         if self.n_inner % self.n_head:
             raise hp.refused("ssm.inner_size", f"a multiple of {hp.prefix}ssm.time_step_rank ({self.n_head})")

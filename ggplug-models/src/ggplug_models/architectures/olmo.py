@@ -1,4 +1,4 @@
-"""OLMo 2 and 3 (arXiv:2501.00656, arXiv:2512.13961), OLMoE (arXiv:2409.02060)."""
+"""OLMo 1 to 3 (arXiv:2402.00838, arXiv:2501.00656, arXiv:2512.13961), OLMoE (arXiv:2409.02060), MiniMax M2."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from dataclasses import replace
 
 import ggplug as gg
 from ggplug.tensor import Tensor
+from ggplug_models.architectures.llama import Llama
 from ggplug_models.layers.attention import joined
+from ggplug_models.layers.experts import Experts, Gating
+from ggplug_models.layers.norms import LayerNorm
 from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
@@ -14,6 +17,20 @@ from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block
 from ggplug_models.networks.transformer import Transformer
 from ggplug_models.weights.weights import Weights
+
+
+class _BareNorm(LayerNorm):
+    """Layer norm without weights."""
+
+    def __call__(self, weights: Weights, name: str, x: Tensor, *ne: int) -> Tensor:
+        return weights.named(name, gg.norm(x, eps=self.eps))
+
+
+@architecture("olmo")
+class Olmo(Llama):
+    """OLMo: norms without weights; queries, keys and values may be clamped."""
+
+    norm_kind = _BareNorm
 
 
 class _NormedWidth(Transformer, Decoder):
@@ -56,3 +73,12 @@ class Olmoe(_NormedWidth):
     """OLMoE: many small experts; their weights are not normalised."""
 
     normalized_experts = False
+
+
+@architecture("minimax-m2")
+class MiniMaxM2(_NormedWidth):
+    """MiniMax M2 (2025): experts with sigmoid scores, chosen by a bias; a part of each head is rotated."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.experts = Experts.of(hp, gating=Gating.SIGMOID)

@@ -1,11 +1,14 @@
-"""Models with attention and network in parallel: Command R (Cohere, 2024), StableLM 2 (arXiv:2402.17834)."""
+"""Models with attention and network in parallel: Command R and A (Cohere, 2024; arXiv:2504.00698), StableLM 2
+(arXiv:2402.17834), Falcon (arXiv:2311.16867)."""
 
 from __future__ import annotations
 
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
+from ggplug_models.layers.feed_forward import plain
 from ggplug_models.layers.norms import LayerNorm
+from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
@@ -42,6 +45,33 @@ class CommandR(_Parallel):
 
     def scores(self, x: Tensor) -> Tensor:
         return gg.scale(super().scores(x), self.logit_scale)
+
+
+@architecture("cohere2")
+class Cohere2(CommandR):
+    """Command A and R7B: three of four blocks have a window, and only these rotate."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.slide(hp, 4)
+
+    def rope_of(self, block: Block) -> Rope | None:
+        return self.rope if self.windows[block.number] else None
+
+
+@architecture("falcon")
+class Falcon(_Parallel):
+    """Falcon: a network without a gate; in larger models, attention has a norm of its own."""
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        h = self.norm(w, "attn_norm", x)
+        of_attention = self.norm(w, "attn_norm_2", x) if "attn_norm_2.weight" in w else h
+        a, h, x = block.outputs(self.attention(of_attention, block), h, x)
+        return x + a + block.named("ffn_out", self.feed_forward(h, block))
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        return plain(block.weights, x, self.n_ff[block.number])
 
 
 @architecture("stablelm")

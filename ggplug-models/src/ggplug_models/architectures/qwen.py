@@ -1,15 +1,13 @@
-"""Qwen 2 and 3 (arXiv:2407.10671, arXiv:2505.09388), dense and with experts."""
+"""Qwen 2 and 3 (arXiv:2407.10671, arXiv:2505.09388), dense and with experts; dots.llm1."""
 
 from __future__ import annotations
 
-import ggplug as gg
+from dataclasses import replace
+
 from ggplug.tensor import Tensor
-from ggplug_models.layers.feed_forward import gated
-from ggplug_models.layers.linear import linear
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
-from ggplug_models.networks.network import Block
 from ggplug_models.networks.transformer import Transformer
 from ggplug_models.weights.weights import Weights
 
@@ -27,12 +25,8 @@ class Qwen2Moe(Qwen2):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.n_ff_shared = hp.integer("expert_shared_feed_forward_length", self.n_ff[0])
-
-    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
-        shared = gated(block.weights, x, self.n_ff_shared, of="_shexp")
-        factor = gg.sigmoid(linear(block.weights, "ffn_gate_inp_shexp", x, 1))
-        return super().feed_forward(x, block) + shared * factor
+        if self.experts is not None and not self.experts.n_ff_shared:
+            self.experts = replace(self.experts, n_ff_shared=self.n_ff[0])
 
 
 @architecture("qwen3")
@@ -46,3 +40,25 @@ class Qwen3(Transformer, Decoder):
 @architecture("qwen3moe")
 class Qwen3Moe(Qwen3):
     """Qwen 3 with experts, whose weights are normalised."""
+
+
+@architecture("dots1")
+class Dots1(Qwen3):
+    """dots.llm1 (arXiv:2506.05767): experts with sigmoid scores, and shared ones; the first blocks have none."""
+
+    normalized_experts = False
+
+
+@architecture("qwen2vl")
+class Qwen2Vl(Qwen2):
+    """The language model of Qwen 2 VL (arXiv:2409.12191); the parts of a text token's position are equal."""
+
+
+@architecture("qwen3vl")
+class Qwen3Vl(Qwen3):
+    """The language model of Qwen 3 VL (arXiv:2511.21631)."""
+
+
+@architecture("qwen3vlmoe")
+class Qwen3VlMoe(Qwen3Moe):
+    """The language model of Qwen 3 VL with experts."""

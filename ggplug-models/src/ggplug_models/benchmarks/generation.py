@@ -31,6 +31,7 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.sampling.sampler import Chooses
 from ggplug_models.state.session import Session
+from ggplug_models.weights.placement import Placement
 
 TYPES = ("Q4_0", "Q4_K_M", "Q8_0", "F16")
 """Types of the random model, if no files are named."""
@@ -143,7 +144,7 @@ class Generation:
         level = next((level for name, level in LEVELS.items() if name in features), "")
         for path in options.files or random_models():
             devices = [device, *(each for each in default_devices()[-1:] if each is not device)]
-            with load_language_model(path, devices) as model:
+            with load_language_model(path, devices, placement=Placement.parse(options.place_rules)) as model:
                 for row in _Measured(path, model, options, features if options.limited else None).rows():
                     yield row | judged(row, level)
             if not options.files:

@@ -70,5 +70,5 @@ def _joined(first: Any, second: Any) -> str:
 def _text(content: Any) -> str:
     """The text of a message's content."""
     if isinstance(content, (list, tuple)):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+        return "".join(part.get("text") or "" for part in content if isinstance(part, Mapping))
     return content if isinstance(content, str) else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ggplug_models.sampling.control_tokens import ControlTokens
@@ -69,12 +69,14 @@ class Lark:
                 found.append(self.terminal(regex(pattern)))
         return " ".join(found)
 
-    def schema(self, schema: Any) -> str:
-        """JSON that matches a schema.  Raises ParameterError for a schema that is not valid or exceeds the limits."""
-        found = read_schema(json.dumps(schema))
-        if not isinstance(found, dict):
-            found = {}
-        found = {**closed(found), "x-guidance": {"whitespace_pattern": r"\n?[ \t]{0,20}"}}
+    def schema(self, schema: Any, root: Mapping[str, Any] | None = None) -> str:
+        """JSON that matches a schema.
+
+        ``root``: the schema that references refer to, if this one is a part of it.  Raises ParameterError for a schema
+        that is not valid or exceeds the limits.
+        """
+        read = read_schema(schema if root is None else _with_root(schema, root))
+        found = {**closed(read), "x-guidance": {"whitespace_pattern": r"\n?[ \t]{0,20}"}}
         return self.rule(f"%json {json.dumps(found)}")
 
     def until(self, mark: str) -> str:
@@ -193,6 +195,17 @@ def closed(schema: Any) -> Any:
 
 _VALUES = ("enum", "const", "default", "examples")
 _OPEN = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref", "if"}
+
+
+def _with_root(schema: Any, root: Mapping[str, Any]) -> Any:
+    """A part of a schema by itself: if it has references, ``root`` is one of its definitions, to which they refer."""
+    if not isinstance(schema, Mapping):
+        return {}
+    if '"$ref": "#' not in json.dumps(schema):
+        return schema
+    whole = {key: value for key, value in root.items() if key not in ("$id", "$schema")}
+    text = json.dumps({**schema, "$defs": {"root": whole}})
+    return json.loads(text.replace('"$ref": "#', '"$ref": "#/$defs/root'))
 
 
 def escaped(text: str) -> str:

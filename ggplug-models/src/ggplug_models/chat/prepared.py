@@ -12,8 +12,9 @@ from ggplug_models.chat.formats.format import Format, PlainFormat
 from ggplug_models.chat.formats.special import hermes
 from ggplug_models.chat.lark import Lark
 from ggplug_models.chat.parsing import AnswerParser
-from ggplug_models.chat.template import ChatTemplate, Message
+from ggplug_models.chat.template import ChatTemplate, Message, check_messages
 from ggplug_models.chat.thoughts import with_thoughts
+from ggplug_models.chat.tool_arguments import check_calls
 from ggplug_models.chat.tools import AnyTool, Tool, ToolChoice, tools_of
 from ggplug_models.sampling.control_tokens import ControlTokens
 
@@ -87,6 +88,8 @@ def prepared(
 
     Raises ParameterError, ModelError as that method does.
     """
+    check_messages(messages)
+    check_calls(messages)
     known = tools_of(tools)
     choice = ToolChoice.of(known, tool_choice, several=parallel_tool_calls)
     variables = variables or {}

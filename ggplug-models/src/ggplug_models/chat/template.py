@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ggplug.display.escapes import on_one_line
 from ggplug.errors import GGPlugError, ModelError, ParameterError
 from ggplug_models.chat.tool_arguments import with_objects
 from ggplug_models.checks.requirements import required
-from ggplug_models.metadata.values import Values
+from ggplug_models.metadata.values import Values, short_repr
 from ggplug_models.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -112,7 +113,8 @@ class ChatTemplate:
         Raises ParameterError for messages that are not valid, or that the template refuses; ModelError if the template
         fails.
         """
-        checked = _checked(messages)
+        check_messages(messages)
+        checked = [with_objects(message) for message in messages]
         special, texts = self.tokenizer.vocabulary.special, self.tokenizer.vocabulary.texts
         today = now()
         everything: dict[str, Any] = {
@@ -138,16 +140,18 @@ class ChatTemplate:
         try:
             allowance = Allowance(everything, len(checked))
         except SecurityError as error:
-            raise ParameterError(f"these messages, tools or variables are too large: {error}", got=messages) from None
+            raise ParameterError(
+                f"these messages, tools or variables are too large: {_shown(error)}", got=messages
+            ) from None
         try:
             with allowed(allowance):
                 return self._template.render(everything)
         except RefusedError as refused:
-            raise ParameterError(f"the chat template refuses these messages: {refused!s:.2000}", got=messages) from None
+            raise ParameterError(f"the chat template refuses these messages: {_shown(refused)}", got=messages) from None
         except GGPlugError:
             raise
         except Exception as error:  # a template calls whatever Jinja has
-            what = f"{type(error).__name__}: {error!s:.2000}"
+            what = f"{type(error).__name__}: {_shown(error)}"
             raise TemplateError(f"the chat template ({KEY}) fails with these messages: {what}", got=messages) from error
 
     def encode(self, messages: Sequence[Message], **options: Any) -> list[int]:
@@ -155,7 +159,8 @@ class ChatTemplate:
         return self.tokenizer.prompt(self.render(messages, **options))
 
 
-def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def check_messages(messages: Sequence[Message]) -> None:
+    """Raises ParameterError for what is not a list of messages, and for a message that is not valid, with its place."""
     if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Sequence):
         raise ParameterError(
             f"messages must be a list of dicts with role and content, got {type(messages).__name__}", got=messages
@@ -169,16 +174,26 @@ def _checked(messages: Sequence[Message]) -> list[dict[str, Any]]:
             )
         if not isinstance(message.get("role"), str):
             role = message.get("role")
-            raise ParameterError(f"the role of messages[{n}] must be a string, got {role!r}", got=message)
+            raise ParameterError(f"the role of messages[{n}] must be a string, got {short_repr(role)}", got=message)
         content = message.get("content")
         if content is None and ("content" in message or "tool_calls" in message):
             continue
         parts = content if isinstance(content, (list, tuple)) else ()
         if not isinstance(content, str) and not (parts and all(isinstance(part, Mapping) for part in parts)):
             raise ParameterError(
-                f"the content of messages[{n}] must be a string or a list of dicts, got {content!r:.100}", got=message
+                f"the content of messages[{n}] must be a string or a list of dicts, got {short_repr(content)}",
+                got=message,
             )
-    return [with_objects(message) for message in messages]
+        for place, part in enumerate(parts):
+            if not isinstance(text := part.get("text"), str | None):
+                raise ParameterError(
+                    f"the text of messages[{n}].content[{place}] must be a string, got {short_repr(text)}", got=message
+                )
+
+
+def _shown(error: Exception) -> str:
+    """The message of an error, which may have the template's or a message's text; without control characters."""
+    return on_one_line(str(error)[:2000])
 
 
 def now() -> datetime.datetime:
@@ -196,4 +211,4 @@ def _compiled(source: str) -> Template:
     try:
         return Sandbox(lambda: now()).from_string(source)  # now is looked up late, so that tests can replace it
     except Exception as error:  # Jinja compiles to Python, which has errors of its own
-        raise ModelError(f"the chat template ({KEY}) is not valid: {error}", got=source) from error
+        raise ModelError(f"the chat template ({KEY}) is not valid: {_shown(error)}", got=source) from error

@@ -7,8 +7,11 @@ which they print as JSON; others append the arguments to a text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from ggplug.errors import ParameterError
+from ggplug_models.metadata.values import short_repr
 
 
 class Arguments(dict[str, Any]):
@@ -40,6 +43,31 @@ def with_objects(message: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(calls, (list, tuple)):
         return dict(message)
     return {**message, "tool_calls": [_call(call) for call in calls]}
+
+
+def check_calls(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ParameterError for tool calls in the messages of a chat that are not valid, with their place."""
+    for n, message in enumerate(messages):
+        _check_calls(message.get("tool_calls"), f"messages[{n}]")
+
+
+def _check_calls(calls: Any, where: str) -> None:
+    if not isinstance(calls, list | tuple | None):
+        raise ParameterError(f"{where}.tool_calls must be a list, got {short_repr(calls)}", got=calls)
+    for n, call in enumerate(calls or ()):
+        function = call.get("function", call) if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            raise ParameterError(
+                f"{where}.tool_calls[{n}]: a call of a tool must have a function with a name, got {short_repr(call)}",
+                got=call,
+            )
+        try:
+            json.dumps(function.get("arguments"))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ParameterError(
+                f"the arguments of {where}.tool_calls[{n}] cannot be written as JSON: {type(error).__name__}: {error}",
+                got=call,
+            ) from error
 
 
 def _call(call: Any) -> Any:

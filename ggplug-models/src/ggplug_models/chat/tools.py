@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 import inspect
 import json
-import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ggplug.errors import ParameterError
+from ggplug_models.chat.hints import hints_of, made, read_hint
+from ggplug_models.chat.keywords import checked_schema
 from ggplug_models.metadata.values import short_repr
 
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -38,17 +37,30 @@ class Tool:
         """The tool of a Python function, or of a dict as in the OpenAI API.
 
         A Python function gives its name, the first paragraph of its docstring, and its parameters with their type
-        hints.  Raises ParameterError for a dict that is not a tool, and for type hints without a JSON schema.
+        hints.  Raises ParameterError for a dict that is not a tool, for type hints without a JSON schema, and for a
+        schema that is not valid.
         """
         if isinstance(tool, Tool):
-            return tool
+            return tool._checked()
         if isinstance(tool, Mapping):
-            return cls._of_dict(tool)
+            return cls._of_dict(tool)._checked()
         if callable(tool):
-            return cls._of_function(tool)
+            return cls._of_function(tool)._checked()
         raise ParameterError(
             f"a tool must be a function, or a dict with the type function, got {short_repr(tool)}", got=tool
         )
+
+    def _checked(self) -> Tool:
+        """The tool, with a schema in types that JSON has."""
+        if not isinstance(self.name, str) or not self.name or not isinstance(self.description, str):
+            named = {"name": self.name, "description": self.description}
+            raise ParameterError(f"a tool must have a name and a description, got {short_repr(named)}", got=self)
+        what = f"the parameters of the tool {self.name:.100}"
+        if not isinstance(self.parameters, Mapping):
+            raise ParameterError(
+                f"{what} must be a JSON schema, got {short_repr(self.parameters)}", got=self.parameters
+            )
+        return replace(self, parameters=checked_schema(self.parameters, what))
 
     @classmethod
     def _of_dict(cls, tool: Mapping[str, Any]) -> Tool:
@@ -59,39 +71,52 @@ class Tool:
                 got=tool,
                 wanted={"type": "function", "function": {"name": "", "description": "", "parameters": {}}},
             )
-        name, description = function.get("name"), function.get("description") or ""
-        if not isinstance(name, str) or not name or not isinstance(description, str):
-            raise ParameterError(f"a tool must have a name and a description, got {short_repr(function)}", got=tool)
-        parameters = function.get("parameters") or NO_ARGUMENTS
-        if not isinstance(parameters, Mapping):
-            raise ParameterError(
-                f"the parameters of the tool {name} must be a JSON schema, got {short_repr(parameters)}", got=parameters
-            )
-        return cls(name, description, parameters)
+        name: Any = function.get("name")
+        return cls(name, function.get("description") or "", function.get("parameters") or NO_ARGUMENTS)
 
     @classmethod
     def _of_function(cls, function: Callable[..., Any]) -> Tool:
-        name = getattr(function, "__name__", "")
-        hints = typing.get_type_hints(function, include_extras=True)
+        name = getattr(function, "__name__", None)
+        if not isinstance(name, str) or not name:
+            raise ParameterError(
+                f"a tool must be a function with a name, got {short_repr(function)}",
+                got=function,
+                remedy="write a function with def, which calls it",
+            )
+        try:
+            given = inspect.signature(function).parameters.values()
+        except (TypeError, ValueError) as error:
+            raise ParameterError(f"the parameters of the tool {name} are not known: {error}", got=function) from error
+        hints = hints_of(function, name)
         properties: dict[str, Any] = {}
+        definitions: dict[str, Any] = {}
         required = []
-        for parameter in inspect.signature(function).parameters.values():
+        for parameter in given:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
                 raise ParameterError(
                     f"the parameter {parameter.name} of the tool {name} cannot be passed by name", got=function
                 )
-            properties[parameter.name] = schema_of(hints.get(parameter.name, str), f"{name}({parameter.name})")
+            hint = hints.get(parameter.name, str)
+            properties[parameter.name] = read_hint(hint, f"{name}({parameter.name})", definitions).schema
             if parameter.default is parameter.empty:
                 required.append(parameter.name)
         paragraph = (inspect.getdoc(function) or "").partition("\n\n")[0]
         parameters = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+        if definitions:
+            parameters["$defs"] = definitions
         return cls(name, " ".join(paragraph.split()), parameters, function)
 
     def call(self, arguments: Mapping[str, Any]) -> Any:
-        """Calls the function with arguments in JSON's types, of which enums and pydantic's models are made."""
+        """Calls the function with arguments in JSON's types, of which enums and pydantic's models are made.
+
+        Of a union, a value becomes the first member that allows it; of several models, the one with the most of its
+        fields.  Raises ParameterError for a value that the type of its parameter does not allow.
+        """
         assert self.function is not None
-        hints = typing.get_type_hints(self.function)
-        return self.function(**{name: _made(hints.get(name), value) for name, value in arguments.items()})
+        hints = hints_of(self.function, self.name)
+        return self.function(
+            **{name: made(hints.get(name, Any), value, f"{self.name}({name})") for name, value in arguments.items()}
+        )
 
     @property
     def properties(self) -> Mapping[str, Any]:
@@ -196,106 +221,62 @@ def _not_a_choice(choice: Any) -> ParameterError:
     return ParameterError(f"tool_choice must be {wanted}, got {short_repr(choice)}", got=choice, wanted=wanted)
 
 
-# -- type hints -----------------------------------------------------------------------------------
-
-_SIMPLE: Mapping[Any, Mapping[str, Any]] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    type(None): {"type": "null"},
-    dict: {"type": "object"},
-    list: {"type": "array"},
-    Any: {},
-}
-
-
-def schema_of(hint: Any, what: str) -> dict[str, Any]:
-    """The JSON schema of a type hint.
-
-    Supported are str, int, float, bool, None, Any, list, dict, tuple, set, Literal, unions, Optional, enums,
-    ``Annotated`` (its first text is the description), and pydantic's models.  ``what``: the parameter, for the error.
-    Raises ParameterError for other types.
-    """
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        found = schema_of(arguments[0], what)
-        described = next((each for each in arguments[1:] if isinstance(each, str)), None)
-        return found if described is None else {**found, "description": described}
-    if hint in _SIMPLE:
-        return dict(_SIMPLE[hint])
-    if hasattr(hint, "model_json_schema"):
-        return dict(hint.model_json_schema())
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return {"enum": [member.value for member in hint]}
-    if origin is typing.Literal:
-        return {"enum": list(arguments)}
-    if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [schema_of(each, what) for each in arguments]}
-    if origin in (list, set, frozenset, Sequence):
-        return {"type": "array", "items": schema_of(arguments[0], what)}
-    if origin is tuple and arguments[-1] is not Ellipsis:
-        items = [schema_of(each, what) for each in arguments]
-        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
-    if origin is tuple:
-        return {"type": "array", "items": schema_of(arguments[0], what)}
-    if origin in (dict, Mapping) and arguments[0] is str:
-        return {"type": "object", "additionalProperties": schema_of(arguments[1], what)}
-    raise ParameterError(f"{what} has the type {hint!r}, which has no JSON schema", got=hint)
-
-
-def _made(hint: Any, value: Any) -> Any:
-    """A value of a type hint, made of one of JSON's types; other values are left as they are."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return hint(value)
-    if hasattr(hint, "model_validate"):
-        return hint.model_validate(value)
-    if origin in (list, set, frozenset, tuple, Sequence) and isinstance(value, list):
-        items = arguments if origin is tuple and arguments[-1] is not Ellipsis else [arguments[0]] * len(value)
-        made = [_made(item, each) for item, each in zip(items, value, strict=False)]
-        return made if origin in (list, Sequence) else origin(made)
-    if origin in (dict, Mapping) and isinstance(value, dict):
-        return {key: _made(arguments[1], each) for key, each in value.items()}
-    if origin in (typing.Union, types.UnionType):
-        return (
-            _made(next((each for each in arguments if each is not type(None)), None), value)
-            if value is not None
-            else None
-        )
-    return value
-
-
 # -- types of values ------------------------------------------------------------------------------
 
 
-def kinds_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+def resolved(schema: Any, root: Mapping[str, Any]) -> Any:
+    """The schema that a reference refers to within ``root``; the schema itself, if it is none.
+
+    None for a reference to nothing, to another document, or to itself.
+    """
+    for _ in range(16):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(reference, str):
+            return schema
+        schema = root if reference == "#" or reference.startswith("#/") else None
+        for key in reference.split("/")[1:]:
+            key = key.replace("~1", "/").replace("~0", "~")
+            schema = schema.get(key) if isinstance(schema, Mapping) else None
+    return None
+
+
+def kinds_of(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
     """The JSON types that a schema may allow: ``string``, ``number`` (also integers), ``object`` and so on.
 
     ``root``: the schema that references refer to.  All types, if the schema does not say it.
     """
-    every = frozenset(("string", "number", "boolean", "null", "object", "array"))
-    if not isinstance(schema, Mapping) or depth > 16:
+    found: set[str] = set()
+    waiting, known = [schema], set()
+    while waiting:  # no recursion, because alternatives may refer to one another in circles
+        one = resolved(waiting.pop(), root)
+        if id(one) in known:
+            continue
+        known.add(id(one))
+        options = _options(one)
+        waiting += options or ()
+        found |= _own_kinds(one) if options is None else set()
+    return frozenset(found)
+
+
+def _options(schema: Any) -> list[Any] | None:
+    """The alternatives of a schema; None if it has none."""
+    given = (schema.get(key) for key in ("anyOf", "oneOf")) if isinstance(schema, Mapping) else ()
+    return next((each for each in given if isinstance(each, list)), None)
+
+
+def _own_kinds(schema: Any) -> set[str]:
+    """The JSON types that a schema without alternatives may allow."""
+    every = {"string", "number", "boolean", "null", "object", "array"}
+    if not isinstance(schema, Mapping):
         return every
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        found: Any = root
-        for key in reference[2:].split("/"):
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return kinds_of(found, root, depth + 1)
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), list):
-            return frozenset().union(*(kinds_of(each, root, depth + 1) for each in schema[key]))
-    values = (
-        schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else None
-    )
-    if values is not None:
-        return frozenset(map(_kind_of, values))
+    if isinstance(values := schema.get("enum"), list):
+        return set(map(_kind_of, values))
+    if "const" in schema:
+        return {_kind_of(schema["const"])}
     kind = schema.get("type")
-    listed = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else None
-    if listed is None:
-        return frozenset(("object",)) if "properties" in schema else every
-    return frozenset("number" if each == "integer" else str(each) for each in listed)
+    if not isinstance(kind, (str, list)):
+        return {"object"} if "properties" in schema else every
+    return {"number" if each == "integer" else str(each) for each in ([kind] if isinstance(kind, str) else kind)}
 
 
 def _kind_of(value: Any) -> str:

@@ -12,11 +12,13 @@ from ggplug.errors import ParameterError
 from ggplug_models.metadata.values import short_repr
 
 
-def token_ids(tokens: Any, n_vocab: int, what: str) -> npt.NDArray[np.int64]:
+def token_ids(tokens: Any, n_vocab: int, what: str, n_ctx: int | None = None) -> npt.NDArray[np.int64]:
     """Token ids as an array.
 
-    ``what``: their name in errors.  Raises ParameterError for a value that is not a sequence of integers, is empty, or
-    has an id that is not from 0 to ``n_vocab - 1``.
+    ``what``: their name in errors.  ``n_ctx``: the context length of a model that computes them as one text.
+
+    Raises ParameterError for a value that is not a sequence of integers, is empty or longer than ``n_ctx``, or has an
+    id that is not from 0 to ``n_vocab - 1``.
     """
     try:
         found = np.asarray(tokens)
@@ -32,6 +34,10 @@ def token_ids(tokens: Any, n_vocab: int, what: str) -> npt.NDArray[np.int64]:
             f"{what}[{outside[0]}] is {found[outside[0]]}; the token ids of the vocabulary are 0 to {n_vocab - 1}",
             got=int(found[outside[0]]),
             wanted=n_vocab,
+        )
+    if n_ctx is not None and found.size > n_ctx:
+        raise ParameterError(
+            f"{what} has {found.size} tokens; the context length of the model is {n_ctx}", got=found.size, wanted=n_ctx
         )
     return found.astype(np.int64)
 

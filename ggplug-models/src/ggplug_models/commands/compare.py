@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from ggplug.cli.compare import comparison_options, show_comparison, two_devices, with_cpu
+from ggplug.cli.model_file import ModelFile
 from ggplug.cli.output import Command, json_option
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
@@ -30,7 +30,7 @@ PROMPT = "The first wrong number is where the search begins."
 @growth_option
 @json_option
 def compare(
-    model: Path,
+    model: ModelFile,
     devices: tuple[str, ...],
     prompt: str | None,
     ids: str | None,

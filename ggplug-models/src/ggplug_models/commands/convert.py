@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 from rich.progress import BarColumn, DownloadColumn, TextColumn
 
-from ggplug.cli.output import Command, byte_count, console, printable, progress
+from ggplug.cli.output import Command, NewPath, byte_count, console, printable, progress
 from ggplug.cli.streams import ended_by_signals
 
 
 @click.command(cls=Command)
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.argument("out", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("out", type=NewPath())
 @click.option(
     "--type",
     "kind",

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable
 from typing import NamedTuple
-
-import numpy as np
 
 from ggplug.scheduler import Explanation
 from ggplug_models.networks.model import Model
-
-_LAYER = re.compile(r"blk\.(\d+)\.")
+from ggplug_models.weights.placement import ranges as ranges
+from ggplug_models.weights.rules import layer_of
 
 
 class DeviceUse(NamedTuple):
@@ -37,8 +33,9 @@ def device_uses(model: Model, explanation: Explanation) -> list[DeviceUse]:
         name = device.name
         nbytes[name] += weight.nbytes
         packed[name] += weight.nbytes if weight.buffer_type.has_own_layout else 0
-        if found := _LAYER.match(weight.name):
-            layers.setdefault(name, set()).add(int(found[1]))
+        layer = layer_of(weight.name)
+        if layer is not None:
+            layers.setdefault(name, set()).add(layer)
     for row in explanation.rows:
         nodes[row.device] += row.split >= 0  # views compute nothing
     for copy in explanation.copies:
@@ -48,10 +45,3 @@ def device_uses(model: Model, explanation: Explanation) -> list[DeviceUse]:
         for name in (device.name for device in model.devices)
         if nbytes[name] or nodes[name]
     ]
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Sorted numbers as ranges: ``0-2, 5``; ``none`` if there are none."""
-    held = list(numbers)
-    parts = np.split(held, np.flatnonzero(np.diff(held) > 1) + 1) if held else []
-    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts) or "none"

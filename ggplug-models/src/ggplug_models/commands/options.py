@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ggplug.cli.model_file import ModelFileType
+
 if TYPE_CHECKING:
-    from ggplug_models.weights.placement import LayerSplit
+    from ggplug.backend import Device
+    from ggplug.cli.placement import PlaceRules
+    from ggplug_models.weights.placement import Placement
 
 AUTO = "auto"
 """``--device auto`` chooses the devices."""
 
-model_argument = click.argument("model", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+model_argument = click.argument("model", type=ModelFileType())
 device_option = click.option(
     "--device",
     "devices",
     multiple=True,
     metavar="NAME",
     help="Device to run on. Repeat the option to name several, in order of preference; no other device is used. "
-    "With 'auto', the default, ggplug uses the best device, and the CPU for operations that it does not support.",
-)
-split_option = click.option(
-    "--split",
-    metavar="RATIOS",
-    help="Distribute the layers over the named devices, in their order: 'even', or a comma-separated list of "
-    "proportions, one for each device, such as 2,1. Default: all layers on the first device.",
+    "With 'auto', the default, ggplug uses the best device, and the CPU for operations that it does not support and "
+    "for weights that do not fit into its memory.",
 )
 pack_option = click.option(
     "--pack/--no-pack",
@@ -42,6 +42,12 @@ growth_option = click.option(
     callback=lambda _, __, mib: None if mib is None else mib << 20,
     help="Extra memory for packed weights, in MiB. Default: pack only weights that grow by at most 1/16.",
 )
+pooling_option = click.option(
+    "--pooling",
+    type=click.Choice(["none", "mean", "cls", "last", "rank"]),
+    help="How the vectors of a text's tokens become one: their mean, or that of the first (cls) or last one; none: the "
+    "result has the vector of each token; rank: the file's classifier reads it. Default: as the model's file says.",
+)
 cache_option = click.option(
     "--cache-type",
     default="f16",
@@ -51,18 +57,50 @@ cache_option = click.option(
 )
 
 
-def placed(devices: tuple[str, ...], split: str | None) -> tuple[list[str] | None, LayerSplit | None]:
-    """Returns the names of the devices (None: ggplug chooses) and the split of the layers (None: no split).
+def placed(devices: tuple[str, ...], place_rules: PlaceRules) -> tuple[list[str] | None, Placement]:
+    """Returns the names of the devices (None: ggplug chooses), and the placement of the rules.
 
-    Raises UsageError for device names that cannot be combined, ParameterError for a ``split`` that is not valid.
+    Raises UsageError for device names that cannot be combined, ParameterError for a rule that is not valid.
     """
-    from ggplug_models.weights.placement import LayerSplit
+    from ggplug_models.weights.placement import Placement
 
     names = [name for option in devices for name in option.split(",")]
     if AUTO in names:
         if len(names) > 1:
             raise click.UsageError(f"--device {AUTO} cannot be combined with other devices.")
         names = []
-    if split is not None and len(names) < 2:
+    if "--split" in dict(place_rules) and len(names) < 2:
         raise click.UsageError("--split needs at least two devices: name each of them with --device.")
-    return names or None, None if split is None else LayerSplit.parse(split)
+    return names or None, Placement.parse(place_rules)
+
+
+def fitted(
+    model: os.PathLike[str], names: list[str] | None, placement: Placement, **how: Any
+) -> tuple[Sequence[Device | str], Placement]:
+    """The devices for a model, and its placement: one that fits if neither devices nor rules were given.
+
+    Where ggplug chooses one device alone there is nothing to place.  ``how``: as for :func:`.fit`.  Raises
+    OutOfMemoryError if nothing fits.
+    """
+    from ggplug_models.loading import default_devices
+
+    if names is not None:
+        return names, placement
+    devices = default_devices()
+    if len(devices) > 1 and not placement.rules:
+        from ggplug_models.fitting import fit
+
+        placement = fit(model, devices, **how).placement
+    return devices, placement
+
+
+def pool(model: object, name: str | None) -> None:
+    """Has a model pool vectors as ``--pooling`` says.  Raises UsageError for a model without vectors of texts."""
+    from ggplug_models.embedding.pooling import Pooling
+    from ggplug_models.networks.texts import TextModel
+
+    if name is None:
+        return
+    if not isinstance(model, TextModel):
+        raise click.UsageError("--pooling is for models that compute vectors of texts.")
+    model.pooling = Pooling[name.upper()]

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from ggplug.cli.model_file import ModelFile
 from ggplug.cli.output import Command, console, echo, json_option, print_json
+from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug_models.commands.bars import counting
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
@@ -16,7 +18,6 @@ from ggplug_models.commands.options import (
     model_argument,
     pack_option,
     placed,
-    split_option,
 )
 
 
@@ -33,18 +34,18 @@ from ggplug_models.commands.options import (
 @click.option("--chunks", type=click.IntRange(1), metavar="N", help="Measure only the first N chunks. Default: all.")
 @cache_option
 @device_option
-@split_option
+@placement_options
 @pack_option
 @growth_option
 @json_option
 def perplexity(
-    model: Path,
+    model: ModelFile,
     file: Path,
     context: int | None,
     chunks: int | None,
     cache_type: str,
     devices: tuple[str, ...],
-    split: str | None,
+    place_rules: PlaceRules,
     pack: bool,
     pack_growth: int | None,
     as_json: bool,
@@ -57,7 +58,7 @@ def perplexity(
     from ggplug_models.loading import load_language_model
     from ggplug_models.perplexity import chunks_of, perplexities
 
-    names, placement = placed(devices, split)
+    names, placement = placed(devices, place_rules)
     text = content_of(file)
     with load_language_model(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
         tokens = loaded.tokenizer.encode(text, add_special=True)

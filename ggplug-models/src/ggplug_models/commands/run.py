@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggplug.cli.app import notices_held_back
+from ggplug.cli.model_file import ModelFile, ModelFileType
 from ggplug.cli.output import Command, byte_count, console, print_table, printable
+from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.streams import stdout
 from ggplug.cli.tracing import traced
 from ggplug.errors import ContextFullError, ParameterError
@@ -20,11 +22,11 @@ from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
     cache_option,
     device_option,
+    fitted,
     growth_option,
     model_argument,
     pack_option,
     placed,
-    split_option,
 )
 from ggplug_models.commands.terminal import messages
 
@@ -108,13 +110,13 @@ if TYPE_CHECKING:
     help="Seed of the random numbers; the same seed gives the same text. Default: a random one.",
 )
 @device_option
-@split_option
+@placement_options
 @pack_option
 @growth_option
 @click.option(
     "--draft",
     "drafter",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=ModelFileType(),
     metavar="GGUF",
     help="Draft model for speculative decoding: a smaller model with the same vocabulary.",
 )
@@ -124,7 +126,7 @@ if TYPE_CHECKING:
 @click.option("-v", "--verbose", is_flag=True, help="Print which device computes what, and the speed.")
 @traced
 def run(
-    model: Path,
+    model: ModelFile,
     prompt: str | None,
     raw: bool,
     system: str | None,
@@ -132,10 +134,10 @@ def run(
     context: int | None,
     cache_type: str,
     devices: tuple[str, ...],
-    split: str | None,
+    place_rules: PlaceRules,
     pack: bool,
     pack_growth: int | None,
-    drafter: Path | None,
+    drafter: ModelFile | None,
     lookup: bool,
     verbose: bool,
     **sampling: Any,
@@ -154,13 +156,16 @@ def run(
         raise click.UsageError("--draft and --lookup cannot be combined.")
     if raw and system is not None:
         raise click.UsageError("--system and --raw cannot be combined: --raw uses no chat template.")
-    names, placement = placed(devices, split)
+    names, placement = placed(devices, place_rules)
     err = console(stderr=True)
     with contextlib.ExitStack() as stack:
-        how = {"placement": placement, "pack": pack, "pack_growth": pack_growth}
-        loaded = stack.enter_context(load_language_model(model, names, **how))
+        loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
+        used, placement = fitted(model, names, placement, n_ctx=context, cache_type=cache_type, **loading)
+        loaded = stack.enter_context(load_language_model(model, used, placement=placement, **loading))
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
+            if placement.rules:
+                err.print(printable(str(loaded.placement)), style="dim", soft_wrap=True)
         draft = stack.enter_context(_draft(drafter, names, context, pack=pack)) if drafter or lookup else None
         with loaded.session(context, cache_type=cache_type) as session:
             raw = raw or CHAT_TEMPLATE not in loaded.metadata
@@ -209,7 +214,7 @@ def _print_device_uses(model: Decoder, session: Session) -> None:
 
 
 @contextlib.contextmanager
-def _draft(path: Path | None, names: list[str] | None, context: int | None, *, pack: bool) -> Iterator[Drafts]:
+def _draft(path: ModelFile | None, names: list[str] | None, context: int | None, *, pack: bool) -> Iterator[Drafts]:
     """A draft model of the file ``path``; without one, prompt lookup."""
     from ggplug_models.generation.drafts import DraftModel, PromptLookup
     from ggplug_models.loading import load_language_model

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ggplug.cli.model_file import ModelFile
 from ggplug.cli.output import Command, echo, json_option, on_one_line, print_json
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import model_argument
@@ -29,7 +30,7 @@ from ggplug_models.commands.options import model_argument
     "<|im_start|>, to these tokens.",
 )
 @json_option
-def tokenize(model: Path, text: str | None, file: Path | None, special: bool, as_json: bool) -> None:
+def tokenize(model: ModelFile, text: str | None, file: Path | None, special: bool, as_json: bool) -> None:
     """Print the tokens of TEXT with the tokenizer of MODEL.gguf.
 
     Prints one line for each token: its id and its text.

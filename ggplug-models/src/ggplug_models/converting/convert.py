@@ -55,6 +55,7 @@ READ = (
     "chat_template.json",
     "sentence_bert_config.json",
     "1_Pooling/config.json",
+    "config_sentence_transformers.json",
 )
 """Files of a folder that are read, if they exist, in addition to those with the weights."""
 
@@ -91,7 +92,7 @@ def convert(
     if kind not in FILE_TYPES and kind not in MIXTURES:
         raise ParameterError(f"type must be one of {', '.join({**FILE_TYPES, **MIXTURES})}, got {type!r}", got=type)
     source = Folder(Path(folder))
-    _check_out(source, out)
+    check_target(out, [*(source.path / name for name in READ), *source.path.glob("*.safetensors")])
     config = source.json("config.json")
     family, settings = family_of(config)
     with Checkpoint(source) as weights:
@@ -111,19 +112,6 @@ def _mixed(conversion: _Conversion, out: Path, kind: str, progress: Callable[[in
         with suppress(FileNotFoundError):
             between.unlink()
     return out
-
-
-def _check_out(source: Folder, out: str | os.PathLike[str]) -> None:
-    """Raises an error before the conversion if ``out`` cannot be written, or is one of the files that are read."""
-    if check_target(out) is None:
-        return
-    for path in (*(source.path / name for name in READ), *sorted(source.path.glob("*.safetensors"))):
-        if path.exists() and os.path.samefile(path, out):
-            raise ParameterError(
-                f"{os.fspath(out)} is the same file as {path}, which the conversion reads",
-                got=out,
-                remedy="choose another name for the new file",
-            )
 
 
 class _Conversion:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ggplug.errors import ModelError
 from ggplug_models.converting.folder import Folder
 from ggplug_models.metadata.values import Values
+from ggplug_models.networks.texts import DIMENSIONS, PROMPT
 
 Array = npt.NDArray[Any]
 
@@ -69,6 +70,7 @@ class Family:
                 found[key] = config.number(name, at_least=0)
         if self.more:
             found |= self.more(config, folder)
+        found |= _embeddings(config, folder)
         return {f"{self.architecture}.{key}": value for key, value in found.items()}
 
     def target(self, name: str) -> tuple[str, Change | None] | None:
@@ -81,6 +83,20 @@ class Family:
         if re.fullmatch(self.unused, stem):
             return None
         raise ModelError(f"tensor {name!r} is unknown in {self.architecture} models")
+
+
+def _embeddings(config: Values, folder: Folder) -> dict[str, Any]:
+    """What Sentence Transformers keeps next to a model: prompts by name, and lengths to which vectors may be cut."""
+    about = folder.optional_json("config_sentence_transformers.json")
+    prompts = None if about is None else about.inner("prompts", None)
+    found: dict[str, Any] = {}
+    if prompts is not None:
+        found = {f"{PROMPT}{name}": prompts.text(name) for name in prompts.values}
+    if (lengths := config.values.get("matryoshka_dimensions")) is not None:
+        if not isinstance(lengths, list) or not all(type(each) is int and each > 0 for each in lengths):
+            raise config.refused("matryoshka_dimensions", "a list of positive integers")
+        found[DIMENSIONS] = np.array(lengths, np.uint32)
+    return found
 
 
 def _there(config: Values, setting: str) -> str | None:

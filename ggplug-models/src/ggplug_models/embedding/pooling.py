@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 
 class Pooling(enum.IntEnum):
-    """The kinds of pooling, with the numbers of llama.cpp's ``pooling_type``: mean, first token, last token.
+    """The kinds of pooling, with the numbers of llama.cpp's ``pooling_type``: none, mean, first token, last token.
 
-    RANK, of rerankers, is the first token, too; :mod:`ggplug_models.networks.ranking` applies their classifier.
+    RANK, of rerankers, is pooled in one of these ways; :mod:`ggplug_models.networks.ranking` applies the classifier.
     """
 
+    NONE = 0
     MEAN = 1
     CLS = 2
     LAST = 3

@@ -57,7 +57,7 @@ class Drafts(ABC):
         Raises ParameterError if :meth:`guess` did not return token ids.
         """
         most = min(most, self.most)
-        guessed = self.guess(text, most) if most > 0 else ()
+        guessed = self.guess(list(text), most) if most > 0 else ()  # a list of its own, which it may change
         check_sequence(guessed, "the result of guess()")
         tokens = [whole("a draft token", token, -LARGEST) for token in guessed[:most]]
         return list(takewhile(lambda token: 0 <= token < n_vocab, tokens))

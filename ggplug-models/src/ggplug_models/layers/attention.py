@@ -135,12 +135,14 @@ def mixed_as_one(
     scale: float,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    max_bias: float = 0.0,
 ) -> Tensor:
     """Attention to the cells of a KV cache, as one op: [d_v n_head, T].
 
     q: [d_k, n_head, T].  k: [d_k, m, n_head_kv, S], v: [d_v, m, n_head_kv, S], views of a cache, of any type.
     mask: F16 [m, T / S, 1, S].  ``softcap``: a cap c replaces each logit x by c tanh(x / c) (arXiv:2408.00118).
-    ``sinks``: F32 [n_head], an additional logit for each head, without a value (arXiv:2309.17453).
+    ``sinks``: F32 [n_head], an additional logit for each head, without a value (arXiv:2309.17453).  ``max_bias``: of
+    ALiBi; the mask then holds distances.
     """
-    y = gg.flash_attn_ext(by_sequence(q, k.ne[3]), k, v, mask, scale=scale, logit_softcap=softcap, sinks=sinks)
+    y = gg.flash_attn_ext(by_sequence(q, k.ne[3]), k, v, mask, scale, max_bias, softcap, sinks=sinks)
     return gg.reshape(y, y.ne[0] * y.ne[1], y.ne[2] * y.ne[3])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.layers.feed_forward import Gate, activated
+from ggplug_models.layers.feed_forward import Gate, activated, gated
 from ggplug_models.layers.linear import linear
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.weights.weights import Weights
@@ -25,13 +25,22 @@ class Gating(enum.IntEnum):
     SOFTMAX_OF_CHOSEN = 3
 
 
+def gating_of(hp: Hyperparameters, default: Gating) -> Gating:
+    """The gating that the file names; ``default`` if it names none.  Raises ModelError."""
+    found = hp.integer("expert_gating_func", default, at_least=0) or default
+    if found not in set(Gating):
+        raise hp.refused("expert_gating_func", "1 (softmax), 2 (sigmoid) or 3 (softmax of the chosen ones)")
+    return Gating(found)
+
+
 @dataclass(frozen=True)
 class Experts:
     """A router and its experts (arXiv:2101.03961).
 
     Each token is computed by ``n_used`` of ``n_expert`` experts of width ``n_ff``.  ``normalized``: whether the expert
     weights are divided by their sum; ``scale``: multiplies them after that.  ``n_groups``: experts are chosen from the
-    best ``n_groups_used`` of this many groups only (arXiv:2412.19437).
+    best ``n_groups_used`` of this many groups only (arXiv:2412.19437).  ``n_ff_shared``: the width of a network that
+    computes all tokens, whose result is added (arXiv:2401.06066).  ``n_dense``: the first blocks have no experts.
     """
 
     n_expert: int
@@ -42,6 +51,8 @@ class Experts:
     scale: float = 1.0
     n_groups: int = 1
     n_groups_used: int = 1
+    n_ff_shared: int = 0
+    n_dense: int = 0
 
     @classmethod
     def of(
@@ -71,34 +82,45 @@ class Experts:
         width = hp.integer("expert_feed_forward_length", n_ff)
         if width is None:
             width = hp.integer("feed_forward_length")
+        shared = hp.integer("expert_shared_count", 0, at_least=0) * width
         return cls(
             n_expert,
             hp.integer("expert_used_count", at_most=most),
             width,
-            gating,
-            normalized,
+            gating_of(hp, gating),
+            hp.boolean("expert_weights_norm", normalized),
             scale=hp.number("expert_weights_scale", 1.0) or 1.0,
             n_groups=n_groups,
             n_groups_used=n_groups_used,
+            n_ff_shared=hp.integer("expert_shared_feed_forward_length", shared, at_least=0),
+            n_dense=hp.integer("leading_dense_block_count", 0, at_least=0),
         )
 
     def __call__(self, weights: Weights, x: Tensor, gate: Gate = gg.swiglu) -> Tensor:
         """The weighted sum of the chosen experts' results: [n, T] for x [n, T]."""
         n, tokens = x.ne[0], x.ne[1]
         chosen, expert_weights = self.route(weights, x)
-        x = gg.reshape(x, n, 1, tokens)
+        columns = gg.reshape(x, n, 1, tokens)
         if "ffn_gate_up_exps.weight" in weights:
-            both = _linear(weights, "ffn_gate_up_exps", x, chosen, 2 * self.n_ff, self.n_expert)
+            both = _linear(weights, "ffn_gate_up_exps", columns, chosen, 2 * self.n_ff, self.n_expert)
             h = gate(*_halves(both))
         else:
-            a = _linear(weights, "ffn_gate_exps", x, chosen, self.n_ff, self.n_expert)
-            h = gate(a, _linear(weights, "ffn_up_exps", x, chosen, self.n_ff, self.n_expert))
+            a = _linear(weights, "ffn_gate_exps", columns, chosen, self.n_ff, self.n_expert)
+            h = gate(a, _linear(weights, "ffn_up_exps", columns, chosen, self.n_ff, self.n_expert))
         y = _linear(weights, "ffn_down_exps", activated(weights, h, "moe_"), chosen, n, self.n_expert)
         y = weights.named("ffn_moe_weighted", y * expert_weights)
         total = _of_expert(y, 0)
         for expert in range(1, self.n_used):
             total = total + _of_expert(y, expert)
-        return weights.named("ffn_moe_out", gg.cont(total) if self.n_used == 1 else total)
+        y = weights.named("ffn_moe_out", gg.cont(total) if self.n_used == 1 else total)
+        return y + self.shared(weights, x, gate) if self.n_ff_shared else y
+
+    def shared(self, weights: Weights, x: Tensor, gate: Gate) -> Tensor:
+        """The result of the shared expert, multiplied by a sigmoid if the file has weights for it: [n, T]."""
+        y = gated(weights, x, self.n_ff_shared, gate, of="_shexp")
+        if "ffn_gate_inp_shexp.weight" in weights:
+            y = y * gg.sigmoid(linear(weights, "ffn_gate_inp_shexp", x, 1))
+        return y
 
     def route(self, weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
         """The chosen experts of each token, I32 [n_used, T], and their weights, F32 [1, n_used, T]."""

@@ -34,3 +34,8 @@ def gated_together(weights: Weights, x: Tensor, n_ff: int, gate: Callable[..., T
 def plain(weights: Weights, x: Tensor, n_ff: int, activation: Activation = gg.gelu) -> Tensor:
     """A network without a gate: W_down f(W_up x)."""
     return linear(weights, "ffn_down", activated(weights, activation(linear(weights, "ffn_up", x, n_ff))), x.ne[0])
+
+
+def relu_squared(x: Tensor) -> Tensor:
+    """The square of ReLU (arXiv:2109.08668)."""
+    return gg.sqr(gg.relu(x))

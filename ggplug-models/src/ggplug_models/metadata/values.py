@@ -84,6 +84,17 @@ class Values:
 
         return self._checked(key, default, f"an array of {length} integers", fits, _same)
 
+    def numbers(self, key: str, *, length: int) -> list[float]:
+        """A finite number, repeated, or an array of exactly ``length``."""
+        if not isinstance(self.values.get(self.prefix + key), np.ndarray):
+            return [self.number(key)] * length
+
+        def fits(value: npt.NDArray[Any]) -> bool:
+            return value.dtype.kind in "fiu" and value.shape == (length,) and bool(np.isfinite(value).all())
+
+        wanted = f"a finite number, or an array of {length}"
+        return [float(each) for each in self._checked(key, REQUIRED, wanted, fits, _same)]
+
     def entry(self, key: str, table: Mapping[str, T], what: str) -> T:
         """The entry of ``table`` that the string under ``key`` names.  ``what`` it names is for the error message."""
         name = self.text(key)
@@ -168,9 +179,9 @@ _SMALLEST_SINGLE = float(np.finfo(np.float32).tiny)
 
 
 def short_repr(value: Any) -> str:
-    """The ``repr`` of a value for error messages, cut off after 100 characters."""
+    """The ``repr`` of a value for error messages, cut off after 100 characters; its type, if it has no ``repr``."""
     try:
         text = repr(value[:100] if isinstance(value, (str, bytes, list, tuple, np.ndarray)) else value)
-    except ValueError:  # Python refuses to print integers of thousands of digits
+    except Exception:  # of integers of thousands of digits, of deeply nested lists, and what a program's class raises
         text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
     return text if len(text) <= 100 else f"{text[:100]}..."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
@@ -24,13 +25,15 @@ from ggplug_models.checks.arguments import check_progress, check_sequence
 from ggplug_models.checks.ids import token_ids
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.embedding.reading import vectors_of
-from ggplug_models.embedding.vectors import check_batch, check_texts, normalized
+from ggplug_models.embedding.vectors import check_batch, normalized
 from ggplug_models.generation.detokenizer import Detokenizer, GeneratedText
 from ggplug_models.generation.loop import Options, TextOptions, generate, greedy
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.patches import Patch
+from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import short_repr
-from ggplug_models.networks.network import Network
+from ggplug_models.networks.ranking import check_no_instruction, soft_max
+from ggplug_models.networks.texts import TextModel
 from ggplug_models.sampling.constrained import constrained
 from ggplug_models.sampling.control_tokens import ControlTokens
 from ggplug_models.state.cells import Cells
@@ -39,15 +42,21 @@ from ggplug_models.state.session import Session
 from ggplug_models.state.steps import Outputs, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
-from ggplug_models.tokenizers.long_text import LongText
+from ggplug_models.weights.rules import is_expert
 
 if TYPE_CHECKING:
     from ggplug_models.sampling.grammar import Grammars
 
 Floats = npt.NDArray[np.float32]
 
+RERANK_PROMPT = "tokenizer.chat_template.rerank"
+"""Key of the prompt of a reranker, which has ``{query}`` and ``{document}``."""
 
-class Decoder(Network):
+INSTRUCTION = re.compile("(?<=<Instruct>: ).*")
+"""What the prompt of a reranker says that a document has to do."""
+
+
+class Decoder(TextModel):
     """A language model.  A family lists in :attr:`kinds` what sessions keep for each block."""
 
     @cached_property
@@ -63,6 +72,11 @@ class Decoder(Network):
     def is_long(self, n_ctx: int) -> bool:
         """Whether contexts of ``n_ctx`` tokens are computed differently from short ones."""
         return False
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        pooling = hp.integer("pooling_type", Pooling.LAST, at_least=0)
+        self.pooling = Pooling(pooling) if pooling in set(Pooling) else Pooling.LAST
 
     def scores(self, x: Tensor) -> Tensor:
         """The logits of the next token, [n_vocab, ...]; a model without an output matrix uses its token embeddings."""
@@ -220,19 +234,9 @@ class Decoder(Network):
         tokens = self.generate_ids(prompt, max_tokens, session=session, **options)
         return GeneratedText(detokenizer, tokens, self.tokenizer.ends)
 
-    def embed(
-        self,
-        texts: Sequence[str | LongText],
-        *,
-        batch: int = 32,
-        normalize: bool = True,
-        progress: Callable[[int], None] | None = None,
-    ) -> Floats:
-        """One vector for each text, as :meth:`embed_ids`; a text longer than the context length is truncated."""
-        check_texts(texts)
-        with self.call():
-            ids = VocabularyTokenizer(self.tokenizer, self.n_ctx, self.n_vocab).encode(texts)
-            return self.embed_ids(ids, batch=batch, normalize=normalize, progress=progress)
+    @cached_property
+    def text_tokenizer(self) -> VocabularyTokenizer:
+        return VocabularyTokenizer(self.tokenizer, self.n_ctx, self.n_vocab)
 
     def embed_ids(
         self,
@@ -244,18 +248,18 @@ class Decoder(Network):
     ) -> Floats:
         """One vector for each text: float32 of shape ``(len(ids), n_embd)``, of length 1 if ``normalize``.
 
-        The vectors of a text's tokens are pooled by the file's ``pooling_type``; by default, the vector of the last
-        token is used, which attends to all others.  ``batch``: maximum number of texts computed together; it is smaller
+        The vectors of a text's tokens are pooled by :attr:`pooling`; by default, the vector of the last token is used,
+        which attends to all others.  ``batch``: maximum number of texts computed together; it is smaller
         for long ones.  ``progress(n)``: called when ``n`` more texts are done.  Raises ParameterError, FreedError.
         """
         batch = check_batch(batch)
         check_progress(progress)
         check_sequence(ids, "ids")
-        found = self.hyperparameters.integer("pooling_type", Pooling.LAST, at_least=0)
-        pooling = Pooling(found) if found in set(Pooling) else Pooling.LAST
+        last = (Pooling.NONE, Pooling.RANK)  # the last token attends to all others
+        pooling = Pooling.LAST if self.pooling in last else self.pooling
         outputs = Outputs.LAST if pooling is Pooling.LAST else Outputs.ALL
         with self.call():
-            checked = [token_ids(each, self.n_vocab, f"ids[{n}]") for n, each in enumerate(ids)]
+            checked = [token_ids(each, self.n_vocab, f"ids[{n}]", self.n_ctx) for n, each in enumerate(ids)]
             out = np.empty((len(checked), self.n_embd), np.float32)
             for chosen, vectors in vectors_of(self, checked, batch, outputs):
                 for position, each in zip(chosen, vectors, strict=True):
@@ -264,6 +268,28 @@ class Decoder(Network):
                 if progress is not None:
                     progress(len(chosen))
         return normalized(out) if normalize else out
+
+    def hidden_states(self, ids: Sequence[int]) -> Floats:
+        """The last block's vector of every token of one text, normalised by its norm: float32 ``(len(ids), n_embd)``.
+
+        Raises ParameterError, FreedError.
+        """
+        with self.session(max(1, len(ids)), cache_type="f32") as session:
+            return session.decode({0: ids}, Outputs.ALL, hidden=True)[0]
+
+    def pair(self, query: str, document: str, instruction: str | None = None) -> list[int]:
+        prompt = self.metadata.get(RERANK_PROMPT)
+        if not isinstance(prompt, str):
+            check_no_instruction(instruction)
+            return self.text_tokenizer.pair(query, document)
+        if instruction is not None:
+            prompt, count = INSTRUCTION.subn(lambda _: instruction, prompt, 1)
+            check_no_instruction(None if count else instruction)
+        texts = {"{query}": query, "{document}": document}
+        return self.text_tokenizer.prompt(re.sub(r"\{(?:query|document)\}", lambda name: texts[name[0]], prompt))
+
+    def scored(self, x: Floats) -> Floats:
+        return soft_max(x)[:, 0] if x.shape[1] > 1 else x[:, 0]  # of the answers yes and no, the first
 
     # -- graphs ------------------------------------------------------------------------------------
 
@@ -306,10 +332,20 @@ class Decoder(Network):
         assert graph is not None
         return graph
 
+    def cache_on(self, number: int) -> Device | None:
+        """The device that a rule chose for a block's cache or state, and for its attention; None: no rule did."""
+        return None if self.placement is None else self.placement.cache(number)
+
     def device_of(self, number: int) -> Device:
-        """The device that computes a block: the one that holds its weights."""
+        """The device of a block's cache or state: the one that a rule chose, or that of the block's weights.
+
+        Those of experts do not count: attention is not computed where they lie.
+        """
+        chosen = self.cache_on(number)
+        if chosen is not None:
+            return chosen
         prefix = self.w.block(number).prefix
-        placed = (t.buffer_type for t in self.weights if t.name.startswith(prefix) and t.buffer_type is not None)
-        found = next(placed, None)
+        of_block = (t for t in self.weights if t.name.startswith(prefix) and not is_expert(t.name))
+        found = next((t.buffer_type for t in of_block if t.buffer_type is not None), None)
         device = self.devices[0] if found is None else found.device
         return device if device in self.devices else self.devices[-1]

@@ -17,15 +17,15 @@ from ggplug.tensor import Context, Tensor
 from ggplug_models.checks.arguments import check_progress, check_sequence
 from ggplug_models.checks.ids import token_ids
 from ggplug_models.embedding.pooling import Pooling
-from ggplug_models.embedding.vectors import check_batch, check_texts, normalized
+from ggplug_models.embedding.vectors import check_batch, normalized
 from ggplug_models.layers.attention import mixed
 from ggplug_models.layers.collecting import collected, of_tokens, patterns_of
 from ggplug_models.layers.names import name_nodes
 from ggplug_models.layers.patches import Patch, patched
 from ggplug_models.metadata.hyperparameters import Hyperparameters
-from ggplug_models.networks.network import Network
+from ggplug_models.networks.ranking import check_no_instruction
+from ggplug_models.networks.texts import TextModel
 from ggplug_models.tokenizers.encoders import TextTokenizer, VocabularyTokenizer, from_metadata
-from ggplug_models.tokenizers.long_text import LongText
 
 Floats = npt.NDArray[np.float32]
 
@@ -127,11 +127,14 @@ class Texts:
         self.pool.set(pooling.weights(present)[:, np.newaxis, :])
 
 
-class Encoder(Network):
+class Encoder(TextModel):
     """A model that computes embeddings; every token attends to those before and after it."""
 
     ROUND: ClassVar[int] = 4
     """Batches are padded to a multiple of this many tokens, so that few different graphs are needed."""
+
+    CLASSIFIED: ClassVar[Pooling] = Pooling.CLS
+    """What the classifier of a reranker reads, unless the file says it."""
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         self._tokenizer: TextTokenizer | VocabularyTokenizer | None = None
@@ -144,8 +147,13 @@ class Encoder(Network):
             raise ModelError(f"{hp.prefix}attention.causal is true, but encoders attend in both directions")
         pooling = hp.integer("pooling_type", Pooling.MEAN, at_least=0)
         if pooling not in set(Pooling):
-            raise hp.refused("pooling_type", "1 (mean), 2 (first token), 3 (last token) or 4 (reranker)")
+            kinds = "0 (none), 1 (mean), 2 (first token), 3 (last token) or 4 (reranker)"
+            raise hp.refused("pooling_type", kinds)
         self.pooling = Pooling(pooling)
+        classified = hp.integer("classifier.pooling_type", self.CLASSIFIED)
+        if classified not in (Pooling.MEAN, Pooling.CLS):
+            raise hp.refused("classifier.pooling_type", "1 (mean) or 2 (first token)")
+        self.classifier_pooling = Pooling(classified)
         self.windows = [0] * self.n_layer
         self.max_bias = 0.0
 
@@ -155,6 +163,14 @@ class Encoder(Network):
         if self._tokenizer is None:
             self._tokenizer = from_metadata(self.metadata, self.n_ctx, self.n_vocab)
         return self._tokenizer
+
+    def pair(self, query: str, document: str, instruction: str | None = None) -> list[int]:
+        check_no_instruction(instruction)
+        return self.tokenizer.pair(query, document)
+
+    @property
+    def text_tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
+        return self.tokenizer
 
     # -- the graph ---------------------------------------------------------------------------------
 
@@ -192,25 +208,6 @@ class Encoder(Network):
 
     # -- running it --------------------------------------------------------------------------------
 
-    def embed(
-        self,
-        texts: Sequence[str | LongText],
-        *,
-        batch: int = 32,
-        normalize: bool = True,
-        progress: Callable[[int], None] | None = None,
-    ) -> Floats:
-        """One vector per text: float32 of shape ``(len(texts), n_embd)``, in the order of ``texts``.
-
-        A text longer than the context length is truncated; a :class:`LongText` is read only as far as needed.
-        ``batch``: maximum number of texts computed together.  ``normalize``: scale the vectors to length 1.
-        ``progress(n)``: called when ``n`` more texts are done; an exception that it raises ends the call.  Raises
-        ParameterError; ModelError if the tokenizer fails; FreedError; and what a LongText's callable raises.
-        """
-        check_texts(texts)
-        with self.call():
-            return self.embed_ids(self.tokenizer.encode(texts), batch=batch, normalize=normalize, progress=progress)
-
     def embed_ids(
         self,
         ids: Sequence[Sequence[int]],
@@ -223,6 +220,12 @@ class Encoder(Network):
         batch = check_batch(batch)
         check_progress(progress)
         check_sequence(ids, "ids")
+        if self.pooling is Pooling.NONE:
+            raise ParameterError(
+                "the file says that the vectors of tokens are not pooled (pooling_type 0)",
+                got=self.pooling,
+                remedy="set model.pooling to another kind, or use hidden_states(ids), one vector for each token",
+            )
         with self.call():
             checked = [self._checked(each, f"ids[{n}]") for n, each in enumerate(ids)]
             out = np.empty((len(checked), self.n_embd), np.float32)
@@ -235,12 +238,7 @@ class Encoder(Network):
 
     def _checked(self, tokens: Any, what: str) -> npt.NDArray[np.int64]:
         """The token ids of one text as an array.  Raises ParameterError."""
-        found = token_ids(tokens, self.n_vocab, what)
-        if found.size > self.n_ctx:
-            raise ParameterError(
-                f"{what} has {found.size} tokens; the context length of the model is {self.n_ctx}", got=found.size
-            )
-        return found
+        return token_ids(tokens, self.n_vocab, what, self.n_ctx)
 
     def hidden_states(self, ids: Sequence[int]) -> Floats:
         """The last layer's vector of every token of one text: float32 of shape ``(len(ids), n_embd)``.
@@ -277,11 +275,15 @@ class Encoder(Network):
                 for name, node in batch.collected.items()
             }
 
+    def padded(self, longest: int) -> int:
+        """The number of tokens that the texts of a batch are padded to, if the longest has ``longest``."""
+        return min(-(-longest // self.ROUND) * self.ROUND, self.n_ctx)
+
     def _filled(self, texts: Sequence[npt.NDArray[np.int64]], collect: tuple[str, ...] = ()) -> Texts:
         longest = max(len(tokens) for tokens in texts)
-        batch = self.build(len(texts), min(-(-longest // self.ROUND) * self.ROUND, self.n_ctx), collect)
+        batch = self.build(len(texts), self.padded(longest), collect)
         self.scheduler.allocate(batch.graph)
-        batch.fill(texts, self.pooling)
+        batch.fill(texts, self.classifier_pooling if self.pooling is Pooling.RANK else self.pooling)
         return batch
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from ggplug.backend import Device
@@ -15,17 +16,22 @@ from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, locked
 from ggplug.tensor import Context
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import Values
+from ggplug_models.state.session import Session
 from ggplug_models.weights.files import MappedFiles
 from ggplug_models.weights.packing import PackedWeight
+from ggplug_models.weights.placement import Placed
 from ggplug_models.weights.weights import Weights, digest_of_tensors
 
 
 class Model:
     """A model's weights and the scheduler that computes with them.
 
-    ``weights``: a :class:`~ggplug.Context` with the tensors of the file, under their names.  ``metadata``: that of the
-    file.  ``devices``: in order of preference; the last one should support all ops, as the CPU does.  A ``with`` block
-    frees the model's memory at its end.
+    ``weights``: a :class:`~ggplug.Context` with the tensors of the file, under their names.
+    ``metadata``: that of the file.  ``devices``: in order of preference; the last one should support all ops, as the
+    CPU does.  A ``with`` block frees the model's memory at its end.
+
+    Weights may be mapped from the file: read directly after it was truncated, as by ``weights["x"].numpy()``,
+    they end the process.  Computing with the model raises ModelError instead; so does ``files.check()``.
 
     Several threads may use a model: computations are serialised by a lock (:meth:`locked`), which code must also hold
     when it uses the scheduler or the model's graphs.
@@ -44,8 +50,12 @@ class Model:
         self.devices = tuple(devices)
         self.hyperparameters = Hyperparameters(metadata)
         self.freed = False
+        self.placement: Placed | None = None
+        """The device of each weight, and the rule that chose it.  None if :func:`.load` did not make the model."""
         self.packing: tuple[PackedWeight, ...] = ()
         """For each weight, whether it is packed, or why not.  Empty if the model was loaded without packing."""
+        self.paths: tuple[Path, ...] = ()
+        """The files that it was loaded from."""
         self.files = MappedFiles(())
         """The files that weights are mapped from; checked before each computation."""
         self._calls = object()
@@ -82,13 +92,16 @@ class Model:
         """
         return None
 
-    def locked(self) -> Claim:
+    def locked(self, *sessions: Session) -> Claim:
         """A ``with`` block that locks the model, from setting inputs to reading results; other threads wait.
 
+        ``sessions``: of the model; they are not freed meanwhile.
+
         Raises BusyError if this thread has already locked it (in an abort callback that computes with the model),
-        FreedError if the model was freed, and ModelError if a file that its weights are mapped from was truncated.
+        FreedError if the model or a session was freed, and ModelError if a file that its weights are mapped from was
+        truncated.
         """
-        return _ModelLock(self)
+        return _ModelLock(self, (self, *sessions))
 
     turn = locked
     """The former name of :meth:`locked`."""
@@ -98,7 +111,7 @@ class Model:
 
         It does not lock the model: other threads may compute in between.  Raises FreedError if the model was freed.
         """
-        return _ModelLock(self, whole=True)
+        return _ModelLock(self, (), (self._calls,), OPEN)
 
     def free(self) -> None:
         """Releases the weights and the scheduler's memory, after waiting for the calls of other threads.
@@ -112,6 +125,10 @@ class Model:
             self.weights.free()
             self.files.close()
             self.freed = True
+
+    def freed_error(self) -> FreedError:
+        """The error for calls after :meth:`free`."""
+        return FreedError(f"{self!r} was freed", thing=self, remedy="load it again")
 
     def __enter__(self) -> Self:
         return self
@@ -129,17 +146,25 @@ class Model:
 
 
 class _ModelLock(Claim):
-    """The claim of :meth:`Model.locked`, or with ``whole`` of :meth:`Model.call`, on a model that was not freed."""
+    """A claim on a model, or on it and sessions, none of which was freed: :meth:`Model.locked`, :meth:`Model.call`."""
 
-    def __init__(self, model: Model, *, whole: bool = False) -> None:
-        super().__init__(() if whole else (model,), (model._calls,) if whole else NOTHING, OPEN if whole else CLOSED)
+    def __init__(
+        self,
+        model: Model,
+        own: tuple[Model | Session, ...],
+        shared: Collection[object] = NOTHING,
+        kind: int = CLOSED,
+    ) -> None:
+        super().__init__(own, shared, kind)
         self._model = model
+        self._needed = own or (model,)
 
     def __enter__(self) -> None:
         super().__enter__()
         try:
-            if self._model.freed:
-                raise FreedError(f"{self._model!r} was freed", thing=self._model, remedy="load it again")
+            for each in self._needed:
+                if each.freed:
+                    raise each.freed_error()
             self._model.files.check()
         except BaseException:
             self.__exit__()

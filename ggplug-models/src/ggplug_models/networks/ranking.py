@@ -1,56 +1,104 @@
-"""Rerankers: encoders whose classifier scores how relevant a document is for a query (arXiv:1901.04085)."""
+"""Rerankers: models whose classifier scores how relevant a document is for a query.
+
+Encoders read the query and the document as two texts (arXiv:1901.04085), language models in a prompt that asks whether
+the document fits (arXiv:2506.05176).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ggplug.errors import ParameterError
 from ggplug.tensor import Tensor
-from ggplug_models.embedding.pooling import Pooling
-from ggplug_models.networks.encoder import Encoder
+from ggplug_models.weights.weights import Weights
 
 Floats = npt.NDArray[np.float32]
 
-DENSE, OUT = "cls", "cls.output"
-"""The layers of a classifier in a file: one with tanh, which may be missing, and one with the score."""
+DENSE, NORM, OUT = "cls", "cls.norm", "cls.output"
+"""The layers of a classifier in a file: one with an activation, its norm, and one with the scores."""
+
+NORM_EPS = 1e-5
+"""What is added to the variance in the norm of a classifier; files do not say it."""
+
+
+class Classified(Protocol):
+    """What a classifier uses of its model."""
+
+    w: Weights
+    n_embd: int
+
+    def embed_ids(
+        self,
+        ids: Sequence[Sequence[int]],
+        *,
+        batch: int = 32,
+        normalize: bool = True,
+        progress: Callable[[int], None] | None = None,
+    ) -> Floats: ...
+    def classifier_activation(self, x: Floats) -> Floats: ...
+    def scored(self, x: Floats) -> Floats: ...
 
 
 class Ranker:
-    """The classifier of an encoder, over the vectors of first tokens.  Raises ModelError for wrong weights."""
+    """The classifier of a model, over the pooled vectors of texts.  Raises ModelError for wrong weights."""
 
-    def __init__(self, model: Encoder) -> None:
+    def __init__(self, model: Classified) -> None:
         self.model = model
-        self._layers = [(name, self._weights(name)) for name in (DENSE, OUT) if f"{name}.weight" in model.w]
-
-    @staticmethod
-    def is_in(model: Encoder) -> bool:
-        """Whether a model has a classifier."""
-        return model.pooling is Pooling.RANK and any(f"{name}.weight" in model.w for name in (DENSE, OUT))
-
-    def pair(self, query: str, document: str) -> list[int]:
-        """The token ids of a query together with a document.  Raises ModelError."""
-        return self.model.tokenizer.pair(query, document)
+        self._dense, self._out = (self._linear(name) for name in (DENSE, OUT))
+        self._norm = _values(model.w(f"{NORM}.weight", model.n_embd)) if f"{NORM}.weight" in model.w else None
 
     def scores(
         self, pairs: Sequence[Sequence[int]], *, batch: int = 32, progress: Callable[[int], None] | None = None
     ) -> Floats:
         """The score of each pair, float32 ``(len(pairs),)``.  The parameters: see :meth:`.Encoder.embed_ids`."""
-        found = self.model.embed_ids(pairs, batch=batch, normalize=False, progress=progress)
-        for name, (weight, bias) in self._layers:
-            found = found @ weight.T + bias
-            if name == DENSE and len(self._layers) > 1:
-                found = np.tanh(found)
-        return np.asarray(found[:, 0], np.float32)
+        return self.model.scored(self.outputs(pairs, batch=batch, progress=progress))
 
-    def _weights(self, name: str) -> tuple[Floats, Floats]:
-        """The matrix of a layer, ``(n_out, n_embd)``, and its bias."""
+    def outputs(
+        self, ids: Sequence[Sequence[int]], *, batch: int = 32, progress: Callable[[int], None] | None = None
+    ) -> Floats:
+        """All results of the classifier for each text, given as token ids: float32 ``(len(ids), n_out)``."""
+        found = self.model.embed_ids(ids, batch=batch, normalize=False, progress=progress)
+        if self._dense is not None:
+            found = self._dense(found)
+            if self._out is not None:  # without it, the first layer has the scores
+                found = self.model.classifier_activation(found)
+        if self._norm is not None:
+            centred = found - found.mean(-1, keepdims=True)
+            found = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + NORM_EPS) * self._norm
+        return np.asarray(found if self._out is None else self._out(found), np.float32)
+
+    def _linear(self, name: str) -> Callable[[Floats], Floats] | None:
+        """The function of a layer, if the file has it: a matrix ``(n_out, n_embd)``, and its bias."""
         w, n_embd = self.model.w, self.model.n_embd
+        if f"{name}.weight" not in w:
+            return None
         weight = _values(w(f"{name}.weight", n_embd, -1)).reshape(-1, n_embd)
         bias = _values(w(f"{name}.bias", len(weight))) if f"{name}.bias" in w else np.zeros(len(weight), np.float32)
-        return weight, bias.reshape(-1)
+        return lambda x: x @ weight.T + bias.reshape(-1)
 
 
-def _values(tensor: Tensor) -> Floats:
-    return np.asarray(tensor.numpy(), np.float32)
+def check_no_instruction(instruction: str | None) -> None:
+    """Raises ParameterError for an instruction, for a model whose file has no prompt that could say it."""
+    if instruction is not None:
+        raise ParameterError("instruction: this model has no prompt that could say it", got=instruction)
+
+
+def gelu(x: Floats) -> Floats:
+    """GELU, not its approximation by tanh."""
+    return np.asarray(x * 0.5 * (1 + np.vectorize(math.erf, [np.float64])(x / math.sqrt(2))), np.float32)
+
+
+def soft_max(x: Floats) -> Floats:
+    """Probabilities, from logits ``(n, n_out)``."""
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True), np.float32)
+
+
+def _values(tensor: Tensor) -> Any:
+    """A copy of the values: an array over the model's memory would keep it from being freed."""
+    return np.array(tensor.numpy(), np.float32)

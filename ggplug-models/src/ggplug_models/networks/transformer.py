@@ -26,11 +26,13 @@ class Transformer(Network):
     The methods compute LLaMA's block (arXiv:2302.13971); families override what differs.  ``rope_mode``: which elements
     of a head are rotated as a pair; None: no rotation.  ``normalized_experts``: see
     :class:`~ggplug_models.layers.experts.Experts`.  ``all_attend``: whether all blocks have attention.
+    ``feed_forward_norm``: name of the norm before the feed-forward network.
     """
 
     rope_mode: ClassVar[RopeMode | None] = RopeMode.NEOX
     normalized_experts: ClassVar[bool] = True
     all_attend: ClassVar[bool] = True
+    feed_forward_norm: ClassVar[str] = "ffn_norm"
 
     windows: list[int]
     """The sliding window of each block, in positions; 0: full attention."""
@@ -41,10 +43,11 @@ class Transformer(Network):
         self.heads = Heads.of(hp, self.n_layer, all_attend=self.all_attend)
         self.windows = [0] * self.n_layer
         self.scale = self.heads[0].d_k ** -0.5
-        self.softcap = 0.0
+        self.softcap = self.max_bias = 0.0
         self.clamp = hp.number("attention.clamp_kqv", 0.0, at_least=0)
         self.experts = Experts.of(hp, normalized=self.normalized_experts)
-        self.n_ff = hp.of_blocks("feed_forward_length", self.n_layer, REQUIRED if self.experts is None else 0)
+        width = REQUIRED if self.experts is None else 0
+        self.n_ff = hp.of_blocks("feed_forward_length", self.n_layer, width, at_least=int(self.all_attend))
         self.rope = None if self.rope_mode is None else Rope.of(hp, self.rope_mode, self.heads[0].d_k)
 
     @cached_property
@@ -75,17 +78,22 @@ class Transformer(Network):
         w = block.weights
         a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = block.named("ffn_inp", x + a)
-        return x + block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block))
+        return x + block.named("ffn_out", self.feed_forward(self.norm(w, self.feed_forward_norm, x), block))
 
     def attention(self, x: Tensor, block: Block) -> Tensor:
         """Attention of ``x`` [n_embd, T], with rotated queries and keys, multiplied by ``attn_output``: [n_embd, T]."""
         w, heads = block.weights, self.heads[block.number]
         q, k, v = projections(w, x, heads, self.clamp)
-        q, k = self.normed(q, k, w)
-        q, k = self.rotated(q, block), self.rotated(k, block)
+        q, k = self.positioned(q, k, block)
         q = self.queries(q, block)
-        y = block.attend(q, k, v, scale=self.scale, softcap=self.softcap, sinks=self.sinks(w, heads))
+        how = {"softcap": self.softcap, "sinks": self.sinks(w, heads), "max_bias": self.max_bias}
+        y = block.attend(q, k, v, scale=self.scale, **how)
         return block.named("attn_out", linear(w, "attn_output", y, self.n_embd))
+
+    def positioned(self, q: Tensor, k: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+        """Queries and keys, normalised and rotated."""
+        q, k = self.normed(q, k, block.weights)
+        return self.rotated(q, block), self.rotated(k, block)
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
         """Hook for families that normalise queries and keys before the rotation; returns them."""
@@ -126,7 +134,7 @@ class Transformer(Network):
         return None
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
-        """A gated network, or experts if the model has them."""
-        if self.experts is not None:
+        """A gated network, or experts if the block has them."""
+        if self.experts is not None and block.number >= self.experts.n_dense:
             return self.experts(block.weights, x, self.gate)
         return gated(block.weights, x, self.n_ff[block.number], self.gate)

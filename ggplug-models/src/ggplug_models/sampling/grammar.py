@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ggplug.errors import ModelError, ParameterError
 from ggplug_models.checks.requirements import required
 from ggplug_models.metadata.values import short_repr
+from ggplug_models.sampling.gbnf import to_lark
 from ggplug_models.sampling.grammar_limits import check_grammar, check_pattern, read_schema
 from ggplug_models.tokenizers import Tokenizer
 
@@ -47,6 +48,7 @@ _WORDS = (
     ("^(Parser|Lexer)TooComplex$|.*Too many items.*", "it is too complex, or endless"),
     (r"^Unimplemented keys: \[(.*)\]", r"it uses keys that are not supported: \1"),
     ("^oneOf constraints are not supported.*", "it uses oneOf, which is not supported; use anyOf instead"),
+    (r"^(at )?\d+\(\d+\): lark grammar too deeply nested.*", "its parentheses are nested too deeply"),
     (r"^Resource '(json-schema:///)?([^']*)($|' is not present.*)", r"it refers to \2, which it does not contain"),
     ("^Pointer '([^']*)($|' does not exist)", r"it refers to \1, which it does not contain"),
 )
@@ -80,6 +82,7 @@ class Grammars:
         if not tokenizer.ends:
             raise NoEndTokenError("the vocabulary has no end token, so a text with a grammar could not end")
         self.n_vocab = n_vocab or tokenizer.n_vocab
+        self._texts = tokenizer
         self._tokenizer: LLTokenizer = LLTokenizer(
             Wrapper(_TokenizerView(tokenizer)), n_vocab=self.n_vocab, eos_token=sorted(tokenizer.ends)
         )
@@ -97,16 +100,11 @@ class Grammars:
             schema = {"type": "object"}
         from llguidance import LLMatcher
 
+        found = read_schema(schema)
+        options: Any = {"whitespace_pattern": SPACES, **(LENIENT if lenient else {})}
         try:
-            found = read_schema(schema if isinstance(schema, str) else json.dumps(schema))
-            if not isinstance(found, dict):
-                raise ParameterError(f"a JSON schema must be an object, got {short_repr(schema)}", got=schema)
-            text = json.dumps(found, allow_nan=False)
-            options: Any = {"whitespace_pattern": SPACES, **(LENIENT if lenient else {})}
-            grammar = LLMatcher.grammar_from_json_schema(text, overrides=options)
-        except ParameterError:
-            raise
-        except (TypeError, ValueError, RecursionError) as error:
+            grammar = LLMatcher.grammar_from_json_schema(json.dumps(found, allow_nan=False), overrides=options)
+        except ValueError as error:
             raise ParameterError(f"the JSON schema is not valid: {error}", got=schema) from error
         return self._constraint(grammar, "JSON schema", schema)
 
@@ -134,16 +132,22 @@ class Grammars:
         return self._constraint(LLMatcher.grammar_from_lark(grammar), "JSON schema", grammar)
 
     def gbnf(self, grammar: str) -> GrammarConstraint:
-        """The constraint to a grammar in llama.cpp's notation (GBNF), with a rule ``root``.  Raises ParameterError."""
-        check_grammar(grammar)
-        from llguidance.gbnf_to_lark import any_to_lark
+        """The constraint to a grammar in llama.cpp's notation (:mod:`.gbnf`), with a rule ``root``.
 
-        try:
-            return self.lark(any_to_lark(grammar))
-        except ParameterError:
-            raise
-        except Exception as error:  # the library has no type of its own
-            raise ParameterError(f"the grammar is not valid: {error}", got=grammar) from error
+        One that begins with ``%llguidance`` is in the notation of Lark, as in llama.cpp.  Raises ParameterError.
+        """
+        check_grammar(grammar)
+        if grammar.lstrip().startswith("%llguidance"):
+            return self.lark(grammar)
+        from llguidance import LLMatcher
+
+        translated = to_lark(grammar, self._token_of)
+        return self._constraint(LLMatcher.grammar_from_lark(translated), "grammar", grammar)
+
+    def _token_of(self, text: str) -> int | None:
+        """The token that a text is as a whole."""
+        found = self._texts.encode(text, parse_special=True, begins=False)
+        return found[0] if len(found) == 1 else None
 
     def _constraint(self, grammar: str, what: str, got: Any) -> GrammarConstraint:
         from llguidance import LLMatcher, LLParserLimits

@@ -55,17 +55,26 @@ _SPECIAL = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()]|\{(\d+)(?:,(\d*))?\}
 _EMBEDDED = re.compile(r"%json(?:\s|//[^\n]*\n)*")
 
 
-def read_schema(text: str) -> Any:
-    """Reads a JSON schema.  Raises ParameterError if it is not valid JSON, or exceeds the limits of this module."""
+def read_schema(schema: Any) -> dict[str, Any]:
+    """Reads a JSON schema: an object, or its text.
+
+    Raises ParameterError if it is not valid JSON, or exceeds the limits of this module.
+    """
+    try:
+        text = schema if isinstance(schema, str) else json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ParameterError(f"the JSON schema is not valid: {error}", got=schema) from error
     _check(len(text.encode("utf-8", "surrogatepass")), MOST_BYTES, "bytes", "the JSON schema")
     try:
-        schema = json.loads(text)
+        found = json.loads(text)
     except RecursionError:
         raise _too_much("the JSON schema", "more", MOST_NESTED, "nested objects and lists") from None
     except ValueError as error:
         raise ParameterError(f"the JSON schema is not valid: {error}", got=text) from error
-    _Parts(schema).check()
-    return schema
+    if not isinstance(found, dict):
+        raise ParameterError(f"a JSON schema must be an object, got {short_repr(schema)}", got=schema)
+    _Parts(found).check()
+    return found
 
 
 def check_pattern(pattern: str, what: str = "the regular expression") -> None:

@@ -9,18 +9,22 @@ from typing import Any
 
 import click
 
+from ggplug.cli.model_file import ModelFile
 from ggplug.cli.output import Command, console, printable
+from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.tracing import traced
 from ggplug_models.checks.requirements import required
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
     cache_option,
     device_option,
+    fitted,
     growth_option,
     model_argument,
     pack_option,
     placed,
-    split_option,
+    pool,
+    pooling_option,
 )
 from ggplug_models.commands.serve_defaults import chosen, defaults_options
 
@@ -94,12 +98,7 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
     metavar="N",
     help="Number of tokens of prompts that are computed between two tokens of the other texts.",
 )
-@click.option(
-    "--pooling",
-    type=click.Choice(["mean", "cls", "last", "none"]),
-    help="How an encoder pools the vectors of tokens; none: /embedding returns the vector of each token. Default: as "
-    "the model's file says.",
-)
+@pooling_option
 @click.option(
     "--slot-save-path",
     "slot_files",
@@ -141,7 +140,7 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
     help="Maximum size of a request body, in MiB.",
 )
 @device_option
-@split_option
+@placement_options
 @pack_option
 @growth_option
 @click.option(
@@ -152,7 +151,7 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
 )
 @traced
 def serve(
-    model: Path,
+    model: ModelFile,
     host: str,
     port: int,
     keys: tuple[str, ...],
@@ -174,7 +173,7 @@ def serve(
     hosts: tuple[str, ...],
     body_limit: int,
     devices: tuple[str, ...],
-    split: str | None,
+    place_rules: PlaceRules,
     pack: bool,
     pack_growth: int | None,
     verbose: bool,
@@ -202,10 +201,12 @@ def serve(
         if not re.fullmatch(r"\*|localhost|https?://[^\s/?#@]+", origin):
             raise click.UsageError(f"--cors must be an origin such as https://example.org, or *, got {origin!r}.")
     # Responses are UTF-8; file names need not be.
-    called = printable(name or model.stem.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    called = printable(name or model.title.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     first, *aliases = called.split(",") if name else [called]
-    about = About(model, aliases, [tag for tag in tags.split(",") if tag], pooling != "none")
-    names, placement = placed(devices, split)
+    about = About(model.path, aliases, [tag for tag in tags.split(",") if tag], pooling != "none")
+    names, placement = placed(devices, place_rules)
+    loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
+    used, placement = fitted(model, names, placement, n_ctx=context, n_seq=slots, cache_type=cache_type, **loading)
     source = None if template is None else content_of(template)
     err = console(stderr=True)
     addresses = [address.strip() for address in host.split(",")]
@@ -223,12 +224,14 @@ def serve(
     )
     with (
         listening(addresses, port) as sockets,
-        load(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded,
+        load(model, used, placement=placement, **loading) as loaded,
     ):
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
-        if pooling not in (None, "none"):
-            _pool(loaded, pooling)
+            if placement.rules:
+                err.print(printable(str(loaded.placement)), style="dim", soft_wrap=True)
+        if pooling != "none":
+            pool(loaded, pooling)
         with serving(
             loaded,
             first,
@@ -258,13 +261,3 @@ def serve(
             url = f"http://{address}:{sockets[0].getsockname()[1]}"
             err.print(printable(f"{service.name}: chat at {url}/, API at {url}/v1, Ctrl-C stops it"), soft_wrap=True)
             run(Server(service, rules, log_requests=verbose), *sockets)
-
-
-def _pool(model: object, name: str) -> None:
-    """Has an encoder pool vectors in another way than its file says.  Raises UsageError for a language model."""
-    from ggplug_models.embedding.pooling import Pooling
-    from ggplug_models.networks.encoder import Encoder
-
-    if not isinstance(model, Encoder):
-        raise click.UsageError("--pooling is for encoders.")
-    model.pooling = Pooling[name.upper()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,6 @@ import numpy.typing as npt
 from ggplug_models.embedding.vectors import check_finite, normalized
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
-from ggplug_models.networks.ranking import Ranker
 from ggplug_models.serve.bodies.prompts import Prompt, check_length, checked_ids
 from ggplug_models.serve.problems import Problem
 from ggplug_models.tokenizers.encoders import TextTokenizer, TextTooLongError, VocabularyTokenizer
@@ -38,23 +36,19 @@ class Embedder:
         self.read = 0
         self.steps = 0
 
-    @cached_property
+    @property
     def _tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
-        model = self.model
-        if isinstance(model, Encoder):
-            return model.tokenizer
-        return VocabularyTokenizer(model.tokenizer, model.n_ctx, model.n_vocab)
+        return self.model.text_tokenizer
 
-    @cached_property
-    def _ranker(self) -> Ranker:
-        if not isinstance(self.model, Encoder) or not Ranker.is_in(self.model):
+    def _check_ranks(self) -> None:
+        """Raises Problem for a model that is no reranker."""
+        if not self.model.ranks:
             raise Problem(
                 501,
                 "this model is no reranker: its file has no weights of a classifier (cls.*)",
                 param="model",
                 code="model_not_supported",
             )
-        return Ranker(self.model)
 
     # -- token ids ----------------------------------------------------------------------------------
 
@@ -103,14 +97,12 @@ class Embedder:
     def pairs(self, query: str, documents: Sequence[str]) -> list[list[int]]:
         """The token ids of a query together with each document.  Raises Problem, ModelError."""
         limit = f"this model reads at most {self._tokenizer.max_length} tokens of a query and a document"
-        found = []
-        for number, document in enumerate(documents):
-            try:
-                found.append(self._ranker.pair(query, document))
-            except TextTooLongError as error:
-                check_length(error.got, error.wanted, f"documents[{number}]", limit)
-                raise
-        return found
+        self._check_ranks()
+        try:
+            return self.model.pairs(query, documents)
+        except TextTooLongError as error:
+            check_length(error.got, error.wanted, f"documents[{error.position}]", limit)
+            raise
 
     # -- computing ----------------------------------------------------------------------------------
 
@@ -137,7 +129,7 @@ class Embedder:
 
     def scores(self, pairs: list[list[int]], cancelled: threading.Event) -> list[float]:
         """The score of each pair of a query and a document.  Raises as :meth:`vectors` does."""
-        found = self._ranker.scores(pairs, progress=self._check(pairs, cancelled))
+        found = self.model.ranker.scores(pairs, progress=self._check(pairs, cancelled))
         check_finite(found[:, np.newaxis], "document")
         return [float(score) for score in found]
 

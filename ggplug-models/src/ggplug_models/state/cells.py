@@ -105,6 +105,11 @@ class Cells:
         """Notes that all cells of a sequence were copied to another one."""
         self._lost[target] = self._lost[source]
 
+    def distances(self, positions: Ints, span: int) -> npt.NDArray[Any]:
+        """What ALiBi multiplies by a slope: cells minus positions, F16 [S, 1, n, span]; only without a window."""
+        apart = np.minimum(np.arange(span) - positions[:, np.newaxis, :, np.newaxis], 0)
+        return np.asarray(apart, np.float16)
+
     def mask(self, first: int, positions: Ints, lengths: Ints, span: int) -> npt.NDArray[Any]:
         """The attention mask of a step: F16 [S, 1, n, span], 0 where a token attends to a cell, else -inf.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,7 +12,7 @@ from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug.memory import allocate
 from ggplug.tensor import Context, Tensor
-from ggplug.types import Type
+from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import LARGEST
 
 
@@ -46,13 +47,23 @@ class Memory:
     ``devices``: the device of each block; None makes tensors without a place, for graphs that are only inspected.
     ``cells``: the number of cells of a sequence, by window.  ``type``: of keys and values; it may be quantised.
     ``blocks``: a tuple of tensors for each block: keys and values [elements, n_cells n_seq], or the parts of a state,
-    F32 [elements, n_seq].  Call :meth:`free` to release the memory.
+    F32 [elements, n_seq].  ``usage``: with WEIGHTS the nodes that read the tensors are computed where these lie.
+    ``planned``: the memory is planned and not allocated (:class:`~ggplug.memory.PlannedBuffer`).  Call :meth:`free` to
+    release the memory.
 
     Raises ParameterError for a type whose blocks do not divide the heads, OutOfMemoryError.
     """
 
     def __init__(
-        self, kinds: Sequence[Kind], devices: Sequence[Device] | None, n_seq: int, cells: Mapping[int, int], type: Type
+        self,
+        kinds: Sequence[Kind],
+        devices: Sequence[Device] | None,
+        n_seq: int,
+        cells: Mapping[int, int],
+        type: Type,
+        usage: BufferUsage = BufferUsage.ANY,
+        *,
+        planned: bool = False,
     ) -> None:
         self.kinds = tuple(kinds)
         self.n_seq = n_seq
@@ -68,7 +79,7 @@ class Memory:
                 if device is not None:
                     # Attention also reads masked cells that no token was stored in.  Uninitialised memory may hold NaN,
                     # for which kernels take another path that rounds differently.
-                    allocate(context, device, zeroed=True)
+                    allocate(context, device, usage, zeroed=True, planned=planned)
         except BaseException:
             self.free()
             raise
@@ -101,6 +112,14 @@ class Memory:
         return tuple(
             context.new_tensor(gg.F32, (size, self.n_seq), f"state.{number}.{part}") for part, size in enumerate(parts)
         )
+
+    def held(self) -> Counter[Device]:
+        """Bytes of the buffers by device."""
+        found: Counter[Device] = Counter()
+        for device, context in self._contexts.items():
+            if device is not None:
+                found[device] += sum(buffer.size for buffer in context.buffers)
+        return found
 
     @property
     def nbytes(self) -> int:

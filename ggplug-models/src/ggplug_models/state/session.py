@@ -15,8 +15,8 @@ from ggplug.backend import Device
 from ggplug.errors import ContextFullError, FreedError, ParameterError
 from ggplug.graph import Graph
 from ggplug.scheduler import Explanation, Scheduler
-from ggplug.sharing import Claim, one_thread_at_a_time
-from ggplug.types import Type
+from ggplug.sharing import Claim, locked, one_thread_at_a_time
+from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import check_sequence, whole
 from ggplug_models.checks.ids import in_common, listed_ids
 from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
@@ -91,11 +91,14 @@ class LanguageModel(ModelIdentity, Protocol):
     ) -> Step:
         """The step with the graph for this shape."""
 
-    def device_of(self, number: int) -> Device:
-        """The device that computes a block."""
+    def cache_on(self, number: int) -> Device | None:
+        """The device that a rule chose for a block's cache or state; None: no rule did."""
 
-    def locked(self) -> Claim:
-        """A ``with`` block in which this thread alone computes with the model."""
+    def device_of(self, number: int) -> Device:
+        """The device of a block's cache or state."""
+
+    def locked(self, *sessions: Session) -> Claim:
+        """A ``with`` block in which this thread alone computes with the model, and the sessions are not freed."""
 
     def call(self) -> Claim:
         """A ``with`` block during which the model is not freed."""
@@ -108,7 +111,8 @@ class Session:
     """``n_seq`` sequences of up to ``n_ctx`` tokens each, with the KV cache or recurrent state of ``model`` for them.
 
     ``cache_type``: type of the KV cache, one of :data:`CACHE_TYPES`.  ``micro_batch``: maximum number of tokens of a
-    sequence that are computed in one step.  Graphs are made once for each shape of step and reused.
+    sequence that are computed in one step.  ``planned``: its memory is planned and not allocated, for :meth:`largest`
+    alone.  Graphs are made once for each shape of step and reused.
 
     Only one thread at a time may use a session; another one gets BusyError.  Sessions of one model lock the model while
     they compute.  After an interrupt, each sequence has the tokens that were decoded so far, or none.  Call
@@ -125,6 +129,8 @@ class Session:
         n_seq: int = 1,
         cache_type: str | Type = "f16",
         micro_batch: int = 512,
+        *,
+        planned: bool = False,
     ) -> None:
         n_ctx = min(CONTEXT, model.n_ctx) if n_ctx is None else n_ctx
         name = cache_type.lower() if isinstance(cache_type, str) else None
@@ -158,7 +164,9 @@ class Session:
         counts = {window: each.count for window, each in self._cells.items()}
         with model.call():
             devices = [model.device_of(number) for number in range(len(model.kinds))]
-            self.memory = Memory(model.kinds, devices, self.n_seq, counts, kind)
+            chosen = any(model.cache_on(number) is not None for number in range(len(model.kinds)))
+            usage = BufferUsage.WEIGHTS if chosen else BufferUsage.ANY
+            self.memory = Memory(model.kinds, devices, self.n_seq, counts, kind, usage, planned=planned)
 
     # -- sequences ---------------------------------------------------------------------------------
 
@@ -265,12 +273,25 @@ class Session:
 
     @one_thread_at_a_time
     def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
-        """Sets the tokens of a sequence whose KV cache or state the caller has set; see :meth:`overwritten`."""
+        """Sets the tokens of a sequence whose KV cache or state the caller has set; see :meth:`overwritten`.
+
+        Raises as :meth:`decode`, and ParameterError for numbers that are not :meth:`overwritable`, before any change.
+        """
+        seq = self._number(seq)
+        adopted = self._checked(seq, tokens, 0) if len(tokens) else []
+        limits = self.overwritable(len(adopted))
+        fits = len(overwritten) == len(limits)
+        if not fits or any(not least <= lost <= most for lost, (least, most) in zip(overwritten, limits, strict=True)):
+            raise ParameterError(
+                f"overwritten must be positions within {limits}, got {short_repr(overwritten)}",
+                got=overwritten,
+                wanted=limits,
+            )
         self._cut(seq, 0)
         for cells, lost in zip(self._cells.values(), overwritten, strict=True):
             cells.clear(seq)
             cells.lose(seq, lost)
-        self._tokens[seq] = [int(token) for token in tokens]
+        self._tokens[seq] = adopted
 
     def _number(self, seq: int) -> int:
         if type(seq) is int and 0 <= seq < self.n_seq:
@@ -283,7 +304,7 @@ class Session:
     def _cut(self, seq: int, length: int) -> None:
         """Cuts a sequence to ``length`` tokens in one operation, so that an interrupt leaves no intermediate state."""
         if self.freed:
-            raise self._freed_error()
+            raise self.freed_error()
         self._changes[seq] += 1
         del self._tokens[seq][length:]
 
@@ -297,10 +318,8 @@ class Session:
     # -- computing ---------------------------------------------------------------------------------
 
     def locked(self) -> Claim:
-        """Locks the model; see :meth:`.Model.locked`.  Raises FreedError."""
-        if self.freed:
-            raise self._freed_error()
-        return self.model.locked()
+        """Locks the model, and keeps the session from being freed; see :meth:`.Model.locked`."""
+        return self.model.locked(self)
 
     turn = locked
     """The former name of :meth:`locked`."""
@@ -340,7 +359,7 @@ class Session:
                 got=(batch, outputs),
             )
         few = whole("few", few)
-        left = {self._number(seq): self._checked(seq, tokens) for seq, tokens in batch.items()}
+        left = {self._number(seq): self._checked(seq, tokens, self.length(seq)) for seq, tokens in batch.items()}
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
         counts = {seq: len(tokens) for seq, tokens in left.items()}
         most = self._most(outputs, hidden=hidden)
@@ -364,16 +383,17 @@ class Session:
 
         Raises ParameterError before the first step.
         """
-        if not self._steps:
-            raise ParameterError("nothing to explain: this session has decoded no tokens yet")
-        step = next(reversed(self._steps.values()))
-        assert step.graph is not None
         with self.locked():
+            if not self._steps:
+                raise ParameterError("nothing to explain: this session has decoded no tokens yet")
+            step = next(reversed(self._steps.values()))
+            assert step.graph is not None
             return self.model.scheduler.explain(step.graph)
 
-    def _checked(self, seq: int, tokens: Sequence[int]) -> list[int]:
+    def _checked(self, seq: int, tokens: Sequence[int], after: int) -> list[int]:
+        """The ids, which a sequence can take after its first ``after`` ones."""
         found = listed_ids(tokens, self.model.n_vocab, f"sequence {seq}")
-        free = self.n_ctx - len(self._tokens[seq])
+        free = self.n_ctx - after
         if len(found) > free:
             raise ContextFullError(
                 f"sequence {seq} cannot take {len(found)} more tokens: {self.n_ctx - free} of the {self.n_ctx} of its "
@@ -451,7 +471,7 @@ class Session:
 
         Raises as :meth:`decode`, and ParameterError for a name that no node has.
         """
-        checked, patterns = self._checked(0, tokens), patterns_of(collect)
+        checked, patterns = self._checked(0, tokens, self.length()), patterns_of(collect)
         outputs = Outputs.LAST if last else Outputs.ALL
         size = self._most(outputs)
         parts: list[dict[str, npt.NDArray[Any]]] = []
@@ -475,7 +495,7 @@ class Session:
         ``outputs``, ``hidden``: see :meth:`decode`.  Call it, and compute the graph, inside of :meth:`locked`.  After
         that, the session can only be freed.
         """
-        checked = self._checked(0, tokens)
+        checked = self._checked(0, tokens, self.length())
         step, inputs = self._step_of({0: checked}, len(checked), outputs, hidden=hidden)
         assert step.graph is not None
         self.model.scheduler.allocate(step.graph)
@@ -528,16 +548,39 @@ class Session:
             self._steps.move_to_end(key)
         return step
 
+    def largest(self) -> list[Graph]:
+        """The graphs of the steps that need the most memory: of a prompt, of a few tokens of several sequences, of one.
+
+        They read all cells of the context.
+        """
+        spans = tuple((window, cells.span(self.n_ctx)) for window, cells in self._cells.items())
+        whole = self.micro_batch if self.model.keeps_states else in_steps(self.micro_batch)
+        few = [(self.n_seq, min(FEW, self.micro_batch))] if self.n_seq > 1 else []
+        sizes = dict.fromkeys([(1, whole), *few, (self.n_seq, 1)])
+        graphs = []
+        for n_seq, n in sizes:
+            graph = self._step(Shape(0, n_seq, n, spans, Outputs.LAST), ()).graph
+            assert graph is not None
+            graphs.append(graph)
+        return graphs
+
     # -- life --------------------------------------------------------------------------------------
 
     def free(self) -> None:
-        """Releases the memory, after waiting for the computations of other threads."""
-        self.memory.free()
-        self._steps.clear()
-        self._last.clear()
-        self.freed = True
+        """Releases the memory, after waiting for the step that another thread computes; its next one raises FreedError.
 
-    def _freed_error(self) -> FreedError:
+        Raises BusyError inside of :meth:`locked`, and BufferUseError while arrays share the memory.
+        """
+        with locked(self):
+            if self.freed:
+                return
+            self.memory.free()
+            self._steps.clear()
+            self._last.clear()
+            self.freed = True
+
+    def freed_error(self) -> FreedError:
+        """The error for calls after :meth:`free`."""
         return FreedError(f"{self!r} was freed", thing=self, remedy="create another one: model.session()")
 
     def __enter__(self) -> Session:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from ggplug.errors import ModelError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.sharing import Claim
+from ggplug.system.files import check_target
 from ggplug_models.metadata.values import Values
 from ggplug_models.state.memory import Memory
 
@@ -43,6 +45,10 @@ class ModelIdentity(Protocol):
     @property
     def digest(self) -> str:
         """The digest of its weights."""
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The files that it was loaded from."""
 
     @property
     def n_vocab(self) -> int:
@@ -81,7 +87,11 @@ class StoredSession(Protocol):
 
 
 def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
-    """Saves all sequences; an existing file is replaced by the complete new one.  Raises FileKindError, OSError."""
+    """Saves all sequences; an existing file is replaced by the complete new one.
+
+    Raises ParameterError if the path is a file of the model; FileKindError, OSError.
+    """
+    check_target(path, session.model.paths)
     with session.locked(), GGUFWriter(path, ARCHITECTURE) as writer:
         writer.add(MODEL, _fingerprint(session))
         writer.add(SHAPE, _shape(session))

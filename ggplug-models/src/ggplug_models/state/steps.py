@@ -149,14 +149,15 @@ class Step:
         first, cells = self.shape.first, self._cells[window]
         return self.whole_numbers(f"rows {window}", self.n_tokens, lambda tokens: cells.rows(first, tokens.positions))
 
-    def _mask(self, window: int) -> Tensor:
+    def _mask(self, window: int, *, distances: bool = False) -> Tensor:
         shape, cells, span = self.shape, self._cells[window], self.spans[window]
-        return self.input(
-            f"mask {window}",
-            gg.F16,
-            (span, shape.n, 1, shape.n_seq),
-            lambda tokens: cells.mask(shape.first, tokens.positions, tokens.lengths, span),
-        )
+
+        def of(tokens: Tokens) -> npt.ArrayLike:
+            seen = cells.mask(shape.first, tokens.positions, tokens.lengths, span)
+            return seen + cells.distances(tokens.positions, span) if distances else seen
+
+        name = f"distances {window}" if distances else f"mask {window}"
+        return self.input(name, gg.F16, (span, shape.n, 1, shape.n_seq), of)
 
     # -- what blocks ask for -----------------------------------------------------------------------
 
@@ -176,12 +177,13 @@ class Step:
         scale: float,
         softcap: float = 0.0,
         sinks: Tensor | None = None,
+        max_bias: float = 0.0,
         d_v: int = 0,
     ) -> Tensor:
         """Stores keys and values of block ``number`` in the KV cache, and computes attention: [d_v n_head, T].
 
         q: [d_k, n_head, T], k: [d_k, n_head_kv, T], v: [d_v, n_head_kv, T].  If ``v`` is None, the values are the first
-        ``d_v`` elements of the keys.
+        ``d_v`` elements of the keys.  ``max_bias``: of ALiBi, for blocks without a window (arXiv:2108.12409).
         """
         kind = self.memory.kinds[number]
         assert isinstance(kind, KeysValues)
@@ -193,7 +195,8 @@ class Step:
         self._writes += held
         keys = self._read(held[0], kind.window, *k.ne[:2])
         values = self._read(held[-1], kind.window, d_v if v is None else v.ne[0], k.ne[1])
-        return mixed_as_one(q, keys, values, self._mask(kind.window), scale=scale, softcap=softcap, sinks=sinks)
+        mask = self._mask(kind.window, distances=max_bias > 0)
+        return mixed_as_one(q, keys, values, mask, scale=scale, softcap=softcap, sinks=sinks, max_bias=max_bias)
 
     def _read(self, held: Tensor, window: int, d: int, n_head: int) -> Tensor:
         """The first ``d`` elements of each head in the cells that this step reads: a view [d, span, n_head, n_seq]."""

@@ -40,6 +40,10 @@ TOGETHER = 1 << 18
 """Characters that the library gets at once, because it keeps all tokens in memory, also those that it truncates."""
 
 
+ONE_SEPARATOR = "[SEP]"
+"""The separator of BERT's family, of which one is between two texts; of RoBERTa's, ``</s>``, there are two."""
+
+
 class TextTooLongError(ContextFullError):
     """The text number ``position`` has ``got`` tokens with the special ones; the model reads at most ``wanted``."""
 
@@ -198,8 +202,16 @@ class VocabularyTokenizer:
         """Token ids of two texts with the special tokens around them; raises as :meth:`TextTokenizer.pair` does."""
         special = self._tokenizer.vocabulary.special
         between = [special["sep"]] if "sep" in special else []
+        if between and between == self._behind and self._tokenizer.vocabulary.texts[between[0]] == ONE_SEPARATOR:
+            between = []  # the one at the end of the first text
         whole = self._tokenizer.encode(first, add_special=True, parse_special=False)
-        found = [*whole, *between, *self._tokenizer.encode(second), *self._behind]
+        return self._fitting([*whole, *between, *self._tokenizer.encode(second), *self._behind])
+
+    def prompt(self, text: str) -> list[int]:
+        """Token ids of a prompt that names its special tokens; raises as :meth:`TextTokenizer.pair` does."""
+        return self._fitting(self._tokenizer.encode(text, parse_special=True))
+
+    def _fitting(self, found: list[int]) -> list[int]:
         if len(found) > self.max_length:
             raise _too_long(1, len(found), self.max_length)
         _check_ids([found], self.n_vocab, TOKENS)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ggplug import gguf
 from ggplug.errors import ModelError, ParameterError
+from ggplug_models.by_name.lookup import path_of
 from ggplug_models.metadata.values import Values, short_repr
 from ggplug_models.tokenizers.byte_pairs import BytePairs
 from ggplug_models.tokenizers.fragments import Fragments
@@ -193,12 +194,14 @@ def _cleaned(text: str) -> str:
 def load_tokenizer(source: str | os.PathLike[str] | Mapping[str, Any]) -> Tokenizer:
     """Loads the tokenizer of a GGUF file, which may contain only a vocabulary, or from the metadata of a file.
 
+    ``source``: a path, a name as for :func:`ggplug_models.load`, or the metadata.
+
     Raises GGUFError, OSError; ModelError for an unknown kind of tokenizer or pre-tokenizer (``tokenizer.ggml.pre``),
     for an invalid vocabulary, or if the library ``tokenizers`` is needed and missing.
     """
     if isinstance(source, Mapping):
         return _of(source)
-    with gguf.GGUFReader(source) as reader:
+    with gguf.GGUFReader(path_of(source)) as reader:
         return _of(reader.metadata)
 
 

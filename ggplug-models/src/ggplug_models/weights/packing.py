@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ggplug.backend import BufferType, Decline, Device
-from ggplug.errors import GGPlugError, ParameterError
+from ggplug.errors import ParameterError
 from ggplug.graph import Graph
+from ggplug.memory.planned import PlannedBuffer
 from ggplug.tensor import Tensor
 
 LARGER = 16
@@ -116,21 +117,13 @@ def _readers(graph: Graph) -> Mapping[Tensor, list[Tensor]]:
 
 
 def _unread(weight: Tensor, readers: Iterable[Tensor], device: Device, kind: BufferType) -> str | None:
-    """Why the device cannot compute all ``readers`` from the packed weight; None if it can.  Allocates the weight."""
+    """Why the device cannot compute all ``readers`` from the packed weight; None if it can.  Allocates nothing."""
     nodes = list(readers)
     if all(node.size // max(node.ne[0], 1) < MANY_COLUMNS for node in nodes):
         return "no product with many columns reads the weight"
+    weight.place(PlannedBuffer(kind, kind.alloc_size(weight)))
     try:
-        buffer = kind.alloc(kind.alloc_size(weight))
-    except GGPlugError as error:
-        return error.message
-    with buffer:
-        weight.place(buffer)
-        try:
-            for node in nodes:
-                answer = device.supports_op(node)
-                if isinstance(answer, Decline):
-                    return answer.reason
-        finally:
-            weight.place(None)
-    return None
+        answers = (device.supports_op(node) for node in nodes)
+        return next((answer.reason for answer in answers if isinstance(answer, Decline)), None)
+    finally:
+        weight.place(None)

@@ -1,45 +1,188 @@
-"""Chooses the device that stores each weight; the scheduler computes a node on the device of its weights.
+"""Chooses the device that stores each weight and each block's cache; a node is computed on the device of its weights.
 
-A split by layers (llama.cpp's ``--tensor-split`` with ``--split-mode layer``) keeps adjacent layers on one device, so
-that only inputs, and the activations between two devices, are copied.
+A :class:`Placement` is a list of rules (:mod:`.rules`).  Of the rules that are for a tensor the first one decides.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug_models.checks.arguments import check_callable
 from ggplug_models.metadata.values import short_repr
-
-Placement = Callable[[str, Sequence[Device]], Device]
-"""Chooses a device for a weight: ``placement(tensor_name, devices)``."""
+from ggplug_models.weights.rules import (
+    CACHE,
+    CacheOn,
+    Chooses,
+    ExpertsOn,
+    LayersOn,
+    LayerSplit,
+    Place,
+    Rule,
+    layer_of,
+)
 
 WANTED = "a function that is called with a tensor's name and the devices and returns one of them"
 
-_LAYER = re.compile(r"blk\.(\d+)\.")
-_AFTER_THE_LAYERS = re.compile(r"output|cls|pooler")
 
+def alternating(name: str, devices: Sequence[Device]) -> Device:
+    """A placement that alternates between two devices, and so makes many copies, for tests of devices and schedulers.
 
-def first(name: str, devices: Sequence[Device]) -> Device:
-    """The placement of all weights on the first device."""
-    return devices[0]
-
-
-def over(placement: Placement, devices: Sequence[Device]) -> Callable[[str], Device]:
-    """The function that returns the device of a weight by its name, from ``placement`` and these devices.
-
-    Raises ParameterError if ``placement`` is not callable.  The function raises it if ``placement`` returns no device.
+    The first device has the layers with even numbers, the second all other weights.
     """
-    check_callable("placement", placement, f"{WANTED}, or a LayerSplit")
+    layer = layer_of(name)
+    return devices[(1 if layer is None else layer) % min(2, len(devices))]
 
-    def place(name: str) -> Device:
-        found = placement(name, devices)
+
+class Placement:
+    """Rules that choose the device of each weight, and of the cache of each block.
+
+    ``rules``: of those that are for a tensor, the first one decides; a function ``(tensor_name, devices)`` may be one,
+    and decides all that rules before it leave.  Weights that no rule is for lie on the first device, or, with
+    :class:`LayersOn`, on the first one that no such rule names.  A block's cache lies on the device of its weights.
+
+    >>> Placement(Place(r"ffn_.*_exps", "CPU"), LayersOn("OpenCL0", 20))
+    Placement(Place('ffn_.*_exps', 'CPU'), LayersOn('OpenCL0', 20))
+
+    Raises ParameterError for what is no rule.
+    """
+
+    def __init__(self, *rules: Rule | Chooses) -> None:
+        for rule in rules:
+            if not isinstance(rule, Rule):
+                check_callable("placement", rule, f"{WANTED}, a Placement, or a LayerSplit")
+        self.rules = rules
+
+    @classmethod
+    def of(cls, placement: Placement | Rule | Chooses | None) -> Placement:
+        """A placement of what ``load`` accepts: a placement, one rule, a function, or None for no rules."""
+        if isinstance(placement, Placement):
+            return placement
+        return cls() if placement is None else cls(placement)
+
+    @classmethod
+    def parse(cls, options: Iterable[tuple[str, str]]) -> Placement:
+        """The placement of options of the command line and their values: ``[("--experts-on", "CPU")]``.
+
+        Raises ParameterError.
+        """
+        kinds: tuple[type[Rule], ...] = (Place, CacheOn, ExpertsOn, LayersOn, LayerSplit)
+        of = {kind.option: kind for kind in kinds}
+        return cls(*(of[option].parse(text) for option, text in options))
+
+    def over(self, weights: Mapping[str, int], n_layer: int, devices: Sequence[Device], *, caches: bool) -> Placed:
+        """The decisions for a model's tensors.
+
+        ``weights``: their bytes by name.  ``caches``: whether sessions keep something for the blocks.  Raises
+        ParameterError for a rule that decides nothing, or that does not fit the model or the devices.
+        """
+        rules = [_applied(rule, n_layer, devices) for rule in self.rules]
+        named = {_named(rule) for rule in self.rules if isinstance(rule, LayersOn)}
+        other = next((each for each in devices if each.name.casefold() not in named), devices[0])
+        used = set()
+        found: dict[str, Decision] = {}
+        for name in (*weights, *(f"{CACHE}.{number}" for number in range(n_layer if caches else 0))):
+            for number, (label, place) in enumerate(rules):
+                device = place(name)
+                if device is not None:
+                    used.add(number)
+                    found[name] = Decision(label, device)
+                    break
+            else:
+                if name in weights:
+                    found[name] = Decision("otherwise", other)
+        for number, rule in enumerate(self.rules):
+            if isinstance(rule, Rule) and number not in used:
+                raise _unused(rule, rules[number][1], weights, found)
+        return Placed(found, weights)
+
+    def __str__(self) -> str:
+        return " ".join(map(_label, self.rules)) or "all weights on the first device"
+
+    def __repr__(self) -> str:
+        return f"Placement({', '.join(map(repr, self.rules))})"
+
+
+class Decision(NamedTuple):
+    """The device of a tensor, and the rule that chose it."""
+
+    rule: str
+    device: Device
+
+
+class Placed:
+    """The device of each tensor of a model, and the rule that chose it.  Printing it gives a line for each rule."""
+
+    def __init__(self, decisions: Mapping[str, Decision], nbytes: Mapping[str, int]) -> None:
+        self.decisions = decisions
+        self._nbytes = nbytes
+
+    def __call__(self, name: str) -> Device:
+        """The device of a weight, by name."""
+        return self.decisions[name].device
+
+    def cache(self, block: int) -> Device | None:
+        """The device that a rule chose for the cache of a block; None: that of the block's weights."""
+        found = self.decisions.get(f"{CACHE}.{block}")
+        return None if found is None else found.device
+
+    def __str__(self) -> str:
+        names: dict[Decision, list[str]] = {}
+        for name, decision in self.decisions.items():
+            names.setdefault(decision, []).append(name)
+        return "\n".join(f"{rule}: {self._described(each)} on {device.name}" for (rule, device), each in names.items())
+
+    def _described(self, names: Sequence[str]) -> str:
+        """The numbers of weights and caches, their layers, and the bytes of the weights."""
+        weights = [name for name in names if name in self._nbytes]
+        what = []
+        if weights:
+            what.append(f"{counted(len(weights), 'weight')}, {sum(map(self._nbytes.__getitem__, weights))} bytes")
+        if len(weights) < len(names):
+            what.append(counted(len(names) - len(weights), "cache"))
+        layers = ranges({layer for name in names if (layer := layer_of(name)) is not None})
+        return " and ".join(what) + ("" if layers == NONE else f", of layers {layers},")
+
+
+NONE = "none"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers as ranges, in order: ``0-2, 5``; ``none`` if there are none."""
+    held = sorted(numbers)
+    parts = np.split(held, np.flatnonzero(np.diff(held) > 1) + 1) if held else []
+    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts) or NONE
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 layer``, ``2 layers``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _label(rule: Rule | Chooses) -> str:
+    return rule.label if isinstance(rule, Rule) else "the function"
+
+
+def _named(rule: LayersOn) -> str:
+    return (rule.device.name if isinstance(rule.device, Device) else rule.device).casefold()
+
+
+def _applied(
+    rule: Rule | Chooses, n_layer: int, devices: Sequence[Device]
+) -> tuple[str, Callable[[str], Device | None]]:
+    """The text of a rule, and the function from a tensor's name to the device that the rule chooses."""
+    if isinstance(rule, Rule):
+        return rule.label, rule.applied(n_layer, devices)
+
+    def place(name: str) -> Device | None:
+        if name.startswith(f"{CACHE}."):
+            return None
+        found = rule(name, devices)
         if not isinstance(found, Device):
             raise ParameterError(
                 f"placement must be {WANTED}; for {name!r} it returned {short_repr(found)}",
@@ -49,123 +192,21 @@ def over(placement: Placement, devices: Sequence[Device]) -> Callable[[str], Dev
             )
         return found
 
-    return place
+    return _label(rule), place
 
 
-def alternating(name: str, devices: Sequence[Device]) -> Device:
-    """A placement that alternates between two devices, and so makes many copies, for tests of devices and schedulers.
+def _unused(
+    rule: Rule, place: Callable[[str], Device | None], weights: Mapping[str, int], found: Mapping[str, Decision]
+) -> ParameterError:
+    """The error for a rule that decides nothing."""
+    before = {decision.rule for name, decision in found.items() if place(name) is not None}
+    if before:
+        why, remedy = f"{', '.join(sorted(before))} decided about all its tensors", "name the rules in another order"
+    else:
+        from difflib import get_close_matches
 
-    The first device has the layers with even numbers, the second all other weights.
-    """
-    found = _LAYER.match(name)
-    return devices[(int(found[1]) if found else 1) % min(2, len(devices))]
-
-
-class LayerSplit:
-    """A placement that distributes a model's layers over its devices, in their order.
-
-    ``proportions``: a number for each device, relative to each other: ``[3, 1]`` puts three quarters of the layers on
-    the first device.  By default they are equal.  A device with 0 gets nothing; every other one gets at least one
-    layer.  Embeddings are with the first layer, output and pooler with the last.
-
-    >>> LayerSplit([24, 8]).layers(n_layer=4, n_devices=2)
-    [3, 1]
-
-    Raises ParameterError for proportions that are negative, not finite, not numbers, or all zero.
-    """
-
-    EVEN = "even"
-
-    def __init__(self, proportions: Sequence[float] | None = None) -> None:
-        self.proportions = None if proportions is None else tuple(map(_proportion, proportions))
-        if self.proportions is not None and not any(self.proportions):
-            raise ParameterError(
-                f"the split {self} gives no layers to any device",
-                got=self.proportions,
-                remedy="give at least one device a positive number",
-            )
-
-    @property
-    def shares(self) -> tuple[float, ...] | None:
-        """The former name of ``proportions``."""
-        return self.proportions
-
-    @classmethod
-    def parse(cls, text: str) -> LayerSplit:
-        """The split that a text describes: ``"even"``, or proportions such as ``"2,1"``.  Raises ParameterError."""
-        return cls() if text.strip().lower() == cls.EVEN else cls([_proportion(part) for part in text.split(",")])
-
-    def layers(self, n_layer: int, n_devices: int) -> list[int]:
-        """The number of layers of each device.
-
-        Raises ParameterError if the numbers of proportions and of devices differ, or if there are fewer layers than
-        devices that get some.
-        """
-        if self.proportions is not None and len(self.proportions) != n_devices:
-            raise ParameterError(
-                f"the split {self} has {_count(len(self.proportions), 'number')} for {_count(n_devices, 'device')}",
-                got=len(self.proportions),
-                wanted=n_devices,
-                remedy=f"give one number for each device, or {self.EVEN!r}",
-            )
-        proportions = self.proportions if self.proportions is not None else (1.0,) * n_devices
-        waiting = sum(each > 0 for each in proportions)
-        if waiting > n_layer:
-            raise ParameterError(
-                f"{_count(n_layer, 'layer')} cannot be split between {waiting} devices",
-                got=waiting,
-                wanted=n_layer,
-                remedy="use fewer devices, or give some of them the number 0",
-            )
-        largest = max(proportions)
-        total = math.fsum(each / largest for each in proportions)
-        counts, begin, so_far = [], 0, 0.0
-        for each in proportions:
-            end = begin
-            if each > 0:
-                # The boundary follows from the proportions, but leaves a layer for each device that has none yet.
-                waiting -= 1
-                so_far += each / largest
-                end = math.floor(n_layer * so_far / total + 0.5)
-                end = min(max(end, begin + 1), n_layer - waiting)
-            counts.append(end - begin)
-            begin = end
-        return counts
-
-    def over(self, n_layer: int, n_devices: int) -> Placement:
-        """The placement of a model of ``n_layer`` layers on ``n_devices`` devices.  Raises ParameterError."""
-        ends = list(accumulate(self.layers(n_layer, n_devices)))
-
-        def place(name: str, devices: Sequence[Device]) -> Device:
-            found = _LAYER.match(name)
-            if found is not None:
-                layer = min(int(found[1]), n_layer - 1)
-            else:
-                layer = n_layer - 1 if _AFTER_THE_LAYERS.match(name) else 0
-            return devices[bisect_right(ends, layer)]
-
-        return place
-
-    def __str__(self) -> str:
-        return self.EVEN if self.proportions is None else ",".join(f"{each:g}" for each in self.proportions)
-
-    def __repr__(self) -> str:
-        return f"LayerSplit({'' if self.proportions is None else list(self.proportions)})"
-
-
-def _proportion(value: float | str) -> float:
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        found = math.nan
-    if not (math.isfinite(found) and found >= 0):
-        raise ParameterError(
-            f"a layer split has numbers of at least 0, got {value!r}",
-            got=value,
-            remedy="give one number for each device, such as 2,1; a device with 0 gets no layers",
-        )
-    return found
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+        wanted = re.sub(r"\\d[+*]?", "0", str(rule)).replace("\\", "").replace(".*", "")
+        near = get_close_matches(wanted.rpartition("=")[0], list(weights), 3, 0.3)
+        why = "no tensor of the model matches" + (f"; similar names are {', '.join(near)}" if near else "")
+        remedy = "ggplug gguf lists the names of a file's tensors"
+    return ParameterError(f"{rule.label} decides nothing: {why}", got=rule, remedy=remedy)

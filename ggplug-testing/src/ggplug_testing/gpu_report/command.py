@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None, door: Door | None = None) -> in
             parser.error("give --data FOLDER and the file OUT.json, or --prepare or --table")
         if not options.data.is_dir():
             raise ParameterError(f"{options.data} is no folder", got=options.data, remedy="--prepare makes one")
-        check_target(options.out)
+        check_target(options.out, options.data.rglob("*"))
         try:
             devices = door.devices(options.device)
         except GGPlugError:

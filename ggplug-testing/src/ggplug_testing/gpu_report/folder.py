@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ggplug import quants, types
 from ggplug.errors import GGUFError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug.system.files import check_differs
 from ggplug.types import Type
 from ggplug_testing.vectors import Recording
 
@@ -97,6 +98,7 @@ def prepare(folder: Path, golden: Path, recorded: Path) -> None:
     from ggplug_models.benchmarks.embeddings import weights_folder
     from ggplug_models.converting.convert import convert
 
+    check_differs(folder / EMBEDDINGS, [golden])
     Recording(recorded)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:

@@ -224,7 +224,7 @@ class _Comparison:
         for position in dict.fromkeys(graph.roots):
             root = graph.tensors[position]
             sides = [side for side in dict.fromkeys((base, *judged, *own)) if position not in side.reused]
-            if root.op is None and sides:
+            if root.op is None and root.nbytes and sides:
                 raw = leaf_values[position] if position in leaf_values else root.tobytes()
                 for side in sides:
                     side.set(position, raw)

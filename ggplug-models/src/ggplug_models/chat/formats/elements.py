@@ -9,7 +9,7 @@ from typing import Any
 from ggplug_models.chat.formats.named_calls import Arguments
 from ggplug_models.chat.lark import SPACES, Lark, regex
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
-from ggplug_models.chat.tools import Tool, kinds_of, value_of
+from ggplug_models.chat.tools import Tool, kinds_of, resolved, value_of
 
 ITEM = "item"
 """The key of the items of a list."""
@@ -49,6 +49,7 @@ class ElementArguments(Arguments):
 
     def _json(self, text: str, schema: Any, root: Mapping[str, Any]) -> str:
         """The JSON of a value."""
+        schema = resolved(schema, root)
         kinds = kinds_of(schema, root)
         if "string" in kinds and kinds != kinds_of(None, root):
             return json.dumps(text, ensure_ascii=False)
@@ -103,12 +104,11 @@ class ElementArguments(Arguments):
         kinds, end = kinds_of(schema, root), f"{self._token}</{key}>"
         gap = lark.terminal(regex(SPACES))
         if "string" in kinds:
-            return lark.string(schema, end)
+            return lark.string(resolved(schema, root), end)
         if kinds == {"object"} and isinstance(schema, Mapping) and schema.get("properties") and depth < 8:
             return f"{self._members(lark, schema, root, depth)} {gap}? {lark.literal(end)}"
         if kinds == {"array"} and isinstance(schema, Mapping) and schema.get("items") and depth < 8:
             opening = lark.literal(f"{self._token}<{ITEM}>")
             item = f"{gap}? {opening} {self._value(lark, ITEM, schema['items'], root, depth + 1)}"
             return f"{lark.repeated(item, '', schema)} {gap}? {lark.literal(end)}"
-        definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
-        return f"{lark.schema({**definitions, **schema} if isinstance(schema, Mapping) else {})} {lark.literal(end)}"
+        return f"{lark.schema(schema, root)} {lark.literal(end)}"

@@ -10,7 +10,7 @@ from typing import Any
 from ggplug_models.chat.formats.format import CallSyntax
 from ggplug_models.chat.lark import Lark
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
-from ggplug_models.chat.tools import Tool, ToolChoice, kinds_of
+from ggplug_models.chat.tools import Tool, ToolChoice, kinds_of, resolved
 
 START, END, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 _NAME_END, _CALL_END = Marks(("{",)), Marks((END,))
@@ -60,7 +60,7 @@ class GemmaCalls(CallSyntax):
         kinds = kinds_of(schema, root)
         found = []
         if "string" in kinds:
-            found.append(f"{lark.literal(QUOTE)} {lark.string(schema, QUOTE)}")
+            found.append(f"{lark.literal(QUOTE)} {lark.string(resolved(schema, root), QUOTE)}")
         if "object" in kinds and isinstance(schema, Mapping) and schema.get("properties") and depth < 8:
             required = schema.get("required", ())
             found.append(self._object(lark, schema["properties"], required, root))
@@ -74,7 +74,7 @@ class GemmaCalls(CallSyntax):
             found.append(f'"[" {lark.repeated(item, _COMMA, schema)} "]"')
         if kinds & {"number", "boolean", "null"}:
             plain = schema if isinstance(schema, Mapping) and kinds <= {"number", "boolean", "null"} else {}
-            found.append(lark.schema(plain or {"type": sorted(kinds & {"number", "boolean", "null"})}))
+            found.append(lark.schema(plain or {"type": sorted(kinds & {"number", "boolean", "null"})}, root))
         return lark.rule(" | ".join(found))
 
     def _any(self, lark: Lark) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from ggplug_models.chat.formats.format import CallSyntax
 from ggplug_models.chat.lark import SPACES, Lark, regex
 from ggplug_models.chat.scanning import Marks, Scanner, Waiting
-from ggplug_models.chat.tools import Tool, ToolChoice, kinds_of, value_of
+from ggplug_models.chat.tools import Tool, ToolChoice, kinds_of, resolved, value_of
 
 
 class Arguments(ABC):
@@ -131,9 +131,8 @@ class TaggedArguments(Arguments):
         """A value, with the mark after it."""
         kinds = kinds_of(schema, root)
         if "string" in kinds:
-            return lark.string(schema, self.end)
-        definitions = {key: root[key] for key in ("$defs", "definitions") if key in root}
-        return f"{lark.schema({**definitions, **schema})} {lark.literal(self.end)}"
+            return lark.string(resolved(schema, root), self.end)
+        return f"{lark.schema(schema, root)} {lark.literal(self.end)}"
 
 
 @dataclass(frozen=True)

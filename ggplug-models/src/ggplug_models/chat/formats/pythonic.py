@@ -74,10 +74,9 @@ class PythonicCalls(CallSyntax):
         return [(self.starts[0], lark.rule(f'"[" {calls} "]" {lark.literal(self.end)}'))]
 
     def _call(self, lark: Lark, tool: Tool) -> str:
-        definitions = {key: tool.parameters[key] for key in ("$defs", "definitions") if key in tool.parameters}
         items = []
         for name, schema in tool.properties.items():
-            value = lark.schema({**definitions, **schema} if isinstance(schema, dict) else {})
+            value = lark.schema(schema, tool.parameters)
             items.append((f"{json.dumps(name + '=')} {value}", name in tool.required))
         arguments = lark.listed(items, lark.terminal(regex("," + SPACES)))
         return f'{json.dumps(tool.name + "(")} {arguments} ")"'

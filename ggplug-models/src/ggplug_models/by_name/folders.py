@@ -1,0 +1,25 @@
+"""Models in the folder of a repository: its GGUF files, of which those of a split model are one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ggplug_models.by_name.quantisations import models_of, names_of
+from ggplug_models.by_name.store import Kept
+
+
+def files_in(folder: Path) -> dict[str, int]:
+    """The sizes of the GGUF files in a folder and below, by path relative to it."""
+    found = (path for path in folder.rglob("*") if path.suffix.lower() == ".gguf" and path.is_file())
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in found}
+
+
+def kept_in(folder: Path, name: str) -> Iterator[Kept]:
+    """The models of a folder; ``name``: the folder's."""
+    files = files_in(folder)
+    for file in models_of(files):
+        parts = names_of(file)
+        there = [files[part] for part in parts if part in files]
+        problem = "" if len(there) == len(parts) else f"{len(parts) - len(there)} of {len(parts)} files are missing"
+        yield Kept(f"{name}:{file}", folder / file, sum(there), problem)

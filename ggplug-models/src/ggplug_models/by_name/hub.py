@@ -1,0 +1,205 @@
+"""Models of the Hugging Face hub, in the cache of the library ``huggingface_hub``, with its tokens and settings."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from json import JSONDecodeError
+from pathlib import Path, PureWindowsPath
+
+from ggplug.errors import DownloadError, ModelNotFoundError
+from ggplug_models.by_name.folders import files_in, kept_in
+from ggplug_models.by_name.quantisations import Choice, choose
+from ggplug_models.by_name.store import Found, Kept, Store, not_found, repository_and_wanted
+from ggplug_models.by_name.transfer import INCOMPLETE, RemoteFile, Repository, hub_errors
+from ggplug_models.checks.requirements import required
+
+BRANCH = "main"
+
+
+class Hub(Store):
+    """``hf:OWNER/REPOSITORY[:FILE or QUANTISATION]``: asks the hub, and downloads what is missing in the cache.
+
+    If the hub cannot be reached, or the environment variable ``HF_HUB_OFFLINE`` is set, takes what the cache has.
+    """
+
+    prefix, title = "hf", "Hugging Face hub"
+
+    @property
+    def cache(self) -> Path:
+        """The folder of the library's cache.  Raises ModelError if the library is missing."""
+        with required("huggingface_hub", "a model of the Hugging Face hub", extra="hub"):
+            from huggingface_hub import constants
+        return Path(constants.HF_HUB_CACHE)
+
+    def find(self, name: str) -> Found:
+        repository, wanted = repository_and_wanted(self.prefix, name)
+        folder = self._folder(repository)
+        try:
+            commit, files = _listed(repository)
+        except DownloadError as error:
+            if error.reason not in ("connection", "offline", "status") or not folder.exists():
+                raise
+            return self._cached(repository, wanted, error)
+        chosen = choose(files, wanted, f"{self.prefix}:{repository}")
+        fetched = Repository(repository, commit, folder).fetch([files[file] for file in chosen.files])
+        _refer(folder, commit)
+        return Found(fetched[0], chosen.why)
+
+    def kept(self) -> Iterator[Kept]:
+        for folder in sorted(self.cache.glob("models--*--*")):
+            name = f"{self.prefix}:{folder.name.removeprefix('models--').replace('--', '/', 1)}"
+            seen: set[Path] = set()
+            for age, snapshot in enumerate(_snapshots(folder)):
+                for each in kept_in(snapshot, name):
+                    real = each.path.resolve()
+                    if real not in seen:
+                        yield replace(each, problem=each.problem or OLDER) if age else each
+                    seen.add(real)
+            for part in sorted(folder.glob(f"blobs/*{INCOMPLETE}")):
+                yield Kept(name, part, part.stat().st_size, "not complete; loading the model again continues")
+
+    def remove(self, name: str) -> int:
+        repository, wanted = repository_and_wanted(self.prefix, name)
+        folder = self._folder(repository)
+        if not folder.exists():
+            there = (each.name.removeprefix(f"{self.prefix}:").partition(":")[0] for each in self.kept())
+            raise not_found(f"the cache {self.cache} has no {self.prefix}:{repository}", repository, set(there))
+        before = _bytes_below(folder)
+        if not wanted:
+            _remove_all(self.cache, repository, folder)
+        else:
+            chosen = self._chosen(repository, wanted)[1]
+            for snapshot in _snapshots(folder):
+                for file in chosen.files:
+                    _unlink(snapshot / file, folder)
+        return before - _bytes_below(folder)
+
+    def _folder(self, repository: str) -> Path:
+        cache = self.cache
+        from huggingface_hub.file_download import repo_folder_name
+
+        with hub_errors(repository):
+            return cache / repo_folder_name(repo_id=repository, repo_type="model")
+
+    def _cached(self, repository: str, wanted: str, cause: DownloadError) -> Found:
+        """The file in the cache, where the hub could not be asked."""
+        try:
+            snapshot, chosen = self._chosen(repository, wanted)
+        except ModelNotFoundError as error:
+            raise DownloadError(
+                f"{error.message}, in the cache; {cause.message}",
+                got=cause.got,
+                reason=cause.reason,
+                remedy=error.remedy or cause.remedy,
+            ) from cause
+        return Found(snapshot / chosen.files[0], f"{chosen.why}, of what the cache has ({cause.message})")
+
+    def _chosen(self, repository: str, wanted: str) -> tuple[Path, Choice]:
+        """The snapshot that has a model, the newest first, and the model's files.  Raises ModelNotFoundError."""
+        refused = None
+        for snapshot in _snapshots(self._folder(repository)):
+            try:
+                return snapshot, choose(files_in(snapshot), wanted, f"{self.prefix}:{repository}")
+            except ModelNotFoundError as error:
+                refused = refused or error
+        raise refused or not_found(f"{self.prefix}:{repository} has no files", repository, ())
+
+
+OLDER = "of an older revision; the name means the newer one"
+
+
+def _listed(repository: str) -> tuple[str, dict[str, RemoteFile]]:
+    """The newest commit of a repository on the hub, and its files by path; raises as :func:`hub_errors`."""
+    from huggingface_hub import HfApi, constants
+
+    with hub_errors(repository):
+        api, seconds = HfApi(library_name="ggplug"), constants.HF_HUB_ETAG_TIMEOUT
+        try:
+            about = api.model_info(repository, revision=BRANCH, files_metadata=True, timeout=seconds)
+            commit = _hash(about.sha)
+            files = [
+                RemoteFile(
+                    _inside(each.rfilename), int(each.size or 0), _hash(each.lfs.sha256 if each.lfs else each.blob_id)
+                )
+                for each in about.siblings or ()
+            ]
+        except (TypeError, KeyError, JSONDecodeError, _AnswerError) as error:
+            raise DownloadError(
+                f"{constants.ENDPOINT} answers for {repository} what the hub does not: {error}",
+                got=repository,
+                reason="status",
+                remedy="check HF_ENDPOINT, and whether the network needs a login",
+            ) from error
+    return commit, {file.path: file for file in files}
+
+
+class _AnswerError(Exception):
+    """The hub answered what cannot be used: hashes and paths become names of files."""
+
+
+def _hash(text: str | None) -> str:
+    if text is None or not re.fullmatch("[0-9a-f]{40}|[0-9a-f]{64}", text):
+        raise _AnswerError(f"{text!r:.100} is no hash")
+    return text
+
+
+def _inside(path: str) -> str:
+    """The path of a file of a repository, which does not lead out of it."""
+    if PureWindowsPath(path).anchor or ".." in PureWindowsPath(path).parts or "\0" in path:
+        raise _AnswerError(f"{path!r:.100} is no path of a file")
+    return path
+
+
+def _refer(folder: Path, commit: str) -> None:
+    """Notes in the cache which commit the branch means, for a time without the hub."""
+    reference = folder / "refs" / BRANCH
+    with contextlib.suppress(OSError):  # a cache that has all may be read-only
+        if not reference.is_file() or reference.read_text() != commit:
+            reference.parent.mkdir(exist_ok=True)
+            reference.write_text(commit)
+
+
+def _snapshots(folder: Path) -> list[Path]:
+    """The snapshots of a repository in the cache: first the one that the branch means, then the newest."""
+    reference = folder / "refs" / BRANCH
+    current = reference.read_text() if reference.is_file() else ""
+    found = [each for each in (folder / "snapshots").glob("*") if each.is_dir()]
+    return sorted(found, key=lambda each: (each.name != current, -each.stat().st_mtime))
+
+
+def _remove_all(cache: Path, repository: str, folder: Path) -> None:
+    """Deletes a repository from the cache by the library, which knows the files that repositories have together."""
+    from huggingface_hub import scan_cache_dir
+
+    found = scan_cache_dir(cache)
+    hashes = [
+        revision.commit_hash
+        for each in found.repos
+        if each.repo_type == "model" and each.repo_id == repository
+        for revision in each.revisions
+    ]
+    if hashes:
+        found.delete_revisions(*hashes).execute()
+    shutil.rmtree(folder, ignore_errors=True)  # what the library leaves: downloads that are not complete
+
+
+def _unlink(linked: Path, folder: Path) -> None:
+    """Deletes a file of a snapshot, and its bytes unless another name of the repository means them."""
+    if not linked.is_symlink():
+        linked.unlink(missing_ok=True)
+        return
+    blob = Path(os.path.abspath(linked.parent / os.readlink(linked)))
+    linked.unlink()
+    others = (each for each in (folder / "snapshots").rglob("*") if each.is_symlink())
+    if blob.parent == folder / "blobs" and not any(os.path.samefile(each, blob) for each in others if each.exists()):
+        blob.unlink(missing_ok=True)
+
+
+def _bytes_below(folder: Path) -> int:
+    """The bytes of the files in a folder, without what links lead to."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())

@@ -1,0 +1,226 @@
+"""Fitting: which placement of a model the memory of the devices allows, and what each of them will hold.
+
+The model is made over planned buffers, and the scheduler decides about the graphs of its largest steps, so that the
+bytes are those of a loaded model.  No weight is read and no memory of a device is allocated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import ggplug as gg
+from ggplug import gguf
+from ggplug.backend import Device
+from ggplug.errors import OutOfMemoryError, ParameterError
+from ggplug.gguf import GGUFReader
+from ggplug.gguf.load import planned
+from ggplug.scheduler.fit import Budgets, Holding, budgets_of, distribute, too_large
+from ggplug.scheduler.scheduler import Needed
+from ggplug.types import DeviceKind
+from ggplug_models.checks.arguments import whole
+from ggplug_models.loading import chosen_devices, decide
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.encoder import Encoder
+from ggplug_models.networks.model import Model
+from ggplug_models.state.session import CACHE_TYPES, Session
+from ggplug_models.weights.placement import Placement
+from ggplug_models.weights.rules import Chooses, ExpertsOn, LayerSplit, Rule, is_after_layers, is_expert, layer_of
+
+LEAST_CONTEXT = 512
+"""The smallest context that is proposed where a larger one does not fit."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A placement that fits, for :func:`.load`, and what each device will hold, in the devices' order.
+
+    ``n_ctx``, ``n_seq``, ``cache_type``: what sessions have; of an encoder the tokens and the number of texts.
+    """
+
+    placement: Placement
+    holdings: tuple[Holding, ...]
+    n_ctx: int
+    n_seq: int
+    cache_type: str
+
+
+def fit(
+    path: str | os.PathLike[str],
+    devices: Sequence[Device | str] | None = None,
+    budgets: Budgets = None,
+    *,
+    n_ctx: int | None = None,
+    n_seq: int = 1,
+    cache_type: str = "f16",
+    micro_batch: int = 512,
+    placement: Placement | Rule | Chooses | None = None,
+    pack: bool = True,
+    pack_growth: int | None = None,
+) -> Fit:
+    """The placement of a model's weights that fits, and the bytes that each device will hold with it.
+
+    ``devices``, ``pack``, ``pack_growth``: as for :func:`.load`.  ``budgets``: bytes that the devices may hold, by name
+    or in their order; None: what is free now.  ``n_ctx``, ``n_seq``, ``cache_type``, ``micro_batch``: as for
+    :class:`.Session`; for an encoder, the tokens of a text and the number of texts computed together.  ``placement``:
+    one to check; by default all weights on the first device, or, where they do not fit, experts of the last layers on
+    the last device if it has host memory, or the last layers on the next devices.
+
+    The weights that stay in the file's map count as held.  Scratch memory of the CPU's threads does not.
+
+    Raises OutOfMemoryError if nothing fits: ``missing`` says by how many bytes, ``holdings`` what was tried last, and
+    the remedy what would fit.  Raises ParameterError, and as :func:`.load`.
+    """
+    chosen = chosen_devices(devices)
+    n_seq = whole("n_seq", n_seq, 1)
+    asked = _Asked(path, chosen, budgets_of(chosen, budgets), n_ctx, n_seq, cache_type, micro_batch, pack, pack_growth)
+    with gguf.GGUFReader(path) as reader:
+        try:
+            return asked.fitted(reader, placement)
+        except OutOfMemoryError as error:
+            found = list(asked.smaller(reader, placement))
+            error.remedy = "; ".join(found) or "use weights of a smaller type, or a device with more memory"
+            raise
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question of :func:`fit`, with its parameters."""
+
+    path: str | os.PathLike[str]
+    devices: Sequence[Device]
+    budgets: dict[Device, int | None]
+    n_ctx: int | None
+    n_seq: int
+    cache_type: str
+    micro_batch: int
+    pack: bool
+    pack_growth: int | None
+
+    def fitted(self, reader: GGUFReader, placement: Placement | Rule | Chooses | None) -> Fit:
+        """The first placement that fits.  Raises OutOfMemoryError."""
+        if placement is not None:
+            found = self.measured(reader, Placement.of(placement))
+            over = next((number for number, each in enumerate(found.holdings) if each.missing), None)
+            if over is None:
+                return found
+            raise too_large(found.holdings, over)
+        last: OutOfMemoryError | None = None
+        for units, rules in self._ways(reader):
+            tried: dict[tuple[int, ...], Fit] = {}
+
+            def measure(counts: Sequence[int], rules: _Rules = rules, tried: _Tried = tried) -> list[Holding]:
+                found = tried[tuple(counts)] = self.measured(reader, rules(counts))
+                return list(found.holdings)
+
+            try:
+                counts, _ = distribute(units, len(self.devices), measure)
+                return tried[tuple(counts)]
+            except OutOfMemoryError as error:
+                last = error
+        assert last is not None
+        raise last
+
+    def _ways(self, reader: GGUFReader) -> Iterator[tuple[list[int], _Rules]]:
+        """The ways to place weights: for each the bytes of what can be moved to the next device, and the rules."""
+        tensors = reader.tensors.values()
+        n_layer = max((layer_of(info.name) or 0 for info in tensors), default=0) + 1
+        experts, layers = [0] * n_layer, [0] * n_layer
+        for info in tensors:
+            layer = layer_of(info.name)
+            if layer is not None:
+                experts[layer] += info.nbytes if is_expert(info.name) else 0
+            elif is_after_layers(info.name):
+                layer = n_layer - 1
+            if layer is not None:
+                layers[layer] += info.nbytes
+        if any(experts) and len(self.devices) == 2 and self.devices[-1].buffer_type.is_host:
+            yield experts, self._experts
+        yield layers, self._layers
+
+    def _experts(self, counts: Sequence[int]) -> Placement:
+        return Placement(*([ExpertsOn(self.devices[-1].name, counts[-1])] if counts[-1] else []))
+
+    def _layers(self, counts: Sequence[int]) -> Placement:
+        return Placement(*([LayerSplit(counts)] if any(counts[1:]) else []))
+
+    def measured(self, reader: GGUFReader, placement: Placement) -> Fit:
+        """What the devices will hold with a placement, whether or not that fits."""
+        decided = decide(reader, self.devices, placement, pack=self.pack, pack_growth=self.pack_growth)
+        weights = planned(reader, decided.where)
+        held: Counter[tuple[Device, str]] = Counter()
+        for buffer in weights.context.buffers:
+            kind = "mapped" if buffer in weights.mapped else "packed" if buffer.type.has_own_layout else "weights"
+            if isinstance(buffer.type.device, Device):
+                held[buffer.type.device, kind] += weights.mapped.get(buffer, buffer.size)
+        with weights.context, decided.model(weights.context, reader.metadata, self.devices) as model:
+            n_ctx, cache, needed = self._computed(model)
+        holdings = [
+            Holding(
+                device,
+                **{kind: held[device, kind] for kind in ("weights", "packed", "mapped")},
+                cache=cache[device],
+                compute=needed[device].compute,
+                workspace=needed[device].workspace,
+                budget=self.budgets[device],
+            )
+            for device in self.devices
+        ]
+        return Fit(placement, tuple(holdings), n_ctx, self.n_seq, self.cache_type)
+
+    def _computed(self, model: Model) -> tuple[int, Mapping[Device, int], Mapping[Device, Needed]]:
+        """The context length, and by device the bytes of the cache and what the largest graphs need."""
+        if isinstance(model, Decoder):
+            with Session(model, self.n_ctx, self.n_seq, self.cache_type, self.micro_batch, planned=True) as session:
+                return session.n_ctx, session.memory.held(), model.scheduler.needed(session.largest())
+        if isinstance(model, Encoder):
+            n_ctx = model.n_ctx if self.n_ctx is None else whole("n_ctx", self.n_ctx, 1, model.n_ctx)
+            with model.locked():
+                return n_ctx, Counter(), model.scheduler.needed([model.build(self.n_seq, model.padded(n_ctx)).graph])
+        graph = model.sample()
+        return 0, Counter(), model.scheduler.needed([] if graph is None else [graph])
+
+    def smaller(self, reader: GGUFReader, placement: Placement | Rule | Chooses | None) -> Iterator[str]:
+        """What would fit, in words: without the placement, with a smaller type of the cache, with a shorter context."""
+        if placement is not None and (found := self._fits(reader, None)):
+            yield f"the placement {found.placement} fits"
+        if not any(device.buffer_type.is_host for device in self.devices):
+            for cpu in gg.devices_by_kind(DeviceKind.CPU)[:1]:
+                budgets = {**self.budgets, cpu: cpu.memory().free}
+                if found := replace(self, devices=[*self.devices, cpu], budgets=budgets)._fits(reader, None):
+                    yield f"with the device {cpu.name} too, the placement {found.placement} fits"
+        if not self._holds_weights(reader):
+            return
+        for cache_type in CACHE_TYPES[CACHE_TYPES.index(self.cache_type) + 1 :]:
+            if replace(self, cache_type=cache_type)._fits(reader, placement):
+                yield f"a cache of {cache_type} fits"
+                break
+        shortest = replace(self, n_ctx=LEAST_CONTEXT)._fits(reader, placement)
+        if shortest is None:
+            return
+        n_ctx = self.measured(reader, Placement.of(placement)).n_ctx // 2
+        while n_ctx > LEAST_CONTEXT and not replace(self, n_ctx=n_ctx)._fits(reader, placement):
+            n_ctx //= 2
+        if n_ctx >= LEAST_CONTEXT:
+            yield f"a context of {n_ctx} tokens fits"
+
+    def _holds_weights(self, reader: GGUFReader) -> bool:
+        """Whether all budgets together are as large as the weights."""
+        budgets = list(self.budgets.values())
+        return None in budgets or sum(each.nbytes for each in reader.tensors.values()) <= sum(filter(None, budgets))
+
+    def _fits(self, reader: GGUFReader, placement: Placement | Rule | Chooses | None) -> Fit | None:
+        """The placement that fits, or None if none does, or if the model cannot have such a cache or context."""
+        try:
+            return self.fitted(reader, placement)
+        except (OutOfMemoryError, ParameterError):
+            return None
+
+
+_Tried = dict[tuple[int, ...], Fit]
+"""What was measured, by the numbers of units."""
+
+_Rules = Callable[[Sequence[int]], Placement]
+"""The placement for numbers of units, by device."""

@@ -1,0 +1,336 @@
+"""Rerankers: scores of texts for a query, and the ways in which vectors of tokens are pooled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from installed import device_or_skip
+from paths import DATA
+
+import ggplug_models
+from ggplug.cli.app import app
+from ggplug.errors import ContextFullError, FreedError, ModelError, ParameterError
+from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug_models.embedding.pooling import Pooling
+from ggplug_models.goldens import replay
+from ggplug_models.tokenizers.long_text import LongText
+
+FOLDER = DATA / "rankers"
+NAMES = sorted(path.stem for path in FOLDER.glob("*-reranker.gguf"))
+ENCODERS = [DATA / "oracles" / f"{name}.gguf" for name in ("nomic-bert", "jina-bert-v2", "modern-bert")]
+DEVICES = [["CPU"], ["OpenCL0", "CPU"]]
+PROMPT = "<Instruct>: fit\n{query}\n{document}\nfit?"
+TEXTS = ["the cat", "a dog in the garden", "rain", "on and on and on"]
+
+
+def recorded(path: Path) -> dict[str, Any]:
+    with np.load(path.with_suffix(".npz")) as arrays:
+        return dict(arrays)
+
+
+@pytest.fixture(params=NAMES)
+def ranker(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with ggplug_models.load(FOLDER / f"{request.param}.gguf", ["CPU"]) as loaded:
+        yield loaded
+
+
+def changed(source: Path, path: Path, keys: dict[str, Any], without: tuple[str, ...] = ()) -> Path:
+    """The file with other values of keys, and without the tensors whose names begin so."""
+    with GGUFReader(source) as reader, GGUFWriter(path) as writer:
+        writer.add_metadata_of(reader, without=keys)
+        for key, value in keys.items():
+            if value is not None:
+                writer.add(key, value)
+        for name, info in reader.tensors.items():
+            if not without or not name.startswith(without):
+                writer.add_tensor(name, reader.data(name), info.type, info.ne)
+    return path
+
+
+# -- what others compute ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("devices", DEVICES, ids=lambda names: names[0])
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_are_those_of_transformers(name: str, devices: list[str]) -> None:
+    device_or_skip(devices[0])
+    golden = recorded(FOLDER / f"{name}.gguf")
+    with ggplug_models.load(FOLDER / f"{name}.gguf", devices) as model:
+        found = model.ranker.scores([golden[f"tokens_{i}"].tolist() for i in range(3)])
+    np.testing.assert_allclose(found, [golden[f"score_f32_{i}"] for i in range(3)], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vectors_and_logits_of_rerankers_are_those_of_transformers(name: str) -> None:
+    report = replay(FOLDER / f"{name}.gguf", ["CPU"])
+    assert report["nmse"] < 1e-10
+    assert report["error"] is None or name == "modern-reranker"  # whose recorded vector is the mean, as it reads it
+
+
+@pytest.mark.parametrize("devices", DEVICES, ids=lambda names: names[0])
+@pytest.mark.parametrize("path", ENCODERS, ids=lambda path: path.stem)
+def test_vectors_are_pooled_in_each_way(path: Path, devices: list[str]) -> None:
+    device_or_skip(devices[0])
+    golden = recorded(path)
+    ways = {
+        Pooling.MEAN: lambda rows: rows.mean(axis=0),
+        Pooling.CLS: lambda rows: rows[0],
+        Pooling.LAST: lambda rows: rows[-1],
+    }
+    with ggplug_models.load(path, devices) as model:
+        for model.pooling, pooled in ways.items():
+            ids = [golden[f"tokens_{i}"].tolist() for i in range(3)]
+            wanted = [pooled(golden[f"embd_f32_{i}"]) for i in range(3)]
+            np.testing.assert_allclose(model.embed_ids(ids, normalize=False), wanted, atol=1e-3)
+        np.testing.assert_allclose(model.hidden_states(ids[1]), golden["embd_f32_1"], atol=1e-3)
+
+
+def test_a_language_model_pools_as_its_attribute_says(data: Path) -> None:
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model:
+        rows = model.hidden_states([1, 2, 3, 4])
+        for model.pooling, wanted in (
+            (Pooling.MEAN, rows.mean(axis=0)),
+            (Pooling.CLS, rows[0]),
+            (Pooling.LAST, rows[-1]),
+        ):
+            np.testing.assert_allclose(
+                model.embed_ids([[1, 2, 3, 4]], normalize=False)[0], wanted, rtol=1e-4, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("devices", DEVICES, ids=lambda names: names[0])
+def test_all_results_of_a_classifier_are_those_of_transformers(devices: list[str]) -> None:
+    device_or_skip(devices[0])
+    golden = recorded(FOLDER / "roberta-classifier.gguf")
+    with ggplug_models.load(FOLDER / "roberta-classifier.gguf", devices) as model:
+        assert model.labels == ("joy", "fear", "anger")
+        found = model.ranker.outputs([golden[f"tokens_{i}"].tolist() for i in range(3)])
+        np.testing.assert_allclose(found, [golden[f"score_f32_{i}"] for i in range(3)], rtol=0, atol=1e-5)
+        texts = ["the cat", "rain"]
+        ids = model.tokenizer.encode(texts)
+        np.testing.assert_array_equal(model.classify(texts), model.ranker.outputs(ids))
+        assert model.classify([]).shape == (0, 3)
+
+
+# -- texts -----------------------------------------------------------------------------------------
+
+
+def test_the_score_of_a_text_does_not_depend_on_the_others(ranker: Any) -> None:
+    together = ranker.rank("the cat", TEXTS)
+    assert together.dtype == np.float32
+    alone = [ranker.rank("the cat", [text])[0] for text in TEXTS]
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(together, ranker.rank("the cat", TEXTS, batch=1), rtol=1e-4, atol=1e-5)
+    assert len(set(np.round(together, 4).tolist())) == len(TEXTS)
+    assert ranker.rank("the cat", []).shape == (0,)
+
+
+def test_progress_counts_the_texts(ranker: Any) -> None:
+    counts: list[int] = []
+    ranker.rank("the cat", TEXTS, batch=3, progress=counts.append)
+    assert sum(counts) == len(TEXTS)
+
+
+def test_an_encoder_reads_the_query_and_the_text_between_its_special_tokens() -> None:
+    with ggplug_models.load(FOLDER / "bge-reranker.gguf", ["CPU"]) as model:
+        plain = model.tokenizer.plain
+        assert model.pair("the cat", "rain") == [2, *plain("the cat"), 3, *plain("rain"), 3]
+        with pytest.raises(ParameterError, match="no prompt that could say it"):
+            model.rank("the cat", TEXTS, instruction="fit")
+
+
+@pytest.mark.parametrize(("separator", "between"), [("[SEP]", 1), ("</s>", 2)])
+def test_the_texts_are_separated_as_the_separator_s_family_does(tmp_path: Path, separator: str, between: int) -> None:
+    with GGUFReader(FOLDER / "modern-reranker.gguf") as reader:
+        tokens = list(reader.metadata["tokenizer.ggml.tokens"])  # type: ignore[call-overload]
+    eos = tokens.index("<eos>")
+    tokens[eos] = separator
+    keys = {
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.seperator_token_id": eos,
+        "tokenizer.ggml.add_eos_token": True,
+    }
+    with ggplug_models.load(changed(FOLDER / "modern-reranker.gguf", tmp_path / "a.gguf", keys), ["CPU"]) as model:
+        plain = model.tokenizer.plain
+        assert model.pair("the", "rain")[1:] == [*plain("the"), *[eos] * between, *plain("rain"), eos]
+
+
+def test_a_language_model_reads_the_prompt_of_its_file() -> None:
+    with ggplug_models.load(FOLDER / "qwen3-reranker.gguf", ["CPU"]) as model:
+
+        def ids(text: str) -> list[int]:
+            return model.tokenizer.encode(text, parse_special=True)
+
+        assert model.metadata["tokenizer.chat_template.rerank"] == PROMPT
+        assert model.pair("a {document}", "the rain") == ids("<Instruct>: fit\na {document}\nthe rain\nfit?")
+        assert model.pair("a", "b", "be \\1 short") == ids("<Instruct>: be \\1 short\na\nb\nfit?")
+        assert model.rank("a", ["the rain"])[0] != model.rank("a", ["the rain"], instruction="be short")[0]
+        assert 0 < model.rank("a", ["the rain"])[0] < 1
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+def test_a_model_without_a_classifier_is_no_reranker(data: Path, tmp_path: Path) -> None:
+    paths = [data / "qwen3.gguf", data / "bert.gguf"]
+    paths.append(changed(FOLDER / "bge-reranker.gguf", tmp_path / "a.gguf", {}, without=("cls",)))
+    for path in paths:
+        with ggplug_models.load(path, ["CPU"]) as model:
+            assert not model.ranks
+            with pytest.raises(ParameterError, match=r"its file has no classifier .cls\.\*., so it is no reranker"):
+                model.rank("a", ["b"])
+
+
+def test_arguments_of_rank_are_checked(ranker: Any) -> None:
+    for arguments, message in (
+        ((1, TEXTS), "query must be a string, got 1"),
+        (("a", "text"), "rank takes a sequence of texts, got one string"),
+        (("a", [1]), r"texts\[0\] must be a string, got int"),
+        (("a", iter(TEXTS)), "texts must be a sequence"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            ranker.rank(*arguments)
+    with pytest.raises(
+        ContextFullError, match=r"query and texts\[1\] have \d+ tokens together; .* at most 64"
+    ) as caught:
+        ranker.rank("a", ["b", "the rain on and on " * 40])
+    assert caught.value.position == 1
+    ranker.free()
+    with pytest.raises(FreedError):
+        ranker.rank("a", TEXTS)
+
+
+def test_a_classifier_with_wrong_weights_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    with GGUFReader(FOLDER / "bge-reranker.gguf") as reader, GGUFWriter(path) as writer:
+        writer.add_metadata_of(reader)
+        for name, info in reader.tensors.items():
+            values = reader.array(name)[:16] if name == "cls.output.weight" else reader.array(name)
+            writer.add_tensor(name, np.ascontiguousarray(values), info.type)
+    with ggplug_models.load(path, ["CPU"]) as model, pytest.raises(ModelError, match=r"cls\.output\.weight"):
+        model.rank("a", TEXTS)
+
+
+def test_other_kinds_of_pooling_of_a_classifier_are_refused(tmp_path: Path) -> None:
+    path = changed(FOLDER / "bge-reranker.gguf", tmp_path / "a.gguf", {"bert.classifier.pooling_type": 3})
+    with pytest.raises(ModelError, match=r"bert\.classifier\.pooling_type .*1 .mean. or 2 .first token."):
+        ggplug_models.load(path, ["CPU"])
+
+
+def test_an_encoder_that_does_not_pool_has_vectors_of_tokens_only(data: Path, tmp_path: Path) -> None:
+    path = changed(data / "bert.gguf", tmp_path / "a.gguf", {"bert.pooling_type": 0})
+    with ggplug_models.load(path, ["CPU"]) as model:
+        with pytest.raises(ParameterError, match=r"are not pooled .pooling_type 0. .set model\.pooling"):
+            model.embed_ids([[1, 2, 3]])
+        rows = model.hidden_states([1, 2, 3])
+        model.pooling = Pooling.MEAN
+        np.testing.assert_allclose(model.embed_ids([[1, 2, 3]], normalize=False)[0], rows.mean(axis=0), atol=1e-5)
+
+
+# -- prompts and lengths of vectors ----------------------------------------------------------------
+
+
+@pytest.fixture
+def prompted(data: Path, tmp_path: Path) -> Path:
+    """An encoder whose file has prompts, and lengths to which its vectors may be cut."""
+    keys = {
+        "nomic-bert.embedding.prompt.query": "ask ",
+        "nomic-bert.embedding.prompt.document": "",
+        "nomic-bert.embedding.dimensions": [16, 8],
+    }
+    return changed(data / "oracles" / "nomic-bert.gguf", tmp_path / "a.gguf", keys)
+
+
+def test_a_prompt_is_put_before_each_text(prompted: Path) -> None:
+    with ggplug_models.load(prompted, ["CPU"]) as model:
+        assert model.prompts == {"query": "ask ", "document": ""}
+        np.testing.assert_array_equal(model.embed(["me"], prompt="query"), model.embed(["ask me"]))
+        long = LongText(lambda: ["m", "e"])
+        np.testing.assert_array_equal(model.embed([long], prompt="query"), model.embed(["ask me"]))
+        np.testing.assert_array_equal(model.embed(["me"], prompt="document"), model.embed(["me"]))
+        with pytest.raises(ParameterError, match=r"prompt 'other' is unknown; the model's file has document, query"):
+            model.embed(["me"], prompt="other")
+
+
+def test_vectors_are_cut_to_the_lengths_of_the_file_and_scaled_after_it(prompted: Path) -> None:
+    with ggplug_models.load(prompted, ["CPU"]) as model:
+        assert model.dimensions == (8, 16)
+        whole, cut = model.embed(["me"], normalize=False), model.embed(["me"], dimensions=8)
+        np.testing.assert_allclose(cut, whole[:, :8] / np.linalg.norm(whole[:, :8]), rtol=1e-6)
+        np.testing.assert_array_equal(model.embed(["me"], dimensions=32), model.embed(["me"]))
+        for wrong, message in ((9, "must be one of 8, 16 or 32, got 9"), (0, "from 1 to 32"), (33, "from 1 to 32")):
+            with pytest.raises(ParameterError, match=f"dimensions must be .*{message}|dimensions {message}"):
+                model.embed(["me"], dimensions=wrong)
+
+
+def test_wrong_prompts_and_lengths_in_a_file_are_refused(data: Path, tmp_path: Path) -> None:
+    for key, value in (("prompt.query", 7), ("dimensions", [33]), ("dimensions", [0]), ("dimensions", "8")):
+        keys = {f"nomic-bert.embedding.{key}": value}
+        path = changed(data / "oracles" / "nomic-bert.gguf", tmp_path / "b.gguf", keys)
+        with pytest.raises(ModelError, match=rf"nomic-bert\.embedding\.{key}"):
+            ggplug_models.load(path, ["CPU"])
+
+
+def test_prompts_and_lengths_of_sentence_transformers_are_converted(minilm_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in minilm_folder.iterdir():
+        if file.is_file() and file.name != "config.json":
+            (folder / file.name).symlink_to(file)
+    config = json.loads((minilm_folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "matryoshka_dimensions": [64, 128]}))
+    about = {"prompts": {"query": "ask: "}, "similarity_fn_name": "cosine"}
+    (folder / "config_sentence_transformers.json").unlink(missing_ok=True)
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(about))
+    with ggplug_models.load(ggplug_models.convert(folder, tmp_path / "a.gguf", "Q8_0"), ["CPU"]) as model:
+        assert (model.prompts, model.dimensions) == ({"query": "ask: "}, (64, 128))
+
+
+# -- the commands ----------------------------------------------------------------------------------
+
+
+def embedded(*options: str) -> list[Any]:
+    done = CliRunner().invoke(app, ["embed", *options, "--device", "CPU"], input="me\nme too\n")
+    assert done.exit_code == 0, done.output
+    return [json.loads(line)["embedding"] for line in done.stdout.splitlines()]
+
+
+def test_the_command_embed_has_prompts_lengths_and_kinds_of_pooling(prompted: Path) -> None:
+    with ggplug_models.load(prompted, ["CPU"]) as model:
+        texts = ["me", "me too"]
+        options = ("--prompt", "query", "--dimensions", "8")
+        wanted = model.embed(texts, prompt="query", dimensions=8)
+        np.testing.assert_allclose(embedded(str(prompted), *options), wanted, rtol=1e-6)
+        rows = model.token_vectors(texts)
+        for found, each in zip(embedded(str(prompted), "--pooling", "none"), rows, strict=True):
+            np.testing.assert_allclose(found, each, rtol=1e-6)
+        model.pooling = Pooling.CLS
+        np.testing.assert_allclose(embedded(str(prompted), "--pooling", "cls"), model.embed(texts), rtol=1e-6)
+
+
+def test_the_command_prints_the_most_relevant_texts_first(ranker: Any) -> None:
+    path = str(next(FOLDER.glob(f"{'qwen3' if ranker.architecture == 'qwen3' else 'bge'}-reranker.gguf")))
+    with ggplug_models.load(path, ["CPU"]) as model:
+        scores = model.rank("the cat", TEXTS)
+    order = np.argsort(-scores).tolist()
+    done = CliRunner().invoke(app, ["rerank", path, "the cat", "--device", "CPU"], input="\n".join(TEXTS))
+    assert done.exit_code == 0, done.output
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [(int(number), text) for _, number, text in lines] == [(n + 1, TEXTS[n]) for n in order]
+    np.testing.assert_allclose([float(score) for score, _, _ in lines], scores[order], rtol=1e-3)
+    asked = ["rerank", path, "the cat", "--device", "CPU", "--json", "--top", "2"]
+    found = json.loads(CliRunner().invoke(app, asked, input="\n".join(TEXTS)).stdout)
+    assert [each["line"] for each in found] == [n + 1 for n in order[:2]]
+
+
+def test_the_command_needs_a_reranker(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from ggplug.cli.app import run
+
+    assert run(["rerank", str(data / "bert.gguf"), "a"]) == 1
+    assert "is a bert model without a classifier, so no reranker" in capfd.readouterr().err

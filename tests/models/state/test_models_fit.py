@@ -1,0 +1,313 @@
+"""What fitting predicts is what the buffers of the loaded model then hold; what does not fit says by how much."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from installed import device_or_skip
+from paths import DATA
+
+import ggplug as gg
+import ggplug_models
+from ggplug.backend import Device
+from ggplug.cli.app import app
+from ggplug.errors import OutOfMemoryError, ParameterError
+from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug_models import CacheOn, Decoder, Encoder, ExpertsOn, LayerSplit, Placement, loading
+from ggplug_models.weights.rules import Rule
+from ggplug_testing import FakeDevice
+
+ORACLES = DATA / "oracles"
+MIXTRAL = ORACLES / "mixtral.gguf"
+QWEN = DATA / "qwen3.gguf"
+GOLDENS = sorted([*DATA.glob("*.gguf"), *ORACLES.glob("*.gguf")])
+
+N_CTX = 64
+MOST_ABOVE = 1.05
+"""The largest ratio of a prediction to the bytes that a device really holds."""
+
+ON_OPENCL = {"qwen3", "gpt-oss", "bert"}
+"""The models that are compared on OpenCL in each run of the tests; the others take minutes."""
+
+
+def compute(model: Decoder | Encoder, n_seq: int = 1) -> Iterator[int]:
+    """Computes prompts that fill the context, and a token of each sequence; yields the bytes of the cache.
+
+    An encoder computes texts of as many tokens.
+    """
+    ids = (np.arange(N_CTX - 1) % 40 + 1).tolist()
+    if isinstance(model, Encoder):
+        model.embed_ids([[*ids, 1][: model.n_ctx]] * n_seq)
+        yield 0
+        return
+    with model.session(N_CTX, n_seq) as session:
+        session.decode(dict.fromkeys(range(n_seq), ids))
+        session.decode({seq: [1] for seq in range(n_seq)})
+        yield session.memory.nbytes
+
+
+def held_on_the_host(model: Decoder | Encoder, cpu: Device, cache: int) -> int:
+    """The bytes of the CPU's buffers; of those in the file's map the weights that lie there."""
+    weights = sum(
+        buffer.size for buffer in model.weights.buffers if buffer.type.device is cpu and not buffer.is_read_only
+    )
+    for weight in model.weights:
+        if weight.buffer is not None and weight.buffer.is_read_only:
+            weights += weight.nbytes
+    stream = next(stream for stream in model.scheduler.backends if stream.device is cpu)
+    return weights + cache + model.scheduler.buffer_size(stream)
+
+
+def used(device: Device) -> int:
+    """The bytes of a device's own memory that this process holds."""
+    found = device.used  # type: ignore[attr-defined]
+    assert isinstance(found, int)
+    return found
+
+
+def check(path: Path, devices: Sequence[Device], placement: Rule | Placement | None, n_seq: int = 1) -> None:
+    """Predicts, loads, computes, and compares the bytes of each device."""
+    fit = ggplug_models.fit(path, devices, n_ctx=N_CTX, n_seq=n_seq, placement=placement)
+    before = [used(device) for device in devices if device.name != "CPU"]
+    with ggplug_models.load(path, devices, placement=fit.placement) as model:
+        assert before != [used(device) for device in devices if device.name != "CPU"] or devices[0].name == "CPU"
+        for cache in compute(model, n_seq):
+            others = iter(before)
+            for each in fit.holdings:
+                if each.device.name == "CPU":
+                    real = held_on_the_host(model, each.device, each.cache)
+                    assert devices[0].name != "CPU" or cache <= each.cache
+                else:
+                    real = used(each.device) - next(others)
+                assert real <= each.total, (each, real)
+                assert each.total <= MOST_ABOVE * real, (each, real)
+
+
+@pytest.mark.parametrize("path", GOLDENS, ids=lambda path: path.stem)
+def test_the_cpu_holds_what_was_predicted(path: Path) -> None:
+    check(path, [gg.device("CPU")], None)
+
+
+@pytest.mark.parametrize("path", GOLDENS, ids=lambda path: path.stem)
+def test_a_device_with_its_own_memory_and_the_cpu_hold_what_was_predicted(path: Path) -> None:
+    check(path, [FakeDevice(inner=gg.device("CPU")), gg.device("CPU")], LayerSplit())
+
+
+@pytest.mark.parametrize("placement", [None, LayerSplit()], ids=["whole", "split"])
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=() if p.stem in ON_OPENCL else pytest.mark.long, id=p.stem) for p in GOLDENS],
+)
+def test_opencl_holds_what_was_predicted(path: Path, placement: Rule | None) -> None:
+    check(path, [device_or_skip("OpenCL0"), gg.device("CPU")], placement)
+
+
+@pytest.mark.parametrize("placement", [ExpertsOn("CPU"), CacheOn("CPU")], ids=str)
+def test_rules_for_experts_and_the_cache_are_predicted_too(placement: Rule) -> None:
+    check(MIXTRAL, [FakeDevice(inner=gg.device("CPU")), gg.device("CPU")], placement, n_seq=3)
+
+
+def test_several_sequences_are_predicted_too() -> None:
+    for path in (QWEN, DATA / "bert.gguf"):
+        check(path, [gg.device("CPU")], None, n_seq=4)
+
+
+# -- choosing --------------------------------------------------------------------------------------
+
+
+def fake_and_cpu() -> list[Device]:
+    return [FakeDevice("fake", inner=gg.device("CPU")), gg.device("CPU")]
+
+
+def of_70_g(path: Path, n_layer: int = 80) -> Path:
+    """A file with the header of a llama of 70 G parameters in Q8_0, and a hole in place of the weights."""
+    n_embd, n_ff, n_kv, n_vocab = 8192, 28672, 1024, 128256
+    numbers = {
+        "block_count": n_layer,
+        "context_length": 131072,
+        "embedding_length": n_embd,
+        "feed_forward_length": n_ff,
+        "attention.head_count": 64,
+        "attention.head_count_kv": 8,
+    }
+    matrices = {
+        "attn_q": (n_embd, n_embd),
+        "attn_k": (n_embd, n_kv),
+        "attn_v": (n_embd, n_kv),
+        "attn_output": (n_embd, n_embd),
+        "ffn_gate": (n_embd, n_ff),
+        "ffn_up": (n_embd, n_ff),
+        "ffn_down": (n_ff, n_embd),
+    }
+    writer = GGUFWriter(path, arch="llama")
+    for key, value in numbers.items():
+        writer.add(f"llama.{key}", value)
+    writer.add("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add_tensor("token_embd.weight", bytes, gg.Q8_0, (n_embd, n_vocab))
+    for number in range(n_layer):
+        for name, ne in matrices.items():
+            writer.add_tensor(f"blk.{number}.{name}.weight", bytes, gg.Q8_0, ne)
+        for name in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"blk.{number}.{name}.weight", bytes, gg.F32, (n_embd,))
+    writer.add_tensor("output_norm.weight", bytes, gg.F32, (n_embd,))
+    writer.add_tensor("output.weight", bytes, gg.Q8_0, (n_embd, n_vocab))
+    (shard,) = shards = writer._shards()
+    header = writer._header(0, shards)
+    path.write_bytes(header)
+    os.truncate(path, len(header) + sum(-(-each.nbytes // 32) * 32 for each in shard.tensors))
+    return path
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return of_70_g(tmp_path_factory.mktemp("large") / "llama 70 G.gguf")
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first four layers of it."""
+    return of_70_g(tmp_path_factory.mktemp("short") / "llama.gguf", 4)
+
+
+def test_a_model_of_70_g_is_fitted_without_reading_it(large: Path) -> None:
+    fake = FakeDevice("fake", inner=gg.device("CPU"))
+    fit = ggplug_models.fit(large, [fake, "CPU"], [None, None], n_ctx=8192)
+    near, far = fit.holdings
+    with GGUFReader(large) as reader:
+        assert near.weights == sum(each.nbytes for each in reader.tensors.values())
+    assert near.weights > 70e9
+    assert near.cache == 80 * 2 * (8192 + 64) * 1024 * 2  # layers, keys and values, cells, elements, F16
+    assert far.weights == far.packed == far.mapped == 0
+    assert fake.used == 0
+
+
+def test_the_layers_that_do_not_fit_go_to_the_next_device(large: Path) -> None:
+    fake = FakeDevice("fake", inner=gg.device("CPU"))
+    budget = 24 << 30
+    fit = ggplug_models.fit(large, [fake, "CPU"], {"fake": budget, "CPU": None}, n_ctx=4096)
+    near = fit.holdings[0]
+    (split,) = fit.placement.rules
+    assert isinstance(split, LayerSplit)
+    layer = 911e6 + near.cache / split.layers(80, 2)[0]
+    assert budget - layer < near.total <= budget
+    assert near.missing == 0
+
+
+def test_where_nothing_fits_the_error_says_by_how_many_bytes_and_what_would_fit(short: Path) -> None:
+    fake = FakeDevice("fake", inner=gg.device("CPU"))
+    (whole,) = ggplug_models.fit(short, [fake], [None], n_ctx=65536).holdings
+    budget = whole.total - whole.cache // 4
+    with pytest.raises(OutOfMemoryError) as refused:
+        ggplug_models.fit(short, [fake, "CPU"], [budget, 0], n_ctx=65536)
+    error = refused.value
+    assert error.device is gg.device("CPU")
+    assert error.fields["missing"] == error.requested == error.fields["holdings"][1].total
+    assert f"CPU would hold {error.requested} bytes, {error.requested} more than the 0" in error.message
+    with pytest.raises(OutOfMemoryError) as refused:
+        ggplug_models.fit(short, [fake], [budget], n_ctx=65536)
+    error = refused.value
+    assert f"fake would hold {whole.total} bytes, {whole.cache // 4} more than the {budget}" in error.message
+    assert re.search(r"a cache of q8_0 fits; a context of 32768 tokens fits$", error.remedy or ""), error.remedy
+    for smaller in ({"n_ctx": 65536, "cache_type": "q8_0"}, {"n_ctx": 32768}):
+        assert ggplug_models.fit(short, [fake], [budget], **smaller).holdings[0].total <= budget
+
+
+def test_where_the_weights_are_too_large_a_smaller_type_or_the_cpu_is_proposed(short: Path) -> None:
+    with pytest.raises(OutOfMemoryError, match=r"weights of a smaller type, or a device with more memory"):
+        ggplug_models.fit(short, ["CPU"], [4 << 30], n_ctx=512)
+    fake = FakeDevice("fake", inner=gg.device("CPU"))
+    with pytest.raises(OutOfMemoryError, match=r"with the device CPU too, the placement --experts-on CPU=1 fits"):
+        ggplug_models.fit(MIXTRAL, [fake], [98_000], n_ctx=N_CTX)
+
+
+def test_experts_of_the_last_layers_go_to_the_host_first() -> None:
+    whole = ggplug_models.fit(MIXTRAL, fake_and_cpu(), n_ctx=N_CTX).holdings[0]
+    fit = ggplug_models.fit(MIXTRAL, fake_and_cpu(), [whole.total - 1000, None], n_ctx=N_CTX)
+    assert str(fit.placement) == "--experts-on CPU=1"
+    assert fit.holdings[0].cache == whole.cache
+    least = ggplug_models.fit(MIXTRAL, fake_and_cpu(), n_ctx=N_CTX, placement=ExpertsOn("CPU")).holdings[0].total
+    assert str(ggplug_models.fit(MIXTRAL, fake_and_cpu(), [least - 1000, None], n_ctx=N_CTX).placement) == "--split 1,1"
+
+
+def test_a_placement_that_was_asked_for_is_checked_and_another_one_proposed() -> None:
+    whole = ggplug_models.fit(MIXTRAL, fake_and_cpu(), n_ctx=N_CTX, placement=Placement()).holdings[0]
+    with pytest.raises(OutOfMemoryError, match=r"the placement --experts-on CPU=1 fits"):
+        ggplug_models.fit(MIXTRAL, fake_and_cpu(), [whole.total - 1000, None], n_ctx=N_CTX, placement=Placement())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n_ctx": 0}, "n_ctx must be"),
+        ({"n_seq": 0}, "n_seq must be"),
+        ({"cache_type": "q9"}, "cache_type must be one of"),
+        ({"budgets": {"GPU7": 1}}, r"'GPU7' has a budget but is none of the devices: CPU"),
+        ({"budgets": [1, 2]}, r"1 devices need as many budgets, got 2"),
+        ({"budgets": [-1]}, r"a budget is a number of bytes or None, got -1"),
+        ({"budgets": [True]}, r"a budget is a number of bytes or None, got True"),
+        ({"placement": ExpertsOn("CPU")}, r"decides nothing"),
+        ({"placement": 5}, r"placement must be"),
+        ({"devices": []}, None),
+    ],
+    ids=str,
+)
+def test_a_question_that_is_not_valid_is_refused(wrong: dict[str, Any], message: str | None) -> None:
+    asked: dict[str, Any] = {"devices": ["CPU"], **wrong}
+    if message is None:
+        assert ggplug_models.fit(QWEN, **asked).holdings[0].device is gg.device("CPU")
+        return
+    with pytest.raises(ParameterError, match=message):
+        ggplug_models.fit(QWEN, **asked)
+
+
+# -- commands --------------------------------------------------------------------------------------
+
+
+def test_the_command_prints_a_table_and_json() -> None:
+    options = ["fit", str(QWEN), "--device", "CPU", "--context", str(N_CTX), "--budget", "cpu=1.5G"]
+    done = CliRunner().invoke(app, options)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert lines[0] == "placement: all weights on the first device"
+    assert re.fullmatch(r"CPU( +\d+\.\d KiB){5} +1\.5 GiB", lines[3])
+    assert lines[4] == f"context of {N_CTX} tokens, 1 at a time, cache of f16"
+    (held,) = json.loads(CliRunner().invoke(app, [*options, "--json"]).stdout)["devices"]
+    fit = ggplug_models.fit(QWEN, ["CPU"], n_ctx=N_CTX).holdings[0]
+    assert held["total"] == fit.total == sum(held[part] for part in list(held)[1:7])
+    assert held["budget"] == 3 << 29
+
+
+def test_the_command_refuses_what_does_not_fit_and_a_budget_without_a_size() -> None:
+    done = CliRunner().invoke(app, ["fit", str(QWEN), "--device", "CPU", "--budget", "CPU=100k"])
+    assert done.exit_code == 1
+    assert isinstance(done.exception, OutOfMemoryError)
+    for text in ("CPU", "CPU=", "CPU=x", "=3", "CPU=-1"):
+        done = CliRunner().invoke(app, ["fit", str(QWEN), "--budget", text])
+        assert done.exit_code == 2
+        assert "is not DEVICE=SIZE" in done.output
+
+
+@pytest.mark.parametrize("command", ["run", "embed"])
+def test_where_no_device_is_named_what_fits_is_used(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ggplug_models.fit(QWEN, fake_and_cpu()).holdings[0]
+    cpu = gg.device("CPU")
+    small = FakeDevice("small", inner=cpu, memory=whole.total - 1000)
+    placements = []
+    monkeypatch.setattr(loading, "default_devices", lambda: [small, cpu])
+    before = loading.load
+    monkeypatch.setattr(loading, "load", lambda *a, **how: placements.append(how["placement"]) or before(*a, **how))
+    rest = ["--raw", "-p", "hi", "-n", "2"] if command == "run" else []
+    done = CliRunner().invoke(app, [command, str(QWEN), *rest], input="hello\n")
+    assert done.exit_code == 0, done.output
+    assert str(placements[0]) == "--split 2,1"
+    named = CliRunner().invoke(app, [command, str(QWEN), *rest, "--device", "CPU"], input="hello\n")
+    assert named.exit_code == 0, named.output
+    assert not placements[1].rules

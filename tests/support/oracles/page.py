@@ -1,0 +1,73 @@
+"""The table of docs/models.md: every architecture, its recordings, and how they were checked.
+
+``PYTHONPATH=tests/support python -m oracles.page > docs/models.md`` writes the page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from paths import DATA
+
+from ggplug.gguf import GGUFReader
+from ggplug_models import ARCHITECTURES
+from ggplug_models.converting.families import FAMILIES
+from ggplug_models.networks.decoder import Decoder
+
+ORACLES = DATA / "oracles"
+
+PAGE = """# Families of models
+
+Every architecture of GGUF files that ggplug-models loads; `PYTHONPATH=tests/support python -m oracles.page` makes
+this page from the registry.  Kind: whether a model generates text or computes embeddings.  Converter: the
+`model_type` that `ggplug convert` reads.  Checked against: whose outputs the recordings of tiny models hold, and were
+compared with when they were made (`tests/data/oracles/README.md`; those of `phi3` and `qwen2` are no part of the
+repository).  Devices: tests compute all recordings on the CPU, and on OpenCL those with ops that others lack.
+
+| architecture | class | kind | converter | checked against | recordings |
+|---|---|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    recordings, rows = _recordings(), []
+    for name in sorted(set(ARCHITECTURES) - {"tied"}):
+        cls, files = ARCHITECTURES[name], recordings.get(name, [])
+        kinds = sorted(kind for kind, family in FAMILIES.items() if family.architecture == name)
+        kind = "text" if issubclass(cls, Decoder) else "embeddings"
+        cells = [f"`{name}`", cls.__name__, kind, _codes(kinds), ", ".join(_checked(files)), _codes(files)]
+        rows.append(f"| {' | '.join(cells)} |\n")
+    return PAGE + "".join(rows)
+
+
+def _checked(files: list[str]) -> list[str]:
+    """Whose outputs the recordings are, and were compared with."""
+    listed = dict(re.findall(r"^\| `([a-z0-9_-]+)` (\|.*\|)$", (ORACLES / "README.md").read_text("utf-8"), re.M))
+    rows = [listed[each] for each in files if each in listed]
+    if not rows:
+        return ["llama.cpp"]
+    found = "transformers"
+    if any("NumPy after the paper" in row for row in rows):
+        found = "NumPy after the paper"
+    elif any("recorded from" in row for row in rows):
+        found = "transformers (a family with the same block)"
+    return [found, *(["llama.cpp"] if any(re.search(r"\de-\d+ \|$", row) for row in rows) else [])]
+
+
+def _codes(names: list[str]) -> str:
+    return ", ".join(f"`{each}`" for each in names) or "-"
+
+
+def _recordings() -> dict[str, list[str]]:
+    """The names of the files of tests/data of each architecture."""
+    found = defaultdict(list)
+    for path in sorted([*ORACLES.glob("*.gguf"), *DATA.glob("*.gguf")]):
+        with GGUFReader(path) as reader:
+            found[reader.metadata["general.architecture"]].append(path.stem)
+    return found
+
+
+if __name__ == "__main__":
+    print(page(), end="")
