@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from ggplug_models.serve.access import AccessControl, HeaderNames
@@ -176,7 +176,7 @@ def _error_response(request: Request, error: Exception) -> Response:
         what = "unknown path" if error.status_code == 404 else error.detail
         error = Problem(error.status_code, f"{what}: {request.method} {request.url.path}")
     problem = problem_of(error)
-    return json_response(body_of(problem, request.url.path), {**problem.headers, **headers}, problem.status)
+    return JSONResponse(body_of(problem, request.url.path), problem.status, {**problem.headers, **headers})
 
 
 def _client_closed(request: Request, error: Exception) -> Response:
@@ -195,7 +195,7 @@ class _Paths:
 
     async def health(self) -> Response:
         healthy = self._service.healthy
-        return json_response({"status": "ok" if healthy else "shutting down"}, status=200 if healthy else 503)
+        return JSONResponse({"status": "ok" if healthy else "shutting down"}, 200 if healthy else 503)
 
     async def metrics(self) -> Response:
         if not self._rules.metrics:
@@ -205,19 +205,19 @@ class _Paths:
 
     async def models(self) -> Response:
         found = state.model_of(self._service)
-        return json_response({"object": "list", "data": [found]})
+        return JSONResponse({"object": "list", "data": [found]})
 
     async def model(self, name: str) -> Response:
         self._service.check_name(name)
-        return json_response(state.model_of(self._service))
+        return JSONResponse(state.model_of(self._service))
 
     async def props(self) -> Response:
-        return json_response(state.props(self._service, slots=self._rules.slots, metrics=self._rules.metrics))
+        return JSONResponse(state.props(self._service, slots=self._rules.slots, metrics=self._rules.metrics))
 
     async def slots(self) -> Response:
         if not self._rules.slots:
             raise Problem(501, "this server was started with --no-slot-status", code="not_supported")
-        return json_response(state.slots(self._service))
+        return JSONResponse(state.slots(self._service))
 
     async def slot(self, request: Request, number: str) -> Response:
         if not re.fullmatch("[0-9]{1,9}", number):  # int() fails with thousands of digits
@@ -232,12 +232,12 @@ class _Paths:
         return json_response(found, headers_of(unknown, request.url.path))
 
     async def adapters(self) -> Response:
-        return json_response([])
+        return JSONResponse([])
 
     async def set_adapters(self, request: Request) -> Response:
         raw = await self._bodies.raw(request, "texts")
         try:
-            return json_response(state.set_adapters(state.listed(raw)))
+            return JSONResponse(state.set_adapters(state.listed(raw)))
         except Exception as error:
             raise logged(error) from error
 

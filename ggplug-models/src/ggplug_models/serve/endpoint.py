@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,9 +136,9 @@ class TextEndpoint:
             yield reply.failed(logged(error))
 
 
-def json_response(found: Any, headers: Mapping[str, str] | None = None, status: int = 200) -> Response:
+def json_response(found: Any, headers: dict[str, str] | None = None) -> Response:
     """A response with JSON."""
-    return Response(json_of(found), status, headers, "application/json")
+    return Response(json_of(found), media_type="application/json", headers=headers)
 
 
 def logged(error: BaseException) -> Problem:
