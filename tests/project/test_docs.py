@@ -208,12 +208,9 @@ def test_the_readme_counts_the_architectures_of_language_models_that_there_are()
     decoders = {name for name, kind in own.items() if issubclass(kind, Decoder)}
     (count,) = re.findall(r"^(\d+) architectures", README, re.M)
     assert int(count) == len(decoders)
-    page = text_of(ROOT / "ggplug-models/README.md")
-    families, _, encoders = (
-        page.partition("Supported values of `general.architecture`")[2].partition("Mixtral's")[0].partition("encoders:")
-    )
-    assert set(re.findall(r"`([\w-]+)`", families)) == decoders
-    assert set(re.findall(r"`([\w-]+)`", encoders)) == own.keys() - decoders
+    listed = re.findall(r"^\| `([\w-]+)` \| \w+ \| (text|embeddings) ", text_of(ROOT / "docs/models.md"), re.M)
+    assert {name for name, kind in listed if kind == "text"} == decoders
+    assert {name for name, kind in listed if kind == "embeddings"} == own.keys() - decoders
 
 
 def test_the_layers_that_the_readme_gives_devices_are_those_of_the_split() -> None:

@@ -28,16 +28,16 @@ class Classifier(TransformersModel):
 
     @torch.no_grad()
     def outputs(self, tokens: Sequence[int], noise: float = 0.0) -> Array:
-        whole, self._model = self._model, self._model.base_model
+        whole, self.network = self.network, self.network.base_model
         try:
             return super().outputs(tokens, noise)
         finally:
-            self._model = whole
+            self.network = whole
 
     @torch.no_grad()
     def score(self, tokens: Sequence[int]) -> float | Array:
         ids = torch.tensor([list(tokens)])
-        found = self._model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0].numpy()
+        found = self.network(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0].numpy()
         return float(found[0]) if len(found) == 1 else found
 
 
