@@ -8,13 +8,13 @@
 
 from __future__ import annotations
 
-from ggplug_models.calling import ToolRun, run_tools
+from typing import TYPE_CHECKING, Any
+
+from ggplug.system.lazy import whole
 from ggplug_models.chat.answer import Answer, AnswerPiece, ToolCall
 from ggplug_models.chat.template import ChatTemplate
 from ggplug_models.chat.text import ChatAnswer
 from ggplug_models.chat.tools import Tool
-from ggplug_models.converting.convert import convert
-from ggplug_models.fitting import Fit, fit
 from ggplug_models.generation.drafts import DraftModel, Drafts, PromptLookup
 from ggplug_models.generation.finish import Finish
 from ggplug_models.loading import load
@@ -29,7 +29,21 @@ from ggplug_models.weights.packing import PackedWeight
 from ggplug_models.weights.placement import Placed, Placement
 from ggplug_models.weights.rules import CacheOn, ExpertsOn, LayersOn, LayerSplit, Place
 
+if TYPE_CHECKING:
+    from ggplug_models.calling import ToolRun, run_tools
+    from ggplug_models.converting.convert import convert
+    from ggplug_models.fitting import Fit, fit
+
 __version__ = "0.1.0"
+
+_LAZY = {
+    "Fit": "fitting",
+    "ToolRun": "calling",
+    "convert": "converting.convert",
+    "fit": "fitting",
+    "run_tools": "calling",
+}
+"""What is imported when it is first used, because programs that run a model need none of it: names, and modules."""
 
 __all__ = [
     "ARCHITECTURES",
@@ -67,3 +81,15 @@ __all__ = [
     "load_tokenizer",
     "run_tools",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _LAZY.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ggplug_models' has no attribute {name!r}")
+    value = globals()[name] = getattr(whole(f"ggplug_models.{home}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY} - {"Any", "TYPE_CHECKING", "annotations", "whole"})
