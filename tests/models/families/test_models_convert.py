@@ -283,7 +283,7 @@ def test_what_is_read_is_not_replaced(folder: Path, tmp_path: Path, name: str) -
     os.symlink(folder / name, tmp_path / "link")
     os.link(folder / name, tmp_path / "hard")
     for out in (folder / name, tmp_path / "link", tmp_path / "hard"):
-        with pytest.raises(ParameterError, match="which the conversion reads"):
+        with pytest.raises(ParameterError, match="which would be overwritten"):
             ggplug_models.convert(folder, out)
     assert (folder / name).read_bytes() == before
 

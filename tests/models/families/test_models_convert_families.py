@@ -234,7 +234,7 @@ def test_what_an_index_says_is_checked(tmp_path: Path) -> None:
 def test_files_of_several_are_not_replaced(tmp_path: Path) -> None:
     folder = made("mistral", tmp_path)
     for name in (INDEX, "model-00001-of-00003.safetensors", "tokenizer.model"):
-        with pytest.raises(ParameterError, match="which the conversion reads"):
+        with pytest.raises(ParameterError, match="which would be overwritten"):
             ggplug_models.convert(folder, folder / name)
 
 
