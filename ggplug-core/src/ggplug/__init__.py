@@ -23,7 +23,7 @@ from ggplug.graph import Graph as Graph
 from ggplug.host import asarray as asarray
 from ggplug.host import tensor as tensor
 from ggplug.ops import *  # noqa: F403
-from ggplug.system.lazy import whole
+from ggplug.system.lazy import member, whole
 from ggplug.tensor import Context as Context
 from ggplug.tensor import Tensor as Tensor
 from ggplug.tensor import new_tensor as new_tensor
@@ -96,13 +96,9 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return whole(f"ggplug.{name}")
-    home = _LAZY.get(name)
-    if home is None:
-        raise AttributeError(f"module 'ggplug' has no attribute {name!r}")
-    value = globals()[name] = getattr(whole(f"ggplug.{home}"), name)
-    return value
+    return member(globals(), _LAZY, name)
 
 
 def __dir__() -> list[str]:
-    hidden = {"Any", "TYPE_CHECKING", "annotations", "whole"}
+    hidden = {"Any", "TYPE_CHECKING", "annotations", "member", "whole"}
     return sorted({*globals(), *_MODULES, *_LAZY} - hidden)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ggplug.system.lazy import whole
+from ggplug.system.lazy import member
 from ggplug_models.chat.answer import Answer, AnswerPiece, ToolCall
 from ggplug_models.chat.template import ChatTemplate
 from ggplug_models.chat.text import ChatAnswer
@@ -84,12 +84,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    home = _LAZY.get(name)
-    if home is None:
-        raise AttributeError(f"module 'ggplug_models' has no attribute {name!r}")
-    value = globals()[name] = getattr(whole(f"ggplug_models.{home}"), name)
-    return value
+    return member(globals(), _LAZY, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY} - {"Any", "TYPE_CHECKING", "annotations", "whole"})
+    return sorted({*globals(), *_LAZY} - {"Any", "TYPE_CHECKING", "annotations", "member"})

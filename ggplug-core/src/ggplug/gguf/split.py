@@ -14,7 +14,7 @@ _SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.g
 
 def shard_path(path: Path, index: int, count: int) -> Path:
     """The name of file ``index`` (from 0) of ``count`` for a model called ``path``."""
-    return path.with_name(f"{path.stem}-{index + 1:05d}-of-{count:05d}.gguf")
+    return path.with_name(_name(path.stem, index, count))
 
 
 def sibling_path(path: Path, index: int, count: int) -> Path | None:
@@ -22,7 +22,7 @@ def sibling_path(path: Path, index: int, count: int) -> Path | None:
     match = _SHARD_NAME.fullmatch(path.name)
     if match is None or int(match["count"]) != count:
         return None
-    return path.with_name(f"{match['stem']}-{index + 1:05d}-of-{count:05d}.gguf")
+    return path.with_name(_name(match["stem"], index, count))
 
 
 def paths_of_model(path: Path) -> list[Path]:
@@ -31,4 +31,8 @@ def paths_of_model(path: Path) -> list[Path]:
     if match is None:
         return [path]
     count = int(match["count"])
-    return [path.with_name(f"{match['stem']}-{index + 1:05d}-of-{match['count']}.gguf") for index in range(count)]
+    return [path.with_name(_name(match["stem"], index, count)) for index in range(count)]
+
+
+def _name(stem: str, index: int, count: int) -> str:
+    return f"{stem}-{index + 1:05d}-of-{count:05d}.gguf"

@@ -404,7 +404,6 @@ class Scheduler:
         version = self._version(execution, graph)
         observing = self._callback is not None or self.poison == "nodes"
         allocation = execution.observed(graph, version) if observing else execution.allocation(graph, version)
-
         run = allocation.begin(graph)
         execution.late = None
         try:
@@ -509,13 +508,14 @@ class Scheduler:
         execution: Execution, *, graph: Graph, split: Graph, device: Device, times: Sequence[NodeTime]
     ) -> None:
         """Calls the observers of nodes.  ``times``: by the numbers of nodes in the split."""
+        if not times:
+            return
         positions = split.positions
         assert positions is not None
         if positions != list(range(len(graph.tensors))):
             times = node_times([(positions[node] if node >= 0 else -1, begin, end) for node, begin, end in times])
-        if times:
-            groups = execution.schedule.groups
-            HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=times, groups=groups)
+        groups = execution.schedule.groups
+        HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=times, groups=groups)
 
     @one_thread_at_a_time
     def synchronize(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from ggplug.errors import BusyError
 
@@ -24,3 +26,15 @@ def whole(name: str) -> ModuleType:
             remedy=f"import {name} before, or make the call later",
         )
     return module
+
+
+def member(package: dict[str, Any], homes: Mapping[str, str], name: str) -> Any:
+    """What ``__getattr__`` of a package returns: a name from the module that ``homes`` says, which is imported.
+
+    ``package``: the package's globals, which keep it.  Raises AttributeError if ``homes`` lacks the name; BusyError.
+    """
+    home = homes.get(name)
+    if home is None:
+        raise AttributeError(f"module {package['__name__']!r} has no attribute {name!r}")
+    value = package[name] = getattr(whole(f"{package['__name__']}.{home}"), name)
+    return value

@@ -58,8 +58,10 @@ def source_of(function: Callable[..., Any]) -> Source:
     code = function.__code__
     linecache.checkcache(code.co_filename)  # a module that was edited and imported anew has other lines
     lines = linecache.getlines(code.co_filename, function.__globals__)
-    tree = None if code.co_name == "<lambda>" else _function("".join(lines), code)
-    if tree is None and (not lines or code.co_name == "<lambda>" or code.co_filename.startswith("<")):
+    is_lambda = code.co_name == "<lambda>"
+    tree = None if is_lambda else _function("".join(lines), code)
+    # At a prompt there may be lines of another text: Python 3.13 keeps those of the last one.
+    if tree is None and (is_lambda or not lines or code.co_filename.startswith("<")):
         why = f"the source of {function.__qualname__} cannot be found in {code.co_filename}"
         raise Refusal(why, "define kernels by def in a file, not by lambda or at a prompt")
     if tree is None:

@@ -16,6 +16,7 @@ from ggplug.errors import ParameterError
 from ggplug_models.commands.bars import counting
 from ggplug_models.commands.lines import windows, write_text
 from ggplug_models.commands.options import (
+    batch_option,
     device_option,
     fitted,
     growth_option,
@@ -33,14 +34,7 @@ from ggplug_models.commands.options import (
 @placement_options
 @pack_option
 @growth_option
-@click.option(
-    "--batch",
-    default=32,
-    show_default=True,
-    type=click.IntRange(1),
-    metavar="N",
-    help="Maximum number of texts computed together.",
-)
+@batch_option
 @pooling_option
 @click.option("--prompt", metavar="NAME", help="Put the prompt of this name of the model's file before each text.")
 @click.option(

@@ -48,6 +48,14 @@ pooling_option = click.option(
     help="How the vectors of a text's tokens become one: their mean, or that of the first (cls) or last one; none: the "
     "result has the vector of each token; rank: the file's classifier reads it. Default: as the model's file says.",
 )
+batch_option = click.option(
+    "--batch",
+    default=32,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="N",
+    help="Maximum number of texts computed together.",
+)
 cache_option = click.option(
     "--cache-type",
     default="f16",

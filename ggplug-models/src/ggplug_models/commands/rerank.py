@@ -14,6 +14,7 @@ from ggplug.errors import ParameterError
 from ggplug_models.commands.bars import counting
 from ggplug_models.commands.lines import windows
 from ggplug_models.commands.options import (
+    batch_option,
     device_option,
     fitted,
     growth_option,
@@ -36,14 +37,7 @@ from ggplug_models.commands.options import (
 @placement_options
 @pack_option
 @growth_option
-@click.option(
-    "--batch",
-    default=32,
-    show_default=True,
-    type=click.IntRange(1),
-    metavar="N",
-    help="Maximum number of texts computed together.",
-)
+@batch_option
 @json_option
 @traced
 def rerank(

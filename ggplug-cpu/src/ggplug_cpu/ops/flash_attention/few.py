@@ -53,6 +53,12 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
     mix_all = mixing(values_type, 4, all_count=True)
 
     @device_function
+    def fetch(rows: int, stride: int, row_bytes: int, first: int, end: int) -> None:
+        for row in range(first, end):
+            for line in range(0, row_bytes, LINE):
+                simd.prefetch(rows + row * stride + line)
+
+    @device_function
     def products(
         k: int,
         k_stride: int,
@@ -66,9 +72,7 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
         ahead_bytes: int,
     ) -> None:
         for j in range(0, count, together):
-            for other in range(j, min(j + together, count)):
-                for line in range(0, ahead_bytes, LINE):
-                    simd.prefetch(ahead + other * ahead_stride + line)
+            fetch(ahead, ahead_stride, ahead_bytes, j, min(j + together, count))
             valid = min(count - j, together)
             row = 0
             while row + 4 <= rows:
@@ -96,12 +100,6 @@ def flash_attention_few(keys_type: str, values_type: str) -> Body:
             row += 2
         if row < rows:
             mix_one(kept + row * kept_bytes, kept_bytes, dv, logits + row * (4 * KEYS), v, stride, count)
-
-    @device_function
-    def fetch(rows: int, stride: int, row_bytes: int, first: int, end: int) -> None:
-        for row in range(first, end):
-            for line in range(0, row_bytes, LINE):
-                simd.prefetch(rows + row * stride + line)
 
     @device_function
     def first_keys(params: Flash, unit: int, blocks: int) -> tuple[int, int]:
