@@ -152,11 +152,13 @@ class CombinedPlan(Plan):
         self._structure = graph.check_structure(self._structure, "the plan")
         graph.check_layouts(self._layouts, "the plan")
         places = allocation.places(graph, self.groups)
+        used = np.unique(places.which)
         own: list[CombinedBuffer] = []
-        for buffer in places.buffers:
+        for buffer in map(places.buffers.__getitem__, used.tolist()):
             if not isinstance(buffer, CombinedBuffer) or buffer.type.device is not self.stream.device:
                 raise BufferUseError(f"{buffer!r} is not memory of {self.stream.name}", device=self.stream.device)
             own.append(buffer)
+        places = BufferOffsets([*own], np.searchsorted(used, places.which), places.offsets)
         offsets = [self._offsets(member, own, places) for member in range(len(self.stream.members))]
         for piece in (piece for pieces in self._pieces for piece in pieces):
             piece.bind([buffer.members[piece.member] for buffer in own], places.which, offsets[piece.member])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ggplug.combined.cuts import State
@@ -17,6 +17,17 @@ Held = Callable[[Tensor], State]
 
 Able = Callable[[Tensor, Answer, list[State]], bool]
 """Whether all members compute a node in this way, from sources in these states."""
+
+
+class Splitting:
+    """Chooses the states of weights that have no place yet, while a graph is decided."""
+
+    def begin(self) -> None:
+        """A graph is decided anew: forgets what was chosen."""
+
+    def of(self, node: Tensor, have: Sequence[State]) -> State:
+        """The state of the node's first source; ``have``: the states of its sources so far."""
+        return have[0] if have else None
 
 
 class Exchange(enum.Enum):
@@ -43,7 +54,12 @@ class States:
     exchanges: dict[int, Exchange] = field(default_factory=dict)
 
 
-def decide(graph: Graph, held: Held, able: Able = lambda node, answer, states: True) -> States:
+def decide(
+    graph: Graph,
+    held: Held,
+    able: Able = lambda node, answer, states: True,
+    splitting: Splitting | None = None,
+) -> States:
     """The states of a graph's tensors.
 
     A result that is split stays so until a node needs it whole; then it is joined where it was computed.  Once that is
@@ -52,14 +68,16 @@ def decide(graph: Graph, held: Held, able: Able = lambda node, answer, states: T
     whole: set[int] = set()
     while True:
         known = len(whole)
-        found = _decide(graph, held, able, whole)
+        found = _decide(graph, held, able, splitting, whole)
         if len(whole) == known:
             return found
 
 
-def _decide(graph: Graph, held: Held, able: Able, whole: set[int]) -> States:
+def _decide(graph: Graph, held: Held, able: Able, splitting: Splitting | None, whole: set[int]) -> States:
     """One pass.  ``whole``: positions of the roots that are needed whole; those that are found are added."""
     found = States([None] * len(graph.tensors))
+    if splitting is not None:
+        splitting.begin()
     states, roots, computed = found.states, graph.roots, set(graph.order)
     for position, node in enumerate(graph.tensors):
         op = node.op
@@ -68,6 +86,8 @@ def _decide(graph: Graph, held: Held, able: Able, whole: set[int]) -> States:
             continue
         sources = graph.sources[position]
         have = [states[source] if source >= 0 else None for source in sources]
+        if splitting is not None and sources and not op.is_view:
+            have[0] = states[sources[0]] = splitting.of(node, have)
         answer = answer_for(node, have)
         if answer is not None and (_overwrites(node, answer, have) or not able(node, answer, have)):
             answer = None
