@@ -22,6 +22,7 @@ from ggplug.backend import (
 )
 from ggplug.combined.cuts import Cuts, Split, State, proportions_of
 from ggplug.combined.exchange import AllReduce
+from ggplug.combined.listed import Listed
 from ggplug.combined.local import alone
 from ggplug.combined.memory import MirroredBufferType, SplitBufferType, free_all
 from ggplug.combined.plan import CombinedPlan
@@ -134,7 +135,7 @@ class CombinedDevice(Device):
         kind = tensor.root.buffer_type
         return kind.state if isinstance(kind, SplitBufferType) else None
 
-    def states(self, graph: Graph) -> States:
+    def states(self, graph: Listed) -> States:
         """How the tensors of a graph lie on the members while it is computed."""
         known: dict[Any, bool] = {}
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ggplug.combined.cuts import Cuts, Split, State
+from ggplug.combined.listed import Listed
 from ggplug.combined.rules import Answer
 from ggplug.combined.states import States
-from ggplug.graph import Graph
 from ggplug.ops import View
 from ggplug.ops.base import apply
 from ggplug.tensor import Spec, Tensor
@@ -60,7 +60,7 @@ class Local:
     the views that it reads before it.  ``at``: of each root the position of the tensor at whose place it lies.
     """
 
-    def __init__(self, graph: Graph, states: States, held: Sequence[State], member: int) -> None:
+    def __init__(self, graph: Listed, states: States, held: Sequence[State], member: int) -> None:
         self.tensors: list[Tensor] = []
         self.nodes: dict[int, list[Tensor]] = {}
         self.at: dict[Tensor, int] = {}
@@ -81,7 +81,7 @@ class Local:
         self.at[found] = position
         return found
 
-    def _node(self, graph: Graph, states: States, position: int, member: int) -> Tensor:
+    def _node(self, graph: Listed, states: States, position: int, member: int) -> Tensor:
         node, answer = graph.tensors[position], states.answers.get(position)
         sources: list[Tensor | None] = []
         made: list[Tensor] = []
@@ -106,3 +106,9 @@ class Local:
             # Later nodes read the whole result, which lies at the same place after the parts were joined.
             return self._leaf(node, position, member, None)
         return found
+
+    def origins(self) -> Iterator[tuple[int, Tensor]]:
+        """The member's tensors, each with the position of the tensor that it stands for."""
+        yield from enumerate(self.tensors)
+        for position, nodes in self.nodes.items():
+            yield position, nodes[-1]

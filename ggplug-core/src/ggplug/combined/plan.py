@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.backend import Backend, Buffer, BufferOffsets, Device, Groups, NodeTime, Places, Plan
+from ggplug.backend import Backend, Buffer, Device, Groups, NodeTime, Places, Plan
 from ggplug.combined.cuts import State
 from ggplug.combined.exchange import Exchanged, exchange
+from ggplug.combined.listed import Complete, Listed, alike
 from ggplug.combined.local import Local
 from ggplug.combined.memory import CombinedBuffer, MirroredBuffer, Part, SplitBuffer, SplitBufferType, Spread, free_all
 from ggplug.combined.ranges import Ranges
@@ -38,7 +40,7 @@ class Stage(NamedTuple):
     exchanges: list[int]
 
 
-def stages(graph: Graph, states: States) -> list[Stage]:
+def stages(graph: Listed, states: States) -> list[Stage]:
     """The nodes of a graph until a node reads a result that has to be exchanged first, and so on."""
     read = {graph.roots[source] for position in graph.order for source in graph.sources[position] if source >= 0}
     found: list[Stage] = [Stage([], [])]
@@ -111,17 +113,18 @@ class CombinedPlan(Plan):
             pass
         self.stream, self.groups = stream, groups
         self._structure, self._layouts = graph.structure, graph.layouts()
-        self.states = states = device.states(graph)
-        held = [device.held(tensor) for tensor in graph.tensors]
-        members = [Local(graph, states, held, member) for member in range(len(device.members))]
-        self.stages = stages(graph, states)
+        self._whole = whole = Complete(graph)
+        self.states = states = device.states(whole)
+        held = [device.held(tensor) for tensor in whole.tensors]
+        members = [Local(whole, states, held, member) for member in range(len(device.members))]
+        self.stages = stages(whole, states)
         self._pieces: list[list[Piece]] = []
         try:
             for stage in self.stages:
                 pieces: list[Piece] = []
                 self._pieces.append(pieces)
                 for member, local in enumerate(members):
-                    nodes = self._nodes(graph, stage, local, member)
+                    nodes = self._nodes(stage, local, member)
                     if nodes:
                         pieces.append(Piece(member, stream.members[member], nodes, local.at))
                 pieces.sort(key=lambda piece: not piece.stream.device.capabilities.asynchronous)
@@ -129,12 +132,14 @@ class CombinedPlan(Plan):
             self.free()
             raise
         self.exchanges = [
-            [self._exchanged(graph, position, members) for position in stage.exchanges] for stage in self.stages
+            [self._exchanged(position, members) for position in stage.exchanges] for stage in self.stages
         ]
         self._bound = Bound(NOTHING, [], [], {})
-        self._last_nodes: list[Tensor] = []
+        self._origin = {tensor: position for local in members for position, tensor in local.origins()}
+        self._graph: Callable[[], Graph | None] = lambda: None
+        whole.forget()
 
-    def _nodes(self, graph: Graph, stage: Stage, local: Local, member: int) -> list[Tensor]:
+    def _nodes(self, stage: Stage, local: Local, member: int) -> list[Tensor]:
         """What a member computes in a stage."""
         found: dict[Tensor, None] = {}
         for position in stage.nodes:
@@ -142,11 +147,11 @@ class CombinedPlan(Plan):
                 found.update(dict.fromkeys(local.nodes[position]))
         return list(found) if any(not node.op.is_view for node in found) else []  # type: ignore[union-attr]
 
-    def _exchanged(self, graph: Graph, position: int, members: Sequence[Local]) -> Exchanged:
+    def _exchanged(self, position: int, members: Sequence[Local]) -> Exchanged:
         kind, answer = self.states.exchanges[position], self.states.answers.get(position)
         results = tuple(local.nodes[position][-1] for local in members)
         state = answer.result if answer is not None and kind is Exchange.JOIN else None
-        return Exchanged(kind, position, graph.tensors[position], results, state)
+        return Exchanged(kind, position, alike(self._whole.tensors[position]), results, state)
 
     def rebind(self, graph: Graph, allocation: Places) -> None:
         self._structure = graph.check_structure(self._structure, "the plan")
@@ -158,32 +163,32 @@ class CombinedPlan(Plan):
             if not isinstance(buffer, CombinedBuffer) or buffer.type.device is not self.stream.device:
                 raise BufferUseError(f"{buffer!r} is not memory of {self.stream.name}", device=self.stream.device)
             own.append(buffer)
-        places = BufferOffsets([*own], np.searchsorted(used, places.which), places.offsets)
-        offsets = [self._offsets(member, own, places) for member in range(len(self.stream.members))]
+        which, whole = self._whole.places(np.searchsorted(used, places.which), places.offsets)
+        offsets = [self._offsets(member, own, which, whole) for member in range(len(self.stream.members))]
         for piece in (piece for pieces in self._pieces for piece in pieces):
-            piece.bind([buffer.members[piece.member] for buffer in own], places.which, offsets[piece.member])
+            piece.bind([buffer.members[piece.member] for buffer in own], which, offsets[piece.member])
         parts = [
             [
-                Part(own[places.which[each.position]].members[member], int(offset[each.position]), tensor.nbytes)
+                Part(own[which[each.position]].members[member], int(offset[each.position]), tensor.nbytes)
                 for member, (offset, tensor) in enumerate(zip(offsets, each.tensors, strict=True))
             ]
             for exchanges in self.exchanges
             for each in exchanges
         ]
-        self._bound = Bound(frozenset(own), parts, *self._ranges(graph, own, places))
-        self._last_nodes = [graph.tensors[stage.nodes[-1]] for stage in self.stages]
+        self._bound = Bound(frozenset(own), parts, *self._ranges(own, which.tolist(), whole.tolist()))
+        self._graph = weakref.ref(graph)
 
-    def _offsets(self, member: int, buffers: Sequence[CombinedBuffer], places: BufferOffsets) -> Numbers:
+    def _offsets(self, member: int, buffers: Sequence[CombinedBuffer], which: Numbers, offsets: Numbers) -> Numbers:
         """Where the tensors of the graph lie on a member."""
-        found = places.offsets.copy()
+        found = offsets.copy()
         for number, buffer in enumerate(buffers):
             if isinstance(buffer, SplitBuffer):
-                for position in np.flatnonzero(places.which == number).tolist():
+                for position in np.flatnonzero(which == number).tolist():
                     found[position] = buffer.offset_of(member, int(found[position]))
         return found
 
     def _ranges(
-        self, graph: Graph, buffers: Sequence[CombinedBuffer], places: BufferOffsets
+        self, buffers: Sequence[CombinedBuffer], which: Sequence[int], offsets: Sequence[int]
     ) -> tuple[
         list[tuple[MirroredBuffer, int, int]], dict[MirroredBuffer, tuple[tuple[Spread, ...], Ranges]]
     ]:
@@ -191,8 +196,8 @@ class CombinedPlan(Plan):
         reads: list[tuple[MirroredBuffer, int, int]] = []
         split: dict[MirroredBuffer, list[Spread]] = {}
         covered: dict[MirroredBuffer, Ranges] = {}
+        graph = self._whole
         computing = set(graph.order)
-        which, offsets = places.which.tolist(), places.offsets.tolist()
         for position, tensor in enumerate(graph.tensors):
             buffer = buffers[which[position]]
             if position not in computing and tensor.nbytes and isinstance(buffer, MirroredBuffer):
@@ -235,7 +240,7 @@ class CombinedPlan(Plan):
                     if read.spread:
                         read.mirror(offset, nbytes)
                 parts = iter(bound.parts)
-                for number, node in enumerate(self._last_nodes):
+                for number, stage in enumerate(self.stages):
                     start = time.perf_counter_ns()
                     for piece in self._pieces[number]:
                         piece.plan.compute()
@@ -248,12 +253,13 @@ class CombinedPlan(Plan):
                         exchange(each, next(parts), stream.all_reduce)
                         if noted:
                             worked(None, f"{each.kind.value} {each.node.name}", 0, each.nbytes, before)
-                    times.append(NodeTime(self.stages[number].nodes[-1], start, time.perf_counter_ns()))
+                    times.append(NodeTime(self._whole.origin(stage.nodes[-1]), start, time.perf_counter_ns()))
                     if limit is not None and time.monotonic() - begin > limit:
-                        raise beyond_limit(stream.device, limit, node, f"stage {number}")
-            except BaseException:
+                        raise beyond_limit(stream.device, limit, self._whole.tensors[stage.nodes[-1]], f"stage {number}")
+            except BaseException as error:
                 self._settle()
                 self.times_before_error = times
+                self._name(error)
                 raise
             for mirrored, (split, written) in bound.written.items():
                 kept = (each for each in mirrored.spread if not written.overlap(each.offset, each.end))
@@ -267,6 +273,14 @@ class CombinedPlan(Plan):
                 member.synchronize()
             except GGPlugError:
                 continue
+
+    def _name(self, error: BaseException) -> None:
+        """Replaces the members' tensors in an error by those of the graph."""
+        graph = self._graph()
+        for field in ("tensor", "ids", "indexed") if graph is not None else ():
+            position = self._origin.get(getattr(error, field, None))
+            if position is not None and graph is not None:
+                setattr(error, field, graph.tensors[self._whole.origin(position)])
 
     def kernel_names(self) -> list[str]:
         return [

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ggplug.combined.cuts import State
+from ggplug.combined.listed import Listed
 from ggplug.combined.rules import Answer, agree, answer_for
-from ggplug.graph import Graph
 from ggplug.ops import PythonCall
 from ggplug.tensor import Tensor
 
@@ -55,7 +55,7 @@ class States:
 
 
 def decide(
-    graph: Graph,
+    graph: Listed,
     held: Held,
     able: Able = lambda node, answer, states: True,
     splitting: Splitting | None = None,
@@ -73,7 +73,7 @@ def decide(
             return found
 
 
-def _decide(graph: Graph, held: Held, able: Able, splitting: Splitting | None, whole: set[int]) -> States:
+def _decide(graph: Listed, held: Held, able: Able, splitting: Splitting | None, whole: set[int]) -> States:
     """One pass.  ``whole``: positions of the roots that are needed whole; those that are found are added."""
     found = States([None] * len(graph.tensors))
     if splitting is not None:
