@@ -426,6 +426,10 @@ class Device(Overridable, ABC):
         """
         return 0
 
+    def details(self, graph: Graph) -> Sequence[str]:
+        """How the device computes a graph, or a part of one, beyond the kernels: lines of explanations (default none)."""
+        return ()
+
     def offload_op(self, node: Tensor) -> bool:
         """Whether this device should compute the node even if its weights must be copied to it (default no)."""
         return False

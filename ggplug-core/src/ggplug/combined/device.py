@@ -22,10 +22,10 @@ from ggplug.backend import (
 )
 from ggplug.combined.cuts import Cuts, Split, State, proportions_of
 from ggplug.combined.exchange import AllReduce
-from ggplug.combined.listed import Listed
+from ggplug.combined.listed import Complete, Listed
 from ggplug.combined.local import alone
 from ggplug.combined.memory import MirroredBufferType, SplitBufferType, free_all
-from ggplug.combined.plan import CombinedPlan
+from ggplug.combined.plan import CombinedPlan, stages
 from ggplug.combined.rules import Answer, answer_for
 from ggplug.combined.states import States, decide
 from ggplug.errors import ParameterError
@@ -150,6 +150,25 @@ class CombinedDevice(Device):
             return known[key]
 
         return decide(graph, self.held, able)
+
+    def details(self, graph: Graph) -> Sequence[str]:
+        whole = Complete(graph)
+        states = self.states(whole)
+        lines = []
+        for number, stage in enumerate(stages(whole, states)):
+            computing = [position for position in stage.nodes if not whole.is_view(position)]
+            parts = sum(position in states.answers for position in computing)
+            then = [
+                f"{states.exchanges[position].value} of {node.name or repr(node)}, {node.nbytes} bytes"
+                for position in stage.exchanges
+                for node in (whole.tensors[position],)
+            ]
+            after = f"; then {', '.join(then)}" if then else ""
+            lines.append(
+                f"stage {number} on {' and '.join(member.name for member in self.members)}: {len(computing)} nodes, "
+                f"{parts} in parts{after}"
+            )
+        return lines
 
     def init(self, **params: Any) -> CombinedBackend:
         """A stream with one stream of each member.  ``params``: passed to all of them."""

@@ -79,6 +79,11 @@ class Complete:
         self._index.clear()
         self.tensors = [alike(tensor) for tensor in self.tensors]
 
+    def is_view(self, position: int) -> bool:
+        """Whether a node computes nothing."""
+        op = self.tensors[position].op
+        return op is not None and op.is_view
+
     def origin(self, position: int) -> int:
         """The position in the graph of a tensor, or of its root if it is not there."""
         return int(self._origin[position])

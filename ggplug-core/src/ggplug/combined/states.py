@@ -89,12 +89,14 @@ def _decide(graph: Listed, held: Held, able: Able, splitting: Splitting | None, 
         if splitting is not None and sources and not op.is_view:
             have[0] = states[sources[0]] = splitting.of(node, have)
         answer = answer_for(node, have)
-        if answer is not None and (_overwrites(node, answer, have) or not able(node, answer, have)):
+        while True:
+            wanted = (None,) * len(have) if answer is None else answer.sources
+            read = [state if agree(want, state) else None for want, state in zip(wanted, have, strict=True)]
+            if answer is None or not (_overwrites(node, answer, read) or not able(node, answer, read)):
+                break
             answer = None
-        for number, source in enumerate(sources):
-            wanted = None if answer is None else answer.sources[number]
-            state = have[number]
-            if state is not None and (wanted is None or not agree(wanted, state)):
+        for source, state, now in zip(sources, have, read, strict=True):
+            if state is not None and now is None:
                 whole.add(roots[source])
         if answer is None:
             if _is_computed_once(node):

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from ggplug.backend import Device
 from ggplug.graph import Graph
 from ggplug.nodes.groups import Group
 from ggplug.scheduler.assign import Assignment
@@ -86,6 +87,14 @@ class PackedRow:
 
 
 @dataclass(frozen=True)
+class DetailRow:
+    """What the device of a split says about how it computes it, in one line: of several devices as one, a stage."""
+
+    split: int
+    text: str
+
+
+@dataclass(frozen=True)
 class SplitRow:
     """Nodes ``first`` to ``end`` (exclusive) run on ``device``; ``n_nodes`` of them compute something."""
 
@@ -103,7 +112,8 @@ class Explanation:
     """The scheduler's decisions about a graph: ``rows`` for nodes, ``splits``, ``copies``.  Printing it gives tables.
 
     ``groups``: nodes that are computed together, at the place of the last; ``missed``: matches that are no group.
-    ``packed``: the tensors in memory with a layout of its own, such as packed weights.
+    ``packed``: the tensors in memory with a layout of its own, such as packed or split weights.  ``details``: what the
+    devices add (:meth:`.Device.details`).
     ``memory``: bytes for intermediates by stream; memory of several streams is listed for each.
     """
 
@@ -114,6 +124,7 @@ class Explanation:
     missed: tuple[MissedRow, ...]
     memory: dict[str, int]
     packed: tuple[PackedRow, ...] = ()
+    details: tuple[DetailRow, ...] = ()
 
     @property
     def bytes_copied(self) -> int:
@@ -137,6 +148,7 @@ class Explanation:
             "missed": [dataclasses.asdict(missed) for missed in self.missed],
             "memory": dict(self.memory),
             "packed": [dataclasses.asdict(packed) for packed in self.packed],
+            "details": [dataclasses.asdict(detail) for detail in self.details],
         }
 
     def __str__(self) -> str:
@@ -171,6 +183,7 @@ class Explanation:
         lines += [f"  {_numbers(g.nodes)} in group {g.number}: {g.kernel}" for g in self.groups if len(g.nodes) > 1]
         lines += [f"  {_numbers(m.nodes)} are no group ({m.pattern}): {m.reason}" for m in self.missed]
         lines += [f"  {source} -> {target}: {size} bytes" for (source, target), size in self.edges().items()]
+        lines += [f"  split {row.split}: {row.text}" for row in self.details]
         lines += [f"  {size} bytes for intermediates on {name}" for name, size in self.memory.items()]
         for memory in dict.fromkeys(row.memory for row in self.packed):
             rows = [row for row in self.packed if row.memory == memory]
@@ -257,7 +270,13 @@ def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict
         for leaf in graph.leafs
         if (kind := leaf.buffer_type) is not None and kind.has_own_layout
     )
-    return Explanation(tuple(rows), splits, copies, groups, missed, memory, packed)
+    details = tuple(
+        DetailRow(split.number, text)
+        for split in cut.splits
+        if type(device := streams[split.stream].device).details is not Device.details
+        for text in device.details(split.part(graph))
+    )
+    return Explanation(tuple(rows), splits, copies, groups, missed, memory, packed, details)
 
 
 def _group_rows(graph: Graph, streams: Streams, schedule: Schedule) -> tuple[GroupRow, ...]:
