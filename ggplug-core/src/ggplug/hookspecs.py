@@ -164,6 +164,7 @@ SPECS = (
     ggplug_split_failed,
     ggplug_split_copied,
     ggplug_nodes_timed,
+    ggplug_member_worked,
     ggplug_kernels_compiled,
     ggplug_host_worked,
 )

@@ -22,7 +22,7 @@ from ggplug.backend import (
 )
 from ggplug.combined.cuts import Cuts, Split, State, proportions_of
 from ggplug.combined.exchange import AllReduce
-from ggplug.combined.listed import Complete, Listed
+from ggplug.combined.listed import Complete, Listed, label
 from ggplug.combined.local import alone
 from ggplug.combined.memory import MirroredBufferType, SplitBufferType, free_all
 from ggplug.combined.plan import CombinedPlan, stages
@@ -30,6 +30,7 @@ from ggplug.combined.rules import Answer, answer_for
 from ggplug.combined.states import States, decide
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
+from ggplug.ops import MulMat, MulMatId
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
 
@@ -120,9 +121,11 @@ class CombinedDevice(Device):
             return Decline(f"{self.name} computes each node alone")
         have = [None if source is None else self.held(source) for source in node.src]
         answer = answer_for(node, have)
-        for source, state, wanted in zip(node.src, have, answer.sources if answer else [None] * len(have), strict=True):
-            if source is not None and state is not None and (state != wanted or source.is_view):
-                return Decline(f"{source!r} is split, and {self.name} cannot compute {node!r} from its parts")
+        for number, (source, state) in enumerate(zip(node.src, have, strict=True)):
+            if source is not None and state is not None:
+                product = number == 0 and isinstance(node.op, (MulMat, MulMatId)) and not source.is_view
+                if answer is None or not product:
+                    return Decline(f"{source!r} is split between the members, and only products read its parts")
         for number, member in enumerate(self.members):
             found = member.supports_op(alone(node, answer, have, number))
             if isinstance(found, Decline):
@@ -159,7 +162,7 @@ class CombinedDevice(Device):
             computing = [position for position in stage.nodes if not whole.is_view(position)]
             parts = sum(position in states.answers for position in computing)
             then = [
-                f"{states.exchanges[position].value} of {node.name or repr(node)}, {node.nbytes} bytes"
+                f"{states.exchanges[position].value} of {label(node)}, {node.nbytes} bytes"
                 for position in stage.exchanges
                 for node in (whole.tensors[position],)
             ]

@@ -93,3 +93,8 @@ def alike(tensor: Tensor) -> Tensor:
     """A tensor of the same kind and op without sources and memory."""
     spec = Spec(tensor.type, tensor.ne, tensor.rank, tensor.nb)
     return Tensor(spec, tensor.op, (), tensor.name)
+
+
+def label(node: Tensor) -> str:
+    """The name of a node, or that of its op."""
+    return node.name or (node.op.name if node.op is not None else repr(node))

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ggplug.backend import Backend, Buffer, Device, Groups, NodeTime, Places, Plan
 from ggplug.combined.cuts import State
 from ggplug.combined.exchange import Exchanged, exchange
-from ggplug.combined.listed import Complete, Listed, alike
+from ggplug.combined.listed import Complete, Listed, alike, label
 from ggplug.combined.local import Local
 from ggplug.combined.memory import CombinedBuffer, MirroredBuffer, Part, SplitBuffer, SplitBufferType, Spread, free_all
 from ggplug.combined.ranges import Ranges
@@ -252,7 +252,7 @@ class CombinedPlan(Plan):
                         before = time.perf_counter_ns()
                         exchange(each, next(parts), stream.all_reduce)
                         if noted:
-                            worked(None, f"{each.kind.value} {each.node.name}", 0, each.nbytes, before)
+                            worked(None, f"{each.kind.value} {label(each.node)}", 0, each.nbytes, before)
                     times.append(NodeTime(self._whole.origin(stage.nodes[-1]), start, time.perf_counter_ns()))
                     if limit is not None and time.monotonic() - begin > limit:
                         raise beyond_limit(stream.device, limit, self._whole.tensors[stage.nodes[-1]], f"stage {number}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from ggplug.combined.cuts import State
 from ggplug.combined.listed import Listed
 from ggplug.combined.rules import Answer, agree, answer_for
+from ggplug.errors import UnsupportedOpError
 from ggplug.ops import PythonCall
 from ggplug.tensor import Tensor
 
@@ -97,6 +98,8 @@ def _decide(graph: Listed, held: Held, able: Able, splitting: Splitting | None, 
             answer = None
         for source, state, now in zip(sources, have, read, strict=True):
             if state is not None and now is None:
+                if graph.tensors[source].op is None:
+                    raise _not_whole(node, graph.tensors[source])
                 whole.add(roots[source])
         if answer is None:
             if _is_computed_once(node):
@@ -135,3 +138,8 @@ def _is_computed_once(node: Tensor) -> bool:
     if isinstance(node.op, PythonCall):
         return True
     return node.type.dtype.kind == "i" and any(s is not None and s.type.dtype.kind != "i" for s in node.src)
+
+
+def _not_whole(node: Tensor, weight: Tensor) -> UnsupportedOpError:
+    reason = f"{weight!r} is split between the members, and its parts are not read so"
+    return UnsupportedOpError(f"{node!r} cannot be computed: {reason}", op=node.op, tensor=node, reason=reason)
