@@ -427,7 +427,7 @@ class Device(Overridable, ABC):
         return 0
 
     def details(self, graph: Graph) -> Sequence[str]:
-        """How the device computes a graph, or a part of one, beyond the kernels: lines of explanations (default none)."""
+        """Lines for explanations: how the device computes a graph, besides the kernels of nodes (default none)."""
         return ()
 
     def offload_op(self, node: Tensor) -> bool:

@@ -201,9 +201,7 @@ def test_the_memory_of_split_rows_is_found_by_ggmls_name() -> None:
 @pytest.mark.parametrize("kind", ["kernel", "compute", "set", "get"])
 @pytest.mark.parametrize("failing", [0, 1])
 @pytest.mark.parametrize("execution", ["now", "late"])
-def test_an_error_of_a_member_is_raised_and_the_device_computes_again(
-    kind: Any, failing: int, execution: str
-) -> None:
+def test_an_error_of_a_member_is_raised_and_the_device_computes_again(kind: Any, failing: int, execution: str) -> None:
     found = block_on(fakes(execution=execution))
     member = found.device.members[failing]
     assert isinstance(member, FakeDevice)

@@ -145,7 +145,12 @@ class CombinedDevice(Device):
         def able(node: Tensor, answer: Answer, have: list[State]) -> bool:
             if node.op is None or node.op.is_view:
                 return True
-            key = node.op.key, tuple(None if s is None else (s.type, s.ne, s.nb) for s in node.src), answer.sources, tuple(have)
+            key = (
+                node.op.key,
+                tuple(None if s is None else (s.type, s.ne, s.nb) for s in node.src),
+                answer.sources,
+                tuple(have),
+            )
             if key not in known:
                 known[key] = all(
                     member.supports_op(alone(node, answer, have, number)) for number, member in enumerate(self.members)

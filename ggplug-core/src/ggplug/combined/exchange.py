@@ -64,9 +64,7 @@ def exchange(what: Exchanged, parts: Sequence[Part], reduce: AllReduce) -> None:
     """Gives each member the whole result.  ``parts``: the members' results; all have been computed."""
     node = what.node
     if what.kind is Exchange.SUM:
-        operands = [
-            Operand(tensor, part.buffer, part.offset) for tensor, part in zip(what.tensors, parts, strict=True)
-        ]
+        operands = [Operand(tensor, part.buffer, part.offset) for tensor, part in zip(what.tensors, parts, strict=True)]
         if reduce(operands):
             return
         found = _sum([part.fetch() for part in parts], node)

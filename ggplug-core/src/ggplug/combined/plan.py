@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.backend import Backend, Buffer, Device, Groups, NodeTime, Places, Plan
+from ggplug.backend import Backend, Buffer, Device, Group, Groups, Places, Plan
 from ggplug.combined.cuts import State
-from ggplug.combined.exchange import Exchanged, exchange
+from ggplug.combined.exchange import AllReduce, Exchanged, exchange
 from ggplug.combined.listed import Complete, Listed, alike, label
 from ggplug.combined.local import Local
-from ggplug.combined.memory import CombinedBuffer, MirroredBuffer, Part, SplitBuffer, SplitBufferType, Spread, free_all
+from ggplug.combined.memory import CombinedBuffer, MirroredBuffer, Part, SplitBuffer, Spread, free_all
 from ggplug.combined.ranges import Ranges
 from ggplug.combined.states import Exchange, States
 from ggplug.errors import BufferUseError, GGPlugError
@@ -27,10 +27,29 @@ from ggplug.memory.allocation import Allocation
 from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
 
-if TYPE_CHECKING:
-    from ggplug.combined.device import CombinedBackend
-
 Numbers = npt.NDArray[np.int64]
+
+if TYPE_CHECKING:  # only annotations name them
+
+    class Over(Protocol):
+        """A combined device, as its plans use it."""
+
+        name: str
+
+        def matches(self, graph: Graph, groups: Groups) -> Iterator[tuple[Group, Any]]: ...
+        def states(self, graph: Listed) -> States: ...
+        def held(self, tensor: Tensor) -> State: ...
+
+    class Stream(Protocol):
+        """A stream of a combined device, as its plans use it."""
+
+        @property
+        def device(self) -> Over: ...
+
+        name: str
+        members: list[Backend]
+        all_reduce: AllReduce
+        time_limit: float | None
 
 
 class Stage(NamedTuple):
@@ -80,9 +99,7 @@ class Piece:
 
     def bind(self, buffers: Sequence[Buffer], which: Numbers, offsets: Numbers) -> None:
         """Binds the plan to the places of the whole graph's tensors on this member."""
-        allocation = Allocation(
-            self.graph, buffers, which[self.positions], offsets[self.positions] + self.inside
-        )
+        allocation = Allocation(self.graph, buffers, which[self.positions], offsets[self.positions] + self.inside)
         self.plan.rebind(self.graph, allocation)
         self.allocation = allocation
 
@@ -107,16 +124,15 @@ class CombinedPlan(Plan):
     A tensor lies at the same place in the memory of each member; a part of it takes the first of its bytes.
     """
 
-    def __init__(self, stream: CombinedBackend, graph: Graph, groups: Groups) -> None:
+    def __init__(self, stream: Stream, graph: Graph, groups: Groups) -> None:
         device = stream.device
-        for _ in device.matches(graph, groups):
-            pass
+        self._names = [kernel.name for _, kernel in device.matches(graph, groups)]
         self.stream, self.groups = stream, groups
         self._structure, self._layouts = graph.structure, graph.layouts()
         self._whole = whole = Complete(graph)
         self.states = states = device.states(whole)
         held = [device.held(tensor) for tensor in whole.tensors]
-        members = [Local(whole, states, held, member) for member in range(len(device.members))]
+        members = [Local(whole, states, held, member) for member in range(len(stream.members))]
         self.stages = stages(whole, states)
         self._pieces: list[list[Piece]] = []
         try:
@@ -131,11 +147,11 @@ class CombinedPlan(Plan):
         except BaseException:
             self.free()
             raise
-        self.exchanges = [
-            [self._exchanged(position, members) for position in stage.exchanges] for stage in self.stages
-        ]
+        self.exchanges = [[self._exchanged(position, members) for position in stage.exchanges] for stage in self.stages]
         self._bound = Bound(NOTHING, [], [], {})
-        self._origin = {tensor: position for local in members for position, tensor in local.origins()}
+        self._origin: dict[object, int] = {
+            tensor: position for local in members for position, tensor in local.origins()
+        }
         self._graph: Callable[[], Graph | None] = lambda: None
         whole.forget()
 
@@ -189,9 +205,7 @@ class CombinedPlan(Plan):
 
     def _ranges(
         self, buffers: Sequence[CombinedBuffer], which: Sequence[int], offsets: Sequence[int]
-    ) -> tuple[
-        list[tuple[MirroredBuffer, int, int]], dict[MirroredBuffer, tuple[tuple[Spread, ...], Ranges]]
-    ]:
+    ) -> tuple[list[tuple[MirroredBuffer, int, int]], dict[MirroredBuffer, tuple[tuple[Spread, ...], Ranges]]]:
         """What is read from outside, and what is written and split, as :class:`Bound` has it."""
         reads: list[tuple[MirroredBuffer, int, int]] = []
         split: dict[MirroredBuffer, list[Spread]] = {}
@@ -216,15 +230,7 @@ class CombinedPlan(Plan):
         return reads, {buffer: (tuple(split[buffer]), ranges) for buffer, ranges in covered.items()}
 
     def compute(self) -> None:
-        self._run()
-
-    def compute_traced(self) -> list[NodeTime]:
-        return self._run()
-
-    def _run(self) -> list[NodeTime]:
-        """Computes, and returns the times of the stages, each with its last node."""
         bound, stream = self._bound, self.stream
-        times: list[NodeTime] = []
         limit, begin = stream.time_limit, time.monotonic()
         noted = "ggplug_member_worked" in HOOKS.callers
 
@@ -253,18 +259,17 @@ class CombinedPlan(Plan):
                         exchange(each, next(parts), stream.all_reduce)
                         if noted:
                             worked(None, f"{each.kind.value} {label(each.node)}", 0, each.nbytes, before)
-                    times.append(NodeTime(self._whole.origin(stage.nodes[-1]), start, time.perf_counter_ns()))
                     if limit is not None and time.monotonic() - begin > limit:
-                        raise beyond_limit(stream.device, limit, self._whole.tensors[stage.nodes[-1]], f"stage {number}")
+                        raise beyond_limit(
+                            stream.device, limit, self._whole.tensors[stage.nodes[-1]], f"stage {number}"
+                        )
             except BaseException as error:
                 self._settle()
-                self.times_before_error = times
                 self._name(error)
                 raise
             for mirrored, (split, written) in bound.written.items():
                 kept = (each for each in mirrored.spread if not written.overlap(each.offset, each.end))
                 mirrored.spread = (*kept, *split)
-        return times
 
     def _settle(self) -> None:
         """Waits for all members after an error, which is being raised."""
@@ -278,14 +283,12 @@ class CombinedPlan(Plan):
         """Replaces the members' tensors in an error by those of the graph."""
         graph = self._graph()
         for field in ("tensor", "ids", "indexed") if graph is not None else ():
-            position = self._origin.get(getattr(error, field, None))
+            position = self._origin.get(getattr(error, field, self))
             if position is not None and graph is not None:
                 setattr(error, field, graph.tensors[self._whole.origin(position)])
 
     def kernel_names(self) -> list[str]:
-        return [
-            f"{piece.stream.name}: {name}" for pieces in self._pieces for piece in pieces for name in piece.plan.kernel_names()
-        ]
+        return self._names
 
     def free(self) -> None:
         free_all([piece.plan.free for pieces in self._pieces for piece in pieces])

@@ -8,6 +8,9 @@ rule is always computed so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from math import prod
+from operator import mul
 from typing import NamedTuple
 
 from ggplug import ops
@@ -128,17 +131,12 @@ def reshaped(node: Tensor, states: Sequence[State]) -> Answer | None:
     state, x = states[0], node.src[0]
     assert x is not None
     assert state is not None
-    inside = end = 1
-    for axis in range(state.axis + 1):
-        end *= x.ne[axis]
-    for axis in range(4):
-        inside *= node.ne[axis]
-        if inside == end and node.ne[axis] > 1:
-            if not state.by.fits(node.ne[axis]):
-                return None
-            rank = node.rank
-            return Answer((state,), Split(axis, state.by), op=lambda ne, _: ops.Reshape(ne[:rank] or (1,)))
-    return None
+    end = prod(x.ne[: state.axis + 1])
+    ends = list(accumulate(node.ne, mul))
+    axis = next((axis for axis in range(4) if ends[axis] == end and node.ne[axis] > 1), None)
+    if axis is None or not state.by.fits(node.ne[axis]):
+        return None
+    return Answer((state,), Split(axis, state.by), op=lambda ne, _: ops.Reshape(ne[: node.rank]))
 
 
 def permuted(node: Tensor, states: Sequence[State]) -> Answer | None:

@@ -76,9 +76,7 @@ def _readers(graph: Graph, weights: Collection[Tensor]) -> dict[Tensor, list[Ten
     return {weight: nodes for weight, nodes in found.items() if weight not in others}
 
 
-def _computes(
-    device: CombinedDevice, weight: Tensor, memory: SplitBufferType, readers: Iterable[Tensor]
-) -> bool:
+def _computes(device: CombinedDevice, weight: Tensor, memory: SplitBufferType, readers: Iterable[Tensor]) -> bool:
     """Whether the device computes all products with the weight there.  Allocates nothing."""
     weight.place(PlannedBuffer(memory, memory.alloc_size(weight)))
     try:

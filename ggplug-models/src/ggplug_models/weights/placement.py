@@ -56,16 +56,18 @@ class Placement:
     >>> Placement(Place(r"ffn_.*_exps", "CPU"), LayersOn("OpenCL0", 20))
     Placement(Place('ffn_.*_exps', 'CPU'), LayersOn('OpenCL0', 20))
 
-    ``split_mode``: ``"layer"`` places each weight on one device.  ``"tensor"`` combines the devices to one that computes
-    with all of them at once (:class:`ggplug.combined.CombinedDevice`); the only rule is then a :class:`LayerSplit`,
-    whose proportions are those of each weight.
+    ``split_mode``: ``"layer"`` places each weight on one device.  ``"tensor"`` combines the devices to one that
+    computes with all of them at once (:class:`ggplug.combined.CombinedDevice`); the only rule is then a
+    :class:`LayerSplit`, whose proportions are those of each weight.
 
     Raises ParameterError for what is no rule, and for another mode.
     """
 
     def __init__(self, *rules: Rule | Chooses, split_mode: str = LAYER) -> None:
         if split_mode not in (LAYER, TENSOR):
-            raise ParameterError(f"the split mode is {LAYER!r} or {TENSOR!r}, not {short_repr(split_mode)}", got=split_mode)
+            raise ParameterError(
+                f"the split mode is {LAYER!r} or {TENSOR!r}, not {short_repr(split_mode)}", got=split_mode
+            )
         self.split_mode = split_mode
         for rule in rules:
             if not isinstance(rule, Rule):
