@@ -57,13 +57,16 @@ def test_a_family_is_right_on_two_opencl_devices() -> None:
     device_or_skip("OpenCL0")
     code = (
         "import sys\n"
+        "from pathlib import Path\n"
         "import ggplug as gg\n"
         "from ggplug_models.goldens import replay\n"
-        "report = replay(sys.argv[1], [gg.device('OpenCL0+OpenCL1'), gg.device('CPU')])\n"
+        "report = replay(Path(sys.argv[1]), [gg.device('OpenCL0+OpenCL1'), gg.device('CPU')])\n"
         "assert report['ok'], report\n"
     )
     command = [sys.executable, "-c", code, str(DATA / "qwen3.gguf")]
-    done = subprocess.run(command, env={**os.environ, "POCL_DEVICES": "basic pthread"}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env={**os.environ, "POCL_DEVICES": "basic pthread"}, capture_output=True, text=True, check=False
+    )
     if "there is no device 'OpenCL1'" in done.stderr:
         pytest.skip("this OpenCL has one device only")
     assert done.returncode == 0, done.stderr

@@ -43,13 +43,7 @@ class Complete:
             if position in computing:
                 self._node(tensor)
             elif root != position and root in computing:
-                missing: list[Tensor] = []
-                view: Tensor | None = tensor
-                while view is not None and view not in self._index:
-                    missing.append(view)
-                    view = view.src[0]
-                for each in reversed(missing):
-                    self._node(each)
+                self._views(tensor)
             else:
                 self._add(tensor, (), len(self.tensors) if root == position else self._index[graph.tensors[root]])
             for each in self.tensors[len(origin) :]:
@@ -63,6 +57,19 @@ class Complete:
         sources = tuple(-1 if source is None else index[source] for source in node.src)
         self.order.append(len(self.tensors))
         self._add(node, sources, len(self.tensors) if root is None else index[root])
+
+    def _views(self, tensor: Tensor) -> None:
+        """Adds a view of a result, and those between; as a leaf if another node writes into one of them."""
+        missing: list[Tensor] = []
+        view: Tensor | None = tensor
+        while view is not None and view not in self._index:
+            if view.op is None or not view.op.is_view:
+                self._add(tensor, (), self._index[tensor.root])
+                return
+            missing.append(view)
+            view = view.src[0]
+        for each in reversed(missing):
+            self._node(each)
 
     def _add(self, tensor: Tensor, sources: tuple[int, ...], root: int) -> None:
         self._index[tensor] = len(self.tensors)

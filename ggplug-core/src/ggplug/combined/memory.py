@@ -82,8 +82,9 @@ class MirroredBuffer(CombinedBuffer):
 
     def _set(self, offset: int, data: Bytes) -> None:
         end = offset + data.size
-        for each in self.spread:
-            if each.offset <= offset and end <= each.end and data.size < each.nbytes:
+        overlapped = (each for each in self.spread if each.offset < end and offset < each.end)
+        for each in tuple(overlapped):
+            if offset > each.offset or end < each.end:  # a part of it may remain
                 self.mirror(each.offset, each.nbytes)
         self.spread = tuple(each for each in self.spread if end <= each.offset or each.end <= offset)
         for member in self.members:

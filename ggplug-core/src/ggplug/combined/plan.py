@@ -149,9 +149,7 @@ class CombinedPlan(Plan):
             raise
         self.exchanges = [[self._exchanged(position, members) for position in stage.exchanges] for stage in self.stages]
         self._bound = Bound(NOTHING, [], [], {})
-        self._origin: dict[object, int] = {
-            tensor: position for local in members for position, tensor in local.origins()
-        }
+        self._origin = {tensor: position for local in members for position, tensor in local.origins()}
         self._graph: Callable[[], Graph | None] = lambda: None
         whole.forget()
 
@@ -282,10 +280,10 @@ class CombinedPlan(Plan):
     def _name(self, error: BaseException) -> None:
         """Replaces the members' tensors in an error by those of the graph."""
         graph = self._graph()
-        for field in ("tensor", "ids", "indexed") if graph is not None else ():
-            position = self._origin.get(getattr(error, field, self))
-            if position is not None and graph is not None:
-                setattr(error, field, graph.tensors[self._whole.origin(position)])
+        for field in ("tensor", "ids", "indexed"):
+            value = getattr(error, field, None)
+            if graph is not None and isinstance(value, Tensor) and value in self._origin:
+                setattr(error, field, graph.tensors[self._whole.origin(self._origin[value])])
 
     def kernel_names(self) -> list[str]:
         return self._names

@@ -200,7 +200,7 @@ RULES: Mapping[type[Op], Rule] = {
 def answer_for(node: Tensor, states: Sequence[State]) -> Answer | None:
     """How a node is computed in parts; None: whole, on each member."""
     op = node.op
-    if op is None or op.writes or not any(states) or not node.size:
+    if op is None or op.writes or not any(states) or not node.size or not (op.is_view or node.is_contiguous()):
         return None
     rule = next((RULES[kind] for kind in op.kinds if kind in RULES), None)
     answer = None if rule is None else rule(node, states)

@@ -83,19 +83,21 @@ def _decide(graph: Listed, held: Held, able: Able, splitting: Splitting | None, 
     for position, node in enumerate(graph.tensors):
         op = node.op
         if op is None or position not in computed:
-            states[position] = held(node) if roots[position] == position else None
+            if roots[position] == position:
+                states[position] = held(node)
+            elif roots[position] in computed:
+                whole.add(roots[position])
             continue
         sources = graph.sources[position]
         have = [states[source] if source >= 0 else None for source in sources]
         if splitting is not None and sources and not op.is_view:
             have[0] = states[sources[0]] = splitting.of(node, have)
         answer = answer_for(node, have)
-        while True:
-            wanted = (None,) * len(have) if answer is None else answer.sources
-            read = [state if agree(want, state) else None for want, state in zip(wanted, have, strict=True)]
-            if answer is None or not (_overwrites(node, answer, read) or not able(node, answer, read)):
-                break
-            answer = None
+        read: list[State] = [None] * len(have)
+        if answer is not None:
+            read = [state if agree(want, state) else None for want, state in zip(answer.sources, have, strict=True)]
+            if _overwrites(node, answer, read) or not able(node, answer, read):
+                answer, read = None, [None] * len(have)
         for source, state, now in zip(sources, have, read, strict=True):
             if state is not None and now is None:
                 if graph.tensors[source].op is None:
@@ -125,7 +127,9 @@ def _overwrites(node: Tensor, answer: Answer, have: list[State]) -> bool:
     assert node.op is not None
     for number in node.op.inplace:
         source = node.src[number]
-        if source is not None and have[number] is None and answer.sources[number] is not None and source.ne == node.ne:
+        if source is None or source.root.buffer is not None or source.ne != node.ne:
+            continue  # never overwritten
+        if have[number] is None and answer.sources[number] is not None:
             return True
     return False
 
