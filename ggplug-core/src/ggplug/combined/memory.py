@@ -81,14 +81,23 @@ class MirroredBuffer(CombinedBuffer):
         return offset
 
     def _set(self, offset: int, data: Bytes) -> None:
-        end = offset + data.size
-        overlapped = (each for each in self.spread if each.offset < end and offset < each.end)
-        for each in tuple(overlapped):
-            if offset > each.offset or end < each.end:  # a part of it may remain
-                self.mirror(each.offset, each.nbytes)
-        self.spread = tuple(each for each in self.spread if end <= each.offset or each.end <= offset)
+        self._overwrite(offset, offset + data.size)
         for member in self.members:
             member.set(offset, data)
+
+    def memset(self, offset: int, size: int, value: int) -> None:
+        with accessing(self):
+            offset, size, value = self.check_fill(offset, size, value)
+            self._overwrite(offset, offset + size)
+            for member in self.members:
+                member.memset(offset, size, value)
+
+    def _overwrite(self, first: int, end: int) -> None:
+        """Results in a range are not split any more; what remains of one is mirrored."""
+        for each in self.spread:
+            if each.offset < end and first < each.end and (each.offset < first or end < each.end):
+                self.mirror(each.offset, each.nbytes)
+        self.spread = tuple(each for each in self.spread if end <= each.offset or each.end <= first)
 
     def _get(self, offset: int, out: Bytes) -> None:
         self.members[0].get(offset, out)

@@ -272,9 +272,9 @@ def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict
     )
     details = tuple(
         DetailRow(split.number, text)
-        for split in cut.splits
-        if type(device := streams[split.stream].device).details is not Device.details
-        for text in device.details(split.part(graph))
+        for split, on in zip(cut.splits, (streams[split.stream].device for split in cut.splits), strict=True)
+        if type(on).details is not Device.details
+        for text in on.details(split.part(graph))
     )
     return Explanation(tuple(rows), splits, copies, groups, missed, memory, packed, details)
 
