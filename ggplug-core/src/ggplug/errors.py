@@ -28,6 +28,7 @@ __all__ = [
     "FreedError",
     "GGPlugError",
     "GGUFError",
+    "GradientError",
     "GraphError",
     "InterfaceError",
     "KernelCompileError",
@@ -123,6 +124,10 @@ class SerializationError(GGPlugError, TypeError):
 
 class GraphError(GGPlugError, ValueError):
     """A graph cannot be built or used in this way (a cycle, a missing name, a write that is not declared)."""
+
+
+class GradientError(GGPlugError, NotImplementedError):
+    """There is no gradient: an op has no rule, a type has none, or bytes that it needs are overwritten."""
 
 
 class TensorStateError(GGPlugError, RuntimeError):

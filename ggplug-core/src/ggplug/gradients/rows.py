@@ -1,0 +1,67 @@
+"""Rules of ops that read, add or write rows by ids."""
+
+from __future__ import annotations
+
+from ggplug import ops
+from ggplug.gradients.rules import Parts, gradient, ones, packed, shaped, sources, zeros
+from ggplug.tensor import Tensor
+
+
+@gradient(ops.GetRows)
+def _(node: Tensor, dy: Tensor) -> Parts:
+    a, ids = sources(node)
+    return lambda: _added(dy, ids, a), None
+
+
+def _added(dy: Tensor, ids: Tensor, to: Tensor) -> Tensor:
+    """The gradient of ``to``, of which ``dy`` has that of the rows with these ids."""
+    rows = to.ne[1] * to.ne[2] * to.ne[3]
+    flat = shaped(dy, (dy.ne[0], dy.nrows, 1, 1))
+    return shaped(ops.get_rows_back(flat, flat_ids(ids, to.ne[1]), rows), to.ne)
+
+
+def flat_ids(ids: Tensor, rows: int = 0) -> Tensor:
+    """All ids as a vector; those of each batch count from its first row on, if a batch has ``rows`` of them."""
+    if ids.ne[1:] == (1, 1, 1) or not rows:
+        return shaped(ids, (ids.size, 1, 1, 1))
+    batches = ids.ne[1] * ids.ne[2]
+    first = ops.scale(shaped(ops.arange(0, batches), (1, batches, 1, 1)), rows)
+    # In floats, which are exact up to 2**24 rows.
+    counted = ops.add(ops.cast(shaped(ids, (ids.ne[0], batches, 1, 1)), "f32"), first)
+    return shaped(ops.cast(counted, "i32"), (ids.size, 1, 1, 1))
+
+
+def chosen(ids: Tensor, rows: int) -> Tensor:
+    """For each of the ids, which are a vector, a row of F32 with 1 at that place and 0 at the others."""
+    return ops.get_rows(ops.diag(ones((rows, 1, 1, 1))), ids)
+
+
+@gradient(ops.GetRowsBack)
+def _(node: Tensor, dy: Tensor) -> Parts:
+    rows, ids = sources(node)
+
+    def of_rows() -> Tensor:
+        found = ops.get_rows(dy, ids)
+        return ops.pad(found, 0, rows.ne[1] - ids.ne[0]) if rows.ne[1] > ids.ne[0] else found
+
+    return of_rows, None
+
+
+@gradient(ops.AddId)
+def _(node: Tensor, dy: Tensor) -> Parts:
+    _, b, ids = sources(node)
+    flat = shaped(dy, (dy.ne[0], dy.nrows, 1, 1))
+    return lambda: dy, lambda: ops.get_rows_back(flat, flat_ids(ids), b.ne[1]), None
+
+
+@gradient(ops.SetRows)
+def _(node: Tensor, dy: Tensor) -> Parts:
+    dst, rows, ids = sources(node)
+
+    def of_rows() -> Tensor:
+        batched = ids
+        if ids.ne[1:3] != rows.ne[2:]:
+            batched = ops.repeat(ops.cast(ids, "f32"), ids.ne[0], *rows.ne[2:])
+        return ops.get_rows(dy, batched if batched.type.name == "i32" else ops.cast(batched, "i32"))
+
+    return lambda: ops.set_rows(ops.dup(packed(dy)), zeros(rows.ne), ids), of_rows, None

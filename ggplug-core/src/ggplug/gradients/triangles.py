@@ -1,0 +1,33 @@
+"""Rules of diagonals and triangles of matrices."""
+
+from __future__ import annotations
+
+from ggplug import ops
+from ggplug.gradients.rules import Parts, gradient, packed, sources
+from ggplug.tensor import Tensor
+
+
+@gradient(ops.DiagMask)
+def _(node: Tensor, dy: Tensor) -> Parts:
+    assert isinstance(node.op, ops.DiagMask)
+    n_past = node.op.n_past
+    return (lambda: ops.diag_mask_zero(dy, n_past),)
+
+
+@gradient(ops.Tri)
+def _(node: Tensor, dy: Tensor) -> Parts:
+    assert isinstance(node.op, ops.Tri)
+    type = node.op.type
+    return (lambda: ops.tri(dy, type),)
+
+
+@gradient(ops.Diag)
+def _(node: Tensor, dy: Tensor) -> Parts:
+    (x,) = sources(node)
+
+    def of_x() -> Tensor:
+        whole = packed(dy)
+        diagonal = ops.view(whole, 1, *x.ne[:1], *x.ne[2:], nb=(whole.nb[1] + 4, *whole.nb[2:]))
+        return ops.cont(diagonal, *x.ne)
+
+    return (of_x,)
