@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ggplug import ops
+from ggplug.gradients.matrix import by_rows
 from ggplug.gradients.rules import formula, packed, shaped, summed
 from ggplug.ops.deepseek import STREAMS
 from ggplug.tensor import Tensor
@@ -28,7 +29,7 @@ def _(op: ops.Dsv4HcPre, x: Tensor, weights: Tensor) -> Tensor:
 def _(op: ops.Dsv4HcPost, x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     n, streams, tokens, _ = residual.ne
     spread = ops.repeat(shaped(x, (n, 1, tokens)), n, streams, tokens)
-    return ops.add(ops.mul(spread, shaped(post, (1, streams, tokens))), ops.out_prod(packed(residual), comb))
+    return ops.add(ops.mul(spread, shaped(post, (1, streams, tokens))), ops.out_prod(by_rows(residual), comb))
 
 
 @formula(ops.Dsv4HcComb)

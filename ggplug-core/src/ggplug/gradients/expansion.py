@@ -33,6 +33,8 @@ class Expansion:
         """The gradient of each tensor, as far as it is known; windows of it are apart."""
         self._windows: dict[Tensor, Tensor] = {}
         """Of a tensor whose views have gradients, zeros into which they were added; only the next one reads them."""
+        self._listed: set[Tensor] = set()
+        """The nodes that were passed, or will be, beyond those of the graph."""
         for tensor in self._wrt:
             if tensor.type not in FLOATS:
                 raise GradientError(
@@ -135,7 +137,8 @@ class Expansion:
 
     def _pass_new(self, results: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
         """Passes the nodes of ``results`` that are not in the graph, given the gradients of the results."""
-        new = [node for node in Graph(*results).nodes if node not in self.graph]
+        new = [node for node in Graph(*results).nodes if node not in self.graph and node not in self._listed]
+        self._listed.update(new)
         for result, dy in zip(results, gradients, strict=True):
             if dy is not None:
                 self._add(result, dy)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ggplug import ops
 from ggplug.gradients.rows import chosen, flat_ids
-from ggplug.gradients.rules import Parts, gradient, packed, shaped, sources, summed, wide
+from ggplug.gradients.rules import Parts, gradient, shaped, sources, summed, wide
 from ggplug.tensor import Extents, Tensor
 
 
@@ -18,9 +18,9 @@ def _(node: Tensor, dy: Tensor) -> Parts:
 
     def of_a() -> Tensor:
         if a.ne[2:] == (1, 1) and b.is_contiguous():  # a matrix for all of b: one large product
-            rows = ops.out_prod(_matrix(b), _matrix(dy))
+            rows = ops.out_prod(by_rows(_matrix(b)), _matrix(dy))
         else:
-            rows = ops.out_prod(_by_rows(b), dy)
+            rows = ops.out_prod(by_rows(b), dy)
         return _of_groups(rows, a.ne)
 
     return of_a, lambda: ops.out_prod(a, ops.transpose(dy))
@@ -30,7 +30,7 @@ def _(node: Tensor, dy: Tensor) -> Parts:
 def _(node: Tensor, dy: Tensor) -> Parts:
     a, b = sources(node)
     return (
-        lambda: _of_groups(ops.out_prod(_by_rows(dy), ops.transpose(b)), a.ne),
+        lambda: _of_groups(ops.out_prod(by_rows(dy), ops.transpose(b)), a.ne),
         lambda: ops.transpose(ops.mul_mat(a, dy)),
     )
 
@@ -40,9 +40,9 @@ def _matrix(x: Tensor) -> Tensor:
     return shaped(x, (x.ne[0], x.nrows, 1, 1))
 
 
-def _by_rows(x: Tensor) -> Tensor:
-    """x, not transposed."""
-    return packed(x) if x.is_transposed() else x
+def by_rows(x: Tensor) -> Tensor:
+    """x with strides as the first operand of a product has to have them."""
+    return ops.cont(x) if x.is_transposed() else x
 
 
 def _of_groups(x: Tensor, ne: Extents) -> Tensor:
