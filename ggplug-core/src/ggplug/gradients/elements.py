@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from ggplug import ops
-from ggplug.gradients.rules import Parts, formula, gradient, sources, summed, wide
+from ggplug.gradients.rules import Parts, formula, gradient, packed, sources, summed, wide
 from ggplug.tensor import Tensor
 
 # -- functions of one number -----------------------------------------------------------------------
@@ -138,7 +138,7 @@ def _(node: Tensor, dy: Tensor) -> Parts:
 
 @formula(ops.SiluBack)
 def _(op: ops.SiluBack, dy: Tensor, x: Tensor) -> Tensor:
-    s = ops.sigmoid(x)
+    s = ops.sigmoid(packed(x))
     slope = ops.mul(s, ops.scale(ops.mul(x, ops.scale(s, -1, 1)), 1, 1))
     return ops.mul(dy, slope)
 

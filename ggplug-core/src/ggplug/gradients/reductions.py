@@ -46,7 +46,8 @@ def _(op: ops.Norm, x: Tensor) -> Tensor:
 
 @formula(ops.L2Norm)
 def _(op: ops.L2Norm, x: Tensor) -> Tensor:
-    return ops.div(x, ops.clamp(ops.sqrt(ops.sum_rows(ops.sqr(x))), op.eps, math.inf))
+    # The limit is one of the sum, because the root of 0 has no gradient.
+    return ops.div(x, ops.sqrt(ops.clamp(ops.sum_rows(ops.sqr(packed(x))), op.eps**2, math.inf)))
 
 
 @formula(ops.GroupNorm)
@@ -113,12 +114,14 @@ def _(op: ops.SoftMaxBack, dy: Tensor, y: Tensor) -> Tensor:
 @gradient(ops.CrossEntropyLoss)
 def _(node: Tensor, dy: Tensor) -> Parts:
     logits, labels = sources(node)
+    chances = ops.soft_max(packed(logits))
+    of_row = ops.scale(dy, 1 / max(1, logits.nrows))
 
-    def of_labels() -> Tensor:
-        chances = ops.log(ops.soft_max(packed(logits)))
-        return ops.mul(ops.scale(chances, -1 / max(1, logits.nrows)), dy)
+    def of_logits() -> Tensor:
+        # cross_entropy_loss_back takes the sum of labels for 1, which it is not in rows that a mask leaves out.
+        return ops.mul(ops.sub(ops.mul(chances, ops.sum_rows(labels)), labels), of_row)
 
-    return lambda: ops.cross_entropy_loss_back(dy, logits, labels), of_labels
+    return of_logits, lambda: ops.neg(ops.mul(ops.log(chances), of_row))
 
 
 @formula(ops.CrossEntropyLossBack)

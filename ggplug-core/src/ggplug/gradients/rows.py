@@ -24,16 +24,22 @@ def flat_ids(ids: Tensor, rows: int = 0) -> Tensor:
     """All ids as a vector; those of each batch count from its first row on, if a batch has ``rows`` of them."""
     if ids.ne[1:] == (1, 1, 1) or not rows:
         return shaped(ids, (ids.size, 1, 1, 1))
-    batches = ids.ne[1] * ids.ne[2]
-    first = ops.scale(shaped(ops.arange(0, batches), (1, batches, 1, 1)), rows)
-    # In floats, which are exact up to 2**24 rows.
-    counted = ops.add(ops.cast(shaped(ids, (ids.ne[0], batches, 1, 1)), "f32"), first)
-    return shaped(ops.cast(counted, "i32"), (ids.size, 1, 1, 1))
+    return shaped(_counted(shaped(ids, (ids.ne[0], ids.nrows, 1, 1)), rows), (ids.size, 1, 1, 1))
+
+
+def _counted(ids: Tensor, rows: int) -> Tensor:
+    """The ids of a matrix plus ``rows`` times the number of their row."""
+    first = ops.scale(shaped(ops.arange(0, ids.ne[1]), (1, ids.ne[1], 1, 1)), rows)
+    # In floats, which are exact up to 2**24.
+    return ops.cast(ops.add(ops.cast(ids, "f32"), first), "i32")
 
 
 def chosen(ids: Tensor, rows: int) -> Tensor:
     """For each of the ids, which are a vector, a row of F32 with 1 at that place and 0 at the others."""
-    return ops.get_rows(ops.diag(ones((rows, 1, 1, 1))), ids)
+    count = ids.ne[0]
+    places = shaped(_counted(shaped(ids, (1, count, 1, 1)), rows), (count, 1, 1, 1))
+    marked = ops.set_rows(zeros((1, rows * count, 1, 1)), ones((1, count, 1, 1)), places)
+    return shaped(marked, (rows, count, 1, 1))
 
 
 @gradient(ops.GetRowsBack)

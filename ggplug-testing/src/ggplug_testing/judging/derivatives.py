@@ -21,7 +21,7 @@ _STEPS = (1e-5, 1e-6, 1e-7)
 """Differences over these steps; the later ones where a kink lies between the two ends of the first."""
 
 _ROUNDED = 2.0**-50
-"""How far the terms of a sum are off, relative to their sizes."""
+"""How far numbers are off, relative to their sizes: those of a source that are moved, and those of a result."""
 
 _FEW = 4000
 """Numbers of the sources and the result of a case, so that it takes milliseconds."""
@@ -78,7 +78,8 @@ def slopes(case: Case) -> Iterator[Slope]:
         known = leafs.values[root] if root in leafs.values and root.type not in FLOATS else before.exact(root)
         # Numbers of few bits are moved a little, so that none lies on a kink, such as a whole number.
         narrow = root.type in FLOATS and root.type is not F32
-        values[root] = known * (1 + random.uniform(-1e-3, 1e-3, known.shape)) if narrow else known
+        away = random.choice((-1e-3, 1e-3), known.shape) * random.uniform(0.5, 1, known.shape)
+        values[root] = known * (1 + away) if narrow else known
     result = evaluate(graph, values, wide=FLOATS).exact(node)
     dy = Tensor(Spec(F32, node.ne, node.rank))
     weights = values[dy] = np.where(np.isfinite(result), random.standard_normal(result.shape), 0)
@@ -101,7 +102,8 @@ def slopes(case: Case) -> Iterator[Slope]:
             ]
             with np.errstate(invalid="ignore"):
                 moved = weights * np.where(np.isfinite(result), ends[0] - ends[1], 0) / (2 * step)
-                size = float(np.abs(np.where(np.isfinite(result), weights * result, 0)).sum())
+                sizes = weights * result, weights, found * shown(values[source.root], source)
+            size = sum(float(np.abs(each).sum(where=np.isfinite(each))) for each in sizes)
             allowed = 1e-6 * float(np.abs(terms).sum()) + 16 * _ROUNDED * size / step
             slope = Slope(case, name, float(moved.sum()), float(terms.sum()), allowed)
             if slope.right:
