@@ -602,8 +602,9 @@ class Graph:
         gradients of some of them are added; :meth:`reset` sets them to zero.  The others are marked as outputs.
 
         ``gradients[tensor]`` of the new graph is F32, and zeros for what the loss does not depend on.
-        Raises GradientError if an op has no rule, if a gradient would pass a quantised tensor, or if it depends on bytes
-        that the graph overwrites; GraphError for tensors that are not in the graph; ShapeError for other losses.
+        Raises GradientError if an op has no rule, if a gradient would pass a quantised tensor, or if it depends on
+        bytes that the graph overwrites; GraphError for tensors that are not in the graph; ShapeError for other
+        losses.
         """
         make = lazy.whole("ggplug.gradients").backward
         found: Graph = make(self, loss, wrt, accumulators)

@@ -2,8 +2,9 @@
 
 =================  =============================================================================================
 :mod:`.rules`      how ops get their rules, and what rules are made of
-:mod:`.elements`   the rules of each family of ops: also :mod:`.copies`, :mod:`.reductions`, :mod:`.matrix`, :mod:`.rows`,
-                   :mod:`.rotary`, :mod:`.attention`, :mod:`.images`, :mod:`.triangles`, :mod:`.recurrent`, :mod:`.deepseek`
+:mod:`.elements`   the rules of a family of ops; so are :mod:`.copies`, :mod:`.reductions`, :mod:`.matrix`,
+                   :mod:`.rows`, :mod:`.rotary`, :mod:`.attention`, :mod:`.images`, :mod:`.triangles`,
+                   :mod:`.recurrent` and :mod:`.deepseek`
 :mod:`.expansion`  the backward pass
 :mod:`.backward`   :meth:`ggplug.Graph.backward`
 :mod:`.functions`  :func:`ggplug.grad` and :func:`ggplug.value_and_grad`

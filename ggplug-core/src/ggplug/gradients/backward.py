@@ -63,6 +63,7 @@ def _marked(graph: Graph, flag: TensorFlag, what: str) -> Sequence[Tensor]:
     found = [tensor for tensor in graph.tensors if tensor.flags & flag]
     if not found:
         raise GradientError(
-            f"no tensor of {graph!r} is marked as a {what}", remedy=f"pass it, or use tensor.mark(TensorFlag.{flag.name})"
+            f"no tensor of {graph!r} is marked as a {what}",
+            remedy=f"pass it, or use tensor.mark(TensorFlag.{flag.name})",
         )
     return found

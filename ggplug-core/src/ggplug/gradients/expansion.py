@@ -38,7 +38,9 @@ class Expansion:
         for tensor in self._wrt:
             if tensor.type not in FLOATS:
                 raise GradientError(
-                    f"{tensor!r} is no float, so it has no gradient", tensor=tensor, remedy="use gg.cast, or leave it out"
+                    f"{tensor!r} is no float, so it has no gradient",
+                    tensor=tensor,
+                    remedy="use gg.cast, or leave it out",
                 )
 
     def run(self, seeds: Mapping[Tensor, Tensor]) -> None:

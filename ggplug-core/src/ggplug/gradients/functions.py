@@ -14,7 +14,9 @@ from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 
 
-def value_and_grad(function: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., tuple[Tensor, Any]]:
+def value_and_grad(
+    function: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0
+) -> Callable[..., tuple[Tensor, Any]]:
     """A function that returns the result of ``function``, which is one number, and its gradients.
 
     ``argnums``: by position, the arguments whose gradients are returned, each a tensor or tensors in tuples, lists and

@@ -46,7 +46,7 @@ def by_rows(x: Tensor) -> Tensor:
 
 
 def _of_groups(x: Tensor, ne: Extents) -> Tensor:
-    """The sums of consecutive matrices of x: as many as a product uses one matrix for, of a tensor with these extents."""
+    """The sums of consecutive matrices of x for which a product uses the same matrix of a tensor with these extents."""
     size, (n2, n3) = ne[0] * ne[1], ne[2:]
     if x.ne[2] != n2:
         x = shaped(summed(shaped(x, (size, x.ne[2] // n2, n2, x.ne[3])), (size, 1, n2, x.ne[3])), (*ne[:3], x.ne[3]))

@@ -11,7 +11,7 @@ from ggplug.tensor import Tensor
 
 
 def check_overwritten(graph: Graph, forward: int, needed: Collection[Tensor]) -> None:
-    """Raises GradientError if a node reads bytes through a tensor from before a write to them, and gradients depend on it.
+    """Raises GradientError if gradients depend on a node that reads bytes through a tensor from before a write to them.
 
     The rules take each tensor as the value that its source has in the graph.  But a node that reads a tensor after
     another one has written into its bytes reads what was written.  ``forward``: the number of nodes before those of the

@@ -39,7 +39,7 @@ def _after(y: Tensor, states: Tensor) -> Tensor:
 @formula(ops.SsmConv)
 def _(op: ops.SsmConv, x: Tensor, kernel: Tensor) -> Tensor:
     x, kernel = packed(x), packed(kernel)
-    taps, channels = kernel.ne[:2]
+    taps = kernel.ne[0]
     count = x.ne[0] - taps + 1
     y = None
     for k in range(taps):
@@ -57,9 +57,7 @@ def _kept(states: Sequence[Tensor], snapshots: int, ne: Extents) -> Tensor:
 
 
 @formula(ops.SsmScan)
-def _(
-    op: ops.SsmScan, s: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, ids: Tensor
-) -> Tensor:
+def _(op: ops.SsmScan, s: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, ids: Tensor) -> Tensor:
     size, dim, heads, _ = s.ne
     tokens, sequences = x.ne[2:]
     groups = b.ne[1]

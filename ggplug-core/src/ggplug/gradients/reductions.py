@@ -83,7 +83,7 @@ def _(op: ops.RmsNormBack, dy: Tensor, x: Tensor) -> Tensor:
 @gradient(ops.SoftMax)
 def _(node: Tensor, dy: Tensor) -> Parts:
     assert isinstance(node.op, ops.SoftMax)
-    op, (x, mask, sinks) = node.op, node.src
+    op, (x, mask, _) = node.op, node.src
     y = wide(node)
 
     def of_mask() -> Tensor:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from ggplug import ops
 from ggplug.gradients.rules import Parts, gradient, ones, packed, shaped, sources, zeros
-from ggplug.tensor import Tensor
+from ggplug.tensor import Extents, Tensor
 
 
 @gradient(ops.GetRows)
 def _(node: Tensor, dy: Tensor) -> Parts:
     a, ids = sources(node)
-    return lambda: _added(dy, ids, a), None
+    return lambda: _added(dy, ids, a.ne), None
 
 
-def _added(dy: Tensor, ids: Tensor, to: Tensor) -> Tensor:
-    """The gradient of ``to``, of which ``dy`` has that of the rows with these ids."""
-    rows = to.ne[1] * to.ne[2] * to.ne[3]
+def _added(dy: Tensor, ids: Tensor, ne: Extents) -> Tensor:
+    """A tensor with these extents, whose rows are the sums of the rows of dy with their ids."""
     flat = shaped(dy, (dy.ne[0], dy.nrows, 1, 1))
-    return shaped(ops.get_rows_back(flat, flat_ids(ids, to.ne[1]), rows), to.ne)
+    return shaped(ops.get_rows_back(flat, flat_ids(ids, ne[1]), ne[1] * ne[2] * ne[3]), ne)
 
 
 def flat_ids(ids: Tensor, rows: int = 0) -> Tensor:
@@ -65,9 +64,12 @@ def _(node: Tensor, dy: Tensor) -> Parts:
     dst, rows, ids = sources(node)
 
     def of_rows() -> Tensor:
-        batched = ids
-        if ids.ne[1:3] != rows.ne[2:]:
-            batched = ops.repeat(ops.cast(ids, "f32"), ids.ne[0], *rows.ne[2:])
-        return ops.get_rows(dy, batched if batched.type.name == "i32" else ops.cast(batched, "i32"))
+        # The ids may be i64, which no other op reads.  So this one writes the numbers of rows, from 1 on, to their
+        # places, and each place adds its gradient to the row of that number; those without one have 0.
+        count = rows.ne[1]
+        numbers = ops.repeat(shaped(ops.arange(1, count + 1), (1, count, 1, 1)), 1, *rows.ne[1:])
+        placed = ops.cast(ops.set_rows(zeros((1, *dst.ne[1:])), numbers, ids), "i32")
+        found = _added(dy, shaped(placed, (*dst.ne[1:], 1)), (dy.ne[0], count + 1, *rows.ne[2:]))
+        return ops.view(found, *rows.ne, nb=found.nb[1:], offset=found.nb[1])
 
     return lambda: ops.set_rows(ops.dup(packed(dy)), zeros(rows.ne), ids), of_rows, None

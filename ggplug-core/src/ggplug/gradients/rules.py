@@ -8,8 +8,8 @@ A :func:`gradient` makes, of a node and the gradient ``dy`` of its result, the g
         a, b = sources(node)
         return lambda: mul(dy, b), lambda: summed(mul(dy, a), b)
 
-A :func:`formula` computes the same result by other ops, whose rules then apply; a device never computes that result, only
-what of it their gradients read::
+A :func:`formula` computes the same result by other ops, whose rules then apply; a device never computes that result,
+only what of it their gradients read::
 
     @formula(ops.L2Norm)
     def _(op: ops.L2Norm, x: Tensor) -> Tensor:
@@ -37,7 +37,8 @@ from ggplug.types import F32
 class Into(NamedTuple):
     """The gradient of a source of which the result shows a part: ``dy``, to be added to a window of it.
 
-    ``strides`` of the window's dimensions 1, 2 and 3, and ``offset``, are in elements of the source, which is contiguous.
+    ``strides`` of the window's dimensions 1, 2 and 3, and ``offset``, are in elements of the source, which is
+    contiguous.
     """
 
     dy: Tensor

@@ -125,4 +125,3 @@ def wrong_slopes(op: type[Op] | str, *, thorough: bool = False) -> list[Slope]:
     """The slopes of an op's cases that differ from the differences: none of an op whose gradient rule is right."""
     cls = OPS[op] if isinstance(op, str) else op
     return [slope for case in gradient_cases(cls, thorough=thorough) for slope in slopes(case) if not slope.right]
-
