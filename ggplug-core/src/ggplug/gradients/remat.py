@@ -53,8 +53,8 @@ def remat(function: Callable[Parameters, Result]) -> Callable[Parameters, Result
     """``function``, such that the backward pass calls it again instead of keeping what it computes in between.
 
     It takes and returns tensors, alone or in tuples, lists and dictionaries, and makes equal nodes whenever it is
-    called with the same tensors.  So a layer takes the memory of its input in a graph of :meth:`Graph.backward`, and the time
-    of a second forward pass.
+    called with the same tensors.  So a layer takes the memory of its input in a graph of :meth:`Graph.backward`, and
+    the time of a second forward pass.
     """
 
     @functools.wraps(function)
