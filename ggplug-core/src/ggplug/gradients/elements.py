@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ggplug import ops
 from ggplug.gradients.rules import Parts, formula, gradient, packed, sources, summed, wide
+from ggplug.host import tensor as constant
 from ggplug.tensor import Tensor
 
 # -- functions of one number -----------------------------------------------------------------------
@@ -141,6 +142,14 @@ def _(op: ops.SiluBack, dy: Tensor, x: Tensor) -> Tensor:
     s = ops.sigmoid(packed(x))
     slope = ops.mul(s, ops.scale(ops.mul(x, ops.scale(s, -1, 1)), 1, 1))
     return ops.mul(dy, slope)
+
+
+@formula(ops.TimestepEmbedding)
+def _(op: ops.TimestepEmbedding, x: Tensor) -> Tensor:
+    half, steps = op.dim // 2, x.ne[0]
+    angles = ops.out_prod(constant(op.frequencies.astype("f4").reshape(1, half)), ops.reshape(packed(x), steps, 1))
+    y = ops.concat(ops.cos(angles), ops.sin(angles), 0)
+    return ops.pad(y, op.dim - 2 * half)
 
 
 # -- gated linear units ----------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from ggplug import ops
@@ -36,6 +38,27 @@ def _(node: Tensor, dy: Tensor) -> Parts:
     return (lambda: ops.im2col(zeros(kernel), dy, op.s0, 0, op.p0, 0, 1, 0, False),)
 
 
+@formula(ops.Im2col3d)
+def _(op: ops.Im2col3d, kernel: Tensor, x: Tensor) -> Tensor:
+    """The windows of planes, for each tap along the depth, next to each other."""
+    (width, height, taps, _), channels = kernel.ne, op.channels
+    images = x.ne[3] // channels
+    if x.ne[3] % channels:
+        x = ops.view(packed(x), *x.ne[:3], images * channels, nb=packed(x).nb[1:])
+    deep = ops.pad_ext(x, lp2=op.p2, rp2=op.p2)
+    depth = (deep.ne[2] - op.d2 * (taps - 1) - 1) // op.s2 + 1
+    parts = []
+    for tap in range(taps):
+        strides = deep.nb[1], op.s2 * deep.nb[2], deep.nb[3]
+        planes = ops.view(deep, *x.ne[:2], depth, x.ne[3], nb=strides, offset=tap * op.d2 * deep.nb[2])
+        flat = shaped(planes, (*x.ne[:2], 1, depth * x.ne[3]))
+        parts.append(ops.im2col(zeros((width, height, 1, 1)), flat, op.s0, op.s1, op.p0, op.p1, op.d0, op.d1))
+    rows = functools.reduce(lambda a, b: ops.concat(a, b, 0), parts)
+    size, *out, _ = rows.ne
+    by_channels = ops.permute(shaped(rows, (size, out[0] * out[1] * depth, channels, images)), 0, 2, 1, 3)
+    return shaped(by_channels, (size * channels, *out, depth * images))
+
+
 # -- convolutions ----------------------------------------------------------------------------------
 
 
@@ -55,6 +78,17 @@ def _(op: ops.Conv2dDwDirect, kernel: Tensor, x: Tensor) -> Tensor:
     flat = shaped(kernel, (taps, 1, x.ne[2]))
     y = ops.mul_mat(flat, shaped(rows, (taps, out[0] * out[1], *x.ne[2:])))
     return shaped(y, (*out, *x.ne[2:]))
+
+
+@formula(ops.Conv3dDirect)
+def _(op: ops.Conv3dDirect, kernel: Tensor, x: Tensor) -> Tensor:
+    steps = op.s0, op.s1, op.s2, op.p0, op.p1, op.p2, op.d0, op.d1, op.d2
+    rows = ops.im2col_3d(kernel, x, op.channels, *steps)
+    taps, *out, many = rows.ne
+    y = ops.mul_mat(shaped(rows, (taps, out[0] * out[1] * many)), shaped(kernel, (taps, op.out_channels)))
+    depth = many // op.images
+    by_images = ops.permute(shaped(y, (out[0] * out[1], depth, op.images, op.out_channels)), 0, 1, 3, 2)
+    return shaped(by_images, (*out, depth, op.out_channels * op.images))
 
 
 @formula(ops.ConvTranspose1d)

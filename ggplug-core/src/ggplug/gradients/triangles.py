@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ggplug import ops
 from ggplug.gradients.rules import Parts, gradient, packed, sources
 from ggplug.tensor import Tensor
@@ -31,3 +33,26 @@ def _(node: Tensor, dy: Tensor) -> Parts:
         return ops.cont(diagonal, *x.ne)
 
     return (of_x,)
+
+
+@gradient(ops.SolveTri)
+def _(node: Tensor, dy: Tensor) -> Parts:
+    a, _ = sources(node)
+
+    @functools.cache
+    def of_b() -> Tensor:
+        # The transpose of a is upper triangular; with its rows and columns in reverse order it is lower triangular.
+        mirrored = _reversed(ops.cont(ops.transpose(_reversed(a))))
+        return _reversed(ops.solve_tri(mirrored, _reversed(dy)))
+
+    def of_a() -> Tensor:
+        return ops.neg(ops.tri(ops.mul_mat(node, of_b()), ops.TriType.LOWER_DIAG))
+
+    return of_a, of_b
+
+
+def _reversed(x: Tensor) -> Tensor:
+    """The rows of each matrix in reverse order."""
+    count = x.ne[1]
+    last_to_first = ops.scale(ops.arange(0, count), -1, count - 1)
+    return ops.get_rows(x, ops.cast(ops.repeat(last_to_first, *x.ne[1:]), "i32"))
