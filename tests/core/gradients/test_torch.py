@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
-import torch_gradients as recorded
+from oracles import layers as recorded
 
 import ggplug as gg
 

@@ -61,8 +61,6 @@ def ops(names: Sequence[str], chosen: Sequence[str], types: Sequence[str], as_pa
 def page(devices: Sequence[Device], found: Sequence[Offer]) -> str:
     """``docs/ops.md``: the declarations, then who computes what, and why not."""
     lines = [
-        *_differentiated(),
-        "",
         "## Devices",
         "",
         "In which types of a source, mostly the first, a device computes an op: made by `ggplug ops`, which asks about",
@@ -79,7 +77,7 @@ def page(devices: Sequence[Device], found: Sequence[Offer]) -> str:
         reason = refused[0].reasons[0].replace("|", "\\|")
         names = ", ".join(f"`{each.op}`" for each in refused)
         lines.append(f"| {device} | {names} | {types} | {reason} |")
-    return f"{markdown()}\n" + "\n".join(lines) + "\n"
+    return f"{markdown()}\n" + "\n".join([*lines, "", *_differentiated()]) + "\n"
 
 
 def _differentiated() -> list[str]:
@@ -100,9 +98,9 @@ def _differentiated() -> list[str]:
             missing = [f"{name}: {part.reason}" for name, part in parts.items() if isinstance(part, Missing)]
             got.append(f"| `{cls.name}` | {sources} | {'; '.join(missing)} |")
     text = (
-        "The sources of each op that get a gradient in `Graph.backward`, by the op's rule in `ggplug.gradients`; and those "
-        "that may not get one, with the reason. Quantised sources get none, and gradients pass no quantised result. No "
-        f"gradient passes ops that are constant almost everywhere: {', '.join(constant)}. These ops have no rule: "
+        "The sources of each op that get a gradient in `Graph.backward`, by the op's rule in `ggplug.gradients`; and "
+        "those that may not get one, with the reason. Quantised sources get none, and gradients pass no quantised result. "
+        f"No gradient passes ops that are constant almost everywhere: {', '.join(constant)}. These ops have no rule: "
         f"{', '.join(without)}."
     )
     return [

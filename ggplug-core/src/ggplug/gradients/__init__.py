@@ -6,9 +6,9 @@
                    :mod:`.rows`, :mod:`.rotary`, :mod:`.attention`, :mod:`.images`, :mod:`.triangles`,
                    :mod:`.recurrent` and :mod:`.deepseek`
 :mod:`.expansion`  the backward pass
-:mod:`.backward`   :meth:`ggplug.Graph.backward`
+:mod:`.graphs`     :meth:`ggplug.Graph.backward`
 :mod:`.functions`  :func:`ggplug.grad` and :func:`ggplug.value_and_grad`
-:mod:`.remat`      :func:`ggplug.remat`
+:mod:`.recomputed` :func:`ggplug.remat`
 =================  =============================================================================================
 """
 
@@ -23,10 +23,10 @@ from ggplug.gradients import reductions as _reductions  # noqa: F401
 from ggplug.gradients import rotary as _rotary  # noqa: F401
 from ggplug.gradients import rows as _rows  # noqa: F401
 from ggplug.gradients import triangles as _triangles  # noqa: F401
-from ggplug.gradients.backward import backward
 from ggplug.gradients.expansion import Expansion
 from ggplug.gradients.functions import grad, value_and_grad
-from ggplug.gradients.remat import remat
+from ggplug.gradients.graphs import backward
+from ggplug.gradients.recomputed import remat
 from ggplug.gradients.rules import RULES, Into, Missing, Part, Parts, Rule, formula, gradient, rule_of
 
 __all__ = [

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ggplug.errors import GradientError
 from ggplug.gradients.overwritten import check_overwritten
-from ggplug.gradients.remat import Segment, segments_of
+from ggplug.gradients.recomputed import Segment, segments_of
 from ggplug.gradients.rules import Formula, Into, Missing, rule_of, shaped, wide, zeros
 from ggplug.graph import Graph
 from ggplug.ops.base import apply

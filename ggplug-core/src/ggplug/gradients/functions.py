@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ggplug.errors import ParameterError, TypeMismatchError
-from ggplug.gradients.backward import check_loss
 from ggplug.gradients.expansion import Expansion
+from ggplug.gradients.graphs import check_loss
 from ggplug.gradients.nested import replaced, tensors_in
 from ggplug.gradients.rules import ones
 from ggplug.graph import Graph

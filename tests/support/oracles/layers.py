@@ -1,7 +1,7 @@
 """A transformer layer, a convolution net and an SSM layer: their numbers, and their gradients by PyTorch's autograd.
 
-``python tests/support/torch_gradients.py`` records the gradients, computed in float64, in tests/data/gradients.npz; it
-needs PyTorch.  Tests compute the same layers by ggplug.
+``PYTHONPATH=tests/support python -m oracles.layers`` records the gradients, computed in float64, in
+tests/data/gradients.npz; it needs PyTorch.  Tests compute the same layers by ggplug.
 """
 
 from __future__ import annotations
