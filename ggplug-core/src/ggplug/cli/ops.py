@@ -99,9 +99,9 @@ def _differentiated() -> list[str]:
             got.append(f"| `{cls.name}` | {sources} | {'; '.join(missing)} |")
     text = (
         "The sources of each op that get a gradient in `Graph.backward`, by the op's rule in `ggplug.gradients`; and "
-        "those that may not get one, with the reason. Quantised sources get none, and gradients pass no quantised result. "
-        f"No gradient passes ops that are constant almost everywhere: {', '.join(constant)}. These ops have no rule: "
-        f"{', '.join(without)}."
+        "those that may not get one, with the reason. Quantised sources get none, and gradients pass no quantised "
+        f"result. No gradient passes ops that are constant almost everywhere: {', '.join(constant)}. "
+        f"These ops have no rule: {', '.join(without)}."
     )
     return [
         "## Gradients",

@@ -17,8 +17,8 @@ from ggplug_testing.cases import Case, Leafs, cases_of
 from ggplug_testing.judging.expected import shown
 from ggplug_testing.judging.oracle import evaluate, first_fault
 
-_STEPS = (1e-5, 1e-6, 1e-7)
-"""Differences over these steps; the later ones where a kink lies between the two ends of the first."""
+_STEPS = (1e-5, 1e-6, 1e-7, 1e-8)
+"""Differences over these steps; the later ones where a kink or a pole is near."""
 
 _ROUNDED = 2.0**-50
 """How far numbers are off, relative to their sizes: those of a source that are moved, and those of a result."""
