@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ggplug import gradients as gradients
     from ggplug import host as host
     from ggplug import memory as memory
+    from ggplug import opt as opt
     from ggplug import quantizing as quantizing
     from ggplug import quants as quants
     from ggplug import registry as registry
@@ -75,6 +76,7 @@ _MODULES = (
     "gradients",
     "host",
     "memory",
+    "opt",
     "quantizing",
     "quants",
     "registry",

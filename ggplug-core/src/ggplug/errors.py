@@ -43,6 +43,7 @@ __all__ = [
     "ShapeError",
     "TensorStateError",
     "TimeLimitError",
+    "TrainingError",
     "TypeMismatchError",
     "UnsupportedOpError",
 ]
@@ -237,6 +238,10 @@ class KernelCompileError(ComputeError):
     """A kernel did not compile.  Fields: ``op``, ``device``, ``log``."""
 
     log: str | None = None
+
+
+class TrainingError(GGPlugError, ArithmeticError):
+    """A training cannot go on: its loss is NaN or infinite.  Field: ``got``, the loss."""
 
 
 # -- files -----------------------------------------------------------------------------------------
