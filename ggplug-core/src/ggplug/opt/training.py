@@ -169,7 +169,7 @@ class Training:
         if what == "predict":
             return Graph(outputs), inputs, [outputs]
         loss = self.loss(outputs, inputs[1] if len(inputs) > 1 else None).set_output()
-        graph = Graph(loss, outputs)
+        graph = Graph(loss, outputs, *inputs)  # a loss need not read the labels
         if what == "evaluate":
             return graph, inputs, [loss, outputs]
         expansion = Expansion(graph, self.parameters.values())
