@@ -329,3 +329,11 @@ def test_the_gradient_of_a_result_within_a_call_is_found_too() -> None:
     of_inside, of_x = gradients(loss, inside[0], x)
     np.testing.assert_allclose(of_inside, 2 * np.sin(x.numpy()), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(of_x, 2 * np.sin(x.numpy()) * np.cos(x.numpy()), rtol=1e-5, atol=1e-6)
+
+
+def test_a_call_that_writes_is_not_computed_again() -> None:
+    x, count = gg.tensor(numbers(4)), gg.tensor(np.zeros(4, np.float32))
+    call = gg.remat(lambda x: gg.mul(gg.sin(x), gg.add_inplace(count, gg.sqr(x))))
+    loss = gg.sum(call(x))
+    with pytest.raises(GradientError, match=r"the backward pass would compute .* again, which writes into .*gg.remat"):
+        gg.Graph(loss).backward(loss, [x])

@@ -16,10 +16,13 @@ def check_overwritten(graph: Graph, forward: int, needed: Collection[Tensor]) ->
     The rules take each tensor as the value that its source has in the graph.  But a node that reads a tensor after
     another one has written into its bytes reads what was written.  ``forward``: the number of nodes before those of the
     backward pass.  ``needed``: the tensors that gradients pass.
+
+    Raises it also for a write that the backward pass would repeat.
     """
     hazards = Hazards(graph)
     if not hazards.written:
         return
+    _check_repeated(hazards, forward)
     writes: dict[int, list[int]] = {}
     """For each root into which nodes write, the positions of these nodes so far."""
     known: dict[int, int] = {}
@@ -44,6 +47,20 @@ def check_overwritten(graph: Graph, forward: int, needed: Collection[Tensor]) ->
             for memory in {access.root for access in _written(hazards, position)}:
                 writes.setdefault(memory, []).append(position)
             known[position] = len(writes[hazards.memory(position)])
+
+
+def _check_repeated(hazards: Hazards, forward: int) -> None:
+    graph = hazards.graph
+    for position in graph.order[forward:]:
+        node = graph.tensors[position]
+        assert node.op is not None
+        if node.op.writes and graph.roots[position] < graph.order[forward]:
+            raise GradientError(
+                f"the backward pass would compute {node!r} again, which writes into {node.root!r}",
+                tensor=node,
+                op=node.op,
+                remedy="leave writes out of functions for gg.remat",
+            )
 
 
 def _written(hazards: Hazards, position: int) -> list[Access]:
