@@ -6,7 +6,7 @@ import pytest
 
 from ggplug import ops
 from ggplug.errors import DuplicateNameError
-from ggplug.gradients import RULES, Missing, formula, rule_of
+from ggplug.gradients import RULES, formula, rule_of
 from ggplug.ops.base import OPS, Op
 from ggplug_testing.judging.derivatives import gradient_cases, slopes, wrong_slopes
 
@@ -94,7 +94,3 @@ def test_rules_are_for_ops_and_for_families_of_them() -> None:
     assert all(issubclass(each, Op) for each in RULES)
     assert rule_of(ops.DiagMaskInf) is RULES[ops.DiagMask] is rule_of(ops.DiagMaskZero)
     assert rule_of(ops.Argsort) is None
-
-
-def test_what_a_rule_lacks_has_a_reason() -> None:
-    assert Missing("the mask is a constant").reason == "the mask is a constant"

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from ggplug.errors import DuplicateNameError, GradientError
+from ggplug.errors import DuplicateNameError
 from ggplug.ops.copy import cast, cont, repeat
 from ggplug.ops.generated import arange
 from ggplug.ops.gradients import repeat_back
@@ -110,17 +110,6 @@ def _add(ops: Sequence[type[Operation]], rule: Rule) -> None:
 def rule_of(op: type[Operation]) -> Rule | None:
     """The rule of an op, or of what it derives from in its package."""
     return next((RULES[kind] for kind in op.kinds if kind in RULES), None)
-
-
-def without_rule(node: Tensor) -> GradientError:
-    """The error for a node whose op has no rule."""
-    assert node.op is not None
-    return GradientError(
-        f"the op {node.op.name} has no gradient rule, so no gradient passes {node!r}",
-        op=node.op,
-        tensor=node,
-        remedy="bring one: ggplug.gradients.gradient and formula mark rules",
-    )
 
 
 # -- what rules are made of ------------------------------------------------------------------------
