@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+import numpy.typing as npt
+
 from ggplug_models.state.cells import GRANULE
 
 FEW = 8
@@ -40,6 +43,15 @@ def _fit(counts: list[int], count: int, distance: int, *, padded: bool) -> bool:
     if not padded:
         return distance == 1 and count == counts[-1]
     return in_steps(max(*counts, count)) - min(*counts, count) <= GRANULE
+
+
+def padded_rows(rows: Mapping[int, npt.NDArray[np.float32]], first: int, n_seq: int, n: int) -> npt.NDArray[np.float32]:
+    """The rows of each sequence's tokens as those of a step: [n_seq * n, width]; zeros for its padding tokens."""
+    width = next(iter(rows.values())).shape[-1]
+    found = np.zeros((n_seq, n, width), np.float32)
+    for seq, each in rows.items():
+        found[seq - first, : len(each)] = each
+    return found.reshape(-1, width)
 
 
 def in_steps(n: int) -> int:
