@@ -84,7 +84,7 @@ class _Eagle3Head(Head):
             self.tokens = np.array(draft.w("d2t", -1).numpy())
             if self.tokens.min() < 0 or self.tokens.max() >= model.n_vocab:
                 raise ModelError(f"the tensor 'd2t' of {draft!r} must have tokens from 0 to {model.n_vocab - 1}")
-        self._feeds: dict[int, Feed] = {}
+        self._feeds = {1: self._feed(1)}
         sample_graph(self)  # so that a file without a tensor that it needs is refused now
 
     def forward(self, step: Step) -> Tensor:
