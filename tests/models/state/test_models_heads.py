@@ -234,11 +234,9 @@ def test_drafts_are_made_by_the_name_of_their_kind_or_by_a_file(made: Callable[[
             assert both[0].session is both[1].session
             assert [each.most for each in both] == [2, 2]
         with pytest.raises(ParameterError, match="is a bert model, which cannot guess tokens"):
-            with drafts_for(model, data / "bert.gguf"):
-                pass
+            drafts_for(model, data / "bert.gguf").__enter__()
         with pytest.raises(ModelError, match=r"no block that guesses further tokens \(MTP\): .*blk.2.nextn.eh_proj"):
-            with drafts_for(model, "mtp"):
-                pass
+            drafts_for(model, "mtp").__enter__()
 
 
 def changed(source: Path, target: Path, leave: str = "", **keys: Any) -> Path:
@@ -269,10 +267,8 @@ def test_a_head_that_does_not_fit_is_refused_in_words(
     how: dict[str, Any], message: str, made: Callable[[str], Path], tmp_path: Path
 ) -> None:
     path = changed(made("eagle3"), tmp_path / "eagle3.gguf", **how)
-    with ggplug_models.load(ORACLES / f"{TARGET}.gguf", ["CPU"]) as model:
-        with pytest.raises(ModelError, match=message):
-            with drafts_for(model, path):
-                pass
+    with ggplug_models.load(ORACLES / f"{TARGET}.gguf", ["CPU"]) as model, pytest.raises(ModelError, match=message):
+        drafts_for(model, path).__enter__()
 
 
 def test_a_block_that_lacks_a_tensor_is_refused_when_it_is_used(made: Callable[[str], Path], tmp_path: Path) -> None:
@@ -284,10 +280,14 @@ def test_a_block_that_lacks_a_tensor_is_refused_when_it_is_used(made: Callable[[
 
 
 def test_drafts_of_another_models_head_are_refused(made: Callable[[str], Path]) -> None:
-    with ggplug_models.load(made("glm4moe"), ["CPU"]) as a, ggplug_models.load(made("glm4moe"), ["CPU"]) as b:
-        with drafts_for(a, "mtp", n_ctx=64) as (draft,):
-            with pytest.raises(ModelError, match="the head of these drafts reads what"):
-                list(b.generate_ids(PROMPT, 3, draft=draft))
+    path = made("glm4moe")
+    with (
+        ggplug_models.load(path, ["CPU"]) as a,
+        ggplug_models.load(path, ["CPU"]) as b,
+        drafts_for(a, "mtp") as (draft,),
+    ):
+        with pytest.raises(ModelError, match="the head of these drafts reads what"):
+            list(b.generate_ids(PROMPT, 3, draft=draft))
 
 
 def test_a_head_generates_no_text_by_itself(made: Callable[[str], Path]) -> None:
@@ -301,7 +301,9 @@ def test_the_command_prints_the_same_text(kind: str, made: Callable[[str], Path]
     path = ORACLES / f"{TARGET}.gguf" if kind == "eagle3" else made("glm4moe")
     command = ["run", str(path), "-p", "hello hello", "-n", "30", "--temperature", "0", "-v", "--device", "CPU"]
     what = str(made(kind)) if kind == "eagle3" else kind
-    plain, done = (CliRunner().invoke(app, [*command, *more]) for more in ([], ["--draft", what, "--draft-tokens", "2"]))
+    plain, done = (
+        CliRunner().invoke(app, [*command, *more]) for more in ([], ["--draft", what, "--draft-tokens", "2"])
+    )
     assert plain.exit_code == done.exit_code == 0, done.output
     assert done.stdout == plain.stdout
     assert "draft tokens accepted" in " ".join(done.stderr.split())

@@ -1,6 +1,6 @@
 """Tiny models with heads: recorded models of ``tests/data/oracles``, and heads of seeded random weights.
 
-Only what llama.cpp computes with them is recorded (``tests/data/oracles/heads.npz``): ``python -m heads FOLDER``, where
+Only what llama.cpp computes with them is recorded (``tests/data/heads.npz``): ``python -m heads FOLDER``, where
 the folder has a build of it.
 """
 
@@ -20,7 +20,7 @@ from ggplug.types import F16, F32, I64
 Array = npt.NDArray[Any]
 
 ORACLES = DATA / "oracles"
-RECORDED = ORACLES / "heads.npz"
+RECORDED = DATA / "heads.npz"
 TOKENS = [int(token) for token in np.random.default_rng(38).integers(0, 68, 12)]
 """The text; the head reads pairs for all but the first, and after them those of :data:`GUESSED`."""
 GUESSED = [5, 61, 20]
