@@ -426,10 +426,10 @@ class Batcher:
             self._counts.drafts += bool(tokens)
         return {number: [*tokens, *guessed[number]] for number, tokens in batch.items()}
 
-    def _decode(self, batch: dict[int, list[int]], outputs: Outputs = Outputs.LAST) -> Mapping[int, Floats]:
+    def _decode(self, batch: dict[int, list[int]], *outputs: Outputs) -> Mapping[int, Floats]:
         if self._drafts is None or not self._drafts.names:
-            return self.sequences.decode(batch, outputs)
-        return self.sequences.decode(batch, outputs, reader=self._drafts)
+            return self.sequences.decode(batch, *outputs)
+        return self.sequences.decode(batch, *outputs, reader=self._drafts)
 
     def _decoded(self, batch: dict[int, list[int]]) -> Mapping[int, Floats]:
         """Computes a step; what has drafts, or is a prompt that is scored, gets the logits after each of its tokens."""
@@ -437,7 +437,7 @@ class Batcher:
         slot = self._slots[number]
         if slot.generates:
             drafted = any(len(tokens) > 1 for tokens in batch.values())
-            return self._decode(batch, Outputs.ALL if drafted else Outputs.LAST)
+            return self._decode(batch, Outputs.ALL) if drafted else self._decode(batch)
         if others or slot.request.scored is None:
             return self._decode(batch)
         rows = self._decode(batch, Outputs.ALL)[number]
