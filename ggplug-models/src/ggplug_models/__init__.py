@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ggplug_models.calling import ToolRun, run_tools
     from ggplug_models.converting.convert import convert
     from ggplug_models.fitting import Fit, fit
-    from ggplug_models.guessing.head_drafts import HeadDrafts
     from ggplug_models.guessing.kinds import drafts_for
     from ggplug_models.guessing.ngram_drafts import NgramDrafts
 
@@ -41,7 +40,6 @@ __version__ = "0.1.0"
 
 _LAZY = {
     "Fit": "fitting",
-    "HeadDrafts": "guessing.head_drafts",
     "NgramDrafts": "guessing.ngram_drafts",
     "ToolRun": "calling",
     "convert": "converting.convert",
@@ -66,7 +64,6 @@ __all__ = [
     "ExpertsOn",
     "Finish",
     "Fit",
-    "HeadDrafts",
     "LayerSplit",
     "LayersOn",
     "LongText",

@@ -17,6 +17,7 @@ from ggplug.cli.app import app
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Decoder, Outputs, Session
+from ggplug_models.generation.drafts import MOST
 from ggplug_models.generation.loop import generate, greedy
 from ggplug_models.guessing.head_drafts import HeadDrafts
 from ggplug_models.guessing.kinds import drafts_for
@@ -95,6 +96,14 @@ def test_vectors_and_logits_are_llama_cpps(headed: tuple[str, Decoder, Head]) ->
     assert error(np.concatenate(found), logits[:, places]) < 1e-5
 
 
+@pytest.mark.parametrize("name", NEXT)
+def test_a_block_that_guesses_changes_no_logits_of_the_model(name: str, made: Callable[[str], Path]) -> None:
+    with ggplug_models.load(ORACLES / f"{NEXT[name]}.gguf", ["CPU"]) as plain:
+        with ggplug_models.load(made(name), ["CPU"]) as model:
+            assert np.array_equal(model.logits(TOKENS), plain.logits(TOKENS))
+            assert len(model.kinds) == model.n_layer == plain.n_layer
+
+
 def test_steps_with_vectors_compute_the_same_results_as_steps_without(headed: tuple[str, Decoder, Head]) -> None:
     _, model, head = headed
     for outputs in Outputs:
@@ -152,35 +161,25 @@ def test_the_text_is_the_same_as_without_drafts(headed: tuple[str, Decoder, Head
             return list(generate(session, PROMPT, 50, choose=choose, draft=draft))
 
     plain = written(None)
-    with HeadDrafts(head, 64) as draft:
+    with head.session(64) as own:
+        draft = HeadDrafts(own)
         assert written(draft) == plain
         assert draft.drafted > draft.accepted
         assert written(draft) == plain, "and once more, with what the head has read before"
-    with HeadDrafts(head, 16) as draft:
+    with head.session(16) as own:
+        draft = HeadDrafts(own)
         assert written(draft) == plain, "a head may forget the beginning of a text"
         assert draft.drafted > 60
 
 
-class Reads(HeadDrafts):
-    """Notes what the head reads when it guesses."""
-
-    def _decode(self, tokens: list[int], vectors: list[Floats], outputs: Outputs = Outputs.NONE) -> Floats:
-        self.pairs = (tokens, vectors) if outputs is Outputs.LAST and not self.guessing else self.pairs
-        self.guessing = outputs is Outputs.LAST
-        return super()._decode(tokens, vectors, outputs)
-
-    pairs: tuple[list[int], list[Floats]] = ([], [])
-    guessing = False
-
-
 def test_the_head_reads_each_token_of_the_text_with_the_vector_before_it(headed: tuple[str, Decoder, Head]) -> None:
     _, model, head = headed
-    with HeadDrafts(head, 64, cache_type="f32") as draft, Session(model, 64, cache_type="f32") as session:
+    with head.session(64, cache_type="f32") as of_draft, Session(model, 64, cache_type="f32") as session:
+        draft = HeadDrafts(of_draft)
         plain = list(generate(session, PROMPT, 20, draft=draft))
         text = [*PROMPT, *plain]
         read = draft.session.tokens()
         assert read == tuple(text[1 : len(read) + 1])
-        guess = draft.guess(text[: len(read) + 1], 2) if draft._tokens else []
         kept = Kept(*head.names)
         session.clear()
         session.decode({0: text}, Outputs.NONE, reader=kept)
@@ -190,12 +189,12 @@ def test_the_head_reads_each_token_of_the_text_with_the_vector_before_it(headed:
             for a, b in zip(own.memory.of_sequence(0), draft.session.memory.of_sequence(0), strict=True):
                 n = len(read)
                 assert error(a.numpy()[:n], b.numpy()[:n]) < 1e-6
-        assert len(guess) <= 2
 
 
 def test_a_chat_that_goes_on_keeps_what_the_head_has_read(headed: tuple[str, Decoder, Head]) -> None:
     _, model, head = headed
-    with HeadDrafts(head, 64) as draft, Session(model, 64) as session:
+    with head.session(64) as own, Session(model, 64) as session:
+        draft = HeadDrafts(own)
         first = list(generate(session, PROMPT, 12, draft=draft))
         before = draft.session.length()
         next(generate(session, [*PROMPT, *first, 5, 6, 7, 8, 9], 2, draft=draft))
@@ -211,7 +210,8 @@ def test_a_chat_that_goes_on_keeps_what_the_head_has_read(headed: tuple[str, Dec
 
 def test_guesses_of_a_head_that_copies_the_model_are_right(made: Callable[[str], Path]) -> None:
     """The most probable token of the head is the first draft token, and an unlikely one ends the draft."""
-    with ggplug_models.load(made("glm4moe"), ["CPU"]) as model, HeadDrafts(NextBlock(model), 64) as draft:
+    with ggplug_models.load(made("glm4moe"), ["CPU"]) as model, NextBlock(model).session(64) as own:
+        draft = HeadDrafts(own)
         with Session(model, 64) as session:
             session.decode({0: PROMPT}, reader=draft)
         guessed = draft.guess([*PROMPT, 4], 3)
@@ -283,14 +283,33 @@ def test_drafts_of_another_models_head_are_refused(made: Callable[[str], Path]) 
     path = made("glm4moe")
     wanted = pytest.raises(ModelError, match="the head of these drafts reads what")
     load = ggplug_models.load
-    with load(path, ["CPU"]) as a, load(path, ["CPU"]) as b, HeadDrafts(NextBlock(a), 64) as draft, wanted:
-        list(b.generate_ids(PROMPT, 3, draft=draft))
+    with load(path, ["CPU"]) as a, load(path, ["CPU"]) as b, NextBlock(a).session(64) as own, wanted:
+        list(b.generate_ids(PROMPT, 3, draft=HeadDrafts(own)))
+
+
+def test_drafts_need_a_session_of_a_head(made: Callable[[str], Path]) -> None:
+    with ggplug_models.load(made("glm4moe"), ["CPU"]) as model, Session(model, 64) as session:
+        with pytest.raises(ParameterError, match="session must be that of a head, got <Session of"):
+            HeadDrafts(session)
+        with (
+            pytest.raises(ParameterError, match="least must be a number from 0 to 1"),
+            NextBlock(model).session(8) as own,
+        ):
+            HeadDrafts(own, least=2)
 
 
 def test_a_head_generates_no_text_by_itself(made: Callable[[str], Path]) -> None:
     done = CliRunner().invoke(app, ["run", str(made("eagle3")), "-p", "a"])
     assert done.exit_code != 0
     assert "is a eagle3 model, which cannot generate text" in str(done.exception or done.output)
+
+
+def test_commands_guess_as_many_tokens_as_python_does() -> None:
+    from ggplug_models.commands.run import run
+    from ggplug_models.serve.command import serve
+
+    defaults = [option.default for each in (run, serve) for option in each.params if option.name == "draft_tokens"]
+    assert defaults == [MOST, MOST]
 
 
 @pytest.mark.parametrize("kind", ["mtp", "ngrams", "lookup", "eagle3"])

@@ -8,8 +8,7 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.errors import ModelError
-from ggplug.types import Type
+from ggplug.errors import ModelError, ParameterError
 from ggplug_models.checks.arguments import number
 from ggplug_models.generation.drafts import MOST, Drafts, probability
 from ggplug_models.networks.heads import Head
@@ -22,30 +21,19 @@ Floats = npt.NDArray[np.float32]
 class HeadDrafts(Drafts):
     """Drafts the most probable tokens of a head.
 
-    ``n_ctx``: context length of its session; when that is full, the head forgets what it has read.  ``least``: a draft
-    ends before a token with a smaller probability.  ``cache_type``: type of its KV cache.  ``session``: a session of
-    the head to use, in which the drafts have the sequence ``seq``; by default one is made, which :meth:`free` releases.
+    ``session``: of the head, in which the drafts have the sequence ``seq``; when its context is full, the head forgets
+    what it has read.  The caller frees it.  ``least``: a draft ends before a token with a smaller probability.
 
-    Raises ParameterError, OutOfMemoryError, FreedError.
+    Raises ParameterError for a session of another kind of model.
     """
 
-    def __init__(
-        self,
-        head: Head,
-        n_ctx: int | None = None,
-        *,
-        most: int = MOST,
-        least: float = 0.0,
-        cache_type: str | Type = "f16",
-        session: Session | None = None,
-        seq: int = 0,
-    ) -> None:
+    def __init__(self, session: Session, seq: int = 0, *, most: int = MOST, least: float = 0.0) -> None:
         super().__init__(most)
         self.least = number("least", least, 0, 1)
-        self.head, self.names = head, head.names
-        self._own = session is None
-        self.session = head.session(n_ctx, cache_type=cache_type) if session is None else session
-        self.seq = seq
+        if not isinstance(session.model, Head):
+            raise ParameterError(f"session must be that of a head, got {session!r}", got=session)
+        self.head, self.names = session.model, session.model.names
+        self.session, self.seq = session, seq
         self._begin = 0
         """The position of the first token whose vector was read.  The head has pairs for the tokens after it."""
         self._tokens: list[int] = []
@@ -138,10 +126,6 @@ class HeadDrafts(Drafts):
         given = {self.seq: np.stack(vectors)} if vectors else None
         found = self.session.decode({self.seq: tokens}, outputs, vectors=given, reader=reader)
         return found.get(self.seq, _NOTHING)
-
-    def free(self) -> None:
-        if self._own:
-            self.session.free()
 
 
 _NOTHING = np.empty(0, np.float32)

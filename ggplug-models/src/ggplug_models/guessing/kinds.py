@@ -54,7 +54,7 @@ def _ngrams(model: Decoder, count: int, how: Settings, stack: contextlib.ExitSta
 
 def _of_head(head: Head, count: int, how: Settings, stack: contextlib.ExitStack) -> list[Drafts]:
     session = stack.enter_context(head.session(how.n_ctx, count, how.cache_type))
-    return [HeadDrafts(head, most=how.most, session=session, seq=seq) for seq in range(count)]
+    return [HeadDrafts(session, seq, most=how.most) for seq in range(count)]
 
 
 KINDS: dict[str, Kind] = {
