@@ -98,10 +98,10 @@ def test_vectors_and_logits_are_llama_cpps(headed: tuple[str, Decoder, Head]) ->
 
 @pytest.mark.parametrize("name", NEXT)
 def test_a_block_that_guesses_changes_no_logits_of_the_model(name: str, made: Callable[[str], Path]) -> None:
-    with ggplug_models.load(ORACLES / f"{NEXT[name]}.gguf", ["CPU"]) as plain:
-        with ggplug_models.load(made(name), ["CPU"]) as model:
-            assert np.array_equal(model.logits(TOKENS), plain.logits(TOKENS))
-            assert len(model.kinds) == model.n_layer == plain.n_layer
+    load = ggplug_models.load
+    with load(ORACLES / f"{NEXT[name]}.gguf", ["CPU"]) as plain, load(made(name), ["CPU"]) as model:
+        assert np.array_equal(model.logits(TOKENS), plain.logits(TOKENS))
+        assert len(model.kinds) == model.n_layer == plain.n_layer
 
 
 def test_steps_with_vectors_compute_the_same_results_as_steps_without(headed: tuple[str, Decoder, Head]) -> None:
