@@ -27,7 +27,7 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.state.session import Session
 
 RIGHT = 0.7
-"""Share of the tokens after which the head guesses the right one."""
+"""Fraction of the tokens after which the head guesses the right one."""
 
 GOAL = 1.5
 """How many times as fast text is to be generated with the head as without."""
@@ -43,8 +43,8 @@ def write_guessed(path: Path, shape: LlamaShape, right: float = RIGHT) -> Path:
     """Writes a llama that generates the tokens of its vocabulary in their order, and a block that guesses them.
 
     The blocks add nothing to a token's vector, but are computed, because their last matrices are zeros.  Row ``t + 1``
-    of the output matrix is the embedding of token ``t``.  So are the rows of the head's own output matrix after a share
-    ``right`` of the tokens, which are drawn; after the others it guesses another token.  Raises OSError.
+    of the output matrix is the embedding of token ``t``.  So are the rows of the head's own output matrix for a
+    fraction ``right`` of the tokens, which are drawn; after the others it guesses another token.  Raises OSError.
     """
     n, n_vocab = shape.n_embd, shape.n_vocab
     embeddings = np.concatenate(list(drawn(np.random.default_rng(0), (n, n_vocab))()))

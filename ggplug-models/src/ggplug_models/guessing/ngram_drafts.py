@@ -10,7 +10,7 @@ from ggplug_models.generation.drafts import MOST, Drafts
 LEAST_COUNTS = {4: 1, 3: 1, 2: 2, 1: 2}
 """By the number of last tokens, the longest first: how often they must have occurred (llama.cpp's ``ngram-cache``)."""
 
-LEAST_SHARES = {4: 1 / 2, 3: 1 / 2, 2: 1 / 2, 1: 2 / 3}
+LEAST_PARTS = {4: 1 / 2, 3: 1 / 2, 2: 1 / 2, 1: 2 / 3}
 """In which part of these the same token must have followed."""
 
 MOST_RUNS = 1 << 19
@@ -43,7 +43,7 @@ class NgramCounts:
             total = sum(found.values())
             if total >= max(least, 1):
                 token = max(found, key=found.__getitem__)
-                if found[token] >= LEAST_SHARES[size] * total:
+                if found[token] >= LEAST_PARTS[size] * total:
                     return token
         return None
 
