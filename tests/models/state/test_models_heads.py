@@ -208,6 +208,21 @@ def test_a_chat_that_goes_on_keeps_what_the_head_has_read(headed: tuple[str, Dec
         assert draft.session.tokens() == (2, 3, 4, 5, 6, 7)
 
 
+def test_tokens_that_are_generated_without_guesses_are_read_as_well(headed: tuple[str, Decoder, Head]) -> None:
+    _, model, head = headed
+    with head.session(64) as own, Session(model, 64) as session:
+        draft = HeadDrafts(own)
+        text = [*PROMPT, *generate(session, PROMPT, 12)]
+        session.clear()
+        session.decode({0: text[:5]}, reader=draft)
+        for token in text[5:-1]:
+            session.decode({0: [token]}, reader=draft)
+        assert draft.session.length() > len(text) - 8
+        assert draft.session.tokens() == tuple(text[1 : own.length() + 1])
+        assert len(draft.guess(text, 3)) == 3
+        assert draft.session.tokens() == tuple(text[1:])
+
+
 def test_guesses_of_a_head_that_copies_the_model_are_right(made: Callable[[str], Path]) -> None:
     """The most probable token of the head is the first draft token, and an unlikely one ends the draft."""
     with ggplug_models.load(made("glm4moe"), ["CPU"]) as model, NextBlock(model).session(64) as own:

@@ -52,14 +52,16 @@ class HeadDrafts(Drafts):
             )
 
     def read(self, seq: int, place: int, tokens: Sequence[int], values: Sequence[Floats]) -> None:
-        """Keeps the vectors of tokens; the head reads at once those of a prompt, which certainly belong to the text."""
+        """Keeps the vectors of tokens.  The head reads at once many that certainly belong to the text, as a prompt."""
         vectors = list(self.head.encoded(values))
         self._rewind(place, np.zeros_like(vectors[0]))
+        drafted = len(tokens) - 1 if len(tokens) <= self.most + 1 else 0
         self._tokens += tokens
         self._vectors += vectors
-        if len(tokens) > self.most + 1 and self._fits(len(self._tokens) - 1):
-            self._decode(self._tokens[1:], self._vectors[:-1])
-            del self._tokens[:-1], self._vectors[:-1]
+        pairs = len(self._tokens) - drafted - 1
+        if pairs > self.most and self._fits(pairs):
+            self._decode(self._tokens[1 : pairs + 1], self._vectors[:pairs])
+            del self._tokens[:pairs], self._vectors[:pairs]
 
     @property
     def _end(self) -> int:
