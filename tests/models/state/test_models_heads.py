@@ -302,6 +302,21 @@ def test_drafts_of_another_models_head_are_refused(made: Callable[[str], Path]) 
         list(b.generate_ids(PROMPT, 3, draft=HeadDrafts(own)))
 
 
+def test_a_head_needs_a_vector_with_each_token(made: Callable[[str], Path]) -> None:
+    with ggplug_models.load(made("glm4moe"), ["CPU"]) as model, NextBlock(model).session(8) as own:
+        with pytest.raises(ParameterError, match="a head reads a vector of 32 elements with each token, got none"):
+            own.decode({0: [1, 2]})
+        with pytest.raises(ParameterError, match="of 32 elements with each token, got 16"):
+            own.decode({0: [1, 2]}, vectors={0: np.zeros((2, 16), np.float32)})
+        for wrong in ({0: np.zeros((1, 32))}, {1: np.zeros((2, 32))}, {0: np.zeros(32)}, {}):
+            with pytest.raises(ParameterError, match="vectors must have a row for each token"):
+                own.decode({0: [1, 2]}, vectors=wrong)
+        with pytest.raises(ParameterError, match="no node of the model is called 'nothing'"):
+            own.decode({0: [1]}, vectors={0: np.zeros((1, 32), np.float32)}, reader=Kept("nothing"))
+        assert own.length() == 0
+        assert own.decode({0: [1]}, vectors={0: np.zeros((1, 32), np.float32)})[0].shape == (72,)
+
+
 def test_drafts_need_a_session_of_a_head(made: Callable[[str], Path]) -> None:
     with ggplug_models.load(made("glm4moe"), ["CPU"]) as model, Session(model, 64) as session:
         with pytest.raises(ParameterError, match="session must be that of a head, got <Session of"):

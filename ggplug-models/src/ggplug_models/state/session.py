@@ -22,7 +22,7 @@ from ggplug_models.checks.ids import in_common, listed_ids
 from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
 from ggplug_models.layers.patches import Patch
 from ggplug_models.metadata.values import short_repr
-from ggplug_models.state.batching import FEW, in_steps, padded_rows, steps_of
+from ggplug_models.state.batching import FEW, in_steps, padded_rows, rows_of, steps_of
 from ggplug_models.state.cells import Cells
 from ggplug_models.state.memory import Kind, Memory
 from ggplug_models.state.session_files import ModelIdentity, restore, save
@@ -375,7 +375,7 @@ class Session:
             )
         few = whole("few", few)
         left = {self._number(seq): self._checked(seq, tokens, self.length(seq)) for seq, tokens in batch.items()}
-        given = dict(vectors or {})
+        given = {} if vectors is None else rows_of(vectors, left)
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
         counts = {seq: len(tokens) for seq, tokens in left.items()}
         most = self._most(outputs, hidden=hidden)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ggplug as gg
+from ggplug.errors import ParameterError
 from ggplug.graph import Graph
 from ggplug.scheduler import Feed, Scheduler
 from ggplug.tensor import Tensor
@@ -146,7 +147,7 @@ class Step:
 
     def vectors(self, n: int) -> Tensor:
         """The vectors that the caller gives with the tokens: F32 [n, T]."""
-        return self.input("vectors", gg.F32, (n, self.n_tokens), _vectors)
+        return self.input("vectors", gg.F32, (n, self.n_tokens), partial(_vectors, n))
 
     def of_positions(self, name: str, values: Callable[[Ints], npt.NDArray[np.floating[Any]]]) -> Tensor:
         """An input F32 [1, 1, T] that ``values`` computes from the positions."""
@@ -308,9 +309,17 @@ class Step:
         return feed(self._values(tokens))
 
 
-def _vectors(tokens: Tokens) -> Floats:
-    assert tokens.vectors is not None
-    return tokens.vectors
+def _vectors(n: int, tokens: Tokens) -> Floats:
+    found = tokens.vectors
+    if found is None or found.shape[1] != n:
+        got = "none" if found is None else f"{found.shape[1]}"
+        raise ParameterError(
+            f"a head reads a vector of {n} elements with each token, got {got}",
+            got=got,
+            wanted=n,
+            remedy="call decode(batch, vectors=...)",
+        )
+    return found
 
 
 def _numbers(parts: Mapping[str, tuple[Tensor, Values]], shape: tuple[int, int], tokens: Tokens) -> Ints32:
