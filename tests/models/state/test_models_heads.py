@@ -328,10 +328,18 @@ def test_drafts_need_a_session_of_a_head(made: Callable[[str], Path]) -> None:
             HeadDrafts(own, least=2)
 
 
-def test_a_head_generates_no_text_by_itself(made: Callable[[str], Path]) -> None:
-    done = CliRunner().invoke(app, ["run", str(made("eagle3")), "-p", "a"])
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["run", "-p", "a"], "is a eagle3 model, which cannot generate text"),
+        (["embed"], "is a eagle3 model, which has no embeddings"),
+        (["compare", "--device", "CPU", "--device", "CPU"], "is a eagle3 model, which reads no texts by itself"),
+    ],
+)
+def test_a_head_does_nothing_by_itself(command: list[str], message: str, made: Callable[[str], Path]) -> None:
+    done = CliRunner().invoke(app, [command[0], str(made("eagle3")), *command[1:]], input="a text\n")
     assert done.exit_code != 0
-    assert "is a eagle3 model, which cannot generate text" in str(done.exception or done.output)
+    assert message in str(done.exception or done.output)
 
 
 def test_commands_guess_as_many_tokens_as_python_does() -> None:
