@@ -152,6 +152,12 @@ def test_a_model_that_is_loaded_by_its_name_is_the_one_that_fits_its_devices(tin
     assert len(tiny.parts) == 1
 
 
+def test_a_tokenizer_is_read_from_the_file_that_is_there(tiny: Hub) -> None:
+    path_of(NAME, small(1 << 40))
+    assert ggplug_models.load_tokenizer(NAME).n_vocab
+    assert [file for file, _, _ in tiny.sent] == ["tiny-Q8_0.gguf"]
+
+
 def test_the_command_prints_which_file_was_chosen_and_why(tiny: Hub, capfd: pytest.CaptureFixture[str]) -> None:
     from ggplug.cli.app import run
 

@@ -48,8 +48,13 @@ class Hub(Store):
                 raise
             return self._cached(repository, wanted, error)
         there = Repository(repository, commit, folder)
+        where = f"{self.prefix}:{repository}"
         best = None if judge is None else partial(best_that_fits, there, files, judge)
-        chosen = choose(files, wanted, f"{self.prefix}:{repository}", best)
+        chosen = None
+        if best is None and not wanted:  # any model will do, such as for a tokenizer: rather one that is there
+            with contextlib.suppress(ModelNotFoundError):
+                chosen = choose([file for file in files if there.has(files[file])], wanted, where)
+        chosen = chosen or choose(files, wanted, where, best)
         fetched = there.fetch([files[file] for file in chosen.files])
         _refer(folder, commit)
         return Found(fetched[0], chosen.why)

@@ -62,6 +62,10 @@ class Repository:
                 hf_hub_download(self.name, file.path, revision=self.commit)  # makes the link
         return [self._linked(file) for file in files]
 
+    def has(self, file: RemoteFile) -> bool:
+        """Whether the cache has a file."""
+        return self._blob(file).exists()
+
     def _check_space(self, missing: Sequence[RemoteFile]) -> None:
         """Makes the folder, and raises DownloadError if its disk has too little free space for the files."""
         blobs = self.folder / "blobs"
