@@ -21,7 +21,7 @@ from ggplug.scheduler.fit import Budgets, Holding, budgets_of, distribute, too_l
 from ggplug.scheduler.scheduler import Needed
 from ggplug.types import DeviceKind
 from ggplug_models.checks.arguments import whole
-from ggplug_models.loading import chosen_devices, decide
+from ggplug_models.deciding import chosen_devices, decide
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import Model

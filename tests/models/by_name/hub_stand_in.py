@@ -27,7 +27,8 @@ class Hub:
 
     ``gated``: repositories that need ``token``.  ``wrong``: files whose bytes arrive changed.  ``cuts``: of the next
     downloads, after which bytes of the file the connection ends.  ``hold``: the byte before which downloads wait until
-    ``released``.  ``sent``: for each download the first byte, and how many were sent.  ``status``: of all answers.
+    ``released``.  ``sent``: for each download the first byte, and how many were sent.  ``parts``: the files of which
+    only the beginning was asked for, and how many bytes of it.  ``status``: of all answers.
     ``failing``: whether downloads are answered with an error.  ``ranges``: whether they may begin within a file.
     """
 
@@ -42,6 +43,7 @@ class Hub:
     held: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     sent: list[tuple[str, int, int]] = field(default_factory=list)
+    parts: list[tuple[str, int]] = field(default_factory=list)
     tokens_of_downloads: list[str | None] = field(default_factory=list)
     url: str = ""
     failing: bool = False
@@ -124,6 +126,12 @@ class _Handler(BaseHTTPRequestHandler):
         size = len(content)
         if hub.failing:
             return self._answer(500, {"Content-Type": "application/json"}, b'{"error": "out of order"}')
+        if hub.ranges and "-" in self.headers.get("Range", "-").rstrip("-"):  # the beginning of a file
+            count = min(int(self.headers["Range"].rpartition("-")[2]) + 1, size)
+            hub.parts.append((file, count))
+            self._head(206, {"Content-Range": f"bytes 0-{count - 1}/{size}", "Content-Length": str(count)})
+            self.wfile.write(content[:count])
+            return None
         first = (
             int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
             if hub.ranges and "Range" in self.headers

@@ -8,13 +8,15 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from json import JSONDecodeError
 from pathlib import Path, PureWindowsPath
 
 from ggplug.errors import DownloadError, ModelNotFoundError
 from ggplug_models.by_name.folders import files_in, kept_in
+from ggplug_models.by_name.headers import best_that_fits
 from ggplug_models.by_name.quantisations import Choice, choose
-from ggplug_models.by_name.store import Found, Kept, Store, not_found, repository_and_wanted
+from ggplug_models.by_name.store import Found, Judge, Kept, Store, not_found, repository_and_wanted
 from ggplug_models.by_name.transfer import INCOMPLETE, RemoteFile, Repository, hub_errors
 from ggplug_models.checks.requirements import required
 
@@ -36,7 +38,7 @@ class Hub(Store):
             from huggingface_hub import constants
         return Path(constants.HF_HUB_CACHE)
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str, judge: Judge | None = None) -> Found:
         repository, wanted = repository_and_wanted(self.prefix, name)
         folder = self._folder(repository)
         try:
@@ -45,8 +47,15 @@ class Hub(Store):
             if error.reason not in ("connection", "offline", "status") or not folder.exists():
                 raise
             return self._cached(repository, wanted, error)
-        chosen = choose(files, wanted, f"{self.prefix}:{repository}")
-        fetched = Repository(repository, commit, folder).fetch([files[file] for file in chosen.files])
+        there = Repository(repository, commit, folder)
+        where = f"{self.prefix}:{repository}"
+        best = None if judge is None else partial(best_that_fits, there, files, judge)
+        chosen = None
+        if best is None and not wanted:  # any model will do, such as for a tokenizer: rather one that is there
+            with contextlib.suppress(ModelNotFoundError):
+                chosen = choose([file for file in files if there.has(files[file])], wanted, where)
+        chosen = chosen or choose(files, wanted, where, best)
+        fetched = there.fetch([files[file] for file in chosen.files])
         _refer(folder, commit)
         return Found(fetched[0], chosen.why)
 

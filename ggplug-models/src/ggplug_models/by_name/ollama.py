@@ -11,7 +11,7 @@ from typing import Any
 
 from ggplug.errors import ModelError, ParameterError
 from ggplug.system.files import open_regular
-from ggplug_models.by_name.store import Found, Kept, Store, not_found
+from ggplug_models.by_name.store import Found, Judge, Kept, Store, not_found
 
 REGISTRY, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 """What a name means that does not say it."""
@@ -34,7 +34,7 @@ class Ollama(Store):
             return [Path(chosen)]
         return [Path.home() / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")]
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str, judge: Judge | None = None) -> Found:
         for folder, manifest in self._manifests():
             if _shown(folder, manifest) == _completed(name):
                 path, size = _model_of(folder, manifest)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ggplug.errors import DownloadError, ModelNotFoundError, ParameterError
 
@@ -60,6 +61,10 @@ class Repository:
             with hub_errors(self.name):
                 hf_hub_download(self.name, file.path, revision=self.commit)  # makes the link
         return [self._linked(file) for file in files]
+
+    def has(self, file: RemoteFile) -> bool:
+        """Whether the cache has a file."""
+        return self._blob(file).exists()
 
     def _check_space(self, missing: Sequence[RemoteFile]) -> None:
         """Makes the folder, and raises DownloadError if its disk has too little free space for the files."""
@@ -118,19 +123,9 @@ class Repository:
 
     def _receive(self, file: RemoteFile, incomplete: Path, before: int) -> None:
         """Appends to a file the bytes from ``before`` on, until the connection ends."""
-        from huggingface_hub import constants, hf_hub_url
-        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, tqdm
+        from huggingface_hub.utils import tqdm
 
-        headers = {**build_hf_headers(library_name="ggplug"), "Accept-Encoding": "identity"}
-        if before:
-            headers["Range"] = f"bytes={before}-"
-        url, seconds = hf_hub_url(self.name, file.path, revision=self.commit), constants.HF_HUB_DOWNLOAD_TIMEOUT
-        with (
-            hub_errors(self.name),
-            full_disks(self.name),
-            get_session().stream("GET", url, headers=headers, timeout=seconds) as answer,
-        ):
-            hf_raise_for_status(answer)
+        with full_disks(self.name), self._answer(file, f"bytes={before}-" if before else None) as answer:
             if answer.status_code != PARTIAL:  # the server does not know ranges, and begins at the beginning
                 before = 0
             how = {"total": file.size, "initial": before, "unit": "B", "unit_scale": True, "disable": None}
@@ -139,6 +134,30 @@ class Repository:
                 for piece in answer.iter_bytes():
                     target.write(piece)
                     bar.update(len(piece))
+
+    def beginning(self, file: RemoteFile, count: int) -> bytes:
+        """The first bytes of a file, at most ``count``.  Raises DownloadError, ModelNotFoundError."""
+        found = bytearray()
+        with self._answer(file, f"bytes=0-{count - 1}") as answer:
+            for piece in answer.iter_bytes():
+                found += piece
+                if len(found) >= count:  # the server may not know ranges, and send the whole file
+                    break
+        return bytes(found[:count])
+
+    @contextlib.contextmanager
+    def _answer(self, file: RemoteFile, bytes_range: str | None) -> Iterator[Any]:
+        """The answer of the hub with the bytes of a file, or with a range of them; raises as :func:`hub_errors`."""
+        from huggingface_hub import constants, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+        headers = {**build_hf_headers(library_name="ggplug"), "Accept-Encoding": "identity"}
+        if bytes_range is not None:
+            headers["Range"] = bytes_range
+        url, seconds = hf_hub_url(self.name, file.path, revision=self.commit), constants.HF_HUB_DOWNLOAD_TIMEOUT
+        with hub_errors(self.name), get_session().stream("GET", url, headers=headers, timeout=seconds) as answer:
+            hf_raise_for_status(answer)
+            yield answer
 
 
 @contextlib.contextmanager
