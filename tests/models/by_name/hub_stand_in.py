@@ -29,6 +29,7 @@ class Hub:
     downloads, after which bytes of the file the connection ends.  ``hold``: the byte before which downloads wait until
     ``released``.  ``sent``: for each download the first byte, and how many were sent.  ``parts``: the files of which
     only the beginning was asked for, and how many bytes of it.  ``status``: of all answers.
+    ``sizes``: what the list of files says instead of a file's size.
     ``failing``: whether downloads are answered with an error.  ``ranges``: whether they may begin within a file.
     """
 
@@ -38,6 +39,7 @@ class Hub:
     token: str = "hf_secret"
     wrong: set[str] = field(default_factory=set)
     cuts: list[int] = field(default_factory=list)
+    sizes: dict[str, Any] = field(default_factory=dict)
     hold: int | None = None
     status: int | None = None
     held: threading.Event = field(default_factory=threading.Event)
@@ -115,7 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
         siblings = []
         for file, content in files.items():
             lfs = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
-            siblings.append({"rfilename": file, "size": len(content), "blobId": "0" * 40, "lfs": lfs})
+            size = self.hub.sizes.get(file, len(content))
+            siblings.append({"rfilename": file, "size": size, "blobId": "0" * 40, "lfs": lfs})
         about = {"id": name, "modelId": name, "sha": self.hub.commit, "siblings": siblings}
         self._answer(200, {"Content-Type": "application/json"}, json.dumps(about).encode())
 

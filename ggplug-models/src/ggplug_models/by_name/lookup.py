@@ -62,8 +62,8 @@ def kept() -> Iterator[Kept]:
     for store in STORES.values():
         try:
             yield from store.kept()
-        except ModelError as error:  # the library of the hub is missing
-            log.warning("%s", error)
+        except (ModelError, OSError) as error:  # the library of the hub is missing, or a folder cannot be read
+            log.warning("%s: %s", store.title, error)
 
 
 def _store(name: str) -> tuple[Store, str]:

@@ -88,7 +88,7 @@ def _model_of(folder: Path, manifest: Path) -> tuple[Path, int]:
     try:
         layers: Any = json.loads(text)["layers"]
         found = [(layer["digest"], layer["size"]) for layer in layers if layer["mediaType"] == MODEL]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ModelError(f"{manifest} is no manifest of Ollama: {error!r}", got=manifest) from None
     if len(found) != 1:
         what = f"{manifest} names {len(found)} files of a model in the format GGUF; one is needed"

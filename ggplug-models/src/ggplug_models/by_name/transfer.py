@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ggplug.errors import DownloadError, ModelNotFoundError, ParameterError
+from ggplug_models.by_name.folders import size_of
 
 INCOMPLETE = ".incomplete"
 """Suffix of a file that is not complete; the library's own name for it."""
@@ -97,28 +98,45 @@ class Repository:
             if self._blob(file).exists():
                 return
             incomplete = self._incomplete(file)
-            self._transfer(file, incomplete)
-            found = digest_of(incomplete, file.digest)
-            if found != file.digest:
+            try:
+                self._transfer(file, incomplete)
+                found = digest_of(incomplete, file.digest)
+                if found == file.digest:
+                    os.replace(incomplete, self._blob(file))
+                    return
                 incomplete.unlink()
+            except FileNotFoundError as error:
                 raise DownloadError(
-                    f"{file.path} of {self.name} was downloaded with the hash {found}; the hub says {file.digest}",
-                    got=file.path,
-                    reason="hash",
-                    remedy="the wrong bytes were deleted; try again",
-                )
-            os.replace(incomplete, self._blob(file))
+                    f"{file.path} of {self.name} was deleted while it was downloaded", got=file.path, reason="deleted"
+                ) from error
+            raise DownloadError(
+                f"{file.path} of {self.name} was downloaded with the hash {found}; the hub says {file.digest}",
+                got=file.path,
+                reason="hash",
+                remedy="the wrong bytes were deleted; try again",
+            )
 
     def _transfer(self, file: RemoteFile, incomplete: Path) -> None:
-        """Downloads what is missing of a file; tries again when the connection fails, as long as bytes arrive."""
+        """Downloads what is missing of a file; tries again after an answer that ends early, as long as bytes arrive."""
         failures = 0
         while (before := _size(incomplete)) < file.size or not incomplete.exists():
+            failed = None
             try:
                 self._receive(file, incomplete, before)
             except DownloadError as error:
-                failures = failures + 1 if _size(incomplete) <= before else 0
-                if error.reason != "connection" or failures == ATTEMPTS:
+                if error.reason != "connection":
                     raise
+                failed = error
+            after = _size(incomplete)
+            failures = failures + 1 if after <= before else 0
+            if failures == ATTEMPTS:
+                raise failed or DownloadError(
+                    f"the hub sends {after} bytes of {file.path} of {self.name}, and says that it has {file.size}",
+                    got=file.path,
+                    reason="status",
+                    remedy="check HF_ENDPOINT, and whether a proxy changes answers",
+                )
+            if after < file.size:
                 time.sleep(PAUSE)
 
     def _receive(self, file: RemoteFile, incomplete: Path, before: int) -> None:
@@ -226,10 +244,7 @@ def digest_of(path: Path, like: str) -> str:
 
 def _size(path: Path) -> int:
     """The size of a file; 0 if there is none."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+    return size_of(path) or 0
 
 
 def _disconnected(name: str, error: BaseException) -> DownloadError:

@@ -53,6 +53,9 @@ RERANK_PROMPT = "tokenizer.chat_template.rerank"
 INSTRUCTION = re.compile("(?<=<Instruct>: ).*")
 """What the prompt of a reranker says that a document has to do."""
 
+PLACES = re.compile(r"\{(?:query|document|instruction)\}")
+"""What is replaced in the prompt of a reranker, all at once: texts may have such words, too."""
+
 
 class Decoder(TextModel):
     """A language model.  A family lists in :attr:`kinds` what sessions keep for each block."""
@@ -280,11 +283,12 @@ class Decoder(TextModel):
         if not isinstance(prompt, str):
             check_no_instruction(instruction)
             return self.text_tokenizer.pair(query, document)
-        if instruction is not None:
-            prompt, count = INSTRUCTION.subn(lambda _: instruction, prompt, 1)
-            check_no_instruction(None if count else instruction)
         texts = {"{query}": query, "{document}": document}
-        return self.text_tokenizer.prompt(re.sub(r"\{(?:query|document)\}", lambda name: texts[name[0]], prompt))
+        if instruction is not None:
+            prompt, count = INSTRUCTION.subn("{instruction}", prompt, 1)
+            check_no_instruction(None if count else instruction)
+            texts["{instruction}"] = instruction
+        return self.text_tokenizer.prompt(PLACES.sub(lambda place: texts.get(place[0], place[0]), prompt))
 
     def scored(self, x: Floats) -> Floats:
         return soft_max(x)[:, 0] if x.shape[1] > 1 else x[:, 0]  # of the answers yes and no, the first

@@ -118,6 +118,16 @@ class LanguageModel(ModelIdentity, Protocol):
         """A new session."""
 
 
+def cache_type_of(given: str | Type) -> Type:
+    """The type of a KV cache, by name or as it is.  Raises ParameterError."""
+    name = given.lower() if isinstance(given, str) else None
+    kind = gg.types.by_name(name) if name in CACHE_TYPES else given
+    if not isinstance(kind, Type) or kind.name not in CACHE_TYPES:
+        known = ", ".join(CACHE_TYPES)
+        raise ParameterError(f"cache_type must be one of {known}, got {short_repr(given)}", got=given, wanted=known)
+    return kind
+
+
 class Session:
     """``n_seq`` sequences of up to ``n_ctx`` tokens each, with the KV cache or recurrent state of ``model`` for them.
 
@@ -144,12 +154,7 @@ class Session:
         planned: bool = False,
     ) -> None:
         n_ctx = min(CONTEXT, model.n_ctx) if n_ctx is None else n_ctx
-        name = cache_type.lower() if isinstance(cache_type, str) else None
-        kind = gg.types.by_name(name) if name in CACHE_TYPES else cache_type
-        if not isinstance(kind, Type) or kind.name not in CACHE_TYPES:
-            known = ", ".join(CACHE_TYPES)
-            got = short_repr(cache_type)
-            raise ParameterError(f"cache_type must be one of {known}, got {got}", got=cache_type, wanted=known)
+        kind = cache_type_of(cache_type)
         self.model = model
         self.n_ctx = whole("n_ctx", n_ctx, 1)
         most = model.most_positions
