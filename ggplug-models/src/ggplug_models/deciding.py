@@ -1,4 +1,4 @@
-"""Decides about a file before its weights are read: the class of its model, its devices, and what is packed or split."""
+"""Decides about a file before its weights are read: its class, where weights lie, and which are packed or split."""
 
 from __future__ import annotations
 
