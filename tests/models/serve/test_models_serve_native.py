@@ -23,6 +23,7 @@ from served import Live, served
 
 from ggplug_models.serve.apis import ollama_models
 from ggplug_models.serve.app import Rules
+from ggplug_models.serve.writer import Defaults
 
 PROMPT = "word " * 20
 
@@ -55,6 +56,15 @@ def test_a_text_without_a_limit_fills_the_context(model: Decoder) -> None:
         found = post(live, "/completion", asked)
     assert (found["stop_type"], found["truncated"]) == ("limit", True)
     assert found["tokens_predicted"] == 40 - found["tokens_evaluated"] + 1
+
+
+def test_a_text_goes_on_when_the_context_is_full_if_the_server_shifts(model: Decoder) -> None:
+    asked = {"prompt": "hello", "n_predict": 80, "ignore_eos": True, "temperature": 0, "n_keep": -1}
+    with served(model, slots=1, context=40, defaults=Defaults(shifts=True)) as live:
+        found = post(live, "/completion", asked)
+    assert (found["stop_type"], found["truncated"], found["tokens_predicted"]) == ("limit", True, 80)
+    assert found["timings"]["prompt_n"] == found["tokens_evaluated"]
+    assert found["tokens_cached"] <= 41
 
 
 def test_tokens_and_texts_are_converted(live: Live, model: Decoder) -> None:

@@ -94,6 +94,7 @@ class Answers:
                 text.max_tokens,
                 text.ends,
                 slot=text.slot,
+                shift=text.shift,
                 reports=text.reports,
                 scored=None if text.prompt_scores is None else text.prompt_scores.add,
                 listener=partial(self._listen, number),

@@ -87,11 +87,13 @@ class SlotStatus(NamedTuple):
 class _Slot:
     """A sequence with the request that it computes.
 
-    ``read``: number of tokens of the prompt that are computed.  ``history``: the tokens of prompt and answer.
-    ``remaining``: number of tokens that may still be generated.
+    ``prompt``: the tokens that are computed in chunks: those of the request, and after a shift all that are left.
+    ``read``: number of them that are computed.  ``history``: the tokens of prompt and answer.  ``remaining``: number
+    of tokens that may still be generated.
     """
 
     request: Request
+    prompt: list[int]
     read: int
     history: list[int]
     remaining: int
@@ -99,7 +101,21 @@ class _Slot:
     @property
     def generates(self) -> bool:
         """Whether the prompt is computed, and so the next token is a generated one."""
-        return self.read == len(self.request.prompt)
+        return self.read == len(self.prompt)
+
+    @property
+    def length(self) -> int:
+        """The number of tokens that the sequence has after the next step."""
+        return len(self.history) - self.request.dropped
+
+    def shift(self) -> None:
+        """Drops tokens, so that those that are left become the prompt."""
+        shift, request = self.request.shift, self.request
+        assert shift is not None
+        keep, drop = shift.parts(self.length)
+        request.dropped += drop
+        self.prompt = self.history[:keep] + self.history[keep + request.dropped :]
+        self.read = 0
 
 
 @dataclass
@@ -322,9 +338,10 @@ class Batcher:
             return
         request.times.begun = time.perf_counter()
         request.report(request.reused)
-        free = self.sequences.n_ctx - len(request.prompt) + 1
-        most = free if request.max_tokens is None else min(free, request.max_tokens)
-        self._slots[number] = _Slot(request, request.reused, list(request.prompt), most)
+        n_ctx, shifts = self.sequences.n_ctx, request.shift is not None
+        free = n_ctx if shifts else n_ctx - len(request.prompt) + 1
+        most = free if request.max_tokens is None else request.max_tokens if shifts else min(free, request.max_tokens)
+        self._slots[number] = _Slot(request, request.prompt, request.reused, list(request.prompt), most)
         self._counts.reused_tokens += request.reused
 
     def _prepared(self, request: Request) -> int:
@@ -332,10 +349,23 @@ class Batcher:
         free = [number for number in range(self.sequences.n_seq) if number not in self._slots]
         held = {number: self.sequences.tokens(number)[: self._reusable[number]] for number in free}
         number = max(free, key=lambda n: (n == request.slot, in_common(held[n], request.prompt), -len(held[n])))
-        common = 0 if request.scored else in_common(held[number], request.prompt)
-        kept = self._usable(len(request.prompt), common)
-        request.reused = self._reusable[number] = self.sequences.keep_prefix(request.prompt[: kept + 1], number)
+        request.reused = self._rewound(number, request.prompt, [] if request.scored else held[number])
         return number
+
+    def _rewound(self, number: int, prompt: Sequence[int], held: Sequence[int]) -> int:
+        """Rewinds a sequence to what a prompt can use of its tokens ``held``; returns their number."""
+        kept = self._usable(len(prompt), in_common(held, prompt))
+        self._reusable[number] = self.sequences.keep_prefix(prompt[: kept + 1], number)
+        return self._reusable[number]
+
+    def _shift(self, number: int, slot: _Slot) -> None:
+        """Drops a part of a full context; what is left is computed again, as a prompt."""
+        held = self.sequences.tokens(number)[: self._reusable[number]]
+        slot.shift()
+        try:
+            slot.read = self._rewound(number, slot.prompt, held)
+        except Exception as error:
+            self._end(number, error)
 
     def _usable(self, length: int, common: int) -> int:
         """How many of the first ``common`` tokens of a prompt of ``length`` tokens can be reused."""
@@ -349,6 +379,9 @@ class Batcher:
 
     def _steps(self) -> Iterator[dict[int, list[int]]]:
         """Yields the steps of a round: the next tokens, by sequence."""
+        for number, slot in list(self._slots.items()):
+            if slot.generates and slot.length > self.sequences.n_ctx:
+                self._shift(number, slot)
         generating = {number: slot.history[-1:] for number, slot in self._slots.items() if slot.generates}
         if generating:
             yield generating
@@ -364,7 +397,7 @@ class Batcher:
 
     def _next_chunk(self, slot: _Slot) -> list[int]:
         """The next chunk of a prompt: the rest of a micro-batch is cut into equal chunks of about ``piece`` tokens."""
-        prompt, start = slot.request.prompt, slot.read
+        prompt, start = slot.prompt, slot.read
         left = self._end_of_block(start, len(prompt)) - start
         parts = max(1, min(-(-left // self._piece), left // self._least))
         return prompt[start : start + left // parts]
@@ -392,7 +425,7 @@ class Batcher:
         """Computes a step; a prompt that is scored gets the logits after each of its tokens."""
         (number, *others) = batch
         slot = self._slots[number]
-        if others or slot.generates or slot.request.scored is None:
+        if others or slot.generates or slot.request.scored is None or slot.request.dropped:
             return self.sequences.decode(batch)
         rows = self.sequences.decode(batch, Outputs.ALL)[number]
         slot.request.scored(rows)
@@ -406,11 +439,12 @@ class Batcher:
             slot.read += count
             if slot.read % self.sequences.micro_batch == 0 or slot.read % self.sequences.micro_batch >= self._least:
                 self._reusable[number] = slot.read
-            slot.request.times.last = time.perf_counter()
-            slot.request.report(slot.read)
+            if not slot.request.dropped:
+                slot.request.times.last = time.perf_counter()
+                slot.request.report(slot.read)
             if not slot.generates:
                 return
-            slot.request.times.prompted = slot.request.times.last
+            slot.request.times.prompted = slot.request.times.prompted or slot.request.times.last
         if not slot.remaining:
             self._end(number, Finish.LENGTH)
             return
@@ -427,7 +461,7 @@ class Batcher:
         slot.request.times.last = time.perf_counter()
         slot.request.deliver(token)
         slot.history.append(token)
-        self._counts.longest = max(self._counts.longest, len(slot.history))
+        self._counts.longest = max(self._counts.longest, slot.length)
         slot.remaining -= 1
         if slot.remaining == 0:
             self._end(number, Finish.LENGTH)

@@ -28,6 +28,26 @@ Event = int | Finish | BaseException | Progress
 """A generated token, the end of the text, an error, or a part of the prompt that was computed."""
 
 
+class Shift(NamedTuple):
+    """What is dropped when the context is full: ``drop`` tokens after the first ``keep``; 0: half of the others.
+
+    A text without a maximum of tokens has then at most as many as the context.
+    """
+
+    keep: int
+    drop: int = 0
+
+    def parts(self, length: int) -> tuple[int, int]:
+        """How many of ``length`` tokens are kept, and how many after them are dropped, at least one."""
+        keep = min(self.keep, max(length - NEVER_KEPT, 0))
+        others = length - keep
+        return keep, min(max(self.drop or others // 2, 1), max(others - 1, 1))
+
+
+NEVER_KEPT = 4
+"""Number of tokens of a full context that are never kept."""
+
+
 @dataclass
 class Times:
     """When a request was computed, in seconds of :func:`time.perf_counter`; 0: not yet.
@@ -55,8 +75,8 @@ class Request:
 
     ``choose``: chooses each token; a :class:`~ggplug_models.sampling.Sampler` must not be used by other requests.
     ``max_tokens``: maximum number of tokens; None: until the context is full.  ``ends``: end tokens, which are not part
-    of the text.  ``slot``: the slot that computes it, if it is free; -1: any.  ``reports``: whether the listener gets
-    each :class:`Progress`.  ``scored``: is called with the logits after each token of a part of the prompt; no token of
+    of the text.  ``slot``: the slot that computes it, if it is free; -1: any.  ``shift``: what is dropped when the
+    context is full, so that the text can go on; None: it ends.  ``reports``: whether the listener gets each :class:`Progress`.  ``scored``: is called with the logits after each token of a part of the prompt; no token of
     the prompt is then taken from the KV cache.  ``finish``: why the text ended; None before the end.
 
     One thread iterates over :meth:`tokens`; any thread may call :meth:`cancel`.  If there is a ``listener``, the
@@ -71,6 +91,7 @@ class Request:
         ends: Collection[int] = (),
         *,
         slot: int = -1,
+        shift: Shift | None = None,
         reports: bool = False,
         scored: Callable[[Floats], None] | None = None,
         listener: Callable[[Event], None] | None = None,
@@ -80,6 +101,7 @@ class Request:
         self.max_tokens = max_tokens
         self.ends = frozenset(ends)
         self.slot = slot
+        self.shift = shift
         self.reports = reports
         self.scored = scored
         self.times = Times()
@@ -89,6 +111,8 @@ class Request:
         self.cancelled = False
         self.reused = 0
         """Number of tokens of the prompt that were taken from the KV cache, and not computed again."""
+        self.dropped = 0
+        """Number of tokens that the text no longer follows, because the context was full."""
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._deliver = listener or self._events.put
 

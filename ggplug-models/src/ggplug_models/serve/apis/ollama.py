@@ -19,7 +19,7 @@ from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.reply import Reply
 from ggplug_models.serve.writer import Writer
 
-OPTIONS = ("max_tokens", "stop", "seed")
+OPTIONS = ("max_tokens", "stop", "seed", "n_keep")
 """Parameters that Ollama has among its options, with those of the sampler."""
 
 _Declared = create_model("_Declared", __base__=Body, **fields({**SAMPLER, **{name: TEXTS[name] for name in OPTIONS}}))
@@ -28,9 +28,7 @@ _Declared = create_model("_Declared", __base__=Body, **fields({**SAMPLER, **{nam
 class Options(_Declared):  # type: ignore[valid-type, misc]
     """The parameter ``options``."""
 
-    NO_EFFECT = frozenset(
-        ["num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "use_mmap", "low_vram"]
-    )
+    NO_EFFECT = frozenset(["num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "use_mmap", "low_vram"])
 
 
 def _format(value: Any) -> Any:
