@@ -137,6 +137,7 @@ def _routes(service: Service, rules: Rules) -> Iterator[tuple[Sequence[str], Seq
     yield rerank, ["POST"], paths.work(RerankBody, RerankWork, RerankWork.reply)
     yield ["/tokenize"], ["POST"], paths.prepared(tokens.TokenizeBody, tokens.tokenize)
     yield ["/detokenize"], ["POST"], paths.prepared(tokens.DetokenizeBody, tokens.detokenize)
+    yield ["/tokenizer_info"], ["GET"], _answering(lambda: tokens.tokenizer_info(service))
     yield ["/apply-template"], ["POST"], paths.prepared(tokens.TemplateBody, tokens.apply_template)
     counting = [f"{CHAT}/input_tokens", "/chat/completions/input_tokens"]
     yield counting, ["POST"], paths.prepared(tokens.TemplateBody, tokens.input_tokens)

@@ -76,8 +76,9 @@ class Request:
     ``choose``: chooses each token; a :class:`~ggplug_models.sampling.Sampler` must not be used by other requests.
     ``max_tokens``: maximum number of tokens; None: until the context is full.  ``ends``: end tokens, which are not part
     of the text.  ``slot``: the slot that computes it, if it is free; -1: any.  ``shift``: what is dropped when the
-    context is full, so that the text can go on; None: it ends.  ``reports``: whether the listener gets each :class:`Progress`.  ``scored``: is called with the logits after each token of a part of the prompt; no token of
-    the prompt is then taken from the KV cache.  ``finish``: why the text ended; None before the end.
+    context is full, so that the text can go on; None: it ends.  ``reports``: whether the listener gets each
+    :class:`Progress`.  ``scored``: is called with the logits after each token of a part of the prompt; no token of the
+    prompt is then taken from the KV cache.  ``finish``: why the text ended; None before the end.
 
     One thread iterates over :meth:`tokens`; any thread may call :meth:`cancel`.  If there is a ``listener``, the
     batcher's thread calls it with each event, and :meth:`tokens` yields nothing; it must not raise.
