@@ -46,10 +46,10 @@ def test_litellm(scripted: Scripted, url: str) -> None:
     chunks = litellm.completion("anthropic/m", HELLO, api_base=url, api_key="none", max_tokens=20, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hi."
     for model, base in (("openai/m", scripted.url), ("anthropic/m", url)):
-        found = litellm.completion(model, HELLO, api_base=base, api_key="none", tools=TOOLS, max_tokens=50)
+        found = litellm.completion(model, HELLO, api_base=base, api_key="none", tools=TOOLS, max_tokens=200)
         (call,) = found.choices[0].message.tool_calls
         assert json.loads(call.function.arguments) == {"city": "Lyon"}
-    found = litellm.text_completion("text-completion-openai/m", "hello", api_base=scripted.url, api_key="none")
+    found = litellm.text_completion("hello", "text-completion-openai/m", api_base=scripted.url, api_key="none")
     assert found.choices[0].text == "Hi."
     found = litellm.embedding("openai/m", ["a"], api_base=scripted.url, api_key="none")
     assert len(found.data[0]["embedding"]) == 64
@@ -125,7 +125,10 @@ def test_pydantic_ai(scripted: Scripted) -> None:
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    model = OpenAIChatModel("m", provider=OpenAIProvider(base_url=scripted.url, api_key="none"))
+    def made() -> Any:
+        return OpenAIChatModel("m", provider=OpenAIProvider(base_url=scripted.url, api_key="none"))
+
+    model = made()
     scripted.texts += ["Hi.", CALL, "It rains."]
     agent = pydantic_ai.Agent(model)
     assert agent.run_sync("hello").output == "Hi."
@@ -142,7 +145,7 @@ def test_pydantic_ai(scripted: Scripted) -> None:
     assert pydantic_ai.Agent(model, output_type=City).run_sync("hello").output == City(name="Lyon", people=500000)
 
     async def streamed() -> str:
-        async with pydantic_ai.Agent(model).run_stream("hello") as found:
+        async with pydantic_ai.Agent(made()).run_stream("hello") as found:
             return str(await found.get_output())
 
     assert asyncio.run(streamed()) == "Hi."

@@ -137,9 +137,9 @@ class Answers:
         """Number of generated tokens."""
         return sum(len(written.tokens) for written in self.written)
 
-    def timings(self, index: int = 0) -> dict[str, float]:
-        """The timings of one of the texts."""
-        return timings(self.requests[index])
+    def timings(self, index: int = 0, progress: Progress | None = None) -> dict[str, float]:
+        """The timings of one of the texts; see :func:`.timings`."""
+        return timings(self.requests[index], progress)
 
     async def deltas(self) -> AsyncIterator[Delta]:
         """Yields pieces as they come, until all texts have ended, and adds them to :attr:`written`.

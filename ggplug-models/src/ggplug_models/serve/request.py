@@ -17,11 +17,25 @@ Floats = npt.NDArray[np.float32]
 
 
 class Progress(NamedTuple):
-    """How much of a prompt is computed: its length, the tokens that were taken from the KV cache, and all so far."""
+    """How much of a prompt is computed: its length, the tokens that were taken from the KV cache, and all so far.
+
+    ``seconds``: the time for it.
+    """
 
     total: int
     cache: int
     processed: int
+    seconds: float
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """What llama-server reports about it."""
+        return {
+            "total": self.total,
+            "cache": self.cache,
+            "processed": self.processed,
+            "time_ms": round(1e3 * self.seconds),
+        }
 
 
 Event = int | Finish | BaseException | Progress
@@ -142,7 +156,7 @@ class Request:
     def report(self, processed: int) -> None:
         """Reports how many tokens of the prompt are computed, if that is wanted; for the batcher."""
         if self.reports:
-            self.deliver(Progress(len(self.prompt), self.reused, processed))
+            self.deliver(Progress(len(self.prompt), self.reused, processed, self.times.prompt_seconds))
 
     def deliver(self, event: Event) -> None:
         """Passes an event to the reader or listener; for the batcher."""

@@ -62,12 +62,11 @@ class NativeReply(Reply):
             "tokens_evaluated": len(request.prompt),
         }
         if delta.progress is not None:
-            progress = delta.progress._asdict()
-            found["prompt_progress"] = progress | {"time_ms": round(1e3 * request.times.prompt_seconds)}
+            found["prompt_progress"] = delta.progress.fields
         if delta.scores:
             found[self._scores_name] = self._scores(delta.scores)
         if self.asked.timings_per_token:
-            found["timings"] = answers.timings(index)
+            found["timings"] = answers.timings(index, delta.progress)
         yield self.event(found)
 
     def _selected(self, index: int) -> dict[str, Any]:
