@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ggplug.errors import ParameterError
 from ggplug_models.networks.decoder import Decoder
@@ -20,7 +20,7 @@ from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.problems import Problem, shutting_down
 from ggplug_models.serve.reply import Served
 from ggplug_models.serve.vectors import Embedder
-from ggplug_models.serve.writer import Defaults, Writer
+from ggplug_models.serve.writer import Writer
 
 Result = TypeVar("Result")
 
@@ -180,35 +180,14 @@ class Service:
 
 @contextmanager
 def serving(
-    model: Decoder | Encoder,
-    name: str,
-    *,
-    slots: int = 4,
-    context: int | None = None,
-    cache_type: str = "f16",
-    waiting: int = 64,
-    template: str | None = None,
-    defaults: Defaults | None = None,
-    piece: int = 128,
-    about: About | None = None,
+    model: Decoder | Encoder, name: str, *, waiting: int = 64, about: About | None = None, **writing: Any
 ) -> Iterator[Service]:
-    """A ``with`` block with the service of a model; see :class:`.Writer` for the parameters."""
+    """A ``with`` block with the service of a model.  ``writing``: of a language model, see :class:`.Writer`."""
     if not isinstance(model, (Decoder, Encoder)):
         raise ParameterError(
             f"{name} is a {type(model).__name__}; only language models and encoders can be served", got=model
         )
-    writer = None
-    if isinstance(model, Decoder):
-        writer = Writer(
-            model,
-            slots=slots,
-            context=context,
-            cache_type=cache_type,
-            waiting=waiting,
-            template=template,
-            defaults=defaults,
-            piece=piece,
-        )
+    writer = Writer(model, waiting=waiting, **writing) if isinstance(model, Decoder) else None
     service = Service(model, name, writer, waiting=waiting, about=about)
     try:
         yield service
