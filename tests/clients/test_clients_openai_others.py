@@ -74,7 +74,7 @@ def test_completions_have_log_probabilities_of_their_tokens(client: Any, scripte
 
 
 def test_a_suffix_needs_a_model_that_fills_gaps(client: Any) -> None:
-    with pytest.raises(openai.APIStatusError, match="cannot fill gaps"):
+    with pytest.raises(openai.BadRequestError, match="cannot fill gaps"):
         client.completions.create(model="m", prompt="a", suffix="c")
 
 

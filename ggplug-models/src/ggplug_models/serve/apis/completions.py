@@ -58,7 +58,7 @@ def ask(writer: Writer, body: CompletionBody) -> Asked:
     if body.suffix:
         if not all(isinstance(each, str) for each in given):
             raise Problem(400, "suffix needs a prompt that is text", param="suffix", code="invalid_value")
-        given = [gap(writer, str(each), body.suffix) for each in given]
+        given = [gap(writer, str(each), body.suffix, param="suffix") for each in given]
     prompts = writer.prompts(given, n)
     ranked = body.best_of is not None and body.best_of > body.n
     most = body.max_tokens if "max_tokens" in body.model_fields_set else MOST_TOKENS

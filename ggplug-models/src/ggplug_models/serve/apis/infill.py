@@ -40,15 +40,20 @@ def ask(writer: Writer, body: InfillBody) -> Asked:
     return asked(body, [writer.prompt(ids, "prompt")], begins=False, scores=body.n_probs or None)
 
 
-def gap(writer: Writer, before: str, after: str, extras: Sequence[Extra] = ()) -> list[int]:
-    """The prompt for the text between two others.  Raises Problem for a model that has no tokens for that."""
+def gap(writer: Writer, before: str, after: str, extras: Sequence[Extra] = (), param: str | None = None) -> list[int]:
+    """The prompt for the text between two others.
+
+    ``param``: the parameter that asks for it; None: the path does.  Raises Problem for a model that has no tokens for
+    that.
+    """
     tokenizer = writer.tokenizer
     special = tokenizer.vocabulary.special
     missing = [name for name in ("fim_pre", "fim_suf", "fim_mid") if name not in special]
     if missing:
         raise Problem(
-            501,
+            501 if param is None else 400,  # clients repeat what they did not cause
             f"this model cannot fill gaps: its vocabulary has no tokens for that ({', '.join(missing)})",
+            param=param,
             code="model_not_supported",
         )
     ids = [special["bos"]] if tokenizer.vocabulary.add_bos and "bos" in special else []

@@ -112,7 +112,8 @@ def ask_generate(writer: Writer, body: OllamaGenerateBody) -> Asked:
     if body.only_loads:
         return asked(body.text_body, [])
     if body.suffix:
-        return _asked(body, writer.prompt(gap(writer, body.prompt, body.suffix), "prompt"), begins=False)
+        ids = gap(writer, body.prompt, body.suffix, param="suffix")
+        return _asked(body, writer.prompt(ids, "prompt"), begins=False)
     if body.raw:
         return _asked(body, writer.prompt(body.prompt, "prompt"), begins=False)
     said = [{"role": "system", "content": body.system}] if body.system else []
