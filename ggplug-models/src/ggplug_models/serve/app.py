@@ -156,7 +156,7 @@ def _routes(service: Service, rules: Rules) -> Iterator[tuple[Sequence[str], Seq
     yield ["/props"], ["GET"], paths.props
     yield ["/slots"], ["GET"], paths.slots
     yield ["/slots/{number}"], ["POST"], paths.slot
-    yield ["/lora-adapters"], ["GET"], paths.adapters
+    yield ["/lora-adapters"], ["GET"], _answering(list)
     yield ["/lora-adapters"], ["POST"], paths.set_adapters
 
 
@@ -231,9 +231,6 @@ class _Paths:
         except Exception as error:
             raise logged(error) from error
         return json_response(found, headers_of(unknown, request.url.path))
-
-    async def adapters(self) -> Response:
-        return JSONResponse([])
 
     async def set_adapters(self, request: Request) -> Response:
         raw = await self._bodies.raw(request, "texts")

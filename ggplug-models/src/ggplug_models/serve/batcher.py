@@ -58,21 +58,31 @@ class Sequences(Protocol):
         """Removes the tokens of a sequence."""
 
 
-class Status(NamedTuple):
-    """Numbers of waiting and active requests, and counters since the batcher was created."""
+@dataclass
+class Counts:
+    """Counters since a batcher was created.
 
-    waiting: int
-    active: int
-    finished: int
-    failed: int
-    prompt_tokens: int
-    reused_tokens: int
-    generated_tokens: int
-    prompt_seconds: float
-    generating_seconds: float
-    steps: int
-    longest: int
-    busy: int
+    ``longest``: largest number of tokens of a sequence.  ``busy``: number of active slots, summed over all steps.
+    """
+
+    finished: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    generated_tokens: int = 0
+    prompt_seconds: float = 0.0
+    generating_seconds: float = 0.0
+    steps: int = 0
+    longest: int = 0
+    busy: int = 0
+
+
+@dataclass
+class Status(Counts):
+    """The counters, and the numbers of waiting and active requests."""
+
+    waiting: int = 0
+    active: int = 0
 
 
 class SlotStatus(NamedTuple):
@@ -119,22 +129,6 @@ class _Slot:
 
 
 @dataclass
-class _Counts:
-    finished: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    reused_tokens: int = 0
-    generated_tokens: int = 0
-    prompt_seconds: float = 0.0
-    generating_seconds: float = 0.0
-    steps: int = 0
-    longest: int = 0
-    """Largest number of tokens of a sequence."""
-    busy: int = 0
-    """Number of active slots, summed over all steps."""
-
-
-@dataclass
 class _Shared:
     """What several threads change, with the condition held."""
 
@@ -165,7 +159,7 @@ class Batcher:
         self._slots: dict[int, _Slot] = {}
         self._reusable = [0] * sequences.n_seq
         """By sequence, the number of its first tokens that other requests may reuse."""
-        self._counts = _Counts()
+        self._counts = Counts()
         self._shared = _Shared()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="ggplug batcher", daemon=True)
@@ -206,22 +200,8 @@ class Batcher:
     def status(self) -> Status:
         """The current status."""
         with self._changed:
-            c = self._counts
             waiting = self._forget_cancelled()
-            return Status(
-                waiting,
-                self._shared.active,
-                c.finished,
-                c.failed,
-                c.prompt_tokens,
-                c.reused_tokens,
-                c.generated_tokens,
-                c.prompt_seconds,
-                c.generating_seconds,
-                c.steps,
-                c.longest,
-                c.busy,
-            )
+            return Status(**vars(self._counts), waiting=waiting, active=self._shared.active)
 
     @property
     def slots(self) -> list[SlotStatus]:
