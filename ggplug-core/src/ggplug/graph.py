@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ggplug.display import pictures
 from ggplug.errors import BufferUseError, GraphError, TensorStateError
 from ggplug.system import lazy
+from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
 from ggplug.values.buffers import Buffer, BufferType
 from ggplug.values.revisions import Revision
@@ -134,7 +135,7 @@ class _Held:
         return self._graph
 
 
-class Graph:
+class Graph(Uncopied):
     """Nodes in the order of computation, with the leafs that they read.
 
     ``Graph(a, b)`` adds the outputs ``a`` and ``b`` and all that they are computed from (ggml_build_forward_expand):
@@ -148,6 +149,8 @@ class Graph:
     positions of its sources (-1 for absent ones); ``roots`` has for each tensor the position of its root (its own if it
     is no view).
     """
+
+    _INSTEAD = "build it again, or write it to a file with save() and read it with ggplug.load_graph()"
 
     def __init__(self, *outputs: Tensor, name: str = "") -> None:
         self.name = name

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ggplug.errors import ParameterError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.sharing import accessing, freeing
+from ggplug.system.copying import Uncopied
 from ggplug.types import TensorFlag, Type, as_type
 from ggplug.values.arrays import as_array, as_bytes, decode, encode, strided, whole_number
 from ggplug.values.buffers import Buffer, BufferType
@@ -122,7 +123,7 @@ if TYPE_CHECKING:  # only annotations name them
         def revision(self) -> Revision: ...
 
 
-class Tensor:
+class Tensor(Uncopied):
     """A typed, strided array of up to four dimensions in a graph or in a buffer.
 
     ``ne``: extents, innermost first, always four.  ``nb``: byte strides, same order.  ``rank``: how many
@@ -152,6 +153,9 @@ class Tensor:
         "view_offset",
         "view_src",
     )
+
+    # How these leafs are copied is in ggplug.host.
+    _INSTEAD = "copy its values with numpy(): only leafs with values in host memory are copied and sent"
 
     type: Type
     ne: Extents
@@ -515,12 +519,14 @@ def new_tensor(type: Type | str, ne: int | Iterable[int], name: str = "") -> Ten
     return Tensor(Spec(as_type(type), full, rank), name=name)
 
 
-class Context:
+class Context(Uncopied):
     """A named set of persistent tensors that are allocated together, such as a model's weights.
 
     ``ggplug.memory.allocate`` places all of them; the context then owns the buffers.  As a context manager it frees
     them at the end.
     """
+
+    _INSTEAD = "copy the values of its tensors, with numpy()"
 
     def __init__(self, name: str = "") -> None:
         self.name = name

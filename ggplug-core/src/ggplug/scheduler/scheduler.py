@@ -25,6 +25,7 @@ from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule, make_schedule
 from ggplug.scheduler.support import Streams
 from ggplug.sharing import one_thread_at_a_time
+from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
 
 _usage = attrgetter("buffer._usage._value_")
@@ -37,7 +38,7 @@ class Needed(NamedTuple):
     workspace: int
 
 
-class Scheduler:
+class Scheduler(Uncopied):
     """Computes graphs on several streams: assigns nodes to streams, copies between streams, and manages memory.
 
     ``backends``: streams in order of priority.  The last one gets inputs and nodes that no other can compute, so it
