@@ -61,7 +61,15 @@ class BufferType(Overridable, Unique, ABC):
         return self._allocated(self._alloc, size)
 
     def alloc_zeroed(self, size: int) -> Buffer:
-        """As :meth:`alloc`, with zeros as contents."""
+        """As :meth:`alloc`, with zeros as contents.
+
+        Raises BufferUseError for memory with a layout of its own, whose bytes only tensors access.
+        """
+        if self.has_own_layout:
+            raise BufferUseError(
+                f"{self.name} has a layout of its own, and zeros in it are those of tensors",
+                remedy="place tensors with alloc() and call their set_zero, or call ggplug.allocate(..., zeroed=True)",
+            )
         return self._allocated(self._alloc_zeroed, size)
 
     def _allocated(self, allocate: Callable[[int], Buffer], size: int) -> Buffer:
