@@ -21,6 +21,7 @@ from ggplug.errors import BufferUseError, GraphError, TensorStateError
 from ggplug.system import lazy
 from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import as_name
 from ggplug.values.buffers import Buffer, BufferType
 from ggplug.values.revisions import Revision
 
@@ -153,7 +154,7 @@ class Graph(Uncopied):
     _INSTEAD = "build it again, or write it to a file with save() and read it with ggplug.load_graph()"
 
     def __init__(self, *outputs: Tensor, name: str = "") -> None:
-        self.name = name
+        self.name = as_name(name)
         self.tensors: list[Tensor] = []
         self.nodes: list[Tensor] = []
         self.leafs: list[Tensor] = []
@@ -534,7 +535,7 @@ class Graph(Uncopied):
         """The first tensor of that name (ggml_graph_get_tensor).  Raises GraphError."""
         found = self.get(name)
         if found is None:
-            raise GraphError(f"no tensor {name!r} in {self!r}")
+            raise GraphError(f"no tensor {name!r:.100} in {self!r}")
         return found
 
     def get(self, name: str) -> Tensor | None:

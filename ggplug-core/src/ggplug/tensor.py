@@ -24,7 +24,7 @@ from ggplug.errors import ParameterError, ShapeError, TensorStateError, TypeMism
 from ggplug.sharing import accessing, freeing
 from ggplug.system.copying import Uncopied
 from ggplug.types import TensorFlag, Type, as_type
-from ggplug.values.arrays import as_array, as_bytes, decode, encode, strided, whole_number
+from ggplug.values.arrays import as_array, as_bytes, as_name, decode, encode, strided, whole_number
 from ggplug.values.buffers import Buffer, BufferType
 from ggplug.values.geometry import MAX_BYTES as MAX_BYTES
 from ggplug.values.geometry import MAX_RANK, geometry
@@ -138,10 +138,10 @@ class Tensor(Uncopied):
     __slots__ = (
         "__weakref__",
         "_graphs",
+        "_name",
         "buffer",
         "buffer_type",
         "flags",
-        "name",
         "nb",
         "nbytes",
         "ne",
@@ -170,7 +170,6 @@ class Tensor(Uncopied):
     buffer_type: BufferType | None
     offset: int
     flags: int
-    name: str
     _graphs: list[weakref.ref[Listing]] | None
 
     # NumPy must call __radd__ for ``array + tensor`` instead of looping over the tensor.
@@ -185,7 +184,7 @@ class Tensor(Uncopied):
             raise ShapeError(f"a tensor with extents {ne} cannot have rank {self.rank}", got=self.rank)
         self.op = op
         self.src = src
-        self.name = name
+        self._name = as_name(name)
         self.flags = 0
         self.buffer = None
         self.buffer_type = None
@@ -276,6 +275,15 @@ class Tensor(Uncopied):
         return self if self.view_src is None else self.view_src
 
     # -- marks -------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Its name; empty if it has none."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = as_name(name)
 
     def named(self, name: str) -> Tensor:
         """Sets the name and returns the tensor (ggml_set_name)."""
@@ -529,7 +537,7 @@ class Context(Uncopied):
     _INSTEAD = "copy the values of its tensors, with numpy()"
 
     def __init__(self, name: str = "") -> None:
-        self.name = name
+        self.name = as_name(name)
         self.tensors: list[Tensor] = []
         self.buffers: list[Buffer] = []
         self._by_name: dict[str, Tensor] = {}
@@ -555,7 +563,7 @@ class Context(Uncopied):
         try:
             return self._by_name[name]
         except KeyError:
-            raise ParameterError(f"context {self.name!r} has no tensor {name!r}") from None
+            raise ParameterError(f"context {self.name!r} has no tensor {name!r:.100}") from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name
