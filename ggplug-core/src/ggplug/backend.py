@@ -637,7 +637,7 @@ def check_parameters(device: Device, params: Collection[str], known: Sequence[st
     if unknown:
         has = f"it has {', '.join(known)}" if known else "it has none"
         raise ParameterError(
-            f"streams of {device.name} have no parameter {unknown[0]!r}; {has}",
+            f"streams of {device.name} have no parameter {unknown[0]!r:.100}; {has}",
             device=device,
             got=unknown[0],
             wanted=tuple(known),

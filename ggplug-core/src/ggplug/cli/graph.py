@@ -312,11 +312,8 @@ def _summarise(graph: LoadedGraph) -> None:
     out.print(text(repr(graph), "bold"))
     counts = Counter(node.op.name for node in graph.nodes if node.op is not None)
     size = sum(leaf.nbytes for leaf in graph.leafs if not leaf.is_view)
-    out.print(
-        text(
-            f"leafs of {byte_count(size)}; ops: {', '.join(f'{n} {name}' for name, n in counts.most_common()) or 'none'}"
-        )
-    )
+    ops = ", ".join(f"{n} {name}" for name, n in counts.most_common()) or "none"
+    out.print(text(f"leafs of {byte_count(size)}; ops: {ops}"))
     for line in _needs(graph):
         out.print(text(line))
     inputs = [leaf for leaf in graph.leafs if leaf.flags & TensorFlag.INPUT]

@@ -75,7 +75,7 @@ def buffer_type_of(where: BufferType | Device | Backend) -> BufferType:
         return where.device.buffer_type
     if isinstance(where, Device):
         return where.buffer_type
-    raise ParameterError(f"where must be a buffer type, a device or a stream, got {where!r}", got=type(where))
+    raise ParameterError(f"where must be a buffer type, a device or a stream, got {where!r:.100}", got=type(where))
 
 
 def _groups(context: Context, kind: BufferType) -> list[tuple[list[Tensor], int]]:

@@ -282,7 +282,7 @@ def poison_mode(wanted: bool | str | None = None) -> Poison:
     }
     if named not in modes:
         what = "GGPLUG_POISON" if wanted is None else "poison"
-        raise ParameterError(f"{what} must be 'nodes' or 'groups', got {named!r}", got=named)
+        raise ParameterError(f"{what} must be 'nodes' or 'groups', got {named!r:.100}", got=named)
     return modes[named]
 
 

@@ -76,7 +76,7 @@ class Scheduler(Uncopied):
     ) -> None:
         if isinstance(backends, (str, Device, Backend)) or not isinstance(backends, Sequence):
             raise ParameterError(
-                f"backends must be a list of devices and streams, got {backends!r}",
+                f"backends must be a list of devices and streams, got {backends!r:.100}",
                 got=backends,
                 remedy="pass a list; gg.device(name) finds a device by its name",
             )
@@ -136,8 +136,8 @@ class Scheduler(Uncopied):
         if isinstance(backend, Backend):
             return backend
         if not isinstance(backend, Device):
-            remedy = f"gg.device({backend!r})" if isinstance(backend, str) else None
-            raise ParameterError(f"{backend!r} is neither a stream nor a device", got=type(backend), remedy=remedy)
+            remedy = "gg.device(name) finds a device by its name" if isinstance(backend, str) else None
+            raise ParameterError(f"{backend!r:.100} is neither a stream nor a device", got=type(backend), remedy=remedy)
         self._owned.append(backend.init())
         return self._owned[-1]
 
