@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ggplug.errors import SerializationError
+from ggplug.gguf import GGUFReader
 from ggplug_models import Decoder
 
 
@@ -21,6 +23,12 @@ def test_what_holds_memory_of_a_model_is_not_copied(model: Decoder, made: Callab
                 made(thing)
             assert seen.value.got is thing
             assert seen.value.remedy
+
+
+@pytest.mark.parametrize("made", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_reader_of_a_file_is_not_copied(data: Path, made: Callable[[Any], Any]) -> None:
+    with GGUFReader(data / "qwen3.gguf") as reader, pytest.raises(SerializationError, match="open the file again"):
+        made(reader)
 
 
 def test_a_tokenizer_is_one_object_however_it_is_copied(model: Decoder) -> None:
