@@ -130,7 +130,7 @@ class Registry:
                 for each in plugin.facts:
                     if each.name.casefold() == plain:
                         return each.device
-        raise naming.not_found(f"no device {name!r}", name, self.catalog.plugins())
+        raise naming.not_found(f"no device {name!r:.100}", name, self.catalog.plugins())
 
     def name_of(self, device: Device) -> str:
         """The name by which :meth:`device` finds it: with its distribution if the plain name is not enough."""
