@@ -22,12 +22,14 @@ from served import served
 
 from ggplug_models.serve.writer import Writer
 
+UNRAISABLE = "pytest.PytestUnraisableExceptionWarning"
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The libraries use deprecated parts of others, and leave connections open."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            for warning in ("DeprecationWarning", "ResourceWarning", "pytest.PytestUnraisableExceptionWarning"):
+            for warning in ("DeprecationWarning", "UserWarning", "ResourceWarning", UNRAISABLE):
                 item.add_marker(pytest.mark.filterwarnings(f"ignore::{warning}"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 from typing import Any
 
@@ -21,17 +23,34 @@ class City(pydantic.BaseModel):
     people: int
 
 
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+]
 LYON = '{"name": "Lyon", "people": 500000}'
 
 
 def test_litellm(scripted: Scripted, url: str) -> None:
     litellm = pytest.importorskip("litellm")
-    scripted.texts += ["Hi.", "Hi.", "Hi.", "Hi."]
+    scripted.texts += [*["Hi."] * 5, CALL, CALL, "Hi."]
     for model, base in (("openai/m", scripted.url), ("anthropic/m", url), ("ollama_chat/tiny", url)):
         found = litellm.completion(model, HELLO, api_base=base, api_key="none", max_tokens=20)
         assert found.choices[0].message.content == "Hi."
     chunks = litellm.completion("openai/m", HELLO, api_base=scripted.url, api_key="none", stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hi."
+    chunks = litellm.completion("anthropic/m", HELLO, api_base=url, api_key="none", max_tokens=20, stream=True)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hi."
+    for model, base in (("openai/m", scripted.url), ("anthropic/m", url)):
+        found = litellm.completion(model, HELLO, api_base=base, api_key="none", tools=TOOLS, max_tokens=200)
+        (call,) = found.choices[0].message.tool_calls
+        assert json.loads(call.function.arguments) == {"city": "Lyon"}
+    found = litellm.text_completion("hello", "text-completion-openai/m", api_base=scripted.url, api_key="none")
+    assert found.choices[0].text == "Hi."
     found = litellm.embedding("openai/m", ["a"], api_base=scripted.url, api_key="none")
     assert len(found.data[0]["embedding"]) == 64
 
@@ -79,12 +98,37 @@ def test_llama_index(scripted: Scripted) -> None:
     assert str(llm.complete("hello")) == "Hi."
 
 
+def test_llama_index_calls_a_tool(scripted: Scripted) -> None:
+    like = pytest.importorskip("llama_index.llms.openai_like")
+    from llama_index.core.tools import FunctionTool
+
+    def weather(city: str) -> str:
+        """The weather of a city."""
+        return city
+
+    llm = like.OpenAILike(
+        model="m",
+        api_base=scripted.url,
+        api_key="none",
+        is_chat_model=True,
+        is_function_calling_model=True,
+        max_retries=0,
+    )
+    scripted.texts += [CALL]
+    found = llm.chat_with_tools([FunctionTool.from_defaults(weather)], user_msg="hello")
+    (call,) = llm.get_tool_calls_from_response(found)
+    assert (call.tool_name, call.tool_kwargs) == ("weather", {"city": "Lyon"})
+
+
 def test_pydantic_ai(scripted: Scripted) -> None:
     pydantic_ai = pytest.importorskip("pydantic_ai", exc_type=ImportError)
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    model = OpenAIChatModel("m", provider=OpenAIProvider(base_url=scripted.url, api_key="none"))
+    def made() -> Any:
+        return OpenAIChatModel("m", provider=OpenAIProvider(base_url=scripted.url, api_key="none"))
+
+    model = made()
     scripted.texts += ["Hi.", CALL, "It rains."]
     agent = pydantic_ai.Agent(model)
     assert agent.run_sync("hello").output == "Hi."
@@ -96,3 +140,12 @@ def test_pydantic_ai(scripted: Scripted) -> None:
 
     assert agent.run_sync("hello").output == "It rains."
     assert "rain in Lyon" in scripted.asked[2]
+    result = f'<tool_call>\n{{"name": "final_result", "arguments": {LYON}}}\n</tool_call>'
+    scripted.texts += [result, "Hi."]
+    assert pydantic_ai.Agent(model, output_type=City).run_sync("hello").output == City(name="Lyon", people=500000)
+
+    async def streamed() -> str:
+        async with pydantic_ai.Agent(made()).run_stream("hello") as found:
+            return str(await found.get_output())
+
+    assert asyncio.run(streamed()) == "Hi."

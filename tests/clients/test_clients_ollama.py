@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -47,6 +48,43 @@ def test_a_text_is_generated(client: Any, scripted: Scripted) -> None:
     assert client.generate("tiny", "the sky is", format="json").response == '{"a": 1}'
     assert client.generate("tiny", "the sky is", raw=True).response == "raw"
     assert scripted.asked[2] == "the sky is"
+
+
+def test_a_text_is_streamed(client: Any, scripted: Scripted) -> None:
+    scripted.texts += ["one two"]
+    assert "".join(part.response for part in client.generate("tiny", "zero", stream=True)) == "one two"
+
+
+def test_an_answer_is_json_of_a_schema(client: Any, scripted: Scripted) -> None:
+    scripted.texts += ['{"a": 1}']
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    assert client.chat("tiny", HELLO, format=schema).message.content == '{"a": 1}'
+
+
+def test_a_result_of_a_tool_is_read(client: Any, scripted: Scripted) -> None:
+    scripted.texts += ["It rains."]
+    call = {"function": {"name": "weather", "arguments": {"city": "Lyon"}}}
+    messages = [*HELLO, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "rain"}]
+    assert client.chat("tiny", messages).message.content == "It rains."
+    assert "<tool_response>\nrain\n</tool_response>" in scripted.asked[0]
+
+
+def test_a_model_is_loaded_without_a_text(client: Any, scripted: Scripted) -> None:
+    assert client.generate("tiny", keep_alive=-1).done_reason == "load"
+    assert client.chat("tiny").done_reason == "load"
+    assert [part.done_reason for part in client.generate("tiny", stream=True)] == ["load"]
+    assert scripted.asked == []
+
+
+def test_a_suffix_needs_a_model_that_fills_gaps(client: Any) -> None:
+    with pytest.raises(ollama.ResponseError, match="cannot fill gaps"):
+        client.generate("tiny", "a", suffix="c")
+
+
+def test_the_asynchronous_client_answers(scripted: Scripted, url: str) -> None:
+    scripted.texts += ["Hi."]
+    found = asyncio.run(ollama.AsyncClient(host=url).chat("tiny", HELLO))
+    assert found.message.content == "Hi."
 
 
 def test_models_are_listed_and_shown(client: Any) -> None:

@@ -1,4 +1,4 @@
-"""OpenAI's Python client: chats, tools, schemas, completions, responses, embeddings."""
+"""OpenAI's Python client: chats, tools, schemas, responses."""
 
 from __future__ import annotations
 
@@ -73,6 +73,101 @@ def test_an_answer_is_parsed_to_a_pydantic_model(client: Any, scripted: Scripted
     assert found.choices[0].message.parsed == City(name="Lyon", people=500000)
 
 
+def test_calls_are_parsed_to_pydantic_models(client: Any, scripted: Scripted) -> None:
+    scripted.texts += ['<tool_call>\n{"name": "City", "arguments": {"name": "Lyon", "people": 5}}\n</tool_call>']
+    tools = [openai.pydantic_function_tool(City)]
+    found = client.chat.completions.parse(model="m", messages=HELLO, tools=tools)
+    assert found.choices[0].message.tool_calls[0].function.parsed_arguments == City(name="Lyon", people=5)
+
+
+def test_an_answer_is_streamed_to_a_pydantic_model(client: Any, scripted: Scripted) -> None:
+    scripted.texts += ['{"name": "Lyon", "people": 500000}']
+    with client.chat.completions.stream(model="m", messages=HELLO, response_format=City) as stream:
+        parsed = [event.parsed for event in stream if event.type == "content.delta" and event.parsed is not None]
+        found = stream.get_final_completion().choices[0].message
+    assert parsed[-1] == {"name": "Lyon", "people": 500000}
+    assert found.parsed == City(name="Lyon", people=500000)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_call_may_be_required(client: Any, scripted: Scripted, choice: Any) -> None:
+    scripted.texts += [CALL]
+    found = client.chat.completions.create(model="m", messages=HELLO, tools=TOOLS, tool_choice=choice)
+    assert found.choices[0].message.tool_calls[0].function.name == "weather"
+
+
+def test_with_tool_choice_none_a_call_is_text(client: Any, scripted: Scripted) -> None:
+    scripted.texts += [CALL]
+    found = client.chat.completions.create(model="m", messages=HELLO, tools=TOOLS, tool_choice="none")
+    assert found.choices[0].message.tool_calls is None
+    assert "Lyon" in found.choices[0].message.content
+
+
+def test_several_calls_at_once(client: Any, scripted: Scripted) -> None:
+    scripted.texts += [f"{CALL}\n{CALL}"] * 2
+    found = client.chat.completions.create(model="m", messages=HELLO, tools=TOOLS, parallel_tool_calls=True)
+    first, second = found.choices[0].message.tool_calls
+    assert first.id != second.id
+    chunks = client.chat.completions.create(model="m", messages=HELLO, tools=TOOLS, stream=True)
+    calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+    assert {call.index for call in calls} == {0, 1}
+
+
+@pytest.mark.parametrize("kind", ["json_object", "json_schema"])
+def test_an_answer_is_json(client: Any, scripted: Scripted, kind: str) -> None:
+    scripted.texts += ['{"a": 1}']
+    form: dict[str, Any] = {"type": kind}
+    if kind == "json_schema":
+        form["json_schema"] = {"name": "a", "strict": True, "schema": {"type": "object"}}
+    found = client.chat.completions.create(model="m", messages=HELLO, response_format=form)
+    assert json.loads(found.choices[0].message.content) == {"a": 1}
+
+
+def test_messages_of_all_roles_and_parts_are_read(client: Any, scripted: Scripted) -> None:
+    scripted.texts += ["Hi."]
+    messages = [
+        {"role": "developer", "content": "be short"},
+        {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
+        {"role": "assistant", "content": "three"},
+        {"role": "user", "content": "four", "name": "me"},
+    ]
+    client.chat.completions.create(model="m", messages=messages)
+    assert all(text in scripted.asked[0] for text in ("be short", "one", "two", "three", "four"))
+
+
+def test_settings_of_the_sampler_are_accepted(client: Any, scripted: Scripted) -> None:
+    scripted.texts += ["Hi."]
+    found = client.chat.completions.with_raw_response.create(
+        model="m",
+        messages=HELLO,
+        max_completion_tokens=50,
+        seed=7,
+        top_p=0.9,
+        presence_penalty=0.1,
+        frequency_penalty=0.1,
+        logit_bias={"65": -100},
+        reasoning_effort="low",
+        extra_body={"top_k": 20, "min_p": 0.1, "grammar": 'root ::= "Hi."'},
+    )
+    assert "x-ggplug-ignored" not in found.headers
+    assert found.parse().choices[0].message.content == "Hi."
+
+
+def test_an_answer_that_is_cut_says_so(client: Any, scripted: Scripted) -> None:
+    scripted.texts += ["one two three"]
+    found = client.chat.completions.create(model="m", messages=HELLO, max_tokens=2)
+    assert found.choices[0].finish_reason == "length"
+    assert found.usage.completion_tokens == 2
+
+
+def test_a_last_message_of_the_assistant_is_continued(client: Any, scripted: Scripted) -> None:
+    scripted.texts += [" wide web"]
+    messages = [*HELLO, {"role": "assistant", "content": "The world"}]
+    found = client.chat.completions.create(model="m", messages=messages)
+    assert found.choices[0].message.content.endswith("wide web")
+    assert scripted.asked[0].endswith("The world")
+
+
 def test_a_chat_is_streamed_with_usage(client: Any, scripted: Scripted) -> None:
     scripted.texts += ["one two"]
     chunks = list(
@@ -86,15 +181,6 @@ def test_several_texts_and_stop_strings(client: Any, scripted: Scripted) -> None
     scripted.texts += ["a STOP b", "c"]
     found = client.chat.completions.create(model="m", messages=HELLO, n=2, stop=["STOP", ""])
     assert [choice.message.content for choice in found.choices] == ["a ", "c"]
-
-
-def test_completions_are_echoed_with_log_probabilities(client: Any, scripted: Scripted) -> None:
-    scripted.texts += ["not reached"]
-    found = client.completions.create(model="m", prompt="hello", max_tokens=0, echo=True, logprobs=1)
-    scores = found.choices[0].logprobs
-    assert found.choices[0].text == "".join(scores.tokens) == "hello"
-    assert scores.token_logprobs[0] is None
-    assert all(value < 0 for value in scores.token_logprobs[1:])
 
 
 def test_a_response_is_created(client: Any, scripted: Scripted) -> None:
@@ -113,6 +199,20 @@ def test_a_response_is_streamed(client: Any, scripted: Scripted) -> None:
     assert text == found.output_text == "Hello there."
 
 
+def test_a_response_streams_a_call(client: Any, scripted: Scripted) -> None:
+    scripted.texts += [CALL]
+    with client.responses.stream(model="m", input="hello", tools=[{"type": "function", **FUNCTION}]) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+        (call,) = (item for item in stream.get_final_response().output if item.type == "function_call")
+    assert json.loads("".join(deltas)) == json.loads(call.arguments) == {"city": "Lyon"}
+
+
+def test_a_response_that_is_cut_is_incomplete(client: Any, scripted: Scripted) -> None:
+    scripted.texts += ["one two three"]
+    found = client.responses.create(model="m", input="hello", max_output_tokens=2)
+    assert (found.status, found.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+
+
 def test_a_response_calls_a_function_and_reads_its_result(client: Any, scripted: Scripted) -> None:
     scripted.texts += [CALL, "It rains."]
     tools = [{"type": "function", "strict": True, **FUNCTION}]
@@ -129,9 +229,3 @@ def test_a_response_is_parsed_to_a_pydantic_model(client: Any, scripted: Scripte
     scripted.texts += ['{"name": "Lyon", "people": 500000}']
     found = client.responses.parse(model="m", input="hello", text_format=City)
     assert found.output_parsed == City(name="Lyon", people=500000)
-
-
-def test_vectors_may_be_shorter(client: Any) -> None:
-    found = client.embeddings.create(model="m", input="hello", dimensions=8)
-    assert len(found.data[0].embedding) == 8
-    assert sum(value**2 for value in found.data[0].embedding) == pytest.approx(1, abs=1e-5)

@@ -113,6 +113,7 @@ from ggplug.nodes.groups import UNGROUPED, Group, Groups, signature_of
 from ggplug.ops.base import Op
 from ggplug.patterns import Pattern
 from ggplug.sharing import one_thread_at_a_time
+from ggplug.system.copying import Uncopied, Unique
 from ggplug.system.overriding import Overridable
 from ggplug.tensor import Tensor
 from ggplug.types import BufferUsage, DeviceKind
@@ -237,12 +238,14 @@ Support = Accept | Decline
 # -- devices ---------------------------------------------------------------------------------------
 
 
-class Registration(Overridable, ABC):
+class Registration(Overridable, Unique, ABC):
     """What a plugin's hook returns (ggml_backend_reg).
 
     ``name``: the backend's name, prefix of its devices' names.  ``version``: of the plugin.  ``api_version``: a
     literal, the :data:`API_VERSION` that the plugin was written for.
     """
+
+    _INSTEAD = "load the plugin in that process"
 
     name: str
     version: str = "0"
@@ -273,12 +276,14 @@ class Registration(Overridable, ABC):
         return f"<Registration {self.name} {self.version}>"
 
 
-class Device(Overridable, ABC):
+class Device(Overridable, Unique, ABC):
     """One piece of hardware (ggml_backend_dev).
 
     Required: ``name``, ``description``, ``kind``, :meth:`memory`, :attr:`buffer_type`, and kernels: either the
     table ``kernels``, or :meth:`match` and :meth:`init`.
     """
+
+    _INSTEAD = "send its name, and call ggplug.device(name) there"
 
     name: str
     description: str
@@ -450,7 +455,7 @@ class Device(Overridable, ABC):
         return f"<Device {self.name} ({self.kind.name}): {self.description}>"
 
 
-class Event(Overridable):
+class Event(Overridable, Uncopied):
     """A mark in a stream that others can wait for (ggml_backend_event).
 
     The base class serves every device: recording notes the stream, and waiting synchronizes it, so that it raises what
@@ -485,12 +490,14 @@ class Event(Overridable):
 # -- computing -------------------------------------------------------------------------------------
 
 
-class Backend(Overridable):
+class Backend(Overridable, Uncopied):
     """A stream of work on a device (ggml_backend).
 
     The base class computes on the host: transfers are immediate, and plans call ``device.kernels`` node by node.
     A device with a queue of its own overrides the ``async`` methods, :meth:`synchronize` and :meth:`plan`.
     """
+
+    _INSTEAD = "make another one with device.init()"
 
     PLANS = 64
     """How many plans :meth:`compute` keeps; the one used longest ago goes first."""
@@ -634,7 +641,7 @@ def check_parameters(device: Device, params: Collection[str], known: Sequence[st
     if unknown:
         has = f"it has {', '.join(known)}" if known else "it has none"
         raise ParameterError(
-            f"streams of {device.name} have no parameter {unknown[0]!r}; {has}",
+            f"streams of {device.name} have no parameter {unknown[0]!r:.100}; {has}",
             device=device,
             got=unknown[0],
             wanted=tuple(known),

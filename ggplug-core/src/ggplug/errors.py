@@ -120,7 +120,10 @@ class ParameterError(GGPlugError, ValueError):
 
 
 class SerializationError(GGPlugError, TypeError):
-    """An op holds a Python object, such as a function, that cannot be written to a file or sent to another process."""
+    """An object cannot be copied, written to a file or sent to another process.
+
+    It is, or holds, a Python function, memory of this process, or a handle or lock of it.
+    """
 
 
 class GraphError(GGPlugError, ValueError):

@@ -20,7 +20,9 @@ import numpy.typing as npt
 from ggplug.display import pictures
 from ggplug.errors import BufferUseError, GraphError, TensorStateError
 from ggplug.system import lazy
+from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
+from ggplug.values.arrays import as_name
 from ggplug.values.buffers import Buffer, BufferType
 from ggplug.values.revisions import Revision
 
@@ -135,7 +137,7 @@ class _Held:
         return self._graph
 
 
-class Graph:
+class Graph(Uncopied):
     """Nodes in the order of computation, with the leafs that they read.
 
     ``Graph(a, b)`` adds the outputs ``a`` and ``b`` and all that they are computed from (ggml_build_forward_expand):
@@ -152,11 +154,13 @@ class Graph:
     A graph that :meth:`backward` makes has ``gradients`` and ``accumulators``, by the tensors whose gradients they are.
     """
 
+    _INSTEAD = "build it again, or write it to a file with save() and read it with ggplug.load_graph()"
+
     gradients: Mapping[Tensor, Tensor] = MappingProxyType({})
     accumulators: Mapping[Tensor, Tensor] = MappingProxyType({})
 
     def __init__(self, *outputs: Tensor, name: str = "") -> None:
-        self.name = name
+        self.name = as_name(name)
         self.tensors: list[Tensor] = []
         self.nodes: list[Tensor] = []
         self.leafs: list[Tensor] = []
@@ -537,7 +541,7 @@ class Graph:
         """The first tensor of that name (ggml_graph_get_tensor).  Raises GraphError."""
         found = self.get(name)
         if found is None:
-            raise GraphError(f"no tensor {name!r} in {self!r}")
+            raise GraphError(f"no tensor {name!r:.100} in {self!r}")
         return found
 
     def get(self, name: str) -> Tensor | None:

@@ -5,6 +5,7 @@ Plain host memory belongs to no device; every device whose ``supports_buffer_typ
 
 from __future__ import annotations
 
+import copyreg
 import os
 import sys
 import weakref
@@ -15,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import Buffer, BufferType, Bytes, Device, Memory
-from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TypeMismatchError
+from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TensorStateError, TypeMismatchError
 from ggplug.sharing import accessing
 from ggplug.tensor import Spec, Tensor, extents
-from ggplug.types import BF16, F16, F32, I8, I16, I32, I64, BufferUsage, Type, as_type
+from ggplug.types import BF16, F16, F32, I8, I16, I32, I64, BufferUsage, TensorFlag, Type, as_type
 from ggplug.values.arrays import as_array, as_bytes, strided
 
 ALIGNMENT = 64
@@ -235,6 +236,26 @@ def _default_type(array: npt.NDArray[Any], values: Any) -> Type:
     if kind is None:
         raise TypeMismatchError(f"no default type for {array.dtype} values: pass type=...", got=array.dtype)
     return kind
+
+
+def _reduced(tensor: Tensor) -> Any:
+    """What ``copy`` and ``pickle`` make a tensor of: if it is a leaf with values in host memory, a copy of it there."""
+    buffer = tensor.buffer
+    if tensor.op is not None or buffer is None or buffer.address is None or buffer.type.has_own_layout:
+        return tensor.__reduce_ex__(0)
+    if tensor.offset in buffer.unset:
+        raise TensorStateError(f"{tensor!r} cannot be copied: it has no value", tensor=tensor, remedy="set it before")
+    spec = Spec(tensor.type, tensor.ne, tensor.rank, tensor.nb)
+    return _copied, (spec, tensor.name, tensor.flags, tensor.tobytes())
+
+
+def _copied(spec: Spec, name: str, flags: int, data: bytes) -> Tensor:
+    made = Tensor(spec, name=name).mark(TensorFlag(flags))
+    made.place(HOST.alloc(made.nbytes))
+    return made.set_bytes(data)
+
+
+copyreg.pickle(Tensor, _reduced)
 
 
 def asarray(tensor: Tensor) -> npt.NDArray[Any]:

@@ -22,8 +22,9 @@ import numpy.typing as npt
 
 from ggplug.errors import ParameterError, ShapeError, TensorStateError, TypeMismatchError
 from ggplug.sharing import accessing, freeing
+from ggplug.system.copying import Uncopied
 from ggplug.types import TensorFlag, Type, as_type
-from ggplug.values.arrays import as_array, as_bytes, decode, encode, strided, whole_number
+from ggplug.values.arrays import as_array, as_bytes, as_name, decode, encode, strided, whole_number
 from ggplug.values.buffers import Buffer, BufferType
 from ggplug.values.geometry import MAX_BYTES as MAX_BYTES
 from ggplug.values.geometry import MAX_RANK, geometry
@@ -122,7 +123,7 @@ if TYPE_CHECKING:  # only annotations name them
         def revision(self) -> Revision: ...
 
 
-class Tensor:
+class Tensor(Uncopied):
     """A typed, strided array of up to four dimensions in a graph or in a buffer.
 
     ``ne``: extents, innermost first, always four.  ``nb``: byte strides, same order.  ``rank``: how many
@@ -137,10 +138,10 @@ class Tensor:
     __slots__ = (
         "__weakref__",
         "_graphs",
+        "_name",
         "buffer",
         "buffer_type",
         "flags",
-        "name",
         "nb",
         "nbytes",
         "ne",
@@ -152,6 +153,9 @@ class Tensor:
         "view_offset",
         "view_src",
     )
+
+    # How these leafs are copied is in ggplug.host.
+    _INSTEAD = "copy its values with numpy(): only leafs with values in host memory are copied and sent"
 
     type: Type
     ne: Extents
@@ -166,7 +170,6 @@ class Tensor:
     buffer_type: BufferType | None
     offset: int
     flags: int
-    name: str
     _graphs: list[weakref.ref[Listing]] | None
 
     # NumPy must call __radd__ for ``array + tensor`` instead of looping over the tensor.
@@ -181,7 +184,7 @@ class Tensor:
             raise ShapeError(f"a tensor with extents {ne} cannot have rank {self.rank}", got=self.rank)
         self.op = op
         self.src = src
-        self.name = name
+        self._name = as_name(name)
         self.flags = 0
         self.buffer = None
         self.buffer_type = None
@@ -272,6 +275,15 @@ class Tensor:
         return self if self.view_src is None else self.view_src
 
     # -- marks -------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """Its name; empty if it has none."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = as_name(name)
 
     def named(self, name: str) -> Tensor:
         """Sets the name and returns the tensor (ggml_set_name)."""
@@ -515,15 +527,17 @@ def new_tensor(type: Type | str, ne: int | Iterable[int], name: str = "") -> Ten
     return Tensor(Spec(as_type(type), full, rank), name=name)
 
 
-class Context:
+class Context(Uncopied):
     """A named set of persistent tensors that are allocated together, such as a model's weights.
 
     ``ggplug.memory.allocate`` places all of them; the context then owns the buffers.  As a context manager it frees
     them at the end.
     """
 
+    _INSTEAD = "copy the values of its tensors, with numpy()"
+
     def __init__(self, name: str = "") -> None:
-        self.name = name
+        self.name = as_name(name)
         self.tensors: list[Tensor] = []
         self.buffers: list[Buffer] = []
         self._by_name: dict[str, Tensor] = {}
@@ -549,7 +563,7 @@ class Context:
         try:
             return self._by_name[name]
         except KeyError:
-            raise ParameterError(f"context {self.name!r} has no tensor {name!r}") from None
+            raise ParameterError(f"context {self.name!r} has no tensor {name!r:.100}") from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._by_name

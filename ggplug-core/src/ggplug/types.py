@@ -273,7 +273,7 @@ def by_name(name: str) -> Type:
         return found
     if key in _REMOVED_BY_NAME:
         return by_id(_REMOVED_BY_NAME[key])  # raises, and says why
-    raise ParameterError(f"unknown GGML type {name!r}; the types are {', '.join(t.name for t in TYPES)}", got=name)
+    raise ParameterError(f"unknown GGML type {name!r:.100}; the types are {', '.join(t.name for t in TYPES)}", got=name)
 
 
 TypeName = Annotated[str, "the name of a GGML type"]

@@ -36,6 +36,7 @@ from ggplug import sharing
 from ggplug.backend import Transfers
 from ggplug.errors import ComputeAborted, ComputeError, ParameterError
 from ggplug.sharing import CLOSED, HELD, NOTHING, WAITING, Held, locked, settle, wake
+from ggplug.values.arrays import whole_number
 from ggplug.values.revisions import Revision
 from ggplug_cpu import topology, walker
 from ggplug_cpu.compiler import Kernel
@@ -349,8 +350,9 @@ class Team:
 
 
 def _checked_threads(n_threads: int) -> int:
+    n_threads = whole_number(n_threads, "n_threads")
     if not 1 <= n_threads <= 4096:
-        raise ParameterError(f"n_threads must be 1 to 4096, got {n_threads}", got=n_threads)
+        raise ParameterError(f"n_threads must be 1 to 4096, got {n_threads!r:.100}", got=n_threads)
     return n_threads
 
 

@@ -18,7 +18,7 @@ from ggplug.registry.entry_points import imported
 from ggplug.tensor import Context
 from ggplug.types import DeviceKind
 from ggplug_models.metadata.hyperparameters import Hyperparameters
-from ggplug_models.metadata.values import Values
+from ggplug_models.metadata.values import Values, short_repr
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import ARCHITECTURES, Model
 from ggplug_models.networks.network import MOST_BLOCKS
@@ -111,14 +111,16 @@ def chosen_devices(devices: Sequence[Device | str] | None) -> list[Device]:
         return default_devices()
     if isinstance(devices, (str, Device)) or not isinstance(devices, Iterable):
         raise ParameterError(
-            f"devices must be a list of names or Device objects, got {devices!r}",
+            f"devices must be a list of names or Device objects, got {short_repr(devices)}",
             got=devices,
             remedy=f"load(path, [{devices!r}])" if isinstance(devices, (str, Device)) else None,
         )
     chosen = [gg.device(each) if isinstance(each, str) else each for each in devices]
     for each in chosen:
         if not isinstance(each, Device):
-            raise ParameterError(f"devices has {each!r}, which is neither a Device nor the name of one", got=each)
+            raise ParameterError(
+                f"devices has {short_repr(each)}, which is neither a Device nor the name of one", got=each
+            )
     return chosen or default_devices()
 
 

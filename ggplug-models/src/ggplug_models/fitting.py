@@ -10,6 +10,8 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 
 import ggplug as gg
 from ggplug import gguf
@@ -20,9 +22,9 @@ from ggplug.gguf.load import planned
 from ggplug.scheduler.fit import Budgets, Holding, budgets_of, distribute, too_large
 from ggplug.scheduler.scheduler import Needed
 from ggplug.types import DeviceKind, Type
+from ggplug_models.by_name import lookup
 from ggplug_models.checks.arguments import whole
 from ggplug_models.deciding import chosen_devices, decide
-from ggplug_models.naming import path_of
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import Model
@@ -79,7 +81,7 @@ def fit(
         raise ParameterError(f"fit finds which weights lie on which device; with {SPLIT_MODE} {TENSOR} each has a part")
     n_seq = whole("n_seq", n_seq, 1)
     cache = cache_type_of(cache_type).name
-    path = path_of(path, chosen)
+    path = lookup.path_of(path, Capacity(chosen))
     asked = _Asked(path, chosen, budgets_of(chosen, budgets), n_ctx, n_seq, cache, micro_batch, pack, pack_growth)
     with gguf.GGUFReader(path) as reader:
         try:
@@ -230,3 +232,28 @@ _Tried = dict[tuple[int, ...], Fit]
 
 _Rules = Callable[[Sequence[int]], Placement]
 """The placement for numbers of units, by device."""
+
+
+class Capacity:
+    """What devices can hold: a :class:`.Judge` of the files of a named model."""
+
+    def __init__(self, devices: Sequence[Device | str] | None) -> None:
+        self._given = devices
+
+    @cached_property
+    def _devices(self) -> list[Device]:
+        return chosen_devices(self._given)
+
+    @property
+    def names(self) -> str:
+        return " and ".join(device.name for device in self._devices)
+
+    def holds(self, nbytes: int, path: Callable[[], Path]) -> bool:
+        free = [device.memory().free for device in self._devices]
+        if None not in free and nbytes > sum(filter(None, free)):
+            return False
+        try:
+            fit(path(), self._devices)
+        except OutOfMemoryError:
+            return False
+        return True

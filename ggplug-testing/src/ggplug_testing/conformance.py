@@ -19,6 +19,7 @@ from typing import NamedTuple
 from ggplug.backend import Device
 from ggplug.errors import GGPlugError, ParameterError
 from ggplug.ops.base import OPS, Op
+from ggplug.system.durations import seconds
 from ggplug.system.files import check_differs
 from ggplug_testing.cases.chains import SUBJECT as GROUPS
 from ggplug_testing.cases.graphs import SUBJECT as GRAPH
@@ -159,8 +160,8 @@ def serve(channel: Channel, name: str) -> None:
 
 def _seconds(text: str) -> float:
     """A time limit as an argument of a command.  Raises ArgumentTypeError."""
-    found = float(text)
-    if not 0 < found < float("inf"):
+    found = seconds(text)
+    if not found:
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
     return found
 

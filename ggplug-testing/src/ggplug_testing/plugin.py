@@ -8,6 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 
+def _seconds(text: str) -> float:
+    from ggplug.system.durations import seconds
+
+    return seconds(text)
+
+
 def pytest_addoption(parser: Any) -> None:
     group = parser.getgroup("ggplug", "conformance of ggplug devices")
     group.addoption(
@@ -26,7 +32,7 @@ def pytest_addoption(parser: Any) -> None:
     )
     group.addoption(
         "--ggplug-timeout",
-        type=float,
+        type=_seconds,
         default=300.0,
         metavar="SECONDS",
         help="after how long a case of a worker hangs (default: %(default)g)",

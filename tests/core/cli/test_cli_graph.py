@@ -55,6 +55,17 @@ def test_show_summarises_lists_draws_and_explains(file: Path) -> None:
     assert found["tensors"][2]["sources"] == [0, 1]
 
 
+@pytest.mark.parametrize("outputs", [[], [gg.tensor([1.0, 2.0])]], ids=["empty", "of a leaf"])
+def test_a_graph_without_nodes_has_no_results(tmp_path: Path, outputs: list[Tensor]) -> None:
+    path = gg.Graph(*outputs).save(tmp_path / "nothing.gguf")
+    assert "ops: none" in graph("show", path).output
+    done = graph("run", path, "--out", tmp_path / "results.npz")
+    assert done.exit_code == 0, done.output
+    assert "no results" in done.output
+    assert not np.load(tmp_path / "results.npz").files
+    assert json.loads(graph("run", path, "--json").output)["results"] == []
+
+
 def test_show_says_what_a_file_needs(file: Path, tmp_path: Path) -> None:
     (tmp_path / "model.gguf").unlink()
     assert "weights in the file model.gguf: 1, of 96 B" in graph("show", file).output

@@ -26,6 +26,13 @@ def test_a_table_that_fits_is_as_wide_as_its_cells() -> None:
     ]
 
 
+@pytest.mark.parametrize("width", [4, 80])
+def test_a_table_without_rows_or_columns_has_what_there_is(width: int) -> None:
+    assert list(layout([], [], width)) == []
+    assert list(layout([], [(), ()], width)) == []
+    assert list(layout(["key", "bytes"], [], 80)) == ["key   bytes", "───────────"]
+
+
 def test_text_is_folded_between_words_next_to_short_cells() -> None:
     assert list(layout(HEADINGS, DEVICES[:1], 60, rule="-")) == [
         "device   kind   memory          what it is",

@@ -46,6 +46,21 @@ def test_a_device_with_packed_memory_conforms(clause: Clause) -> None:
     assert finding.verdict == ("not applicable" if pending else "passed"), finding.reason
 
 
+def test_tensors_in_packed_memory_can_begin_as_zeros(device: PackingDevice) -> None:
+    with Context("weights") as context:
+        tensor = context.new_tensor("f32", (8, 4))
+        gg.allocate(context, device.extra_buffer_types[0], zeroed=True)
+        assert not tensor.numpy().any()
+        with Scheduler([device]) as scheduler:
+            scheduler.compute(graph := gg.Graph(gg.mul_mat(tensor, gg.tensor(numbers((2, 8))))))
+            assert not graph.outputs[0].numpy().any()
+
+
+def test_packed_memory_without_tensors_is_not_zeroed_and_says_so(device: PackingDevice) -> None:
+    with pytest.raises(BufferUseError, match=r"zeros in it are those of tensors .*set_zero"):
+        device.extra_buffer_types[0].alloc_zeroed(4096)
+
+
 def test_a_context_counts_what_its_tensors_take_in_packed_memory(device: PackingDevice) -> None:
     with Context("weights") as context:
         tensor = context.new_tensor("f32", (8, 4))

@@ -867,6 +867,15 @@ def test_a_time_limit_that_is_no_number_of_seconds_is_ignored(monkeypatch: pytes
     assert Settings.from_environment().timeout == 30.0
 
 
+@pytest.mark.parametrize("text", ["1e300", "9" * 300])
+def test_plugins_load_within_a_time_limit_that_no_clock_reaches(
+    monkeypatch: pytest.MonkeyPatch, shelf: Shelf, text: str
+) -> None:
+    monkeypatch.setenv("GGPLUG_LOAD_TIMEOUT", text)
+    shelf.add("NPU")
+    assert [device.name for device in Registry(shelf.installed).devices()] == ["NPU0"]
+
+
 def test_without_a_time_limit_plugins_load_in_the_calling_thread(shelf: Shelf) -> None:
     where: list[threading.Thread] = []
 

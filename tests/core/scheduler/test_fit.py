@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -105,6 +107,20 @@ def test_what_does_not_fit_says_which_device_misses_how_many_bytes_and_no_tensor
 def test_budgets_that_are_not_valid_are_refused(budgets: object, message: str) -> None:
     with pytest.raises(ParameterError, match=message):
         gg.fit_placement(chain(1)[0], devices(), budgets)  # type: ignore[arg-type]
+
+
+WRONG: list[Any] = [[], None, "CPU", ["CPU"], [None], 3, ["x" * 100_000]]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: repr(wrong)[:10])
+def test_only_lists_of_devices_are_taken(wrong: Any) -> None:
+    graph, weights = chain(1)
+    with pytest.raises(ParameterError, match=r"must be a list of devices|is no device") as refused:
+        gg.fit_placement(graph, wrong)
+    assert len(str(refused.value)) < 200
+    with pytest.raises(ParameterError, match="budgets must be a list"):
+        gg.fit_placement(graph, devices(), 3)  # type: ignore[arg-type]
+    assert all(weight.buffer is None for weight in weights)
 
 
 def test_what_the_scheduler_needs_for_several_graphs_is_what_its_buffers_hold_after_them() -> None:

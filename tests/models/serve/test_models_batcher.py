@@ -20,6 +20,7 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.serve import Batcher, QueueFullError, Request
 from ggplug_models.serve.batcher import LEAST
+from ggplug_models.serve.request import Shift
 from ggplug_models.serve.writer import Writer
 
 N_VOCAB = 50
@@ -271,6 +272,48 @@ def test_a_text_ends_where_the_context_is_full() -> None:
         batcher.submit(request)
         assert list(request.tokens()) == alone(request.prompt, sampler(1), 3)
         assert request.finish is Finish.LENGTH
+
+
+def shifting(prompt: Sequence[int], sampler: Sampler, most: int, n_ctx: int, keep: int, drop: int) -> list[int]:
+    """What :func:`alone` gives, where a full context drops tokens after the first ``keep``; 0: half of the others."""
+    history, held = list(prompt), list(prompt)
+    while len(history) - len(prompt) < most:
+        if len(held) > n_ctx:
+            del held[keep : keep + (drop or (len(held) - keep) // 2)]
+        history.append(sampler(logits_after(held), history))
+        held.append(history[-1])
+    return history[len(prompt) :]
+
+
+@pytest.mark.parametrize(("keep", "drop"), [(0, 0), (4, 0), (6, 3), (5, 1)])
+def test_a_text_goes_on_without_a_part_of_the_context_when_it_is_full(keep: int, drop: int) -> None:
+    prompt = [1, 2, 3, 4, 5, 6]
+    with Batcher(Held(n_ctx=20), piece=3) as batcher:
+        requests = [Request(prompt, sampler(n), 60, shift=Shift(keep, drop)) for n in range(4)]
+        other = Request([7] * 9, sampler(9), 11)
+        for request in [*requests, other]:
+            batcher.submit(request)
+        for number, request in enumerate(requests):
+            assert list(request.tokens()) == shifting(prompt, sampler(number), 60, 20, keep, drop)
+            assert request.finish is Finish.LENGTH
+            assert request.dropped >= 60 + len(prompt) - 20 - 1
+        assert list(other.tokens()) == alone([7] * 9, sampler(9), 11)
+        assert batcher.status.longest <= 21
+
+
+@pytest.mark.parametrize(("keep", "drop"), [(0, 0), (999, 0), (0, 999), (3, 10**30)])
+def test_whatever_is_to_be_kept_a_full_context_drops_something(keep: int, drop: int) -> None:
+    for length in (2, 3, 5, 40):
+        kept, dropped = Shift(keep, drop).parts(length)
+        assert kept >= 0
+        assert 0 < dropped < length - kept
+
+
+def test_a_text_without_a_maximum_goes_on_for_one_more_context() -> None:
+    with Batcher(Held(n_ctx=8)) as batcher:
+        request = Request([1, 2, 3, 4, 5, 6], sampler(1), shift=Shift(2))
+        batcher.submit(request)
+        assert len(list(request.tokens())) == 8
 
 
 def test_a_failed_computation_ends_its_texts_and_no_others() -> None:

@@ -27,6 +27,7 @@ from heads import ORACLES, TARGET, write_eagle, write_next
 from served import served
 
 from ggplug_models.serve.service import serving
+from ggplug_models.serve.writer import Defaults
 
 PROMPTS = ["the the the the the", "a hen in the inn", "on on on", "1 2 3 4 1 2 3", "an ant at tea", "ten hats"]
 
@@ -152,3 +153,12 @@ def test_drafts_that_a_model_cannot_use_are_refused_when_the_server_starts(llama
     wanted = pytest.raises(ParameterError, match="a generates no text, so it can have no drafts")
     with ggplug_models.load(data / "bert.gguf", ["CPU"]) as encoder, wanted:
         serving(encoder, "a", draft="lookup").__enter__()
+
+
+def test_drafts_and_texts_beyond_the_context_exclude_each_other(data: Path) -> None:
+    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model:
+        with (
+            pytest.raises(ParameterError, match="cannot go on when its context is full"),
+            serving(model, "tiny", draft="lookup", defaults=Defaults(shifts=True)),
+        ):
+            pass

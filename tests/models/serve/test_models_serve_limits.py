@@ -569,6 +569,29 @@ def test_logits_that_are_no_numbers_are_a_fault_of_the_server(model: Decoder, mo
                 assert reply["error"]["code"] == "computation_failed"
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_an_echoed_prompt_whose_logits_are_no_numbers_is_a_fault_of_the_server(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    with served(model, slots=1) as live:
+        assert live.service.writer is not None
+        decode = live.service.writer.session.decode
+
+        def damaged(batch: Any, *outputs: Any) -> Any:
+            found = decode(batch, *outputs)
+            for each in found.values():
+                if each.ndim == 2:
+                    each[1] = wrong
+            return found
+
+        monkeypatch.setattr(live.service.writer.session, "decode", damaged)
+        for stream in (False, True):
+            sent = body(logprobs=1, echo=True, stream=stream)
+            found = Client(live, sent).events()[-1] if stream else _strict(Client(live, sent).answer()[1])
+            assert found["error"]["code"] == "computation_failed"
+            assert "NaN or infinity, or all are -inf" in found["error"]["message"]
+
+
 def test_tokens_that_are_impossible_have_the_least_log_probability(
     model: Decoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

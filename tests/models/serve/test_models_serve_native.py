@@ -18,11 +18,14 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-from llama_server.stand_ins import encoder
+from llama_server.stand_ins import encoder, story
 from served import Live, served
 
 from ggplug_models.serve.apis import ollama_models
 from ggplug_models.serve.app import Rules
+from ggplug_models.serve.request import Progress, Request, Times
+from ggplug_models.serve.timings import timings
+from ggplug_models.serve.writer import Defaults
 
 PROMPT = "word " * 20
 
@@ -57,10 +60,19 @@ def test_a_text_without_a_limit_fills_the_context(model: Decoder) -> None:
     assert found["tokens_predicted"] == 40 - found["tokens_evaluated"] + 1
 
 
+def test_a_text_goes_on_when_the_context_is_full_if_the_server_shifts(model: Decoder) -> None:
+    asked = {"prompt": "hello", "n_predict": 80, "ignore_eos": True, "temperature": 0, "n_keep": -1}
+    with served(model, slots=1, context=40, defaults=Defaults(shifts=True)) as live:
+        found = post(live, "/completion", asked)
+    assert (found["stop_type"], found["truncated"], found["tokens_predicted"]) == ("limit", True, 80)
+    assert found["timings"]["prompt_n"] == found["tokens_evaluated"]
+    assert found["tokens_cached"] <= 41
+
+
 def test_tokens_and_texts_are_converted(live: Live, model: Decoder) -> None:
     ids = post(live, "/tokenize", {"content": "hello"})["tokens"]
     assert ids == model.tokenizer.encode("hello")
-    assert post(live, "/detokenize", {"tokens": ids}) == {"content": "hello"}
+    assert post(live, "/detokenize", {"tokens": ids})["content"] == "hello"
     pieces = post(live, "/tokenize", {"content": "\u00e9", "with_pieces": True})["tokens"]
     assert [each["id"] for each in pieces] == model.tokenizer.encode("\u00e9")
 
@@ -160,6 +172,46 @@ def test_what_is_no_number_of_a_slot_is_an_unknown_path(live: Live, number: str)
 def test_a_model_without_tokens_for_gaps_does_not_fill_them(live: Live) -> None:
     status, _, found = live.ask("POST", "/infill", {"input_prefix": "a", "input_suffix": "b"})
     assert (status, found["error"]["code"]) == (501, "model_not_supported")
+
+
+def test_a_suffix_asks_for_the_text_before_it(tmp_path: Path) -> None:
+    path = story(tmp_path / "story.gguf", ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"])
+    with ggplug_models.load(path, ["CPU"]) as model, served(model, slots=1, context=256) as live:
+        infill = post(live, "/infill", {"input_prefix": "a b", "input_suffix": "c", "n_predict": 4, "temperature": 0})
+        asked = {"prompt": "a b", "suffix": "c", "max_tokens": 4, "temperature": 0}
+        found = post(live, "/v1/completions", asked)
+        assert (found["choices"][0]["text"], found["usage"]["prompt_tokens"]) == (
+            infill["content"],
+            infill["tokens_evaluated"],
+        )
+        options = {"num_predict": 4, "temperature": 0}
+        asked = {"prompt": "a b", "suffix": "c", "stream": False, "options": options}
+        assert post(live, "/api/generate", asked)["response"] == infill["content"]
+
+
+def test_lm_eval_finds_the_tokens_of_texts(live: Live, model: Decoder) -> None:
+    status, _, found = live.ask("GET", "/tokenizer_info")
+    assert (status, found["chat_template"]) == (200, live.service.texts.template.source)
+    ids = post(live, "/tokenize", {"prompt": "hello", "add_special_tokens": False})["tokens"]
+    assert post(live, "/detokenize", {"tokens": ids})["prompt"] == "hello"
+
+
+def test_an_end_token_after_an_echoed_prompt_has_a_log_probability(live: Live, model: Decoder) -> None:
+    end = min(model.tokenizer.ends)
+    asked = {"prompt": "hello", "max_tokens": 1, "echo": True, "logprobs": 1, "logit_bias": {str(end): 1e9}}
+    (choice,) = post(live, "/v1/completions", asked)["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("hello", "stop")
+    assert len(choice["logprobs"]["tokens"]) == len(model.tokenizer.encode("hello")) + 1
+    assert choice["logprobs"]["tokens"][-1] == ""
+
+
+def test_a_part_of_a_prompt_is_reported_with_the_time_for_it() -> None:
+    request = Request([1] * 10, lambda logits, history: 0)
+    request.reused, request.generated = 2, 3  # it has gone on since
+    request.times = Times(1.0, 5.0, 9.0)
+    found = timings(request, Progress(10, 2, 6, 0.5))
+    assert (found["prompt_n"], found["prompt_ms"], found["predicted_n"], found["predicted_ms"]) == (4, 500, 0, 0)
+    assert timings(request)["prompt_ms"] == 4000
 
 
 def test_unknown_parameters_are_named_and_a_strict_server_refuses_them(model: Decoder) -> None:

@@ -255,7 +255,10 @@ def test_a_placement_that_was_asked_for_is_checked_and_another_one_proposed() ->
         ({"budgets": [-1]}, r"a budget is a number of bytes or None, got -1"),
         ({"budgets": [True]}, r"a budget is a number of bytes or None, got True"),
         ({"placement": ExpertsOn("CPU")}, r"decides nothing"),
+        ({"budgets": 5}, r"budgets must be a list, or a dict by device, got 5"),
         ({"placement": 5}, r"placement must be"),
+        ({"pack_growth": "a"}, r"pack_growth must be an integer from 0 to \d+, got 'a'"),
+        ({"pack_growth": -1}, r"pack_growth must be an integer from 0 to \d+, got -1"),
         ({"devices": []}, None),
     ],
     ids=str,
@@ -290,10 +293,11 @@ def test_the_command_refuses_what_does_not_fit_and_a_budget_without_a_size() -> 
     done = CliRunner().invoke(app, ["fit", str(QWEN), "--device", "CPU", "--budget", "CPU=100k"])
     assert done.exit_code == 1
     assert isinstance(done.exception, OutOfMemoryError)
-    for text in ("CPU", "CPU=", "CPU=x", "=3", "CPU=-1"):
+    for text in ("CPU", "CPU=", "CPU=x", "=3", "CPU=-1", f"CPU={'9' * 400}", "CPU=8388608.1T", f"{'9' * 5000}="):
         done = CliRunner().invoke(app, ["fit", str(QWEN), "--budget", text])
         assert done.exit_code == 2
         assert "is not DEVICE=SIZE" in done.output
+        assert len(done.output) < 500
 
 
 @pytest.mark.parametrize("command", ["run", "embed"])

@@ -163,6 +163,39 @@ def test_a_rule_that_decides_nothing_is_refused_and_nothing_stays_allocated(
     assert fake.used == 0
 
 
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Place(LONG, "CPU"),
+        Place("a", LONG),
+        CacheOn(LONG),
+        CacheOn("CPU", ",".join(["900"] * 9000)),
+        LayerSplit([1] * 9000),
+    ],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_errors_about_long_rules_are_short(rule: Rule) -> None:
+    with pytest.raises(ParameterError) as refused:
+        ggplug_models.load(QWEN, ["CPU"], placement=rule)
+    assert len(str(refused.value)) < 500
+
+
+def test_a_split_by_a_number_that_is_no_float_is_refused() -> None:
+    with pytest.raises(ParameterError, match="numbers of at least 0, got 1000") as refused:
+        LayerSplit([10**400])
+    assert len(str(refused.value)) < 300
+
+
+def test_a_function_that_chooses_a_device_of_another_model_is_refused() -> None:
+    others = [FakeDevice("other", inner=gg.device("CPU")), "CPU", None]
+    for other in others:
+        with pytest.raises(ParameterError, match=r"for '\S+' it returned .*return one of devices: CPU"):
+            ggplug_models.load(QWEN, ["CPU"], placement=lambda name, devices, other=other: other)
+
+
 @pytest.mark.parametrize(
     ("option", "text", "message"),
     [

@@ -51,16 +51,14 @@ def pytest_configure() -> None:
     os.environ["PORT"] = str(free_port())
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Notes the outcome of each case at once, so that a run that is interrupted is not lost."""
-    if "PYTEST_XDIST_WORKER" in os.environ or not (report.when == "call" or report.outcome != "passed"):
-        return
-    why = "" if report.passed else _message(report)
-    with open(os.environ["OUTCOMES"], "a", encoding="utf-8") as file:
-        file.write(json.dumps([report.nodeid.removeprefix("unit/"), report.outcome, why]) + "\n")
-
-
-def _message(report: pytest.TestReport) -> str:
-    """The message of the exception, or the reason for which a case was skipped."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return str(report.longrepr if crash is None else crash.message)[:400]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The cases that are known not to pass must fail."""
+    known = json.loads((DATA / "llama_server_cases.json").read_text(encoding="utf-8"))
+    reasons = {name: reason for reason, names in known.items() for name in names}
+    for item in items:
+        case = item.nodeid.removeprefix("unit/")
+        function = case.partition("[")[0]
+        for name in (case, function, function.partition("::")[0]):
+            if name in reasons:
+                item.add_marker(pytest.mark.xfail(reason=reasons[name], strict=True))
+                break

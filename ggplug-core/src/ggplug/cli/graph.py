@@ -160,8 +160,10 @@ def run(
     rows = [_statistics(name, array) for name, array in arrays.items()]
     if as_json:
         print_json({"device": device.name, "results": rows})
-    else:
+    elif rows:
         _print_rows(rows)
+    else:
+        console(stderr=True).print("The graph has no results: it computes nothing.")
 
 
 @graph.command(cls=Command)
@@ -310,7 +312,8 @@ def _summarise(graph: LoadedGraph) -> None:
     out.print(text(repr(graph), "bold"))
     counts = Counter(node.op.name for node in graph.nodes if node.op is not None)
     size = sum(leaf.nbytes for leaf in graph.leafs if not leaf.is_view)
-    out.print(text(f"leafs of {byte_count(size)}; ops: {', '.join(f'{n} {name}' for name, n in counts.most_common())}"))
+    ops = ", ".join(f"{n} {name}" for name, n in counts.most_common()) or "none"
+    out.print(text(f"leafs of {byte_count(size)}; ops: {ops}"))
     for line in _needs(graph):
         out.print(text(line))
     inputs = [leaf for leaf in graph.leafs if leaf.flags & TensorFlag.INPUT]
@@ -370,7 +373,7 @@ def _statistics(name: str, array: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 def _print_rows(rows: Sequence[dict[str, Any]]) -> None:
-    headings = list(rows[0]) if rows else []
+    headings = list(rows[0])
     cells = [[printable(each) if isinstance(each, str) else _figure(each) for each in row.values()] for row in rows]
     print_table(headings, cells, right=headings[1:])
 

@@ -32,8 +32,10 @@ def layout(
     """The lines of a table: its headings, a rule, its rows.
 
     ``rows``: a cell for each heading, which may have several lines.  ``right``: headings of columns whose cells end
-    at their right edge.
+    at their right edge.  Without columns there are no lines.
     """
+    if not headings:
+        return
     widths = _fitted(headings, rows, width)
     if widths is None:
         yield from _blocks(headings, rows, width)

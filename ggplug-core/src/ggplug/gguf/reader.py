@@ -28,10 +28,11 @@ from ggplug.gguf.format import (
 from ggplug.gguf.metadata import Metadata
 from ggplug.gguf.parse import Header, parse_header
 from ggplug.gguf.split import sibling_path
+from ggplug.system.copying import Uncopied
 from ggplug.system.files import naming, open_regular
 
 
-class GGUFReader:
+class GGUFReader(Uncopied):
     """A GGUF model, mapped into memory read-only (``gguf_init_from_file``).
 
     Of a split model, open the first file; the reader opens the others in the same folder.
@@ -59,6 +60,8 @@ class GGUFReader:
         metadata_types: key to (type,), or for arrays (ARRAY, item type).
         tensors: name to description, in the files' order.
     """
+
+    _INSTEAD = "open the file again"
 
     path: Path
     paths: tuple[Path, ...]

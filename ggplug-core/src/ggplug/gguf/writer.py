@@ -36,6 +36,7 @@ from ggplug.gguf.format import (
 from ggplug.gguf.reader import GGUFReader
 from ggplug.gguf.split import shard_path
 from ggplug.gguf.values import Order, encode_string, encode_value, infer_types, utf8
+from ggplug.system.copying import Uncopied
 from ggplug.system.files import NewFile, naming
 from ggplug.types import Type
 from ggplug.values.geometry import is_possible
@@ -63,7 +64,7 @@ class _Shard:
     nbytes: int = 0
 
 
-class GGUFWriter:
+class GGUFWriter(Uncopied):
     """Writes a model to ``path``, completely or not at all.
 
     The files are written under temporary names in the same folder and renamed when they are complete, so a reader never

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ggplug.graph import Graph
 from ggplug.nodes.groups import UNGROUPED, Groups
+from ggplug.system.copying import Uncopied
 from ggplug.system.overriding import Overridable
 from ggplug.values.buffers import Buffer
 
@@ -112,11 +113,13 @@ class Transfers:
         self.start = self.end = 0
 
 
-class Plan(Overridable, ABC):
+class Plan(Overridable, Uncopied, ABC):
     """A graph that a device prepared once, to compute it many times (ggml_backend_graph_plan).
 
     A plan depends on the graph's structure only; :meth:`rebind` gives it the places of the tensors.
     """
+
+    _INSTEAD = "plan the graph again"
 
     @abstractmethod
     def rebind(self, graph: Graph, allocation: Places) -> None:

@@ -18,6 +18,7 @@ from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
 from ggplug.memory.runs import Arena, Run, Submission, begun
 from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.nodes.hazards import written_positions
+from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
 from ggplug.values.buffers import COPY_FIRST, Buffer, BufferType
 
@@ -31,7 +32,7 @@ _alignment = attrgetter("type.alignment")
 Numbers = npt.NDArray[np.int64]
 
 
-class Allocation:
+class Allocation(Uncopied):
     """Places of all tensors of a graph, and of every equal graph.
 
     By position in ``graph.tensors``: ``slots`` is an index into ``buffers``, PERSISTENT or NOWHERE; ``offsets`` are
@@ -43,6 +44,8 @@ class Allocation:
     address that is no multiple of its type's alignment; ShapeError, TypeMismatchError for lists that do not fit the
     graph.  Two tensors may share bytes; :mod:`.overlaps` checks when.
     """
+
+    _INSTEAD = "allocate the graph again"
 
     def __init__(
         self,

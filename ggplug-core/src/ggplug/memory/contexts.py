@@ -38,13 +38,15 @@ def allocate(
             if planned:
                 buffer: Buffer = PlannedBuffer(kind, size)
             else:
-                buffer = kind.alloc_zeroed(size) if zeroed else kind.alloc(size)
+                buffer = kind.alloc_zeroed(size) if zeroed and not kind.has_own_layout else kind.alloc(size)
             buffer.usage = usage
             buffers.append(buffer)
             allocator = TensorAllocator(buffer)
             for tensor in tensors:
                 allocator.place(tensor)
                 placed.append(tensor)
+                if zeroed and kind.has_own_layout and not planned:
+                    tensor.set_zero()
             if not zeroed:
                 buffer.unset.add({t.offset: t.offset + t.nbytes for t in tensors if t.nbytes})
         for tensor in context:
@@ -73,7 +75,7 @@ def buffer_type_of(where: BufferType | Device | Backend) -> BufferType:
         return where.device.buffer_type
     if isinstance(where, Device):
         return where.buffer_type
-    raise ParameterError(f"where must be a buffer type, a device or a stream, got {where!r}", got=type(where))
+    raise ParameterError(f"where must be a buffer type, a device or a stream, got {where!r:.100}", got=type(where))
 
 
 def _groups(context: Context, kind: BufferType) -> list[tuple[list[Tensor], int]]:

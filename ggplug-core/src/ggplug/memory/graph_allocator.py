@@ -21,13 +21,14 @@ from ggplug.memory.runs import Arena
 from ggplug.nodes.groups import UNGROUPED, Groups
 from ggplug.nodes.hazards import Hazards
 from ggplug.sharing import freeing, one_thread_at_a_time
+from ggplug.system.copying import Uncopied
 from ggplug.types import BufferUsage
 
 POISON = 0xFF
 """The byte that poison is filled with: floats of every type made of it are NaN."""
 
 
-class GraphAllocator:
+class GraphAllocator(Uncopied):
     """Allocates graphs in one or several buffer types (ggml_gallocr_new, ggml_gallocr_new_n).
 
     ``buffer_types``: ``assignment`` has indices into it.  If a type occurs twice, both share its memory.
@@ -281,7 +282,7 @@ def poison_mode(wanted: bool | str | None = None) -> Poison:
     }
     if named not in modes:
         what = "GGPLUG_POISON" if wanted is None else "poison"
-        raise ParameterError(f"{what} must be 'nodes' or 'groups', got {named!r}", got=named)
+        raise ParameterError(f"{what} must be 'nodes' or 'groups', got {named!r:.100}", got=named)
     return modes[named]
 
 

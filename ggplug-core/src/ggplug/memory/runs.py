@@ -17,6 +17,7 @@ from ggplug.graph import Graph, RunPlaces
 from ggplug.interface.plans import Pending
 from ggplug.memory.layout import NOWHERE, PERSISTENT, Layout
 from ggplug.sharing import entered, locked
+from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
 from ggplug.values.buffers import Buffer
 
@@ -112,13 +113,15 @@ class Located(RunPlaces, Protocol):
     def not_kept(self, graph: Graph, position: int) -> TensorStateError: ...
 
 
-class Run:
+class Run(Uncopied):
     """A computation of a graph in the places of an allocation, or its preparation (setting leafs before it begins).
 
     ``serial``: a run with a larger number began later.  ``progress``: how many nodes were computed so far.  ``thread``:
     the thread that is submitting it to streams; 0 before and after that.  ``work``: the streams to wait for, and the
     error.
     """
+
+    _INSTEAD = "compute the graph again"
 
     __slots__ = ("__weakref__", "allocation", "progress", "serial", "thread", "work")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from ggplug.backend import Buffer
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, TensorStateError
 from ggplug.memory.layout import aligned
+from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
 
 
-class TensorAllocator:
+class TensorAllocator(Uncopied):
     """Places tensors one after another in a buffer (ggml_tallocr).
 
     ``used``: bytes that are taken, padding included.

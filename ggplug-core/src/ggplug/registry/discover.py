@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ggplug.backend import API_VERSIONS
+from ggplug.system.durations import seconds
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -333,10 +334,7 @@ def _seconds(text: str, default: float) -> float:
     if not text.strip():
         return default
     try:
-        seconds = float(text)
+        return seconds(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
         log.warning("GGPLUG_LOAD_TIMEOUT=%s is not a number of seconds; using %g", text, default)
         return default
-    return seconds

@@ -136,7 +136,7 @@ class Registry:
 
             members = tuple(map(self.device, name.split("+")))
             return self._combined.get(members) or self._combined.setdefault(members, CombinedDevice(members))
-        raise naming.not_found(f"no device {name!r}", name, self.catalog.plugins())
+        raise naming.not_found(f"no device {name!r:.100}", name, self.catalog.plugins())
 
     def name_of(self, device: Device) -> str:
         """The name by which :meth:`device` finds it: with its distribution if the plain name is not enough."""

@@ -28,6 +28,7 @@ from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.split import Split
 from ggplug.scheduler.support import Streams
+from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
 
 EvalCallback = Callable[[Tensor, bool], bool]
@@ -140,7 +141,7 @@ class Version:
             split.allocation = None
 
 
-class Execution:
+class Execution(Uncopied):
     """A schedule, its plans, and the graph that they are bound to.
 
     ``movers``: for each stream, the stream that copies to its memory: itself, or a separate one of the same device.

@@ -22,6 +22,7 @@ from ggplug.memory.allocation import Allocation
 from ggplug.scheduler.execution import Execution
 from ggplug.scheduler.scheduler import Scheduler, report_failed
 from ggplug.sharing import one_thread_at_a_time
+from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
 from ggplug.types import BF16
 from ggplug.values.buffers import host_bytes
@@ -50,7 +51,7 @@ class Ready(NamedTuple):
         return {"graph": self.found[0], "split": self.part, "device": self.stream.device}
 
 
-class Feed:
+class Feed(Uncopied):
     """A function that sets ``inputs`` of a graph, computes it, and returns ``outputs``.
 
     ``inputs``: leafs that the scheduler places, of plain types.  ``outputs``: nodes.  Raises ParameterError,

@@ -72,6 +72,13 @@ def fit_placement(graph: Graph, devices: Sequence[Device], budgets: Budgets = No
     and no tensor keeps a place.  Raises OutOfMemoryError, with the bytes that are missing, PlacementError and
     ParameterError.
     """
+    if isinstance(devices, str) or not isinstance(devices, Sequence) or not devices:
+        raise ParameterError(f"devices must be a list of devices, got {devices!r:.100}", got=devices)
+    for each in devices:
+        if not isinstance(each, Device):
+            raise ParameterError(
+                f"{each!r:.100} is no device", got=each, remedy="gg.device(name) finds a device by its name"
+            )
     chosen = budgets_of(devices, budgets)
     leafs = _weights(graph)
     written = Hazards(graph).written
@@ -125,6 +132,8 @@ def budgets_of(devices: Sequence[Device], budgets: Budgets) -> dict[Device, int 
     if budgets is None:
         budgets = {}
     if not isinstance(budgets, Mapping):
+        if isinstance(budgets, str) or not isinstance(budgets, Sequence):
+            raise ParameterError(f"budgets must be a list, or a dict by device, got {budgets!r:.100}", got=budgets)
         if len(budgets) != len(devices):
             raise ParameterError(
                 f"{len(devices)} devices need as many budgets, got {len(budgets)}", got=budgets, wanted=len(devices)
@@ -137,7 +146,9 @@ def budgets_of(devices: Sequence[Device], budgets: Budgets) -> dict[Device, int 
         given[name.casefold()] = size
         if name.casefold() not in known:
             listed = ", ".join(device.name for device in devices)
-            raise ParameterError(f"{name!r} has a budget but is none of the devices: {listed}", got=each, wanted=listed)
+            raise ParameterError(
+                f"{name!r:.100} has a budget but is none of the devices: {listed}", got=each, wanted=listed
+            )
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
             raise ParameterError(f"a budget is a number of bytes or None, got {size!r:.50}", got=size)
     return {

@@ -25,6 +25,7 @@ from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule, make_schedule
 from ggplug.scheduler.support import Streams
 from ggplug.sharing import one_thread_at_a_time
+from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
 
 _usage = attrgetter("buffer._usage._value_")
@@ -37,7 +38,7 @@ class Needed(NamedTuple):
     workspace: int
 
 
-class Scheduler:
+class Scheduler(Uncopied):
     """Computes graphs on several streams: assigns nodes to streams, copies between streams, and manages memory.
 
     ``backends``: streams in order of priority.  The last one gets inputs and nodes that no other can compute, so it
@@ -75,7 +76,7 @@ class Scheduler:
     ) -> None:
         if isinstance(backends, (str, Device, Backend)) or not isinstance(backends, Sequence):
             raise ParameterError(
-                f"backends must be a list of devices and streams, got {backends!r}",
+                f"backends must be a list of devices and streams, got {backends!r:.100}",
                 got=backends,
                 remedy="pass a list; gg.device(name) finds a device by its name",
             )
@@ -135,8 +136,8 @@ class Scheduler:
         if isinstance(backend, Backend):
             return backend
         if not isinstance(backend, Device):
-            remedy = f"gg.device({backend!r})" if isinstance(backend, str) else None
-            raise ParameterError(f"{backend!r} is neither a stream nor a device", got=type(backend), remedy=remedy)
+            remedy = "gg.device(name) finds a device by its name" if isinstance(backend, str) else None
+            raise ParameterError(f"{backend!r:.100} is neither a stream nor a device", got=type(backend), remedy=remedy)
         self._owned.append(backend.init())
         return self._owned[-1]
 

@@ -25,7 +25,14 @@ def whole_number(value: Any, what: str) -> int:
             return operator.index(value)
         except TypeError:
             pass
-    raise TypeMismatchError(f"{what} must be an integer, got {value!r}", got=type(value), wanted=int)
+    raise TypeMismatchError(f"{what} must be an integer, got {value!r:.100}", got=type(value), wanted=int)
+
+
+def as_name(value: Any) -> str:
+    """``value``, if it is a text, for a name.  Raises TypeMismatchError."""
+    if not isinstance(value, str):
+        raise TypeMismatchError(f"a name must be a text, got a {type(value).__name__}", got=type(value), wanted=str)
+    return value
 
 
 def as_array(values: Any) -> npt.NDArray[Any]:

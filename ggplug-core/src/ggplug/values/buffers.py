@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ggplug.errors import BufferUseError, OutOfMemoryError, ParameterError, ShapeError, TypeMismatchError
 from ggplug.sharing import accessing, freeing
+from ggplug.system.copying import Uncopied, Unique
 from ggplug.system.overriding import Overridable
 from ggplug.types import BufferUsage
 from ggplug.values.arrays import as_bytes, whole_number
@@ -29,11 +30,13 @@ THROUGH_TENSORS = "use the whole tensor: its set, set_bytes, numpy and tobytes c
 """The remedy for access to raw bytes of memory with a layout of its own."""
 
 
-class BufferType(Overridable, ABC):
+class BufferType(Overridable, Unique, ABC):
     """A kind of memory.  ``name`` is unique among a device's types; ``device`` is None for plain host memory.
 
     Subclasses provide ``_alloc``; the rest follows.
     """
+
+    _INSTEAD = "use the buffer type of a device of that process"
 
     def __init__(self, name: str, device: Named | None) -> None:
         self.name = name
@@ -62,7 +65,15 @@ class BufferType(Overridable, ABC):
         return self._allocated(self._alloc, size)
 
     def alloc_zeroed(self, size: int) -> Buffer:
-        """As :meth:`alloc`, with zeros as contents."""
+        """As :meth:`alloc`, with zeros as contents.
+
+        Raises BufferUseError for memory with a layout of its own, whose bytes only tensors access.
+        """
+        if self.has_own_layout:
+            raise BufferUseError(
+                f"{self.name} has a layout of its own, and zeros in it are those of tensors",
+                remedy="place tensors with alloc() and call their set_zero, or call ggplug.allocate(..., zeroed=True)",
+            )
         return self._allocated(self._alloc_zeroed, size)
 
     def _allocated(self, allocate: Callable[[int], Buffer], size: int) -> Buffer:
@@ -132,13 +143,15 @@ class BufferType(Overridable, ABC):
         return f"<BufferType {self.name}>"
 
 
-class Buffer(Overridable, ABC):
+class Buffer(Overridable, Uncopied, ABC):
     """One allocation.  Subclasses provide ``_set``, ``_get`` and ``_free``; the rest follows.
 
     ``address``: first byte in host memory, or None.  ``size``: bytes.  ``watchers``: revisions of graphs with tensors
     in this buffer, which are advanced when it is freed.  ``unset``: ranges of tensors that an allocator placed here and
     that have no value yet; false if there are none.
     """
+
+    _INSTEAD = "copy the values of its tensors, with numpy()"
 
     def __init__(self, type: BufferType, size: int, address: int | None = None) -> None:
         from ggplug.values.unset import Unset  # needed where memory is allocated

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,8 +20,12 @@ from ggplug_models.commands.options import (
     pack_option,
     placed,
 )
+from ggplug_models.metadata.values import short_repr
 
 PARTS = ("weights", "packed", "mapped", "cache", "compute", "workspace", "total", "budget")
+
+LARGEST = 1 << 63
+"""Bytes of a budget; no memory is larger."""
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -31,9 +36,10 @@ def _budgets(context: click.Context, parameter: click.Parameter, texts: Iterable
     for text in texts:
         name, _, size = text.rpartition("=")
         number = re.fullmatch(r"(\d+(?:\.\d+)?) *([kmgt]?)(?:i?b)?", size.strip(), re.IGNORECASE)
-        if not name or number is None:
-            raise click.BadParameter(f"{text!r} is not DEVICE=SIZE, such as OpenCL0=8G.")
-        found[name] = int(float(number[1]) * _UNITS[number[2].lower()])
+        nbytes = float(number[1]) * _UNITS[number[2].lower()] if name and number else math.inf
+        if nbytes > LARGEST:
+            raise click.BadParameter(f"{short_repr(text)} is not DEVICE=SIZE, such as OpenCL0=8G.")
+        found[name] = int(nbytes)
     return found
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ggplug.errors import BusyError
 from ggplug.sharing import one_thread_at_a_time
+from ggplug.system.copying import Uncopied
 from ggplug_models.generation.finish import Finish
 from ggplug_models.sampling import StopStrings
 from ggplug_models.tokenizers import Tokenizer
@@ -133,12 +134,14 @@ class Detokenizer:
             self._texts = None
 
 
-class GeneratedText(Iterator[str]):
+class GeneratedText(Uncopied, Iterator[str]):
     """Iterates over the pieces of a generated text, up to a stop string or the last token.
 
     ``finish``: why the text ended, a :class:`~ggplug_models.Finish`; None before the end.  A second thread that takes a
     piece at the same time gets BusyError.
     """
+
+    _INSTEAD = "generate another one"
 
     def __init__(self, detokenizer: Detokenizer, tokens: Iterator[int], ends: Collection[int]) -> None:
         self.finish: Finish | None = None

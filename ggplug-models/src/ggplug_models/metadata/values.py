@@ -184,4 +184,9 @@ def short_repr(value: Any) -> str:
         text = repr(value[:100] if isinstance(value, (str, bytes, list, tuple, np.ndarray)) else value)
     except Exception:  # of integers of thousands of digits, of deeply nested lists, and what a program's class raises
         text = f"an integer of {value.bit_length()} bits" if isinstance(value, int) else type(value).__name__
+    return short(text)
+
+
+def short(text: str) -> str:
+    """A text for error messages, cut off after 100 characters."""
     return text if len(text) <= 100 else f"{text[:100]}..."

@@ -13,6 +13,7 @@ from ggplug.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES
 from ggplug.graph import Graph
 from ggplug.scheduler import Scheduler
 from ggplug.sharing import CLOSED, NOTHING, OPEN, Claim, locked
+from ggplug.system.copying import Uncopied
 from ggplug.tensor import Context
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import Values
@@ -23,7 +24,7 @@ from ggplug_models.weights.placement import Placed
 from ggplug_models.weights.weights import Weights, digest_of_tensors
 
 
-class Model:
+class Model(Uncopied):
     """A model's weights and the scheduler that computes with them.
 
     ``weights``: a :class:`~ggplug.Context` with the tensors of the file, under their names.
@@ -36,6 +37,8 @@ class Model:
     Several threads may use a model: computations are serialised by a lock (:meth:`locked`), which code must also hold
     when it uses the scheduler or the model's graphs.
     """
+
+    _INSTEAD = "load it again with ggplug_models.load()"
 
     architecture: ClassVar[str] = ""
 

@@ -94,6 +94,7 @@ class Answers:
                 text.max_tokens,
                 text.ends,
                 slot=text.slot,
+                shift=text.shift,
                 reports=text.reports,
                 scored=None if text.prompt_scores is None else text.prompt_scores.add,
                 listener=partial(self._listen, number),
@@ -136,9 +137,9 @@ class Answers:
         """Number of generated tokens."""
         return sum(len(written.tokens) for written in self.written)
 
-    def timings(self, index: int = 0) -> dict[str, float]:
-        """The timings of one of the texts."""
-        return timings(self.requests[index])
+    def timings(self, index: int = 0, progress: Progress | None = None) -> dict[str, float]:
+        """The timings of one of the texts; see :func:`.timings`."""
+        return timings(self.requests[index], progress)
 
     async def deltas(self) -> AsyncIterator[Delta]:
         """Yields pieces as they come, until all texts have ended, and adds them to :attr:`written`.

@@ -137,6 +137,7 @@ def _routes(service: Service, rules: Rules) -> Iterator[tuple[Sequence[str], Seq
     yield rerank, ["POST"], paths.work(RerankBody, RerankWork, RerankWork.reply)
     yield ["/tokenize"], ["POST"], paths.prepared(tokens.TokenizeBody, tokens.tokenize)
     yield ["/detokenize"], ["POST"], paths.prepared(tokens.DetokenizeBody, tokens.detokenize)
+    yield ["/tokenizer_info"], ["GET"], _answering(lambda: tokens.tokenizer_info(service))
     yield ["/apply-template"], ["POST"], paths.prepared(tokens.TemplateBody, tokens.apply_template)
     counting = [f"{CHAT}/input_tokens", "/chat/completions/input_tokens"]
     yield counting, ["POST"], paths.prepared(tokens.TemplateBody, tokens.input_tokens)
@@ -155,7 +156,7 @@ def _routes(service: Service, rules: Rules) -> Iterator[tuple[Sequence[str], Seq
     yield ["/props"], ["GET"], paths.props
     yield ["/slots"], ["GET"], paths.slots
     yield ["/slots/{number}"], ["POST"], paths.slot
-    yield ["/lora-adapters"], ["GET"], paths.adapters
+    yield ["/lora-adapters"], ["GET"], _answering(list)
     yield ["/lora-adapters"], ["POST"], paths.set_adapters
 
 
@@ -230,9 +231,6 @@ class _Paths:
         except Exception as error:
             raise logged(error) from error
         return json_response(found, headers_of(unknown, request.url.path))
-
-    async def adapters(self) -> Response:
-        return JSONResponse([])
 
     async def set_adapters(self, request: Request) -> Response:
         raw = await self._bodies.raw(request, "texts")

@@ -62,24 +62,35 @@ class Sequences(Protocol):
         """Removes the tokens of a sequence."""
 
 
-class Status(NamedTuple):
-    """Numbers of waiting and active requests, and counters since the batcher was created."""
+@dataclass
+class Counts:
+    """Counters since a batcher was created.
 
-    waiting: int
-    active: int
-    finished: int
-    failed: int
-    prompt_tokens: int
-    reused_tokens: int
-    generated_tokens: int
-    prompt_seconds: float
-    generating_seconds: float
-    steps: int
-    longest: int
-    busy: int
-    drafted: int
-    accepted: int
-    drafts: int
+    ``longest``: largest number of tokens of a sequence.  ``busy``: number of active slots, summed over all steps.
+    ``drafts``: steps of a text with draft tokens, of which there were ``drafted``.
+    """
+
+    finished: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    reused_tokens: int = 0
+    generated_tokens: int = 0
+    prompt_seconds: float = 0.0
+    generating_seconds: float = 0.0
+    steps: int = 0
+    longest: int = 0
+    busy: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    drafts: int = 0
+
+
+@dataclass
+class Status(Counts):
+    """The counters, and the numbers of waiting and active requests."""
+
+    waiting: int = 0
+    active: int = 0
 
 
 class SlotStatus(NamedTuple):
@@ -94,11 +105,13 @@ class SlotStatus(NamedTuple):
 class _Slot:
     """A sequence with the request that it computes.
 
-    ``read``: number of tokens of the prompt that are computed.  ``history``: the tokens of prompt and answer.
-    ``remaining``: number of tokens that may still be generated.
+    ``prompt``: the tokens that are computed in chunks: those of the request, and after a shift all that are left.
+    ``read``: number of them that are computed.  ``history``: the tokens of prompt and answer.  ``remaining``: number
+    of tokens that may still be generated.
     """
 
     request: Request
+    prompt: list[int]
     read: int
     history: list[int]
     remaining: int
@@ -106,26 +119,21 @@ class _Slot:
     @property
     def generates(self) -> bool:
         """Whether the prompt is computed, and so the next token is a generated one."""
-        return self.read == len(self.request.prompt)
+        return self.read == len(self.prompt)
 
+    @property
+    def length(self) -> int:
+        """The number of tokens that the sequence has after the next step."""
+        return len(self.history) - self.request.dropped
 
-@dataclass
-class _Counts:
-    finished: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    reused_tokens: int = 0
-    generated_tokens: int = 0
-    prompt_seconds: float = 0.0
-    generating_seconds: float = 0.0
-    steps: int = 0
-    longest: int = 0
-    """Largest number of tokens of a sequence."""
-    busy: int = 0
-    """Number of active slots, summed over all steps."""
-    drafted: int = 0
-    accepted: int = 0
-    drafts: int = 0
+    def shift(self) -> None:
+        """Drops tokens, so that those that are left become the prompt."""
+        shift, request = self.request.shift, self.request
+        assert shift is not None
+        keep, drop = shift.parts(self.length)
+        request.dropped += drop
+        self.prompt = self.history[:keep] + self.history[keep + request.dropped :]
+        self.read = 0
 
 
 @dataclass
@@ -168,7 +176,7 @@ class Batcher:
         self._slots: dict[int, _Slot] = {}
         self._reusable = [0] * sequences.n_seq
         """By sequence, the number of its first tokens that other requests may reuse."""
-        self._counts = _Counts()
+        self._counts = Counts()
         self._shared = _Shared()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="ggplug batcher", daemon=True)
@@ -209,25 +217,8 @@ class Batcher:
     def status(self) -> Status:
         """The current status."""
         with self._changed:
-            c = self._counts
             waiting = self._forget_cancelled()
-            return Status(
-                waiting,
-                self._shared.active,
-                c.finished,
-                c.failed,
-                c.prompt_tokens,
-                c.reused_tokens,
-                c.generated_tokens,
-                c.prompt_seconds,
-                c.generating_seconds,
-                c.steps,
-                c.longest,
-                c.busy,
-                c.drafted,
-                c.accepted,
-                c.drafts,
-            )
+            return Status(**vars(self._counts), waiting=waiting, active=self._shared.active)
 
     @property
     def slots(self) -> list[SlotStatus]:
@@ -344,9 +335,10 @@ class Batcher:
             return
         request.times.begun = time.perf_counter()
         request.report(request.reused)
-        free = self.sequences.n_ctx - len(request.prompt) + 1
-        most = free if request.max_tokens is None else min(free, request.max_tokens)
-        self._slots[number] = _Slot(request, request.reused, list(request.prompt), most)
+        n_ctx, shifts = self.sequences.n_ctx, request.shift is not None
+        free = n_ctx if shifts else n_ctx - len(request.prompt) + 1
+        most = free if request.max_tokens is None else request.max_tokens if shifts else min(free, request.max_tokens)
+        self._slots[number] = _Slot(request, request.prompt, request.reused, list(request.prompt), most)
         self._counts.reused_tokens += request.reused
 
     def _prepared(self, request: Request) -> int:
@@ -354,10 +346,23 @@ class Batcher:
         free = [number for number in range(self.sequences.n_seq) if number not in self._slots]
         held = {number: self.sequences.tokens(number)[: self._reusable[number]] for number in free}
         number = max(free, key=lambda n: (n == request.slot, in_common(held[n], request.prompt), -len(held[n])))
-        common = 0 if request.scored else in_common(held[number], request.prompt)
-        kept = self._usable(len(request.prompt), common)
-        request.reused = self._reusable[number] = self.sequences.keep_prefix(request.prompt[: kept + 1], number)
+        request.reused = self._rewound(number, request.prompt, [] if request.scored else held[number])
         return number
+
+    def _rewound(self, number: int, prompt: Sequence[int], held: Sequence[int]) -> int:
+        """Rewinds a sequence to what a prompt can use of its tokens ``held``; returns their number."""
+        kept = self._usable(len(prompt), in_common(held, prompt))
+        self._reusable[number] = self.sequences.keep_prefix(prompt[: kept + 1], number)
+        return self._reusable[number]
+
+    def _shift(self, number: int, slot: _Slot) -> None:
+        """Drops a part of a full context; what is left is computed again, as a prompt."""
+        held = self.sequences.tokens(number)[: self._reusable[number]]
+        slot.shift()
+        try:
+            slot.read = self._rewound(number, slot.prompt, held)
+        except Exception as error:
+            self._end(number, error)
 
     def _usable(self, length: int, common: int) -> int:
         """How many of the first ``common`` tokens of a prompt of ``length`` tokens can be reused."""
@@ -371,6 +376,9 @@ class Batcher:
 
     def _steps(self) -> Iterator[dict[int, list[int]]]:
         """Yields the steps of a round: the next tokens, by sequence."""
+        for number, slot in list(self._slots.items()):
+            if slot.generates and slot.length > self.sequences.n_ctx:
+                self._shift(number, slot)
         generating = {number: slot.history[-1:] for number, slot in self._slots.items() if slot.generates}
         if generating:
             yield generating
@@ -386,7 +394,7 @@ class Batcher:
 
     def _next_chunk(self, slot: _Slot) -> list[int]:
         """The next chunk of a prompt: the rest of a micro-batch is cut into equal chunks of about ``piece`` tokens."""
-        prompt, start = slot.request.prompt, slot.read
+        prompt, start = slot.prompt, slot.read
         left = self._end_of_block(start, len(prompt)) - start
         parts = max(1, min(-(-left // self._piece), left // self._least))
         return prompt[start : start + left // parts]
@@ -438,7 +446,7 @@ class Batcher:
         if slot.generates:
             drafted = any(len(tokens) > 1 for tokens in batch.values())
             return self._decode(batch, Outputs.ALL) if drafted else self._decode(batch)
-        if others or slot.request.scored is None:
+        if others or slot.request.scored is None or slot.request.dropped:
             return self._decode(batch)
         rows = self._decode(batch, Outputs.ALL)[number]
         slot.request.scored(rows)
@@ -467,11 +475,12 @@ class Batcher:
             slot.read += count
             if slot.read % self.sequences.micro_batch == 0 or slot.read % self.sequences.micro_batch >= self._least:
                 self._reusable[number] = slot.read
-            slot.request.times.last = time.perf_counter()
-            slot.request.report(slot.read)
+            if not slot.request.dropped:
+                slot.request.times.last = time.perf_counter()
+                slot.request.report(slot.read)
             if not slot.generates:
                 return
-            slot.request.times.prompted = slot.request.times.last
+            slot.request.times.prompted = slot.request.times.prompted or slot.request.times.last
         if not slot.remaining:
             self._end(number, Finish.LENGTH)
             return
@@ -488,7 +497,7 @@ class Batcher:
         slot.request.times.last = time.perf_counter()
         slot.request.deliver(token)
         slot.history.append(token)
-        self._counts.longest = max(self._counts.longest, len(slot.history))
+        self._counts.longest = max(self._counts.longest, slot.length)
         slot.remaining -= 1
         if slot.remaining == 0:
             self._end(number, Finish.LENGTH)

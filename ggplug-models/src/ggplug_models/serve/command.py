@@ -110,6 +110,13 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
     metavar="FOLDER",
     help="Folder in which clients may save slots (/slots/NUMBER?action=save). Default: they may not.",
 )
+@click.option(
+    "--context-shift/--no-context-shift",
+    "shifts",
+    default=False,
+    help="Whether a text goes on when its context is full: half of the tokens are dropped, without the first ones that "
+    "n_keep names, and the others are computed again. By default it ends.",
+)
 @click.option("--page/--no-page", default=True, help="Whether / is the chat page.")
 @click.option("--metrics/--no-metrics", default=True, help="Whether /metrics exists.")
 @click.option("--slot-status/--no-slot-status", default=True, help="Whether /slots shows the status of slots.")
@@ -171,6 +178,7 @@ def serve(
     draft_tokens: int,
     pooling: str | None,
     slot_files: Path | None,
+    shifts: bool,
     page: bool,
     metrics: bool,
     slot_status: bool,
@@ -246,7 +254,7 @@ def serve(
             cache_type=cache_type,
             waiting=waiting,
             template=source,
-            defaults=Defaults(*chosen(defaults), verbose=verbose),
+            defaults=Defaults(*chosen(defaults), shifts=shifts, verbose=verbose),
             piece=piece,
             about=about,
             draft=draft,

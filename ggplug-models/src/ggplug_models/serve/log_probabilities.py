@@ -12,7 +12,7 @@ import numpy as np
 from ggplug_models.generation.detokenizer import TokenText
 from ggplug_models.sampling import Chooses, Sampler
 from ggplug_models.sampling.candidates import Candidates
-from ggplug_models.sampling.sampler import Logits
+from ggplug_models.sampling.sampler import Logits, check_largest
 
 LEAST = -9999.0
 """Stands for the logarithm of 0, which JSON cannot represent, as in the OpenAI API."""
@@ -65,8 +65,9 @@ class PromptScores:
         self._most = most
 
     def add(self, rows: Logits) -> None:
-        """Adds the logits after each of the next tokens of the prompt, ``(n, n_vocab)``."""
+        """Adds the logits after each of the next tokens of the prompt, ``(n, n_vocab)``.  Raises LogitsError."""
         for row in rows:
+            check_largest(np.maximum.reduce(row))
             place = len(self.found) + 1
             if place < len(self._prompt):
                 self.found.append(scored(row, self._prompt[place], self._most))

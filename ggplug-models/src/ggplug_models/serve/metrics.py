@@ -13,8 +13,6 @@ from ggplug_models.serve.llama_server_metrics import llama_server_metrics
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
-NOTHING = Status(*[0] * len(Status._fields))
-"""The status of a batcher that does not exist."""
 
 
 class Metrics:
@@ -54,7 +52,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """The metrics in Prometheus's text format."""
-        now = NOTHING if self._status is None else self._status()
+        now = Status() if self._status is None else self._status()
         return generate_latest(self._registry) + llama_server_metrics(now, *self._embedded())
 
 

@@ -17,15 +17,49 @@ Floats = npt.NDArray[np.float32]
 
 
 class Progress(NamedTuple):
-    """How much of a prompt is computed: its length, the tokens that were taken from the KV cache, and all so far."""
+    """How much of a prompt is computed: its length, the tokens that were taken from the KV cache, and all so far.
+
+    ``seconds``: the time for it.
+    """
 
     total: int
     cache: int
     processed: int
+    seconds: float
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """What llama-server reports about it."""
+        return {
+            "total": self.total,
+            "cache": self.cache,
+            "processed": self.processed,
+            "time_ms": round(1e3 * self.seconds),
+        }
 
 
 Event = int | Finish | BaseException | Progress
 """A generated token, the end of the text, an error, or a part of the prompt that was computed."""
+
+
+class Shift(NamedTuple):
+    """What is dropped when the context is full: ``drop`` tokens after the first ``keep``; 0: half of the others.
+
+    A text without a maximum of tokens has then at most as many as the context.
+    """
+
+    keep: int
+    drop: int = 0
+
+    def parts(self, length: int) -> tuple[int, int]:
+        """How many of ``length`` tokens are kept, and how many after them are dropped, at least one."""
+        keep = min(self.keep, max(length - NEVER_KEPT, 0))
+        others = length - keep
+        return keep, min(max(self.drop or others // 2, 1), max(others - 1, 1))
+
+
+NEVER_KEPT = 4
+"""Number of tokens of a full context that are never kept."""
 
 
 @dataclass
@@ -55,9 +89,10 @@ class Request:
 
     ``choose``: chooses each token; a :class:`~ggplug_models.sampling.Sampler` must not be used by other requests.
     ``max_tokens``: maximum number of tokens; None: until the context is full.  ``ends``: end tokens, which are not part
-    of the text.  ``slot``: the slot that computes it, if it is free; -1: any.  ``reports``: whether the listener gets
-    each :class:`Progress`.  ``scored``: is called with the logits after each token of a part of the prompt; no token of
-    the prompt is then taken from the KV cache.  ``finish``: why the text ended; None before the end.
+    of the text.  ``slot``: the slot that computes it, if it is free; -1: any.  ``shift``: what is dropped when the
+    context is full, so that the text can go on; None: it ends.  ``reports``: whether the listener gets each
+    :class:`Progress`.  ``scored``: is called with the logits after each token of a part of the prompt; no token of the
+    prompt is then taken from the KV cache.  ``finish``: why the text ended; None before the end.
 
     One thread iterates over :meth:`tokens`; any thread may call :meth:`cancel`.  If there is a ``listener``, the
     batcher's thread calls it with each event, and :meth:`tokens` yields nothing; it must not raise.
@@ -71,6 +106,7 @@ class Request:
         ends: Collection[int] = (),
         *,
         slot: int = -1,
+        shift: Shift | None = None,
         reports: bool = False,
         scored: Callable[[Floats], None] | None = None,
         listener: Callable[[Event], None] | None = None,
@@ -80,6 +116,7 @@ class Request:
         self.max_tokens = max_tokens
         self.ends = frozenset(ends)
         self.slot = slot
+        self.shift = shift
         self.reports = reports
         self.scored = scored
         self.times = Times()
@@ -91,6 +128,8 @@ class Request:
         self.cancelled = False
         self.reused = 0
         """Number of tokens of the prompt that were taken from the KV cache, and not computed again."""
+        self.dropped = 0
+        """Number of tokens that the text no longer follows, because the context was full."""
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._deliver = listener or self._events.put
 
@@ -119,7 +158,7 @@ class Request:
     def report(self, processed: int) -> None:
         """Reports how many tokens of the prompt are computed, if that is wanted; for the batcher."""
         if self.reports:
-            self.deliver(Progress(len(self.prompt), self.reused, processed))
+            self.deliver(Progress(len(self.prompt), self.reused, processed, self.times.prompt_seconds))
 
     def deliver(self, event: Event) -> None:
         """Passes an event to the reader or listener; for the batcher."""

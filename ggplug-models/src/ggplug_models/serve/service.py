@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ggplug.errors import ParameterError
 from ggplug_models.generation.drafts import MOST, Drafts
@@ -23,7 +23,7 @@ from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.problems import Problem, shutting_down
 from ggplug_models.serve.reply import Served
 from ggplug_models.serve.vectors import Embedder
-from ggplug_models.serve.writer import Defaults, Writer
+from ggplug_models.serve.writer import Writer
 
 Result = TypeVar("Result")
 
@@ -188,18 +188,16 @@ def serving(
     *,
     slots: int = 4,
     context: int | None = None,
-    cache_type: str = "f16",
     waiting: int = 64,
-    template: str | None = None,
-    defaults: Defaults | None = None,
-    piece: int = 128,
     about: About | None = None,
     draft: str | os.PathLike[str] | None = None,
     draft_tokens: int = MOST,
+    **writing: Any,
 ) -> Iterator[Service]:
-    """A ``with`` block with the service of a model; see :class:`.Writer` for the parameters.
+    """A ``with`` block with the service of a model.
 
-    ``draft``, ``draft_tokens``: what guesses tokens, and how many in a step; see :func:`.drafts_for`.
+    ``slots``, ``context``, ``writing``: of a language model, see :class:`.Writer`.  ``draft``, ``draft_tokens``: what
+    guesses tokens, and how many in a step; see :func:`.drafts_for`.
     """
     if not isinstance(model, (Decoder, Encoder)):
         raise ParameterError(
@@ -211,17 +209,7 @@ def serving(
             drafts: list[Drafts] = []
             if draft is not None:
                 drafts = stack.enter_context(drafts_for(model, draft, slots, n_ctx=context, most=draft_tokens))
-            writer = Writer(
-                model,
-                slots=slots,
-                context=context,
-                cache_type=cache_type,
-                waiting=waiting,
-                template=template,
-                defaults=defaults,
-                piece=piece,
-                drafts=drafts,
-            )
+            writer = Writer(model, slots=slots, context=context, waiting=waiting, drafts=drafts, **writing)
         elif draft is not None:
             raise ParameterError(f"{name} generates no text, so it can have no drafts", got=draft)
         service = Service(model, name, writer, waiting=waiting, about=about)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from ggplug_models.serve.request import Request
+from ggplug_models.serve.request import Progress, Request
 
 
-def timings(request: Request) -> dict[str, float]:
+def timings(request: Request, progress: Progress | None = None) -> dict[str, float]:
     """Numbers of tokens, and milliseconds for them: of the prompt without what was reused, and of the text; of drafts.
 
-    The first token comes with the prompt, so that rates of the text are over the others.
+    The first token comes with the prompt, so that rates of the text are over the others.  ``progress``: the timings are
+    those of when it was reported.
     """
-    times = request.times
-    read = len(request.prompt) - request.reused if times.prompted else 0
+    times, generated = request.times, request.generated
+    if progress is not None:
+        read, seconds, generated = progress.processed - progress.cache, progress.seconds, 0
+    else:
+        read = len(request.prompt) - request.reused if times.prompted else 0
+        seconds = times.prompt_seconds
     return {
         "cache_n": request.reused,
-        **_rate("prompt", read, read, times.prompt_seconds if read else 0.0),
-        **_rate("predicted", request.generated, max(request.generated - 1, 0), times.generating_seconds),
+        **_rate("prompt", read, read, seconds if read else 0.0),
+        **_rate("predicted", generated, max(generated - 1, 0), times.generating_seconds if generated else 0.0),
         **({"draft_n": request.drafted, "draft_n_accepted": request.accepted} if request.drafted else {}),
     }
 

@@ -22,6 +22,7 @@ from ggplug_models.serve.bodies.parameters import MOST_TEXTS
 from ggplug_models.serve.bodies.prompts import Prompt, ids_of
 from ggplug_models.serve.log_probabilities import LogProbabilities, PromptScores
 from ggplug_models.serve.problems import Problem
+from ggplug_models.serve.request import Shift
 from ggplug_models.serve.slot_drafts import SlotDrafts
 
 LOG = logging.getLogger("ggplug.serve")
@@ -34,14 +35,16 @@ PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assis
 class Defaults:
     """What applies where a request says nothing: settings of the sampler, and the largest number of tokens.
 
-    ``thinks``: whether answers in chats begin with a reasoning, if the template allows it.  ``verbose``: whether
-    responses have all that is known about a text.
+    ``thinks``: whether answers in chats begin with a reasoning, if the template allows it.  ``shifts``: whether texts
+    go on when the context is full, without a part of it.  ``verbose``: whether responses have all that is known about a
+    text.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
     max_tokens: int | None = None
     thinks: bool = True
+    shifts: bool = False
     verbose: bool = False
 
 
@@ -73,6 +76,7 @@ class Text:
     scores: LogProbabilities | None = None
     prompt_scores: PromptScores | None = None
     slot: int = -1
+    shift: Shift | None = None
     reports: bool = False
 
 
@@ -103,6 +107,10 @@ class Writer:
         self.tokenizer = model.tokenizer
         self.defaults = defaults or Defaults()
         Sampling(**self.defaults.settings)  # so that wrong defaults are refused now
+        if drafts and self.defaults.shifts:
+            raise ParameterError(
+                "drafts cannot follow a text whose context drops a part", remedy="choose one of the two"
+            )
         self.has_template = template is not None or KEY in model.metadata
         if template is None and self.has_template:
             self.template = model.template
@@ -171,12 +179,20 @@ class Writer:
             scores=scores,
             prompt_scores=PromptScores(prompt, asked.scores) if asked.echo and asked.scores is not None else None,
             slot=asked.slot,
+            shift=self._shift(asked, prompt),
             reports=asked.progress,
         )
 
     def _most(self, asked: int | None) -> int | None:
         """The largest number of tokens of a text: what was asked for, or the server's default."""
         return self.defaults.max_tokens if asked is None else asked
+
+    def _shift(self, asked: Asked, prompt: Sequence[int]) -> Shift | None:
+        """What a full context drops.  The token that begins every text is kept, as llama-server does."""
+        if not self.defaults.shifts:
+            return None
+        keep = len(prompt) if asked.keep < 0 else asked.keep + self.tokenizer.vocabulary.add_bos
+        return Shift(keep, asked.discard)
 
     # -- sampling -----------------------------------------------------------------------------------
 

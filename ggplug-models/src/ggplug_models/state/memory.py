@@ -11,6 +11,7 @@ import ggplug as gg
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
 from ggplug.memory import allocate
+from ggplug.system.copying import Uncopied
 from ggplug.tensor import Context, Tensor
 from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import LARGEST
@@ -48,7 +49,7 @@ def cells_of(kinds: Sequence[Kind], n_seq: int, n_ctx: int, n_step: int) -> dict
     return {window: Cells(n_seq, n_ctx, n_step, window) for window in sorted(windows)}
 
 
-class Memory:
+class Memory(Uncopied):
     """The tensors that a session of ``n_seq`` sequences keeps for each block of a model.
 
     ``devices``: the device of each block; None makes tensors without a place, for graphs that are only inspected.

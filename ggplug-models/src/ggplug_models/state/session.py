@@ -16,6 +16,7 @@ from ggplug.errors import ContextFullError, FreedError, ParameterError
 from ggplug.graph import Graph
 from ggplug.scheduler import Explanation, Scheduler
 from ggplug.sharing import Claim, locked, one_thread_at_a_time
+from ggplug.system.copying import Uncopied
 from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import check_sequence, whole
 from ggplug_models.checks.ids import in_common, listed_ids
@@ -128,7 +129,7 @@ def cache_type_of(given: str | Type) -> Type:
     return kind
 
 
-class Session:
+class Session(Uncopied):
     """``n_seq`` sequences of up to ``n_ctx`` tokens each, with the KV cache or recurrent state of ``model`` for them.
 
     ``cache_type``: type of the KV cache, one of :data:`CACHE_TYPES`.  ``micro_batch``: maximum number of tokens of a
@@ -139,6 +140,8 @@ class Session:
     they compute.  After an interrupt, each sequence has the tokens that were decoded so far, or none.  Call
     :meth:`free` to release the memory, or use a ``with`` block.  Raises ParameterError, OutOfMemoryError, FreedError.
     """
+
+    _INSTEAD = "make another session, and write this one with save() and read it with restore()"
 
     GRAPHS = 64
     """Number of graphs that are kept; the least recently used one is dropped first."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from ggplug import gguf
 from ggplug.errors import ModelError, ParameterError
+from ggplug.system.copying import Unique
 from ggplug_models.by_name.lookup import path_of
 from ggplug_models.metadata.values import Values, short_repr
 from ggplug_models.tokenizers.byte_pairs import BytePairs
@@ -34,12 +35,14 @@ KINDS: Mapping[str, Callable[[Values], Kind]] = {
 """The kinds of tokenizers, by ``tokenizer.ggml.model``."""
 
 
-class Tokenizer:
+class Tokenizer(Unique):
     """Converts text to token ids and back.
 
     ``vocabulary``: its tokens and special ids (:class:`~ggplug_models.tokenizers.vocabulary.Vocabulary`).
     Several threads may use it.
     """
+
+    _INSTEAD = "load it again from its file"
 
     def __init__(self, kind: Kind) -> None:
         self.vocabulary = kind.vocabulary

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ggplug.backend import BufferType, Decline, Device
-from ggplug.errors import ParameterError
 from ggplug.graph import Graph
 from ggplug.memory.planned import PlannedBuffer
 from ggplug.tensor import Tensor
+from ggplug_models.checks.arguments import whole
 
 LARGER = 16
 """Without ``pack_growth``, a weight is packed if it grows by at most 1/16.
@@ -53,13 +53,11 @@ class Packing:
     """Chooses for each weight of a model whether it is packed.
 
     ``growth``: bytes by which all packed weights together may exceed the unpacked ones; 0 packs only weights that do
-    not grow.  None packs weights that grow by at most 1 / :data:`LARGER`.  Raises ParameterError if it is negative.
+    not grow.  None packs weights that grow by at most 1 / :data:`LARGER`.  Raises ParameterError if it is no number.
     """
 
     def __init__(self, growth: int | None = None) -> None:
-        if growth is not None and growth < 0:
-            raise ParameterError(f"pack_growth must be at least 0, got {growth}", got=growth)
-        self._growth = growth
+        self._growth = None if growth is None else whole("pack_growth", growth, 0, 1 << 63)
         self._free: dict[Device, int | None] = {}
 
     def choose(self, weights: Iterable[Tensor], graph: Graph, device_of: Callable[[str], Device]) -> list[PackedWeight]:

@@ -15,7 +15,7 @@ from ggplug.backend import Device
 from ggplug.combined import CombinedDevice
 from ggplug.errors import ParameterError
 from ggplug_models.checks.arguments import check_callable
-from ggplug_models.metadata.values import short_repr
+from ggplug_models.metadata.values import short, short_repr
 from ggplug_models.weights.rules import (
     CACHE,
     CacheOn,
@@ -238,7 +238,7 @@ def _applied(
         if name.startswith(f"{CACHE}."):
             return None
         found = rule(name, devices)
-        if not isinstance(found, Device):
+        if not any(found is each for each in devices):
             raise ParameterError(
                 f"placement must be {WANTED}; for {name!r} it returned {short_repr(found)}",
                 got=found,
@@ -256,7 +256,10 @@ def _unused(
     """The error for a rule that decides nothing."""
     before = {decision.rule for name, decision in found.items() if place(name) is not None}
     if before:
-        why, remedy = f"{', '.join(sorted(before))} decided about all its tensors", "name the rules in another order"
+        why, remedy = (
+            f"{', '.join(map(short, sorted(before)))} decided about all its tensors",
+            "name the rules in another order",
+        )
     else:
         from difflib import get_close_matches
 
@@ -264,4 +267,4 @@ def _unused(
         near = get_close_matches(wanted.rpartition("=")[0], list(weights), 3, 0.3)
         why = "no tensor of the model matches" + (f"; similar names are {', '.join(near)}" if near else "")
         remedy = "ggplug gguf lists the names of a file's tensors"
-    return ParameterError(f"{rule.label} decides nothing: {why}", got=rule, remedy=remedy)
+    return ParameterError(f"{short(rule.label)} decides nothing: {why}", got=rule, remedy=remedy)

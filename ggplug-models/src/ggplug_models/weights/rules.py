@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 
 from ggplug.backend import Device
 from ggplug.errors import ParameterError
-from ggplug_models.metadata.values import short_repr
+from ggplug_models.metadata.values import short, short_repr
 
 Chooses = Callable[[str, Sequence[Device]], Device]
 """A function that chooses the device of a weight: ``chooses(tensor_name, devices)``."""
@@ -217,7 +217,7 @@ class LayerSplit(Rule):
         self.proportions = None if proportions is None else tuple(map(_proportion, proportions))
         if self.proportions is not None and not any(self.proportions):
             raise ParameterError(
-                f"the split {self} gives no layers to any device",
+                f"the split {short(str(self))} gives no layers to any device",
                 got=self.proportions,
                 remedy="give at least one device a positive number",
             )
@@ -240,7 +240,8 @@ class LayerSplit(Rule):
         """
         if self.proportions is not None and len(self.proportions) != n_devices:
             raise ParameterError(
-                f"the split {self} has {_count(len(self.proportions), 'number')} for {_count(n_devices, 'device')}",
+                f"the split {short(str(self))} has {_count(len(self.proportions), 'number')} "
+                f"for {_count(n_devices, 'device')}",
                 got=len(self.proportions),
                 wanted=n_devices,
                 remedy=f"give one number for each device, or {self.EVEN!r}",
@@ -295,11 +296,11 @@ class LayerSplit(Rule):
 def _proportion(value: float | str) -> float:
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not (math.isfinite(found) and found >= 0):
         raise ParameterError(
-            f"a layer split has numbers of at least 0, got {value!r}",
+            f"a layer split has numbers of at least 0, got {short_repr(value)}",
             got=value,
             remedy="give one number for each device, such as 2,1; a device with 0 gets no layers",
         )
@@ -321,7 +322,7 @@ def _named(rule: Rule, device: Device | str, devices: Sequence[Device]) -> Devic
             return each
     known = ", ".join(each.name for each in devices)
     raise ParameterError(
-        f"{rule.label} names {short_repr(_name(device))}, which is none of the model's devices: {known}",
+        f"{short(rule.label)} names {short_repr(_name(device))}, which is none of the model's devices: {known}",
         got=device,
         wanted=known,
         remedy="name all devices of the model, the preferred one first",

@@ -11,6 +11,7 @@ from pathlib import Path
 from ggplug import registry
 from ggplug.backend import Device
 from ggplug.errors import GGPlugError, ParameterError
+from ggplug.system.durations import seconds
 from ggplug.system.files import check_target
 from ggplug_testing.gpu_report.folder import prepare
 from ggplug_testing.gpu_report.run import PARTS, Report, planned
@@ -77,7 +78,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("out", nargs="?", type=Path, metavar="OUT.json", help="the report's file")
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="what --prepare made")
     parser.add_argument("--device", metavar="NAME", help="only this device (default: all)")
-    parser.add_argument("--seconds", type=float, default=BUDGET, help="the budget of time (default: %(default).0f)")
+    parser.add_argument("--seconds", type=seconds, default=BUDGET, help="the budget of time (default: %(default).0f)")
     parser.add_argument(
         "--parts", type=_parts, default=list(PARTS), metavar="A,B", help=f"some of {','.join(PARTS)} (default: all)"
     )

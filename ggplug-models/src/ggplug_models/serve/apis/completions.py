@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ggplug_models.generation.detokenizer import TokenText
 from ggplug_models.serve.answers import Answers, Delta, Written
+from ggplug_models.serve.apis.infill import gap
 from ggplug_models.serve.apis.openai import OpenAIReply, ResponseFormat, StreamOptions, as_text, others
 from ggplug_models.serve.bodies.asked import Asked
 from ggplug_models.serve.bodies.asking import asked
@@ -52,12 +53,13 @@ class CompletionBody(TextBody):
 
 def ask(writer: Writer, body: CompletionBody) -> Asked:
     """What a completion asks for.  Raises Problem, ParameterError, ModelError."""
-    if body.suffix:
-        raise Problem(
-            400, "suffix is not supported by this model; use /infill", param="suffix", code="unsupported_parameter"
-        )
     n = body.best_of or body.n
-    prompts = writer.prompts(several(body.prompt, "prompt"), n)
+    given = several(body.prompt, "prompt")
+    if body.suffix:
+        if not all(isinstance(each, str) for each in given):
+            raise Problem(400, "suffix needs a prompt that is text", param="suffix", code="invalid_value")
+        given = [gap(writer, str(each), body.suffix, param="suffix") for each in given]
+    prompts = writer.prompts(given, n)
     ranked = body.best_of is not None and body.best_of > body.n
     most = body.max_tokens if "max_tokens" in body.model_fields_set else MOST_TOKENS
     return asked(
@@ -114,12 +116,14 @@ class CompletionReply(OpenAIReply):
 
     def scores(self, scores: Sequence[Scored], index: int) -> dict[str, Any]:
         text = self.answers.texts[index]
-        before: list[Scored | TokenText] = []
+        parts: list[Scored | TokenText] = [*scores]
         if self.asked.echo and not self.asked.stream and text.prompt_scores is not None:
             texts = self._prompt_texts(text.prompt)
-            before = [texts[0], *map(Scored, text.prompt_scores.found, texts[1:])]
+            parts = [texts[0], *map(Scored, text.prompt_scores.found, texts[1:]), *scores]
+            if text.scores is not None:  # an end token has a place, too: lm-eval counts one for each that it asked for
+                parts += [Scored(each, TokenText("", b"", False)) for each in text.scores.found]
         found: dict[str, Any] = {"tokens": [], "token_logprobs": [], "text_offset": [], "top_logprobs": []}
-        for each in [*before, *scores]:
+        for each in parts:
             scored = each if isinstance(each, Scored) else None
             token = each.token_text.text if isinstance(each, Scored) else each.text
             found["tokens"].append(token)

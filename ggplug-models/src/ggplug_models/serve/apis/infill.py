@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
 from ggplug_models.serve.apis.llama_server import NativeBody
@@ -31,31 +33,34 @@ class InfillBody(NativeBody):
 
 def ask(writer: Writer, body: InfillBody) -> Asked:
     """What an infill asks for.  Raises Problem, ParameterError, ModelError."""
+    prompts = several(body.prompt, "prompt")
+    if len(prompts) != 1 or not isinstance(prompt := prompts[0], str):
+        raise wrong(("prompt",), "Input should be a string")
+    ids = gap(writer, body.input_prefix + prompt, body.input_suffix, body.input_extra)
+    return asked(body, [writer.prompt(ids, "prompt")], begins=False, scores=body.n_probs or None)
+
+
+def gap(writer: Writer, before: str, after: str, extras: Sequence[Extra] = (), param: str | None = None) -> list[int]:
+    """The prompt for the text between two others.
+
+    ``param``: the parameter that asks for it; None: the path does.  Raises Problem for a model that has no tokens for
+    that.
+    """
     tokenizer = writer.tokenizer
     special = tokenizer.vocabulary.special
     missing = [name for name in ("fim_pre", "fim_suf", "fim_mid") if name not in special]
     if missing:
         raise Problem(
-            501,
+            501 if param is None else 400,  # clients repeat what they did not cause
             f"this model cannot fill gaps: its vocabulary has no tokens for that ({', '.join(missing)})",
+            param=param,
             code="model_not_supported",
         )
-    prompts = several(body.prompt, "prompt")
-    if len(prompts) != 1 or not isinstance(prompt := prompts[0], str):
-        raise wrong(("prompt",), "Input should be a string")
-    before: list[int] = []
-    for extra in body.input_extra:
+    ids = [special["bos"]] if tokenizer.vocabulary.add_bos and "bos" in special else []
+    for extra in extras:
         if "fim_sep" in special:
-            before += [special["fim_sep"], *tokenizer.encode(f"{extra.filename}\n{extra.text}")]
+            ids += [special["fim_sep"], *tokenizer.encode(f"{extra.filename}\n{extra.text}")]
         else:
-            before += tokenizer.encode(f"--- snippet: {extra.filename} ---\n{extra.text}\n")
-    ids = [
-        *before,
-        special["fim_pre"],
-        *tokenizer.encode(body.input_prefix + prompt),
-        special["fim_suf"],
-        *tokenizer.encode(body.input_suffix),
-        special["fim_mid"],
-    ]
-    bos = [special["bos"]] if tokenizer.vocabulary.add_bos and "bos" in special else []
-    return asked(body, [writer.prompt([*bos, *ids], "prompt")], begins=False, scores=body.n_probs or None)
+            ids += tokenizer.encode(f"--- snippet: {extra.filename} ---\n{extra.text}\n")
+    ids += [special["fim_pre"], *tokenizer.encode(before), special["fim_suf"], *tokenizer.encode(after)]
+    return [*ids, special["fim_mid"]]

@@ -62,12 +62,11 @@ class NativeReply(Reply):
             "tokens_evaluated": len(request.prompt),
         }
         if delta.progress is not None:
-            progress = delta.progress._asdict()
-            found["prompt_progress"] = progress | {"time_ms": round(1e3 * request.times.prompt_seconds)}
+            found["prompt_progress"] = delta.progress.fields
         if delta.scores:
             found[self._scores_name] = self._scores(delta.scores)
         if self.asked.timings_per_token:
-            found["timings"] = answers.timings(index)
+            found["timings"] = answers.timings(index, delta.progress)
         yield self.event(found)
 
     def _selected(self, index: int) -> dict[str, Any]:
@@ -130,16 +129,18 @@ def final(served: Served, asked: Asked, answers: Answers, index: int) -> dict[st
             "stream": asked.stream,
             "n_probs": asked.scores or 0,
             "ignore_eos": asked.ignore_ends,
+            "n_keep": asked.keep,
+            "n_discard": asked.discard,
             "post_sampling_probs": asked.sampled,
             "timings_per_token": asked.timings_per_token,
             "grammar": asked.form.value if asked.form is not None and asked.form.kind == "grammar" else "",
         },
         "prompt": served.tokenizer.decode(text.prompt, clean=False),
         "has_new_line": "\n" in written.text,
-        "truncated": full and written.finish == "length" and not by_limit,
+        "truncated": bool(request.dropped) or (full and written.finish == "length" and not by_limit),
         "stop_type": "limit" if written.finish == "length" else "eos" if written.stop is None else "word",
         "stopping_word": written.stop or "",
-        "tokens_cached": len(text.prompt) + len(written.tokens),
+        "tokens_cached": len(text.prompt) + len(written.tokens) - request.dropped,
         "timings": answers.timings(index),
     }
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, create_model
 
 from ggplug_models.serve.answers import Delta, Written, arguments_of
+from ggplug_models.serve.apis.infill import gap
 from ggplug_models.serve.bodies.asked import Asked, Form
 from ggplug_models.serve.bodies.asking import asked
 from ggplug_models.serve.bodies.body import Body, Many
@@ -19,7 +20,7 @@ from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.reply import Reply
 from ggplug_models.serve.writer import Writer
 
-OPTIONS = ("max_tokens", "stop", "seed")
+OPTIONS = ("max_tokens", "stop", "seed", "n_keep")
 """Parameters that Ollama has among its options, with those of the sampler."""
 
 _Declared = create_model("_Declared", __base__=Body, **fields({**SAMPLER, **{name: TEXTS[name] for name in OPTIONS}}))
@@ -28,9 +29,7 @@ _Declared = create_model("_Declared", __base__=Body, **fields({**SAMPLER, **{nam
 class Options(_Declared):  # type: ignore[valid-type, misc]
     """The parameter ``options``."""
 
-    NO_EFFECT = frozenset(
-        ["num_ctx", "num_keep", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "use_mmap", "low_vram"]
-    )
+    NO_EFFECT = frozenset(["num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "use_mmap", "low_vram"])
 
 
 def _format(value: Any) -> Any:
@@ -40,7 +39,7 @@ def _format(value: Any) -> Any:
 class OllamaBody(Body):
     """What both paths have in common.  ``format``: ``json``, or a JSON schema."""
 
-    NO_EFFECT = frozenset(["keep_alive", "images", "suffix", "logprobs", "top_logprobs", "template"])
+    NO_EFFECT = frozenset(["keep_alive", "images", "logprobs", "top_logprobs", "template"])
 
     model: str | None = None
     stream: bool = True
@@ -55,6 +54,11 @@ class OllamaBody(Body):
         given = {name: getattr(options, name) for name in (*SAMPLER, *OPTIONS) if getattr(options, name) is not None}
         found: TextBody = TextBody.model_construct(**{**given, "stream": self.stream})
         return found
+
+    @property
+    def only_loads(self) -> bool:
+        """Whether no text is asked for, but that the model is loaded."""
+        raise NotImplementedError
 
     @property
     def form(self) -> Form | None:
@@ -74,25 +78,42 @@ class OllamaChatBody(OllamaBody):
     messages: Many[OllamaMessage] = Field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
 
+    @property
+    def only_loads(self) -> bool:
+        return not self.messages
+
 
 class OllamaGenerateBody(OllamaBody):
-    """The body of ``/api/generate``.  ``raw``: whether the prompt is used without the template."""
+    """The body of ``/api/generate``.
+
+    ``raw``: whether the prompt is used without the template.  ``suffix``: what comes after the text.
+    """
 
     prompt: str = ""
+    suffix: str = ""
     system: str | None = None
     raw: bool = False
     context: list[int] | None = None
 
+    @property
+    def only_loads(self) -> bool:
+        return not self.prompt
+
 
 def ask_chat(writer: Writer, body: OllamaChatBody) -> Asked:
     """What a chat asks for.  Raises Problem, ParameterError, ModelError."""
-    if not body.messages:
-        raise Problem(400, "messages is empty", param="messages", code="invalid_value")
+    if body.only_loads:
+        return asked(body.text_body, [])
     return _answering(writer, body, list(body.messages), body.tools)
 
 
 def ask_generate(writer: Writer, body: OllamaGenerateBody) -> Asked:
     """What a text asks for.  Raises Problem, ParameterError, ModelError."""
+    if body.only_loads:
+        return asked(body.text_body, [])
+    if body.suffix:
+        ids = gap(writer, body.prompt, body.suffix, param="suffix")
+        return _asked(body, writer.prompt(ids, "prompt"), begins=False)
     if body.raw:
         return _asked(body, writer.prompt(body.prompt, "prompt"), begins=False)
     said = [{"role": "system", "content": body.system}] if body.system else []
@@ -117,7 +138,7 @@ class OllamaReply(Reply):
     MEDIA_TYPE = "application/x-ndjson"
 
     def whole(self) -> dict[str, Any]:
-        written = self.answers.written[0]
+        written = self._written
         return self._text(written.content, written.reasoning, _calls(written)) | self._end()
 
     def piece(self, delta: Delta) -> Iterator[bytes]:
@@ -127,10 +148,15 @@ class OllamaReply(Reply):
             yield self.event(self._text(content, reasoning, []))
 
     def end(self) -> Iterator[bytes]:
-        calls = _calls(self.answers.written[0])
+        calls = _calls(self._written)
         if calls:  # a call is sent when it is complete
             yield self.event(self._text("", "", calls))
         yield self.event(self._text("", "", []) | self._end())
+
+    @property
+    def _written(self) -> Written:
+        """What was written: nothing, if the model was only to be loaded."""
+        return self.answers.written[0] if self.answers.written else Written()
 
     def failed(self, problem: Problem) -> bytes:
         return self.event(error_body(problem))
@@ -145,7 +171,10 @@ class OllamaReply(Reply):
         return {"model": self.served.name, "created_at": now(), "done": False}
 
     def _end(self) -> dict[str, Any]:
-        answers, request = self.answers, self.answers.requests[0]
+        answers = self.answers
+        if not answers.requests:
+            return {"done": True, "done_reason": "load"}
+        request = answers.requests[0]
         times = request.times
         return {
             "done": True,

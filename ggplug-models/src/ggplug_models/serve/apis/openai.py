@@ -16,6 +16,7 @@ from ggplug_models.serve.bodies.body import Body
 from ggplug_models.serve.event_stream import DONE
 from ggplug_models.serve.log_probabilities import Scored
 from ggplug_models.serve.reply import Reply, Served
+from ggplug_models.serve.request import Progress
 from ggplug_models.tokenizers import Tokenizer
 
 
@@ -95,8 +96,8 @@ class OpenAIReply(Reply):
     def piece(self, delta: Delta) -> Iterator[bytes]:
         if delta.progress is not None:
             choice = {"index": delta.index, **self.delta(delta), "logprobs": None, "finish_reason": None}
-            progress = delta.progress._asdict() | {"time_ms": round(self.answers.timings(delta.index)["prompt_ms"])}
-            yield self.event(self._chunk(choice, delta.index) | {"prompt_progress": progress})
+            chunk = self._chunk(choice, delta.index, delta.progress)
+            yield self.event(chunk | {"prompt_progress": delta.progress.fields})
             return
         if not (delta.pieces or delta.scores or delta.finish):
             return
@@ -132,10 +133,12 @@ class OpenAIReply(Reply):
     def _is_scored(self, index: int) -> bool:
         return self.answers.texts[index].scores is not None
 
-    def _chunk(self, choice: dict[str, Any], index: int | None = None) -> dict[str, Any]:
+    def _chunk(
+        self, choice: dict[str, Any], index: int | None = None, progress: Progress | None = None
+    ) -> dict[str, Any]:
         more: dict[str, Any] = {"usage": None} if self.asked.usage_in_stream else {}
         if self.asked.timings_per_token and index is not None:
-            more["timings"] = self.answers.timings(index)
+            more["timings"] = self.answers.timings(index, progress)
         return self._object(self.CHUNK, [choice]) | more
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from ggplug_models.serve.bodies.body import Body
 from ggplug_models.serve.bodies.prompts import checked_ids
@@ -18,10 +18,10 @@ MOST_TOKENS = 1 << 20
 
 
 class TokenizeBody(Body):
-    """The body of ``/tokenize``."""
+    """The body of ``/tokenize``; ``prompt`` and ``add_special_tokens`` are vLLM's names."""
 
-    content: str = ""
-    add_special: bool = False
+    content: str = Field(default="", validation_alias=AliasChoices("content", "prompt"))
+    add_special: bool = Field(default=False, validation_alias=AliasChoices("add_special", "add_special_tokens"))
     parse_special: bool = True
     with_pieces: bool = False
 
@@ -44,12 +44,22 @@ def tokenize(service: Service, body: TokenizeBody) -> dict[str, Any]:
 
 
 def detokenize(service: Service, body: DetokenizeBody) -> dict[str, Any]:
-    """The text of token ids, control tokens included."""
-    if not body.tokens:
-        return {"content": ""}
-    limit = f"at most {MOST_TOKENS} are allowed"
-    ids = checked_ids(body.tokens, MOST_TOKENS, service.model.n_vocab, "tokens", limit)
-    return {"content": _tokenizer(service).decode(ids, clean=False)}
+    """The text of token ids, control tokens included; ``prompt`` is vLLM's name for it."""
+    text, limit = "", f"at most {MOST_TOKENS} are allowed"
+    if body.tokens:
+        ids = checked_ids(body.tokens, MOST_TOKENS, service.model.n_vocab, "tokens", limit)
+        text = _tokenizer(service).decode(ids, clean=False)
+    return {"content": text, "prompt": text}
+
+
+def tokenizer_info(service: Service) -> dict[str, Any]:
+    """The reply of vLLM's ``/tokenizer_info``, which lm-eval asks for before it uses ``/tokenize``."""
+    vocabulary = _tokenizer(service).vocabulary
+    found: dict[str, Any] = {
+        f"{name}_token": vocabulary.texts[vocabulary.special[name]] if name in vocabulary.special else None
+        for name in ("bos", "eos")
+    }
+    return found | {"add_bos_token": vocabulary.add_bos, "chat_template": service.texts.template.source}
 
 
 def apply_template(service: Service, body: TemplateBody) -> dict[str, Any]:

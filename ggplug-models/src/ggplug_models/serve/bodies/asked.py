@@ -26,8 +26,9 @@ class Asked:
     ``settings``: those of the sampler that the client chose.  ``biases``: numbers to add to logits, by token id or by
     text.  ``form``: what the texts must be like; None: anything.  ``scores``: number of the most probable tokens that
     are recorded for each position; None: nothing is recorded.  ``sampled``: whether these are the probabilities after
-    the sampling steps.  ``chat``: the chat that the texts answer.  ``slot``: the preferred slot; -1: any.  ``echo``:
-    whether the prompt's tokens are scored too.
+    the sampling steps.  ``chat``: the chat that the texts answer.  ``slot``: the preferred slot; -1: any.  ``keep``,
+    ``discard``: numbers of tokens that a full context keeps and drops, if the server shifts.  ``echo``: whether the
+    prompt's tokens are scored too.
     """
 
     prompts: Sequence[list[int]]
@@ -44,6 +45,8 @@ class Asked:
     scores: int | None = None
     sampled: bool = False
     slot: int = -1
+    keep: int = 0
+    discard: int = 0
     echo: bool = False
     stream: bool = False
     usage_in_stream: bool = False

@@ -24,6 +24,8 @@ def asked(body: TextBody, prompts: Sequence[list[int]], **more: Any) -> Asked:
         "form": _form(body),
         "sampled": body.post_sampling_probs,
         "slot": body.id_slot,
+        "keep": body.n_keep,
+        "discard": body.n_discard,
         "stream": body.stream,
         "timings_per_token": body.timings_per_token,
         "progress": body.return_progress and body.stream,

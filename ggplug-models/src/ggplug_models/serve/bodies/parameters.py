@@ -136,6 +136,10 @@ TEXTS: Mapping[str, Parameter] = {
     "samplers": Parameter(Many[str] | None, None, (), "the sampling steps, in their order"),
     "grammar": Parameter(str | None, None, (), "GBNF grammar of the text"),
     "json_schema": Parameter(dict[str, Any] | None, None, (), "JSON schema of the text"),
+    "n_keep": Parameter(
+        Whole, 0, ("num_keep",), "tokens of the prompt that a full context keeps if the server shifts; -1: all"
+    ),
+    "n_discard": Parameter(Annotated[Whole, Field(ge=0)], 0, (), "tokens after these that it drops; 0: half"),
     "id_slot": Parameter(Whole, -1, (), "slot that computes the text, if it is free"),
     "timings_per_token": Parameter(bool, False, (), "whether each event of a stream has timings"),
     "return_progress": Parameter(bool, False, (), "whether a stream reports how much of the prompt is computed"),
