@@ -28,6 +28,7 @@ from ggplug.scheduler.ordering import Ordering, is_asynchronous
 from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.split import Split
 from ggplug.scheduler.support import Streams
+from ggplug.scheduler.timing import Timing
 from ggplug.tensor import Tensor
 
 EvalCallback = Callable[[Tensor, bool], bool]
@@ -156,6 +157,8 @@ class Execution:
         """Number of the version that was used last."""
         self.late: TimeLimitError | None = None
         """That a split of the last computation took longer than its stream's limit, and was not aborted."""
+        self.timing: Timing | None = None
+        """The times of its first computations, where a cost model learns from them."""
         self._generation = -1
         self._asynchronous = any(map(is_asynchronous, streams))
         self._chunks: dict[tuple[int, int, int, bool], tuple[Graph, Plan, Allocation]] = {}

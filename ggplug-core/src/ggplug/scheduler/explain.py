@@ -9,6 +9,7 @@ from typing import Any
 from ggplug.graph import Graph
 from ggplug.nodes.groups import Group
 from ggplug.scheduler.assign import Assignment
+from ggplug.scheduler.prediction import Seconds
 from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.support import Streams
 from ggplug.tensor import Tensor
@@ -87,7 +88,10 @@ class PackedRow:
 
 @dataclass(frozen=True)
 class SplitRow:
-    """Nodes ``first`` to ``end`` (exclusive) run on ``device``; ``n_nodes`` of them compute something."""
+    """Nodes ``first`` to ``end`` (exclusive) run on ``device``; ``n_nodes`` of them compute something.
+
+    ``predicted``, ``measured``: seconds with its copies, by the cost model and when it ran; None if they are not known.
+    """
 
     number: int
     device: str
@@ -96,6 +100,14 @@ class SplitRow:
     n_nodes: int
     n_copies: int
     bytes_copied: int
+    predicted: float | None = None
+    measured: float | None = None
+
+    @property
+    def times(self) -> str:
+        """The predicted and the measured time in words; empty if neither is known."""
+        known = (("predicted", self.predicted), ("measured", self.measured))
+        return "".join(f", {seconds * 1e3:.3g} ms {word}" for word, seconds in known if seconds is not None)
 
 
 @dataclass(frozen=True)
@@ -153,7 +165,7 @@ class Explanation:
         upcoming = next(at, None)
         for row in self.rows:
             if upcoming is not None and row.number >= upcoming.first:
-                lines.append(f"split {upcoming.number} on {upcoming.device}: {upcoming.n_nodes} nodes")
+                lines.append(f"split {upcoming.number} on {upcoming.device}: {upcoming.n_nodes} nodes{upcoming.times}")
                 lines += [
                     f"    copy {copy.name}  {copy.source} -> {copy.target}  {copy.nbytes} bytes"
                     + (", unpacked for each computation" if copy.unpacked else "")
@@ -191,8 +203,15 @@ def _numbers(nodes: tuple[int, ...]) -> str:
     return ", ".join(map(str, nodes))
 
 
-def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict[str, int]) -> Explanation:
-    """The explanation of a schedule."""
+def explanation(
+    graph: Graph,
+    streams: Streams,
+    schedule: Schedule,
+    memory: dict[str, int],
+    predicted: Seconds | None = None,
+    measured: Seconds | None = None,
+) -> Explanation:
+    """The explanation of a schedule, with its times as far as they are known."""
     assignment, cut = schedule.assignment, schedule.cut
     split_of = {position: split.number for split in cut.splits for position in split.nodes}
     groups = _group_rows(graph, streams, schedule)
@@ -244,6 +263,8 @@ def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict
             sum(not graph.tensors[position].op.is_view for position in split.nodes),  # type: ignore[union-attr]
             sum(cut.copies[copy].nbytes > 0 for copy in split.copies),
             sum(cut.copies[copy].nbytes for copy in split.copies),
+            None if predicted is None else predicted.of(split.number),
+            None if measured is None else measured.of(split.number),
         )
         for split in cut.splits
     )

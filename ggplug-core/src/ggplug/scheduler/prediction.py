@@ -1,0 +1,69 @@
+"""How long a schedule will take, by the cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from ggplug.backend import BufferType
+from ggplug.graph import Graph
+from ggplug.nodes.groups import Groups
+from ggplug.scheduler.assign import Assignment
+from ggplug.scheduler.split import Copy, Cut, Split
+from ggplug.scheduler.support import Streams
+from ggplug.tensor import Tensor
+
+if TYPE_CHECKING:  # the scheduler imports the cost model when a policy needs it
+    from ggplug.costs.model import CostModel
+
+
+class Seconds(NamedTuple):
+    """For each split of a schedule the seconds of its copies, and those of its kernels."""
+
+    copies: tuple[float, ...]
+    splits: tuple[float, ...]
+
+    def of(self, split: int) -> float:
+        """Seconds of a split with its copies."""
+        return self.copies[split] + self.splits[split]
+
+    @property
+    def total(self) -> float:
+        """Seconds of one computation, one split after the other."""
+        return sum(self.copies) + sum(self.splits)
+
+
+def predict(
+    graph: Graph, streams: Streams, assignment: Assignment, cut: Cut, groups: Groups, costs: CostModel
+) -> Seconds:
+    """The predicted times of what the scheduler decided about a graph."""
+    copies = tuple(
+        sum(
+            costs.copy(streams[split.stream], memory_of(graph, streams, assignment, cut.copies[number]), nbytes)
+            for number in split.copies
+            if (nbytes := cut.copies[number].nbytes)
+        )
+        for split in cut.splits
+    )
+    splits = tuple(
+        costs.split(streams[split.stream])
+        + sum(costs.kernel(streams[split.stream], nodes) for nodes in kernels_of(graph, split, groups))
+        for split in cut.splits
+    )
+    return Seconds(copies, splits)
+
+
+def memory_of(graph: Graph, streams: Streams, assignment: Assignment, copy: Copy) -> BufferType:
+    """The memory that a copy reads."""
+    root = graph.roots[copy.position]
+    placed = graph.tensors[root].buffer_type
+    return placed if placed is not None else streams.buffer_types[assignment.streams[root]]
+
+
+def kernels_of(graph: Graph, split: Split, groups: Groups) -> Iterator[list[Tensor]]:
+    """The nodes of each kernel of a split, in the order of their last nodes; those without elements are left out."""
+    tensors = graph.tensors
+    for members in groups.by_place(split.nodes):
+        nodes = [tensors[p] for p in members if not tensors[p].op.is_view]  # type: ignore[union-attr]
+        if nodes and nodes[-1].size:
+            yield nodes
