@@ -17,6 +17,12 @@ from ggplug.host import HOST
 from ggplug_testing import FakeDevice, ReferenceDevice
 
 
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring takes a tenth of a second."""
+    monkeypatch.setattr("ggplug.costs.measuring.SECONDS", 0.1)
+
+
 def leaf(*ne: int, type: str = "f32") -> gg.Tensor:
     return gg.new_tensor(type, ne)
 
@@ -86,7 +92,7 @@ def test_copies_are_predicted_by_memory_and_size() -> None:
 def test_ops_splits_and_copies_of_a_device_are_measured_and_then_known() -> None:
     device, rates = ReferenceDevice("cpu"), Rates()
     with device.init() as stream:
-        measure(stream, rates, 0.3)
+        measure(stream, rates)
         assert rates.split is not None
         assert rates.split > 0
         assert rates.kernel(work_of([gg.add(leaf(16, 4), leaf(16, 4))])) is not None
@@ -104,11 +110,11 @@ def test_a_device_that_declines_or_fails_is_measured_without_an_error() -> None:
     declining = FakeDevice("gpu", declines=lambda node: "nothing is built in")
     rates = Rates()
     with declining.init() as stream:
-        measure(stream, rates, 0.1)
+        measure(stream, rates)
     assert rates.split is None
     tiny, rates = FakeDevice("gpu", memory=1 << 10), Rates()
     with tiny.init() as stream:
-        measure(stream, rates, 0.1)
+        measure(stream, rates)
         measure_copies(stream, tiny.buffer_type, HOST, rates)
     assert tiny.used == 0
 

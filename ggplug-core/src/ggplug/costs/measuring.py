@@ -28,12 +28,12 @@ COPIES = (1 << 10, 1 << 16, 1 << 22)
 """Bytes."""
 
 
-def measure(stream: Backend, rates: Rates, seconds: float = SECONDS) -> None:
+def measure(stream: Backend, rates: Rates) -> None:
     """Measures ops on a stream that were not measured yet, small ones first, until the time is over.
 
     Ops that the device declines, or that fail there, are left out.
     """
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + SECONDS
     if rates.split is None:
         with contextlib.suppress(GGPlugError):
             one, many = (_seconds_of(stream, _chain(count)) for count in (1, 17))
