@@ -19,8 +19,9 @@ from ggplug_testing import FakeDevice, ReferenceDevice
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measuring takes a tenth of a second."""
-    monkeypatch.setattr("ggplug.costs.measuring.SECONDS", 0.1)
+    """Measuring a kernel takes less than a millisecond."""
+    monkeypatch.setattr("ggplug.costs.measuring.SECONDS", 0.5)
+    monkeypatch.setattr("ggplug.costs.measuring.LONG", 0.0)
 
 
 def leaf(*ne: int, type: str = "f32") -> gg.Tensor:
@@ -51,7 +52,7 @@ def test_a_larger_kernel_takes_longer_and_a_smaller_one_at_least_a_launch() -> N
     rates = Rates()
     rates.note_split(1e-5, 1e-6)
     rates.note(Work("add f32,f32 f32", 1000, 12000), 5e-6)
-    assert rates.kernel(Work("add f32,f32 f32", 10000, 120000)) == pytest.approx(1e-6 + 4e-6 * 10, rel=1e-3)
+    assert rates.kernel(Work("add f32,f32 f32", 10000, 120000)) == pytest.approx(1e-6 + 4e-6 * 10, rel=1e-2)
     assert rates.kernel(Work("add f32,f32 f32", 1, 12)) == pytest.approx(1e-6, rel=0.01)
 
 

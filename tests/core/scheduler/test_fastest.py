@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fixed_rates import FixedRates, random_costs
 from random_graphs import compute_apart, random_case
 
 import ggplug as gg
@@ -16,7 +17,7 @@ from ggplug.backend import BufferType, Device
 from ggplug.costs import kept
 from ggplug.costs.model import CostModel
 from ggplug.costs.rates import Rates
-from ggplug.costs.work import Work, work_of
+from ggplug.costs.work import work_of
 from ggplug.host import HOST
 from ggplug.nodes.hazards import Hazards
 from ggplug.scheduler import Scheduler
@@ -25,26 +26,6 @@ from ggplug.scheduler.fastest import ways
 from ggplug.scheduler.support import Streams
 from ggplug.types import BufferUsage
 from ggplug_testing import FakeDevice, ReferenceDevice
-
-
-class Fixed(Rates):
-    """Times that do not depend on sizes: some ops' by name, ``kernel`` for all others."""
-
-    def __init__(self, kernel: float, copy: float, ops: Mapping[str, float]) -> None:
-        super().__init__()
-        self.others, self.each_copy, self.ops = kernel, copy, ops
-
-    def kernel(self, work: Work) -> float:
-        return self.ops.get(work.what.partition(" ")[0], self.others)
-
-    def copy(self, source: str, nbytes: int) -> float:
-        return self.each_copy
-
-
-def rates(*, kernel: float = 1e-6, split: float = 1e-6, copy: float = 1e-6, **ops: float) -> Rates:
-    found = Fixed(kernel, copy, ops)
-    found.note_split(split, 0.0)
-    return found
 
 
 class Setting:
@@ -75,7 +56,7 @@ def place(where: Device | BufferType, values: np.ndarray, usage: BufferUsage = B
 
 
 def test_nodes_run_where_they_are_faster() -> None:
-    slow = Setting(rates(kernel=1e-3), rates(kernel=1e-6))
+    slow = Setting(FixedRates(kernel=1e-3), FixedRates(kernel=1e-6))
     x = place(HOST, numbers(3, 8), BufferUsage.ANY)
     w = place(slow.fake, numbers(8, 8))
     graph = gg.Graph(gg.neg(gg.mul_mat(w, gg.silu(x))))
@@ -85,14 +66,14 @@ def test_nodes_run_where_they_are_faster() -> None:
 
 
 def test_nodes_stay_where_the_rules_put_them_if_that_is_as_fast() -> None:
-    equal = Setting(rates(), rates())
+    equal = Setting(FixedRates(), FixedRates())
     graph = gg.Graph(gg.neg(gg.mul_mat(place(equal.fake, numbers(8, 8)), place(HOST, numbers(3, 8), BufferUsage.ANY))))
     assert equal.devices(graph) == ["gpu", "gpu"]
     assert equal.scheduler.explain(graph).rows[0].reason == "weight"
 
 
 def test_a_copy_that_takes_longer_than_the_computation_is_not_made() -> None:
-    far = Setting(rates(kernel=1e-5, copy=1.0), rates(kernel=1e-6, copy=1.0))
+    far = Setting(FixedRates(kernel=1e-5, copy=1.0), FixedRates(kernel=1e-6, copy=1.0))
     w = place(far.fake, numbers(8, 8))
     x = place(far.fake, numbers(3, 8), BufferUsage.ANY)
     assert far.devices(gg.Graph(gg.neg(gg.mul_mat(w, x)))) == ["gpu", "gpu"]
@@ -103,14 +84,14 @@ def test_an_op_is_offloaded_where_that_is_predicted_to_be_faster() -> None:
     w = place(HOST, numbers(8, 8))
     x = place(HOST, numbers(32, 8), BufferUsage.ANY)
     graph = gg.Graph(gg.mul_mat(w, x))
-    fast = rates(mul_mat=1e-6), rates(mul_mat=1e-3)
+    fast = FixedRates(mul_mat=1e-6), FixedRates(mul_mat=1e-3)
     assert Setting(*fast).devices(graph) == ["gpu"]
     assert Setting(*fast, op_offload=False).devices(graph) == ["cpu"]
-    assert Setting(rates(mul_mat=1e-6, copy=1.0), rates(mul_mat=1e-3)).devices(graph) == ["cpu"]
+    assert Setting(FixedRates(mul_mat=1e-6, copy=1.0), FixedRates(mul_mat=1e-3)).devices(graph) == ["cpu"]
 
 
 def test_pins_policies_of_plugins_and_writes_decide_first() -> None:
-    slow = Setting(rates(kernel=1e-3), rates(kernel=1e-6))
+    slow = Setting(FixedRates(kernel=1e-3), FixedRates(kernel=1e-6))
     cache = place(slow.fake, numbers(4, 8), BufferUsage.ANY)
     x = place(HOST, numbers(4, 8), BufferUsage.ANY)
     node = gg.silu(x)
@@ -123,7 +104,9 @@ def test_pins_policies_of_plugins_and_writes_decide_first() -> None:
 
 def test_there_are_never_more_splits_than_by_the_rules() -> None:
     """Each second op is faster on each device, but the rules need one split."""
-    fast = Setting(rates(silu=1e-6, neg=1e-3, split=0.0, copy=0.0), rates(silu=1e-3, neg=1e-6, split=0.0, copy=0.0))
+    fast = Setting(
+        FixedRates(silu=1e-6, neg=1e-3, split=0.0, copy=0.0), FixedRates(silu=1e-3, neg=1e-6, split=0.0, copy=0.0)
+    )
     x = place(fast.fake, numbers(3, 8), BufferUsage.ANY)
     w = place(fast.fake, numbers(8, 8))
     y = gg.mul_mat(w, x)
@@ -135,7 +118,7 @@ def test_there_are_never_more_splits_than_by_the_rules() -> None:
 
 
 def test_what_does_not_fit_into_memory_stays_where_the_rules_put_it() -> None:
-    times = rates(kernel=1e-6), rates(kernel=1e-3)
+    times = FixedRates(kernel=1e-6), FixedRates(kernel=1e-3)
     w = place(HOST, numbers(64, 64))
     graph = gg.Graph(gg.mul_mat(w, place(HOST, numbers(32, 64), BufferUsage.ANY)))
     assert Setting(*times).devices(graph) == ["gpu"]
@@ -149,7 +132,7 @@ def test_of_a_chain_the_fastest_assignment_of_all_is_found() -> None:
 
         def times(rng: random.Random = rng) -> Rates:
             of = {name: rng.randrange(1, 60) * 1e-6 for name in ("silu", "neg", "relu", "tanh")}
-            return rates(split=rng.randrange(1, 30) * 1e-6, copy=rng.randrange(1, 30) * 1e-6, **of)
+            return FixedRates(split=rng.randrange(1, 30) * 1e-6, copy=rng.randrange(1, 30) * 1e-6, **of)
 
         devices = [FakeDevice("gpu0"), FakeDevice("gpu1"), ReferenceDevice("cpu")]
         costs = CostModel({device: times() for device in devices})
@@ -187,15 +170,11 @@ def seconds_of(graph: gg.Graph, streams: Streams, costs: CostModel, at: Mapping[
 def test_random_graphs_have_the_same_results_wherever_they_run(seed: int) -> None:
     rng = random.Random(seed)
     ops = ("add", "mul", "mul_mat", "silu", "soft_max", "rms_norm", "cont", "cpy", "set_rows")
-
-    def times() -> Rates:
-        return rates(copy=rng.choice((1e-7, 1e-5)), **{op: rng.choice((1e-6, 1e-4)) for op in ops})
-
     gpu, cpu = FakeDevice("gpu"), ReferenceDevice("cpu")
     case = random_case(seed, [gpu.buffer_type, HOST])
     wanted = compute_apart(case)
     with (
-        Scheduler([gpu, cpu], policy=CostModel({gpu: times(), cpu: times()})) as scheduler,
+        Scheduler([gpu, cpu], policy=random_costs(rng, [gpu, cpu], ops)) as scheduler,
         Scheduler([gpu, cpu]) as ruled,
     ):
         assert len(scheduler.split(case.graph)) <= len(ruled.split(case.graph))
@@ -211,7 +190,7 @@ def test_random_graphs_have_the_same_results_wherever_they_run(seed: int) -> Non
 
 
 def test_the_explanation_has_the_predicted_and_the_measured_times() -> None:
-    two = Setting(rates(), rates())
+    two = Setting(FixedRates(), FixedRates())
     w = place(two.fake, numbers(8, 8))
     graph = gg.Graph(gg.neg(gg.mul_mat(w, place(HOST, numbers(3, 8), BufferUsage.ANY))))
     (split,) = two.scheduler.explain(graph).splits
@@ -249,7 +228,7 @@ def test_a_computation_that_fails_is_not_learnt_from_and_the_next_one_works() ->
     gpu, cpu = FakeDevice("gpu"), ReferenceDevice("cpu")
     rows, ids = place(gpu, numbers(4, 8)), gg.new_tensor("i32", 2).set_input()
     graph = gg.Graph(gg.get_rows(rows, ids).set_output())
-    with Scheduler([gpu, cpu], policy=CostModel({gpu: rates(), cpu: rates()})) as scheduler:
+    with Scheduler([gpu, cpu], policy=CostModel({gpu: FixedRates(), cpu: FixedRates()})) as scheduler:
         for number in range(9):
             scheduler.allocate(graph)
             ids.set(np.array([0, 9 if number % 2 else 1], np.int32))
@@ -277,7 +256,7 @@ def test_times_are_measured_at_first_use_and_kept(tmp_path: Path, monkeypatch: p
 def test_a_device_that_cannot_be_measured_is_used_by_the_rules() -> None:
     gpu, cpu = FakeDevice("gpu"), ReferenceDevice("cpu")
     graph = gg.Graph(gg.neg(gg.mul_mat(place(gpu, numbers(8, 8)), place(HOST, numbers(3, 8), BufferUsage.ANY))))
-    with Scheduler([gpu, cpu], policy=CostModel({gpu: Rates(), cpu: rates()})) as scheduler:
+    with Scheduler([gpu, cpu], policy=CostModel({gpu: Rates(), cpu: FixedRates()})) as scheduler:
         assert [row.device for row in scheduler.explain(graph).rows] == ["gpu", "gpu"]
         assert scheduler.explain(graph).splits[0].predicted is None
 

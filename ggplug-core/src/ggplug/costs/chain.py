@@ -68,5 +68,5 @@ def _undominated(labels: list[_Label], limited: Sequence[int]) -> list[_Label]:
         held = np.array([[label.held[each] for each in limited] for label in mine], np.int64).reshape(len(mine), -1)
         # Those before are faster: a label is worse than one of them that holds no more anywhere.
         worse = np.tril((held[:, None] >= held[None]).all(axis=2), -1).any(axis=1)
-        kept += [label for label, is_worse in zip(mine, worse, strict=True) if not is_worse]
+        kept += [mine[number] for number in np.flatnonzero(~worse)]
     return kept

@@ -21,7 +21,9 @@ from ggplug.tensor import Tensor, new_tensor
 
 SECONDS = 1.5
 """The time after which nothing more of a stream is measured; the kernel that is compiled then is waited for."""
-REPEATS = 5
+REPEATS = 4
+LONG = 0.01
+"""Seconds that the repetitions of a kernel take at least."""
 SHORTEST = 1e-7
 """Seconds: shorter differences of times say nothing."""
 COPIES = (1 << 10, 1 << 16, 1 << 22)
@@ -88,11 +90,14 @@ def typical() -> Iterator[Tensor]:
         yield ops.rope(heads, positions, 16)
 
 
-def shortest(run: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Seconds of the fastest of some runs, after one that is not measured."""
+def shortest(run: Callable[[], object]) -> float:
+    """Seconds of the fastest of some runs, after one that is not measured.
+
+    Runs that are short are repeated more often: other programs disturb most of them.
+    """
     run()
-    taken = []
-    for _ in range(repeats):
+    taken: list[float] = []
+    while len(taken) < REPEATS or (sum(taken) < LONG and len(taken) < 20 * REPEATS):
         start = time.perf_counter()
         run()
         taken.append(time.perf_counter() - start)

@@ -9,9 +9,11 @@ from ggplug.backend import Backend, BufferType, Device
 from ggplug.costs.kept import keep, rates_of
 from ggplug.costs.measuring import measure, measure_copies
 from ggplug.costs.rates import Rates
-from ggplug.costs.work import Work, work_of
+from ggplug.costs.work import Work, cost_of, inner_bytes, work_of
 from ggplug.tensor import Tensor
 
+COMPUTING = 16
+"""Operations for each byte, from which on a kernel is bound by computing and not by memory."""
 UNPACKING = 5e-9
 """Seconds for each byte that the host converts, of memory with a layout of its own."""
 
@@ -63,7 +65,8 @@ class CostModel:
     def kernel(self, stream: Backend, nodes: Sequence[Tensor]) -> float:
         """Seconds of the kernel that computes these nodes: one, or those of a group.
 
-        A group that was not measured takes as long as its nodes, with one launch.
+        A group that was not measured takes as long as its nodes, with one launch; those that are bound by memory take
+        less, because inner results are not moved.
         """
         rates = self.rates(stream)
         work = work_of(nodes)
@@ -72,7 +75,7 @@ class CostModel:
             return known[1]
         found = rates.kernel(work)
         if found is None and len(nodes) > 1:
-            found = sum(self.kernel(stream, [node]) for node in nodes) - (len(nodes) - 1) * rates.launch
+            found = rates.launch + sum(self._in_group(stream, node, nodes) for node in nodes)
         if found is None:
             found = rates.any_kernel(work) or 0.0
         found = max(found, rates.launch)
@@ -80,6 +83,14 @@ class CostModel:
             self._single.clear()
         self._single[rates, work] = rates.changes, found
         return found
+
+    def _in_group(self, stream: Backend, node: Tensor, nodes: Sequence[Tensor]) -> float:
+        """Seconds of a node of a group, without the launch."""
+        seconds = self.kernel(stream, [node]) - self.rates(stream).launch
+        flops, moved = cost_of(node)
+        if flops > COMPUTING * moved:
+            return seconds
+        return seconds * max(moved - inner_bytes(node, nodes, nodes[-1]), 0) / max(moved, 1)
 
     def copy(self, stream: Backend, source: BufferType, nbytes: int) -> float:
         """Seconds of a copy from a memory to that of a stream."""

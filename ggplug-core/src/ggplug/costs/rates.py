@@ -109,18 +109,20 @@ class Rates:
         return max(found, default=None)
 
     def _nearest(self, tables: Sequence[_Points], flops: float, nbytes: float) -> float | None:
-        """The time of the nearest size in some tables, extended to this one."""
-        best, least = None, math.inf
+        """The time of the nearest size in some tables, extended to this one; at most that of a larger one."""
+        best, least, limit = None, math.inf, math.inf
         # Lists: other threads may add points meanwhile.
         for point in (point for points in tables for point in list(points.values())):
             distance = abs(math.log2((flops + 1) / (point[0] + 1))) + abs(math.log2((nbytes + 1) / (point[1] + 1)))
             if distance < least:
                 best, least = point, distance
+            if point[0] >= flops and point[1] >= nbytes:
+                limit = min(limit, point[2])
         if best is None:
             return None
         grown = max((flops + 1) / (best[0] + 1), (nbytes + 1) / (best[1] + 1))
-        fixed = min(self.launch, best[2])
-        return fixed + (best[2] - fixed) * grown
+        fixed = min(self.launch, best[2] / 2)
+        return min(fixed + (best[2] - fixed) * grown, limit)
 
     # -- as plain data -----------------------------------------------------------------------------
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from ggplug.tensor import Tensor
+from ggplug.tensor import Cost, Tensor
 
 
 class Work(NamedTuple):
@@ -17,28 +17,38 @@ class Work(NamedTuple):
 
 
 def work_of(nodes: Sequence[Tensor]) -> Work:
-    """The work of a kernel that computes these nodes: one, or the nodes of a group, of which it moves no inner result.
-
-    The bytes of a group are those of what it reads and of its last result.
-    """
-    if len(nodes) == 1:
-        node = nodes[0]
-        assert node.op is not None
-        cost = node.op.cost(node)
-        return Work(f"{node.op.name} {_types(node.src)} {node.type.name}", cost.flops, cost.bytes)
+    """The work of a kernel that computes these nodes: one, or those of a group, whose inner results are not moved."""
+    ops = "+".join(node.op.name for node in nodes if node.op is not None)
     members = set(nodes)
+    outside = [s for node in nodes for s in node.src if s is None or s.root not in members]
     flops = moved = 0
     for node in nodes:
-        assert node.op is not None
-        cost = node.op.cost(node)
+        cost = cost_of(node)
         flops += cost.flops
-        moved += cost.bytes - node.nbytes
-        moved -= sum(source.nbytes for source in node.src if source is not None and source.root in members)
-    ops = "+".join(node.op.name for node in nodes if node.op is not None)
-    outside = [source for node in nodes for source in node.src if source is not None and source.root not in members]
-    return Work(f"{ops} {_types(outside)} {nodes[-1].type.name}", flops, max(moved, 0) + nodes[-1].nbytes)
+        moved += max(cost.bytes - inner_bytes(node, members, nodes[-1]), 0)
+    return Work(f"{ops} {_types(outside)} {nodes[-1].type.name}", flops, moved)
+
+
+def cost_of(node: Tensor) -> Cost:
+    """The operations and bytes of a node."""
+    assert node.op is not None
+    return node.op.cost(node)
+
+
+def inner_bytes(node: Tensor, members: Collection[Tensor], last: Tensor) -> int:
+    """The bytes that a node of a group moves if it is computed alone, and not in the group."""
+    read = sum(source.nbytes for source in node.src if source is not None and source.root in members)
+    return read + (0 if node is last else node.nbytes)
 
 
 def _types(sources: Sequence[Tensor | None]) -> str:
-    """The types of some sources; a star marks those whose elements do not lie one after the other."""
-    return ",".join("-" if s is None else s.type.name + ("" if s.is_contiguous() else "*") for s in sources)
+    """The types of some sources; marked with a star where elements do not lie one after the other, ``^`` if packed."""
+    return ",".join(map(_type, sources))
+
+
+def _type(source: Tensor | None) -> str:
+    if source is None:
+        return "-"
+    memory = source.root.buffer_type
+    packed = memory is not None and memory.has_own_layout
+    return source.type.name + ("" if source.is_contiguous() else "*") + ("^" if packed else "")

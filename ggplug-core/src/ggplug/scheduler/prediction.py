@@ -9,7 +9,7 @@ from ggplug.backend import BufferType
 from ggplug.graph import Graph
 from ggplug.nodes.groups import Groups
 from ggplug.scheduler.assign import Assignment
-from ggplug.scheduler.split import Copy, Cut, Split
+from ggplug.scheduler.split import Copy, Decided, Split
 from ggplug.scheduler.support import Streams
 from ggplug.tensor import Tensor
 
@@ -33,13 +33,12 @@ class Seconds(NamedTuple):
         return sum(self.copies) + sum(self.splits)
 
 
-def predict(
-    graph: Graph, streams: Streams, assignment: Assignment, cut: Cut, groups: Groups, costs: CostModel
-) -> Seconds:
+def predict(graph: Graph, streams: Streams, decided: Decided, costs: CostModel) -> Seconds:
     """The predicted times of what the scheduler decided about a graph."""
+    cut = decided.cut
     copies = tuple(
         sum(
-            costs.copy(streams[split.stream], memory_of(graph, streams, assignment, cut.copies[number]), nbytes)
+            costs.copy(streams[split.stream], memory_of(graph, streams, decided.assignment, cut.copies[number]), nbytes)
             for number in split.copies
             if (nbytes := cut.copies[number].nbytes)
         )
@@ -47,10 +46,18 @@ def predict(
     )
     splits = tuple(
         costs.split(streams[split.stream])
-        + sum(costs.kernel(streams[split.stream], nodes) for nodes in kernels_of(graph, split, groups))
+        + sum(seconds for _, seconds in kernel_times(graph, streams, split, decided.groups, costs))
         for split in cut.splits
     )
     return Seconds(copies, splits)
+
+
+def kernel_times(
+    graph: Graph, streams: Streams, split: Split, groups: Groups, costs: CostModel
+) -> Iterator[tuple[list[Tensor], float]]:
+    """The nodes of each kernel of a split, and its predicted seconds."""
+    stream = streams[split.stream]
+    return ((nodes, costs.kernel(stream, nodes)) for nodes in kernels_of(graph, split, groups))
 
 
 def memory_of(graph: Graph, streams: Streams, assignment: Assignment, copy: Copy) -> BufferType:

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from ggplug.nodes.groups import UNGROUPED, Groups, Missed
 from ggplug.nodes.hazards import Hazards
 from ggplug.scheduler.assign import Assignment, Policy, assign
 from ggplug.scheduler.prediction import predict
-from ggplug.scheduler.split import Cut, cut
+from ggplug.scheduler.split import Cut, Decided, cut
 from ggplug.scheduler.support import Streams
 from ggplug.types import TensorFlag
 
@@ -45,15 +45,9 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Which stream computes which node, in which order, in which groups, where, and what is copied.
+class Schedule(Decided):
+    """All decisions: also where tensors and copies lie."""
 
-    ``groups``: the groups of all splits, by positions in the whole graph.
-    """
-
-    assignment: Assignment
-    cut: Cut
-    groups: Groups
     layout: Layout
     versions: tuple[Version, ...]
 
@@ -80,11 +74,11 @@ def make_schedule(
     """
     hazards = Hazards(graph)
 
-    def decided(wanted: Mapping[int, int] | None = None) -> _Decided:
+    def decided(wanted: Mapping[int, int] | None = None) -> Decided:
         how = {"pins": pins, "policy": policy, "op_offload": op_offload, "wanted": wanted}
         assignment = assign(graph, streams, hazards=hazards, **how)  # type: ignore[arg-type]
         found = cut(graph, streams, assignment, hazards)
-        return _Decided(assignment, found, _groups(graph, streams, found) if groups and allocator.reuse else UNGROUPED)
+        return Decided(assignment, found, _groups(graph, streams, found) if groups and allocator.reuse else UNGROUPED)
 
     ruled = decided()
     if costs is not None and len(streams) > 1 and costs.ready([*streams], streams.buffer_types):
@@ -100,14 +94,6 @@ def make_schedule(
     return _laid_out(graph, streams, allocator, ruled, n_copies)
 
 
-class _Decided(NamedTuple):
-    """What is decided before memory is laid out."""
-
-    assignment: Assignment
-    cut: Cut
-    groups: Groups
-
-
 GAIN = 0.9
 """The part of the time by ggml's rules that another assignment has to be predicted to take, at most."""
 
@@ -115,19 +101,19 @@ GAIN = 0.9
 def _faster(
     graph: Graph,
     streams: Streams,
-    ruled: _Decided,
+    ruled: Decided,
     others: Iterable[Mapping[int, int]],
-    decide: Callable[[Mapping[int, int]], _Decided],
+    decide: Callable[[Mapping[int, int]], Decided],
     costs: CostModel,
-) -> list[_Decided]:
+) -> list[Decided]:
     """The decisions with no more splits than ggml's rules give that are predicted to take less time, fastest first."""
-    limit = GAIN * predict(graph, streams, *ruled, costs).total
-    found: dict[tuple[int, ...], tuple[float, _Decided]] = {}
+    limit = GAIN * predict(graph, streams, ruled, costs).total
+    found: dict[tuple[int, ...], tuple[float, Decided]] = {}
     for wanted in others:
         with contextlib.suppress(PlacementError):
             other = decide(wanted)
             if len(other.cut.splits) <= len(ruled.cut.splits):
-                seconds = predict(graph, streams, *other, costs).total
+                seconds = predict(graph, streams, other, costs).total
                 if seconds <= limit:
                     found[tuple(other.assignment.streams)] = seconds, other
     return [other for _, other in sorted(found.values(), key=itemgetter(0))]
@@ -140,8 +126,8 @@ def _fits(streams: Streams, allocator: GraphAllocator, layout: Layout) -> bool:
     return all(there is None or size <= there for there, size in free)
 
 
-def _laid_out(graph: Graph, streams: Streams, allocator: GraphAllocator, decided: _Decided, n_copies: int) -> Schedule:
-    assignment, found, formed = decided
+def _laid_out(graph: Graph, streams: Streams, allocator: GraphAllocator, decided: Decided, n_copies: int) -> Schedule:
+    assignment, found, formed = decided.assignment, decided.cut, decided.groups
     requests, leafs = _requests(graph, streams, assignment, found, formed, n_copies)
     order = None if found.order == graph.order else found.order
     layout = allocator.lay_out(graph, assignment.streams, order=order, extra=requests, groups=formed)

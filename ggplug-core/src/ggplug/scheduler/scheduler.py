@@ -22,7 +22,7 @@ from ggplug.scheduler.assign import Policy
 from ggplug.scheduler.execution import Bound, EvalCallback, Execution
 from ggplug.scheduler.explain import Explanation, SplitRow, explanation
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
-from ggplug.scheduler.prediction import Seconds, predict
+from ggplug.scheduler.prediction import Seconds, kernel_times, predict
 from ggplug.scheduler.schedule import Schedule, make_schedule
 from ggplug.scheduler.support import Streams
 from ggplug.scheduler.timing import Timing
@@ -211,8 +211,7 @@ class Scheduler:
         """The predicted and the measured times of a schedule, as far as they are known."""
         if self.costs is None or not self.costs.ready(self.backends, self.buffer_types):
             return None, None
-        decided = execution.schedule
-        predicted = predict(graph, self._streams, decided.assignment, decided.cut, decided.groups, self.costs)
+        predicted = predict(graph, self._streams, execution.schedule, self.costs)
         return predicted, execution.timing.measured if execution.timing is not None else None
 
     @one_thread_at_a_time
@@ -348,6 +347,20 @@ class Scheduler:
         for (memory, _), size in chunks.items():
             compute[owners[memories[memory]]] += size
         return {device: Needed(compute[device], sum(workspaces[device])) for device in compute}
+
+    @one_thread_at_a_time
+    def predicted(self, graph: Graph, costs: CostModel) -> tuple[float, list[tuple[list[Tensor], float]]]:
+        """The predicted seconds of a computation as it is scheduled, and those of each kernel, with its nodes.
+
+        Copies and splits are in the first figure alone.  Allocates nothing.  Raises PlacementError.
+        """
+        decided = self._find(graph).schedule
+        kernels = [
+            each
+            for split in decided.cut.splits
+            for each in kernel_times(graph, self._streams, split, decided.groups, costs)
+        ]
+        return predict(graph, self._streams, decided, costs).total, kernels
 
     def buffer_size(self, backend: Backend) -> int:
         """Bytes that are allocated for results of a stream (ggml_backend_sched_get_buffer_size)."""

@@ -18,6 +18,7 @@ from ggplug_models.commands.options import (
     model_argument,
     pack_option,
     placed,
+    policy_option,
 )
 
 PARTS = ("weights", "packed", "mapped", "cache", "compute", "workspace", "total", "budget")
@@ -65,6 +66,7 @@ def _budgets(context: click.Context, parameter: click.Parameter, texts: Iterable
 )
 @cache_option
 @placement_options
+@policy_option
 @pack_option
 @growth_option
 @json_option
@@ -76,6 +78,7 @@ def fit(
     sequences: int,
     cache_type: str,
     place_rules: PlaceRules,
+    policy: str,
     pack: bool,
     pack_growth: int | None,
     as_json: bool,
@@ -99,6 +102,7 @@ def fit(
         placement=placement if place_rules else None,
         pack=pack,
         pack_growth=pack_growth,
+        policy=policy,
     )
     if as_json:
         devices_of: list[dict[str, Any]] = [
