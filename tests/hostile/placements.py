@@ -21,11 +21,13 @@ from ggplug.costs.model import CostModel
 from ggplug.errors import GGPlugError
 from ggplug.host import HOST
 from ggplug.scheduler.assign import Policy
+from ggplug.scheduler.timing import RUNS
 from ggplug_testing import FakeDevice, ReferenceDevice
 
 OPS = ("add", "mul", "mul_mat", "silu", "soft_max", "rms_norm", "cont", "cpy", "set_rows", "concat", "get_rows", "neg")
 FAILING = ("alloc", "compute", "kernel", "receive", "get", "set", "copy")
-COMPUTATIONS = 3
+COMPUTATIONS = (2, 2, 3, RUNS + 3)
+"""The last number includes all computations that the cost model times."""
 
 
 class Fault(AssertionError):
@@ -89,7 +91,7 @@ def _scheduled(rng: random.Random, devices: list[Device], fakes: Sequence[FakeDe
                 device.fail(rng.choice(FAILING), rng.randrange(1, 6))  # type: ignore[arg-type]
         outcome = "right"
         wanted: list[bytes] | None = None
-        for _ in range(COMPUTATIONS):
+        for _ in range(rng.choice(COMPUTATIONS)):
             try:
                 scheduler.explain(case.graph)
                 case.restore()

@@ -24,6 +24,7 @@ from ggplug.scheduler import Scheduler
 from ggplug.scheduler.assign import assign
 from ggplug.scheduler.fastest import ways
 from ggplug.scheduler.support import Streams
+from ggplug.scheduler.timing import RUNS
 from ggplug.types import BufferUsage
 from ggplug_testing import FakeDevice, ReferenceDevice
 
@@ -178,7 +179,7 @@ def test_random_graphs_have_the_same_results_wherever_they_run(seed: int) -> Non
         Scheduler([gpu, cpu]) as ruled,
     ):
         assert len(scheduler.split(case.graph)) <= len(ruled.split(case.graph))
-        for _ in range(8):  # those that are timed as well
+        for _ in range(RUNS + 3):  # those that are timed as well
             case.restore()
             scheduler.allocate(case.graph)
             case.set_inputs()
@@ -196,7 +197,7 @@ def test_the_explanation_has_the_predicted_and_the_measured_times() -> None:
     (split,) = two.scheduler.explain(graph).splits
     assert split.predicted is not None
     assert split.measured is None
-    for _ in range(7):
+    for _ in range(RUNS + 2):
         two.scheduler.compute(graph)
     (split,) = two.scheduler.explain(graph).splits
     assert split.measured is not None
@@ -216,7 +217,7 @@ def test_what_runs_refines_what_is_predicted() -> None:
     graph = gg.Graph(node)
     with Scheduler([device], policy=CostModel({device: known})) as scheduler:
         before = scheduler.explain(graph).splits[0].predicted
-        for _ in range(7):
+        for _ in range(RUNS + 2):
             scheduler.compute(graph)
         (split,) = scheduler.explain(graph).splits
     assert before == pytest.approx(1.0, rel=0.01)

@@ -134,7 +134,7 @@ def check(names: Sequence[str], devices: Callable[[], list[Device]], folder: Pat
             if not are_right(graph, values, wanted, found):
                 chaotic.append(name)
     assert not chaotic
-    assert moved or len(devices()) == 1
+    assert moved or len(devices()) == 1 or len(names) < 20
 
 
 @pytest.mark.parametrize("devices", SETS)

@@ -106,6 +106,10 @@ class CostModel:
         """Seconds that a split takes besides its kernels and copies."""
         return self.rates(stream).split or 0.0
 
+    def call(self, stream: Backend) -> float:
+        """Seconds that a call takes besides its splits, the first of which is this stream's."""
+        return self.rates(stream).call
+
     # -- refinement --------------------------------------------------------------------------------
 
     def note(self, stream: Backend, kernels: Sequence[tuple[Sequence[Tensor], float]]) -> None:
@@ -115,6 +119,10 @@ class CostModel:
             rates.note(work_of(nodes), max(seconds, rates.launch))
         if kernels and stream.device not in self._given:
             keep(stream, rates)
+
+    def note_call(self, stream: Backend, seconds: float) -> None:
+        """Takes over the measured time of a call besides its splits."""
+        self.rates(stream).note_call(seconds)
 
     def note_copy(self, stream: Backend, source: BufferType, nbytes: int, seconds: float) -> None:
         """Takes over the measured time of a copy."""

@@ -28,7 +28,7 @@ class Rates:
     """Times of one stream, in seconds.
 
     ``split``: what a split takes besides its kernels, None if the stream was not measured; ``launch``: the least that a
-    kernel takes, one of many in a split.
+    kernel takes, one of many in a split; ``call``: what the call of a scheduler takes besides its splits.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Rates:
         self._copies: dict[str, _Points] = {}
         self._ops: dict[str, list[str]] = {}
         self.split: float | None = None
-        self.launch = 0.0
+        self.launch = self.call = 0.0
         self.asked = False
         """Whether this process measured what was not known before."""
         self.changes = 0
@@ -61,6 +61,11 @@ class Rates:
     def note_split(self, seconds: float, launch: float) -> None:
         """Takes over what a split takes besides its kernels, and the least that a kernel takes."""
         self.split, self.launch = seconds, launch
+        self.changes += 1
+
+    def note_call(self, seconds: float) -> None:
+        """Takes over what a call took besides its splits, the first of which was this stream's."""
+        self.call = (self.call + seconds) / 2 if self.call else seconds
         self.changes += 1
 
     def _note(self, points: _Points, flops: float, nbytes: float, seconds: float) -> None:
@@ -132,7 +137,11 @@ class Rates:
         def lists(table: Mapping[str, _Points]) -> dict[str, list[_Point]]:
             return {what: list(points.values()) for what, points in table.items()}
 
-        return {"kernels": lists(self._kernels), "copies": lists(self._copies), "split": [self.split, self.launch]}
+        return {
+            "kernels": lists(self._kernels),
+            "copies": lists(self._copies),
+            "split": [self.split, self.launch, self.call],
+        }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Rates:
@@ -146,7 +155,8 @@ class Rates:
                 for _, nbytes, seconds, _ in map(_checked, points):
                     rates.note_copy(str(source), int(nbytes), seconds)
             if data["split"][0] is not None:
-                rates.note_split(*_checked((*data["split"], 0, 0))[:2])
+                split, launch, rates.call, _ = _checked((*data["split"], 0))
+                rates.note_split(split, launch)
         except (AttributeError, KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"no times of a device: {error}") from error
         return rates

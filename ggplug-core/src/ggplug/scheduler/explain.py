@@ -103,12 +103,6 @@ class SplitRow:
     predicted: float | None = None
     measured: float | None = None
 
-    @property
-    def times(self) -> str:
-        """The predicted and the measured time in words; empty if neither is known."""
-        known = (("predicted", self.predicted), ("measured", self.measured))
-        return "".join(f", {seconds * 1e3:.3g} ms {word}" for word, seconds in known if seconds is not None)
-
 
 @dataclass(frozen=True)
 class Explanation:
@@ -117,6 +111,7 @@ class Explanation:
     ``groups``: nodes that are computed together, at the place of the last; ``missed``: matches that are no group.
     ``packed``: the tensors in memory with a layout of its own, such as packed weights.
     ``memory``: bytes for intermediates by stream; memory of several streams is listed for each.
+    ``predicted``, ``measured``: seconds of a computation with its copies, by the cost model and when it ran.
     """
 
     rows: tuple[Row, ...]
@@ -126,6 +121,8 @@ class Explanation:
     missed: tuple[MissedRow, ...]
     memory: dict[str, int]
     packed: tuple[PackedRow, ...] = ()
+    predicted: float | None = None
+    measured: float | None = None
 
     @property
     def bytes_copied(self) -> int:
@@ -149,6 +146,8 @@ class Explanation:
             "missed": [dataclasses.asdict(missed) for missed in self.missed],
             "memory": dict(self.memory),
             "packed": [dataclasses.asdict(packed) for packed in self.packed],
+            "predicted": self.predicted,
+            "measured": self.measured,
         }
 
     def __str__(self) -> str:
@@ -165,7 +164,9 @@ class Explanation:
         upcoming = next(at, None)
         for row in self.rows:
             if upcoming is not None and row.number >= upcoming.first:
-                lines.append(f"split {upcoming.number} on {upcoming.device}: {upcoming.n_nodes} nodes{upcoming.times}")
+                lines.append(
+                    f"split {upcoming.number} on {upcoming.device}: {upcoming.n_nodes} nodes{_times(upcoming)}"
+                )
                 lines += [
                     f"    copy {copy.name}  {copy.source} -> {copy.target}  {copy.nbytes} bytes"
                     + (", unpacked for each computation" if copy.unpacked else "")
@@ -177,7 +178,7 @@ class Explanation:
                 f"  {row.number:5d}  {row.op:{width}s}  {row.name[:32]:{naming}s}  {row.type:>5s} {extents:>18s}  "
                 f"{row.device:{devices}s}  {row.text}{self._in_group(row)}"
             )
-        lines.append(f"{len(self.splits)} splits, {len(self.copies)} copies of {self.bytes_copied} bytes")
+        lines.append(f"{len(self.splits)} splits, {len(self.copies)} copies of {self.bytes_copied} bytes{_times(self)}")
         computing = sum(len(group.nodes) for group in self.groups)
         lines.append(f"{computing} nodes that compute something, in {len(self.groups)} groups")
         lines += [f"  {_numbers(g.nodes)} in group {g.number}: {g.kernel}" for g in self.groups if len(g.nodes) > 1]
@@ -197,6 +198,12 @@ class Explanation:
         if row.group < 0 or len(self.groups[row.group].nodes) == 1:
             return ""
         return f"; in group {row.group}{', not kept' if row.inner else ''}"
+
+
+def _times(row: SplitRow | Explanation) -> str:
+    """The predicted and the measured time in words; empty if neither is known."""
+    known = (("predicted", row.predicted), ("measured", row.measured))
+    return "".join(f", {seconds * 1e3:.3g} ms {word}" for word, seconds in known if seconds is not None)
 
 
 def _numbers(nodes: tuple[int, ...]) -> str:
@@ -278,7 +285,8 @@ def explanation(
         for leaf in graph.leafs
         if (kind := leaf.buffer_type) is not None and kind.has_own_layout
     )
-    return Explanation(tuple(rows), splits, copies, groups, missed, memory, packed)
+    totals = [None if each is None else each.total for each in (predicted, measured)]
+    return Explanation(tuple(rows), splits, copies, groups, missed, memory, packed, *totals)
 
 
 def _group_rows(graph: Graph, streams: Streams, schedule: Schedule) -> tuple[GroupRow, ...]:

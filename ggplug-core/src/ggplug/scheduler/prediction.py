@@ -18,10 +18,11 @@ if TYPE_CHECKING:  # the scheduler imports the cost model when a policy needs it
 
 
 class Seconds(NamedTuple):
-    """For each split of a schedule the seconds of its copies, and those of its kernels."""
+    """For each split of a schedule the seconds of its copies and those of its kernels; and those of the call itself."""
 
     copies: tuple[float, ...]
     splits: tuple[float, ...]
+    call: float = 0.0
 
     def of(self, split: int) -> float:
         """Seconds of a split with its copies."""
@@ -30,7 +31,7 @@ class Seconds(NamedTuple):
     @property
     def total(self) -> float:
         """Seconds of one computation, one split after the other."""
-        return sum(self.copies) + sum(self.splits)
+        return self.call + sum(self.copies) + sum(self.splits)
 
 
 def predict(graph: Graph, streams: Streams, decided: Decided, costs: CostModel) -> Seconds:
@@ -49,7 +50,7 @@ def predict(graph: Graph, streams: Streams, decided: Decided, costs: CostModel) 
         + sum(seconds for _, seconds in kernel_times(graph, streams, split, decided.groups, costs))
         for split in cut.splits
     )
-    return Seconds(copies, splits)
+    return Seconds(copies, splits, costs.call(streams[cut.splits[0].stream]) if splits else 0.0)
 
 
 def kernel_times(

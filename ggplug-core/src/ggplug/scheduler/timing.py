@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ggplug.backend import NodeTime
+from ggplug.backend import Backend, NodeTime
 from ggplug.graph import Graph
 from ggplug.scheduler.prediction import Seconds, kernels_of, memory_of
 from ggplug.scheduler.support import Streams
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the scheduler imports them when a policy needs them
     from ggplug.costs.model import CostModel
     from ggplug.scheduler.schedule import Schedule
 
-RUNS = 5
+RUNS = 8
 """Computations that are timed."""
 
 
@@ -22,7 +22,8 @@ class Timing:
     """The times of the first computations of a schedule.
 
     The very first one is not timed, because kernels are compiled and memory is allocated.  The second one times each
-    kernel, and those after it each split as a whole, because devices wait between kernels that are timed.
+    kernel, and those after it each split as a whole, because devices wait between kernels that are timed.  Of one more
+    the call is timed, in which nothing waits between the splits.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class Timing:
     @property
     def done(self) -> bool:
         """Whether nothing more is timed."""
-        return self.begun > RUNS
+        return self.begun > RUNS + 1
 
     @property
     def times_kernels(self) -> bool:
@@ -67,6 +68,13 @@ class Timing:
                 tuple(self._splits[split.number] for split in splits),
             )
             self._refine(graph, streams, schedule, costs)
+
+    def called(self, seconds: float, stream: Backend, costs: CostModel) -> None:
+        """Notes the time of a whole call, whose first split was computed by ``stream``."""
+        if self.begun == RUNS + 2 and self.measured is not None:
+            call = max(seconds - self.measured.total, 0.0)
+            costs.note_call(stream, call)
+            self.measured = self.measured._replace(call=call)
 
     def _refine(self, graph: Graph, streams: Streams, schedule: Schedule, costs: CostModel) -> None:
         """Distributes the time of each split over its kernels, and that of its copies over these, as was predicted.
