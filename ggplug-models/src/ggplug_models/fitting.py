@@ -16,7 +16,7 @@ import ggplug as gg
 from ggplug import gguf
 from ggplug.backend import Device
 from ggplug.costs.chain import Layer, cheapest
-from ggplug.costs.model import CostModel
+from ggplug.costs.model import CostModel, cost_model
 from ggplug.errors import OutOfMemoryError, ParameterError
 from ggplug.gguf import GGUFReader
 from ggplug.gguf.load import planned
@@ -54,6 +54,8 @@ class Fit:
     """With ``policy="cost"`` the predicted times of the largest steps."""
     moves: Sequence[Sequence[float]] = ()
     """By the devices of two adjacent layers, what the change takes in these steps."""
+    compared: Sequence[tuple[str, float]] = ()
+    """With ``policy="cost"`` the placements that were compared, this one first, and their predicted seconds."""
 
 
 def fit(
@@ -68,7 +70,7 @@ def fit(
     placement: Placement | Rule | Chooses | None = None,
     pack: bool = True,
     pack_growth: int | None = None,
-    policy: str = "ggml",
+    policy: str | CostModel = "ggml",
 ) -> Fit:
     """The placement of a model's weights that fits, and the bytes that each device will hold with it.
 
@@ -89,7 +91,7 @@ def fit(
     """
     chosen = chosen_devices(devices)
     n_seq = whole("n_seq", n_seq, 1)
-    costs = _cost_model(policy)
+    costs = None if policy == "ggml" else cost_model(policy)
     asked = _Asked(
         path, chosen, budgets_of(chosen, budgets), n_ctx, n_seq, cache_type, micro_batch, pack, pack_growth, costs
     )
@@ -137,7 +139,8 @@ class _Asked:
         while (found := cheapest(chain, limits)) is not None:
             fit = self.measured(reader, on(self.devices, found[1]))
             if not any(each.missing for each in fit.holdings):
-                return fit
+                tried = {str(each.placement): each.times.total for each in (fit, *alone) if each.times is not None}
+                return replace(fit, compared=tuple(tried.items()))
             # What devices hold besides the layers is not known before: this placement is left out, and the next may
             # hold less.
             for number, each in enumerate(fit.holdings):
@@ -289,15 +292,6 @@ def _units(reader: GGUFReader) -> tuple[list[int], list[int]]:
         if layer is not None:
             layers[layer] += info.nbytes
     return experts, layers
-
-
-def _cost_model(policy: str) -> CostModel | None:
-    """The cost model of a policy, None for ggml's.  Raises ParameterError for what is none."""
-    if policy not in ("ggml", "cost"):
-        raise ParameterError(
-            f"policy must be 'ggml' or 'cost', got {policy!r:.80}", got=policy, wanted=("ggml", "cost")
-        )
-    return CostModel() if policy == "cost" else None
 
 
 _Tried = dict[tuple[int, ...], Fit]

@@ -10,6 +10,7 @@ from ggplug.costs.kept import keep, rates_of
 from ggplug.costs.measuring import measure, measure_copies
 from ggplug.costs.rates import Rates
 from ggplug.costs.work import Work, cost_of, inner_bytes, work_of
+from ggplug.errors import ParameterError
 from ggplug.tensor import Tensor
 
 COMPUTING = 16
@@ -127,3 +128,12 @@ class CostModel:
     def note_copy(self, stream: Backend, source: BufferType, nbytes: int, seconds: float) -> None:
         """Takes over the measured time of a copy."""
         self.rates(stream).note_copy(source.name, nbytes, seconds)
+
+
+def cost_model(policy: object) -> CostModel:
+    """The cost model of the policy ``"cost"``, or the one that stands for it.  Raises ParameterError for another one."""
+    if isinstance(policy, CostModel):
+        return policy
+    if policy == "cost":
+        return CostModel()
+    raise ParameterError(f"policy must be 'ggml' or 'cost', got {policy!r:.80}", got=policy, wanted=("ggml", "cost"))

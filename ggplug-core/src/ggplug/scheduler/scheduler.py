@@ -657,15 +657,9 @@ def _cost_model(policy: Policy | CostModel | str | None) -> CostModel | None:
     """The cost model of a policy; None for other policies.  Raises ParameterError for what is none."""
     if policy is None or policy == "ggml" or callable(policy):
         return None
-    from ggplug.costs.model import CostModel  # few programs need it
+    from ggplug.costs.model import cost_model  # few programs need it
 
-    if isinstance(policy, CostModel):
-        return policy
-    if policy == "cost":
-        return CostModel()
-    raise ParameterError(
-        f"policy must be 'ggml', 'cost' or a function, got {policy!r:.80}", got=policy, wanted=("ggml", "cost")
-    )
+    return cost_model(policy)
 
 
 def report_failed(graph: Graph, error: BaseException, start: int) -> None:

@@ -116,6 +116,7 @@ def fit(
                 "sequences": found.n_seq,
                 "cache_type": found.cache_type,
                 "devices": devices_of,
+                "predicted_seconds": dict(found.compared),
             }
         )
         return
@@ -130,3 +131,7 @@ def fit(
     print_table(("device", *headings), rows, right=headings)
     cache = f", cache of {found.cache_type}" if any(each.cache for each in found.holdings) else ""
     echo(f"context of {found.n_ctx} tokens, {found.n_seq} at a time{cache}")
+    if found.compared:
+        echo("")
+        times = [(placement, f"{seconds:.3g} s") for placement, seconds in found.compared]
+        print_table(("predicted by placement", "time"), times, right=("time",))
