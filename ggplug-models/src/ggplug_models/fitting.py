@@ -228,6 +228,8 @@ class _Asked:
         if self.costs is None or not graphs or not self.costs.ready(scheduler.backends, scheduler.buffer_types):
             return _Computed(n_ctx, cache, needed)
         steps = [(graphs[0], 1)] if len(graphs) == 1 else [(graphs[0], 1), (graphs[-1], self.micro_batch)]
+        for graph, _ in steps:
+            scheduler.measure(graph, self.costs)
         times = times_of(scheduler, steps, model.hyperparameters.integer("block_count", 1), self.costs)
         return _Computed(n_ctx, cache, needed, times, moves(scheduler, times.passed, self.costs))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ggplug import ops
 from ggplug.backend import Backend, Buffer, BufferType, Decline, answer_of
@@ -16,7 +16,9 @@ from ggplug.costs.rates import Rates
 from ggplug.costs.work import work_of
 from ggplug.errors import GGPlugError
 from ggplug.graph import Graph
-from ggplug.memory import GraphAllocator
+from ggplug.memory import Allocation, GraphAllocator
+from ggplug.memory.layout import NOWHERE
+from ggplug.nodes.groups import Groups
 from ggplug.tensor import Tensor, new_tensor
 
 SECONDS = 1.5
@@ -24,10 +26,14 @@ SECONDS = 1.5
 REPEATS = 4
 LONG = 0.01
 """Seconds that the repetitions of a kernel take at least."""
+VERY_LONG = 0.1
 SHORTEST = 1e-7
 """Seconds: shorter differences of times say nothing."""
 COPIES = (1 << 10, 1 << 16, 1 << 22)
 """Bytes."""
+
+Kernel = tuple[Sequence[Tensor], Graph, Groups]
+"""The nodes of a kernel, and the part of a graph with them, the views that they read, and their group."""
 
 
 def measure(stream: Backend, rates: Rates) -> None:
@@ -65,6 +71,22 @@ def measure_copies(stream: Backend, kind: BufferType, source: BufferType, rates:
             rates.note_copy(source.name, nbytes, shortest(copy))
 
 
+def measure_kernels(stream: Backend, kind: BufferType, kernels: Iterable[Kernel], rates: Rates) -> None:
+    """Measures the kernels of a graph that were not measured yet, those first that come first, until the time is over.
+
+    They compute zeros, in memory that is allocated for that.  ``kind``: the stream's memory for results.
+    """
+    end = time.perf_counter() + SECONDS
+    for nodes, part, groups in kernels:
+        work = work_of(nodes)
+        if time.perf_counter() > end:
+            return
+        if not rates.knows(work):
+            with contextlib.suppress(GGPlugError):
+                seconds = _seconds_of_part(stream, kind, part, groups)
+                rates.note(work, max(seconds - (rates.split or 0.0), rates.launch))
+
+
 def typical() -> Iterator[Tensor]:
     """The nodes to measure: ops that models spend their time in, small sizes first."""
     floats = [(16, 4), (256, 64), (1024, 1024)]
@@ -93,9 +115,14 @@ def typical() -> Iterator[Tensor]:
 def shortest(run: Callable[[], object]) -> float:
     """Seconds of the fastest of some runs, after one that is not measured.
 
-    Runs that are short are repeated more often: other programs disturb most of them.
+    Runs that are short are repeated more often, because other programs disturb most of them; very long ones are not.
     """
+    start = time.perf_counter()
     run()
+    if time.perf_counter() - start > VERY_LONG:
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
     taken: list[float] = []
     while len(taken) < REPEATS or (sum(taken) < LONG and len(taken) < 20 * REPEATS):
         start = time.perf_counter()
@@ -127,6 +154,36 @@ def _seconds_of(stream: Backend, output: Tensor) -> float:
         plan = stream.plan(graph)
         held.callback(plan.free)
         plan.rebind(graph, allocation)
+
+        def compute() -> None:
+            plan.compute()
+            stream.synchronize()
+
+        return shortest(compute)
+
+
+def _seconds_of_part(stream: Backend, kind: BufferType, part: Graph, groups: Groups) -> float:
+    """Seconds of a part of a graph, which one kernel computes; each tensor that owns bytes has a buffer of its own."""
+    with contextlib.ExitStack() as held:
+        slots, offsets = [], []
+        buffers: list[Buffer] = []
+        of: dict[int, int] = {}
+        for position, root in enumerate(part.roots):
+            if root not in of:
+                tensor = part.tensors[root]
+                memory = tensor.buffer_type
+                if memory is None or not stream.device.supports_buffer_type(memory):
+                    memory = kind
+                inner = root in groups.inner
+                of[root] = NOWHERE if inner else len(buffers)
+                if not inner:
+                    buffers.append(_held(held, memory.alloc_zeroed(memory.alloc_size(tensor))))
+            slots.append(of[root])
+            offsets.append(part.tensors[position].view_offset if of[root] >= 0 else 0)
+        allocation = Allocation(part, buffers, slots, offsets, groups=groups)
+        plan = stream.plan(part, groups)
+        held.callback(plan.free)
+        plan.rebind(part, allocation)
 
         def compute() -> None:
             plan.compute()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ggplug.backend import Backend, BufferType, Device
 from ggplug.costs.kept import keep, rates_of
-from ggplug.costs.measuring import measure, measure_copies
+from ggplug.costs.measuring import Kernel, measure, measure_copies, measure_kernels
 from ggplug.costs.rates import Rates
 from ggplug.costs.work import Work, cost_of, inner_bytes, work_of
 from ggplug.errors import ParameterError
@@ -60,6 +60,16 @@ class CostModel:
                 if rates.changes != before:
                     keep(stream, rates)
         return all(self.rates(stream).split is not None for stream in streams)
+
+    def measure(self, stream: Backend, memory: BufferType, kernels: Iterable[Kernel]) -> None:
+        """Measures the kernels of a graph on a stream that were not measured before."""
+        if stream.device not in self._given:
+            rates = self.rates(stream)
+            with _measuring:
+                before = rates.changes
+                measure_kernels(stream, memory, kernels, rates)
+                if rates.changes != before:
+                    keep(stream, rates)
 
     # -- predictions -------------------------------------------------------------------------------
 
@@ -131,7 +141,7 @@ class CostModel:
 
 
 def cost_model(policy: object) -> CostModel:
-    """The cost model of the policy ``"cost"``, or the one that stands for it.  Raises ParameterError for another one."""
+    """The cost model of the policy ``"cost"``, or the one that stands for it.  Raises ParameterError for others."""
     if isinstance(policy, CostModel):
         return policy
     if policy == "cost":

@@ -1,19 +1,22 @@
 """The measured times of a stream: of kernels by op, types and size, of copies by memory and size, of a split.
 
-A time that was measured stands for all work of about its size.  Other sizes are predicted from the nearest one: what a
-kernel takes beyond a launch grows with its operations or its bytes, whichever grow more.
+A time that was measured stands for all work of about its size.  Other sizes are predicted from those: what a kernel
+takes beyond a launch grows with its operations or its bytes, whichever grow more.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ggplug.costs.work import Work
 
 REMEMBERED = 4
 """A new measurement changes the mean by a fourth at least, so that a device that became slower is noticed."""
+FAR = 16
+"""How many times as long as the longest measured kernel another one is predicted by its op alone."""
 _MOST = 96
 """Sizes that are kept of an op with its types; the one measured longest ago goes first."""
 _KINDS = 1024
@@ -37,6 +40,7 @@ class Rates:
         self._ops: dict[str, list[str]] = {}
         self.split: float | None = None
         self.launch = self.call = 0.0
+        self._longest = 0.0
         self.asked = False
         """Whether this process measured what was not known before."""
         self.changes = 0
@@ -53,6 +57,7 @@ class Rates:
                 self._ops[dropped.partition(" ")[0]].remove(dropped)
             self._ops.setdefault(work.what.partition(" ")[0], []).append(work.what)
         self._note(self._kernels.setdefault(work.what, {}), work.flops, work.bytes, seconds)
+        self._longest = max(self._longest, seconds if seconds < math.inf else 0.0)
 
     def note_copy(self, source: str, nbytes: int, seconds: float) -> None:
         """Takes over a measurement of a copy from a memory, by its name, to that of the stream."""
@@ -93,41 +98,53 @@ class Rates:
         return (_size(0), _size(nbytes)) in self._copies.get(source, ())
 
     def kernel(self, work: Work) -> float | None:
-        """The predicted time of a kernel: by the op with its types, else by the op; None: the op was not measured."""
-        found = self._nearest([self._kernels.get(work.what, {})], work.flops, work.bytes)
+        """The predicted time of a kernel: by the op with its types, else by the op; None: the op was not measured.
+
+        Where that is much longer than all that was measured, other ops may say less.
+        """
+        found = self._extended(self._kernels.get(work.what, {}), work.flops, work.bytes)
         if found is None:
             same = list(self._ops.get(work.what.partition(" ")[0], ()))
-            found = self._nearest([self._kernels.get(what, {}) for what in same], work.flops, work.bytes)
+            found = self._usual([self._kernels.get(what, {}) for what in same], work)
+        if found is not None and found > FAR * self._longest:
+            found = min(found, self.any_kernel(work) or found)
         return found
 
     def any_kernel(self, work: Work) -> float | None:
-        """The predicted time of an op that was not measured: as long as the measured op that is nearest to it."""
-        return self._nearest(list(self._kernels.values()), work.flops, work.bytes)
+        """The predicted time of an op that was not measured: as long as the usual one of its size."""
+        return self._usual(list(self._kernels.values()), work)
 
     def copy(self, source: str, nbytes: int) -> float | None:
         """The predicted time of a copy from a memory; None if none was measured."""
-        return self._nearest([self._copies.get(source, {})], 0, nbytes)
+        return self._extended(self._copies.get(source, {}), 0, nbytes)
 
     def any_copy(self, nbytes: int) -> float | None:
         """The predicted time of a copy from a memory from which none was measured: the longest that is known."""
         found = [self.copy(source, nbytes) or 0.0 for source in list(self._copies)]
         return max(found, default=None)
 
-    def _nearest(self, tables: Sequence[_Points], flops: float, nbytes: float) -> float | None:
-        """The time of the nearest size in some tables, extended to this one; at most that of a larger one."""
-        best, least, limit = None, math.inf, math.inf
-        # Lists: other threads may add points meanwhile.
-        for point in (point for points in tables for point in list(points.values())):
-            distance = abs(math.log2((flops + 1) / (point[0] + 1))) + abs(math.log2((nbytes + 1) / (point[1] + 1)))
+    def _usual(self, tables: Iterable[_Points], work: Work) -> float | None:
+        """The median of what several ops take for work of this size."""
+        found = [self._extended(points, work.flops, work.bytes) for points in tables]
+        known = [each for each in found if each is not None]
+        return statistics.median(known) if known else None
+
+    def _extended(self, points: _Points, flops: float, nbytes: float) -> float | None:
+        """The time of the nearest size, extended to this one, or the least that other sizes say.
+
+        A larger kernel takes at least as long as this one, and a smaller one grows at most with the work.  Other
+        programs make single measurements too long, and never too short.
+        """
+        nearest, least, limit = None, math.inf, math.inf
+        for point in list(points.values()):  # a list: other threads may add points meanwhile
+            more = (flops + 1) / (point[0] + 1), (nbytes + 1) / (point[1] + 1)
+            fixed = min(self.launch, point[2] / 2)
+            found = fixed + (point[2] - fixed) * max(more)
+            limit = min(limit, max(found, point[2]))
+            distance = abs(math.log2(more[0])) + abs(math.log2(more[1]))
             if distance < least:
-                best, least = point, distance
-            if point[0] >= flops and point[1] >= nbytes:
-                limit = min(limit, point[2])
-        if best is None:
-            return None
-        grown = max((flops + 1) / (best[0] + 1), (nbytes + 1) / (best[1] + 1))
-        fixed = min(self.launch, best[2] / 2)
-        return min(fixed + (best[2] - fixed) * grown, limit)
+                nearest, least = found, distance
+        return None if nearest is None else min(nearest, limit)
 
     # -- as plain data -----------------------------------------------------------------------------
 

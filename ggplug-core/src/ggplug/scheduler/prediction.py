@@ -75,3 +75,18 @@ def kernels_of(graph: Graph, split: Split, groups: Groups) -> Iterator[list[Tens
         nodes = [tensors[p] for p in members if not tensors[p].op.is_view]  # type: ignore[union-attr]
         if nodes and nodes[-1].size:
             yield nodes
+
+
+def kernel_parts(graph: Graph, split: Split, groups: Groups) -> Iterator[tuple[list[Tensor], Graph, Groups]]:
+    """The nodes of each kernel of a split, and the part of the graph with them and the views that they read."""
+    sources = graph.sources
+    for nodes in kernels_of(graph, split, groups):
+        computing = {graph.index[node] for node in nodes}
+        read = {source for position in computing for source in sources[position]}
+        part = split.part(graph, [p for p in split.nodes if p in computing or (p in read and _is_view(graph, p))])
+        yield nodes, part, groups.within(part)
+
+
+def _is_view(graph: Graph, position: int) -> bool:
+    op = graph.tensors[position].op
+    return op is not None and op.is_view

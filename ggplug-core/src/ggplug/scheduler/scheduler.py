@@ -22,7 +22,7 @@ from ggplug.scheduler.assign import Policy
 from ggplug.scheduler.execution import Bound, EvalCallback, Execution
 from ggplug.scheduler.explain import Explanation, SplitRow, explanation
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
-from ggplug.scheduler.prediction import Seconds, kernel_times, predict
+from ggplug.scheduler.prediction import Seconds, kernel_parts, kernel_times, predict
 from ggplug.scheduler.schedule import Schedule, make_schedule
 from ggplug.scheduler.support import Streams
 from ggplug.scheduler.timing import Timing
@@ -361,6 +361,18 @@ class Scheduler:
             for each in kernel_times(graph, self._streams, split, decided.groups, costs)
         ]
         return predict(graph, self._streams, decided, costs).total, kernels
+
+    @one_thread_at_a_time
+    def measure(self, graph: Graph, costs: CostModel) -> None:
+        """Measures the kernels of a graph that the cost model does not know, for at most two seconds a stream.
+
+        The graph's tensors need no places with bytes; memory is allocated for the time of the measurement.
+        """
+        decided = self._find(graph).schedule
+        for number, stream in enumerate(self.backends):
+            splits = (split for split in decided.cut.splits if split.stream == number)
+            kernels = (kernel for split in splits for kernel in kernel_parts(graph, split, decided.groups))
+            costs.measure(stream, self.buffer_types[number], kernels)
 
     def buffer_size(self, backend: Backend) -> int:
         """Bytes that are allocated for results of a stream (ggml_backend_sched_get_buffer_size)."""
