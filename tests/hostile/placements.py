@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from fixed_rates import random_costs
+from cost_model.fixed_rates import random_costs
 from random_graphs import Case, compute_apart, random_case
 
 import ggplug as gg

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixed_rates import FixedRates, random_costs
+from cost_model.fixed_rates import FixedRates, random_costs
 from random_graphs import compute_apart, random_case
 
 import ggplug as gg

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fixed_rates import FixedRates
+from cost_model.fixed_rates import FixedRates
 from installed import device_or_skip
 from paths import DATA
 

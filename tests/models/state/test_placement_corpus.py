@@ -12,7 +12,7 @@ from typing import Self
 import corpus
 import numpy as np
 import pytest
-from fixed_rates import random_costs
+from cost_model.fixed_rates import random_costs
 
 import ggplug as gg
 from ggplug.backend import Device

@@ -1,4 +1,4 @@
-"""Predicted times of the corpus's graphs compared with measured ones: ``python -m corpus.times DEVICE... [--every N]``.
+"""Predicted times of the corpus's graphs compared with measured ones: ``python -m cost_model.corpus_times DEVICE... [--every N]``.
 
 ``tests/support`` has to be on the path.  Prints the rows of ``ggplug bench placement`` for the corpus.
 """
@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import corpus
+
 import ggplug as gg
 from ggplug.backend import Device
 from ggplug.bench.placement import Make, compared
