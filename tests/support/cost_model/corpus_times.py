@@ -1,6 +1,6 @@
-"""Predicted times of the corpus's graphs compared with measured ones: ``python -m cost_model.corpus_times DEVICE... [--every N]``.
+"""Predicted times of the corpus's graphs compared with measured ones, as ``ggplug bench placement`` prints them.
 
-``tests/support`` has to be on the path.  Prints the rows of ``ggplug bench placement`` for the corpus.
+``python -m cost_model.corpus_times DEVICE... [--every N]``, with ``tests/support`` on the path.
 """
 
 from __future__ import annotations
