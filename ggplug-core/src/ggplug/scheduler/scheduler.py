@@ -471,7 +471,7 @@ class Scheduler:
                 run.end(progress=run.progress)
             else:
                 timing = execution.timing
-                timed = timing is not None and timing.begin()
+                timed = timing is not None and not HOOKS.splits_observed and timing.begin()
                 if HOOKS.splits_observed:
                     HOOKS.notify("ggplug_graph_prepared", graph=graph, start=start, end=time.perf_counter_ns())
                 if HOOKS.splits_observed or timed:

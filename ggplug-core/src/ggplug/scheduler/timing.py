@@ -28,7 +28,7 @@ class Timing:
 
     def __init__(self) -> None:
         self.begun = 0
-        """Computations that have begun; with one that was not completed, nothing more is timed."""
+        """Computations that have begun."""
         self.measured: Seconds | None = None
         """The shortest times, once all were timed."""
         self.kernels: dict[int, dict[int, float]] = {}
@@ -37,7 +37,7 @@ class Timing:
         self._splits: dict[int, float] = {}
 
     def begin(self) -> bool:
-        """Begins a computation; returns whether it is to be timed."""
+        """Begins a computation that nothing observes; returns whether it is to be timed."""
         self.begun += 1
         return 1 < self.begun <= RUNS + 1
 
@@ -62,7 +62,7 @@ class Timing:
     def end(self, graph: Graph, streams: Streams, schedule: Schedule, costs: CostModel) -> None:
         """Ends a computation; after the last one that is timed, the cost model takes the times over."""
         splits = schedule.cut.splits
-        if self.begun == RUNS + 1 and len(self._splits) == len(splits):
+        if self.begun == RUNS + 1 and self.measured is None and len(self._splits) == len(splits):
             self.measured = Seconds(
                 tuple(self._copies[split.number] for split in splits),
                 tuple(self._splits[split.number] for split in splits),
@@ -71,7 +71,7 @@ class Timing:
 
     def called(self, seconds: float, stream: Backend, costs: CostModel) -> None:
         """Notes the time of a whole call, whose first split was computed by ``stream``."""
-        if self.begun == RUNS + 2 and self.measured is not None:
+        if self.begun == RUNS + 2 and self.measured is not None and not self.measured.call:
             call = max(seconds - self.measured.total, 0.0)
             costs.note_call(stream, call)
             self.measured = self.measured._replace(call=call)
