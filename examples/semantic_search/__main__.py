@@ -166,9 +166,10 @@ def main(question: str, folder: Path, names: tuple[str, ...], split: str | None,
     try:
         devices = [gg.device(name) for name in names] or default_devices()
         path = model_file(console, kind)
+        placement = Placement()
         if split is not None:
             placement = Placement(LayerSplit.parse(split))
-        else:  # of several devices, those that are predicted to be the fastest for a batch of texts
+        elif names:  # of several devices, those that are predicted to be the fastest for a batch of texts
             placement = ggplug_models.fit(path, devices, n_seq=32, policy="cost").placement
         with ggplug_models.load(path, devices, placement=placement) as model:
             console.print(f"{model!r}")
