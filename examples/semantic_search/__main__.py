@@ -148,7 +148,7 @@ def how_to_split(used: Device) -> str:
     "names",
     multiple=True,
     metavar="NAME",
-    help="Device to use; repeat it to split the layers.  [default: the best one]",
+    help="Device to use; repeat it to name several.  [default: the best one]",
 )
 @click.option(
     "--split",
