@@ -13,8 +13,11 @@ from typing import Any
 
 from ggplug.costs.work import Work
 
-REMEMBERED = 4
-"""A new measurement changes the mean by a fourth at least, so that a device that became slower is noticed."""
+GROWTH = 1.25
+"""How many times as long as before something is taken to be after one measurement.
+
+Other programs make single measurements too long, never too short; a device that became slower is measured often.
+"""
 FAR = 16
 """How many times as long as the longest measured kernel another one is predicted by its op alone."""
 _MOST = 96
@@ -22,8 +25,8 @@ _MOST = 96
 _KINDS = 1024
 """Ops with types that are kept."""
 
-_Point = tuple[float, float, float, int]
-"""Operations, bytes, seconds, and the number of measurements."""
+_Point = tuple[float, float, float]
+"""Operations, bytes and seconds."""
 _Points = dict[tuple[int, int], _Point]
 
 
@@ -70,7 +73,7 @@ class Rates:
 
     def note_call(self, seconds: float) -> None:
         """Takes over what a call took besides its splits, the first of which was this stream's."""
-        self.call = (self.call + seconds) / 2 if self.call else seconds
+        self.call = min(seconds, GROWTH * self.call) if self.call else seconds
         self.changes += 1
 
     def _note(self, points: _Points, flops: float, nbytes: float, seconds: float) -> None:
@@ -78,13 +81,11 @@ class Rates:
             return
         key = _size(flops), _size(nbytes)
         known = points.pop(key, None)
-        count = 1
         if known is not None:
-            count = min(known[3] + 1, REMEMBERED)
-            seconds = known[2] * (seconds / known[2]) ** (1 / count)
+            seconds = min(seconds, GROWTH * known[2])
         elif len(points) >= _MOST:
             del points[next(iter(points))]
-        points[key] = flops, nbytes, seconds, count
+        points[key] = flops, nbytes, seconds
         self.changes += 1
 
     # -- what it says ------------------------------------------------------------------------------
@@ -132,8 +133,7 @@ class Rates:
     def _extended(self, points: _Points, flops: float, nbytes: float) -> float | None:
         """The time of the nearest size, extended to this one, or the least that other sizes say.
 
-        A larger kernel takes at least as long as this one, and a smaller one grows at most with the work.  Other
-        programs make single measurements too long, and never too short.
+        A larger kernel takes at least as long as this one, and a smaller one grows at most with the work.
         """
         nearest, least, limit = None, math.inf, math.inf
         for point in list(points.values()):  # a list: other threads may add points meanwhile
@@ -166,13 +166,13 @@ class Rates:
         rates = cls()
         try:
             for what, points in data["kernels"].items():
-                for flops, nbytes, seconds, _ in map(_checked, points):
+                for flops, nbytes, seconds in map(_checked, points):
                     rates.note(Work(str(what), int(flops), int(nbytes)), seconds)
             for source, points in data["copies"].items():
-                for _, nbytes, seconds, _ in map(_checked, points):
+                for _, nbytes, seconds in map(_checked, points):
                     rates.note_copy(str(source), int(nbytes), seconds)
             if data["split"][0] is not None:
-                split, launch, rates.call, _ = _checked((*data["split"], 0))
+                split, launch, rates.call = _checked(data["split"])
                 rates.note_split(split, launch)
         except (AttributeError, KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"no times of a device: {error}") from error
@@ -185,8 +185,8 @@ def _size(number: float) -> int:
 
 
 def _checked(point: Sequence[Any]) -> _Point:
-    """A point of a file.  Raises ValueError unless it has four numbers that are finite and not negative."""
+    """A point of a file.  Raises ValueError unless it has three numbers that are finite and not negative."""
     numbers = [float(each) for each in point]
-    if len(numbers) != 4 or not all(0 <= each < 2.0**80 for each in numbers):
+    if len(numbers) != 3 or not all(0 <= each < 2.0**80 for each in numbers):
         raise ValueError(f"no times of a device: {point!r:.80}")
-    return numbers[0], numbers[1], numbers[2], int(numbers[3])
+    return numbers[0], numbers[1], numbers[2]
