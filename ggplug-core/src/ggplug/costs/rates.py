@@ -133,14 +133,16 @@ class Rates:
     def _extended(self, points: _Points, flops: float, nbytes: float) -> float | None:
         """The time of the nearest size, extended to this one, or the least that other sizes say.
 
-        A larger kernel takes at least as long as this one, and a smaller one grows at most with the work.
+        A larger kernel takes at least as long as this one, and a smaller one grows at most with the work, if it takes
+        longer than a split.
         """
         nearest, least, limit = None, math.inf, math.inf
         for point in list(points.values()):  # a list: other threads may add points meanwhile
             more = (flops + 1) / (point[0] + 1), (nbytes + 1) / (point[1] + 1)
             fixed = min(self.launch, point[2] / 2)
             found = fixed + (point[2] - fixed) * max(more)
-            limit = min(limit, max(found, point[2]))
+            if max(more) <= 1 or point[2] > (self.split or 0.0):
+                limit = min(limit, max(found, point[2]))
             distance = abs(math.log2(more[0])) + abs(math.log2(more[1]))
             if distance < least:
                 nearest, least = found, distance
