@@ -187,7 +187,7 @@ def _made_ready(scheduler: Scheduler, feed: Feed) -> Ready | None:
     if not feed.in_one_call or found is None or scheduler.n_copies > 1 or scheduler._asynchronous:
         return None
     graph, execution = feed.graph, found[3]
-    if execution.timing is not None and not execution.timing.done:
+    if execution.timing is not None:
         return None
     bound = execution.bind(graph, execution.version)
     if len(bound.splits) != 1 or bound.splits[0].copies or type(bound.splits[0].plan).compute_with is Plan.compute_with:

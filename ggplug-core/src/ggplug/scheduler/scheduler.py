@@ -212,7 +212,7 @@ class Scheduler:
         if self.costs is None or not self.costs.ready(self.backends, self.buffer_types):
             return None, None
         predicted = predict(graph, self._streams, execution.schedule, self.costs)
-        return predicted, execution.timing.measured if execution.timing is not None else None
+        return predicted, execution.measured
 
     @one_thread_at_a_time
     def backend_of(self, tensor: Tensor, graph: Graph) -> Backend | None:
@@ -430,18 +430,20 @@ class Scheduler:
         """
         self._compute_async(graph, start)
         self._synchronize()
-        if self.costs is not None:
-            self._note_call(self.costs, graph, time.perf_counter_ns() - start)
+        if self.costs is not None and self._found is not None and self._found[3].timing is not None:
+            self._note_call(self.costs, self._found[3], self._found[3].timing, time.perf_counter_ns() - start)
         if "ggplug_graph_computed" not in HOOKS.callers:
             return None
         return list(dict.fromkeys(split.planned.stream.device for split in self._bound(graph).splits))
 
-    def _note_call(self, costs: CostModel, graph: Graph, nanoseconds: int) -> None:
+    def _note_call(self, costs: CostModel, execution: Execution, timing: Timing, nanoseconds: int) -> None:
         """Hands the time of a call to the cost model, unless observers made it longer."""
-        execution = self._find(graph)
-        timing, splits = execution.timing, execution.schedule.cut.splits
-        if timing is not None and splits and not HOOKS.splits_observed:
+        splits = execution.schedule.cut.splits
+        if splits and not HOOKS.splits_observed:
             timing.called(nanoseconds / 1e9, self.backends[splits[0].stream], costs)
+            execution.measured = timing.measured
+        if timing.done:
+            execution.timing = None
 
     @one_thread_at_a_time
     def compute_async(self, graph: Graph) -> None:
