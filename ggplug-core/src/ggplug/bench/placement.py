@@ -18,7 +18,7 @@ from ggplug.graph import Graph
 from ggplug.memory import allocate
 from ggplug.registry.extras import Options
 from ggplug.scheduler import Scheduler
-from ggplug.scheduler.timing import RUNS
+from ggplug.scheduler.timing import CALLS, RUNS
 from ggplug.tensor import Context, Tensor, new_tensor
 from ggplug.types import BufferUsage, DeviceKind
 
@@ -73,7 +73,7 @@ def measured(devices: Sequence[Device], make: Make) -> dict[str, Any]:
             functions[policy] = partial(scheduler.compute, graph)
             if policy == "cost":
                 predicted = before
-                for _ in range(RUNS + 2):
+                for _ in range(RUNS + CALLS + 1):
                     scheduler.compute(graph)
                 after = seconds(scheduler, graph)
         times = timed_alternately(functions, REPEATS)

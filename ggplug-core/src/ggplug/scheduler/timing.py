@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,15 +16,17 @@ if TYPE_CHECKING:  # the scheduler imports them when a policy needs them
     from ggplug.scheduler.schedule import Schedule
 
 RUNS = 8
-"""Computations that are timed."""
+"""Computations of which kernels or splits are timed."""
+CALLS = 5
+"""Computations after these of which the whole call is timed."""
 
 
 class Timing:
     """The times of the first computations of a schedule.
 
     The very first one is not timed, because kernels are compiled and memory is allocated.  The second one times each
-    kernel, and those after it each split as a whole, because devices wait between kernels that are timed.  Of one more
-    the call is timed, in which nothing waits between the splits.
+    kernel, and those after it each split as a whole, because devices wait between kernels that are timed.  Of some
+    more the call is timed, in which nothing waits between the splits.
     """
 
     def __init__(self) -> None:
@@ -35,6 +38,7 @@ class Timing:
         """By split, and by the position of a kernel's last node."""
         self._copies: dict[int, float] = {}
         self._splits: dict[int, float] = {}
+        self._call = math.inf
 
     def begin(self) -> bool:
         """Begins a computation that nothing observes; returns whether it is to be timed."""
@@ -44,7 +48,7 @@ class Timing:
     @property
     def done(self) -> bool:
         """Whether nothing more is timed."""
-        return self.begun > RUNS + 1
+        return self.begun > RUNS + CALLS
 
     @property
     def times_kernels(self) -> bool:
@@ -71,10 +75,12 @@ class Timing:
 
     def called(self, seconds: float, stream: Backend, costs: CostModel) -> None:
         """Notes the time of a whole call, whose first split was computed by ``stream``."""
-        if self.begun == RUNS + 2 and self.measured is not None and not self.measured.call:
-            call = max(seconds - self.measured.total, 0.0)
-            costs.note_call(stream, call)
+        if self.begun > RUNS + 1 and self.measured is not None:
+            self._call = min(self._call, seconds)
+            call = max(self._call - self.measured._replace(call=0.0).total, 0.0)
             self.measured = self.measured._replace(call=call)
+            if self.done:
+                costs.note_call(stream, call)
 
     def _refine(self, graph: Graph, streams: Streams, schedule: Schedule, costs: CostModel) -> None:
         """Distributes the time of each split over its kernels, and that of its copies over these, as was predicted.
