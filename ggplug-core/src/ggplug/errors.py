@@ -28,6 +28,7 @@ __all__ = [
     "FreedError",
     "GGPlugError",
     "GGUFError",
+    "GradientError",
     "GraphError",
     "InterfaceError",
     "KernelCompileError",
@@ -42,6 +43,7 @@ __all__ = [
     "ShapeError",
     "TensorStateError",
     "TimeLimitError",
+    "TrainingError",
     "TypeMismatchError",
     "UnsupportedOpError",
 ]
@@ -123,6 +125,10 @@ class SerializationError(GGPlugError, TypeError):
 
 class GraphError(GGPlugError, ValueError):
     """A graph cannot be built or used in this way (a cycle, a missing name, a write that is not declared)."""
+
+
+class GradientError(GGPlugError, NotImplementedError):
+    """There is no gradient: an op has no rule, a type has none, or bytes that it needs are overwritten."""
 
 
 class TensorStateError(GGPlugError, RuntimeError):
@@ -234,6 +240,10 @@ class KernelCompileError(ComputeError):
     log: str | None = None
 
 
+class TrainingError(GGPlugError, ArithmeticError):
+    """A training cannot go on: its loss is NaN or infinite.  Field: ``got``, the loss."""
+
+
 # -- files -----------------------------------------------------------------------------------------
 
 
@@ -264,7 +274,7 @@ class DownloadError(GGPlugError, OSError):
     """A model could not be downloaded; what has arrived is kept, and the next try continues there.
 
     Fields: ``got``, the name of the file or repository; ``reason``: ``"gated"``, ``"connection"``, ``"offline"``,
-    ``"status"``, ``"hash"`` (its bytes were wrong, and are not kept) or ``"space"``.
+    ``"status"``, ``"hash"`` (its bytes were wrong, and are not kept), ``"deleted"`` or ``"space"``.
     """
 
     reason: str | None = None

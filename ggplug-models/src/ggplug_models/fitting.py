@@ -23,14 +23,15 @@ from ggplug.gguf.load import planned
 from ggplug.graph import Graph
 from ggplug.scheduler.fit import Budgets, Holding, budgets_of, distribute, too_large
 from ggplug.scheduler.scheduler import Needed
-from ggplug.types import DeviceKind
+from ggplug.types import DeviceKind, Type
 from ggplug_models.checks.arguments import whole
+from ggplug_models.deciding import chosen_devices, decide
 from ggplug_models.fastest import Times, moves, on, times_of
-from ggplug_models.loading import chosen_devices, decide
+from ggplug_models.naming import path_of
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import Model
-from ggplug_models.state.session import CACHE_TYPES, Session
+from ggplug_models.state.session import CACHE_TYPES, Session, cache_type_of
 from ggplug_models.weights.placement import Placement
 from ggplug_models.weights.rules import Chooses, ExpertsOn, LayerSplit, Rule, is_after_layers, is_expert, layer_of
 
@@ -65,7 +66,7 @@ def fit(
     *,
     n_ctx: int | None = None,
     n_seq: int = 1,
-    cache_type: str = "f16",
+    cache_type: str | Type = "f16",
     micro_batch: int = 512,
     placement: Placement | Rule | Chooses | None = None,
     pack: bool = True,
@@ -92,9 +93,10 @@ def fit(
     chosen = chosen_devices(devices)
     n_seq = whole("n_seq", n_seq, 1)
     costs = None if policy == "ggml" else cost_model(policy)
-    asked = _Asked(
-        path, chosen, budgets_of(chosen, budgets), n_ctx, n_seq, cache_type, micro_batch, pack, pack_growth, costs
-    )
+    cache = cache_type_of(cache_type).name
+    path = path_of(path, chosen)
+    given = budgets_of(chosen, budgets)
+    asked = _Asked(path, chosen, given, n_ctx, n_seq, cache, micro_batch, pack, pack_growth, costs)
     with gguf.GGUFReader(path) as reader:
         try:
             if placement is None and costs is not None and len(chosen) > 1:
@@ -214,20 +216,27 @@ class _Asked:
         """What the model's largest steps need."""
         if isinstance(model, Decoder):
             with Session(model, self.n_ctx, self.n_seq, self.cache_type, self.micro_batch, planned=True) as session:
-                return self._steps(model, session.largest(), session.n_ctx, session.memory.held())
+                first, *others = session.largest()
+                counts = [0] * (len(others) - 1) + [self.micro_batch] if others else []
+                steps = [(first, 1), *zip(others, counts, strict=True)]
+                return self._steps(model, steps, session.n_ctx, session.memory.held())
         if isinstance(model, Encoder):
             n_ctx = model.n_ctx if self.n_ctx is None else whole("n_ctx", self.n_ctx, 1, model.n_ctx)
             with model.locked():
-                return self._steps(model, [model.build(self.n_seq, model.padded(n_ctx)).graph], n_ctx, Counter())
+                steps = [(model.build(*shape).graph, 1) for shape in model.largest(self.n_seq, n_ctx)]
+                return self._steps(model, steps, n_ctx, Counter())
         graph = model.sample()
-        return self._steps(model, [] if graph is None else [graph], 0, Counter())
+        return self._steps(model, [] if graph is None else [(graph, 1)], 0, Counter())
 
-    def _steps(self, model: Model, graphs: Sequence[Graph], n_ctx: int, cache: Mapping[Device, int]) -> _Computed:
+    def _steps(
+        self, model: Model, steps: Sequence[tuple[Graph, int]], n_ctx: int, cache: Mapping[Device, int]
+    ) -> _Computed:
+        """What steps need; with each the number of times that it counts in the predicted time."""
         scheduler = model.scheduler
-        needed = scheduler.needed(graphs)
-        if self.costs is None or not graphs or not self.costs.ready(scheduler.backends, scheduler.buffer_types):
+        needed = scheduler.needed([graph for graph, _ in steps])
+        if self.costs is None or not steps or not self.costs.ready(scheduler.backends, scheduler.buffer_types):
             return _Computed(n_ctx, cache, needed)
-        steps = [(graphs[0], 1)] if len(graphs) == 1 else [(graphs[0], 1), (graphs[-1], self.micro_batch)]
+        steps = [(graph, count) for graph, count in steps if count]
         for graph, _ in steps:
             scheduler.measure(graph, self.costs)
         times = times_of(scheduler, steps, model.hyperparameters.integer("block_count", 1), self.costs)
