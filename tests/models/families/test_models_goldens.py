@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from installed import device_or_skip
+from oracles.packed import ORACLES
 from oracles.page import page
-from paths import DATA, ROOT
+from paths import ROOT
 
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import ARCHITECTURES, LayerSplit, goldens
 from ggplug_models.goldens import main, replay
 
-ORACLES = DATA / "oracles"
 SHARED = ROOT.parent / "shared" / "goldens"
 
 OF_TRANSFORMERS = sorted(path.stem for path in ORACLES.glob("*.gguf"))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from installed import device_or_skip
+from oracles.packed import ORACLES
 from paths import DATA
 
 import ggplug as gg
@@ -25,7 +26,6 @@ from ggplug_models import CacheOn, Decoder, Encoder, ExpertsOn, LayerSplit, Plac
 from ggplug_models.weights.rules import Rule
 from ggplug_testing import FakeDevice
 
-ORACLES = DATA / "oracles"
 MIXTRAL = ORACLES / "mixtral.gguf"
 QWEN = DATA / "qwen3.gguf"
 GOLDENS = sorted([*DATA.glob("*.gguf"), *ORACLES.glob("*.gguf")])

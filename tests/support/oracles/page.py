@@ -14,8 +14,7 @@ from ggplug.gguf import GGUFReader
 from ggplug_models import ARCHITECTURES
 from ggplug_models.converting.families import FAMILIES
 from ggplug_models.networks.decoder import Decoder
-
-ORACLES = DATA / "oracles"
+from oracles.packed import ORACLES
 
 PAGE = """# Families of models
 
