@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from oracles.files import N_VOCAB
-from oracles.models import coarse
-from oracles.own import Array, OwnModel, layer_norm
+from oracles.models import Array, OwnModel, coarse, layer_norm
 
 
 @dataclass(frozen=True)

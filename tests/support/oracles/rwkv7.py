@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from oracles.files import N_VOCAB
-from oracles.models import coarse
-from oracles.own import Array, OwnModel, layer_norm, sigmoid
+from oracles.models import Array, OwnModel, coarse, layer_norm, sigmoid
 
 
 @dataclass(frozen=True)
