@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from oracles.attention import ATTENTION
-from oracles.deltas import DELTAS
 from oracles.dense import DENSE
 from oracles.encoders import ENCODERS
 from oracles.experts import EXPERTS
 from oracles.family import Family
-from oracles.hybrids import HYBRIDS
+from oracles.hybrids import DELTAS, HYBRIDS
 from oracles.mixtures import MIXTURES
 from oracles.rankers import RANKERS
 from oracles.relatives import NEWER, RELATIVES
