@@ -40,6 +40,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "codeshell",
         "jais",
     ),
+    "eagle3": ("eagle3",),
     "exaone": ("exaone", "exaone4", "exaone-moe"),
     "gemma": ("gemma", "gemma2", "gemma3", "gemma-embedding"),
     "glm": ("chatglm", "glm4", "glm4moe"),

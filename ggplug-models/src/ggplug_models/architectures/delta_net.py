@@ -29,9 +29,8 @@ class Qwen35(Qwen3, StateSpace):
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         every = hp.integer("full_attention_interval", 4)
-        listed = hp.flags("attention.recurrent_layers", self.n_layer)
+        listed = hp.flags("attention.recurrent_layers", len(self.windows))
         self.recurrent = listed or [(number + 1) % every != 0 for number in range(self.n_layer)]
-        self.leave_out_predicting(hp)
         self.n_value, self.n_key = self.dt_rank, hp.integer("ssm.group_count")
         if self.n_value % self.n_key:
             raise hp.refused("ssm.group_count", f"a divisor of {hp.prefix}ssm.time_step_rank ({self.n_value})")

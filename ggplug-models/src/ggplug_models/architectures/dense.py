@@ -87,7 +87,7 @@ class Deci(Llama):
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        pairs = zip(super().kinds, self.heads, strict=True)
+        pairs = zip(super().kinds, self.heads, strict=False)
         return tuple(kind if heads.n_head_kv else None for kind, heads in pairs)
 
     def attention(self, x: Tensor, block: Block) -> Tensor:

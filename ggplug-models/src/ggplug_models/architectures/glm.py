@@ -34,16 +34,12 @@ class Glm4(ChatGlm):
 
 @architecture("glm4moe")
 class Glm4Moe(Transformer, Decoder):
-    """GLM 4.5: experts with sigmoid scores, chosen by a bias, and shared ones; the first blocks have none.
-
-    The blocks at the end that predict further tokens are not used.
-    """
+    """GLM 4.5: experts with sigmoid scores, chosen by a bias, and shared ones; the first blocks have none."""
 
     feed_forward_norm = "post_attention_norm"
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.leave_out_predicting(hp)
         self.experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:

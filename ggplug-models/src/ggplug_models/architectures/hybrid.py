@@ -28,7 +28,7 @@ class _Hybrid(Transformer, StateSpace):
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         return tuple(
-            kind if each.n_head_kv else self.state_kind for kind, each in zip(super().kinds, self.heads, strict=True)
+            kind if each.n_head_kv else self.state_kind for kind, each in zip(super().kinds, self.heads, strict=False)
         )
 
     def attention(self, x: Tensor, block: Block) -> Tensor:
@@ -84,7 +84,6 @@ class NemotronHMoe(NemotronH):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.leave_out_predicting(hp)
         experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
         assert experts is not None
         self.experts = replace(experts, activation=relu_squared)

@@ -34,7 +34,7 @@ class KimiLinear(DeepSeek2):
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         state = State((*[(self.taps - 1) * self.n_inner] * 3, self.d_delta * self.n_inner))
-        return tuple(kind if each.n_head_kv else state for kind, each in zip(super().kinds, self.heads, strict=True))
+        return tuple(kind if each.n_head_kv else state for kind, each in zip(super().kinds, self.heads, strict=False))
 
     def rotated(self, x: Tensor, block: Block) -> Tensor:
         return x

@@ -45,7 +45,6 @@ class BailingMoe2(Qwen3):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.leave_out_predicting(hp)
         assert self.experts is not None
         width = hp.integer("expert_shared_feed_forward_length", 0, at_least=0) or self.experts.n_ff
         self.experts = replace(self.experts, n_ff_shared=width * hp.integer("expert_shared_count", 0, at_least=0))
