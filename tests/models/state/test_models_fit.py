@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from cost_model.fixed_rates import FixedRates
 from installed import device_or_skip
+from oracles.packed import ORACLES
 from paths import DATA
 
 import ggplug as gg
@@ -29,7 +30,6 @@ from ggplug_models.networks.encoder import SCORES
 from ggplug_models.weights.rules import Rule, layer_of
 from ggplug_testing import FakeDevice
 
-ORACLES = DATA / "oracles"
 MIXTRAL = ORACLES / "mixtral.gguf"
 QWEN = DATA / "qwen3.gguf"
 GOLDENS = sorted([*DATA.glob("*.gguf"), *ORACLES.glob("*.gguf")])
