@@ -244,6 +244,10 @@ class GGUFWriter:
         self._written = paths
         return paths
 
+    def header(self) -> bytes:
+        """The bytes of a file with the metadata alone."""
+        return self._header(0, [_Shard()])
+
     def _shards(self) -> list[_Shard]:
         shards = [_Shard()]
         for tensor in self._tensors.values():
