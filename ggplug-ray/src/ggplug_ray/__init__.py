@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from ggplug.backend import Device, Registration
 from ggplug.errors import DeviceNotFoundError
@@ -32,6 +33,13 @@ class RayRegistration(Registration):
 
     def devices(self) -> Sequence[Device]:
         return self.joined(os.environ.get(VARIABLE, ""))
+
+    def get(self, name: str) -> Any:
+        if name != "stall":
+            return None
+        from ggplug_ray.stream import stall
+
+        return stall
 
     def joined(self, address: str) -> list[Device]:
         """The devices of the cluster at an address; later calls return those of the first cluster.

@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ggplug.backend import Registration
 from ggplug.errors import DeviceNotFoundError, GGPlugError, PluginError, in_one_line
-from ggplug.registry import registration
+from ggplug.registry import REGISTRY
 from ggplug_ray import VARIABLE
 from ggplug_ray.device import RayDevice
 from ggplug_ray.faults import lost
@@ -28,8 +28,11 @@ from ggplug_ray.host import DeviceHost, Facts, devices_here, versions
 from ggplug_ray.link import LOOK, OPENING, WATCH, Link
 from ggplug_ray.weights import cache_limit
 
-LISTING = 25.0
-"""Seconds for all nodes together to say which devices they have; the registry waits for 30."""
+SPARE = 5.0
+"""Seconds by which the listing of devices ends before the time limit of the registry."""
+
+UNLIMITED = 600.0
+"""Seconds for all nodes to list their devices where the registry has no time limit."""
 
 THREADS = 64
 """How many messages a device's process handles at once; streams wait for their turn in the client."""
@@ -73,7 +76,8 @@ class Cluster:
 
     def devices(self, backend: Registration) -> Iterator[RayDevice]:
         """The devices of all nodes.  A node that does not answer has none, and is in :attr:`silent`."""
-        end = time.monotonic() + LISTING
+        limit = REGISTRY.settings.timeout
+        end = time.monotonic() + (max(limit - SPARE, limit / 2) if limit else UNLIMITED)
         asked = [(node, self._task.options(**_options(node)).remote()) for node in self.nodes()]
         for node, reference in asked:
             try:
@@ -120,7 +124,7 @@ def check_versions(device: str, node: str, facts: Facts, theirs: dict[str, str])
                 remedy=f"install ggplug-core=={versions()['ggplug-core']} on both machines",
             )
     try:
-        here = registration(facts.name.rstrip("0123456789"))
+        here = REGISTRY.registration(facts.name.rstrip("0123456789"))
     except GGPlugError:
         return  # this machine has no such device
     if here.version != facts.plugin:

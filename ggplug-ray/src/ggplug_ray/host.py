@@ -32,7 +32,7 @@ from ggplug.backend import (
     groups_of,
     kernel_name,
 )
-from ggplug.errors import BufferUseError, GGPlugError, ParameterError
+from ggplug.errors import BufferUseError, GGPlugError, GGUFError, ParameterError
 from ggplug.graph import Graph
 from ggplug.memory import Allocation
 from ggplug.memory.layout import NOWHERE
@@ -258,7 +258,12 @@ class DeviceHost:
 
     def match(self, raw: bytes, kept: tuple[bool, ...]) -> tuple[bool, str]:
         """Whether the device computes all nodes of a graph as one group: the kernel's name, or why not."""
-        graph = decode_graph(raw)
+        try:
+            graph = decode_graph(raw)
+        except GGUFError as error:
+            if error.fields.get("rule") == "unknown op":
+                return False, f"its machine lacks the op: {error}"
+            raise
         if len(kept) != len(graph.nodes):
             raise ParameterError("a group needs a mark for each node", got=len(kept), wanted=len(graph.nodes))
         with about(graph):

@@ -13,7 +13,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -84,6 +84,8 @@ class Link:
     def _guarded(self, *others: Link) -> Any:
         """A call of Ray, whose errors become those of ggplug."""
         for each in (self, *others):
+            if not ray.is_initialized():  # a call would start another cluster
+                each.lose("this process has left the cluster")
             if each.lost is not None:
                 raise lost(each.device, each.node, each.lost)
         with WATCH.inside():
@@ -121,7 +123,7 @@ class Link:
         """The process is gone.  What is left of it is killed, so that its memory comes back."""
         if self.lost is None:
             self.lost = reason
-            if reason != EXITING:
+            if reason != EXITING and ray.is_initialized():
                 with contextlib.suppress(Exception):
                     ray.kill(self.actor, no_restart=True)
 
@@ -207,6 +209,9 @@ class Watch:
     def _ask(self, link: Link, asked: dict[Link, tuple[float, Any]], now: float, late: bool) -> None:
         """Looks whether a process has answered, and asks again.  ``late``: this process itself did not run."""
         since, reference = asked.get(link, (now, None))
+        if not ray.is_initialized():
+            link.lose("this process has left the cluster")
+            return
         try:
             if reference is not None:
                 if not ray.wait([reference], timeout=0)[0]:
@@ -228,5 +233,3 @@ class Watch:
 
 
 WATCH = Watch()
-
-Opener = Callable[[], Link]

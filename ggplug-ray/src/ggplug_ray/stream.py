@@ -13,8 +13,10 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ggplug.backend import UNGROUPED, Buffer, Groups, NodeTime, Places, Plan, node_times
-from ggplug.discrete import DiscreteBuffer, Job, QueuedBackend
+from ggplug.discrete import Job, QueuedBackend
 from ggplug.graph import Graph
 from ggplug.saved import encode_graph
 from ggplug.sharing import NOTHING, using
@@ -45,14 +47,27 @@ class RayStream(QueuedBackend):
     def close(self) -> None:
         self._collected()
 
-    def own(self, buffer: Buffer) -> DiscreteBuffer:
+    def own(self, buffer: Buffer) -> RayBuffer:
         found = super().own(buffer)
-        if isinstance(found, RayBuffer) and found.link.lost is not None:
-            raise lost(self.device, found.link.node, found.link.lost)
+        assert isinstance(found, RayBuffer)
+        if found.link is not self.link:  # one of the two was lost
+            gone = found.link if found.link.lost is not None else self.link
+            raise lost(self.device, gone.node, gone.lost or "")
         return found
 
     def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
         return RayPlan(self, graph, groups)
+
+
+def stall(stream: RayStream) -> Callable[[], None]:
+    """Keeps a stream from doing what is submitted from now on, until the returned function is called."""
+    going = threading.Event()
+
+    def wait() -> None:
+        going.wait()
+
+    stream.give(wait)
+    return going.set
 
 
 def _work(jobs: SimpleQueue[Job | None]) -> None:
@@ -99,10 +114,13 @@ class RayPlan(Plan):
         self._structure = graph.check_structure(self._structure, "the plan")
         graph.check_layouts(self._layouts, "the plan")
         buffers, which, offsets = allocation.places(graph, self.groups)
-        used = {number: self.stream.own(buffers[number]) for number in set(which.tolist()) if number >= 0}
-        # Of a buffer that is not used, the process needs no number.
-        numbers = tuple(getattr(used.get(at), "number", 0) for at in range(len(buffers)))
-        self._bound = Bound(Binding(numbers, which, offsets), frozenset(used.values()), tuple(graph.tensors))
+        placed = which >= 0
+        chosen, among = np.unique(which[placed], return_inverse=True)
+        used = [self.stream.own(buffers[number]) for number in chosen.tolist()]
+        which = which.copy()
+        which[placed] = among
+        binding = Binding(tuple(each.number for each in used), which, offsets)
+        self._bound = Bound(binding, frozenset(used), tuple(graph.tensors))
 
     def compute(self) -> None:
         self._submit("compute", lambda answer: None)
