@@ -108,7 +108,7 @@ class Cluster:
             if time.monotonic() > end:
                 link.lose(f"its process did not start within {OPENING:.0f} s")
                 break
-        now, _ = link.answer(reference)
+        now, link.process = link.answer(reference)
         check_versions(device.name, node.name, facts, now)
         link.set_clock()
         WATCH.add(link)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -156,10 +157,10 @@ class DeviceHost:
         for kind, number in dropped:
             self.drop(kind, number)
 
-    def open(self) -> tuple[dict[str, str], float]:
-        """Finds the device; returns the versions and the clock's time."""
+    def open(self) -> tuple[dict[str, str], int]:
+        """Finds the device; returns the versions, and the number of the process."""
         self._opened = ggplug.device(self._name)
-        return versions(), time.perf_counter()
+        return versions(), os.getpid()
 
     @property
     def device(self) -> Device:

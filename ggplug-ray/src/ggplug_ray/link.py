@@ -45,11 +45,12 @@ class Link:
     """One process of a device, as its client sees it.
 
     ``there``: the device's name on its node.  ``lost``: why the process is gone; None while it runs.  ``actor``: Ray's
-    handle.
+    handle.  ``process``: its number on its machine, once it has answered.
     """
 
     def __init__(self, device: Device, node: str, there: str, actor: Any) -> None:
         self.device, self.node, self.there, self.actor = device, node, there, actor
+        self.process = 0
         self.lost: str | None = None
         self.dropped: deque[tuple[str, int]] = deque()
         """What was collected by Python, not freed: finalizers send no messages, the watch does."""
@@ -218,7 +219,7 @@ class Watch:
                     if late:
                         asked[link] = now, reference
                     elif now - since > SILENCE:
-                        link.lose(f"its process has not answered for {now - since:.0f} s")
+                        link.lose(f"its process {link.process} has not answered for {now - since:.0f} s")
                     return
                 ray.get(reference, timeout=LOOK)
             if reference is None or now - since >= BEAT:
