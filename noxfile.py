@@ -41,6 +41,8 @@ CLIENTS = [
     *("anthropic>=0.40", "ollama>=0.4", "litellm>=1.50", "langchain-openai>=0.3", "instructor>=1.7"),
     *("llama-index-llms-openai-like>=0.3", "pydantic-ai-slim[openai]>=1.0"),
 ]
+# The engine of clusters.
+RAY = "ray>=2.50"
 # Builds the wheels that tests check.
 BUILDER = "hatchling>=1.27"
 TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER, GRAMMAR, *SERVE, BUILDER]
@@ -254,6 +256,14 @@ def opencl(session: nox.Session, runtime: str) -> None:
     arguments = [each for each in session.posargs if not each.startswith("repeat=")]
     for _ in range(max(times, default=1)):
         session.run("pytest", "-m", "long or not long", "-k", "opencl", *arguments, env=environment)
+
+
+@nox.session
+def ray(session: nox.Session) -> None:
+    """Devices of a Ray cluster of three nodes on this machine: conformance, all recorded models, faults, weights."""
+    install(session, *PORTABLE_NEEDS, RAY, model=True)
+    environment = {"RAY_USAGE_STATS_ENABLED": "0"}
+    session.run("pytest", "-m", "long or not long", "tests/cluster", *session.posargs, env=environment)
 
 
 @nox.session

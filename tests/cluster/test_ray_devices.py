@@ -49,7 +49,7 @@ def test_bytes_go_from_node_to_node_in_the_order_of_streams_and_events(pair: tup
 def test_the_client_gets_none_of_the_bytes_of_a_copy_between_nodes(
     pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ggplug_ray.device import RayBuffer
+    from ggplug_ray.memory import RayBuffer
 
     a, b = pair
     with a.buffer_type.alloc(1 << 20) as source, b.buffer_type.alloc(1 << 20) as target:

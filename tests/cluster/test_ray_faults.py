@@ -41,6 +41,9 @@ def process(device: Any) -> Iterator[int]:
             return
 
 
+NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
+
+
 class Doubler:
     """A graph on a device, to compute again and again."""
 
@@ -153,12 +156,16 @@ def test_the_interpreter_exits_while_calls_wait_for_a_stopped_process(cluster: A
 
 
 def test_a_node_that_leaves_the_cluster_is_lost_for_good(cluster: Any, devices: dict[str, Device]) -> None:
-    device = devices["Ray/c/CPU"]
+    from ggplug_ray import RayRegistration
+    from ggplug_ray.cluster import Cluster
+
+    node = cluster.add_node(**NODE, node_name="d")
+    found = {each.name: each for each in Cluster(cluster.address).devices(RayRegistration())}
+    device = found["Ray/d/CPU"]
     doubler = Doubler(device)
     assert doubler() == [2.0] * 8
-    node = next(each for each in cluster.worker_nodes if each.node_name == "c")
     cluster.remove_node(node)
-    with pytest.raises(DeviceLostError, match="node c was lost"):
+    with pytest.raises(DeviceLostError, match="node d was lost"):
         doubler()
-    with pytest.raises(DeviceLostError, match="node c was lost"):
+    with pytest.raises(DeviceLostError, match="node d was lost: the node has left the cluster"):
         device.init()

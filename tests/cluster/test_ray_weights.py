@@ -73,7 +73,7 @@ def test_the_cache_drops_what_was_used_longest_ago_and_what_is_damaged(
 @pytest.fixture
 def stored(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes each transfer to a node had."""
-    from ggplug_ray.device import RayBuffer
+    from ggplug_ray.memory import RayBuffer
 
     found: list[int] = []
     before = RayBuffer.store

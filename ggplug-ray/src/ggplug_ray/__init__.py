@@ -5,7 +5,6 @@ Nothing imports Ray until a cluster is named, by the environment variable ``GGPL
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +12,9 @@ from typing import Any
 from ggplug.backend import Device, Registration
 from ggplug.errors import DeviceNotFoundError
 from ggplug.hookspecs import hookimpl
+from ggplug_ray.settings import VARIABLE, address
 
 __all__ = ["RayRegistration", "connect"]
-
-VARIABLE = "GGPLUG_RAY"
-"""``auto``, or the address of a cluster.  Without it there are no devices, and Ray is not imported."""
 
 
 class RayRegistration(Registration):
@@ -32,7 +29,7 @@ class RayRegistration(Registration):
         self._joining = threading.Lock()
 
     def devices(self) -> Sequence[Device]:
-        return self.joined(os.environ.get(VARIABLE, ""))
+        return self.joined(address())
 
     def get(self, name: str) -> Any:
         if name != "stall":
@@ -41,14 +38,14 @@ class RayRegistration(Registration):
 
         return stall
 
-    def joined(self, address: str) -> list[Device]:
+    def joined(self, at: str) -> list[Device]:
         """The devices of the cluster at an address; later calls return those of the first cluster.
 
         Raises DeviceNotFoundError if there is no address, no cluster there, or no Ray.
         """
         with self._joining:
             if self._devices is None:
-                if not address:
+                if not at:
                     raise DeviceNotFoundError(
                         f"{VARIABLE} names no cluster", remedy=f"set {VARIABLE}=auto, or to a cluster's address"
                     )
@@ -59,7 +56,7 @@ class RayRegistration(Registration):
                         raise
                     remedy = 'pip install "ggplug-core[ray]"'
                     raise DeviceNotFoundError("Ray is not installed", remedy=remedy) from error
-                self._devices = list(Cluster(address).devices(self))
+                self._devices = list(Cluster(at).devices(self))
             return self._devices
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 # Ray reads them when it is imported: no usage statistics; processes that reserve no GPU see all of them; and after
@@ -21,12 +22,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ggplug.backend import Registration
 from ggplug.errors import DeviceNotFoundError, GGPlugError, PluginError, in_one_line
 from ggplug.registry import REGISTRY
-from ggplug_ray import VARIABLE
 from ggplug_ray.device import RayDevice
 from ggplug_ray.faults import lost
 from ggplug_ray.host import DeviceHost, Facts, devices_here, versions
 from ggplug_ray.link import LOOK, OPENING, WATCH, Link
-from ggplug_ray.weights import cache_limit
+from ggplug_ray.settings import VARIABLE, cache_limit
 
 SPARE = 5.0
 """Seconds by which the listing of devices ends before the time limit of the registry."""
@@ -86,7 +86,7 @@ class Cluster:
                 self.silent[node.name] = in_one_line(error)
                 continue
             for each in facts:
-                yield RayDevice(self, node, each, backend, theirs)
+                yield RayDevice(node.id, node.name, each, backend, partial(self._open, node, each, theirs))
         if self.silent and len(self.silent) == len(asked):
             name, reason = next(iter(self.silent.items()))
             raise DeviceNotFoundError(
@@ -94,7 +94,7 @@ class Cluster:
                 remedy=f"install the same ggplug on every node: ggplug-core {versions()['ggplug-core']} and ggplug-ray",
             )
 
-    def open(self, device: RayDevice, node: Node, facts: Facts, theirs: dict[str, str]) -> Link:
+    def _open(self, node: Node, facts: Facts, theirs: dict[str, str], device: RayDevice) -> Link:
         """Starts the process of a device on its node.  Raises PluginError for another version, DeviceLostError."""
         check_versions(device.name, node.name, facts, theirs)
         if all(each["NodeID"] != node.id for each in _alive()):

@@ -21,18 +21,18 @@ from ggplug.graph import Graph
 from ggplug.saved import encode_graph
 from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
-from ggplug_ray.device import RayBuffer, RayDevice
 from ggplug_ray.faults import lost
 from ggplug_ray.host import Binding, groups_data
 from ggplug_ray.link import Link
+from ggplug_ray.memory import LinkedDevice, RayBuffer
 
 
 class RayStream(QueuedBackend):
     """A stream of a device on a node.  ``link``: the process that it is in."""
 
-    device: RayDevice
+    device: LinkedDevice
 
-    def __init__(self, device: RayDevice, parameters: dict[str, Any]) -> None:
+    def __init__(self, device: LinkedDevice, parameters: dict[str, Any]) -> None:
         self.link = device.link()
         self.number: int = self.link.call("stream", parameters)
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()

@@ -17,19 +17,8 @@ from ggplug.cache import folder
 from ggplug.saved.writer import sha256_of
 from ggplug.system.files import is_unfinished, open_regular, replacing
 
-CACHE_VARIABLE = "GGPLUG_RAY_CACHE"
-"""The most bytes that a node's cache of weights takes; 0: there is none."""
-
-CACHE_BYTES = 16 << 30
-
-SMALLEST = 1 << 16
-"""Weights of fewer bytes are sent: asking first would take longer."""
-
-
-def cache_limit() -> int:
-    """The limit of caches, from the environment."""
-    given = os.environ.get(CACHE_VARIABLE, "")
-    return int(given) if given.isdecimal() else CACHE_BYTES
+SMALLEST = 1 << 14
+"""Weights of fewer bytes are always sent: that takes one message, as asking whether the node has them does."""
 
 
 def read_weight(path: str, start: int, size: int, digest: str) -> Bytes | None:
