@@ -35,7 +35,7 @@ UNLIMITED = 600.0
 """Seconds for all nodes to list their devices where the registry has no time limit."""
 
 THREADS = 64
-"""How many messages a device's process handles at once; streams wait for their turn in the client."""
+"""How many messages a device's process handles at once: one of each stream, and those of other calls."""
 
 
 class Node(NamedTuple):
@@ -136,7 +136,7 @@ def check_versions(device: str, node: str, facts: Facts, theirs: dict[str, str])
 
 
 def _join(address: str) -> None:
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning", "include_dashboard": False}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "include_dashboard": False}
     try:
         ray.init(address, **{name: value for name, value in quiet.items() if name != "include_dashboard"})
     except (ConnectionError, ValueError, RuntimeError) as error:

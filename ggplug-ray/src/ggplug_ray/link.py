@@ -13,7 +13,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -82,7 +82,7 @@ class Link:
             return value
 
     @contextlib.contextmanager
-    def _guarded(self, *others: Link) -> Any:
+    def _guarded(self, *others: Link) -> Iterator[None]:
         """A call of Ray, whose errors become those of ggplug."""
         for each in (self, *others):
             if not ray.is_initialized():  # a call would start another cluster
@@ -175,7 +175,7 @@ class Watch:
                 self._thread.start()
 
     @contextlib.contextmanager
-    def inside(self) -> Any:
+    def inside(self) -> Iterator[None]:
         """A call of Ray: before the interpreter exits, all of them return."""
         with self._lock:
             self._calls += 1
