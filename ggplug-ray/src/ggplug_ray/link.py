@@ -32,7 +32,7 @@ LOOK = 0.2
 BEAT = 1.0
 """Seconds between two questions whether a process runs."""
 
-SILENCE = 8.0
+SILENCE = 7.0
 """Seconds without an answer after which a process counts as lost."""
 
 OPENING = 60.0
