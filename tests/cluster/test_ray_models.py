@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from typing import Any
+
 import pytest
 from paths import DATA
 
@@ -28,3 +33,18 @@ def test_a_model_gives_what_was_recorded(name: str, placement: str, devices: dic
     report = replay(path, chosen, LayerSplit() if len(chosen) > 1 else None)
     assert report["ok"], report
     assert report["greedy_equal"] in (True, None)
+
+
+def test_the_command_line_splits_a_model_over_nodes(cluster: Any) -> None:
+    def text(*options: str) -> str:
+        command = [sys.executable, "-m", "ggplug", "run", str(DATA / "qwen3.gguf"), "--raw", "-p", "a b", "-n", "8"]
+        environment = os.environ | {"GGPLUG_RAY": cluster.address}
+        done = subprocess.run(
+            [*command, "--temperature", "0", *options], env=environment, capture_output=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode()
+
+    split = text("--device", "Ray/a/CPU", "--device", "Ray/b/CPU", "--split", "1,1")
+    assert split.strip()
+    assert split == text("--device", "CPU")
