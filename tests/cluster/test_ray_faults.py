@@ -160,7 +160,7 @@ def test_a_node_that_leaves_the_cluster_is_lost_for_good(cluster: Any, devices: 
     from ggplug_ray.cluster import Cluster
 
     node = cluster.add_node(**NODE, node_name="d")
-    found = {each.name: each for each in Cluster(cluster.address).devices(RayRegistration())}
+    found = {each.name: each for each in Cluster(cluster.address).devices(RayRegistration(), 120)}
     device = found["Ray/d/CPU"]
     doubler = Doubler(device)
     assert doubler() == [2.0] * 8

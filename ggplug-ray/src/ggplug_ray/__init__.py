@@ -12,9 +12,16 @@ from typing import Any
 from ggplug.backend import Device, Registration
 from ggplug.errors import DeviceNotFoundError
 from ggplug.hookspecs import hookimpl
+from ggplug.registry import REGISTRY
 from ggplug_ray.settings import VARIABLE, address
 
 __all__ = ["RayRegistration", "connect"]
+
+WITHIN = 120.0
+"""Seconds for all nodes together to list their devices, unless the caller or the registry has a limit."""
+
+SPARE = 5.0
+"""Seconds by which that ends before the registry's time limit."""
 
 
 class RayRegistration(Registration):
@@ -29,7 +36,8 @@ class RayRegistration(Registration):
         self._joining = threading.Lock()
 
     def devices(self) -> Sequence[Device]:
-        return self.joined(address())
+        limit = REGISTRY.settings.timeout
+        return self.joined(address(), max(limit - SPARE, limit / 2) if limit else WITHIN)
 
     def get(self, name: str) -> Any:
         if name != "stall":
@@ -38,8 +46,10 @@ class RayRegistration(Registration):
 
         return stall
 
-    def joined(self, at: str) -> list[Device]:
+    def joined(self, at: str, within: float) -> list[Device]:
         """The devices of the cluster at an address; later calls return those of the first cluster.
+
+        ``within``: seconds for all nodes together to list their devices; a node that takes longer has none.
 
         Raises DeviceNotFoundError if there is no address, no cluster there, or no Ray.
         """
@@ -56,20 +66,21 @@ class RayRegistration(Registration):
                         raise
                     remedy = 'pip install "ggplug-core[ray]"'
                     raise DeviceNotFoundError("Ray is not installed", remedy=remedy) from error
-                self._devices = list(Cluster(at).devices(self))
+                self._devices = list(Cluster(at).devices(self, within))
             return self._devices
 
 
 _registration = RayRegistration()
 
 
-def connect(address: str = "auto") -> list[Device]:
+def connect(address: str = "auto", *, within: float = WITHIN) -> list[Device]:
     """The devices of a cluster.  ``auto``: the one that runs on this machine; if none does, it is started.
 
     The first cluster of a process is its only one.  Call it before devices are looked up by name, or set
-    ``GGPLUG_RAY``: then ``ggplug.device("Ray/NODE/CPU")`` finds them too.  Raises DeviceNotFoundError.
+    ``GGPLUG_RAY``: then ``ggplug.device("Ray/NODE/CPU")`` finds them too.  ``within``: seconds for all nodes together
+    to list their devices; a node that takes longer has none.  Raises DeviceNotFoundError.
     """
-    return list(_registration.joined(address))
+    return list(_registration.joined(address, within))
 
 
 @hookimpl

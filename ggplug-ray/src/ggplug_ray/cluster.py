@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import Counter
@@ -28,11 +29,7 @@ from ggplug_ray.host import DeviceHost, Facts, devices_here, versions
 from ggplug_ray.link import LOOK, OPENING, WATCH, Link
 from ggplug_ray.settings import VARIABLE, cache_limit
 
-SPARE = 5.0
-"""Seconds by which the listing of devices ends before the time limit of the registry."""
-
-UNLIMITED = 600.0
-"""Seconds for all nodes to list their devices where the registry has no time limit."""
+log = logging.getLogger("ggplug")
 
 THREADS = 64
 """How many messages a device's process handles at once: one of each stream, and those of other calls."""
@@ -58,8 +55,6 @@ class Cluster:
         self._task = ray.remote(devices_here)
         made: Any = ray.remote  # its annotations lack the groups
         self._actor = made(concurrency_groups={"beat": 1})(DeviceHost)
-        self.silent: dict[str, str] = {}
-        """Nodes that did not say which devices they have, and why."""
 
     def nodes(self) -> list[Node]:
         """The nodes that are alive, by name."""
@@ -74,21 +69,22 @@ class Cluster:
             found.append(Node(each["NodeID"], name + number, max(1, int(each["Resources"].get("CPU", 1)))))
         return found
 
-    def devices(self, backend: Registration) -> Iterator[RayDevice]:
-        """The devices of all nodes.  A node that does not answer has none, and is in :attr:`silent`."""
-        limit = REGISTRY.settings.timeout
-        end = time.monotonic() + (max(limit - SPARE, limit / 2) if limit else UNLIMITED)
+    def devices(self, backend: Registration, within: float) -> Iterator[RayDevice]:
+        """The devices of all nodes.  One that does not list them within so many seconds is left out, with a warning."""
+        silent: dict[str, str] = {}
+        end = time.monotonic() + within
         asked = [(node, self._task.options(**_options(node)).remote()) for node in self.nodes()]
         for node, reference in asked:
             try:
                 theirs, facts = ray.get(reference, timeout=max(LOOK, end - time.monotonic()))
             except (RayError, GetTimeoutError) as error:
-                self.silent[node.name] = in_one_line(error)
+                silent[node.name] = in_one_line(error)
+                log.warning("node %s of the Ray cluster lists no devices: %s", node.name, silent[node.name])
                 continue
             for each in facts:
                 yield RayDevice(node.id, node.name, each, backend, partial(self._open, node, each, theirs))
-        if self.silent and len(self.silent) == len(asked):
-            name, reason = next(iter(self.silent.items()))
+        if silent and len(silent) == len(asked):
+            name, reason = next(iter(silent.items()))
             raise DeviceNotFoundError(
                 f"no node of the Ray cluster lists its devices; {name}: {reason}",
                 remedy=f"install the same ggplug on every node: ggplug-core {versions()['ggplug-core']} and ggplug-ray",
