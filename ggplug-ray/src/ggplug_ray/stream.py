@@ -17,6 +17,7 @@ import numpy as np
 
 from ggplug.backend import UNGROUPED, Buffer, Groups, NodeTime, Places, Plan, node_times
 from ggplug.discrete import Job, QueuedBackend
+from ggplug.errors import GGUFError, SerializationError
 from ggplug.graph import Graph
 from ggplug.saved import encode_graph
 from ggplug.sharing import NOTHING, using
@@ -101,9 +102,14 @@ class RayPlan(Plan):
         self.stream, self.groups = stream, groups
         self._structure, self._layouts = graph.structure, graph.layouts()
         stream.drain()  # the process uses the stream to make the plan
-        self._number, self._names = stream.link.call(
-            "plan", stream.number, encode_graph(graph), groups_data(groups), tensors=graph.tensors
-        )
+        try:
+            self._number, self._names = stream.link.call(
+                "plan", stream.number, encode_graph(graph), groups_data(groups), tensors=graph.tensors
+            )
+        except (SerializationError, GGUFError):
+            for _ in stream.device.matches(graph, groups):  # raises for the node whose op cannot be sent
+                pass
+            raise
         self._bound: Bound | None = None
         self._sent: Binding | None = None
         """The places that the process has."""
