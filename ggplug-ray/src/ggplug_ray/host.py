@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -116,12 +117,19 @@ def _facts(device: Device) -> Facts:
     )
 
 
+class Stream(NamedTuple):
+    """A stream, which one message at a time uses: a plan can be made while the stream computes another one."""
+
+    backend: Backend
+    lock: threading.Lock
+
+
 @dataclass
 class Planned:
     """A plan, what it was made of, and the places that it is bound to, which it does not keep alive itself."""
 
     plan: Plan
-    stream: Backend
+    stream: Stream
     graph: Graph
     groups: Groups
     places: Allocation | None = None
@@ -139,7 +147,7 @@ class DeviceHost:
         self._cache = WeightCache(cache_bytes)
         self._numbers = itertools.count(1)
         self._buffers: dict[int, Buffer] = {}
-        self._streams: dict[int, Backend] = {}
+        self._streams: dict[int, Stream] = {}
         self._plans: dict[int, Planned] = {}
         self._opened: Device | None = None
 
@@ -185,7 +193,8 @@ class DeviceHost:
         elif kind == "stream":
             stream = self._streams.pop(number, None)
             if stream is not None:
-                stream.free()
+                with stream.lock:
+                    stream.backend.free()
         else:
             planned = self._plans.pop(number, None)
             if planned is not None:
@@ -287,14 +296,14 @@ class DeviceHost:
     def stream(self, parameters: dict[str, Any]) -> int:
         """A new stream."""
         number = next(self._numbers)
-        self._streams[number] = self.device.init(**parameters)
+        self._streams[number] = Stream(self.device.init(**parameters), threading.Lock())
         return number
 
     def plan(self, stream: int, raw: bytes, groups: GroupsData) -> tuple[int, list[str]]:
         """A new plan: its number, and the names of its kernels."""
         graph, formed, on = decode_graph(raw), groups_from(groups), self._streams[stream]
-        with about(graph):
-            plan = on.plan(graph, formed)
+        with about(graph), on.lock:
+            plan = on.backend.plan(graph, formed)
         number = next(self._numbers)
         self._plans[number] = Planned(plan, on, graph, formed)
         return number, plan.kernel_names()
@@ -310,16 +319,17 @@ class DeviceHost:
 
     def _computed(self, number: int, binding: Binding | None, limit: float | None, how: Callable[[Plan], T]) -> T:
         planned = self._plans[number]
-        with about(planned.graph):
+        stream = planned.stream.backend
+        with about(planned.graph), planned.stream.lock:
             if binding is not None:
                 places = self._places(planned.graph, planned.groups, binding)
                 planned.plan.rebind(planned.graph, places)
                 planned.places = places
-            planned.stream.time_limit = limit
+            stream.time_limit = limit
             try:
                 return how(planned.plan)
             finally:
-                planned.stream.synchronize()
+                stream.synchronize()
 
     def _places(self, graph: Graph, groups: Groups, binding: Binding) -> Allocation:
         """The places that a client says, checked: inside of the buffers, aligned, and of the right number."""

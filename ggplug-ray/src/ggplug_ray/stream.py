@@ -101,7 +101,6 @@ class RayPlan(Plan):
     def __init__(self, stream: RayStream, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self.stream, self.groups = stream, groups
         self._structure, self._layouts = graph.structure, graph.layouts()
-        stream.drain()  # the process uses the stream to make the plan
         try:
             self._number, self._names = stream.link.call(
                 "plan", stream.number, encode_graph(graph), groups_data(groups), tensors=graph.tensors
@@ -161,5 +160,9 @@ class RayPlan(Plan):
         return list(self._names)
 
     def free(self) -> None:
-        self.stream.drain()
+        if self._collected.alive:
+            self.stream.give(self._free)
+
+    def _free(self) -> None:
+        """Frees the plan on the node, after the computations that were submitted before."""
         self._collected()
