@@ -45,7 +45,8 @@ CLIENTS = [
 RAY = "ray>=2.50"
 # Builds the wheels that tests check.
 BUILDER = "hatchling>=1.27"
-TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER, GRAMMAR, *SERVE, BUILDER]
+DIGITS = "scikit-learn>=1.5"  # the images of examples/digits
+TEST_NEEDS = [*PORTABLE_NEEDS, DISASSEMBLER, POCL, *NVRTC, COMPILER, GRAMMAR, *SERVE, BUILDER, DIGITS]
 STYLE_NEEDS = ["ruff==0.17.5", "mypy==2.4.1"]
 # Other implementations of language models, whose recorded results tests compare with.
 ORACLE_NEEDS = ["torch==2.13.0", "transformers==5.23.0", "safetensors>=0.4", "gguf>=0.17"]

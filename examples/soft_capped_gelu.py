@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY
 import numpy as np
 
 from ggplug.errors import ParameterError
+from ggplug.gradients import Parts, gradient
 from ggplug.ops.base import Array, Op, builder, require, require_float
 from ggplug.tensor import Spec, Tensor, like
 from ggplug.types import F16, F32
@@ -61,6 +62,13 @@ class SoftCappedGeluBack(Capped):
 
 soft_capped_gelu = builder(SoftCappedGelu)
 soft_capped_gelu_back = builder(SoftCappedGeluBack)
+
+
+@gradient(SoftCappedGelu)
+def _(node: Tensor, dy: Tensor) -> Parts:
+    """The gradient of x, by the other op."""
+    (x,), cap = node.src, node.op.cap
+    return (lambda: soft_capped_gelu_back(dy, x, cap=cap),)
 
 
 @generates(SoftCappedGelu, SoftCappedGeluBack)

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import ggplug as gg
+from ggplug import gradients
 from ggplug.errors import ParameterError, ShapeError
 from ggplug.ops.base import OPS
 from ggplug_testing.cases import GENERATORS
 from ggplug_testing.devices.reference import ReferenceDevice
+from ggplug_testing.judging.derivatives import gradient_cases, slopes, wrong_slopes
 from ggplug_testing.precision import RULES
 from ggplug_testing.running.runner import run_op
 
@@ -26,6 +28,7 @@ def example() -> Iterator[ModuleType]:
     """The module, whose ops are there for these tests alone."""
     module = importlib.import_module(EXAMPLE)
     yield module
+    del gradients.RULES[module.SoftCappedGelu]
     for op in (module.SoftCappedGelu, module.SoftCappedGeluBack):
         for table in (OPS, GENERATORS, RULES):
             del table[op.name]
@@ -44,6 +47,13 @@ def test_its_gradient_is_that_of_differences(example: ModuleType) -> None:
     op, back = example.SoftCappedGelu(cap=0.5), example.SoftCappedGeluBack(cap=0.5)
     difference = (op.reference(x + step) - op.reference(x - step)) / (2 * step)
     np.testing.assert_allclose(back.reference(np.ones_like(x), x), difference, atol=1e-8)
+
+
+def test_its_rule_is_checked_by_the_suite(example: ModuleType) -> None:
+    cases = gradient_cases(example.SoftCappedGelu)
+    assert len(cases) > 5
+    assert all(list(slopes(case)) for case in cases)
+    assert not wrong_slopes(example.SoftCappedGelu)
 
 
 def test_wrong_calls_are_told(example: ModuleType) -> None:

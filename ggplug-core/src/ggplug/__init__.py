@@ -32,14 +32,19 @@ from ggplug.types import *  # noqa: F403
 if TYPE_CHECKING:
     from ggplug import backend as backend
     from ggplug import gguf as gguf
+    from ggplug import gradients as gradients
     from ggplug import host as host
     from ggplug import memory as memory
+    from ggplug import opt as opt
     from ggplug import quantizing as quantizing
     from ggplug import quants as quants
     from ggplug import registry as registry
     from ggplug import scheduler as scheduler
     from ggplug import testing as testing
     from ggplug import trace as trace
+    from ggplug.gradients import grad as grad
+    from ggplug.gradients import remat as remat
+    from ggplug.gradients import value_and_grad as value_and_grad
     from ggplug.hookspecs import hookimpl as hookimpl
     from ggplug.immediate import compute as compute
     from ggplug.memory import allocate as allocate
@@ -65,12 +70,26 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = ("backend", "gguf", "host", "memory", "quantizing", "quants", "registry", "scheduler", "testing", "trace")
+_MODULES = (
+    "backend",
+    "gguf",
+    "gradients",
+    "host",
+    "memory",
+    "opt",
+    "quantizing",
+    "quants",
+    "registry",
+    "scheduler",
+    "testing",
+    "trace",
+)
 _LAZY = {
     **dict.fromkeys(("allocate", "allocate_graph"), "memory"),
     **dict.fromkeys(("dequantize", "quantize"), "quants"),
     **dict.fromkeys(("LoadedGraph", "load_graph"), "saved"),
     **dict.fromkeys(("Scheduler", "fit_placement"), "scheduler"),
+    **dict.fromkeys(("grad", "remat", "value_and_grad"), "gradients"),
     "compute": "immediate",
     "hookimpl": "hookspecs",
     **dict.fromkeys(

@@ -28,6 +28,7 @@ __all__ = [
     "FreedError",
     "GGPlugError",
     "GGUFError",
+    "GradientError",
     "GraphError",
     "InterfaceError",
     "KernelCompileError",
@@ -42,6 +43,7 @@ __all__ = [
     "ShapeError",
     "TensorStateError",
     "TimeLimitError",
+    "TrainingError",
     "TypeMismatchError",
     "UnsupportedOpError",
 ]
@@ -123,6 +125,10 @@ class SerializationError(GGPlugError, TypeError):
 
 class GraphError(GGPlugError, ValueError):
     """A graph cannot be built or used in this way (a cycle, a missing name, a write that is not declared)."""
+
+
+class GradientError(GGPlugError, NotImplementedError):
+    """There is no gradient: an op has no rule, a type has none, or bytes that it needs are overwritten."""
 
 
 class TensorStateError(GGPlugError, RuntimeError):
@@ -232,6 +238,10 @@ class KernelCompileError(ComputeError):
     """A kernel did not compile.  Fields: ``op``, ``device``, ``log``."""
 
     log: str | None = None
+
+
+class TrainingError(GGPlugError, ArithmeticError):
+    """A training cannot go on: its loss is NaN or infinite.  Field: ``got``, the loss."""
 
 
 # -- files -----------------------------------------------------------------------------------------

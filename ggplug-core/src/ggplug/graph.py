@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from operator import attrgetter, is_, itemgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -147,7 +148,12 @@ class Graph:
     The same as positions in ``tensors``: ``order`` has the position of each node; ``sources`` has for each tensor the
     positions of its sources (-1 for absent ones); ``roots`` has for each tensor the position of its root (its own if it
     is no view).
+
+    A graph that :meth:`backward` makes has ``gradients`` and ``accumulators``, by the tensors whose gradients they are.
     """
+
+    gradients: Mapping[Tensor, Tensor] = MappingProxyType({})
+    accumulators: Mapping[Tensor, Tensor] = MappingProxyType({})
 
     def __init__(self, *outputs: Tensor, name: str = "") -> None:
         self.name = name
@@ -579,6 +585,35 @@ class Graph:
         a device, FIFO or folder, and other OSErrors.
         """
         return pictures.dump(self.dot(), path)
+
+    # -- made of the graph -------------------------------------------------------------------------
+
+    def backward(
+        self,
+        loss: Tensor | Iterable[Tensor] | None = None,
+        wrt: Iterable[Tensor] | None = None,
+        accumulators: Mapping[Tensor, Tensor] | None = None,
+    ) -> Graph:
+        """A new graph of the same tensors and of the gradients of ``loss`` (ggml_build_backward_expand).
+
+        ``loss``: one number, or several whose sum is meant; by default the tensors that are marked with
+        ``TensorFlag.LOSS``.  ``wrt``: the tensors whose gradients are wanted, by default those marked with
+        ``TensorFlag.PARAM``; floats of this graph, leafs or not.  ``accumulators``: persistent F32 tensors to which the
+        gradients of some of them are added; :meth:`reset` sets them to zero.  The others are marked as outputs.
+
+        ``gradients[tensor]`` of the new graph is F32, and zeros for what the loss does not depend on.
+        Raises GradientError if an op has no rule, if a gradient would pass a quantised tensor, or if it depends on
+        bytes that the graph overwrites; GraphError for tensors that are not in the graph; ShapeError for other
+        losses.
+        """
+        make = lazy.whole("ggplug.gradients").backward
+        found: Graph = make(self, loss, wrt, accumulators)
+        return found
+
+    def reset(self) -> None:
+        """Sets the accumulators to zero (ggml_graph_reset)."""
+        for each in self.accumulators.values():
+            each.set_zero()
 
     def save(
         self,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Leafs,
         ReferenceDevice,
         Report,
+        Slope,
         WrongNode,
         cases_of,
         check,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         evaluate,
         generates,
         nmse,
+        wrong_slopes,
     )
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Leafs",
     "ReferenceDevice",
     "Report",
+    "Slope",
     "WrongNode",
     "cases_of",
     "check",
@@ -53,6 +56,7 @@ __all__ = [
     "evaluate",
     "generates",
     "nmse",
+    "wrong_slopes",
 ]
 
 _SUITE = "ggplug_testing"

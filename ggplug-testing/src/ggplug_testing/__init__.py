@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from ggplug_testing.fake import FakeRegistration as FakeRegistration
     from ggplug_testing.judging.comparison import Comparison as Comparison
     from ggplug_testing.judging.comparison import nmse as nmse
+    from ggplug_testing.judging.derivatives import Slope as Slope
+    from ggplug_testing.judging.derivatives import wrong_slopes as wrong_slopes
     from ggplug_testing.judging.differences import Differences as Differences
     from ggplug_testing.judging.differences import WrongNode as WrongNode
     from ggplug_testing.judging.nodewise import compare as compare
@@ -56,6 +58,7 @@ _NAMES = {
     "devices.reference": "ReferenceDevice",
     "fake": "FakeDevice FakeRegistration",
     "judging.comparison": "Comparison nmse",
+    "judging.derivatives": "Slope wrong_slopes",
     "judging.differences": "Differences WrongNode",
     "judging.nodewise": "compare",
     "judging.oracle": "Evaluation evaluate",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 
 import click
@@ -10,12 +11,14 @@ from ggplug.backend import Device
 from ggplug.cli.app import warnings_held_back
 from ggplug.cli.output import Command, echo, json_option, print_json, print_table
 from ggplug.errors import DeviceNotFoundError, ParameterError
+from ggplug.gradients import Missing, Part, rule_of
 from ggplug.ops.base import OPS, Op
 from ggplug.ops.listing import markdown
 from ggplug.quants import block_types
 from ggplug.registry import REGISTRY
+from ggplug.sketches import EXTENTS, Outlines, maker, sketches
 from ggplug.sketches.offers import Offer, offers
-from ggplug.types import KERNEL_FLOATS, TYPES, Type, by_name
+from ggplug.types import FLOATS, KERNEL_FLOATS, TYPES, Type, by_name
 
 
 @click.command(cls=Command, epilog=f"Types: {', '.join(kind.name for kind in TYPES)}.")
@@ -74,7 +77,59 @@ def page(devices: Sequence[Device], found: Sequence[Offer]) -> str:
         reason = refused[0].reasons[0].replace("|", "\\|")
         names = ", ".join(f"`{each.op}`" for each in refused)
         lines.append(f"| {device} | {names} | {types} | {reason} |")
-    return f"{markdown()}\n" + "\n".join(lines) + "\n"
+    return f"{markdown()}\n" + "\n".join([*lines, "", *_differentiated()]) + "\n"
+
+
+def _differentiated() -> list[str]:
+    """The section on gradients: which sources of each op get one, by its rule."""
+    got: list[str] = []
+    constant: list[str] = []
+    without: list[str] = []
+    for cls in OPS.values():
+        if not cls.__module__.startswith("ggplug.ops."):
+            continue
+        parts = _parts(cls)
+        if parts is None:
+            without.append(f"`{cls.name}`")
+        elif not any(parts.values()):
+            constant.append(f"`{cls.name}`")
+        else:
+            sources = ", ".join(name for name, part in parts.items() if callable(part))
+            missing = [f"{name}: {part.reason}" for name, part in parts.items() if isinstance(part, Missing)]
+            got.append(f"| `{cls.name}` | {sources} | {'; '.join(missing)} |")
+    text = (
+        "The sources of each op that get a gradient in `Graph.backward`, by the op's rule in `ggplug.gradients`; and "
+        "those that may not get one, with the reason. Quantised sources get none, and gradients pass no quantised "
+        f"result. No gradient passes ops that are constant almost everywhere: {', '.join(constant)}. "
+        f"These ops have no rule: {', '.join(without)}."
+    )
+    return [
+        "## Gradients",
+        "",
+        *textwrap.wrap(text, 120, break_on_hyphens=False),
+        "",
+        "| op | gradients of | none, and why |",
+        "| --- | --- | --- |",
+        *got,
+    ]
+
+
+def _parts(cls: type[Op]) -> dict[str, Part] | None:
+    """What the rule of an op has for each source, by its name; None if it has no rule."""
+    rule = rule_of(cls)
+    if rule is None:
+        return None
+    sketch = max(sketches(cls), key=lambda each: len(each.sources))
+    node = maker(cls, sketch, EXTENTS, sketch.layouts())(Outlines())
+    if sketch.view is not None:
+        node = next(each for each in node.src if each is not None)
+    parts: list[Part]
+    if rule.gradient is not None:
+        parts = list(rule.gradient(node, node))
+    else:
+        floats = [each is not None and (each.type in FLOATS or each.type.is_quantized) for each in node.src]
+        parts = [(lambda: node) if each else None for each in floats]
+    return dict(zip(cls.sources, parts, strict=True))
 
 
 def _op(name: str) -> type[Op]:

@@ -83,7 +83,7 @@ class Expected:
 
     def _tolerance(self, node: Tensor) -> Array:
         found = self._tolerances.get(node.root)
-        return np.zeros(node.ne[::-1]) if found is None or node.root in self._written else _shown(found, node)
+        return np.zeros(node.ne[::-1]) if found is None or node.root in self._written else shown(found, node)
 
     def _record(self, node: Tensor, sources: Sequence[Array | None], result: Array) -> Array:
         if result.dtype.kind == "f":
@@ -94,7 +94,7 @@ class Expected:
     def _result(self, values: Evaluation, node: Tensor, results: Mapping[Tensor, Array] | None = None) -> Array:
         """A tensor's values before they were rounded to its type, as far as they are known."""
         found = (self._results if results is None else results).get(node.root)
-        return values.exact(node) if found is None or node.root in self._written else _shown(found, node)
+        return values.exact(node) if found is None or node.root in self._written else shown(found, node)
 
     def _is_chain(self) -> bool:
         """Whether a node reads, through views or not, what another one has computed, with a tolerance."""
@@ -132,7 +132,7 @@ class Expected:
             self._drifts[node] = 2 * (drift + math.sqrt(float(usual)))
 
 
-def _shown(of_root: Array, tensor: Tensor) -> Array:
+def shown(of_root: Array, tensor: Tensor) -> Array:
     """A tensor's values, from the float64 values of its root, which is a result and so contiguous."""
     if tensor.root is tensor:
         return of_root

@@ -8,7 +8,7 @@ care: they are other strides over their root's store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from ggplug.errors import GraphError, ShapeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
-from ggplug.types import BF16, F32, F64, Type
+from ggplug.types import BF16, F32, F64, FLOATS, Type
 from ggplug.values.arrays import as_bytes, encode, strided
 
 Watching = Callable[[Tensor, Sequence["Array | None"], Array], Array]
@@ -29,21 +29,25 @@ Watching = Callable[[Tensor, Sequence["Array | None"], Array], Array]
 class Store:
     """The values of one root tensor and of every view of it.
 
-    ``raw``: the root's bytes; None fills it with NaN.  ``wide``: keep F32 in float64.
+    ``raw``: the root's bytes, or float64 numbers if it is ``wide``; None fills it with NaN.  ``wide``: keep the root,
+    which is of a plain float type, in float64.
     """
 
     def __init__(self, root: Tensor, raw: Any = None, *, wide: bool = True) -> None:
         self.root = root
-        self._wide = wide and root.type is F32
-        size = root.nbytes
+        self._wide = wide and root.type in FLOATS
+        size = root.nbytes // root.type.block_bytes * 8 if self._wide else root.nbytes
         memory = np.full(size, 0xFF, np.uint8) if raw is None else as_bytes(raw).copy()
+        if self._wide and memory.size == root.nbytes != size:
+            with np.errstate(invalid="ignore"):  # a signalling NaN
+                memory = quants.dequantize(memory, root.type).astype(np.float64).view(np.uint8)
         if memory.size != size:
             raise ShapeError(
-                f"{root!r} takes {size} bytes, got {memory.size}", tensor=root, got=memory.size, wanted=size
+                f"{root!r} takes {root.nbytes} bytes, got {memory.size}",
+                tensor=root,
+                got=memory.size,
+                wanted=root.nbytes,
             )
-        if self._wide:
-            with np.errstate(invalid="ignore"):  # a signalling NaN
-                memory = memory.view(np.float32).astype(np.float64).view(np.uint8)
         self._memory = memory
 
     def read(self, tensor: Tensor) -> Array:
@@ -57,9 +61,9 @@ class Store:
         dtype = np.dtype(np.float64) if self._wide else kind.dtype
         if tensor.size == 0:
             return np.empty(shape, dtype)
-        factor = 2 if self._wide else 1
-        strides = tuple(n * factor for n in tensor.nb[::-1])
-        return np.ndarray(shape, dtype, self._memory.data, tensor.view_offset * factor, strides)
+        factor, unit = (8, kind.block_bytes) if self._wide else (1, 1)
+        strides = tuple(n * factor // unit for n in tensor.nb[::-1])
+        return np.ndarray(shape, dtype, self._memory.data, tensor.view_offset * factor // unit, strides)
 
 
 class Evaluation:
@@ -90,28 +94,34 @@ class Evaluation:
 
 
 def evaluate(
-    graph: Graph, values: Mapping[Tensor, Any], *, wide: bool = True, watching: Watching | None = None
+    graph: Graph,
+    values: Mapping[Tensor, Any],
+    *,
+    wide: bool | Collection[Type] = True,
+    watching: Watching | None = None,
 ) -> Evaluation:
     """Computes every node of ``graph`` with its op's reference.
 
     ``values``: raw bytes (``nbytes`` of them) for each leaf that owns bytes; one that is missing is read from its own
-    place.  ``wide=False`` rounds F32 results too.  ``watching`` sees the result of each node that computes, and may
+    place.  ``wide``: the plain float types that are kept in float64, by default F32; of these, values may be float64
+    numbers.  False rounds the results of all.  ``watching`` sees the result of each node that computes, and may
     change it; of nodes that move bits between equal types it is not called.
 
     Raises TensorStateError for a leaf without values, GraphError for an op without reference or whose reference has the
     wrong shape, TypeMismatchError for a type that has no reference conversion.
     """
+    kept = (F32,) if wide is True else wide or ()
     stores: dict[Tensor, Store] = {}
     for position in dict.fromkeys(graph.roots):
         root = graph.tensors[position]
         if root in values:
-            stores[root] = Store(root, values[root], wide=wide)
+            stores[root] = Store(root, values[root], wide=root.type in kept)
         elif root.op is None:
             if root.buffer is None:
                 raise TensorStateError(f"the oracle has no values for the leaf {root!r}", tensor=root)
-            stores[root] = Store(root, root.tobytes(), wide=wide)
+            stores[root] = Store(root, root.tobytes(), wide=root.type in kept)
         else:
-            stores[root] = Store(root, wide=wide)
+            stores[root] = Store(root, wide=root.type in kept)
     for node in graph.nodes:
         assert node.op is not None
         if not node.op.is_view:

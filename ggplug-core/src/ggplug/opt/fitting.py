@@ -1,0 +1,57 @@
+"""The loop over epochs: learning, evaluation, callbacks, early stop, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ggplug.opt.datasets import Dataset
+from ggplug.opt.epochs import Epoch
+from ggplug.opt.training import Training
+
+
+def fit(
+    training: Training,
+    dataset: Dataset,
+    epochs: int,
+    *,
+    batch: int = 32,
+    validation: Dataset | None = None,
+    callbacks: Sequence[Callable[[Training, Epoch], bool | None]] = (),
+    patience: int = 0,
+    checkpoint: str | Path | None = None,
+    seed: int = 0,
+) -> list[Epoch]:
+    """Trains until ``epochs`` epochs are done, those before included, and returns what is known of all (ggml_opt_fit).
+
+    Each epoch learns from all batches, in an order that follows from ``seed`` and the epoch's number; so a training
+    that is continued from a checkpoint is the same, bit for bit, as one without a break.  ``validation``: evaluated
+    after each epoch.  ``callbacks``: called with the epoch then; one that returns True ends the training.
+    ``patience``: ends it if the validation loss has not fallen below its minimum for so many epochs; 0: never.
+    ``checkpoint``: a file to write after each epoch.
+
+    Raises TrainingError if a loss is NaN or infinite; the checkpoint is that of the epoch before.
+    """
+    for number in range(len(training.epochs), epochs):
+        start = time.perf_counter()
+        losses = []
+        for data, labels in dataset.batches(batch, dataset.order(seed, number)):
+            losses.append(training.step(data, labels) * len(data))
+        evaluated = None if validation is None else training.evaluate(validation)
+        loss, accuracy = (None, None) if evaluated is None else evaluated
+        seconds = time.perf_counter() - start
+        epoch = Epoch(number + 1, math.fsum(losses) / max(1, len(dataset)), loss, accuracy, seconds)
+        training.epochs.append(epoch)
+        if checkpoint is not None:
+            training.save(checkpoint)
+        ended = [callback(training, epoch) is True for callback in callbacks]
+        if any(ended) or _without_progress(training.epochs, patience):
+            break
+    return training.epochs
+
+
+def _without_progress(epochs: Sequence[Epoch], patience: int) -> bool:
+    losses = [math.inf if each.validation_loss is None else each.validation_loss for each in epochs]
+    return 0 < patience < len(losses) and min(losses[-patience:]) >= min(losses[:-patience])
