@@ -28,12 +28,12 @@ class Gate:
         self._decode = session.decode
         session.decode = self.decode
 
-    def decode(self, batch: Any, *outputs: Any) -> Any:
+    def decode(self, batch: Any, *outputs: Any, **how: Any) -> Any:
         if self._shut.is_set():
             self.batches.append({seq: len(tokens) for seq, tokens in batch.items()})
             self.begun.release()
             assert self._permits.acquire(timeout=WAIT)
-        return self._decode(batch, *outputs)
+        return self._decode(batch, *outputs, **how)
 
     def shut(self) -> None:
         self._shut.set()

@@ -274,7 +274,7 @@ class DownloadError(GGPlugError, OSError):
     """A model could not be downloaded; what has arrived is kept, and the next try continues there.
 
     Fields: ``got``, the name of the file or repository; ``reason``: ``"gated"``, ``"connection"``, ``"offline"``,
-    ``"status"``, ``"hash"`` (its bytes were wrong, and are not kept) or ``"space"``.
+    ``"status"``, ``"hash"`` (its bytes were wrong, and are not kept), ``"deleted"`` or ``"space"``.
     """
 
     reason: str | None = None

@@ -33,13 +33,17 @@ if TYPE_CHECKING:
     from ggplug_models.calling import ToolRun, run_tools
     from ggplug_models.converting.convert import convert
     from ggplug_models.fitting import Fit, fit
+    from ggplug_models.guessing.kinds import drafts_for
+    from ggplug_models.guessing.ngram_drafts import NgramDrafts
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "Fit": "fitting",
+    "NgramDrafts": "guessing.ngram_drafts",
     "ToolRun": "calling",
     "convert": "converting.convert",
+    "drafts_for": "guessing.kinds",
     "fit": "fitting",
     "run_tools": "calling",
 }
@@ -64,6 +68,7 @@ __all__ = [
     "LayersOn",
     "LongText",
     "Model",
+    "NgramDrafts",
     "Outputs",
     "PackedWeight",
     "Place",
@@ -76,6 +81,7 @@ __all__ = [
     "ToolCall",
     "ToolRun",
     "convert",
+    "drafts_for",
     "fit",
     "load",
     "load_tokenizer",

@@ -19,13 +19,14 @@ from ggplug.gguf import GGUFReader
 from ggplug.gguf.load import planned
 from ggplug.scheduler.fit import Budgets, Holding, budgets_of, distribute, too_large
 from ggplug.scheduler.scheduler import Needed
-from ggplug.types import DeviceKind
+from ggplug.types import DeviceKind, Type
 from ggplug_models.checks.arguments import whole
-from ggplug_models.loading import chosen_devices, decide
+from ggplug_models.deciding import chosen_devices, decide
+from ggplug_models.naming import path_of
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import Model
-from ggplug_models.state.session import CACHE_TYPES, Session
+from ggplug_models.state.session import CACHE_TYPES, Session, cache_type_of
 from ggplug_models.weights.placement import Placement
 from ggplug_models.weights.rules import Chooses, ExpertsOn, LayerSplit, Rule, is_after_layers, is_expert, layer_of
 
@@ -54,7 +55,7 @@ def fit(
     *,
     n_ctx: int | None = None,
     n_seq: int = 1,
-    cache_type: str = "f16",
+    cache_type: str | Type = "f16",
     micro_batch: int = 512,
     placement: Placement | Rule | Chooses | None = None,
     pack: bool = True,
@@ -75,7 +76,9 @@ def fit(
     """
     chosen = chosen_devices(devices)
     n_seq = whole("n_seq", n_seq, 1)
-    asked = _Asked(path, chosen, budgets_of(chosen, budgets), n_ctx, n_seq, cache_type, micro_batch, pack, pack_growth)
+    cache = cache_type_of(cache_type).name
+    path = path_of(path, chosen)
+    asked = _Asked(path, chosen, budgets_of(chosen, budgets), n_ctx, n_seq, cache, micro_batch, pack, pack_growth)
     with gguf.GGUFReader(path) as reader:
         try:
             return asked.fitted(reader, placement)
@@ -178,7 +181,8 @@ class _Asked:
         if isinstance(model, Encoder):
             n_ctx = model.n_ctx if self.n_ctx is None else whole("n_ctx", self.n_ctx, 1, model.n_ctx)
             with model.locked():
-                return n_ctx, Counter(), model.scheduler.needed([model.build(self.n_seq, model.padded(n_ctx)).graph])
+                graphs = [model.build(*shape).graph for shape in model.largest(self.n_seq, n_ctx)]
+                return n_ctx, Counter(), model.scheduler.needed(graphs)
         graph = model.sample()
         return 0, Counter(), model.scheduler.needed([] if graph is None else [graph])
 

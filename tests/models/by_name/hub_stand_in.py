@@ -27,7 +27,9 @@ class Hub:
 
     ``gated``: repositories that need ``token``.  ``wrong``: files whose bytes arrive changed.  ``cuts``: of the next
     downloads, after which bytes of the file the connection ends.  ``hold``: the byte before which downloads wait until
-    ``released``.  ``sent``: for each download the first byte, and how many were sent.  ``status``: of all answers.
+    ``released``.  ``sent``: for each download the first byte, and how many were sent.  ``parts``: the files of which
+    only the beginning was asked for, and how many bytes of it.  ``status``: of all answers.
+    ``sizes``: what the list of files says instead of a file's size.
     ``failing``: whether downloads are answered with an error.  ``ranges``: whether they may begin within a file.
     """
 
@@ -37,11 +39,13 @@ class Hub:
     token: str = "hf_secret"
     wrong: set[str] = field(default_factory=set)
     cuts: list[int] = field(default_factory=list)
+    sizes: dict[str, Any] = field(default_factory=dict)
     hold: int | None = None
     status: int | None = None
     held: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     sent: list[tuple[str, int, int]] = field(default_factory=list)
+    parts: list[tuple[str, int]] = field(default_factory=list)
     tokens_of_downloads: list[str | None] = field(default_factory=list)
     url: str = ""
     failing: bool = False
@@ -113,7 +117,8 @@ class _Handler(BaseHTTPRequestHandler):
         siblings = []
         for file, content in files.items():
             lfs = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
-            siblings.append({"rfilename": file, "size": len(content), "blobId": "0" * 40, "lfs": lfs})
+            size = self.hub.sizes.get(file, len(content))
+            siblings.append({"rfilename": file, "size": size, "blobId": "0" * 40, "lfs": lfs})
         about = {"id": name, "modelId": name, "sha": self.hub.commit, "siblings": siblings}
         self._answer(200, {"Content-Type": "application/json"}, json.dumps(about).encode())
 
@@ -124,6 +129,12 @@ class _Handler(BaseHTTPRequestHandler):
         size = len(content)
         if hub.failing:
             return self._answer(500, {"Content-Type": "application/json"}, b'{"error": "out of order"}')
+        if hub.ranges and "-" in self.headers.get("Range", "-").rstrip("-"):  # the beginning of a file
+            count = min(int(self.headers["Range"].rpartition("-")[2]) + 1, size)
+            hub.parts.append((file, count))
+            self._head(206, {"Content-Range": f"bytes 0-{count - 1}/{size}", "Content-Length": str(count)})
+            self.wfile.write(content[:count])
+            return None
         first = (
             int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
             if hub.ranges and "Range" in self.headers

@@ -18,7 +18,8 @@ from hub_stand_in import Hub
 import ggplug_models
 from ggplug.errors import DownloadError, ModelError, ModelNotFoundError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models.by_name.lookup import path_of
+from ggplug_models.by_name.lookup import kept, path_of, remove
+from ggplug_models.by_name.transfer import ATTEMPTS
 
 constants = pytest.importorskip("huggingface_hub.constants")
 errors = pytest.importorskip("huggingface_hub.errors")
@@ -284,6 +285,47 @@ def test_a_server_that_knows_no_ranges_sends_all_again(tiny: Hub, whole: bytes) 
     tiny.cuts, tiny.ranges = [1000], False
     assert path_of(NAME).read_bytes() == whole
     assert [(first, count) for _, first, count in tiny.sent] == [(0, 1000), (0, len(whole))]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_hub_that_sends_less_than_it_says_is_given_up(
+    tiny: Hub, whole: bytes, ranges: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ggplug_models.by_name.transfer.PAUSE", 0.0)
+    tiny.sizes["tiny-Q8_0.gguf"], tiny.ranges = 2 * len(whole), ranges
+    with pytest.raises(DownloadError, match=f"sends {len(whole)} bytes .* says that it has {2 * len(whole)}") as caught:
+        path_of(NAME)
+    assert caught.value.reason == "status"
+    assert len(tiny.sent) <= ATTEMPTS + 1
+
+
+@pytest.mark.parametrize("size", ["9x", float("inf"), [1]])
+def test_a_hub_that_lists_a_size_that_is_no_number_is_reported(tiny: Hub, size: object) -> None:
+    tiny.sizes["tiny-Q8_0.gguf"] = size
+    with pytest.raises(DownloadError, match="answers for someone/tiny-GGUF what the hub does not") as caught:
+        path_of(NAME)
+    assert caught.value.reason == "status"
+
+
+def test_a_model_that_is_removed_while_it_is_downloaded_is_reported(tiny: Hub) -> None:
+    tiny.hold = 1000
+    with ThreadPoolExecutor(1) as pool:
+        downloading = pool.submit(path_of, NAME)
+        assert tiny.held.wait(60)
+        remove(NAME)
+        tiny.hold = None
+        tiny.released.set()
+        with pytest.raises(DownloadError, match="was deleted while it was downloaded"):
+            downloading.result()
+
+
+def test_a_damaged_note_of_the_branch_s_commit_is_written_anew(tiny: Hub, whole: bytes, cache: Path) -> None:
+    path_of(NAME)
+    note = cache / "models--someone--tiny-GGUF" / "refs" / "main"
+    note.write_bytes(b"\xff\xfe")
+    assert [each.name for each in kept() if each.name.startswith("hf:")] == [f"{NAME}:tiny-Q8_0.gguf"]
+    assert path_of(NAME).read_bytes() == whole
+    assert note.read_text() == tiny.commit
 
 
 def test_two_threads_that_want_a_file_download_it_once(tiny: Hub, whole: bytes) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import ggplug_models
 from ggplug.errors import ModelError, ModelNotFoundError, ParameterError
+from ggplug_models.by_name.folders import files_in
 from ggplug_models.by_name.lookup import kept, path_of, remove
 
 MODEL = "application/vnd.ollama.image.model"
@@ -128,3 +129,37 @@ def test_models_of_other_programs_are_listed_and_not_removed(home: Path, ollama:
     with pytest.raises(ParameterError, match="is LM Studio's"):
         remove("lmstudio:someone/tiny-GGUF")
     assert len(list(home.rglob("sha256-*"))) == 1
+
+
+def test_a_manifest_that_is_nested_too_deeply_is_a_row_with_its_problem(ollama: Path) -> None:
+    manifest = ollama / "manifests" / "registry.ollama.ai" / "library" / "deep" / "latest"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_text("[" * 100_000)
+    assert ["is no manifest of Ollama" in each.problem for each in kept() if each.name == "ollama:deep:latest"] == [
+        True
+    ]
+    with pytest.raises(ModelError, match="is no manifest of Ollama"):
+        path_of("ollama:deep")
+
+
+def test_a_file_named_as_one_of_no_files_is_a_model_of_its_own(home: Path, data: Path) -> None:
+    folder = home / ".lmstudio" / "models" / "someone" / "odd"
+    folder.mkdir(parents=True)
+    (folder / "m-00000-of-00000.gguf").write_bytes((data / "qwen3.gguf").read_bytes())
+    assert [each.name for each in kept() if each.name.startswith("lm")] == [
+        "lmstudio:someone/odd:m-00000-of-00000.gguf"
+    ]
+    assert path_of("lmstudio:someone/odd").name == "m-00000-of-00000.gguf"
+
+
+def test_files_that_vanish_while_they_are_listed_are_left_out(
+    home: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = home / ".lmstudio" / "models" / "someone" / "going"
+    folder.mkdir(parents=True)
+    for name in ("a.gguf", "b.gguf"):
+        (folder / name).write_bytes((data / "qwen3.gguf").read_bytes())
+    found = list(folder.rglob("*"))
+    (folder / "a.gguf").unlink()
+    monkeypatch.setattr(Path, "rglob", lambda self, pattern: iter(found))
+    assert files_in(folder).keys() == {"b.gguf"}

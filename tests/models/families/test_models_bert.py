@@ -170,3 +170,9 @@ def test_converted_files_are_read_by_the_gguf_package(minilm: Any) -> None:
 
 def test_texts_of_similar_length_are_computed_together() -> None:
     assert list(batches([3, 9, 1, 8], 2)) == [[1, 3], [0, 2]]
+
+
+def test_of_long_texts_fewer_are_computed_together() -> None:
+    assert [len(each) for each in batches([512] * 40, 32)] == [32, 8]
+    assert [len(each) for each in batches([2048] * 3, 32)] == [2, 1]
+    assert [len(each) for each in batches([8192, 8192, 100, 100], 32)] == [1, 1, 2]

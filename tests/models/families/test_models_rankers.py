@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ggplug.errors import ContextFullError, FreedError, ModelError, ParameterErr
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.goldens import replay
+from ggplug_models.tokenizers.encoders import TextTooLongError
 from ggplug_models.tokenizers.long_text import LongText
 
 FOLDER = DATA / "rankers"
@@ -161,6 +163,24 @@ def test_the_texts_are_separated_as_the_separator_s_family_does(tmp_path: Path, 
         assert model.pair("the", "rain")[1:] == [*plain("the"), *[eos] * between, *plain("rain"), eos]
 
 
+def test_texts_that_are_too_long_together_are_counted_and_refused_in_little_memory() -> None:
+    with ggplug_models.load(FOLDER / "bge-reranker.gguf", ["CPU"]) as model:
+        tracemalloc.start()
+        try:
+            with pytest.raises(TextTooLongError) as caught:
+                model.pair("cat " * 3000, "rain " * 3000)
+            assert tracemalloc.get_traced_memory()[1] < 20_000_000
+        finally:
+            tracemalloc.stop()
+        plain = 3000 * len(model.tokenizer.plain("cat")) + 3000 * len(model.tokenizer.plain("rain"))
+        assert (caught.value.got, caught.value.wanted) == (plain + 3, model.n_ctx)
+
+
+def test_lone_surrogates_are_read_as_in_other_texts() -> None:
+    with ggplug_models.load(FOLDER / "bge-reranker.gguf", ["CPU"]) as model:
+        assert model.pair("\ud800", "a \udcff") == model.pair("?", "a ?")
+
+
 def test_a_language_model_reads_the_prompt_of_its_file() -> None:
     with ggplug_models.load(FOLDER / "qwen3-reranker.gguf", ["CPU"]) as model:
 
@@ -170,6 +190,9 @@ def test_a_language_model_reads_the_prompt_of_its_file() -> None:
         assert model.metadata["tokenizer.chat_template.rerank"] == PROMPT
         assert model.pair("a {document}", "the rain") == ids("<Instruct>: fit\na {document}\nthe rain\nfit?")
         assert model.pair("a", "b", "be \\1 short") == ids("<Instruct>: be \\1 short\na\nb\nfit?")
+        assert model.pair("a {instruction}", "b", "{query} {document}") == ids(
+            "<Instruct>: {query} {document}\na {instruction}\nb\nfit?"
+        )
         assert model.rank("a", ["the rain"])[0] != model.rank("a", ["the rain"], instruction="be short")[0]
         assert 0 < model.rank("a", ["the rain"])[0] < 1
 

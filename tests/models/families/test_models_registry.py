@@ -13,7 +13,7 @@ import ggplug_models
 from ggplug.errors import DuplicateNameError, ModelError, PluginError
 from ggplug.gguf import GGUFWriter
 from ggplug.registry.discover import Installed
-from ggplug_models import ARCHITECTURES, loading
+from ggplug_models import ARCHITECTURES, deciding
 from ggplug_models.architectures.llama import Llama
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
@@ -33,9 +33,9 @@ class OtherLm(Transformer, Decoder):
 @pytest.fixture
 def brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A module ``otherlm`` that an installed distribution names for the architecture ``otherlm``."""
-    point = EntryPoint("otherlm", "otherlm_family:OtherLm", loading.GROUP)
+    point = EntryPoint("otherlm", "otherlm_family:OtherLm", deciding.GROUP)
     installed = Installed(point.name, point.value, "ggplug-otherlm", "1.0", "", False, point)
-    monkeypatch.setattr(loading, "scan", lambda group: (installed,) if group == loading.GROUP else ())
+    monkeypatch.setattr(deciding, "scan", lambda group: (installed,) if group == deciding.GROUP else ())
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path / "otherlm_family.py"
     ARCHITECTURES.pop("otherlm", None)

@@ -22,6 +22,7 @@ from ggplug.cli.app import app
 from ggplug.errors import OutOfMemoryError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import CacheOn, Decoder, Encoder, ExpertsOn, LayerSplit, Placement, loading
+from ggplug_models.networks.encoder import SCORES
 from ggplug_models.weights.rules import Rule
 from ggplug_testing import FakeDevice
 
@@ -311,3 +312,32 @@ def test_where_no_device_is_named_what_fits_is_used(command: str, monkeypatch: p
     named = CliRunner().invoke(app, [command, str(QWEN), *rest, "--device", "CPU"], input="hello\n")
     assert named.exit_code == 0, named.output
     assert not placements[1].rules
+
+
+@pytest.mark.parametrize("cache_type", ["F16", gg.F16])
+def test_the_type_of_the_cache_is_given_as_for_sessions(cache_type: Any) -> None:
+    with pytest.raises(OutOfMemoryError):
+        ggplug_models.fit(QWEN, ["CPU"], [1000], cache_type=cache_type)
+    assert ggplug_models.fit(QWEN, ["CPU"], cache_type=cache_type).cache_type == "f16"
+
+
+@pytest.mark.parametrize("file", [QWEN, DATA / "bert.gguf"])
+def test_a_type_that_no_cache_has_is_refused(file: Path) -> None:
+    with pytest.raises(ParameterError, match="cache_type must be one of"):
+        ggplug_models.fit(file, ["CPU"], cache_type="zz")
+
+
+def test_a_model_is_fitted_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / ".lmstudio" / "models" / "someone" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "tiny.gguf").write_bytes(QWEN.read_bytes())
+    assert ggplug_models.fit("lmstudio:someone/tiny", ["CPU"]).n_ctx == ggplug_models.fit(QWEN, ["CPU"]).n_ctx
+
+
+@pytest.mark.parametrize("n_seq", [1, 7, 4096])
+def test_batches_of_an_encoder_are_fitted_with_as_many_long_texts_as_are_computed_together(n_seq: int) -> None:
+    with ggplug_models.load(DATA / "bert.gguf", ["CPU"]) as model:
+        shapes = model.largest(n_seq, model.n_ctx)
+        assert all(1 <= count <= n_seq and (count == 1 or count * n**2 <= SCORES) for count, n in shapes)
+        assert max(n for _, n in shapes) == model.n_ctx

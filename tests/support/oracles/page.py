@@ -14,13 +14,15 @@ from ggplug.gguf import GGUFReader
 from ggplug_models import ARCHITECTURES
 from ggplug_models.converting.families import FAMILIES
 from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.encoder import Encoder
 
 ORACLES = DATA / "oracles"
 
 PAGE = """# Families of models
 
 Every architecture of GGUF files that ggplug-models loads; `PYTHONPATH=tests/support python -m oracles.page` makes
-this page from the registry.  Kind: whether a model generates text or computes embeddings.  Converter: the
+this page from the registry.  Kind: whether a model generates text, computes embeddings, or is a head that guesses
+tokens for another one.  Converter: the
 `model_type` that `ggplug convert` reads.  Checked against: whose outputs the recordings of tiny models hold, and were
 compared with when they were made (`tests/data/oracles/README.md`; those of `phi3` and `qwen2` are no part of the
 repository).  Devices: tests compute all recordings on the CPU, and on OpenCL those with ops that others lack.
@@ -36,7 +38,7 @@ def page() -> str:
     for name in sorted(set(ARCHITECTURES) - {"tied"}):
         cls, files = ARCHITECTURES[name], recordings.get(name, [])
         kinds = sorted(kind for kind, family in FAMILIES.items() if family.architecture == name)
-        kind = "text" if issubclass(cls, Decoder) else "embeddings"
+        kind = "text" if issubclass(cls, Decoder) else "embeddings" if issubclass(cls, Encoder) else "head"
         cells = [f"`{name}`", cls.__name__, kind, _codes(kinds), ", ".join(_checked(files)), _codes(files)]
         rows.append(f"| {' | '.join(cells)} |\n")
     return PAGE + "".join(rows)

@@ -28,9 +28,9 @@ def sibling_path(path: Path, index: int, count: int) -> Path | None:
 def paths_of_model(path: Path) -> list[Path]:
     """The paths of all files of the model that a file belongs to, as its name says; ``[path]`` if it is not split."""
     match = _SHARD_NAME.fullmatch(path.name)
-    if match is None:
+    count = 0 if match is None else int(match["count"])
+    if match is None or not count:
         return [path]
-    count = int(match["count"])
     return [path.with_name(_name(match["stem"], index, count)) for index in range(count)]
 
 

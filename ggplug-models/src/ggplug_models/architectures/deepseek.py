@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 
 import ggplug as gg
 from ggplug.tensor import Tensor
@@ -53,13 +52,11 @@ class DeepSeek2(Transformer, Decoder):
         growth = self.rope.magnitude * (1 + 0.1 * stretched) * (1 + multiplier * stretched)
         self.scale = growth**2 * self.d_k**-0.5
 
-    @cached_property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kind(self, number: int) -> Kind:
         if self.apart:
             keys = self.latent + self.n_rot
-            return (KeysValues(keys, 0, math.gcd(keys, self.latent)),) * self.n_layer
-        head = min(self.d_k, self.d_v)
-        return (KeysValues(self.n_head * self.d_k, self.n_head * self.d_v, head),) * self.n_layer
+            return KeysValues(keys, 0, math.gcd(keys, self.latent))
+        return KeysValues(self.n_head * self.d_k, self.n_head * self.d_v, min(self.d_k, self.d_v))
 
     def attention(self, x: Tensor, block: Block) -> Tensor:
         w, n_nope = block.weights, self.d_k - self.n_rot

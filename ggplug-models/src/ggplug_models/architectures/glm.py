@@ -38,17 +38,12 @@ class Glm4(ChatGlm):
 
 @architecture("glm4moe")
 class Glm4Moe(Transformer, Decoder):
-    """GLM 4.5: experts with sigmoid scores, chosen by a bias, and shared ones; the first blocks have none.
-
-    The blocks at the end that predict further tokens are not used.
-    """
+    """GLM 4.5: experts with sigmoid scores, chosen by a bias, and shared ones; the first blocks have none."""
 
     feed_forward_norm = "post_attention_norm"
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        self.n_layer -= hp.integer("nextn_predict_layers", 0, at_least=0, at_most=self.n_layer - 1)
-        del self.heads[self.n_layer :], self.windows[self.n_layer :]
         self.experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ class _Hybrid(Transformer, StateSpace):
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         return tuple(
-            kind if each.n_head_kv else self.state_kind for kind, each in zip(super().kinds, self.heads, strict=True)
+            kind if each.n_head_kv else self.state_kind for kind, each in zip(super().kinds, self.heads, strict=False)
         )
 
     def attention(self, x: Tensor, block: Block) -> Tensor:
@@ -58,7 +58,7 @@ class NemotronH(_Hybrid, Mamba2):
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        return tuple(None if n_ff else kind for kind, n_ff in zip(super().kinds, self.n_ff, strict=True))
+        return tuple(None if n_ff else kind for kind, n_ff in zip(super().kinds, self.n_ff, strict=False))
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         h = self.norm(block.weights, "attn_norm", x)

@@ -31,7 +31,7 @@ class Lfm2(Qwen3):
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
         state = State(((self.taps - 1) * self.n_embd,))
-        return tuple(kind if each.n_head_kv else state for kind, each in zip(super().kinds, self.heads, strict=True))
+        return tuple(kind if each.n_head_kv else state for kind, each in zip(super().kinds, self.heads, strict=False))
 
     def attention(self, x: Tensor, block: Block) -> Tensor:
         if self.heads[block.number].n_head_kv:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,12 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 LETTERS = "etaoinshrdlucmfwygpbvk"
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 """Kinds of tokens (llama.cpp's ``llama_token_type``)."""
+
+NORMS = {"attn_q": ("attn_norm",), "ffn_gate": ("ffn_norm",), "eh_proj": ("enorm", "hnorm", "shared_head_norm")}
+"""The norms of a block, by the matrices after which they are written."""
+
+Matrix = tuple[tuple[int, int], Callable[[], Iterator[npt.NDArray[np.float16]]]]
+"""The extents ``ne`` of a matrix, and a function that yields its rows in pieces."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +59,23 @@ class LlamaShape:
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
         """The extents ``ne`` of every matrix by name, in the order of the file."""
-        n_kv = self.n_embd // self.n_head * self.n_head_kv
         found = {"token_embd": (self.n_embd, self.n_vocab)}
         for layer in range(self.n_layer):
-            found |= {
-                f"blk.{layer}.attn_q": (self.n_embd, self.n_embd),
-                f"blk.{layer}.attn_k": (self.n_embd, n_kv),
-                f"blk.{layer}.attn_v": (self.n_embd, n_kv),
-                f"blk.{layer}.attn_output": (self.n_embd, self.n_embd),
-                f"blk.{layer}.ffn_gate": (self.n_embd, self.n_ff),
-                f"blk.{layer}.ffn_up": (self.n_embd, self.n_ff),
-                f"blk.{layer}.ffn_down": (self.n_ff, self.n_embd),
-            }
+            found |= self.block(layer)
         return found | {"output": (self.n_embd, self.n_vocab)}
+
+    def block(self, layer: int) -> dict[str, tuple[int, int]]:
+        """The extents of the matrices of a block."""
+        n_kv = self.n_embd // self.n_head * self.n_head_kv
+        return {
+            f"blk.{layer}.attn_q": (self.n_embd, self.n_embd),
+            f"blk.{layer}.attn_k": (self.n_embd, n_kv),
+            f"blk.{layer}.attn_v": (self.n_embd, n_kv),
+            f"blk.{layer}.attn_output": (self.n_embd, self.n_embd),
+            f"blk.{layer}.ffn_gate": (self.n_embd, self.n_ff),
+            f"blk.{layer}.ffn_up": (self.n_embd, self.n_ff),
+            f"blk.{layer}.ffn_down": (self.n_ff, self.n_embd),
+        }
 
 
 def write_llama(
@@ -80,10 +91,25 @@ def write_llama(
     Raises OSError.
     """
     shape = LlamaShape() if shape is None else shape
+    matrices: dict[str, Matrix] = {
+        name: (ne, drawn(np.random.default_rng([seed, number]), ne))
+        for number, (name, ne) in enumerate(shape.matrices.items())
+    }
+    return write_matrices(path, shape, matrices, {"general.name": f"random llama, seed {seed}"}, progress=progress)
+
+
+def write_matrices(
+    path: str | os.PathLike[str],
+    shape: LlamaShape,
+    matrices: Mapping[str, Matrix],
+    keys: Mapping[str, Any],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Writes a llama with F16 matrices, norms of ones, and further keys.  Raises OSError."""
     head = shape.n_embd // shape.n_head
     with GGUFWriter(path, arch="llama") as writer:
         for key, value in {
-            "general.name": f"random llama, seed {seed}",
             "llama.block_count": shape.n_layer,
             "llama.context_length": shape.n_ctx,
             "llama.embedding_length": shape.n_embd,
@@ -94,21 +120,22 @@ def write_llama(
             "llama.rope.dimension_count": head,
             "llama.rope.freq_base": 10000.0,
             "llama.vocab_size": shape.n_vocab,
+            **keys,
         }.items():
             writer.add(key, value)
         _add_vocabulary(writer, shape.n_vocab)
-        for number, (name, ne) in enumerate(shape.matrices.items()):
-            generator = np.random.default_rng([seed, number])
-            writer.add_tensor(f"{name}.weight", _drawn(generator, ne), F16, ne)
-            if name.endswith(("attn_q", "ffn_gate")):
-                norm = name.replace("attn_q", "attn_norm").replace("ffn_gate", "ffn_norm")
-                writer.add_tensor(f"{norm}.weight", np.ones(shape.n_embd, np.float32), F32, (shape.n_embd,))
-        writer.add_tensor("output_norm.weight", np.ones(shape.n_embd, np.float32), F32, (shape.n_embd,))
+        norms = ["output_norm"]
+        for name, (ne, pieces) in matrices.items():
+            writer.add_tensor(f"{name}.weight", pieces, F16, ne)
+            block, _, last = name.rpartition(".")
+            norms += [f"{block}.{norm}" for norm in NORMS.get(last, ())]
+        for name in norms:
+            writer.add_tensor(f"{name}.weight", np.ones(shape.n_embd, np.float32), F32, (shape.n_embd,))
         writer.write(progress)
     return Path(path)
 
 
-def _drawn(generator: np.random.Generator, ne: tuple[int, int]) -> Callable[[], Iterator[npt.NDArray[np.float16]]]:
+def drawn(generator: np.random.Generator, ne: tuple[int, int]) -> Callable[[], Iterator[npt.NDArray[np.float16]]]:
     """A function that yields the rows of a random matrix in pieces."""
     step, scale = max(1, PIECE // ne[0]), np.float32(ne[0] ** -0.5)
 

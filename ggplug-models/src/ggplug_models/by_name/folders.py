@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,17 @@ from ggplug_models.by_name.store import Kept
 
 def files_in(folder: Path) -> dict[str, int]:
     """The sizes of the GGUF files in a folder and below, by path relative to it."""
-    found = (path for path in folder.rglob("*") if path.suffix.lower() == ".gguf" and path.is_file())
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in found}
+    sizes = {path: size_of(path) for path in folder.rglob("*") if path.suffix.lower() == ".gguf"}
+    return {path.relative_to(folder).as_posix(): size for path, size in sizes.items() if size is not None}
+
+
+def size_of(path: Path) -> int | None:
+    """The size of a file; None for a folder, and for a file that another process has deleted."""
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    return about.st_size if stat.S_ISREG(about.st_mode) else None
 
 
 def kept_in(folder: Path, name: str) -> Iterator[Kept]:

@@ -8,13 +8,14 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from json import JSONDecodeError
+from functools import partial
 from pathlib import Path, PureWindowsPath
 
 from ggplug.errors import DownloadError, ModelNotFoundError
-from ggplug_models.by_name.folders import files_in, kept_in
+from ggplug_models.by_name.folders import files_in, kept_in, size_of
+from ggplug_models.by_name.headers import best_that_fits
 from ggplug_models.by_name.quantisations import Choice, choose
-from ggplug_models.by_name.store import Found, Kept, Store, not_found, repository_and_wanted
+from ggplug_models.by_name.store import Found, Judge, Kept, Store, not_found, repository_and_wanted
 from ggplug_models.by_name.transfer import INCOMPLETE, RemoteFile, Repository, hub_errors
 from ggplug_models.checks.requirements import required
 
@@ -36,7 +37,7 @@ class Hub(Store):
             from huggingface_hub import constants
         return Path(constants.HF_HUB_CACHE)
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str, judge: Judge | None = None) -> Found:
         repository, wanted = repository_and_wanted(self.prefix, name)
         folder = self._folder(repository)
         try:
@@ -45,8 +46,15 @@ class Hub(Store):
             if error.reason not in ("connection", "offline", "status") or not folder.exists():
                 raise
             return self._cached(repository, wanted, error)
-        chosen = choose(files, wanted, f"{self.prefix}:{repository}")
-        fetched = Repository(repository, commit, folder).fetch([files[file] for file in chosen.files])
+        there = Repository(repository, commit, folder)
+        where = f"{self.prefix}:{repository}"
+        best = None if judge is None else partial(best_that_fits, there, files, judge)
+        chosen = None
+        if best is None and not wanted:  # any model will do, such as for a tokenizer: rather one that is there
+            with contextlib.suppress(ModelNotFoundError):
+                chosen = choose([file for file in files if there.has(files[file])], wanted, where)
+        chosen = chosen or choose(files, wanted, where, best)
+        fetched = there.fetch([files[file] for file in chosen.files])
         _refer(folder, commit)
         return Found(fetched[0], chosen.why)
 
@@ -61,7 +69,7 @@ class Hub(Store):
                         yield replace(each, problem=each.problem or OLDER) if age else each
                     seen.add(real)
             for part in sorted(folder.glob(f"blobs/*{INCOMPLETE}")):
-                yield Kept(name, part, part.stat().st_size, "not complete; loading the model again continues")
+                yield Kept(name, part, size_of(part) or 0, "not complete; loading the model again continues")
 
     def remove(self, name: str) -> int:
         repository, wanted = repository_and_wanted(self.prefix, name)
@@ -128,7 +136,7 @@ def _listed(repository: str) -> tuple[str, dict[str, RemoteFile]]:
                 )
                 for each in about.siblings or ()
             ]
-        except (TypeError, KeyError, JSONDecodeError, _AnswerError) as error:
+        except (TypeError, KeyError, ValueError, OverflowError, RecursionError) as error:
             raise DownloadError(
                 f"{constants.ENDPOINT} answers for {repository} what the hub does not: {error}",
                 got=repository,
@@ -138,7 +146,7 @@ def _listed(repository: str) -> tuple[str, dict[str, RemoteFile]]:
     return commit, {file.path: file for file in files}
 
 
-class _AnswerError(Exception):
+class _AnswerError(ValueError):
     """The hub answered what cannot be used: hashes and paths become names of files."""
 
 
@@ -159,7 +167,7 @@ def _refer(folder: Path, commit: str) -> None:
     """Notes in the cache which commit the branch means, for a time without the hub."""
     reference = folder / "refs" / BRANCH
     with contextlib.suppress(OSError):  # a cache that has all may be read-only
-        if not reference.is_file() or reference.read_text() != commit:
+        if not reference.is_file() or reference.read_bytes() != commit.encode():
             reference.parent.mkdir(exist_ok=True)
             reference.write_text(commit)
 
@@ -167,9 +175,13 @@ def _refer(folder: Path, commit: str) -> None:
 def _snapshots(folder: Path) -> list[Path]:
     """The snapshots of a repository in the cache: first the one that the branch means, then the newest."""
     reference = folder / "refs" / BRANCH
-    current = reference.read_text() if reference.is_file() else ""
-    found = [each for each in (folder / "snapshots").glob("*") if each.is_dir()]
-    return sorted(found, key=lambda each: (each.name != current, -each.stat().st_mtime))
+    current = reference.read_text(errors="replace") if reference.is_file() else ""
+    found = {}
+    for each in (folder / "snapshots").glob("*"):
+        with contextlib.suppress(OSError):  # another process may delete it now
+            if each.is_dir():
+                found[each] = each.stat().st_mtime
+    return sorted(found, key=lambda each: (each.name != current, -found[each]))
 
 
 def _remove_all(cache: Path, repository: str, folder: Path) -> None:
@@ -202,4 +214,4 @@ def _unlink(linked: Path, folder: Path) -> None:
 
 def _bytes_below(folder: Path) -> int:
     """The bytes of the files in a folder, without what links lead to."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(size_of(path) or 0 for path in folder.rglob("*") if not path.is_symlink())

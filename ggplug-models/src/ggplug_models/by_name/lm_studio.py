@@ -8,7 +8,7 @@ from pathlib import Path
 from ggplug.errors import ParameterError
 from ggplug_models.by_name.folders import files_in, kept_in
 from ggplug_models.by_name.quantisations import choose
-from ggplug_models.by_name.store import Found, Kept, Store, not_found, repository_and_wanted
+from ggplug_models.by_name.store import Found, Judge, Kept, Store, not_found, repository_and_wanted
 
 
 class LMStudio(Store):
@@ -21,7 +21,7 @@ class LMStudio(Store):
         """Where newer and older versions of LM Studio keep models."""
         return [Path.home() / ".lmstudio" / "models", Path.home() / ".cache" / "lm-studio" / "models"]
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str, judge: Judge | None = None) -> Found:
         repository, wanted = repository_and_wanted(self.prefix, name)
         for folder in self.folders:
             files = files_in(folder / repository)

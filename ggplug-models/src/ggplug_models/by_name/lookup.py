@@ -11,7 +11,7 @@ from ggplug.errors import ModelError
 from ggplug_models.by_name.hub import Hub
 from ggplug_models.by_name.lm_studio import LMStudio
 from ggplug_models.by_name.ollama import Ollama
-from ggplug_models.by_name.store import Found, Kept, Store, not_found
+from ggplug_models.by_name.store import Found, Judge, Kept, Store, not_found
 
 log = logging.getLogger("ggplug")
 
@@ -19,18 +19,19 @@ STORES: dict[str, Store] = {store.prefix: store for store in (Hub(), Ollama(), L
 """By the prefix of their names."""
 
 
-def path_of(model: str | os.PathLike[str]) -> Path:
+def path_of(model: str | os.PathLike[str], judge: Judge | None = None) -> Path:
     """The path of a model's file, of a split model the first one.
 
     ``model``: a name, which is text that begins with ``hf:``, ``ollama:`` or ``lmstudio:``; anything else is a path.
-    A model of the hub is downloaded unless its cache has it.  Which file was chosen, and why, is logged.
+    A model of the hub is downloaded unless its cache has it.  Which file was chosen, and why, is logged.  ``judge``: as
+    for :meth:`.Store.find`.
 
     Raises ModelNotFoundError, DownloadError, ParameterError; ModelError if a library is missing or Ollama's data are
     damaged; OSError.
     """
     if not isinstance(model, str) or not is_name(model):
         return Path(model)
-    found = find(model)
+    found = find(model, judge)
     log.info("%s is %s: %s", model, found.path.name, found.why)
     return found.path
 
@@ -41,10 +42,10 @@ def is_name(text: str) -> bool:
     return bool(colon) and prefix in STORES
 
 
-def find(name: str) -> Found:
+def find(name: str, judge: Judge | None = None) -> Found:
     """The file of a named model, and the reason why it was chosen; raises as :func:`path_of`."""
     store, rest = _store(name)
-    return store.find(rest)
+    return store.find(rest, judge)
 
 
 def remove(name: str) -> int:
@@ -61,8 +62,8 @@ def kept() -> Iterator[Kept]:
     for store in STORES.values():
         try:
             yield from store.kept()
-        except ModelError as error:  # the library of the hub is missing
-            log.warning("%s", error)
+        except (ModelError, OSError) as error:  # the library of the hub is missing, or a folder cannot be read
+            log.warning("%s: %s", store.title, error)
 
 
 def _store(name: str) -> tuple[Store, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ggplug.errors import ModelError, ParameterError
 from ggplug.system.files import open_regular
-from ggplug_models.by_name.store import Found, Kept, Store, not_found
+from ggplug_models.by_name.store import Found, Judge, Kept, Store, not_found
 
 REGISTRY, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 """What a name means that does not say it."""
@@ -34,7 +34,7 @@ class Ollama(Store):
             return [Path(chosen)]
         return [Path.home() / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")]
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str, judge: Judge | None = None) -> Found:
         for folder, manifest in self._manifests():
             if _shown(folder, manifest) == _completed(name):
                 path, size = _model_of(folder, manifest)
@@ -88,7 +88,7 @@ def _model_of(folder: Path, manifest: Path) -> tuple[Path, int]:
     try:
         layers: Any = json.loads(text)["layers"]
         found = [(layer["digest"], layer["size"]) for layer in layers if layer["mediaType"] == MODEL]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ModelError(f"{manifest} is no manifest of Ollama: {error!r}", got=manifest) from None
     if len(found) != 1:
         what = f"{manifest} names {len(found)} files of a model in the format GGUF; one is needed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,10 @@ NO_MODELS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 """Parts of the names of files that are no model of their own: projectors, importance matrices, draft heads."""
 
 
+PLAIN = ("F32", "F16", "BF16", "FP16", "FP32")
+"""Parts of the names of files whose weights are not quantised."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """The files of a model, in order, and the reason why these were chosen."""
@@ -25,11 +29,16 @@ class Choice:
     why: str
 
 
-def choose(files: Iterable[str], wanted: str, where: str) -> Choice:
+Best = Callable[[Sequence[str]], tuple[str, str] | None]
+"""Chooses among the first files of several models: one of them and why, or None if it cannot say."""
+
+
+def choose(files: Iterable[str], wanted: str, where: str, best: Best | None = None) -> Choice:
     """Chooses a model among the files of a repository, whose name is ``where``.
 
     ``wanted``: the path of a file, a quantisation such as ``Q4_K_M`` in any case, or empty.  Of a split model any file
-    names all of them.  Raises ModelNotFoundError, also for a split model of which a file is missing.
+    names all of them.  ``best``: chooses if that leaves several; without it, :data:`PREFERRED` does.  Raises
+    ModelNotFoundError, also for a split model of which a file is missing.
     """
     there = set(files)
     if wanted.lower().endswith(".gguf"):
@@ -37,6 +46,9 @@ def choose(files: Iterable[str], wanted: str, where: str) -> Choice:
             raise not_found(f"{where} has no file {wanted}", wanted, filter(_is_gguf, there))
         return _whole(wanted, there, where, "the name says so")
     models = [file for file in models_of(there) if _is_model(file)]
+    fitting = best(models) if best is not None and not wanted and len(models) > 1 else None
+    if fitting is not None:
+        return _whole(fitting[0], there, where, fitting[1])
     for quantisation in [wanted] if wanted else PREFERRED:
         found = [file for file in models if _has(file, quantisation)]
         if found:
@@ -51,6 +63,14 @@ def choose(files: Iterable[str], wanted: str, where: str) -> Choice:
         raise error
     one = "the only model" if len(models) == 1 else f"the first file, as there is neither {' nor '.join(PREFERRED)}"
     return _whole(models[0], there, where, one)
+
+
+def is_plain(file: str) -> bool:
+    """Whether a name says that weights are not quantised.
+
+    Such files are hardly better than the largest quantised ones, and twice as large.
+    """
+    return any(_has(file, each) for each in PLAIN)
 
 
 def models_of(files: Iterable[str]) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from ggplug.errors import ModelNotFoundError, ParameterError
 
@@ -34,6 +34,20 @@ class Kept:
     problem: str = ""
 
 
+class Judge(Protocol):
+    """Says which models the devices can hold."""
+
+    @property
+    def names(self) -> str:
+        """The devices, for people."""
+
+    def holds(self, nbytes: int, path: Callable[[], Path]) -> bool:
+        """Whether they can hold a model whose files have so many bytes.
+
+        ``path``: returns a file with the header of the model's file.  Raises what reading the header raises.
+        """
+
+
 class Store(ABC):
     """Finds and lists models.  Names are given without the prefix."""
 
@@ -41,8 +55,11 @@ class Store(ABC):
     title: ClassVar[str]
 
     @abstractmethod
-    def find(self, name: str) -> Found:
-        """The file of a model.  Raises ModelNotFoundError, DownloadError, ModelError, ParameterError, OSError."""
+    def find(self, name: str, judge: Judge | None = None) -> Found:
+        """The file of a model.  ``judge``: by which it is chosen if the name leaves the quantisation open.
+
+        Raises ModelNotFoundError, DownloadError, ModelError, ParameterError, OSError.
+        """
 
     @abstractmethod
     def kept(self) -> Iterator[Kept]:

@@ -16,8 +16,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ggplug.errors import DownloadError, ModelNotFoundError, ParameterError
+from ggplug_models.by_name.folders import size_of
 
 INCOMPLETE = ".incomplete"
 """Suffix of a file that is not complete; the library's own name for it."""
@@ -61,6 +63,10 @@ class Repository:
                 hf_hub_download(self.name, file.path, revision=self.commit)  # makes the link
         return [self._linked(file) for file in files]
 
+    def has(self, file: RemoteFile) -> bool:
+        """Whether the cache has a file."""
+        return self._blob(file).exists()
+
     def _check_space(self, missing: Sequence[RemoteFile]) -> None:
         """Makes the folder, and raises DownloadError if its disk has too little free space for the files."""
         blobs = self.folder / "blobs"
@@ -92,45 +98,52 @@ class Repository:
             if self._blob(file).exists():
                 return
             incomplete = self._incomplete(file)
-            self._transfer(file, incomplete)
-            found = digest_of(incomplete, file.digest)
-            if found != file.digest:
+            try:
+                self._transfer(file, incomplete)
+                found = digest_of(incomplete, file.digest)
+                if found == file.digest:
+                    os.replace(incomplete, self._blob(file))
+                    return
                 incomplete.unlink()
+            except FileNotFoundError as error:
                 raise DownloadError(
-                    f"{file.path} of {self.name} was downloaded with the hash {found}; the hub says {file.digest}",
-                    got=file.path,
-                    reason="hash",
-                    remedy="the wrong bytes were deleted; try again",
-                )
-            os.replace(incomplete, self._blob(file))
+                    f"{file.path} of {self.name} was deleted while it was downloaded", got=file.path, reason="deleted"
+                ) from error
+            raise DownloadError(
+                f"{file.path} of {self.name} was downloaded with the hash {found}; the hub says {file.digest}",
+                got=file.path,
+                reason="hash",
+                remedy="the wrong bytes were deleted; try again",
+            )
 
     def _transfer(self, file: RemoteFile, incomplete: Path) -> None:
-        """Downloads what is missing of a file; tries again when the connection fails, as long as bytes arrive."""
+        """Downloads what is missing of a file; tries again after an answer that ends early, as long as bytes arrive."""
         failures = 0
         while (before := _size(incomplete)) < file.size or not incomplete.exists():
+            failed = None
             try:
                 self._receive(file, incomplete, before)
             except DownloadError as error:
-                failures = failures + 1 if _size(incomplete) <= before else 0
-                if error.reason != "connection" or failures == ATTEMPTS:
+                if error.reason != "connection":
                     raise
+                failed = error
+            after = _size(incomplete)
+            failures = failures + 1 if after <= before else 0
+            if failures == ATTEMPTS:
+                raise failed or DownloadError(
+                    f"the hub sends {after} bytes of {file.path} of {self.name}, and says that it has {file.size}",
+                    got=file.path,
+                    reason="status",
+                    remedy="check HF_ENDPOINT, and whether a proxy changes answers",
+                )
+            if after < file.size:
                 time.sleep(PAUSE)
 
     def _receive(self, file: RemoteFile, incomplete: Path, before: int) -> None:
         """Appends to a file the bytes from ``before`` on, until the connection ends."""
-        from huggingface_hub import constants, hf_hub_url
-        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, tqdm
+        from huggingface_hub.utils import tqdm
 
-        headers = {**build_hf_headers(library_name="ggplug"), "Accept-Encoding": "identity"}
-        if before:
-            headers["Range"] = f"bytes={before}-"
-        url, seconds = hf_hub_url(self.name, file.path, revision=self.commit), constants.HF_HUB_DOWNLOAD_TIMEOUT
-        with (
-            hub_errors(self.name),
-            full_disks(self.name),
-            get_session().stream("GET", url, headers=headers, timeout=seconds) as answer,
-        ):
-            hf_raise_for_status(answer)
+        with full_disks(self.name), self._answer(file, f"bytes={before}-" if before else None) as answer:
             if answer.status_code != PARTIAL:  # the server does not know ranges, and begins at the beginning
                 before = 0
             how = {"total": file.size, "initial": before, "unit": "B", "unit_scale": True, "disable": None}
@@ -139,6 +152,30 @@ class Repository:
                 for piece in answer.iter_bytes():
                     target.write(piece)
                     bar.update(len(piece))
+
+    def beginning(self, file: RemoteFile, count: int) -> bytes:
+        """The first bytes of a file, at most ``count``.  Raises DownloadError, ModelNotFoundError."""
+        found = bytearray()
+        with self._answer(file, f"bytes=0-{count - 1}") as answer:
+            for piece in answer.iter_bytes():
+                found += piece
+                if len(found) >= count:  # the server may not know ranges, and send the whole file
+                    break
+        return bytes(found[:count])
+
+    @contextlib.contextmanager
+    def _answer(self, file: RemoteFile, bytes_range: str | None) -> Iterator[Any]:
+        """The answer of the hub with the bytes of a file, or with a range of them; raises as :func:`hub_errors`."""
+        from huggingface_hub import constants, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+        headers = {**build_hf_headers(library_name="ggplug"), "Accept-Encoding": "identity"}
+        if bytes_range is not None:
+            headers["Range"] = bytes_range
+        url, seconds = hf_hub_url(self.name, file.path, revision=self.commit), constants.HF_HUB_DOWNLOAD_TIMEOUT
+        with hub_errors(self.name), get_session().stream("GET", url, headers=headers, timeout=seconds) as answer:
+            hf_raise_for_status(answer)
+            yield answer
 
 
 @contextlib.contextmanager
@@ -207,10 +244,7 @@ def digest_of(path: Path, like: str) -> str:
 
 def _size(path: Path) -> int:
     """The size of a file; 0 if there is none."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+    return size_of(path) or 0
 
 
 def _disconnected(name: str, error: BaseException) -> DownloadError:

@@ -37,7 +37,10 @@ class ToolCall:
     @property
     def parsed(self) -> dict[str, Any]:
         """The arguments as a dict.  Raises ValueError if they are not a JSON object: the answer was cut."""
-        found = json.loads(self.arguments)
+        try:
+            found = json.loads(self.arguments)
+        except RecursionError as error:
+            raise ValueError(f"the arguments of {self.name} are nested too deeply") from error
         if not isinstance(found, dict):
             raise ValueError(f"the arguments of {self.name} are not a JSON object: {self.arguments!r:.200}")
         return found

@@ -16,6 +16,7 @@ from ggplug.graph import Graph
 from ggplug_models.commands.options import cache_option, growth_option, model_argument, pack_option
 from ggplug_models.loading import load
 from ggplug_models.networks.encoder import Encoder
+from ggplug_models.networks.texts import TextModel
 
 PROMPT = "The first wrong number is where the search begins."
 
@@ -54,6 +55,8 @@ def compare(
             stack.enter_context(load(model, with_cpu(device), pack=pack, pack_growth=pack_growth))
             for device in (first, second)
         )
+        if not isinstance(a, TextModel):
+            raise ParameterError(f"{model} is a {a.architecture} model, which reads no texts by itself", got=a)
         tokens = _numbers(ids) if ids is not None else _tokens(a, PROMPT if prompt is None else prompt)
         graph_a, graph_b = (stack.enter_context(_prepared(each, tokens, cache_type)) for each in (a, b))
         show_comparison(

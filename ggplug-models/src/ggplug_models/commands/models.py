@@ -47,7 +47,9 @@ def show(name: str, as_json: bool) -> None:
 
     A model of the hub is downloaded if it is not there.
     """
-    found = lookup.find(name)
+    from ggplug_models.naming import find
+
+    found = find(name)
     about = dict(_about(found.path))
     if as_json:
         print_json({"name": name, "path": found.path, "why": found.why, **about})

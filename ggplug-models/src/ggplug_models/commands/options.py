@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ggplug.cli.model_file import ModelFileType
+from ggplug.cli.model_file import ModelFile, ModelFileType
 
 if TYPE_CHECKING:
     from ggplug.backend import Device
@@ -62,6 +62,38 @@ cache_option = click.option(
     show_default=True,
     metavar="TYPE",
     help="Data type of the KV cache: f32, f16, bf16, q8_0 or q4_0.",
+)
+
+
+class DraftType(ModelFileType):
+    """Converts an argument to the name of a kind of drafts (:mod:`.guessing.kinds`), or to the file of a model."""
+
+    name = "draft"
+
+    def convert(  # type: ignore[override]
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | ModelFile:
+        from ggplug_models.guessing.kinds import NAMES
+
+        return value if isinstance(value, str) and value in NAMES else super().convert(value, param, ctx)
+
+
+draft_option = click.option(
+    "--draft",
+    type=DraftType(),
+    metavar="WHAT",
+    help="Speculative decoding: what guesses tokens, which the model then checks. 'mtp': the blocks that the model's "
+    "file has for it; 'lookup': what followed the same tokens before, in the same text; 'ngrams': what mostly "
+    "followed them, in all texts so far; or the file of a smaller model with the same vocabulary, or of an EAGLE 3 "
+    "head.",
+)
+draft_tokens_option = click.option(
+    "--draft-tokens",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Maximum number of guessed tokens of a step.",
 )
 
 

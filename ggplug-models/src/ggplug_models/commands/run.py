@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ggplug.cli.app import notices_held_back
-from ggplug.cli.model_file import ModelFile, ModelFileType
+from ggplug.cli.model_file import ModelFile
 from ggplug.cli.output import Command, byte_count, console, print_table, printable
 from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.streams import stdout
@@ -22,6 +22,8 @@ from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
     cache_option,
     device_option,
+    draft_option,
+    draft_tokens_option,
     fitted,
     growth_option,
     model_argument,
@@ -113,16 +115,9 @@ if TYPE_CHECKING:
 @placement_options
 @pack_option
 @growth_option
-@click.option(
-    "--draft",
-    "drafter",
-    type=ModelFileType(),
-    metavar="GGUF",
-    help="Draft model for speculative decoding: a smaller model with the same vocabulary.",
-)
-@click.option(
-    "--lookup", is_flag=True, help="Prompt lookup decoding: draft tokens from what followed the same tokens before."
-)
+@draft_option
+@draft_tokens_option
+@click.option("--lookup", is_flag=True, help="The same as --draft lookup.")
 @click.option("-v", "--verbose", is_flag=True, help="Print which device computes what, and the speed.")
 @traced
 def run(
@@ -137,7 +132,8 @@ def run(
     place_rules: PlaceRules,
     pack: bool,
     pack_growth: int | None,
-    drafter: ModelFile | None,
+    draft: str | ModelFile | None,
+    draft_tokens: int,
     lookup: bool,
     verbose: bool,
     **sampling: Any,
@@ -145,14 +141,14 @@ def run(
     """Generate text with the language model MODEL.gguf, or chat with it.
 
     In a chat, Ctrl-C stops an answer, /clear starts a new chat, /exit or Ctrl-D ends it, and /help lists the commands.
-    Speculative decoding (--draft, --lookup) can make generation faster; it does not change the text.
+    Speculative decoding (--draft) can make generation faster; it does not change the text.
     """
     from ggplug_models.chat.template import KEY as CHAT_TEMPLATE
     from ggplug_models.commands.chat import Chat
     from ggplug_models.loading import load_language_model
     from ggplug_models.sampling import Sampler, Sampling
 
-    if drafter is not None and lookup:
+    if draft is not None and lookup:
         raise click.UsageError("--draft and --lookup cannot be combined.")
     if raw and system is not None:
         raise click.UsageError("--system and --raw cannot be combined: --raw uses no chat template.")
@@ -166,12 +162,18 @@ def run(
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
             if placement.rules:
                 err.print(printable(str(loaded.placement)), style="dim", soft_wrap=True)
-        draft = stack.enter_context(_draft(drafter, names, context, pack=pack)) if drafter or lookup else None
+        what = "lookup" if lookup else draft
+        drafts: Drafts | None = None
+        if what is not None:
+            from ggplug_models.guessing.kinds import drafts_for
+
+            made = drafts_for(loaded, what, n_ctx=context, most=draft_tokens, pack=pack)
+            (drafts,) = stack.enter_context(made)
         with loaded.session(context, cache_type=cache_type) as session:
             raw = raw or CHAT_TEMPLATE not in loaded.metadata
             if raw and system is not None:
                 raise ParameterError(f"{model} has no chat template, so --system cannot be used")
-            chat = Chat(loaded, session, Sampler(Sampling(**sampling)), system=system, draft=draft)
+            chat = Chat(loaded, session, Sampler(Sampling(**sampling)), system=system, draft=drafts)
             if prompt is None and sys.stdin is not None and sys.stdin.isatty():
                 with messages() as message:
                     _chat(chat, message, raw=raw, max_tokens=max_tokens)
@@ -211,19 +213,6 @@ def _print_device_uses(model: Decoder, session: Session) -> None:
     ]
     headings = ("device", "layers", "weights", "packed", "nodes", "copied to it")
     print_table(headings, rows, right=headings[2:], stderr=True)
-
-
-@contextlib.contextmanager
-def _draft(path: ModelFile | None, names: list[str] | None, context: int | None, *, pack: bool) -> Iterator[Drafts]:
-    """A draft model of the file ``path``; without one, prompt lookup."""
-    from ggplug_models.generation.drafts import DraftModel, PromptLookup
-    from ggplug_models.loading import load_language_model
-
-    if path is None:
-        yield PromptLookup()
-    else:
-        with load_language_model(path, names, pack=pack) as model, DraftModel(model, context) as draft:
-            yield draft
 
 
 def _print_pieces(pieces: Iterator[str]) -> None:

@@ -35,7 +35,11 @@ class Drafts(ABC):
 
     ``drafted`` counts the draft tokens, ``accepted`` those that the model confirmed.  Only one generation at a time may
     use an object.  Raises ParameterError if ``most`` is not a positive integer.
+
+    Drafts that need values of the model's nodes are a :class:`.Reader`: they list the nodes in ``names``.
     """
+
+    names: tuple[str, ...] = ()
 
     def __init__(self, most: int = MOST) -> None:
         self.most = whole("most", most, 1)
@@ -65,6 +69,9 @@ class Drafts(ABC):
     @abstractmethod
     def guess(self, text: Sequence[int], most: int) -> Sequence[int]:
         """Up to ``most`` tokens that may follow ``text``; none if there is no good guess."""
+
+    def read(self, seq: int, place: int, tokens: Sequence[int], values: Sequence[Logits]) -> None:
+        """Gets the values of the nodes :attr:`names` with each step of the model; see :class:`.Reader`."""
 
     def free(self) -> None:
         """Releases the memory that the drafts use."""
@@ -169,7 +176,7 @@ class DraftModel(Drafts):
         while len(found) < most:
             logits = self.session.decode({0: new})[0]
             token = int(logits.argmax())
-            if not _probability(logits, token) >= self.least:
+            if not probability(logits, token) >= self.least:
                 break
             found.append(token)
             new = [token]
@@ -179,6 +186,6 @@ class DraftModel(Drafts):
         self.session.free()
 
 
-def _probability(logits: Logits, token: int) -> float:
+def probability(logits: Logits, token: int) -> float:
     """The probability of ``token``, which has the largest logit."""
     return float(1 / np.exp(logits - logits[token]).sum(dtype=np.float64))

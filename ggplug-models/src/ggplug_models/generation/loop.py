@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import TypedDict
 
 from ggplug.errors import BusyError, FreedError, ParameterError
@@ -98,8 +99,9 @@ def _generated(
             choose.begin(lambda: session.model.tokenizer)
         choose = HOOKS.timed("sampling", choose)
         n_vocab = session.model.n_vocab
+        decode = session.decode if draft is None or not draft.names else partial(session.decode, reader=draft)
         kept = session.keep_prefix(prompt, seq)
-        logits = [session.decode({seq: prompt[kept:]})[seq]]
+        logits = [decode({seq: prompt[kept:]})[seq]]
         history = list(prompt)
         changes = session.changes(seq)
         free = session.n_ctx - len(prompt) + 1
@@ -129,12 +131,12 @@ def _generated(
                 read = [*history, *guessed] if guessed else history
                 if session.changes(seq) != changes:  # the caller changed the sequence between two tokens
                     kept, guessed, read = session.keep_prefix(history, seq), [], history
-                    logits = [session.decode({seq: history[kept:]})[seq]]
+                    logits = [decode({seq: history[kept:]})[seq]]
                 elif draft is None or not guessed:
-                    logits = [session.decode({seq: [token]})[seq]]
+                    logits = [decode({seq: [token]})[seq]]
                 else:
                     draft.drafted += len(guessed)
-                    logits = list(session.decode({seq: [token, *guessed]}, Outputs.ALL)[seq])
+                    logits = list(decode({seq: [token, *guessed]}, Outputs.ALL)[seq])
                 changes = session.changes(seq)
         finally:
             if guessed and session.tokens(seq) == tuple(read):  # the caller stopped before the last draft token

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-import ggplug as gg
-from ggplug.backend import Device
 from ggplug.errors import ModelError, ParameterError
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
@@ -37,12 +35,12 @@ from ggplug_models.networks.texts import TextModel
 from ggplug_models.sampling.constrained import constrained
 from ggplug_models.sampling.control_tokens import ControlTokens
 from ggplug_models.state.cells import Cells
-from ggplug_models.state.memory import KeysValues, Kind, Memory, State
+from ggplug_models.state.memory import Kind, Memory, State, cells_of
+from ggplug_models.state.sample_graph import sample_graph
 from ggplug_models.state.session import Session
-from ggplug_models.state.steps import Outputs, Shape, Step
+from ggplug_models.state.steps import VECTORS, Outputs, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
-from ggplug_models.weights.rules import is_expert
 
 if TYPE_CHECKING:
     from ggplug_models.sampling.grammar import Grammars
@@ -54,6 +52,9 @@ RERANK_PROMPT = "tokenizer.chat_template.rerank"
 
 INSTRUCTION = re.compile("(?<=<Instruct>: ).*")
 """What the prompt of a reranker says that a document has to do."""
+
+PLACES = re.compile(r"\{(?:query|document|instruction)\}")
+"""What is replaced in the prompt of a reranker, all at once: texts may have such words, too."""
 
 
 class Decoder(TextModel):
@@ -282,11 +283,12 @@ class Decoder(TextModel):
         if not isinstance(prompt, str):
             check_no_instruction(instruction)
             return self.text_tokenizer.pair(query, document)
-        if instruction is not None:
-            prompt, count = INSTRUCTION.subn(lambda _: instruction, prompt, 1)
-            check_no_instruction(None if count else instruction)
         texts = {"{query}": query, "{document}": document}
-        return self.text_tokenizer.prompt(re.sub(r"\{(?:query|document)\}", lambda name: texts[name[0]], prompt))
+        if instruction is not None:
+            prompt, count = INSTRUCTION.subn("{instruction}", prompt, 1)
+            check_no_instruction(None if count else instruction)
+            texts["{instruction}"] = instruction
+        return self.text_tokenizer.prompt(PLACES.sub(lambda place: texts.get(place[0], place[0]), prompt))
 
     def scored(self, x: Floats) -> Floats:
         return soft_max(x)[:, 0] if x.shape[1] > 1 else x[:, 0]  # of the answers yes and no, the first
@@ -304,18 +306,25 @@ class Decoder(TextModel):
     ) -> Step:
         """The step with the graph for this shape, over the memory of a session; see :meth:`.Step.finish`."""
         step = Step(shape, memory, cells, n_ctx)
-        x = self.forward(step)
-        result = None
+        before = self.input_of_last(step)
+        x = step.outputs(self.output_of(self.n_layer - 1, before, step, is_last=True))
+        result = vectors = None
         if shape.outputs is not Outputs.NONE:
-            result = self.hidden(x).named("result_norm")
+            result = vectors = self.hidden(x).named("result_norm")
             result = result if shape.hidden else self.scores(result).named("result_output")
-        step.finish(x, result, f"{self.architecture} {shape.n_seq}x{shape.n}", patches=patches, collect=collect)
+        if VECTORS not in collect or self.keeps_states:
+            vectors = None
+        elif vectors is None or vectors.ne[1] != step.n_tokens:
+            # Results are computed from the columns that they need, as without vectors: so they are equal bit by bit.
+            of_all = x if vectors is None else self.output_of(self.n_layer - 1, before, step)
+            vectors = self.hidden(of_all).named("result_norm")
+        name = f"{self.architecture} {shape.n_seq}x{shape.n}"
+        step.finish(x, result, name, patches=patches, collect=collect, vectors=vectors)
         return step
 
     def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
         """The cells of a session, by the windows of the model's blocks."""
-        windows = {kind.window for kind in self.kinds if isinstance(kind, KeysValues)}
-        return {window: Cells(n_seq, n_ctx, n_step, window) for window in sorted(windows)}
+        return cells_of(self.kinds, n_seq, n_ctx, n_step)
 
     @cached_property
     def keeps_states(self) -> bool:
@@ -324,28 +333,4 @@ class Decoder(TextModel):
 
     def sample(self) -> Graph:
         """The graph of a step of 64 tokens of one sequence; its KV cache has no memory."""
-        n = min(64, self.n_ctx)
-        cells = self.cells(1, n, n)
-        memory = Memory(self.kinds, None, 1, {window: each.count for window, each in cells.items()}, gg.F32)
-        spans = tuple((window, each.span(n)) for window, each in cells.items())
-        graph = self.build(Shape(0, 1, n, spans, Outputs.ALL), memory, cells, self.n_ctx).graph
-        assert graph is not None
-        return graph
-
-    def cache_on(self, number: int) -> Device | None:
-        """The device that a rule chose for a block's cache or state, and for its attention; None: no rule did."""
-        return None if self.placement is None else self.placement.cache(number)
-
-    def device_of(self, number: int) -> Device:
-        """The device of a block's cache or state: the one that a rule chose, or that of the block's weights.
-
-        Those of experts do not count: attention is not computed where they lie.
-        """
-        chosen = self.cache_on(number)
-        if chosen is not None:
-            return chosen
-        prefix = self.w.block(number).prefix
-        of_block = (t for t in self.weights if t.name.startswith(prefix) and not is_expert(t.name))
-        found = next((t.buffer_type for t in of_block if t.buffer_type is not None), None)
-        device = self.devices[0] if found is None else found.device
-        return device if device in self.devices else self.devices[-1]
+        return sample_graph(self)

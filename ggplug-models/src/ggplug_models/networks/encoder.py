@@ -29,6 +29,9 @@ from ggplug_models.tokenizers.encoders import TextTokenizer, VocabularyTokenizer
 
 Floats = npt.NDArray[np.float32]
 
+SCORES = 32 * 512**2
+"""The most scores of a head that a batch of several texts computes: those of 32 texts of 512 tokens."""
+
 
 class Texts:
     """The graph for ``n_seq`` texts padded to ``n_tok`` tokens, with its inputs and results.
@@ -229,7 +232,7 @@ class Encoder(TextModel):
         with self.call():
             checked = [self._checked(each, f"ids[{n}]") for n, each in enumerate(ids)]
             out = np.empty((len(checked), self.n_embd), np.float32)
-            for chosen in batches([len(tokens) for tokens in checked], batch):
+            for chosen in batches([self.padded(len(tokens)) for tokens in checked], batch):
                 with self.locked():
                     out[chosen] = self._compute([checked[i] for i in chosen]).pooled.numpy()
                 if progress is not None:
@@ -279,6 +282,12 @@ class Encoder(TextModel):
         """The number of tokens that the texts of a batch are padded to, if the longest has ``longest``."""
         return min(-(-longest // self.ROUND) * self.ROUND, self.n_ctx)
 
+    def largest(self, n_seq: int, longest: int) -> set[tuple[int, int]]:
+        """Texts and tokens of the batches that need most memory, of at most ``n_seq`` texts and ``longest`` tokens."""
+        padded = self.padded(longest)
+        several = min(padded, int((SCORES / n_seq) ** 0.5) // self.ROUND * self.ROUND)
+        return {(together(padded, n_seq), padded)} | ({(n_seq, several)} if several else set())
+
     def _filled(self, texts: Sequence[npt.NDArray[np.int64]], collect: tuple[str, ...] = ()) -> Texts:
         longest = max(len(tokens) for tokens in texts)
         batch = self.build(len(texts), self.padded(longest), collect)
@@ -288,7 +297,17 @@ class Encoder(TextModel):
 
 
 def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yields the indices of texts of similar length, which are computed together with little padding; longest first."""
+    """Yields the indices of texts of similar length, which are computed together with little padding; longest first.
+
+    There are at most ``size`` in a batch, and of long texts fewer (:func:`together`).
+    """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
+    while order:
+        count = together(lengths[order[0]], size)
+        yield order[:count]
+        del order[:count]
+
+
+def together(longest: int, most: int) -> int:
+    """How many texts of a length are computed together: more would not be faster, and each has n x n scores."""
+    return max(1, min(most, SCORES // longest**2))

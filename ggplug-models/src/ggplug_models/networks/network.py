@@ -21,6 +21,7 @@ from ggplug_models.layers.patches import Change, Patch, patched
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import Model
 from ggplug_models.state.steps import Step
+from ggplug_models.weights.rules import is_expert
 from ggplug_models.weights.weights import Weights
 
 MOST_BLOCKS = 1 << 16
@@ -191,8 +192,35 @@ class Network(Model):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """The output of the last block, [n_embd, T], or those of its columns for which results are returned."""
+        x = self.input_of_last(inputs)
+        return inputs.outputs(self.output_of(self.n_layer - 1, x, inputs, is_last=True))
+
+    def input_of_last(self, inputs: Inputs) -> Tensor:
+        """The input of the last block, [n_embd, T]."""
         x = self.embedding(inputs).named("inp_embd")
-        for number in range(self.n_layer):
-            block = Block(number, self.w.block(number), number == self.n_layer - 1, inputs)
-            x = block.named("l_out", self.block(x, block))
-        return inputs.outputs(x)
+        for number in range(self.n_layer - 1):
+            x = self.output_of(number, x, inputs)
+        return x
+
+    def output_of(self, number: int, x: Tensor, inputs: Inputs, *, is_last: bool = False) -> Tensor:
+        """The output of the block ``number`` for its input ``x``; see :class:`Block` for ``is_last``."""
+        block = Block(number, self.w.block(number), is_last, inputs)
+        return block.named("l_out", self.block(x, block))
+
+    def cache_on(self, number: int) -> Device | None:
+        """The device that a rule chose for a block's cache or state, and for its attention; None: no rule did."""
+        return None if self.placement is None else self.placement.cache(number)
+
+    def device_of(self, number: int) -> Device:
+        """The device of a block's cache or state: the one that a rule chose, or that of the block's weights.
+
+        Those of experts do not count: attention is not computed where they lie.
+        """
+        chosen = self.cache_on(number)
+        if chosen is not None:
+            return chosen
+        prefix = self.w.block(number).prefix
+        of_block = (t for t in self.weights if t.name.startswith(prefix) and not is_expert(t.name))
+        found = next((t.buffer_type for t in of_block if t.buffer_type is not None), None)
+        device = self.devices[0] if found is None else found.device
+        return device if device in self.devices else self.devices[-1]

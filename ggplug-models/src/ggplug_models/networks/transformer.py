@@ -34,29 +34,35 @@ class Transformer(Network):
     all_attend: ClassVar[bool] = True
     feed_forward_norm: ClassVar[str] = "ffn_norm"
 
+    n_ahead: int
+    """Number of blocks after the last one that guess further tokens (:mod:`.heads`)."""
     windows: list[int]
-    """The sliding window of each block, in positions; 0: full attention."""
+    """The sliding window of each block, in positions; 0: full attention.  As other lists, with those after the last."""
 
     def read(self, hp: Hyperparameters) -> None:
         """Reads the numbers of heads, the widths, and the parameters of experts and RoPE; families read more."""
         super().read(hp)
-        self.heads = Heads.of(hp, self.n_layer, all_attend=self.all_attend)
-        self.windows = [0] * self.n_layer
+        count = self.n_layer
+        self.n_ahead = hp.integer("nextn_predict_layers", 0, at_least=0, at_most=count - 1)
+        self.n_layer -= self.n_ahead
+        self.heads = Heads.of(hp, count, all_attend=self.all_attend)
+        self.windows = [0] * count
         self.scale = self.heads[0].d_k ** -0.5
         self.softcap = self.max_bias = 0.0
         self.clamp = hp.number("attention.clamp_kqv", 0.0, at_least=0)
         self.experts = Experts.of(hp, normalized=self.normalized_experts)
         width = REQUIRED if self.experts is None else 0
-        self.n_ff = hp.of_blocks("feed_forward_length", self.n_layer, width, at_least=int(self.all_attend))
+        self.n_ff = hp.of_blocks("feed_forward_length", count, width, at_least=int(self.all_attend))
         self.rope = None if self.rope_mode is None else Rope.of(hp, self.rope_mode, self.heads[0].d_k)
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """The keys and values of each block, within its window."""
-        return tuple(
-            KeysValues(each.k_width, each.v_width, min(each.d_k, each.d_v), window)
-            for each, window in zip(self.heads, self.windows, strict=True)
-        )
+        return tuple(map(self.kind, range(self.n_layer)))
+
+    def kind(self, number: int) -> Kind:
+        """The keys and values of a block, within its window."""
+        each = self.heads[number]
+        return KeysValues(each.k_width, each.v_width, min(each.d_k, each.d_v), self.windows[number])
 
     def slide(self, hp: Hyperparameters, every: int, *, default: int = 0, first: bool = False) -> None:
         """Sets the sliding window of the file for all blocks, except for the last one of every ``every``.
@@ -66,11 +72,11 @@ class Transformer(Network):
         """
         window = hp.integer("attention.sliding_window", default, at_least=0)
         key = "attention.sliding_window_pattern"
-        flags = hp.flags(key, self.n_layer)
+        flags = hp.flags(key, len(self.windows))
         if flags is None:
             every = hp.integer(key, every, at_least=0)
             whole = 0 if first else every - 1
-            flags = [not every or number % every != whole for number in range(self.n_layer)]
+            flags = [not every or number % every != whole for number in range(len(self.windows))]
         self.windows = [window if flag else 0 for flag in flags]
 
     def block(self, x: Tensor, block: Block) -> Tensor:

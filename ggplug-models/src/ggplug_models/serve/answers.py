@@ -24,7 +24,7 @@ def arguments_of(call: ToolCall) -> Any:
     """The arguments of a call as a JSON value; none where an answer that was cut has only a part of them."""
     try:
         return json.loads(call.arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 

@@ -28,6 +28,8 @@ from ggplug.hookspecs import HOOKS
 from ggplug_models.checks.ids import in_common
 from ggplug_models.generation.finish import Finish
 from ggplug_models.serve.request import Floats, Request
+from ggplug_models.serve.slot_drafts import SlotDrafts
+from ggplug_models.state.session import Reader
 from ggplug_models.state.steps import Outputs
 
 LEAST = 32
@@ -51,7 +53,9 @@ class Sequences(Protocol):
     def keep_prefix(self, tokens: Sequence[int], seq: int, /) -> int:
         """Rewinds a sequence to its common prefix with ``tokens[:-1]``; returns the number of tokens that are left."""
 
-    def decode(self, batch: Mapping[int, Sequence[int]], outputs: Outputs = ..., /) -> Mapping[int, Floats]:
+    def decode(
+        self, batch: Mapping[int, Sequence[int]], outputs: Outputs = ..., /, *, reader: Reader | None = ...
+    ) -> Mapping[int, Floats]:
         """Appends tokens to sequences and computes them; returns the logits after the last or all tokens."""
 
     def clear(self, seq: int, /) -> None:
@@ -73,6 +77,9 @@ class Status(NamedTuple):
     steps: int
     longest: int
     busy: int
+    drafted: int
+    accepted: int
+    drafts: int
 
 
 class SlotStatus(NamedTuple):
@@ -116,6 +123,9 @@ class _Counts:
     """Largest number of tokens of a sequence."""
     busy: int = 0
     """Number of active slots, summed over all steps."""
+    drafted: int = 0
+    accepted: int = 0
+    drafts: int = 0
 
 
 @dataclass
@@ -134,17 +144,26 @@ class Batcher:
     In each round, every text gets one more token, and prompts get about ``piece`` tokens together, so that a long
     prompt does not delay the other requests.  A request gets the free sequence that shares the longest prefix with its
     prompt.  ``waiting``: maximum number of requests that wait for a sequence.  ``least``: minimum number of tokens of a
-    chunk of a prompt; None: prompts are cut at micro-batches only.
+    chunk of a prompt; None: prompts are cut at micro-batches only.  ``drafts``: guess tokens, for speculative decoding.
 
     A thread computes them; no other code may use ``sequences``, which the caller frees after :meth:`close`.
     """
 
-    def __init__(self, sequences: Sequences, *, waiting: int = 64, piece: int = 128, least: int | None = LEAST) -> None:
+    def __init__(
+        self,
+        sequences: Sequences,
+        *,
+        waiting: int = 64,
+        piece: int = 128,
+        least: int | None = LEAST,
+        drafts: SlotDrafts | None = None,
+    ) -> None:
         if waiting < 0 or piece < 1:
             raise ParameterError(f"waiting must be at least 0 and piece at least 1, got {waiting} and {piece}")
         self.sequences = sequences
         self._most_waiting = waiting
         self._piece = piece
+        self._drafts = drafts
         self._least = sequences.micro_batch if least is None else least
         self._slots: dict[int, _Slot] = {}
         self._reusable = [0] * sequences.n_seq
@@ -205,6 +224,9 @@ class Batcher:
                 c.steps,
                 c.longest,
                 c.busy,
+                c.drafted,
+                c.accepted,
+                c.drafts,
             )
 
     @property
@@ -373,6 +395,7 @@ class Batcher:
         begun = time.perf_counter()
         generating = all(self._slots[number].generates for number in batch)
         try:
+            batch = self._with_drafts(batch) if generating and self._drafts is not None else batch
             logits = self._decoded(batch)
         except BaseException as error:
             # The texts of this step end; sequences keep the tokens that they have computed, and other texts continue.
@@ -386,17 +409,55 @@ class Batcher:
             self._counts.generating_seconds += seconds if generating else 0
             self._counts.prompt_seconds += 0 if generating else seconds
         for number, tokens in batch.items():
-            self._advance(number, len(tokens), logits[number])
+            if generating:
+                self._check(number, tokens, logits[number])
+            else:
+                self._advance(number, len(tokens), logits[number])
+
+    def _with_drafts(self, batch: dict[int, list[int]]) -> dict[int, list[int]]:
+        """The generated tokens of a step, with draft tokens after them."""
+        assert self._drafts is not None
+        slots = {number: self._slots[number] for number in batch}
+        most = self.sequences.micro_batch - 1
+        guessed = self._drafts.next({n: (slot.history, min(slot.remaining - 1, most)) for n, slot in slots.items()})
+        for number, tokens in guessed.items():
+            slots[number].request.drafted += len(tokens)
+            self._counts.drafted += len(tokens)
+            self._counts.drafts += bool(tokens)
+        return {number: [*tokens, *guessed[number]] for number, tokens in batch.items()}
+
+    def _decode(self, batch: dict[int, list[int]], *outputs: Outputs) -> Mapping[int, Floats]:
+        if self._drafts is None or not self._drafts.names:
+            return self.sequences.decode(batch, *outputs)
+        return self.sequences.decode(batch, *outputs, reader=self._drafts)
 
     def _decoded(self, batch: dict[int, list[int]]) -> Mapping[int, Floats]:
-        """Computes a step; a prompt that is scored gets the logits after each of its tokens."""
+        """Computes a step; what has drafts, or is a prompt that is scored, gets the logits after each of its tokens."""
         (number, *others) = batch
         slot = self._slots[number]
-        if others or slot.generates or slot.request.scored is None:
-            return self.sequences.decode(batch)
-        rows = self.sequences.decode(batch, Outputs.ALL)[number]
+        if slot.generates:
+            drafted = any(len(tokens) > 1 for tokens in batch.values())
+            return self._decode(batch, Outputs.ALL) if drafted else self._decode(batch)
+        if others or slot.request.scored is None:
+            return self._decode(batch)
+        rows = self._decode(batch, Outputs.ALL)[number]
         slot.request.scored(rows)
         return {number: rows[-1]}
+
+    def _check(self, number: int, tokens: list[int], logits: Floats) -> None:
+        """Chooses the tokens after one that was generated and its draft tokens, up to the first that differs."""
+        slot = self._slots[number]
+        rows = logits.reshape(len(tokens), -1)
+        for row, guess in zip(rows, [*tokens[1:], None], strict=True):
+            self._advance(number, 1, row)
+            if number not in self._slots:
+                return
+            if slot.history[-1] != guess:
+                break
+            slot.request.accepted += 1
+            self._counts.accepted += 1
+        if len(tokens) > 1:
+            self.sequences.keep_prefix(slot.history, number)
 
     def _advance(self, number: int, count: int, logits: Floats) -> None:
         """Updates a sequence that has computed ``count`` tokens, and chooses its next token after the prompt."""

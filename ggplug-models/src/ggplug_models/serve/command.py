@@ -18,6 +18,8 @@ from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
     cache_option,
     device_option,
+    draft_option,
+    draft_tokens_option,
     fitted,
     growth_option,
     model_argument,
@@ -98,6 +100,8 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
     metavar="N",
     help="Number of tokens of prompts that are computed between two tokens of the other texts.",
 )
+@draft_option
+@draft_tokens_option
 @pooling_option
 @click.option(
     "--slot-save-path",
@@ -163,6 +167,8 @@ def serve(
     tags: str,
     strict: bool,
     piece: int,
+    draft: str | ModelFile | None,
+    draft_tokens: int,
     pooling: str | None,
     slot_files: Path | None,
     page: bool,
@@ -243,6 +249,8 @@ def serve(
             defaults=Defaults(*chosen(defaults), verbose=verbose),
             piece=piece,
             about=about,
+            draft=draft,
+            draft_tokens=draft_tokens,
         ) as service:
             if service.writer is not None and not service.writer.has_template:
                 err.print(

@@ -21,9 +21,9 @@ def _lines(now: Status, read: int, batches: int) -> Iterator[str]:
         ("tokens_predicted_seconds_total", "Time for generated tokens.", now.generating_seconds),
         ("n_decode_total", "Steps that were computed.", now.steps + batches),
         ("n_tokens_max", "Largest number of tokens of a sequence.", now.longest),
-        ("spec_decode_num_draft_tokens_total", "Draft tokens.", 0),
-        ("spec_decode_num_accepted_tokens_total", "Draft tokens that were right.", 0),
-        ("spec_decode_num_drafts_total", "Drafts.", 0),
+        ("spec_decode_num_draft_tokens_total", "Draft tokens.", now.drafted),
+        ("spec_decode_num_accepted_tokens_total", "Draft tokens that were right.", now.accepted),
+        ("spec_decode_num_drafts_total", "Drafts.", now.drafts),
     ):
         yield _metric(name, what, "counter", value)
     for name, what, value in (

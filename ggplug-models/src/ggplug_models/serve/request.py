@@ -85,6 +85,8 @@ class Request:
         self.times = Times()
         self.generated = 0
         """Number of generated tokens."""
+        self.drafted = self.accepted = 0
+        """Number of draft tokens, and of those that were right."""
         self.finish: Finish | None = None
         self.cancelled = False
         self.reused = 0

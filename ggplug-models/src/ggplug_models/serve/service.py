@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
 from ggplug.errors import ParameterError
+from ggplug_models.generation.drafts import MOST, Drafts
+from ggplug_models.guessing.kinds import drafts_for
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.serve.metrics import Metrics
@@ -191,26 +194,36 @@ def serving(
     defaults: Defaults | None = None,
     piece: int = 128,
     about: About | None = None,
+    draft: str | os.PathLike[str] | None = None,
+    draft_tokens: int = MOST,
 ) -> Iterator[Service]:
-    """A ``with`` block with the service of a model; see :class:`.Writer` for the parameters."""
+    """A ``with`` block with the service of a model; see :class:`.Writer` for the parameters.
+
+    ``draft``, ``draft_tokens``: what guesses tokens, and how many in a step; see :func:`.drafts_for`.
+    """
     if not isinstance(model, (Decoder, Encoder)):
         raise ParameterError(
             f"{name} is a {type(model).__name__}; only language models and encoders can be served", got=model
         )
-    writer = None
-    if isinstance(model, Decoder):
-        writer = Writer(
-            model,
-            slots=slots,
-            context=context,
-            cache_type=cache_type,
-            waiting=waiting,
-            template=template,
-            defaults=defaults,
-            piece=piece,
-        )
-    service = Service(model, name, writer, waiting=waiting, about=about)
-    try:
+    with ExitStack() as stack:
+        writer = None
+        if isinstance(model, Decoder):
+            drafts: list[Drafts] = []
+            if draft is not None:
+                drafts = stack.enter_context(drafts_for(model, draft, slots, n_ctx=context, most=draft_tokens))
+            writer = Writer(
+                model,
+                slots=slots,
+                context=context,
+                cache_type=cache_type,
+                waiting=waiting,
+                template=template,
+                defaults=defaults,
+                piece=piece,
+                drafts=drafts,
+            )
+        elif draft is not None:
+            raise ParameterError(f"{name} generates no text, so it can have no drafts", got=draft)
+        service = Service(model, name, writer, waiting=waiting, about=about)
+        stack.callback(service.close)
         yield service
-    finally:
-        service.close()

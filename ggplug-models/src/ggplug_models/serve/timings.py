@@ -6,7 +6,7 @@ from ggplug_models.serve.request import Request
 
 
 def timings(request: Request) -> dict[str, float]:
-    """Numbers of tokens, and milliseconds for them: of the prompt without what was reused, and of the text.
+    """Numbers of tokens, and milliseconds for them: of the prompt without what was reused, and of the text; of drafts.
 
     The first token comes with the prompt, so that rates of the text are over the others.
     """
@@ -16,6 +16,7 @@ def timings(request: Request) -> dict[str, float]:
         "cache_n": request.reused,
         **_rate("prompt", read, read, times.prompt_seconds if read else 0.0),
         **_rate("predicted", request.generated, max(request.generated - 1, 0), times.generating_seconds),
+        **({"draft_n": request.drafted, "draft_n_accepted": request.accepted} if request.drafted else {}),
     }
 
 

@@ -12,6 +12,7 @@ from ggplug.errors import ParameterError
 from ggplug_models.chat.answer import AnswerPiece
 from ggplug_models.chat.template import KEY, ChatTemplate
 from ggplug_models.generation.detokenizer import Detokenizer
+from ggplug_models.generation.drafts import Drafts
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
@@ -21,6 +22,7 @@ from ggplug_models.serve.bodies.parameters import MOST_TEXTS
 from ggplug_models.serve.bodies.prompts import Prompt, ids_of
 from ggplug_models.serve.log_probabilities import LogProbabilities, PromptScores
 from ggplug_models.serve.problems import Problem
+from ggplug_models.serve.slot_drafts import SlotDrafts
 
 LOG = logging.getLogger("ggplug.serve")
 
@@ -79,7 +81,8 @@ class Writer:
 
     ``slots``: number of texts generated at the same time.  ``context``: context length of each; None: the default of a
     session.  ``waiting``: maximum number of waiting requests.  ``template``: a Jinja template to use instead of the
-    file's.  ``piece``: number of tokens of prompts that are computed between two tokens of other texts.  Call
+    file's.  ``piece``: number of tokens of prompts that are computed between two tokens of other texts.  ``drafts``:
+    those of each slot, for speculative decoding, which the caller releases.  Call
     :meth:`close` to release the memory.  Raises ParameterError, ModelError, OutOfMemoryError.
     """
 
@@ -94,6 +97,7 @@ class Writer:
         template: str | None = None,
         defaults: Defaults | None = None,
         piece: int = 128,
+        drafts: Sequence[Drafts] = (),
     ) -> None:
         self.model = model
         self.tokenizer = model.tokenizer
@@ -109,7 +113,13 @@ class Writer:
         self._breakers: Breakers | None = None
         self.session = model.session(context, slots, cache_type)
         has_experts = model.hyperparameters.integer("expert_count", 0, at_least=0)
-        self.batcher = Batcher(self.session, waiting=waiting, piece=piece, least=None if has_experts else LEAST)
+        self.batcher = Batcher(
+            self.session,
+            waiting=waiting,
+            piece=piece,
+            least=None if has_experts else LEAST,
+            drafts=SlotDrafts(drafts, model.n_vocab) if drafts else None,
+        )
 
     def close(self) -> None:
         """Cancels all texts and frees the session; the caller frees the model."""

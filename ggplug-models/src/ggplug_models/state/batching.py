@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.errors import ParameterError
 from ggplug_models.state.cells import GRANULE
 
 FEW = 8
@@ -40,6 +45,30 @@ def _fit(counts: list[int], count: int, distance: int, *, padded: bool) -> bool:
     if not padded:
         return distance == 1 and count == counts[-1]
     return in_steps(max(*counts, count)) - min(*counts, count) <= GRANULE
+
+
+def rows_of(rows: Mapping[int, Any], tokens: Mapping[int, Sequence[int]]) -> dict[int, npt.NDArray[np.float32]]:
+    """The rows of each sequence as arrays.  Raises ParameterError if there is not one row for each token."""
+    found = {seq: np.asarray(each, np.float32) for seq, each in rows.items()}
+    shapes = {seq: each.shape[:1] if each.ndim == 2 else () for seq, each in found.items()}
+    if shapes != {seq: (len(each),) for seq, each in tokens.items()}:
+        got = {seq: each.shape for seq, each in found.items()}
+        wanted = {seq: len(each) for seq, each in tokens.items()}
+        raise ParameterError(
+            f"vectors must have a row for each token: by sequence {wanted}, got the shapes {got}",
+            got=got,
+            wanted=wanted,
+        )
+    return found
+
+
+def padded_rows(rows: Mapping[int, npt.NDArray[np.float32]], first: int, n_seq: int, n: int) -> npt.NDArray[np.float32]:
+    """The rows of each sequence's tokens as those of a step: [n_seq * n, width]; zeros for its padding tokens."""
+    width = next(iter(rows.values())).shape[-1]
+    found = np.zeros((n_seq, n, width), np.float32)
+    for seq, each in rows.items():
+        found[seq - first, : len(each)] = each
+    return found.reshape(-1, width)
 
 
 def in_steps(n: int) -> int:

@@ -14,6 +14,7 @@ from ggplug.memory import allocate
 from ggplug.tensor import Context, Tensor
 from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import LARGEST
+from ggplug_models.state.cells import Cells
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,12 @@ class State:
 
 Kind: TypeAlias = KeysValues | State | None
 """What a session keeps for a block; None: nothing."""
+
+
+def cells_of(kinds: Sequence[Kind], n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
+    """The cells of a session, by the windows of the blocks."""
+    windows = {kind.window for kind in kinds if isinstance(kind, KeysValues)}
+    return {window: Cells(n_seq, n_ctx, n_step, window) for window in sorted(windows)}
 
 
 class Memory:

@@ -22,7 +22,7 @@ from ggplug_models.checks.ids import in_common, listed_ids
 from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
 from ggplug_models.layers.patches import Patch
 from ggplug_models.metadata.values import short_repr
-from ggplug_models.state.batching import FEW, in_steps, steps_of
+from ggplug_models.state.batching import FEW, in_steps, padded_rows, rows_of, steps_of
 from ggplug_models.state.cells import Cells
 from ggplug_models.state.memory import Kind, Memory
 from ggplug_models.state.session_files import ModelIdentity, restore, save
@@ -41,6 +41,17 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 LARGEST_RESULT = 64 << 20
 """Maximum size in bytes of the logits of a step of several tokens."""
+
+
+class Reader(Protocol):
+    """Gets values of nodes with each step that a session computes; see :meth:`Session.decode`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the nodes; their values must have a row for each token."""
+
+    def read(self, seq: int, place: int, tokens: Sequence[int], values: Sequence[Floats]) -> None:
+        """Gets the values of each node for tokens of a sequence, which are those from position ``place`` on."""
 
 
 class LanguageModel(ModelIdentity, Protocol):
@@ -107,6 +118,16 @@ class LanguageModel(ModelIdentity, Protocol):
         """A new session."""
 
 
+def cache_type_of(given: str | Type) -> Type:
+    """The type of a KV cache, by name or as it is.  Raises ParameterError."""
+    name = given.lower() if isinstance(given, str) else None
+    kind = gg.types.by_name(name) if name in CACHE_TYPES else given
+    if not isinstance(kind, Type) or kind.name not in CACHE_TYPES:
+        known = ", ".join(CACHE_TYPES)
+        raise ParameterError(f"cache_type must be one of {known}, got {short_repr(given)}", got=given, wanted=known)
+    return kind
+
+
 class Session:
     """``n_seq`` sequences of up to ``n_ctx`` tokens each, with the KV cache or recurrent state of ``model`` for them.
 
@@ -133,12 +154,7 @@ class Session:
         planned: bool = False,
     ) -> None:
         n_ctx = min(CONTEXT, model.n_ctx) if n_ctx is None else n_ctx
-        name = cache_type.lower() if isinstance(cache_type, str) else None
-        kind = gg.types.by_name(name) if name in CACHE_TYPES else cache_type
-        if not isinstance(kind, Type) or kind.name not in CACHE_TYPES:
-            known = ", ".join(CACHE_TYPES)
-            got = short_repr(cache_type)
-            raise ParameterError(f"cache_type must be one of {known}, got {got}", got=cache_type, wanted=known)
+        kind = cache_type_of(cache_type)
         self.model = model
         self.n_ctx = whole("n_ctx", n_ctx, 1)
         most = model.most_positions
@@ -332,12 +348,15 @@ class Session:
         *,
         hidden: bool = False,
         few: int = FEW,
+        vectors: Mapping[int, Floats] | None = None,
+        reader: Reader | None = None,
     ) -> dict[int, Floats]:
         """Appends tokens to sequences and computes them; returns the results by sequence.
 
         ``batch``: token ids by sequence.  ``outputs``: LAST returns the logits after the last token of each sequence,
         float32 ``(n_vocab,)``; ALL those after each token, ``(n, n_vocab)``; NONE returns nothing.  ``hidden``: return
-        the normalised vectors of the last block instead of logits.
+        the normalised vectors of the last block instead of logits.  ``vectors``: what a head (:mod:`.heads`) reads of
+        each token, ``(n, n_in)`` by sequence.  ``reader``: gets values of nodes after each step.
 
         Sequences with at most ``few`` tokens and similar numbers of tokens are computed together (of models with a
         recurrent state: adjacent sequences with equal numbers); others one after the other, in micro-batches.  If it
@@ -346,7 +365,8 @@ class Session:
         Raises ParameterError for ids outside of the vocabulary; ContextFullError, before anything is computed, if a
         sequence would become longer than ``n_ctx``; FreedError.
         """
-        if type(batch) is dict and len(batch) == 1 and outputs is Outputs.LAST and not hidden:
+        plain = not hidden and vectors is None and reader is None
+        if type(batch) is dict and len(batch) == 1 and outputs is Outputs.LAST and plain:
             ((seq, tokens),) = batch.items()
             if type(tokens) is list and len(tokens) == 1:
                 logits = self._appended(self._number(seq), tokens[0])
@@ -360,6 +380,7 @@ class Session:
             )
         few = whole("few", few)
         left = {self._number(seq): self._checked(seq, tokens, self.length(seq)) for seq, tokens in batch.items()}
+        given = {} if vectors is None else rows_of(vectors, left)
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
         counts = {seq: len(tokens) for seq, tokens in left.items()}
         most = self._most(outputs, hidden=hidden)
@@ -367,11 +388,14 @@ class Session:
             now = {seq: left[seq][:n] for seq in chosen}
             last = {seq for seq in chosen if len(left[seq]) <= n}
             wanted = outputs if outputs is Outputs.ALL or last else Outputs.NONE
-            for seq, found in self._compute(now, n, wanted, hidden=hidden).items():
+            of_now = {seq: given[seq][:n] for seq in chosen} if given else None
+            for seq, found in self._compute(now, n, wanted, of_now, reader, hidden=hidden).items():
                 if outputs is Outputs.ALL or seq in last:
                     parts[seq].append(found)
             for seq in chosen:
                 left[seq] = left[seq][n:]
+                if given:
+                    given[seq] = given[seq][n:]
         if outputs is Outputs.NONE:
             return {}
         if outputs is Outputs.LAST:
@@ -431,12 +455,28 @@ class Session:
             logits: Floats = self._advance(step, one, {seq: [token]})[0]
         return logits.reshape(-1)
 
-    def _compute(self, batch: dict[int, list[int]], n: int, outputs: Outputs, *, hidden: bool) -> dict[int, Floats]:
+    def _compute(
+        self,
+        batch: dict[int, list[int]],
+        n: int,
+        outputs: Outputs,
+        vectors: Mapping[int, Floats] | None,
+        reader: Reader | None,
+        *,
+        hidden: bool,
+    ) -> dict[int, Floats]:
         """Computes one step: the tokens of ``batch``, at most ``n`` of each sequence."""
         first, n_seq = min(batch), max(batch) - min(batch) + 1
         with self.locked():
-            step, tokens = self._step_of(batch, n, outputs, hidden=hidden)
+            names = () if reader is None else reader.names
+            step, tokens = self._step_of(batch, n, outputs, hidden=hidden, collect=names, vectors=vectors)
             results = self._advance(step, tokens, batch)
+        if reader is not None:
+            by_name = dict(zip(step.collected, results[len(results) - len(step.collected) :], strict=True))
+            values = [by_name[name].reshape(n_seq, -1, by_name[name].shape[-1]) for name in names]
+            for seq, added in batch.items():
+                place = self.length(seq) - len(added)
+                reader.read(seq, place, added, [each[seq - first, : len(added)] for each in values])
         if step.result is None:
             return {}
         found = results[0].reshape(n_seq, -1, step.result.ne[0])
@@ -510,6 +550,7 @@ class Session:
         *,
         hidden: bool = False,
         collect: tuple[str, ...] = (),
+        vectors: Mapping[int, Floats] | None = None,
     ) -> tuple[Step, Tokens]:
         """The step for these tokens, and what its inputs are made of.  The caller has locked the model."""
         first, n_seq = min(batch), max(batch) - min(batch) + 1
@@ -525,7 +566,7 @@ class Session:
         longest = max(lengths[seq - first] for seq in batch)
         spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
         step = self._step(Shape(first, n_seq, n, spans, outputs, hidden), collect)
-        if n_seq == n == 1 and outputs is Outputs.LAST and not hidden and not collect:
+        if n_seq == n == 1 and outputs is Outputs.LAST and not hidden and not collect and vectors is None:
             until = min([self.n_ctx, *(cells.serves(longest) for cells in self._cells.values())])
             self._last[first] = step, until, self.model.patches
         for seq in batch:
@@ -533,7 +574,8 @@ class Session:
                 self._begin(seq)
             for cells in self._cells.values():
                 cells.advance(seq, lengths[seq - first])
-        return step, Tokens(np.array(ids), np.array(positions), np.array(lengths))
+        rows = None if vectors is None else padded_rows(vectors, first, n_seq, n)
+        return step, Tokens(np.array(ids), np.array(positions), np.array(lengths), rows)
 
     def _step(self, shape: Shape, collect: tuple[str, ...]) -> Step:
         key = shape, collect, self.model.patches

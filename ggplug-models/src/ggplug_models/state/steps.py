@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ggplug as gg
+from ggplug.errors import ParameterError
 from ggplug.graph import Graph
 from ggplug.scheduler import Feed, Scheduler
 from ggplug.tensor import Tensor
@@ -25,6 +26,10 @@ from ggplug_models.state.memory import KeysValues, Memory
 
 Ints = npt.NDArray[np.int64]
 Ints32 = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
+VECTORS = "h_nextn"
+"""The name by which a step's collected values have the vectors that :mod:`.heads` read, of all its tokens."""
 
 
 class Outputs(enum.Enum):
@@ -64,6 +69,8 @@ class Tokens:
     ids: Ints
     positions: Ints
     lengths: Ints
+    vectors: Floats | None = None
+    """What :mod:`.heads` read of each token, [n_seq * n, n_in]."""
 
     @property
     def last(self) -> npt.NDArray[np.int32]:
@@ -96,6 +103,7 @@ class Step:
         self._most_parts = 3 + len(cells)
         self._writes: list[Tensor] = []
         self._states: list[Tensor] = []
+        self._attended: dict[int, Tensor] = {}
         self.shared: dict[str, Tensor] = {}
         """Nodes of a block that later blocks read, by name."""
         self.result: Tensor | None = None
@@ -136,6 +144,10 @@ class Step:
         return self.whole_numbers(
             "positions", self.n_tokens, lambda tokens: np.maximum(tokens.positions, 0).reshape(-1)
         )
+
+    def vectors(self, n: int) -> Tensor:
+        """The vectors that the caller gives with the tokens: F32 [n, T]."""
+        return self.input("vectors", gg.F32, (n, self.n_tokens), partial(_vectors, n))
 
     def of_positions(self, name: str, values: Callable[[Ints], npt.NDArray[np.floating[Any]]]) -> Tensor:
         """An input F32 [1, 1, T] that ``values`` computes from the positions."""
@@ -183,8 +195,11 @@ class Step:
         """Stores keys and values of block ``number`` in the KV cache, and computes attention: [d_v n_head, T].
 
         q: [d_k, n_head, T], k: [d_k, n_head_kv, T], v: [d_v, n_head_kv, T].  If ``v`` is None, the values are the first
-        ``d_v`` elements of the keys.  ``max_bias``: of ALiBi, for blocks without a window (arXiv:2108.12409).
+        ``d_v`` elements of the keys.  ``max_bias``: of ALiBi, for blocks without a window (arXiv:2108.12409).  A block
+        may be made twice, to compute more of its columns; its attention is then the same node.
         """
+        if number in self._attended:
+            return self._attended[number]
         kind = self.memory.kinds[number]
         assert isinstance(kind, KeysValues)
         held = [
@@ -196,7 +211,9 @@ class Step:
         keys = self._read(held[0], kind.window, *k.ne[:2])
         values = self._read(held[-1], kind.window, d_v if v is None else v.ne[0], k.ne[1])
         mask = self._mask(kind.window, distances=max_bias > 0)
-        return mixed_as_one(q, keys, values, mask, scale=scale, softcap=softcap, sinks=sinks, max_bias=max_bias)
+        y = mixed_as_one(q, keys, values, mask, scale=scale, softcap=softcap, sinks=sinks, max_bias=max_bias)
+        self._attended[number] = y
+        return y
 
     def _read(self, held: Tensor, window: int, d: int, n_head: int) -> Tensor:
         """The first ``d`` elements of each head in the cells that this step reads: a view [d, span, n_head, n_seq]."""
@@ -242,23 +259,29 @@ class Step:
         *,
         patches: Sequence[Patch] = (),
         collect: Sequence[str] = (),
+        vectors: Tensor | None = None,
     ) -> None:
         """Makes the graph that computes the result, if there is one, and updates the KV cache and the states.
 
         x: the output of the last block.  States are written after the last node that reads the old ones.  ``patches``:
         change values of nodes.  ``collect``: patterns of names of nodes whose values :attr:`collected` gives.
+        ``vectors``: the node whose values it gives as :data:`VECTORS`.
         """
         outputs = [*self._writes, *self._states]
         if result is not None:
             outputs.insert(0, result)
         elif self._states:
             outputs.insert(0, x)
+        if vectors is not None:
+            outputs.append(vectors)
         if patches:
             outputs = patched(outputs, patches)
         self.result = result if result is None else outputs[0].set_output()
         self.graph = Graph(*outputs, name=name)
         name_nodes(self.graph)
-        self.collected = collected(self.graph, collect)
+        self.collected = collected(self.graph, [each for each in collect if each != VECTORS or vectors is None])
+        if vectors is not None:
+            self.collected[VECTORS] = outputs[-1].set_output()
         # A graph without a result lacks the nodes after the last write, and the inputs that only these read.
         self._inputs = {name: each for name, each in self._inputs.items() if each[0] in self.graph.index}
 
@@ -284,6 +307,19 @@ class Step:
             inputs = [tensor for tensor, _ in self._inputs.values()]
             feed = self._feed = Feed(scheduler, self.graph, inputs, outputs)
         return feed(self._values(tokens))
+
+
+def _vectors(n: int, tokens: Tokens) -> Floats:
+    found = tokens.vectors
+    if found is None or found.shape[1] != n:
+        got = "none" if found is None else f"{found.shape[1]}"
+        raise ParameterError(
+            f"a head reads a vector of {n} elements with each token, got {got}",
+            got=got,
+            wanted=n,
+            remedy="call decode(batch, vectors=...)",
+        )
+    return found
 
 
 def _numbers(parts: Mapping[str, tuple[Tensor, Values]], shape: tuple[int, int], tokens: Tokens) -> Ints32:

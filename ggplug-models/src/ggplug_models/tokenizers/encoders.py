@@ -24,7 +24,7 @@ from ggplug_models.tokenizers.tokenizer import load_tokenizer
 from ggplug_models.tokenizers.vocabulary import MODEL, TOKENS
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 WORD_START = "\u2581"
 """The mark of tokens that start a word in GGUF; WordPiece vocabularies mark the other tokens, with ``##``."""
@@ -108,13 +108,16 @@ class TextTokenizer:
 
         Raises TextTooLongError if they are longer than the context length together; ModelError.
         """
+        texts = ["".join(_read(text)) for text in (first, second)]
         with library(self.source):
-            found = self._tokenizer.encode(first, second)
-        if found.overflowing:
-            further = sum(each.special_tokens_mask.count(0) for each in found.overflowing)
-            raise _too_long(1, len(found.ids) + further, self.max_length)
-        _check_ids([found.ids], self.n_vocab, self.source)
-        return list(found.ids)
+            # One by one: of a pair that is too long the library makes every pair of a piece of one and of the other.
+            both = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            count = sum(map(_length, both)) + self._tokenizer.num_special_tokens_to_add(True)
+            if count > self.max_length:
+                raise _too_long(1, count, self.max_length)
+            found: list[int] = self._tokenizer.post_process(both[0], both[1]).ids
+        _check_ids([found], self.n_vocab, self.source)
+        return found
 
     def at_least(self, text: str) -> int:
         """See :meth:`.Tokenizer.at_least`; always 0."""
@@ -143,8 +146,8 @@ class TextTokenizer:
         for position, encoding in zip(texts, encodings, strict=True):
             found[position] = encoding.ids
             if whole and encoding.overflowing:
-                further = sum(each.special_tokens_mask.count(0) for each in encoding.overflowing)
-                raise _too_long(position, len(encoding.ids) + further, self.max_length)
+                special = len(encoding.ids) - encoding.special_tokens_mask.count(0)
+                raise _too_long(position, _length(encoding) + special, self.max_length)
 
     def _long(self, words: Words, text: str | LongText, position: int, *, whole: bool) -> list[int]:
         assert self._around is not None
@@ -246,6 +249,11 @@ def _check_ids(found: Sequence[Sequence[int]], n_vocab: int, source: str) -> Non
             got=largest,
             wanted=n_vocab,
         )
+
+
+def _length(encoding: Encoding) -> int:
+    """The number of tokens of a text, without special tokens and with those that were cut off."""
+    return sum(each.special_tokens_mask.count(0) for each in (encoding, *encoding.overflowing))
 
 
 def _read(text: str | LongText) -> Iterator[str]:

@@ -1,0 +1,20 @@
+"""A graph of typical size over a model's weights."""
+
+from __future__ import annotations
+
+import ggplug as gg
+from ggplug.graph import Graph
+from ggplug_models.state.memory import Memory
+from ggplug_models.state.session import LanguageModel
+from ggplug_models.state.steps import Outputs, Shape
+
+
+def sample_graph(model: LanguageModel) -> Graph:
+    """The graph of a step of 64 tokens of one sequence; its KV cache has no memory."""
+    n = min(64, model.n_ctx)
+    cells = model.cells(1, n, n)
+    memory = Memory(model.kinds, None, 1, {window: each.count for window, each in cells.items()}, gg.F32)
+    spans = tuple((window, each.span(n)) for window, each in cells.items())
+    graph = model.build(Shape(0, 1, n, spans, Outputs.ALL), memory, cells, model.n_ctx).graph
+    assert graph is not None
+    return graph
