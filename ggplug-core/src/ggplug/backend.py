@@ -374,6 +374,16 @@ class Device(Overridable, Unique, ABC):
         return found
 
     @property
+    def identity(self) -> str:
+        """What times depend on that were measured on this device: versions, hardware, driver, instructions, threads.
+
+        The cost model keeps times by it (default: name and version of the backend, name, description and id).
+        """
+        backend = self.registration
+        version = "" if backend is None else f"{backend.name} {backend.version}"
+        return "\n".join((version, self.name, self.description, self.device_id or ""))
+
+    @property
     def patterns(self) -> Sequence[Pattern]:
         """The chains of ops that the device may compute as a group, the preferred ones first.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ggplug as gg
-import ggplug_models.architectures  # noqa: F401  (registers the families)
+import ggplug_models.architectures  # noqa: F401  (declares the families)
 from ggplug import gguf
 from ggplug.backend import BufferType, Device
 from ggplug.combined import CombinedDevice

@@ -12,19 +12,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import ggplug as gg
 from ggplug import gguf
 from ggplug.backend import Device
+from ggplug.costs.chain import Layer, cheapest
+from ggplug.costs.model import CostModel, cost_model
 from ggplug.errors import OutOfMemoryError, ParameterError
 from ggplug.gguf import GGUFReader
 from ggplug.gguf.load import planned
+from ggplug.graph import Graph
 from ggplug.scheduler.fit import Budgets, Holding, budgets_of, distribute, too_large
 from ggplug.scheduler.scheduler import Needed
 from ggplug.types import DeviceKind, Type
 from ggplug_models.by_name import lookup
 from ggplug_models.checks.arguments import whole
 from ggplug_models.deciding import chosen_devices, decide
+from ggplug_models.fastest import Times, moves, on, times_of
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import Model
@@ -48,6 +53,12 @@ class Fit:
     n_ctx: int
     n_seq: int
     cache_type: str
+    times: Times | None = None
+    """With ``policy="cost"`` the predicted times of the largest steps."""
+    moves: Sequence[Sequence[float]] = ()
+    """By the devices of two adjacent layers, what the change takes in these steps."""
+    compared: Sequence[tuple[str, float]] = ()
+    """With ``policy="cost"`` the placements that were compared, this one first, and their predicted seconds."""
 
 
 def fit(
@@ -62,6 +73,7 @@ def fit(
     placement: Placement | Rule | Chooses | None = None,
     pack: bool = True,
     pack_growth: int | None = None,
+    policy: str | CostModel = "ggml",
 ) -> Fit:
     """The placement of a model's weights that fits, and the bytes that each device will hold with it.
 
@@ -70,6 +82,10 @@ def fit(
     :class:`.Session`; for an encoder, the tokens of a text and the number of texts computed together.  ``placement``:
     one to check; by default all weights on the first device, or, where they do not fit, experts of the last layers on
     the last device if it has host memory, or the last layers on the next devices.
+
+    ``policy="cost"``: of the placements by layers, the one that is predicted to take the least time: for a prompt of a
+    micro-batch and as many generated tokens, or for the texts of an encoder.  Devices that were not measured before are
+    measured now, for at most two seconds each (:mod:`ggplug.costs`).
 
     The weights that stay in the file's map count as held.  Scratch memory of the CPU's threads does not.
 
@@ -80,11 +96,15 @@ def fit(
     if isinstance(placement, Placement) and placement.split_mode == TENSOR:
         raise ParameterError(f"fit finds which weights lie on which device; with {SPLIT_MODE} {TENSOR} each has a part")
     n_seq = whole("n_seq", n_seq, 1)
+    costs = None if policy == "ggml" else cost_model(policy)
     cache = cache_type_of(cache_type).name
     path = lookup.path_of(path, Capacity(chosen))
-    asked = _Asked(path, chosen, budgets_of(chosen, budgets), n_ctx, n_seq, cache, micro_batch, pack, pack_growth)
+    given = budgets_of(chosen, budgets)
+    asked = _Asked(path, chosen, given, n_ctx, n_seq, cache, micro_batch, pack, pack_growth, costs)
     with gguf.GGUFReader(path) as reader:
         try:
+            if placement is None and costs is not None and len(chosen) > 1:
+                return asked.fastest(reader)
             return asked.fitted(reader, placement)
         except OutOfMemoryError as error:
             found = list(asked.smaller(reader, placement))
@@ -105,6 +125,35 @@ class _Asked:
     micro_batch: int
     pack: bool
     pack_growth: int | None
+    costs: CostModel | None = None
+
+    def fastest(self, reader: GGUFReader) -> Fit:
+        """The placement that fits and is predicted to take the least time.  Raises OutOfMemoryError."""
+        _, layers = _units(reader)
+        count = len(self.devices)
+        alone = [self.measured(reader, on(self.devices, [number] * len(layers))) for number in range(count)]
+        if any(each.times is None for each in alone):
+            return self.fitted(reader, None)
+        seconds = [each.times.layers for each in alone if each.times is not None]
+        caches = [sum(each.cache for each in fit.holdings) // len(layers) for fit in alone]
+        chain = [
+            Layer([of[layer] for of in seconds], [nbytes + cache for cache in caches], alone[0].moves)
+            for layer, nbytes in enumerate(layers)
+        ]
+        held = [fit.holdings[number] for number, fit in enumerate(alone)]
+        limits = [None if h.budget is None else h.budget - h.compute - h.workspace for h in held]
+        while (found := cheapest(chain, limits)) is not None:
+            fit = self.measured(reader, on(self.devices, found[1]))
+            if not any(each.missing for each in fit.holdings):
+                tried = {str(each.placement): each.times.total for each in (fit, *alone) if each.times is not None}
+                return replace(fit, compared=tuple(tried.items()))
+            # What devices hold besides the layers is not known before: this placement is left out, and the next may
+            # hold less.
+            for number, each in enumerate(fit.holdings):
+                if each.missing:
+                    mine = (layer for layer, at in zip(chain, found[1], strict=True) if at == number)
+                    limits[number] = sum(layer.nbytes[number] for layer in mine) - 1
+        return self.fitted(reader, None)
 
     def fitted(self, reader: GGUFReader, placement: Placement | Rule | Chooses | None) -> Fit:
         """The first placement that fits.  Raises OutOfMemoryError."""
@@ -132,17 +181,7 @@ class _Asked:
 
     def _ways(self, reader: GGUFReader) -> Iterator[tuple[list[int], _Rules]]:
         """The ways to place weights: for each the bytes of what can be moved to the next device, and the rules."""
-        tensors = reader.tensors.values()
-        n_layer = max((layer_of(info.name) or 0 for info in tensors), default=0) + 1
-        experts, layers = [0] * n_layer, [0] * n_layer
-        for info in tensors:
-            layer = layer_of(info.name)
-            if layer is not None:
-                experts[layer] += info.nbytes if is_expert(info.name) else 0
-            elif is_after_layers(info.name):
-                layer = n_layer - 1
-            if layer is not None:
-                layers[layer] += info.nbytes
+        experts, layers = _units(reader)
         if any(experts) and len(self.devices) == 2 and self.devices[-1].buffer_type.is_host:
             yield experts, self._experts
         yield layers, self._layers
@@ -163,7 +202,7 @@ class _Asked:
             if isinstance(buffer.type.device, Device):
                 held[buffer.type.device, kind] += weights.mapped.get(buffer, buffer.size)
         with weights.context, decided.model(weights.context, reader.metadata, self.devices) as model:
-            n_ctx, cache, needed = self._computed(model)
+            n_ctx, cache, needed, times, moves = self._computed(model)
         holdings = [
             Holding(
                 device,
@@ -175,20 +214,37 @@ class _Asked:
             )
             for device in self.devices
         ]
-        return Fit(placement, tuple(holdings), n_ctx, self.n_seq, self.cache_type)
+        return Fit(placement, tuple(holdings), n_ctx, self.n_seq, self.cache_type, times, moves)
 
-    def _computed(self, model: Model) -> tuple[int, Mapping[Device, int], Mapping[Device, Needed]]:
-        """The context length, and by device the bytes of the cache and what the largest graphs need."""
+    def _computed(self, model: Model) -> _Computed:
+        """What the model's largest steps need."""
         if isinstance(model, Decoder):
             with Session(model, self.n_ctx, self.n_seq, self.cache_type, self.micro_batch, planned=True) as session:
-                return session.n_ctx, session.memory.held(), model.scheduler.needed(session.largest())
+                first, *others = session.largest()
+                counts = [0] * (len(others) - 1) + [self.micro_batch] if others else []
+                steps = [(first, 1), *zip(others, counts, strict=True)]
+                return self._steps(model, steps, session.n_ctx, session.memory.held())
         if isinstance(model, Encoder):
             n_ctx = model.n_ctx if self.n_ctx is None else whole("n_ctx", self.n_ctx, 1, model.n_ctx)
             with model.locked():
-                graphs = [model.build(*shape).graph for shape in model.largest(self.n_seq, n_ctx)]
-                return n_ctx, Counter(), model.scheduler.needed(graphs)
+                steps = [(model.build(*shape).graph, 1) for shape in model.largest(self.n_seq, n_ctx)]
+                return self._steps(model, steps, n_ctx, Counter())
         graph = model.sample()
-        return 0, Counter(), model.scheduler.needed([] if graph is None else [graph])
+        return self._steps(model, [] if graph is None else [(graph, 1)], 0, Counter())
+
+    def _steps(
+        self, model: Model, steps: Sequence[tuple[Graph, int]], n_ctx: int, cache: Mapping[Device, int]
+    ) -> _Computed:
+        """What steps need; with each the number of times that it counts in the predicted time."""
+        scheduler = model.scheduler
+        needed = scheduler.needed([graph for graph, _ in steps])
+        if self.costs is None or not steps or not self.costs.ready(scheduler.backends, scheduler.buffer_types):
+            return _Computed(n_ctx, cache, needed)
+        steps = [(graph, count) for graph, count in steps if count]
+        for graph, _ in steps:
+            scheduler.measure(graph, self.costs)
+        times = times_of(scheduler, steps, model.hyperparameters.integer("block_count", 1), self.costs)
+        return _Computed(n_ctx, cache, needed, times, moves(scheduler, times.passed, self.costs))
 
     def smaller(self, reader: GGUFReader, placement: Placement | Rule | Chooses | None) -> Iterator[str]:
         """What would fit, in words: without the placement, with a smaller type of the cache, with a shorter context."""
@@ -225,6 +281,32 @@ class _Asked:
             return self.fitted(reader, placement)
         except (OutOfMemoryError, ParameterError):
             return None
+
+
+class _Computed(NamedTuple):
+    """The context length; the cache and what the largest graphs need, by device; and the predicted times."""
+
+    n_ctx: int
+    cache: Mapping[Device, int]
+    needed: Mapping[Device, Needed]
+    times: Times | None = None
+    moves: Sequence[Sequence[float]] = ()
+
+
+def _units(reader: GGUFReader) -> tuple[list[int], list[int]]:
+    """The bytes of each layer's experts, and those of all its weights; the last layer's with what follows it."""
+    tensors = reader.tensors.values()
+    n_layer = max((layer_of(info.name) or 0 for info in tensors), default=0) + 1
+    experts, layers = [0] * n_layer, [0] * n_layer
+    for info in tensors:
+        layer = layer_of(info.name)
+        if layer is not None:
+            experts[layer] += info.nbytes if is_expert(info.name) else 0
+        elif is_after_layers(info.name):
+            layer = n_layer - 1
+        if layer is not None:
+            layers[layer] += info.nbytes
+    return experts, layers
 
 
 _Tried = dict[tuple[int, ...], Fit]

@@ -111,6 +111,11 @@ class SimtDevice(Device):
         return buffer_type is self._buffer_type
 
     @property
+    def identity(self) -> str:
+        """Also the driver and its version."""
+        return f"{super().identity}\n{self.driver.identity}"
+
+    @property
     def patterns(self) -> Sequence[Pattern]:
         return self.driver.library.patterns
 

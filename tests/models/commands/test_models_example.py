@@ -97,7 +97,9 @@ def test_the_readme_shows_what_it_prints(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     shutil.copy(ROOT / "docs" / "write-a-backend.md", tmp_path / "docs")
     (question,) = re.findall(r"^\w.*\?$", shown, re.M)
-    printed = beside_a_gpu(tmp_path / "docs", question, "--device", "CPU", "--device", "OpenCL0", name="OpenCL0")
+    options = ("--device", "CPU", "--device", "OpenCL0", "--split", "even")
+    assert " ".join(options) in readme
+    printed = beside_a_gpu(tmp_path / "docs", question, *options, name="OpenCL0")
     (score,) = re.findall(r"─ ([\d.]+)  docs/", shown)
     (found,) = re.findall(r"─ ([\d.]+)  docs/", printed)
     assert abs(float(score) - float(found)) < 0.02, "the page has changed: README shows the score of its old text"

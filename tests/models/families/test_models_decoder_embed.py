@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from oracles.packed import ORACLES, model_file
 
 import ggplug_models
 from ggplug.cli.app import app
@@ -59,9 +60,9 @@ def test_vectors_have_the_length_1_whatever_length_they_had(size: float) -> None
 
 @pytest.mark.parametrize("name", ["gpt-oss", "rwkv7-heads", "lfm2", "mamba", "mamba2"])
 def test_texts_in_one_step_have_the_vectors_that_they_have_by_themselves(
-    name: str, data: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model:
+    with ggplug_models.load(ORACLES / f"{name}.gguf", ["CPU"]) as model:
         texts = [text[: model.n_ctx] for text in TEXTS]
         wanted = alone(model, texts)
         done: list[int] = []
@@ -127,9 +128,9 @@ def test_sequences_of_many_tokens_are_together_if_about_as_many(
 
 
 @pytest.mark.parametrize("name", ["rwkv7-heads", "mamba2", "lfm2"])
-def test_states_are_computed_together_where_nothing_fills_up(name: str, data: Path) -> None:
+def test_states_are_computed_together_where_nothing_fills_up(name: str) -> None:
     with (
-        ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model,
+        ggplug_models.load(ORACLES / f"{name}.gguf", ["CPU"]) as model,
         Session(model, 64, n_seq=5, cache_type="f32") as session,
     ):
         text = TEXTS[2]
@@ -183,8 +184,8 @@ def test_the_command_embeds_lines_with_a_language_model(model: Decoder, data: Pa
 
 
 @pytest.mark.parametrize("name", ["phi3-longrope-long", "phi3-longrope-short"])
-def test_how_a_text_is_rotated_depends_only_on_its_own_length(name: str, data: Path) -> None:
-    with ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model:
+def test_how_a_text_is_rotated_depends_only_on_its_own_length(name: str) -> None:
+    with ggplug_models.load(ORACLES / f"{name}.gguf", ["CPU"]) as model:
         assert isinstance(model, Decoder)
         limit = {"phi3-longrope-long": 4, "phi3-longrope-short": 256}[name]  # original_context_length in the file
         short, at, beyond, long = (RNG.integers(3, 60, n).tolist() for n in (3, limit, limit + 1, limit + 9))
@@ -204,10 +205,8 @@ WITH_NAN = 7
 
 
 @pytest.mark.parametrize("name", ["llama3", "gpt-oss", "gemma2", "lfm2", "mamba2", "rwkv7", "bert", "modern-bert"])
-def test_a_text_in_a_batch_with_a_vector_of_nan_has_the_vector_that_it_has_by_itself(
-    name: str, data: Path, tmp_path: Path
-) -> None:
-    path = next(each for each in (data / f"{name}.gguf", data / "oracles" / f"{name}.gguf") if each.exists())
+def test_a_text_in_a_batch_with_a_vector_of_nan_has_the_vector_that_it_has_by_itself(name: str, tmp_path: Path) -> None:
+    path = model_file(name)
     with GGUFReader(path) as reader, GGUFWriter(tmp_path / "nan.gguf") as writer:
         writer.add_metadata_of(reader)
         for info in reader.tensors.values():

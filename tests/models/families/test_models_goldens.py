@@ -12,18 +12,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from installed import device_or_skip
+from oracles.packed import ORACLES
 from oracles.page import page
-from paths import DATA, ROOT
+from paths import ROOT
 
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import ARCHITECTURES, Decoder, Encoder, LayerSplit, goldens
 from ggplug_models.goldens import main, replay
 
-ORACLES = DATA / "oracles"
 SHARED = ROOT.parent / "shared" / "goldens"
 
 OF_TRANSFORMERS = sorted(path.stem for path in ORACLES.glob("*.gguf"))
 OF_LLAMA_CPP = sorted(path.stem for path in SHARED.glob("*.gguf"))
+
+LIMITS = {"gpt-oss-mxfp4": 1e-4, "grok": 1e-6, "nomic-bert-moe": 1e-6}
+"""Of quantised weights, and of outputs of llama.cpp, which takes GELU from a table in half precision."""
 
 ON_GPUS = [
     "gpt-oss",
@@ -49,7 +52,7 @@ def test_llama_cpps_logits_and_greedy_text_are_reproduced(name: str, data: Path)
 def test_each_family_gives_what_transformers_give(name: str) -> None:
     report = replay(ORACLES / f"{name}.gguf", ["CPU"])
     assert report["ok"], report
-    assert report["nmse"] < (1e-10 if "mxfp4" not in name else 1e-4)
+    assert report["nmse"] < LIMITS.get(name, 1e-10)
 
 
 @pytest.mark.parametrize("name", OF_LLAMA_CPP)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from installed import device_or_skip
-from paths import DATA
+from oracles.packed import ORACLES, RANKERS
 
 import ggplug_models
 from ggplug.cli.app import app
@@ -23,9 +23,8 @@ from ggplug_models.goldens import replay
 from ggplug_models.tokenizers.encoders import TextTooLongError
 from ggplug_models.tokenizers.long_text import LongText
 
-FOLDER = DATA / "rankers"
-NAMES = sorted(path.stem for path in FOLDER.glob("*-reranker.gguf"))
-ENCODERS = [DATA / "oracles" / f"{name}.gguf" for name in ("nomic-bert", "jina-bert-v2", "modern-bert")]
+NAMES = sorted(path.stem for path in RANKERS.glob("*-reranker.gguf"))
+ENCODERS = [ORACLES / f"{name}.gguf" for name in ("nomic-bert", "jina-bert-v2", "modern-bert")]
 DEVICES = [["CPU"], ["OpenCL0", "CPU"]]
 PROMPT = "<Instruct>: fit\n{query}\n{document}\nfit?"
 TEXTS = ["the cat", "a dog in the garden", "rain", "on and on and on"]
@@ -38,7 +37,7 @@ def recorded(path: Path) -> dict[str, Any]:
 
 @pytest.fixture(params=NAMES)
 def ranker(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with ggplug_models.load(FOLDER / f"{request.param}.gguf", ["CPU"]) as loaded:
+    with ggplug_models.load(RANKERS / f"{request.param}.gguf", ["CPU"]) as loaded:
         yield loaded
 
 
@@ -62,15 +61,15 @@ def changed(source: Path, path: Path, keys: dict[str, Any], without: tuple[str, 
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_are_those_of_transformers(name: str, devices: list[str]) -> None:
     device_or_skip(devices[0])
-    golden = recorded(FOLDER / f"{name}.gguf")
-    with ggplug_models.load(FOLDER / f"{name}.gguf", devices) as model:
+    golden = recorded(RANKERS / f"{name}.gguf")
+    with ggplug_models.load(RANKERS / f"{name}.gguf", devices) as model:
         found = model.ranker.scores([golden[f"tokens_{i}"].tolist() for i in range(3)])
     np.testing.assert_allclose(found, [golden[f"score_f32_{i}"] for i in range(3)], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vectors_and_logits_of_rerankers_are_those_of_transformers(name: str) -> None:
-    report = replay(FOLDER / f"{name}.gguf", ["CPU"])
+    report = replay(RANKERS / f"{name}.gguf", ["CPU"])
     assert report["nmse"] < 1e-10
     assert report["error"] is None or name == "modern-reranker"  # whose recorded vector is the mean, as it reads it
 
@@ -109,8 +108,8 @@ def test_a_language_model_pools_as_its_attribute_says(data: Path) -> None:
 @pytest.mark.parametrize("devices", DEVICES, ids=lambda names: names[0])
 def test_all_results_of_a_classifier_are_those_of_transformers(devices: list[str]) -> None:
     device_or_skip(devices[0])
-    golden = recorded(FOLDER / "roberta-classifier.gguf")
-    with ggplug_models.load(FOLDER / "roberta-classifier.gguf", devices) as model:
+    golden = recorded(RANKERS / "roberta-classifier.gguf")
+    with ggplug_models.load(RANKERS / "roberta-classifier.gguf", devices) as model:
         assert model.labels == ("joy", "fear", "anger")
         found = model.ranker.outputs([golden[f"tokens_{i}"].tolist() for i in range(3)])
         np.testing.assert_allclose(found, [golden[f"score_f32_{i}"] for i in range(3)], rtol=0, atol=1e-5)
@@ -140,7 +139,7 @@ def test_progress_counts_the_texts(ranker: Any) -> None:
 
 
 def test_an_encoder_reads_the_query_and_the_text_between_its_special_tokens() -> None:
-    with ggplug_models.load(FOLDER / "bge-reranker.gguf", ["CPU"]) as model:
+    with ggplug_models.load(RANKERS / "bge-reranker.gguf", ["CPU"]) as model:
         plain = model.tokenizer.plain
         assert model.pair("the cat", "rain") == [2, *plain("the cat"), 3, *plain("rain"), 3]
         with pytest.raises(ParameterError, match="no prompt that could say it"):
@@ -149,7 +148,7 @@ def test_an_encoder_reads_the_query_and_the_text_between_its_special_tokens() ->
 
 @pytest.mark.parametrize(("separator", "between"), [("[SEP]", 1), ("</s>", 2)])
 def test_the_texts_are_separated_as_the_separator_s_family_does(tmp_path: Path, separator: str, between: int) -> None:
-    with GGUFReader(FOLDER / "modern-reranker.gguf") as reader:
+    with GGUFReader(RANKERS / "modern-reranker.gguf") as reader:
         tokens = list(reader.metadata["tokenizer.ggml.tokens"])  # type: ignore[call-overload]
     eos = tokens.index("<eos>")
     tokens[eos] = separator
@@ -158,13 +157,13 @@ def test_the_texts_are_separated_as_the_separator_s_family_does(tmp_path: Path, 
         "tokenizer.ggml.seperator_token_id": eos,
         "tokenizer.ggml.add_eos_token": True,
     }
-    with ggplug_models.load(changed(FOLDER / "modern-reranker.gguf", tmp_path / "a.gguf", keys), ["CPU"]) as model:
+    with ggplug_models.load(changed(RANKERS / "modern-reranker.gguf", tmp_path / "a.gguf", keys), ["CPU"]) as model:
         plain = model.tokenizer.plain
         assert model.pair("the", "rain")[1:] == [*plain("the"), *[eos] * between, *plain("rain"), eos]
 
 
 def test_texts_that_are_too_long_together_are_counted_and_refused_in_little_memory() -> None:
-    with ggplug_models.load(FOLDER / "bge-reranker.gguf", ["CPU"]) as model:
+    with ggplug_models.load(RANKERS / "bge-reranker.gguf", ["CPU"]) as model:
         tracemalloc.start()
         try:
             with pytest.raises(TextTooLongError) as caught:
@@ -177,12 +176,12 @@ def test_texts_that_are_too_long_together_are_counted_and_refused_in_little_memo
 
 
 def test_lone_surrogates_are_read_as_in_other_texts() -> None:
-    with ggplug_models.load(FOLDER / "bge-reranker.gguf", ["CPU"]) as model:
+    with ggplug_models.load(RANKERS / "bge-reranker.gguf", ["CPU"]) as model:
         assert model.pair("\ud800", "a \udcff") == model.pair("?", "a ?")
 
 
 def test_a_language_model_reads_the_prompt_of_its_file() -> None:
-    with ggplug_models.load(FOLDER / "qwen3-reranker.gguf", ["CPU"]) as model:
+    with ggplug_models.load(RANKERS / "qwen3-reranker.gguf", ["CPU"]) as model:
 
         def ids(text: str) -> list[int]:
             return model.tokenizer.encode(text, parse_special=True)
@@ -202,7 +201,7 @@ def test_a_language_model_reads_the_prompt_of_its_file() -> None:
 
 def test_a_model_without_a_classifier_is_no_reranker(data: Path, tmp_path: Path) -> None:
     paths = [data / "qwen3.gguf", data / "bert.gguf"]
-    paths.append(changed(FOLDER / "bge-reranker.gguf", tmp_path / "a.gguf", {}, without=("cls",)))
+    paths.append(changed(RANKERS / "bge-reranker.gguf", tmp_path / "a.gguf", {}, without=("cls",)))
     for path in paths:
         with ggplug_models.load(path, ["CPU"]) as model:
             assert not model.ranks
@@ -231,7 +230,7 @@ def test_arguments_of_rank_are_checked(ranker: Any) -> None:
 
 def test_a_classifier_with_wrong_weights_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
-    with GGUFReader(FOLDER / "bge-reranker.gguf") as reader, GGUFWriter(path) as writer:
+    with GGUFReader(RANKERS / "bge-reranker.gguf") as reader, GGUFWriter(path) as writer:
         writer.add_metadata_of(reader)
         for name, info in reader.tensors.items():
             values = reader.array(name)[:16] if name == "cls.output.weight" else reader.array(name)
@@ -241,7 +240,7 @@ def test_a_classifier_with_wrong_weights_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_kinds_of_pooling_of_a_classifier_are_refused(tmp_path: Path) -> None:
-    path = changed(FOLDER / "bge-reranker.gguf", tmp_path / "a.gguf", {"bert.classifier.pooling_type": 3})
+    path = changed(RANKERS / "bge-reranker.gguf", tmp_path / "a.gguf", {"bert.classifier.pooling_type": 3})
     with pytest.raises(ModelError, match=r"bert\.classifier\.pooling_type .*1 .mean. or 2 .first token."):
         ggplug_models.load(path, ["CPU"])
 
@@ -260,14 +259,14 @@ def test_an_encoder_that_does_not_pool_has_vectors_of_tokens_only(data: Path, tm
 
 
 @pytest.fixture
-def prompted(data: Path, tmp_path: Path) -> Path:
+def prompted(tmp_path: Path) -> Path:
     """An encoder whose file has prompts, and lengths to which its vectors may be cut."""
     keys = {
         "nomic-bert.embedding.prompt.query": "ask ",
         "nomic-bert.embedding.prompt.document": "",
         "nomic-bert.embedding.dimensions": [16, 8],
     }
-    return changed(data / "oracles" / "nomic-bert.gguf", tmp_path / "a.gguf", keys)
+    return changed(ORACLES / "nomic-bert.gguf", tmp_path / "a.gguf", keys)
 
 
 def test_a_prompt_is_put_before_each_text(prompted: Path) -> None:
@@ -292,10 +291,10 @@ def test_vectors_are_cut_to_the_lengths_of_the_file_and_scaled_after_it(prompted
                 model.embed(["me"], dimensions=wrong)
 
 
-def test_wrong_prompts_and_lengths_in_a_file_are_refused(data: Path, tmp_path: Path) -> None:
+def test_wrong_prompts_and_lengths_in_a_file_are_refused(tmp_path: Path) -> None:
     for key, value in (("prompt.query", 7), ("dimensions", [33]), ("dimensions", [0]), ("dimensions", "8")):
         keys = {f"nomic-bert.embedding.{key}": value}
-        path = changed(data / "oracles" / "nomic-bert.gguf", tmp_path / "b.gguf", keys)
+        path = changed(ORACLES / "nomic-bert.gguf", tmp_path / "b.gguf", keys)
         with pytest.raises(ModelError, match=rf"nomic-bert\.embedding\.{key}"):
             ggplug_models.load(path, ["CPU"])
 
@@ -338,7 +337,7 @@ def test_the_command_embed_has_prompts_lengths_and_kinds_of_pooling(prompted: Pa
 
 
 def test_the_command_prints_the_most_relevant_texts_first(ranker: Any) -> None:
-    path = str(next(FOLDER.glob(f"{'qwen3' if ranker.architecture == 'qwen3' else 'bge'}-reranker.gguf")))
+    path = str(next(RANKERS.glob(f"{'qwen3' if ranker.architecture == 'qwen3' else 'bge'}-reranker.gguf")))
     with ggplug_models.load(path, ["CPU"]) as model:
         scores = model.rank("the cat", TEXTS)
     order = np.argsort(-scores).tolist()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -10,10 +12,12 @@ from pathlib import Path
 import pytest
 
 import ggplug_models
+import ggplug_models.architectures
 from ggplug.errors import DuplicateNameError, ModelError, PluginError
 from ggplug.gguf import GGUFWriter
 from ggplug.registry.discover import Installed
 from ggplug_models import ARCHITECTURES, deciding
+from ggplug_models.architectures import MODULES
 from ggplug_models.architectures.llama import Llama
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
@@ -69,3 +73,29 @@ def test_an_architecture_has_one_class() -> None:
         architecture("llama")(type("Other", (Transformer, Decoder), {}))
     assert ARCHITECTURES["llama"] is Llama
     assert architecture("llama")(Llama) is Llama  # as where a module is loaded again
+
+
+def test_a_module_of_families_is_imported_when_a_file_of_one_is_loaded(data: Path) -> None:
+    program = f"""
+import sys, ggplug_models
+prefix = "ggplug_models.architectures."
+before = [name for name in sys.modules if name.startswith(prefix)]
+"gemma3" in ggplug_models.ARCHITECTURES, list(ggplug_models.ARCHITECTURES)
+ggplug_models.load({str(data / "gemma3.gguf")!r}, ["CPU"]).free()
+print(before, [name.removeprefix(prefix) for name in sys.modules if name.startswith(prefix)])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[] ['gemma']\n"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_table_has_the_architectures_that_a_module_registers(module: str) -> None:
+    name = f"ggplug_models.architectures.{module}"
+    importlib.import_module(name)
+    assert {each for each in ARCHITECTURES if ARCHITECTURES[each].__module__ == name} == set(MODULES[module])
+
+
+def test_the_table_has_all_modules_with_families() -> None:
+    folder = Path(ggplug_models.architectures.__file__).parent
+    registering = {path.stem for path in folder.glob("*.py") if "@architecture(" in path.read_text("utf-8")}
+    assert registering == set(MODULES)

@@ -7,24 +7,24 @@ import re
 import gguf
 import numpy as np
 import pytest
+from oracles.packed import ORACLES
 from paths import DATA
 
-FOLDER = DATA / "oracles"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.gguf"))
+NAMES = sorted(path.stem for path in ORACLES.glob("*.gguf"))
 
 
 def test_the_readme_lists_the_files_that_are_there() -> None:
     listed = re.findall(
-        r"^\| `([a-z0-9_-]+)` \|.*\| (?:-|\de-\d+) \|$", (FOLDER / "README.md").read_text("utf-8"), re.M
+        r"^\| `([a-z0-9_-]+)` \|.*\| (?:-|\de-\d+) \|$", (ORACLES / "README.md").read_text("utf-8"), re.M
     )
     assert sorted(listed) == NAMES
-    assert sorted(path.stem for path in FOLDER.glob("*.npz")) == NAMES
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 5_000_000
+    assert sorted(path.stem for path in ORACLES.glob("*.npz")) == NAMES
+    assert sum(path.stat().st_size for path in (DATA / "oracles").iterdir()) < 5_000_000
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recording_has_outputs_for_every_token(name: str) -> None:
-    with np.load(FOLDER / f"{name}.npz") as arrays:
+    with np.load(ORACLES / f"{name}.npz") as arrays:
         rows = "logits_f32" if "greedy" in arrays else "embd_f32"
         for i, n in enumerate((1, 7, 40)):
             assert arrays[f"tokens_{i}"].shape == (n,)
@@ -37,7 +37,7 @@ def test_a_recording_has_outputs_for_every_token(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tensors_have_names_that_the_package_gguf_knows_for_the_architecture(name: str) -> None:
-    reader = gguf.GGUFReader(FOLDER / f"{name}.gguf")
+    reader = gguf.GGUFReader(ORACLES / f"{name}.gguf")
     named = reader.fields["general.architecture"].contents()
     (arch,) = (number for number, each in gguf.MODEL_ARCH_NAMES.items() if each == named)
     known = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[arch]}

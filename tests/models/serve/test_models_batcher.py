@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from oracles.packed import ORACLES
 
 import ggplug_models
 from ggplug.errors import FreedError, ParameterError
@@ -415,10 +415,10 @@ def test_prompts_in_pieces_are_read_bit_by_bit_as_whole_ones(model: Decoder) -> 
             assert np.array_equal(found, whole), cuts
 
 
-def test_a_prompt_for_experts_is_answered_bit_by_bit_alike_whatever_a_sequence_had_read(data: Path) -> None:
+def test_a_prompt_for_experts_is_answered_bit_by_bit_alike_whatever_a_sequence_had_read() -> None:
     """The kernel of an expert goes by the tokens that it gets, so cuts of a prompt show."""
     random = np.random.default_rng(1)
-    with ggplug_models.load(data / "oracles" / "qwen3moe.gguf", ["CPU"]) as loaded:
+    with ggplug_models.load(ORACLES / "qwen3moe.gguf", ["CPU"]) as loaded:
         for _ in range(4):
             prompt = random.integers(3, loaded.n_vocab, 70).tolist()
             assert _logits_of(loaded, [prompt])[-1] == _logits_of(loaded, [prompt[:38], prompt])[-1]

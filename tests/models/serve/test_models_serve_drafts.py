@@ -156,9 +156,9 @@ def test_drafts_that_a_model_cannot_use_are_refused_when_the_server_starts(llama
 
 
 def test_drafts_and_texts_beyond_the_context_exclude_each_other(data: Path) -> None:
-    with ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model:
-        with (
-            pytest.raises(ParameterError, match="cannot go on when its context is full"),
-            serving(model, "tiny", draft="lookup", defaults=Defaults(shifts=True)),
-        ):
-            pass
+    with (
+        ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model,
+        pytest.raises(ParameterError, match="cannot go on when its context is full"),
+        serving(model, "tiny", draft="lookup", defaults=Defaults(shifts=True)),
+    ):
+        pass

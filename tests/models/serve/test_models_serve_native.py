@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
+from oracles.packed import RANKERS
 
 import ggplug_models
 from ggplug.errors import ModelError
@@ -244,9 +245,9 @@ def test_documents_are_ranked_by_the_classifier(data: Path, tmp_path: Path) -> N
     assert [each["relevance_score"] for each in found["results"]] == pytest.approx(scores[order].tolist(), abs=1e-5)
 
 
-def test_documents_are_ranked_by_a_language_model(data: Path) -> None:
+def test_documents_are_ranked_by_a_language_model() -> None:
     documents = ["the cat", "rain"]
-    with ggplug_models.load(data / "rankers" / "qwen3-reranker.gguf", ["CPU"]) as model, served(model) as live:
+    with ggplug_models.load(RANKERS / "qwen3-reranker.gguf", ["CPU"]) as model, served(model) as live:
         found = post(live, "/v1/rerank", {"query": "the dog", "documents": documents})
         scores = model.rank("the dog", documents)
         status, _, refused = live.ask("POST", "/v1/rerank", {"query": "the dog", "documents": ["rain", "on " * 99]})

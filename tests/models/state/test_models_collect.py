@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracles.packed import ORACLES, model_file
 
 import ggplug as gg
 import ggplug_models
@@ -19,9 +20,9 @@ from ggplug_models.state.steps import Outputs
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
 
 
-@pytest.fixture(params=["qwen3", "oracles/mamba2", "oracles/deepseek3", "oracles/rwkv7", "oracles/gemma2"])
-def model(request: pytest.FixtureRequest, data: Path) -> Any:
-    with ggplug_models.load(data / f"{request.param}.gguf", ["CPU"]) as model:
+@pytest.fixture(params=["qwen3", "mamba2", "deepseek3", "rwkv7", "gemma2"])
+def model(request: pytest.FixtureRequest) -> Any:
+    with ggplug_models.load(model_file(request.param), ["CPU"]) as model:
         yield model
 
 
@@ -260,11 +261,11 @@ def test_a_graph_with_arrays_as_patches_can_be_saved(qwen: Any, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("stem", ["llama3", "gemma2", "qwen3moe"])
-def test_outputs_of_blocks_are_the_hidden_states_of_transformers(stem: str, data: Path) -> None:
+def test_outputs_of_blocks_are_the_hidden_states_of_transformers(stem: str) -> None:
     """Recorded in double precision; what differs is what float32 rounds."""
-    with np.load(data / "oracles" / f"{stem}.npz") as arrays:
+    with np.load(ORACLES / f"{stem}.npz") as arrays:
         tokens, states = arrays["tokens_1"].tolist(), arrays["hidden_f32_1"]
-    with ggplug_models.load(data / "oracles" / f"{stem}.gguf", ["CPU"]) as model:
+    with ggplug_models.load(ORACLES / f"{stem}.gguf", ["CPU"]) as model:
         names = ["inp_embd", *(f"blk.{n}.l_out" for n in range(model.n_layer - 1)), "result_norm"]
         found = model.run(tokens, names)
     assert len(states) == len(names)

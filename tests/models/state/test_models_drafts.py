@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from oracles.packed import ORACLES, model_file
 
 import ggplug_models
 from ggplug.cli.app import app
@@ -65,9 +66,9 @@ def test_the_text_is_the_same_as_without_drafts(which: str, sampler: str, reques
     assert written(model, sampler, PromptLookup(shortest=1)) == plain
 
 
-@pytest.mark.parametrize("name", ["qwen3.gguf", "gemma3.gguf", "oracles/gpt-oss-mxfp4.gguf"])
-def test_a_step_of_a_few_tokens_gives_bit_by_bit_what_single_tokens_give(name: str, data: Path) -> None:
-    with ggplug_models.load(data / name, ["CPU"]) as model, Session(model, 64) as session:
+@pytest.mark.parametrize("name", ["qwen3", "gemma3", "gpt-oss-mxfp4"])
+def test_a_step_of_a_few_tokens_gives_bit_by_bit_what_single_tokens_give(name: str) -> None:
+    with ggplug_models.load(model_file(name), ["CPU"]) as model, Session(model, 64) as session:
         text = [token % model.n_vocab for token in PROMPT[: 2 * (MOST + 1)]]
         one = np.stack([session.decode({0: [token]})[0] for token in text])
         session.clear()
@@ -180,8 +181,8 @@ def test_a_draft_that_changes_its_copy_of_the_text_changes_no_text(model: Decode
 
 
 @pytest.mark.parametrize("name", ["rwkv7-heads", "lfm2", "mamba"])
-def test_models_with_states_are_refused_in_words(name: str, model: Decoder, data: Path) -> None:
-    with ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as stateful, Session(stateful, 32) as session:
+def test_models_with_states_are_refused_in_words(name: str, model: Decoder) -> None:
+    with ggplug_models.load(ORACLES / f"{name}.gguf", ["CPU"]) as stateful, Session(stateful, 32) as session:
         with pytest.raises(ModelError, match="have a recurrent state, which cannot drop"):
             next(generate(session, [5], draft=PromptLookup()))
         with pytest.raises(ModelError, match="recurrent state"):

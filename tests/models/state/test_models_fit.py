@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,21 +13,23 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from cost_model.fixed_rates import FixedRates
 from installed import device_or_skip
+from oracles.packed import ORACLES
 from paths import DATA
 
 import ggplug as gg
 import ggplug_models
 from ggplug.backend import Device
 from ggplug.cli.app import app
+from ggplug.costs.model import CostModel
 from ggplug.errors import OutOfMemoryError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models import CacheOn, Decoder, Encoder, ExpertsOn, LayerSplit, Placement, loading
+from ggplug_models import CacheOn, Decoder, Encoder, ExpertsOn, LayerSplit, Placement, deciding, fastest, loading
 from ggplug_models.networks.encoder import SCORES
-from ggplug_models.weights.rules import Rule
+from ggplug_models.weights.rules import Rule, layer_of
 from ggplug_testing import FakeDevice
 
-ORACLES = DATA / "oracles"
 MIXTRAL = ORACLES / "mixtral.gguf"
 QWEN = DATA / "qwen3.gguf"
 GOLDENS = sorted([*DATA.glob("*.gguf"), *ORACLES.glob("*.gguf")])
@@ -345,3 +348,59 @@ def test_batches_of_an_encoder_are_fitted_with_as_many_long_texts_as_are_compute
         shapes = model.largest(n_seq, model.n_ctx)
         assert all(1 <= count <= n_seq and (count == 1 or count * n**2 <= SCORES) for count, n in shapes)
         assert max(n for _, n in shapes) == model.n_ctx
+
+
+# -- by predicted time -----------------------------------------------------------------------------
+
+
+def fit_by_time(devices: Sequence[Device], seconds: Sequence[float], **how: Any) -> ggplug_models.fitting.Fit:
+    """The placement of a tiny model where each kernel takes so long on the devices."""
+    times = {device: FixedRates(each, 1e-6, 1e-6) for device, each in zip(devices, seconds, strict=True)}
+    return ggplug_models.fit(QWEN, devices, n_ctx=N_CTX, policy=CostModel(times), **how)
+
+
+def layers_on(fit: ggplug_models.fitting.Fit, devices: Sequence[Device]) -> list[str]:
+    """The device of each layer."""
+    with GGUFReader(QWEN) as reader:
+        placed = deciding.decide(reader, devices, fit.placement).placement
+        layers = {layer_of(name): placed(name).name for name in reader.tensors}
+    return [name for layer, name in sorted(layers.items(), key=lambda item: -1 if item[0] is None else item[0])][1:]
+
+
+def test_by_predicted_time_all_layers_lie_on_the_fastest_device() -> None:
+    devices = [FakeDevice("Fake0"), gg.device("CPU")]
+    assert set(layers_on(fit_by_time(devices, (1e-5, 1e-6)), devices)) == {"CPU"}
+    assert set(layers_on(fit_by_time(devices, (1e-6, 1e-5)), devices)) == {"Fake0"}
+
+
+def test_what_does_not_fit_on_the_fastest_device_lies_on_the_next_one() -> None:
+    devices = [FakeDevice("Fake0"), gg.device("CPU")]
+    whole = fit_by_time(devices, (1e-6, 1e-5)).holdings[0].total
+    found = fit_by_time(devices, (1e-6, 1e-5), budgets={"Fake0": int(0.8 * whole), "CPU": None})
+    assert Counter(layers_on(found, devices)).keys() == {"Fake0", "CPU"}
+    assert not any(each.missing for each in found.holdings)
+
+
+def test_a_placement_in_another_order_than_the_devices_is_rules_for_layers() -> None:
+    devices = [FakeDevice("Fake0"), gg.device("CPU")]
+    rules = fastest.on(devices, [1, 1, 0])
+    assert str(rules) == r"--layers-on CPU=0-1 --layers-on Fake0=2-2 --place ^(?!blk\.|cache\.)=CPU"
+
+
+def test_where_nothing_fits_the_error_is_that_of_the_rules() -> None:
+    devices = [FakeDevice("Fake0"), gg.device("CPU")]
+    with pytest.raises(OutOfMemoryError, match="nothing fits"):
+        fit_by_time(devices, (1e-6, 1e-5), budgets={"Fake0": 1000, "CPU": 1000})
+
+
+def test_a_model_that_was_placed_by_predicted_time_computes_what_it_does_on_the_cpu() -> None:
+    devices = [FakeDevice("Fake0", inner=gg.device("CPU")), gg.device("CPU")]
+    with ggplug_models.load(QWEN, ["CPU"]) as alone:
+        wanted = alone.run([1, 2, 3], ["logits"])["logits"]
+    with ggplug_models.load(QWEN, devices, placement=fit_by_time(devices, (1e-5, 1e-6)).placement) as model:
+        assert model.run([1, 2, 3], ["logits"])["logits"].tobytes() == wanted.tobytes()
+
+
+def test_a_policy_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ParameterError, match="policy must be"):
+        ggplug_models.fit(QWEN, ["CPU"], policy="fast")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from oracles.packed import ORACLES
 from paths import DATA
 
 import ggplug as gg
@@ -27,7 +28,7 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
 from ggplug_testing import FakeDevice
 
-MODELS = sorted([*DATA.glob("*.gguf"), *(DATA / "oracles").glob("*.gguf")])
+MODELS = sorted([*DATA.glob("*.gguf"), *ORACLES.glob("*.gguf")])
 IDS = [3, 4, 5, 6]
 
 on_linux = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts what /proc reports of the process")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from oracles.packed import ORACLES
 from paths import DATA
 
 import ggplug as gg
@@ -21,7 +22,7 @@ from ggplug_models.weights.placement import SPLIT_MODE
 from ggplug_models.weights.rules import Rule
 from ggplug_testing import FakeDevice
 
-MIXTRAL = DATA / "oracles" / "mixtral.gguf"
+MIXTRAL = ORACLES / "mixtral.gguf"
 QWEN = DATA / "qwen3.gguf"
 IDS = [5, 9, 33, 12, 7, 3]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from oracles.packed import ORACLES, model_file
 
 import ggplug_models
 from ggplug.errors import ContextFullError, ModelError, ParameterError
@@ -265,9 +266,9 @@ def test_a_tensor_of_other_extents_is_named_with_both(data: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["rwkv7-heads", "lfm2"])
-def test_states_go_on_in_pieces_and_know_no_earlier_token(name: str, data: Path) -> None:
+def test_states_go_on_in_pieces_and_know_no_earlier_token(name: str) -> None:
     with (
-        ggplug_models.load(data / "oracles" / f"{name}.gguf", ["CPU"]) as model,
+        ggplug_models.load(ORACLES / f"{name}.gguf", ["CPU"]) as model,
         Session(model, 64, cache_type="f32") as whole,
         Session(model, 64, n_seq=2, cache_type="f32", micro_batch=8) as pieces,
     ):
@@ -282,11 +283,11 @@ def test_states_go_on_in_pieces_and_know_no_earlier_token(name: str, data: Path)
         assert near(pieces.decode({0: text})[0], wanted)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("gemma3.gguf", "q8_0"), ("oracles/lfm2.gguf", "f32")])
+@pytest.mark.parametrize(("name", "kind"), [("gemma3", "q8_0"), ("lfm2", "f32")])
 def test_a_saved_session_goes_on_identically(name: str, kind: str, data: Path, tmp_path: Path) -> None:
     path = tmp_path / "held.gguf"
     how: dict[str, Any] = {"n_seq": 2, "cache_type": kind, "micro_batch": 16}
-    with ggplug_models.load(data / name, ["CPU"]) as model:
+    with ggplug_models.load(model_file(name), ["CPU"]) as model:
         text = [token % model.n_vocab for token in TEXT[:40]]
         with Session(model, 64, **how) as session:
             session.decode({1: text})

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from installed import device_or_skip
 from interrupts import interrupted_everywhere
+from oracles.packed import ORACLES, model_file
 
 import ggplug_models
 from ggplug.errors import BusyError, ContextFullError, FreedError, ParameterError
@@ -35,8 +36,8 @@ def near(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.abs(a - b).max() < 1e-4 * np.abs(b).max())
 
 
-def test_a_context_of_more_tokens_than_there_are_positions_is_refused(data: Path) -> None:
-    with ggplug_models.load(data / "oracles" / "gpt2.gguf", ["CPU"]) as model:
+def test_a_context_of_more_tokens_than_there_are_positions_is_refused() -> None:
+    with ggplug_models.load(ORACLES / "gpt2.gguf", ["CPU"]) as model:
         most = model.n_ctx
         text = [int(x) for x in np.random.default_rng(5).integers(3, model.n_vocab, most + 1)]
         positions = rf"n_ctx is {most + 1}, but this gpt2 model has embeddings for {most} positions"
@@ -211,9 +212,9 @@ def test_a_thread_gets_busy_while_another_one_is_in_the_session(model: Any, monk
         assert near(found[0], model.logits(TEXT[:9])[-1])
 
 
-@pytest.mark.parametrize("name", ["gemma3.gguf", "oracles/lfm2.gguf"])
-def test_an_interrupt_anywhere_leaves_what_was_read_or_nothing(name: str, data: Path) -> None:
-    with ggplug_models.load(data / name, ["CPU"]) as model, Session(model, 64, 2, "f32", 4) as session:
+@pytest.mark.parametrize("name", ["gemma3", "lfm2"])
+def test_an_interrupt_anywhere_leaves_what_was_read_or_nothing(name: str) -> None:
+    with ggplug_models.load(model_file(name), ["CPU"]) as model, Session(model, 64, 2, "f32", 4) as session:
         texts = {0: [each % 70 for each in TEXT[:5]], 1: [each % 70 for each in TEXT[20:24]]}
         wanted = {seq: model.logits([*text, 7])[-1] for seq, text in texts.items()}
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from oracles.packed import ORACLES
 
 import ggplug_models
 from ggplug.cli.app import app
@@ -30,8 +31,8 @@ def made(max_length: int, n_vocab: int = 262, **more: Any) -> VocabularyTokenize
 
 
 @pytest.mark.parametrize("name", ["gemma-embedding", "modern-bert"])
-def test_encoders_without_word_piece_embed_texts(name: str, data: Path) -> None:
-    path = data / "oracles" / f"{name}.gguf"
+def test_encoders_without_word_piece_embed_texts(name: str) -> None:
+    path = ORACLES / f"{name}.gguf"
     texts = ["hello", "the thing in the air on the hat " * 20]
     tokenizer = load_tokenizer(path)
     ids = [tokenizer.encode(text, add_special=True)[:64] for text in texts]

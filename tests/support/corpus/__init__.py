@@ -1,7 +1,8 @@
 """A corpus of graphs: of models of all families, of chains that devices compute as groups, and random ones.
 
 ``python -m corpus tests/data/graphs/corpus.tar.xz``, with ``tests/support`` on the path, records it.  Weights of models
-are references to the files of ``tests/data``; other floats are left out, and tests set them from a seed.
+are references to the files of ``tests/data``; caches, states and floats of other graphs are left out, and tests set
+them from a seed.
 """
 
 from __future__ import annotations

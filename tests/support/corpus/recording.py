@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import lzma
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from oracles.packed import ORACLES
 from paths import DATA
 from random_graphs import random_case
 
@@ -21,7 +23,7 @@ from ggplug_models.state.steps import Outputs
 from ggplug_testing.cases import Leafs, graph_cases
 from ggplug_testing.cases.chains import group_cases
 
-MODELS = {path.stem: path for folder in (DATA, DATA / "oracles") for path in sorted(folder.glob("*.gguf"))}
+MODELS = {path.stem: path for folder in (DATA, ORACLES) for path in sorted(folder.glob("*.gguf"))}
 RANDOM = 80
 CHAINS = 70
 TOKENS = (3, 1, 4, 1, 5, 9, 2)
@@ -30,7 +32,7 @@ TOKENS = (3, 1, 4, 1, 5, 9, 2)
 def record(path: Path) -> int:
     """Writes the corpus; returns the number of graphs."""
     count = 0
-    with tarfile.open(path, "w:xz", preset=9) as archive, tempfile.TemporaryDirectory() as folder:
+    with tarfile.open(path, "w:xz", preset=9 | lzma.PRESET_EXTREME) as archive, tempfile.TemporaryDirectory() as folder:
         for name, content in recorded(Path(folder) / "graph.gguf"):
             member = tarfile.TarInfo(f"{name}.gguf")
             member.size = len(content)
@@ -44,7 +46,7 @@ def recorded(path: Path) -> Iterator[tuple[str, bytes]]:
     for stem, file in MODELS.items():
         with ggplug_models.load(file, ["CPU"], pack=False) as model:
             for step, graph in of_model(model):
-                graph.save(path, models=[file])
+                graph.save(path, values=is_input, models=[file])
                 yield f"model/{stem}/{step}", path.read_bytes()
     chains = group_cases()
     cases = [case for case in graph_cases() if "out of range" not in case.label]
@@ -92,6 +94,11 @@ def set_up(graph: Graph, values: dict[Tensor, bytes]) -> Iterator[None]:
             if leaf in graph and leaf.buffer is None:
                 leaf.set_bytes(raw)
         yield
+
+
+def is_input(leaf: Tensor) -> bool:
+    """Whether a leaf of a model's graph is no weight, cache or state."""
+    return not leaf.name.startswith(("cache.", "state."))
 
 
 def is_integer(leaf: Tensor) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from oracles.packed import ORACLES
 from paths import DATA
 
 from ggplug.gguf import GGUFReader, GGUFWriter
@@ -19,7 +20,6 @@ from ggplug.types import F16, F32, I64
 
 Array = npt.NDArray[Any]
 
-ORACLES = DATA / "oracles"
 RECORDED = DATA / "heads.npz"
 TOKENS = [int(token) for token in np.random.default_rng(38).integers(0, 68, 12)]
 """The text; the head reads pairs for all but the first, and after them those of :data:`GUESSED`."""

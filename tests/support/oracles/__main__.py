@@ -34,9 +34,9 @@ if __name__ == "__main__":
                 check(name, Path(scratch), folder / kind(name))
                 print(f"{name} is what transformers computes", flush=True)
         sys.exit()
-    print("| file | seed | gguf bytes | npz bytes | std | margin |\n|---|---|---|---|---|---|")
+    print("| file | seed | gguf.xz bytes | npz bytes | std | margin |\n|---|---|---|---|---|---|")
     for name in options.names or FAMILIES:
         found = record(name, folder / kind(name), options.exact)
-        sizes = " | ".join(str((folder / kind(name) / f"{name}.{end}").stat().st_size) for end in ("gguf", "npz"))
+        sizes = " | ".join(str((folder / kind(name) / f"{name}.{end}").stat().st_size) for end in ("gguf.xz", "npz"))
         margin = "-" if found.margin is None else f"{found.margin:.3f}"
         print(f"| `{name}` | {found.seed} | {sizes} | {found.std:.2f} | {margin} |", flush=True)

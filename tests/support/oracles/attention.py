@@ -12,7 +12,7 @@ import transformers
 
 from oracles.family import PAIRED, Array, Family, Tensors, basic, head_dim, lengths, plus_one, rotated, unused
 from oracles.files import N_VOCAB
-from oracles.models import Rules, TransformersModel, half
+from oracles.models import Rules, TransformersModel, coarse
 
 ARCH = gguf.MODEL_ARCH
 SHAPE: dict[str, Any] = {
@@ -104,7 +104,7 @@ ATTENTION: dict[str, Family] = {
 
 def gemma_rules() -> Rules:
     """Norms are one plus these, so they are drawn about zero."""
-    return {"norm": lambda rng, shape: half(0.3 * rng.standard_normal(shape))}
+    return {"norm": lambda rng, shape: coarse(0.3 * rng.standard_normal(shape))}
 
 
 def gemma(seed: int) -> TransformersModel:
@@ -127,7 +127,7 @@ def gemma2(seed: int) -> TransformersModel:
         config,
         seed,
         embedding=0.25,
-        rules={r"post_\w+norm": lambda rng, shape: half(1.5 + 0.3 * rng.standard_normal(shape)), **gemma_rules()},
+        rules={r"post_\w+norm": lambda rng, shape: coarse(1.5 + 0.3 * rng.standard_normal(shape)), **gemma_rules()},
     )
 
 
@@ -185,9 +185,9 @@ def gpt2(seed: int) -> TransformersModel:
         resid_pdrop=0.0,
     )
     rules = {
-        r"c_\w+\.weight": lambda rng, shape: half(1.2 * rng.standard_normal(shape) / math.sqrt(shape[0])),
-        r"wte": lambda rng, shape: half(0.3 * rng.standard_normal(shape)),
-        r"wpe": lambda rng, shape: half(0.2 * rng.standard_normal(shape)),
+        r"c_\w+\.weight": lambda rng, shape: coarse(1.2 * rng.standard_normal(shape) / math.sqrt(shape[0])),
+        r"wte": lambda rng, shape: coarse(0.3 * rng.standard_normal(shape)),
+        r"wpe": lambda rng, shape: coarse(0.2 * rng.standard_normal(shape)),
     }
     return TransformersModel(transformers.GPT2LMHeadModel, config, seed, rules=rules)
 

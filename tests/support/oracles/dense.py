@@ -14,16 +14,16 @@ import transformers
 from oracles.attention import ARCH, LLAMA3, SHAPE, WIDE, command_r_keys, llama, llama3_factors
 from oracles.family import PAIRED, Array, Family, basic, head_dim, lengths, plus_one, rotated, unused
 from oracles.files import N_VOCAB
-from oracles.models import Rules, TransformersModel, half
+from oracles.models import Rules, TransformersModel, coarse
 
 ROPE = {"rope_type": "default", "rope_theta": 100.0}
 HALF_ROPE = {**ROPE, "partial_rotary_factor": 0.5}
 EPS = {"attention.layer_norm_epsilon": 1e-5}
 
 LEARNED: Rules = {
-    r"lm_head": lambda rng, shape: half(2 * rng.standard_normal(shape) / math.sqrt(shape[-1])),
-    r"wte|word_embeddings\.weight|embed_in": lambda rng, shape: half(0.3 * rng.standard_normal(shape)),
-    r"wpe": lambda rng, shape: half(0.2 * rng.standard_normal(shape)),
+    r"lm_head": lambda rng, shape: coarse(2 * rng.standard_normal(shape) / math.sqrt(shape[-1])),
+    r"wte|word_embeddings\.weight|embed_in": lambda rng, shape: coarse(0.3 * rng.standard_normal(shape)),
+    r"wpe": lambda rng, shape: coarse(0.2 * rng.standard_normal(shape)),
 }
 WEAK_EMBEDDING: dict[str, Any] = {"embedding": 0.3, "layer": 4.0}
 """Of models whose head is the embeddings."""
@@ -232,7 +232,7 @@ DENSE: dict[str, Family] = {
             "Nemotron",
             seed,
             {"intermediate_size": 64, "tie_word_embeddings": False, "rope_parameters": HALF_ROPE, "head_dim": None},
-            rules={r"norm\.weight": lambda rng, shape: half(0.3 * rng.standard_normal(shape))},
+            rules={r"norm\.weight": lambda rng, shape: coarse(0.3 * rng.standard_normal(shape))},
         ),
         lambda c: basic(c, **rotary(c, 0.5)) | EPS,
         {r"norm\.weight": plus_one},

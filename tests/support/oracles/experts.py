@@ -13,11 +13,11 @@ import transformers
 from oracles.attention import ARCH, SHAPE, WIDE, YARN, granite_scales, yarn
 from oracles.family import PAIRED, Array, Family, basic, lengths, rotated
 from oracles.files import Blocks
-from oracles.models import Rules, TransformersModel, half
+from oracles.models import Rules, TransformersModel, coarse
 
 SMALL = {**SHAPE, "intermediate_size": 16}
 ROUTER: Rules = {
-    r"\.gate\.weight$|router": lambda rng, shape: half(2 * rng.standard_normal(shape) / math.sqrt(shape[-1]))
+    r"\.gate\.weight$|router": lambda rng, shape: coarse(2 * rng.standard_normal(shape) / math.sqrt(shape[-1]))
 }
 """Scores far enough apart for choices that rounding does not change."""
 
@@ -113,9 +113,9 @@ def gpt_oss(seed: int, blocks: bool) -> TransformersModel:
         tie_word_embeddings=False,
     )
     rules: dict[str, Any] = {
-        "sinks": lambda rng, shape: half(0.7 * rng.standard_normal(shape)),
-        r"experts\.\w+_bias$": lambda rng, shape: half(0.2 * rng.standard_normal(shape)),
-        r"experts\.\w+_proj$": on_grid if blocks else lambda rng, shape: half(0.2 * rng.standard_normal(shape)),
+        "sinks": lambda rng, shape: coarse(0.7 * rng.standard_normal(shape)),
+        r"experts\.\w+_bias$": lambda rng, shape: coarse(0.2 * rng.standard_normal(shape)),
+        r"experts\.\w+_proj$": on_grid if blocks else lambda rng, shape: coarse(0.2 * rng.standard_normal(shape)),
         **ROUTER,
     }
     return TransformersModel(transformers.GptOssForCausalLM, config, seed, rules=rules)
@@ -218,7 +218,7 @@ def deepseek3(seed: int) -> TransformersModel:
         transformers.DeepseekV3ForCausalLM,
         config,
         seed,
-        rules={"e_score_correction_bias": lambda rng, shape: half(0.2 * rng.standard_normal(shape)), **ROUTER},
+        rules={"e_score_correction_bias": lambda rng, shape: coarse(0.2 * rng.standard_normal(shape)), **ROUTER},
     )
 
 

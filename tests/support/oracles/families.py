@@ -7,10 +7,12 @@ from oracles.dense import DENSE
 from oracles.encoders import ENCODERS
 from oracles.experts import EXPERTS
 from oracles.family import Family
-from oracles.hybrids import HYBRIDS
+from oracles.hybrids import DELTAS, HYBRIDS
 from oracles.mixtures import MIXTURES
 from oracles.rankers import RANKERS
+from oracles.relatives import NEWER, RELATIVES
 from oracles.states import STATES
+from oracles.theirs import THEIRS
 
 FAMILIES: dict[str, Family] = {
     **ATTENTION,
@@ -18,7 +20,11 @@ FAMILIES: dict[str, Family] = {
     **EXPERTS,
     **MIXTURES,
     **HYBRIDS,
+    **DELTAS,
+    **RELATIVES,
+    **NEWER,
     **STATES,
     **ENCODERS,
     **RANKERS,
+    **THEIRS,
 }

@@ -74,6 +74,7 @@ KNOWN = (
     "rope_freqs",
     "rope_factors",
     "cls",
+    "enc.",
 )
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from oracles.files import N_VOCAB
-from oracles.models import half
-from oracles.own import Array, OwnModel, layer_norm
+from oracles.models import Array, OwnModel, coarse, layer_norm
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,8 @@ class JinaBert(OwnModel):
         self.config = c = Settings()
         rng = np.random.default_rng(seed)
         self.weights = w = {
-            "token_embd.weight": half(rng.standard_normal((N_VOCAB, c.n))),
-            "token_types.weight": half(0.5 * rng.standard_normal((2, c.n))),
+            "token_embd.weight": coarse(rng.standard_normal((N_VOCAB, c.n))),
+            "token_types.weight": coarse(0.5 * rng.standard_normal((2, c.n))),
         }
         norms = ["token_embd_norm"]
         for i in range(c.num_hidden_layers):
@@ -58,13 +57,13 @@ class JinaBert(OwnModel):
                 "ffn_down": (c.n, c.inner),
             }
             for name, shape in shapes.items():
-                w[f"{b}{name}.weight"] = half(1.5 * rng.standard_normal(shape) / np.sqrt(shape[1]))
+                w[f"{b}{name}.weight"] = coarse(1.5 * rng.standard_normal(shape) / np.sqrt(shape[1]))
                 if name not in ("ffn_gate", "ffn_up"):
-                    w[f"{b}{name}.bias"] = half(0.2 * rng.standard_normal(shape[0]))
+                    w[f"{b}{name}.bias"] = coarse(0.2 * rng.standard_normal(shape[0]))
             norms += [f"{b}attn_output_norm", f"{b}layer_output_norm"]
         for name in norms:
-            w[f"{name}.weight"] = half(1 + 0.3 * rng.standard_normal(c.n))
-            w[f"{name}.bias"] = half(0.2 * rng.standard_normal(c.n))
+            w[f"{name}.weight"] = coarse(1 + 0.3 * rng.standard_normal(c.n))
+            w[f"{name}.bias"] = coarse(0.2 * rng.standard_normal(c.n))
 
     def outputs(self, tokens: Sequence[int], noise: float = 0.0) -> Array:
         w, c = self.weights, self.config

@@ -9,13 +9,13 @@ from oracles.attention import ARCH
 from oracles.dense import HALF_ROPE, ROPE, model
 from oracles.experts import ROUTER, SMALL, experts, qwen3moe
 from oracles.family import Array, Family, basic, head_dim, lengths, rotated
-from oracles.models import Rules, TransformersModel, half
+from oracles.models import Rules, TransformersModel, coarse
 from oracles.states import STATE_RULES, squeezed
 
 CHOSEN: Rules = {
-    r"e_score_correction_bias|expert_bias|moe_statics": lambda rng, shape: half(0.2 * rng.standard_normal(shape)),
+    r"e_score_correction_bias|expert_bias|moe_statics": lambda rng, shape: coarse(0.2 * rng.standard_normal(shape)),
     r"\.gate\.w\w+$": ROUTER[r"\.gate\.weight$|router"],
-    r"experts\.\w+(_proj)?$": lambda rng, shape: half(1.2 * rng.standard_normal(shape) / shape[-1] ** 0.5),
+    r"experts\.\w+(_proj)?$": lambda rng, shape: coarse(1.2 * rng.standard_normal(shape) / shape[-1] ** 0.5),
     **ROUTER,
 }
 """Rules with a bias for the choice of experts."""

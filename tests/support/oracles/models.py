@@ -35,24 +35,27 @@ class Model(Protocol):
     def parameters(self) -> list[str]: ...
 
 
-def half(values: Array) -> Array:
-    return values.astype(np.float16).astype(np.float64)
+def coarse(values: Array) -> Array:
+    """Rounded to three significant bits, of which two follow the first: half precision holds them, and their files
+    compress to a third."""
+    bits = values.astype(np.float16).view(np.uint16)
+    return ((bits + 0x80) & 0xFF00).astype(np.uint16).view(np.float16).astype(np.float64)
 
 
 def draw(
     rng: np.random.Generator, name: str, shape: tuple[int, ...], embedding: float, head: float, layer: float
 ) -> Array:
-    """Products that keep the spread of their operand, norms about one, biases off zero; all held by half precision."""
+    """Products that keep the spread of their operand, norms about one, biases off zero; all coarse."""
     if len(shape) == 1:
         if name.endswith("bias"):
-            return half(0.2 * rng.standard_normal(shape))
-        return half(1 + 0.3 * rng.standard_normal(shape))
+            return coarse(0.2 * rng.standard_normal(shape))
+        return coarse(1 + 0.3 * rng.standard_normal(shape))
     if re.search(r"embed|wte|wpe", name):
-        return half(embedding * rng.standard_normal(shape))
+        return coarse(embedding * rng.standard_normal(shape))
     if "lm_head" in name or name == "output.weight":
-        return half(head * rng.standard_normal(shape) / np.sqrt(shape[-1]))
+        return coarse(head * rng.standard_normal(shape) / np.sqrt(shape[-1]))
     gain = layer if re.search(r"o_proj|down_proj|c_proj|output_linear|out_proj|dense|fc2|w2", name) else 1.2
-    return half(gain * rng.standard_normal(shape) / np.sqrt(shape[-1]))
+    return coarse(gain * rng.standard_normal(shape) / np.sqrt(shape[-1]))
 
 
 class TransformersModel:
@@ -145,3 +148,37 @@ class TransformersModel:
         finally:
             with torch.no_grad():
                 parameter.copy_(kept)
+
+
+class OwnModel:
+    """A model that ``transformers`` lacks, in NumPy: ``weights`` by the file's names; subclasses compute rows."""
+
+    config: Any
+    weights: dict[str, Array]
+
+    def state(self) -> dict[str, Array]:
+        return self.weights
+
+    def parameters(self) -> list[str]:
+        return list(self.weights)
+
+    @contextmanager
+    def changed(self, name: str) -> Iterator[None]:
+        kept = self.weights[name]
+        self.weights[name] = np.flip(kept)
+        try:
+            yield
+        finally:
+            self.weights[name] = kept
+
+    def noisy(self, rows: Array, noise: float) -> Array:
+        return rows * (1 + noise * np.random.default_rng(len(rows)).standard_normal(rows.shape))
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps) * weight + bias
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))

@@ -15,8 +15,7 @@ from ggplug_models import ARCHITECTURES
 from ggplug_models.converting.families import FAMILIES
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
-
-ORACLES = DATA / "oracles"
+from oracles.packed import ORACLES
 
 PAGE = """# Families of models
 
@@ -48,7 +47,7 @@ def _checked(files: list[str]) -> list[str]:
     """Whose outputs the recordings are, and were compared with."""
     listed = dict(re.findall(r"^\| `([a-z0-9_-]+)` (\|.*\|)$", (ORACLES / "README.md").read_text("utf-8"), re.M))
     rows = [listed[each] for each in files if each in listed]
-    if not rows:
+    if all("outputs of llama.cpp" in row for row in rows):
         return ["llama.cpp"]
     found = "transformers"
     if any("NumPy after the paper" in row for row in rows):

@@ -14,7 +14,7 @@ from oracles.encoders import both_bases, encoder
 from oracles.family import Array, Family, Tensors, basic, lengths
 from oracles.files import BYTES
 from oracles.jina import JinaBert
-from oracles.models import TransformersModel, half
+from oracles.models import TransformersModel, coarse
 
 RANK = 4
 """llama.cpp's number for the pooling of rerankers."""
@@ -59,8 +59,8 @@ class JinaRanker(JinaBert):
         super().__init__(seed)
         n, rng = self.config.n, np.random.default_rng([seed, 1])
         for name, rows in (("cls", n), ("cls.output", 1)):
-            self.weights[f"{name}.weight"] = half(1.2 * rng.standard_normal((rows, n)) / np.sqrt(n))
-            self.weights[f"{name}.bias"] = half(0.2 * rng.standard_normal(rows))
+            self.weights[f"{name}.weight"] = coarse(1.2 * rng.standard_normal((rows, n)) / np.sqrt(n))
+            self.weights[f"{name}.bias"] = coarse(0.2 * rng.standard_normal(rows))
 
     def score(self, tokens: Sequence[int]) -> float:
         return float(self._linear("cls.output", np.tanh(self._linear("cls", self.outputs(tokens)[0])))[0])
@@ -168,6 +168,7 @@ RANKERS: dict[str, Family] = {
             }
         ),
         {"": modern_names},
+        seed=4,
         encoder=True,
         without_effect=("classifier.bias",),
     ),

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from oracles import files
 from oracles.families import FAMILIES, Family
 from oracles.models import Model, TransformersModel
+from oracles.packed import pack
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +36,7 @@ class Recorded:
 
 
 def record(name: str, folder: Path, exact: Path | None = None) -> Recorded:
-    """Writes ``NAME.gguf`` and ``NAME.npz``, from the first seed whose outputs are clear.
+    """Writes ``NAME.gguf.xz`` and ``NAME.npz``, from the first seed whose outputs are clear.
 
     ``exact``: a folder for the same model with all matrices in single precision, for second opinions.
     """
@@ -49,6 +50,7 @@ def record(name: str, folder: Path, exact: Path | None = None) -> Recorded:
             raise ValueError(f"{name}: none of 500 seeds gives clear outputs")
     check_every_tensor(name, family, model, found)
     write(name, family, model, folder)
+    pack(folder / f"{name}.gguf")
     if exact is not None:
         write(name, family, model, exact, exact=True)
     save(folder / f"{name}.npz", found.arrays)
@@ -68,7 +70,7 @@ def save(path: Path, arrays: dict[str, Array]) -> None:
 def check(name: str, folder: Path, recorded: Path) -> None:
     """Records once more, in ``folder``.  Raises ValueError if that is not what ``recorded`` holds."""
     seed = record(name, folder).seed
-    if (folder / f"{name}.gguf").read_bytes() != (recorded / f"{name}.gguf").read_bytes():
+    if (folder / f"{name}.gguf.xz").read_bytes() != (recorded / f"{name}.gguf.xz").read_bytes():
         raise ValueError(f"{name}.gguf is another file, with seed {seed}")
     with np.load(folder / f"{name}.npz") as new, np.load(recorded / f"{name}.npz") as old:
         for key in new.files:

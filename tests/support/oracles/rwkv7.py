@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from oracles.files import N_VOCAB
-from oracles.models import half
-from oracles.own import Array, OwnModel, layer_norm, sigmoid
+from oracles.models import Array, OwnModel, coarse, layer_norm, sigmoid
 
 
 @dataclass(frozen=True)
@@ -42,19 +41,19 @@ class RWKV7(OwnModel):
         rng = np.random.default_rng(seed)
 
         def matrix(rows: int, columns: int, gain: float = 1.2) -> Array:
-            return half(gain * rng.standard_normal((rows, columns)) / np.sqrt(columns))
+            return coarse(gain * rng.standard_normal((rows, columns)) / np.sqrt(columns))
 
         def vector(centre: float, spread: float) -> Array:
-            return half(centre + spread * rng.standard_normal(c.n))
+            return coarse(centre + spread * rng.standard_normal(c.n))
 
-        self.weights = w = {"token_embd.weight": half(rng.standard_normal((N_VOCAB, c.n)))}
+        self.weights = w = {"token_embd.weight": coarse(rng.standard_normal((N_VOCAB, c.n)))}
         norms = ["token_embd_norm", "output_norm"]
         w["output.weight"] = matrix(N_VOCAB, c.n, 2)
         for i in range(c.num_hidden_layers):
             b = f"blk.{i}."
             norms += [f"{b}attn_norm", f"{b}attn_norm_2", f"{b}time_mix_ln"]
-            w[f"{b}time_mix_lerp_fused.weight"] = half(rng.uniform(0, 1, (6, 1, 1, c.n)))
-            w[f"{b}channel_mix_lerp_k.weight"] = half(rng.uniform(0, 1, c.n))
+            w[f"{b}time_mix_lerp_fused.weight"] = coarse(rng.uniform(0, 1, (6, 1, 1, c.n)))
+            w[f"{b}channel_mix_lerp_k.weight"] = coarse(rng.uniform(0, 1, c.n))
             for name in ("key", "value", "receptance", "output"):
                 w[f"{b}time_mix_{name}.weight"] = matrix(c.n, c.n)
             for name in "wavg":

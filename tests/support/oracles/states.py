@@ -12,20 +12,20 @@ import transformers
 from oracles.attention import ARCH, SHAPE
 from oracles.family import Array, Change, Family, basic
 from oracles.files import N_VOCAB
-from oracles.models import Rules, TransformersModel, half
+from oracles.models import Rules, TransformersModel, coarse
 from oracles.rwkv7 import RWKV7, Settings
 
 
 def log_decay(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Logarithms of decays about 1 to 8."""
-    return half(np.log(np.linspace(0.5, 6, math.prod(shape)).reshape(shape)) + 0.2 * rng.standard_normal(shape))
+    return coarse(np.log(np.linspace(0.5, 6, math.prod(shape)).reshape(shape)) + 0.2 * rng.standard_normal(shape))
 
 
 STATE_RULES: Rules = {
     "A_log": log_decay,
-    r"conv\d?d?\.weight|conv\.conv": lambda rng, shape: half(0.6 * rng.standard_normal(shape)),
-    r"dt_proj\.bias|dt_bias": lambda rng, shape: half(-1 + 0.5 * rng.standard_normal(shape)),
-    r"\.D$": lambda rng, shape: half(1 + 0.3 * rng.standard_normal(shape)),
+    r"conv\d?d?\.weight|conv\.conv": lambda rng, shape: coarse(0.6 * rng.standard_normal(shape)),
+    r"dt_proj\.bias|dt_bias": lambda rng, shape: coarse(-1 + 0.5 * rng.standard_normal(shape)),
+    r"\.D$": lambda rng, shape: coarse(1 + 0.3 * rng.standard_normal(shape)),
 }
 
 

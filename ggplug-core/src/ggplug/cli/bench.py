@@ -148,6 +148,7 @@ def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
     from ggplug.bench.moves import Convolution, Moves
     from ggplug.bench.overhead import Overhead
     from ggplug.bench.packed import PackedWeights
+    from ggplug.bench.placement import Placement
     from ggplug.bench.products import INSTRUMENTS
     from ggplug.bench.quantizing import Quantizing
     from ggplug.bench.rates import Rates
@@ -160,6 +161,7 @@ def collect(device: Device) -> tuple[dict[str, Instrument], dict[str, str]]:
         PackedWeights(),
         Quantizing(),
         Overhead(),
+        Placement(),
         Rates(),
     )
     found: dict[str, Instrument] = {instrument.name: instrument for instrument in own}

@@ -97,12 +97,28 @@ def graph() -> None:
     metavar="DEVICE",
     help="Show which of these devices computes each node, in which groups, and why.",
 )
+@click.option(
+    "--policy",
+    type=click.Choice(["ggml", "cost"]),
+    default="ggml",
+    show_default=True,
+    help="How --explain places nodes: by ggml's rules, or where they are predicted to take the least time. The "
+    "devices are then measured once, for at most two seconds each.",
+)
 @json_option
-def show(file: Path, models: tuple[Path, ...], nodes: bool, dot: bool, names: tuple[str, ...], as_json: bool) -> None:
+def show(
+    file: Path,
+    models: tuple[Path, ...],
+    nodes: bool,
+    dot: bool,
+    names: tuple[str, ...],
+    policy: str,
+    as_json: bool,
+) -> None:
     """Show what the graph in FILE computes."""
     if names:
         devices = [registry.device(name) for name in names]
-        with load_graph(file, devices[0], models=models) as found, Scheduler(devices) as scheduler:
+        with load_graph(file, devices[0], models=models) as found, Scheduler(devices, policy=policy) as scheduler:
             explanation = scheduler.explain(found)
         print_json(explanation.to_dict()) if as_json else echo(str(explanation))
         return

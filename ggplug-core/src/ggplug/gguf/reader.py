@@ -32,6 +32,23 @@ from ggplug.system.copying import Uncopied
 from ggplug.system.files import naming, open_regular
 
 
+class FileMap(memory_map.mmap):
+    """The map of a file, which knows the file.  ``path``: its absolute path."""
+
+    path: Path
+
+
+def origin(raw: npt.NDArray[Any]) -> tuple[Path, int] | None:
+    """The file in whose map an array lies, and the offset there; None for an array in other memory."""
+    base: Any = raw
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    if not isinstance(base, FileMap):
+        return None
+    start = raw.__array_interface__["data"][0]
+    return base.path, start - np.frombuffer(base, np.uint8).__array_interface__["data"][0]
+
+
 class GGUFReader(Uncopied):
     """A GGUF model, mapped into memory read-only (``gguf_init_from_file``).
 
@@ -245,7 +262,8 @@ def _open(path: Path, shard: int) -> tuple[memory_map.mmap, Header]:
     with file, naming(path):
         if os.fstat(file.fileno()).st_size == 0:
             raise GGUFError(f"{path}: the file is empty", path=path, position=0, field="magic", rule="truncated")
-        opened = memory_map.mmap(file.fileno(), 0, access=memory_map.ACCESS_READ)
+        opened = FileMap(file.fileno(), 0, access=memory_map.ACCESS_READ)
+        opened.path = Path(path).absolute()
     try:
         return opened, parse_header(opened, path, shard)
     except BaseException:

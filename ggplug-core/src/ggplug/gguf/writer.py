@@ -245,6 +245,10 @@ class GGUFWriter(Uncopied):
         self._written = paths
         return paths
 
+    def header(self) -> bytes:
+        """The bytes of a file with the metadata alone."""
+        return self._header(0, [_Shard()])
+
     def _shards(self) -> list[_Shard]:
         shards = [_Shard()]
         for tensor in self._tensors.values():

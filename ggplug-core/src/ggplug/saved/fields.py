@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -11,15 +12,26 @@ import numpy as np
 from ggplug.errors import GGPlugError, GGUFError
 from ggplug.gguf import GGUFReader, ValueType
 from ggplug.gguf.format import ARCHITECTURE_KEY
+from ggplug.gguf.parse import parse_header
 from ggplug.saved.format import ARCHITECTURE, PARAMETERS
 
 T = TypeVar("T")
 
 
+class Message:
+    """A graph file in memory, without values."""
+
+    path = Path("a graph in memory")
+
+    def __init__(self, raw: bytes) -> None:
+        header = parse_header(raw, self.path)
+        self.endian, self.metadata, self.metadata_types = header.endian, header.metadata, header.metadata_types
+
+
 class Fields:
     """The metadata of an open graph file.  All methods raise GGUFError with the file and the field."""
 
-    def __init__(self, reader: GGUFReader) -> None:
+    def __init__(self, reader: GGUFReader | Message) -> None:
         self.reader = reader
         if self.text(ARCHITECTURE_KEY) != ARCHITECTURE:
             found = self.text(ARCHITECTURE_KEY)

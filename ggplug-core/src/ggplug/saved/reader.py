@@ -22,7 +22,7 @@ from ggplug.memory import allocate
 from ggplug.ops.base import OPS, Op, apply
 from ggplug.registry.discover import scan
 from ggplug.registry.entry_points import imported
-from ggplug.saved.fields import Fields
+from ggplug.saved.fields import Fields, Message
 from ggplug.saved.format import ABSENT, OPS_GROUP, REPEATED_KEY, TENSOR_ARRAYS, VERSION
 from ggplug.saved.writer import has_weight, paths_of
 from ggplug.tensor import Context, Spec, Tensor
@@ -120,7 +120,7 @@ def load_graph(
         reader = stack.enter_context(GGUFReader(path, follow_splits=False))
         fields = Fields(reader)
         graph = _structure(fields)
-        found = _Values(fields, graph, where, models, stack)
+        found = _Values(reader, fields, graph, where, models, stack)
         found.find()
         if values:
             try:
@@ -129,6 +129,14 @@ def load_graph(
                 graph.free()
                 raise
         return graph
+
+
+def decode_graph(raw: bytes) -> LoadedGraph:
+    """The graph that :func:`ggplug.saved.encode_graph` wrote; no tensor has a place or a value.
+
+    Raises GGUFError and PluginError as :func:`load_graph`.
+    """
+    return _structure(Fields(Message(raw)))
 
 
 # -- structure -------------------------------------------------------------------------------------
@@ -248,12 +256,14 @@ class _Values:
 
     def __init__(
         self,
+        reader: GGUFReader,
         fields: Fields,
         graph: LoadedGraph,
         where: Device | BufferType | None,
         models: Iterable[str | os.PathLike[str]],
         stack: ExitStack,
     ) -> None:
+        self.reader = reader
         self.fields, self.graph, self.where = fields, graph, HOST if where is None else where
         self.models = paths_of(models)
         self.stack = stack
@@ -266,7 +276,7 @@ class _Values:
         graph, fields = self.graph, self.fields
         self.stored.update(self._stored())
         graph.references.update(self._references())
-        repeated = frozenset(fields.numbers(REPEATED_KEY)) if REPEATED_KEY in fields.reader.metadata else ()
+        repeated = frozenset(fields.numbers(REPEATED_KEY)) if REPEATED_KEY in self.reader.metadata else ()
         for position in repeated:
             if position not in self.stored or not graph.tensors[position].is_contiguous():
                 fields.fail(REPEATED_KEY, "value", f"the tensor {position} is no leaf with a block to repeat")
@@ -287,8 +297,8 @@ class _Values:
             if leaf in weights:
                 graph._give(leaf, weights[leaf])
             elif position in self.stored:
-                graph._give(leaf, self.value(leaf, fields.reader.data(self.stored[position])))
-        graph.files += [path for reader in (fields.reader, *self.opened.values()) for path in reader.paths]
+                graph._give(leaf, self.value(leaf, self.reader.data(self.stored[position])))
+        graph.files += [path for reader in (self.reader, *self.opened.values()) for path in reader.paths]
 
     def value(self, leaf: Tensor, raw: Bytes) -> Bytes:
         """A leaf's bytes, of which the file has all, or one block that is repeated."""
@@ -318,7 +328,7 @@ class _Values:
     def _stored(self) -> Iterator[tuple[int, TensorInfo]]:
         """The positions of the leafs whose values are in this file, and where."""
         positions = {str(self.graph.index[leaf]): self.graph.index[leaf] for leaf in self._leafs()}
-        for name, info in self.fields.reader.tensors.items():
+        for name, info in self.reader.tensors.items():
             if name not in positions:
                 self.fields.fail(f"tensor {name}", "value", "there is no leaf of this number")
             yield positions[name], info
@@ -359,7 +369,7 @@ class _Values:
         if not paths:
             if file != Path(file).name or file in ("", "..") or "\0" in file:
                 self.fields.fail("graph.weights.file", "name", f"{file!r:.100} is no name of a file", got=file)
-            near = self.fields.reader.path.parent / file
+            near = self.reader.path.parent / file
             paths = [near] if near.is_file() else []
         for path in paths:
             if path not in self.opened:

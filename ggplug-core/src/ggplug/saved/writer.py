@@ -66,6 +66,17 @@ def save_graph(
         return writer.write()[0]
 
 
+def encode_graph(graph: Graph) -> bytes:
+    """The structure of a graph as the bytes of a graph file without values, which :func:`decode_graph` reads.
+
+    Raises SerializationError and ParameterError as :func:`save_graph`.
+    """
+    writer = GGUFWriter("", arch=ARCHITECTURE)
+    _write_structure(writer, graph)
+    writer.add("graph.version", 1, ValueType.UINT32)
+    return writer.header()
+
+
 def paths_of(models: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The paths of a list of models.  Raises ParameterError for a single path, of which each character would be one."""
     if isinstance(models, (str, bytes, os.PathLike)):

@@ -52,6 +52,7 @@ class Reason(enum.Enum):
     READ = "{} reads it there"
     VIEW = "a view of {}"
     FIRST = "the first that can compute it"
+    FASTEST = "it is predicted to take the least time there"
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,16 @@ def assign(
     pins: Mapping[int, int] | None = None,
     policy: Policy | None = None,
     op_offload: bool = True,
+    wanted: Mapping[int, int] | None = None,
 ) -> Assignment:
     """Assigns every tensor of a graph to a stream.
 
-    ``pins``: position -> stream number.  Raises PlacementError, with each device's reason, if no stream can compute
+    ``pins``: position -> stream number.  ``wanted``: the same, for nodes that write nothing, by the cost model; pins
+    and policies come first.  Raises PlacementError, with each device's reason, if no stream can compute
     a node, or the stream of a pin cannot.
     """
     passes = _Passes(graph, streams, hazards or Hazards(graph), pins or {}, policy, op_offload)
-    passes.place_by_reason()
+    passes.place_by_reason(wanted or {})
     passes.grow()
     passes.upgrade()
     passes.place_the_rest()
@@ -190,7 +193,7 @@ class _Passes:
 
     # -- pass 1 ------------------------------------------------------------------------------------
 
-    def place_by_reason(self) -> None:
+    def place_by_reason(self, wanted: Mapping[int, int]) -> None:
         for position, stream in self.pins.items():
             self._pin(position, stream)
         for leaf in self.graph.leafs:
@@ -203,7 +206,11 @@ class _Passes:
                     self.put(position, self.last if homes is None else max(homes), Reason.INPUT)
         asks = self.policy is not None or "ggplug_placement" in HOOKS.callers
         for position in self.nodes:
-            if self.at[position] < 0 and not (asks and self._ask(position)):
+            if self.at[position] >= 0 or (asks and self._ask(position)):
+                continue
+            if position in wanted:
+                self.put(position, wanted[position], Reason.FASTEST)
+            else:
                 self._by_bytes(position)
 
     def _pin(self, position: int, stream: int) -> None:

@@ -25,9 +25,11 @@ from ggplug.memory.layout import NOWHERE
 from ggplug.memory.runs import Run
 from ggplug.nodes.groups import Groups
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
+from ggplug.scheduler.prediction import Seconds
 from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.split import Split
 from ggplug.scheduler.support import Streams
+from ggplug.scheduler.timing import Timing
 from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
 
@@ -157,6 +159,10 @@ class Execution(Uncopied):
         """Number of the version that was used last."""
         self.late: TimeLimitError | None = None
         """That a split of the last computation took longer than its stream's limit, and was not aborted."""
+        self.timing: Timing | None = None
+        """The times of its first computations, while a cost model learns from them."""
+        self.measured: Seconds | None = None
+        """The times that it learnt."""
         self._generation = -1
         self._asynchronous = any(map(is_asynchronous, streams))
         self._chunks: dict[tuple[int, int, int, bool], tuple[Graph, Plan, Allocation]] = {}

@@ -10,6 +10,7 @@ from ggplug.backend import Device
 from ggplug.graph import Graph
 from ggplug.nodes.groups import Group
 from ggplug.scheduler.assign import Assignment
+from ggplug.scheduler.prediction import Seconds
 from ggplug.scheduler.schedule import Schedule
 from ggplug.scheduler.support import Streams
 from ggplug.tensor import Tensor
@@ -96,7 +97,10 @@ class DetailRow:
 
 @dataclass(frozen=True)
 class SplitRow:
-    """Nodes ``first`` to ``end`` (exclusive) run on ``device``; ``n_nodes`` of them compute something."""
+    """Nodes ``first`` to ``end`` (exclusive) run on ``device``; ``n_nodes`` of them compute something.
+
+    ``predicted``, ``measured``: seconds with its copies, by the cost model and when it ran; None if they are not known.
+    """
 
     number: int
     device: str
@@ -105,6 +109,8 @@ class SplitRow:
     n_nodes: int
     n_copies: int
     bytes_copied: int
+    predicted: float | None = None
+    measured: float | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,7 @@ class Explanation:
     ``packed``: the tensors in memory with a layout of its own, such as packed or split weights.  ``details``: what the
     devices add (:meth:`.Device.details`).
     ``memory``: bytes for intermediates by stream; memory of several streams is listed for each.
+    ``predicted``, ``measured``: seconds of a computation with its copies, by the cost model and when it ran.
     """
 
     rows: tuple[Row, ...]
@@ -124,6 +131,8 @@ class Explanation:
     missed: tuple[MissedRow, ...]
     memory: dict[str, int]
     packed: tuple[PackedRow, ...] = ()
+    predicted: float | None = None
+    measured: float | None = None
     details: tuple[DetailRow, ...] = ()
 
     @property
@@ -148,6 +157,8 @@ class Explanation:
             "missed": [dataclasses.asdict(missed) for missed in self.missed],
             "memory": dict(self.memory),
             "packed": [dataclasses.asdict(packed) for packed in self.packed],
+            "predicted": self.predicted,
+            "measured": self.measured,
             "details": [dataclasses.asdict(detail) for detail in self.details],
         }
 
@@ -165,7 +176,9 @@ class Explanation:
         upcoming = next(at, None)
         for row in self.rows:
             if upcoming is not None and row.number >= upcoming.first:
-                lines.append(f"split {upcoming.number} on {upcoming.device}: {upcoming.n_nodes} nodes")
+                lines.append(
+                    f"split {upcoming.number} on {upcoming.device}: {upcoming.n_nodes} nodes{_times(upcoming)}"
+                )
                 lines += [
                     f"    copy {copy.name}  {copy.source} -> {copy.target}  {copy.nbytes} bytes"
                     + (", unpacked for each computation" if copy.unpacked else "")
@@ -177,7 +190,7 @@ class Explanation:
                 f"  {row.number:5d}  {row.op:{width}s}  {row.name[:32]:{naming}s}  {row.type:>5s} {extents:>18s}  "
                 f"{row.device:{devices}s}  {row.text}{self._in_group(row)}"
             )
-        lines.append(f"{len(self.splits)} splits, {len(self.copies)} copies of {self.bytes_copied} bytes")
+        lines.append(f"{len(self.splits)} splits, {len(self.copies)} copies of {self.bytes_copied} bytes{_times(self)}")
         computing = sum(len(group.nodes) for group in self.groups)
         lines.append(f"{computing} nodes that compute something, in {len(self.groups)} groups")
         lines += [f"  {_numbers(g.nodes)} in group {g.number}: {g.kernel}" for g in self.groups if len(g.nodes) > 1]
@@ -200,12 +213,25 @@ class Explanation:
         return f"; in group {row.group}{', not kept' if row.inner else ''}"
 
 
+def _times(row: SplitRow | Explanation) -> str:
+    """The predicted and the measured time in words; empty if neither is known."""
+    known = (("predicted", row.predicted), ("measured", row.measured))
+    return "".join(f", {seconds * 1e3:.3g} ms {word}" for word, seconds in known if seconds is not None)
+
+
 def _numbers(nodes: tuple[int, ...]) -> str:
     return ", ".join(map(str, nodes))
 
 
-def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict[str, int]) -> Explanation:
-    """The explanation of a schedule."""
+def explanation(
+    graph: Graph,
+    streams: Streams,
+    schedule: Schedule,
+    memory: dict[str, int],
+    predicted: Seconds | None = None,
+    measured: Seconds | None = None,
+) -> Explanation:
+    """The explanation of a schedule, with its times as far as they are known."""
     assignment, cut = schedule.assignment, schedule.cut
     split_of = {position: split.number for split in cut.splits for position in split.nodes}
     groups = _group_rows(graph, streams, schedule)
@@ -257,6 +283,8 @@ def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict
             sum(not graph.tensors[position].op.is_view for position in split.nodes),  # type: ignore[union-attr]
             sum(cut.copies[copy].nbytes > 0 for copy in split.copies),
             sum(cut.copies[copy].nbytes for copy in split.copies),
+            None if predicted is None else predicted.of(split.number),
+            None if measured is None else measured.of(split.number),
         )
         for split in cut.splits
     )
@@ -276,7 +304,8 @@ def explanation(graph: Graph, streams: Streams, schedule: Schedule, memory: dict
         if type(on).details is not Device.details
         for text in on.details(split.part(graph))
     )
-    return Explanation(tuple(rows), splits, copies, groups, missed, memory, packed, details)
+    totals = [None if each is None else each.total for each in (predicted, measured)]
+    return Explanation(tuple(rows), splits, copies, groups, missed, memory, packed, *totals, details)
 
 
 def _group_rows(graph: Graph, streams: Streams, schedule: Schedule) -> tuple[GroupRow, ...]:

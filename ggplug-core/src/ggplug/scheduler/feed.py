@@ -21,6 +21,7 @@ from ggplug.hookspecs import HOOKS
 from ggplug.memory.allocation import Allocation
 from ggplug.scheduler.execution import Execution
 from ggplug.scheduler.scheduler import Scheduler, report_failed
+from ggplug.scheduler.traced import report_times
 from ggplug.sharing import one_thread_at_a_time
 from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
@@ -147,7 +148,7 @@ def _computed_in_one(
             HOOKS.notify("ggplug_graph_prepared", graph=feed.graph, start=start, end=transfers.start)
             HOOKS.notify("ggplug_split_computed", **ready.about(), **times)
             if timed:
-                scheduler._report_times(execution, **ready.about(), times=traced)
+                report_times(execution, **ready.about(), times=traced)
         run.end(progress=len(feed.graph.nodes) if computed else 0)
         scheduler._unsettled = False
     except BaseException as error:
@@ -156,7 +157,7 @@ def _computed_in_one(
             HOOKS.notify("ggplug_graph_prepared", graph=feed.graph, start=start, end=transfers.start)
             HOOKS.notify("ggplug_split_failed", **ready.about(), error=error, start=transfers.start, end=end)
             if timed:
-                scheduler._report_times(execution, **ready.about(), times=traced or ready.plan.times_before_error)
+                report_times(execution, **ready.about(), times=traced or ready.plan.times_before_error)
         scheduler._fail(run, error)
         raise
     finally:
@@ -187,6 +188,8 @@ def _made_ready(scheduler: Scheduler, feed: Feed) -> Ready | None:
     if not feed.in_one_call or found is None or scheduler.n_copies > 1 or scheduler._asynchronous:
         return None
     graph, execution = feed.graph, found[3]
+    if execution.timing is not None:
+        return None
     bound = execution.bind(graph, execution.version)
     if len(bound.splits) != 1 or bound.splits[0].copies or type(bound.splits[0].plan).compute_with is Plan.compute_with:
         return None

@@ -5,13 +5,17 @@ Equal graphs share a schedule.  It holds no tensors and no memory; :mod:`.execut
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import forms_groups, groups_of
+from ggplug.errors import OutOfMemoryError, PlacementError
 from ggplug.graph import Graph
 from ggplug.memory.graph_allocator import GraphAllocator
 from ggplug.memory.layout import PERSISTENT, Layout, Range, Request
@@ -19,9 +23,13 @@ from ggplug.memory.lifetimes import BEFORE
 from ggplug.nodes.groups import UNGROUPED, Groups, Missed
 from ggplug.nodes.hazards import Hazards
 from ggplug.scheduler.assign import Assignment, Policy, assign
-from ggplug.scheduler.split import Cut, cut
+from ggplug.scheduler.prediction import predict
+from ggplug.scheduler.split import Cut, Decided, cut
 from ggplug.scheduler.support import Streams
 from ggplug.types import TensorFlag
+
+if TYPE_CHECKING:  # the scheduler imports the cost model when a policy needs it
+    from ggplug.costs.model import CostModel
 
 
 @dataclass(frozen=True)
@@ -37,15 +45,9 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Which stream computes which node, in which order, in which groups, where, and what is copied.
+class Schedule(Decided):
+    """All decisions: also where tensors and copies lie."""
 
-    ``groups``: the groups of all splits, by positions in the whole graph.
-    """
-
-    assignment: Assignment
-    cut: Cut
-    groups: Groups
     layout: Layout
     versions: tuple[Version, ...]
 
@@ -60,16 +62,72 @@ def make_schedule(
     policy: Policy | None = None,
     op_offload: bool = True,
     groups: bool = True,
+    costs: CostModel | None = None,
 ) -> Schedule:
     """Assigns a graph's nodes, cuts splits, forms groups, and lays out memory.  ``pins``: position -> stream number.
 
-    ``groups``: whether devices may form groups of nodes.  Raises PlacementError, OutOfMemoryError (a tensor is
-    larger than its memory's largest buffer), and GraphError for groups that break a rule.
+    ``groups``: whether devices may form groups of nodes.  ``costs``: chooses the streams by predicted time, where that
+    is clearly less than by ggml's rules, takes no more splits, and fits into memory.
+
+    Raises PlacementError, OutOfMemoryError (a tensor is larger than its memory's largest buffer), and GraphError for
+    groups that break a rule.
     """
     hazards = Hazards(graph)
-    assignment = assign(graph, streams, hazards=hazards, pins=pins, policy=policy, op_offload=op_offload)
-    found = cut(graph, streams, assignment, hazards)
-    formed = _groups(graph, streams, found) if groups and allocator.reuse else UNGROUPED
+
+    def decided(wanted: Mapping[int, int] | None = None) -> Decided:
+        how = {"pins": pins, "policy": policy, "op_offload": op_offload, "wanted": wanted}
+        assignment = assign(graph, streams, hazards=hazards, **how)  # type: ignore[arg-type]
+        found = cut(graph, streams, assignment, hazards)
+        return Decided(assignment, found, _groups(graph, streams, found) if groups and allocator.reuse else UNGROUPED)
+
+    ruled = decided()
+    if costs is not None and len(streams) > 1 and costs.ready([*streams], streams.buffer_types):
+        # The scheduler imports the cost model, and what chooses by it, when a policy needs them.
+        from ggplug.scheduler.fastest import ways
+
+        others = ways(graph, streams, hazards, ruled.assignment, costs, op_offload=op_offload)
+        for faster in _faster(graph, streams, ruled, others, decided, costs):
+            with contextlib.suppress(OutOfMemoryError):
+                found = _laid_out(graph, streams, allocator, faster, n_copies)
+                if _fits(streams, allocator, found.layout):
+                    return found
+    return _laid_out(graph, streams, allocator, ruled, n_copies)
+
+
+GAIN = 0.9
+"""The part of the time by ggml's rules that another assignment has to be predicted to take, at most."""
+
+
+def _faster(
+    graph: Graph,
+    streams: Streams,
+    ruled: Decided,
+    others: Iterable[Mapping[int, int]],
+    decide: Callable[[Mapping[int, int]], Decided],
+    costs: CostModel,
+) -> list[Decided]:
+    """The decisions with no more splits than ggml's rules give that are predicted to take less time, fastest first."""
+    limit = GAIN * predict(graph, streams, ruled, costs).total
+    found: dict[tuple[int, ...], tuple[float, Decided]] = {}
+    for wanted in others:
+        with contextlib.suppress(PlacementError):
+            other = decide(wanted)
+            if len(other.cut.splits) <= len(ruled.cut.splits):
+                seconds = predict(graph, streams, other, costs).total
+                if seconds <= limit:
+                    found[tuple(other.assignment.streams)] = seconds, other
+    return [other for _, other in sorted(found.values(), key=itemgetter(0))]
+
+
+def _fits(streams: Streams, allocator: GraphAllocator, layout: Layout) -> bool:
+    """Whether the devices have the memory that a layout needs in addition to what is allocated."""
+    needed = zip(streams, allocator.sizes(layout), allocator.sizes(), strict=True)
+    free = [(stream.device.memory().free, size - held) for stream, size, held in needed if size > held]
+    return all(there is None or size <= there for there, size in free)
+
+
+def _laid_out(graph: Graph, streams: Streams, allocator: GraphAllocator, decided: Decided, n_copies: int) -> Schedule:
+    assignment, found, formed = decided.assignment, decided.cut, decided.groups
     requests, leafs = _requests(graph, streams, assignment, found, formed, n_copies)
     order = None if found.order == graph.order else found.order
     layout = allocator.lay_out(graph, assignment.streams, order=order, extra=requests, groups=formed)

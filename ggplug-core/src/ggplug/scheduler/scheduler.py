@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import compress
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ggplug.backend import Backend, BufferType, Bytes, Device, Event, NodeTime, check_target, node_times
+from ggplug.backend import Backend, BufferType, Bytes, Device, Event, check_target
 from ggplug.errors import FreedError, GGPlugError, ParameterError, ShapeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
@@ -22,11 +22,17 @@ from ggplug.scheduler.assign import Policy
 from ggplug.scheduler.execution import Bound, EvalCallback, Execution
 from ggplug.scheduler.explain import Explanation, SplitRow, explanation
 from ggplug.scheduler.ordering import Ordering, is_asynchronous
+from ggplug.scheduler.prediction import Seconds, kernel_parts, kernel_times, predict
 from ggplug.scheduler.schedule import Schedule, make_schedule
 from ggplug.scheduler.support import Streams
+from ggplug.scheduler.timing import Timing
+from ggplug.scheduler.traced import run_traced
 from ggplug.sharing import one_thread_at_a_time
 from ggplug.system.copying import Uncopied
 from ggplug.tensor import Tensor
+
+if TYPE_CHECKING:  # the scheduler imports it when a policy needs it
+    from ggplug.costs.model import CostModel
 
 _usage = attrgetter("buffer._usage._value_")
 
@@ -48,8 +54,10 @@ class Scheduler(Uncopied):
     ``buffer_types``: for each stream the memory for its results, by default its device's.  ``n_copies``: how many
     computations may be under way at the same time (pipeline parallelism, ggml's GGML_SCHED_MAX_COPIES).
     ``op_offload``: whether a stream of higher priority computes an op with a copy of its weights, if its device asks
-    for it.  ``policy``: decides where nodes run, before the scheduler does.  ``cache_size``: number of graph structures
-    whose schedules are kept.  ``reuse=False`` gives each intermediate bytes of its own, so that all can be read.
+    for it.  ``policy``: ``"ggml"``, the default, for ggml's rules; ``"cost"`` for what is predicted to take the least
+    time (:mod:`ggplug.costs`), where that is clearly less than by these rules, with no more splits; or a function that
+    decides where nodes run before ggml's rules do.  ``cache_size``: number of graph structures whose schedules are
+    kept.  ``reuse=False`` gives each intermediate bytes of its own, so that all can be read.
     ``poison``: fills bytes that must not be read with NaN, for ``"nodes"`` or True after each node, for ``"groups"``
     after each group (default: the variable ``GGPLUG_POISON``).
     ``groups=False``: devices form no groups and compute node by node.
@@ -68,7 +76,7 @@ class Scheduler(Uncopied):
         buffer_types: Sequence[BufferType] | None = None,
         n_copies: int = 1,
         op_offload: bool = True,
-        policy: Policy | None = None,
+        policy: Policy | CostModel | str | None = None,
         cache_size: int = 32,
         reuse: bool = True,
         poison: bool | str | None = None,
@@ -106,7 +114,8 @@ class Scheduler(Uncopied):
                 )
         self.n_copies = n_copies
         self.op_offload = op_offload
-        self.policy = policy
+        self.costs = _cost_model(policy)
+        self.policy = policy if callable(policy) else None
         self.cache_size = cache_size
         self.poison = poison_mode(poison)
         self.groups = groups
@@ -193,10 +202,18 @@ class Scheduler(Uncopied):
         return self._explain(graph)
 
     def _explain(self, graph: Graph) -> Explanation:
-        schedule = self._find(graph).schedule
+        execution = self._find(graph)
+        schedule = execution.schedule
         sizes = self._allocator.sizes(schedule.layout)
         memory = dict(zip(self._streams.names(), sizes, strict=True))
-        return explanation(graph, self._streams, schedule, memory)
+        return explanation(graph, self._streams, schedule, memory, *self._seconds(graph, execution))
+
+    def _seconds(self, graph: Graph, execution: Execution) -> tuple[Seconds | None, Seconds | None]:
+        """The predicted and the measured times of a schedule, as far as they are known."""
+        if self.costs is None or not self.costs.ready(self.backends, self.buffer_types):
+            return None, None
+        predicted = predict(graph, self._streams, execution.schedule, self.costs)
+        return predicted, execution.measured
 
     @one_thread_at_a_time
     def backend_of(self, tensor: Tensor, graph: Graph) -> Backend | None:
@@ -260,7 +277,10 @@ class Scheduler(Uncopied):
     def _make(self, graph: Graph) -> tuple[Any, Execution]:
         key, _ = self._look_up(graph)
         schedule = self._schedule(graph, dict(key[2]))
-        return key, Execution(schedule, self._streams, self._movers, self._allocator)
+        execution = Execution(schedule, self._streams, self._movers, self._allocator)
+        if self.costs is not None:
+            execution.timing = Timing()
+        return key, execution
 
     def _schedule(self, graph: Graph, pins: dict[int, int]) -> Schedule:
         return make_schedule(
@@ -272,6 +292,7 @@ class Scheduler(Uncopied):
             policy=self.policy,
             op_offload=self.op_offload,
             groups=self.groups,
+            costs=self.costs,
         )
 
     def _forget(self, execution: Execution) -> None:
@@ -327,6 +348,32 @@ class Scheduler(Uncopied):
         for (memory, _), size in chunks.items():
             compute[owners[memories[memory]]] += size
         return {device: Needed(compute[device], sum(workspaces[device])) for device in compute}
+
+    @one_thread_at_a_time
+    def predicted(self, graph: Graph, costs: CostModel) -> tuple[float, list[tuple[list[Tensor], float]]]:
+        """The predicted seconds of a computation as it is scheduled, and those of each kernel, with its nodes.
+
+        Copies and splits are in the first figure alone.  Allocates nothing.  Raises PlacementError.
+        """
+        decided = self._find(graph).schedule
+        kernels = [
+            each
+            for split in decided.cut.splits
+            for each in kernel_times(graph, self._streams, split, decided.groups, costs)
+        ]
+        return predict(graph, self._streams, decided, costs).total, kernels
+
+    @one_thread_at_a_time
+    def measure(self, graph: Graph, costs: CostModel) -> None:
+        """Measures the kernels of a graph that the cost model does not know, for at most two seconds a stream.
+
+        The graph's tensors need no places with bytes; memory is allocated for the time of the measurement.
+        """
+        decided = self._find(graph).schedule
+        for number, stream in enumerate(self.backends):
+            splits = (split for split in decided.cut.splits if split.stream == number)
+            kernels = (kernel for split in splits for kernel in kernel_parts(graph, split, decided.groups))
+            costs.measure(stream, self.buffer_types[number], kernels)
 
     def buffer_size(self, backend: Backend) -> int:
         """Bytes that are allocated for results of a stream (ggml_backend_sched_get_buffer_size)."""
@@ -384,9 +431,20 @@ class Scheduler(Uncopied):
         """
         self._compute_async(graph, start)
         self._synchronize()
+        if self.costs is not None and self._found is not None and self._found[3].timing is not None:
+            self._note_call(self.costs, self._found[3], self._found[3].timing, time.perf_counter_ns() - start)
         if "ggplug_graph_computed" not in HOOKS.callers:
             return None
         return list(dict.fromkeys(split.planned.stream.device for split in self._bound(graph).splits))
+
+    def _note_call(self, costs: CostModel, execution: Execution, timing: Timing, nanoseconds: int) -> None:
+        """Hands the time of a call to the cost model, unless observers made it longer."""
+        splits = execution.schedule.cut.splits
+        if splits and not HOOKS.splits_observed:
+            timing.called(nanoseconds / 1e9, self.backends[splits[0].stream], costs)
+            execution.measured = timing.measured
+        if timing.done:
+            execution.timing = None
 
     @one_thread_at_a_time
     def compute_async(self, graph: Graph) -> None:
@@ -415,9 +473,12 @@ class Scheduler(Uncopied):
                 execution.run_observed(graph, bound, self._ordering, allocation, run, *observer)
                 run.end(progress=run.progress)
             else:
+                timing = execution.timing
+                timed = timing is not None and not HOOKS.splits_observed and timing.begin()
                 if HOOKS.splits_observed:
                     HOOKS.notify("ggplug_graph_prepared", graph=graph, start=start, end=time.perf_counter_ns())
-                    self._run_traced(graph, execution, bound)
+                if HOOKS.splits_observed or timed:
+                    run_traced(execution, bound, self._ordering, self._synchronize, timing if timed else None)
                 else:
                     execution.run(bound, self._ordering)
                 readers: tuple[Event, ...] = ()
@@ -432,6 +493,8 @@ class Scheduler(Uncopied):
             raise
         finally:
             run.thread = 0
+        if execution.timing is not None and self.costs is not None:
+            execution.timing.end(graph, self._streams, execution.schedule, self.costs)
         if execution.late is not None:
             execution.raise_late()
 
@@ -470,53 +533,6 @@ class Scheduler(Uncopied):
         version = (graph.run and execution.version_of(graph.run.allocation)) or 0
         execution.allocation(graph, version)
         return execution.bind(graph, version)
-
-    def _run_traced(self, graph: Graph, execution: Execution, bound: Bound) -> None:
-        """Computes one split after the other, waits for each, and calls the observers."""
-        timing = "ggplug_nodes_timed" in HOOKS.callers
-        times: Sequence[NodeTime]
-        for split in bound.splits:
-            stream, plan = split.planned.stream, split.plan
-            limit = stream.time_limit
-            about: dict[str, Any] = {"graph": graph, "split": split.part, "device": stream.device}
-            plan.times_before_error = times = ()
-            start = time.perf_counter_ns()
-            try:
-                execution.copy(split, self._ordering)
-                self._synchronize()
-                if split.copies:
-                    copying, start = start, time.perf_counter_ns()
-                    nbytes = sum(copy.nbytes for copy in split.copies)
-                    HOOKS.notify("ggplug_split_copied", **about, nbytes=nbytes, start=copying, end=start)
-                start = time.perf_counter_ns()
-                if timing:
-                    times = plan.compute_traced()
-                else:
-                    plan.compute()
-                submitted = time.perf_counter_ns()
-                stream.synchronize()
-            except BaseException as error:
-                HOOKS.notify("ggplug_split_failed", **about, error=error, start=start, end=time.perf_counter_ns())
-                self._report_times(execution, **about, times=times or plan.times_before_error)
-                raise
-            end = time.perf_counter_ns()
-            execution.check_time(stream, limit, (end - start) / 1e9)
-            HOOKS.notify("ggplug_split_computed", **about, start=start, end=end, submitted=submitted)
-            self._report_times(execution, **about, times=times)
-
-    @staticmethod
-    def _report_times(
-        execution: Execution, *, graph: Graph, split: Graph, device: Device, times: Sequence[NodeTime]
-    ) -> None:
-        """Calls the observers of nodes.  ``times``: by the numbers of nodes in the split."""
-        if not times:
-            return
-        positions = split.positions
-        assert positions is not None
-        if positions != list(range(len(graph.tensors))):
-            times = node_times([(positions[node] if node >= 0 else -1, begin, end) for node, begin, end in times])
-        groups = execution.schedule.groups
-        HOOKS.notify("ggplug_nodes_timed", graph=graph, device=device, times=times, groups=groups)
 
     @one_thread_at_a_time
     def synchronize(self) -> None:
@@ -650,6 +666,15 @@ class Scheduler(Uncopied):
 
     def __repr__(self) -> str:
         return f"<Scheduler on {', '.join(self._streams.names())}>"
+
+
+def _cost_model(policy: Policy | CostModel | str | None) -> CostModel | None:
+    """The cost model of a policy; None for other policies.  Raises ParameterError for what is none."""
+    if policy is None or policy == "ggml" or callable(policy):
+        return None
+    from ggplug.costs.model import cost_model  # few programs need it
+
+    return cost_model(policy)
 
 
 def report_failed(graph: Graph, error: BaseException, start: int) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ggplug.backend import Backend
 from ggplug.errors import GraphError
 from ggplug.graph import Graph
+from ggplug.nodes.groups import Groups
 from ggplug.nodes.hazards import Hazards, Latest
 from ggplug.scheduler.assign import Assignment
 from ggplug.scheduler.support import Streams
@@ -65,6 +66,18 @@ class Cut:
     order: list[int]
     splits: list[Split]
     copies: list[Copy]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Which stream computes which node, in which order, in which groups, and what is copied.
+
+    ``groups``: the groups of all splits, by positions in the whole graph.
+    """
+
+    assignment: Assignment
+    cut: Cut
+    groups: Groups
 
 
 def cut(graph: Graph, streams: Streams, assignment: Assignment, hazards: Hazards) -> Cut:

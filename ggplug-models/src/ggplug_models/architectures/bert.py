@@ -14,7 +14,7 @@ from ggplug_models.layers.attention import joined
 from ggplug_models.layers.feed_forward import gated, gated_together, plain
 from ggplug_models.layers.linear import rows
 from ggplug_models.layers.norms import LayerNorm
-from ggplug_models.layers.rope import Rope, frequency_base
+from ggplug_models.layers.rope import frequency_base
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import architecture
@@ -81,6 +81,30 @@ class NomicBert(PostNorm):
     rope_mode = RopeMode.NEOX
 
 
+@architecture("jina-bert-v3")
+class JinaBertV3(NomicBert):
+    """jina-embeddings-v3 (arXiv:2409.10173): RoPE, and a network without a gate."""
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        return plain(block.weights, x, self.n_ff[block.number])
+
+
+@architecture("nomic-bert-moe")
+class NomicBertMoe(JinaBertV3):
+    """nomic-embed v2 (arXiv:2502.07972): experts in every n-th block."""
+
+    normalized_experts = False
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.every = hp.integer("moe_every_n_layers", 0, at_least=0)
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        if self.experts is not None and self.every and block.number % self.every == 1 % self.every:
+            return self.experts(block.weights, x)
+        return super().feed_forward(x, block)
+
+
 @architecture("jina-bert-v2")
 class JinaBertV2(PostNorm):
     """jina-embeddings-v2 (arXiv:2310.19923): ALiBi in both directions; queries and keys may be normalised."""
@@ -138,9 +162,6 @@ class ModernBert(Transformer, Encoder):
         y = gated_together(w, self.norm(w, "ffn_norm", x), self.n_ff[block.number], self.act)
         return x + block.named("ffn_out", y)
 
-    def rope_of(self, block: Block) -> Rope | None:
-        return self.local_rope if self.windows[block.number] else self.rope
-
     def hidden(self, x: Tensor) -> Tensor:
         return self.norm(self.w, "output_norm", x)
 
@@ -151,3 +172,21 @@ class EuroBert(Transformer, Encoder):
 
     def hidden(self, x: Tensor) -> Tensor:
         return self.norm(self.w, "output_norm", x)
+
+
+@architecture("llama-embed")
+class LlamaEmbed(EuroBert):
+    """LLaMA's block with attention in both directions (llama-embed-nemotron, arXiv:2511.07025)."""
+
+    rope_mode = RopeMode.NORMAL
+
+
+@architecture("neo-bert")
+class NeoBert(LlamaEmbed):
+    """NeoBERT (arXiv:2502.19587): fused queries, keys and values; fused gate and up."""
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        return gated_together(block.weights, x, self.n_ff[block.number])
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.norm(self.w, "enc.output_norm", x)

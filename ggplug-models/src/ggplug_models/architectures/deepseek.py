@@ -1,19 +1,22 @@
-"""DeepSeek V2 and V3 (arXiv:2405.04434, arXiv:2412.19437): latent attention; routed and shared experts."""
+"""DeepSeek V2 and V3 (arXiv:2405.04434, arXiv:2412.19437), and families with their latent attention."""
 
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
-from ggplug_models.layers.attention import part, split
+from ggplug_models.architectures.llama import GrowingQueries
+from ggplug_models.layers.attention import of_heads, part, split
+from ggplug_models.layers.feed_forward import plain, relu_squared
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
-from ggplug_models.networks.network import Block
+from ggplug_models.networks.network import Block, Inputs
 from ggplug_models.networks.transformer import Transformer
 from ggplug_models.state.memory import KeysValues, Kind
 
@@ -29,10 +32,12 @@ class DeepSeek2(Transformer, Decoder):
 
     rope_mode = RopeMode.NORMAL
     normalized_experts = False
+    grows: ClassVar[bool] = False
+    """Whether queries may grow with the position."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        if hp.number("attention.temperature_scale", 0.0):
+        if hp.number("attention.temperature_scale", 0.0) and not self.grows:
             raise hp.refused(
                 "attention.temperature_scale",
                 "0; queries that grow with the position are not supported for this architecture",
@@ -43,7 +48,7 @@ class DeepSeek2(Transformer, Decoder):
         of = "_mla" if self.apart else ""
         self.d_k, self.d_v = hp.integer(f"attention.key_length{of}"), hp.integer(f"attention.value_length{of}")
         multiplier = hp.number("rope.scaling.yarn_log_multiplier", 0.0)
-        self.rope = Rope.of(hp, RopeMode.NORMAL, self.d_k, mscale=multiplier or 1.0)
+        self.rope = Rope.of(hp, self.rope_mode, self.d_k, mscale=multiplier or 1.0)
         self.n_rot = self.rope.n_dims
         if self.d_k <= self.n_rot:
             raise hp.refused("rope.dimension_count", f"less than the length of keys ({self.d_k})")
@@ -60,7 +65,6 @@ class DeepSeek2(Transformer, Decoder):
 
     def attention(self, x: Tensor, block: Block) -> Tensor:
         w, n_nope = block.weights, self.d_k - self.n_rot
-        assert self.rope is not None
         queries = x
         name = "attn_q"
         if "attn_q_a.weight" in w:
@@ -69,12 +73,12 @@ class DeepSeek2(Transformer, Decoder):
         q = split(linear(w, name, queries, self.n_head * self.d_k), self.n_head)
         both = linear(w, "attn_kv_a_mqa", x, self.latent + self.n_rot)
         latent = self.norm(w, "attn_kv_a_norm", gg.view(both, self.latent, both.ne[1], nb=(both.nb[1],)))
-        rotated = self.rope(part(both, self.latent, self.n_rot, 1), block.positions)
-        q_rotated = self.rope(_of_heads(q, n_nope, self.n_rot), block.positions)
+        rotated = self.rotated(part(both, self.latent, self.n_rot, 1), block)
+        q_rotated = self.rotated(of_heads(q, n_nope, self.n_rot), block)
         if self.apart:
-            y = self._absorbed(block, _of_heads(q, 0, n_nope), q_rotated, latent, rotated)
+            y = self._absorbed(block, of_heads(q, 0, n_nope), q_rotated, latent, rotated)
         else:
-            y = self._expanded(block, _of_heads(q, 0, n_nope), q_rotated, latent, rotated)
+            y = self._expanded(block, of_heads(q, 0, n_nope), q_rotated, latent, rotated)
         return block.named("attn_out", linear(w, "attn_output", y, self.n_embd))
 
     def _absorbed(self, block: Block, q: Tensor, q_rotated: Tensor, latent: Tensor, rotated: Tensor) -> Tensor:
@@ -84,7 +88,8 @@ class DeepSeek2(Transformer, Decoder):
         out = w("attn_v_b.weight", n, self.d_v, self.n_head)
         q = gg.permute(gg.mul_mat(into, gg.permute(q, 0, 2, 1, 3)), 0, 2, 1, 3)
         key = gg.concat(gg.reshape(latent, n, 1, tokens), rotated, dim=0)
-        y = block.attend(gg.concat(q, q_rotated, dim=0), key, None, scale=self.scale, d_v=n)
+        q = self.queries(gg.concat(q, q_rotated, dim=0), block)
+        y = block.attend(q, key, None, scale=self.scale, d_v=n)
         y = gg.permute(gg.reshape(y, n, self.n_head, y.ne[1]), 0, 2, 1, 3)
         y = gg.cont(gg.permute(gg.mul_mat(out, y), 0, 2, 1, 3))
         return gg.reshape(y, self.d_v * self.n_head, y.ne[2])
@@ -94,11 +99,40 @@ class DeepSeek2(Transformer, Decoder):
         n_nope, tokens = q.ne[0], latent.ne[1]
         kv = split(linear(block.weights, "attn_kv_b", latent, self.n_head * (n_nope + self.d_v)), self.n_head)
         rotated = gg.repeat(rotated, self.n_rot, self.n_head, tokens)
-        key = gg.concat(_of_heads(kv, 0, n_nope), rotated, dim=0)
-        value = gg.cont(_of_heads(kv, n_nope, self.d_v))
-        return block.attend(gg.concat(q, q_rotated, dim=0), key, value, scale=self.scale)
+        key = gg.concat(of_heads(kv, 0, n_nope), rotated, dim=0)
+        value = gg.cont(of_heads(kv, n_nope, self.d_v))
+        return block.attend(self.queries(gg.concat(q, q_rotated, dim=0), block), key, value, scale=self.scale)
 
 
-def _of_heads(x: Tensor, first: int, count: int) -> Tensor:
-    """The elements from ``first`` on of each head: a view [count, n_head, T] of [d, n_head, T]."""
-    return gg.view(x, count, *x.ne[1:3], nb=x.nb[1:3], offset=first * x.nb[0])
+@architecture("mistral4")
+class Mistral4(GrowingQueries, DeepSeek2):
+    """Mistral Small 4 (2026): DeepSeek V2's block; queries may grow with the position."""
+
+    grows = True
+
+
+@architecture("plm")
+class Plm(DeepSeek2):
+    """PLM (arXiv:2503.12167): latent attention, and a network with squared ReLU and without a gate."""
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        return plain(block.weights, x, self.n_ff[block.number], relu_squared)
+
+
+@architecture("minicpm3")
+class MiniCpm3(DeepSeek2):
+    """MiniCPM 3 (OpenBMB, 2024): latent attention, with MiniCPM's factors on embeddings, residuals and logits."""
+
+    rope_mode = RopeMode.NEOX
+
+    def embedding(self, inputs: Inputs) -> Tensor:
+        return gg.scale(super().embedding(inputs), 12.0)
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w, factor = block.weights, 1.4 / math.sqrt(self.n_layer)
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
+        x = block.named("ffn_inp", x + a * factor)
+        return x + block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block)) * factor
+
+    def scores(self, x: Tensor) -> Tensor:
+        return super().scores(gg.scale(x, 256.0 / self.n_embd))

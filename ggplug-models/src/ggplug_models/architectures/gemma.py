@@ -7,7 +7,6 @@ from dataclasses import replace
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug_models.layers.linear import linear
-from ggplug_models.layers.rope import Rope, frequency_base
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
@@ -30,19 +29,8 @@ class _Gemma(Transformer):
 class _Sandwich(_Gemma):
     """Norms before and after attention and the feed-forward network; blocks with a window have another RoPE base."""
 
-    def rope_of(self, block: Block) -> Rope | None:
-        return self.local_rope if self.windows[block.number] else self.rope
-
-    def slide_with_rope(self, hp: Hyperparameters, every: int, default: int, local: Rope) -> None:
-        self.slide(hp, every, default=default)
-        self.local_rope = replace(local, base=frequency_base(hp, "rope.freq_base_swa", local.base))
-
     def block(self, x: Tensor, block: Block) -> Tensor:
-        w = block.weights
-        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
-        x = block.named("ffn_inp", x + self.norm(w, "post_attention_norm", a))
-        y = block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block))
-        return x + self.norm(w, "post_ffw_norm", y)
+        return self.sandwich(x, block)
 
 
 class _NormedHeads(_Sandwich):
@@ -54,7 +42,7 @@ class _NormedHeads(_Sandwich):
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         assert self.rope is not None
-        self.slide_with_rope(hp, 6, 0, replace(self.rope, base=10000.0, scale=1.0))
+        self.slide_with_rope(hp, 6, replace(self.rope, base=10000.0, scale=1.0))
 
 
 class _Capped(_Sandwich, Decoder):
@@ -87,8 +75,7 @@ class Gemma2(_Capped):
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
-        assert self.rope is not None
-        self.slide_with_rope(hp, 2, 4096, self.rope)
+        self.slide_with_rope(hp, 2, default=4096)
         self.softcap = hp.number("attn_logit_softcapping", 50.0, at_least=0)
         self.logit_cap = hp.number("final_logit_softcapping", 30.0, at_least=0)
 

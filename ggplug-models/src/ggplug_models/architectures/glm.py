@@ -29,11 +29,7 @@ class Glm4(ChatGlm):
     """GLM 4 of 2025: norms before and after attention and the feed-forward network."""
 
     def block(self, x: Tensor, block: Block) -> Tensor:
-        w = block.weights
-        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
-        x = block.named("ffn_inp", x + self.norm(w, "post_attention_norm", a))
-        y = block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block))
-        return x + self.norm(w, "post_ffw_norm", y)
+        return self.sandwich(x, block)
 
 
 @architecture("glm4moe")

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
+import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug_models.architectures.granite import Granite
 from ggplug_models.architectures.mamba import Mamba, Mamba2, StateSpace
+from ggplug_models.layers.experts import Experts, Gating
 from ggplug_models.layers.feed_forward import gated, plain, relu_squared
+from ggplug_models.layers.linear import linear
+from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block
 from ggplug_models.networks.transformer import Transformer
@@ -68,3 +73,27 @@ class NemotronH(_Hybrid, Mamba2):
 
     def feed_forward(self, x: Tensor, block: Block) -> Tensor:
         return plain(block.weights, x, self.n_ff[block.number], relu_squared)
+
+
+@architecture("nemotron_h_moe")
+class NemotronHMoe(NemotronH):
+    """Nemotron 3 (arXiv:2512.20856): experts in the place of networks, which may read fewer elements of a token.
+
+    The blocks at the end that predict further tokens are not used.
+    """
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
+        assert experts is not None
+        self.experts = replace(experts, activation=relu_squared)
+        self.n_short = hp.integer("moe_latent_size", 0, at_least=0)
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        assert self.experts is not None
+        if not self.n_short:
+            return self.experts(w, x)
+        short = linear(w, "ffn_latent_down", x, self.n_short)
+        y = linear(w, "ffn_latent_up", self.experts.chosen(w, short, gg.swiglu, x), self.n_embd)
+        return y + self.experts.shared(w, x, gg.swiglu)

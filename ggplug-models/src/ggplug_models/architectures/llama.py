@@ -3,6 +3,8 @@ families with the same block."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -22,16 +24,15 @@ from ggplug_models.networks.transformer import Transformer
 class Llama(Transformer, Decoder):
     """LLaMA; its files have rows of queries and keys in an order for RoPE of adjacent pairs."""
 
-    rope_mode = RopeMode.NORMAL
+    rope_mode: ClassVar[RopeMode | None] = RopeMode.NORMAL
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
         self.scale = hp.number("attention.scale", 0.0, at_least=0) or self.scale
 
 
-@architecture("mistral3")
-class Mistral3(Llama):
-    """Ministral 3: queries grow with the logarithm of the position in units of the original context length."""
+class GrowingQueries(Transformer):
+    """Queries grow with the logarithm of the position in units of the original context length, if the file says so."""
 
     def read(self, hp: Hyperparameters) -> None:
         super().read(hp)
@@ -48,6 +49,11 @@ class Mistral3(Llama):
             return np.asarray(np.log(positions // self.stretch + 1.0) * self.growth + 1)
 
         return q * block.inputs.of_positions("growth of queries", grown)
+
+
+@architecture("mistral3")
+class Mistral3(GrowingQueries, Llama):
+    """Ministral 3: queries grow with the position."""
 
 
 @architecture("smollm3")

@@ -12,7 +12,7 @@ import numpy as np
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug_models.layers.linear import linear
-from ggplug_models.layers.sequences import by_time, columns, convolved
+from ggplug_models.layers.sequences import by_time, columns, convolved, heads
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.model import architecture
@@ -52,16 +52,17 @@ class StateSpace(Decoder):
         raise NotImplementedError
 
     def convolved(self, x: Tensor, w: Weights, state: Tensor) -> tuple[Tensor, Tensor]:
-        """silu(convolution over time + bias), and the new state of the convolution."""
+        """silu(convolution over time + bias, if any), and the new state of the convolution."""
         y, after = convolved(x, w("ssm_conv1d.weight", self.taps, self.n_conv), state)
-        return gg.silu(y + w("ssm_conv1d.bias", self.n_conv)), after
+        bias = w.optional("ssm_conv1d.bias", self.n_conv)
+        return gg.silu(y if bias is None else y + bias), after
 
     def scan(self, state: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, step: Step) -> list[Tensor]:
         """The output of the state space model, [D, H, t, n_seq] like x, and its new state."""
-        d, heads, count, n_seq = x.ne
+        d, n_head, count, n_seq = x.ne
         which = step.input("states", gg.I32, (n_seq,), lambda _: np.arange(n_seq))
-        both = gg.ssm_scan(gg.reshape(state, self.n_state, d, heads, n_seq), x, dt, a, b, c, which)
-        y = gg.reshape(gg.view(both, x.size), d, heads, count, n_seq)
+        both = gg.ssm_scan(gg.reshape(state, self.n_state, d, n_head, n_seq), x, dt, a, b, c, which)
+        y = gg.reshape(gg.view(both, x.size), d, n_head, count, n_seq)
         return [
             y,
             gg.view(both, self.n_state * self.n_inner, n_seq, nb=(4 * self.n_state * self.n_inner,), offset=4 * x.size),
@@ -87,8 +88,8 @@ class Mamba(StateSpace):
         c = self.part(w, "ssm_c_norm", columns(found, self.dt_rank + k, k))
         dt = linear(w, "ssm_dt", dt, n)
         b, c = (gg.reshape(each, k, 1, *each.ne[1:3]) for each in (b, c))
-        heads = gg.reshape(x, 1, *x.ne[:3])
-        y, state = self.scan(state, heads, dt, w("ssm_a", k, n), b, c, step)
+        of_heads = gg.reshape(x, 1, *x.ne[:3])
+        y, state = self.scan(state, of_heads, dt, w("ssm_a", k, n), b, c, step)
         step.remember(block.number, conv_state, state)
         y = gg.reshape(y, *x.ne[:3]) + x * w("ssm_d", n)
         y = gg.swiglu(gg.cont(columns(xz, n, n)), y)
@@ -121,8 +122,8 @@ class Mamba2(StateSpace):
         found = by_time(linear(w, "ssm_in", x, n + self.n_conv + self.n_head), n_seq)
         dt = gg.cont(columns(found, n + self.n_conv, self.n_head)) + w("ssm_dt.bias", self.n_head)
         xbc, conv_state = self.convolved(columns(found, n, self.n_conv), w, conv_state)
-        x = _heads(xbc, 0, n // self.n_head, self.n_head)
-        b, c = (_heads(xbc, n + i * groups * k, k, groups) for i in (0, 1))
+        x = heads(xbc, 0, n // self.n_head, self.n_head)
+        b, c = (heads(xbc, n + i * groups * k, k, groups) for i in (0, 1))
         y, state = self.scan(state, x, dt, w("ssm_a", 1, self.n_head), b, c, step)
         step.remember(block.number, conv_state, state)
         y = y + x * w("ssm_d", 1, self.n_head)
@@ -130,8 +131,3 @@ class Mamba2(StateSpace):
         y = gg.swiglu(z, gg.reshape(y, *z.ne[:3]))
         y = self.norm(w, "ssm_norm", gg.reshape(y, n // groups, groups, step.n_tokens), n // groups, groups)
         return linear(w, "ssm_out", gg.reshape(y, n, step.n_tokens), self.n_embd)
-
-
-def _heads(x: Tensor, first: int, d: int, count: int) -> Tensor:
-    """Splits a part of columns into heads: a view [d, count, t, n_seq] of [n, t, n_seq]."""
-    return gg.view(x, d, count, *x.ne[1:3], nb=(d * x.nb[0], *x.nb[1:3]), offset=first * x.nb[0])

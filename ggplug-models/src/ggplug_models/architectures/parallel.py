@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import ggplug as gg
 from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
 from ggplug_models.layers.feed_forward import plain
-from ggplug_models.layers.norms import LayerNorm
+from ggplug_models.layers.norms import LayerNorm, Norm
 from ggplug_models.layers.rope import Rope
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.decoder import Decoder
@@ -17,10 +19,10 @@ from ggplug_models.networks.transformer import Transformer
 from ggplug_models.weights.weights import Weights
 
 
-class _Parallel(Transformer, Decoder):
+class Parallel(Transformer, Decoder):
     """Attention and network read the same norm; larger models normalise heads, each with its own weights."""
 
-    norm_kind = LayerNorm
+    norm_kind: ClassVar[type[Norm]] = LayerNorm
 
     def block(self, x: Tensor, block: Block) -> Tensor:
         h = self.norm(block.weights, "attn_norm", x)
@@ -34,7 +36,7 @@ class _Parallel(Transformer, Decoder):
 
 
 @architecture("command-r")
-class CommandR(_Parallel):
+class CommandR(Parallel):
     """Command R: logits are scaled; the table of embeddings is the output matrix."""
 
     rope_mode = RopeMode.NORMAL
@@ -60,7 +62,7 @@ class Cohere2(CommandR):
 
 
 @architecture("falcon")
-class Falcon(_Parallel):
+class Falcon(Parallel):
     """Falcon: a network without a gate; in larger models, attention has a norm of its own."""
 
     def block(self, x: Tensor, block: Block) -> Tensor:
@@ -75,7 +77,7 @@ class Falcon(_Parallel):
 
 
 @architecture("stablelm")
-class StableLm(_Parallel):
+class StableLm(Parallel):
     """StableLM 2: parallel only in the largest models; in files with a second norm, the network follows attention."""
 
     def block(self, x: Tensor, block: Block) -> Tensor:

@@ -54,8 +54,12 @@ class Rwkv7(Decoder):
         before, channel = shifted(by_time(h, step.shape.n_seq), channel)
         step.remember(block.number, time, channel, matrices)
         h, change, x = block.outputs(h, gg.reshape(before, n, step.n_tokens) - h, x)
-        key = linear(w, "channel_mix_key", h + change * w("channel_mix_lerp_k.weight", n), self.n_ff)
-        return x + linear(w, "channel_mix_value", gg.sqr(gg.relu(key)), n)
+        return x + self.channel_mixing(h, change, w)
+
+    def channel_mixing(self, x: Tensor, change: Tensor, w: Weights) -> Tensor:
+        """The output of channel mixing, for tokens and their changes from the previous ones: [n_embd, T]."""
+        key = linear(w, "channel_mix_key", x + change * w("channel_mix_lerp_k.weight", self.n_embd), self.n_ff)
+        return linear(w, "channel_mix_value", gg.sqr(gg.relu(key)), self.n_embd)
 
     def time_mixing(self, x: Tensor, change: Tensor, matrices: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """The output of time mixing, [n_embd, T], and the new state matrices."""
@@ -73,22 +77,33 @@ class Rwkv7(Decoder):
         if first is not v:
             v = v + (first - v) * gg.sigmoid(_short(w, "v", mixed[3], n) + w("time_mix_v0.weight", n))
         rate = gg.sigmoid(_short(w, "a", mixed[4], n) + w("time_mix_a0.weight", n))
-        removed = gg.l2_norm(self._heads(k * w("time_mix_k_k.weight", n)), eps=1e-12)
+        removed = gg.l2_norm(self.of_heads(k * w("time_mix_k_k.weight", n)), eps=1e-12)
         scaled = k * w("time_mix_k_a.weight", n)
         k = k + (rate * scaled - scaled)
-        r, decay, k, v, rate = (self._heads(each) for each in (r, decay, k, v, rate))
+        r, decay, k, v, rate = (self.of_heads(each) for each in (r, decay, k, v, rate))
         both = gg.rwkv_wkv7(r, decay, k, v, gg.neg(removed), removed * rate, matrices)
-        after = gg.view(both, matrices.ne[0], matrices.ne[1], nb=(4 * matrices.ne[0],), offset=4 * n * tokens)
-        y = gg.norm(gg.reshape(gg.view(both, n * tokens), self.head, self.n_head, tokens), eps=64e-5)
-        y = gg.reshape(y, n, tokens) * w("time_mix_ln.weight", n) + w("time_mix_ln.bias", n)
+        y, after = self.parts(both, matrices, tokens)
+        y = self.normed(y, w)
         bonus = gg.sum_rows(k * r * gg.reshape(w("time_mix_r_k.weight", n), self.head, self.n_head))
         y = y + gg.reshape(v * bonus, n, tokens)
         if gated:
             y = y * _short(w, "g", mixed[5], n, gg.sigmoid)
         return linear(w, "time_mix_output", y, n), after
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def of_heads(self, x: Tensor) -> Tensor:
+        """Columns, split into heads."""
         return split(x, self.n_head)
+
+    def parts(self, both: Tensor, matrices: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+        """The results of the op, [head, n_head, T], and the new state matrices."""
+        n = self.n_embd
+        after = gg.view(both, matrices.ne[0], matrices.ne[1], nb=(4 * matrices.ne[0],), offset=4 * n * tokens)
+        return gg.reshape(gg.view(both, n * tokens), self.head, self.n_head, tokens), after
+
+    def normed(self, y: Tensor, w: Weights) -> Tensor:
+        """Heads, each normalised, as columns [n_embd, T]."""
+        flat = gg.reshape(gg.norm(y, eps=64e-5), self.n_embd, y.ne[2])
+        return flat * w("time_mix_ln.weight", self.n_embd) + w("time_mix_ln.bias", self.n_embd)
 
 
 def _short(w: Weights, name: str, x: Tensor, n: int, between: object = None) -> Tensor:

@@ -23,6 +23,7 @@ from ggplug_models.commands.options import (
     model_argument,
     pack_option,
     placed,
+    policy_option,
     pool,
     pooling_option,
 )
@@ -32,6 +33,7 @@ from ggplug_models.commands.options import (
 @model_argument
 @device_option
 @placement_options
+@policy_option
 @pack_option
 @growth_option
 @batch_option
@@ -48,6 +50,7 @@ def embed(
     model: ModelFile,
     devices: tuple[str, ...],
     place_rules: PlaceRules,
+    policy: str,
     pack: bool,
     pack_growth: int | None,
     batch: int,
@@ -66,7 +69,7 @@ def embed(
     from ggplug_models.loading import load
 
     names, placement = placed(devices, place_rules)
-    used, placement = fitted(model, names, placement, pack=pack, pack_growth=pack_growth)
+    used, placement = fitted(model, names, placement, policy, pack=pack, pack_growth=pack_growth)
     out = stdout()
     ascii_only = not (out.encoding or "").lower().startswith("utf")
     with load(model, used, placement=placement, pack=pack, pack_growth=pack_growth) as encoder:

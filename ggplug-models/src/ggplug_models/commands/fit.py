@@ -19,6 +19,7 @@ from ggplug_models.commands.options import (
     model_argument,
     pack_option,
     placed,
+    policy_option,
 )
 from ggplug_models.metadata.values import short_repr
 
@@ -71,6 +72,7 @@ def _budgets(context: click.Context, parameter: click.Parameter, texts: Iterable
 )
 @cache_option
 @placement_options
+@policy_option
 @pack_option
 @growth_option
 @json_option
@@ -82,6 +84,7 @@ def fit(
     sequences: int,
     cache_type: str,
     place_rules: PlaceRules,
+    policy: str,
     pack: bool,
     pack_growth: int | None,
     as_json: bool,
@@ -105,6 +108,7 @@ def fit(
         placement=placement if place_rules else None,
         pack=pack,
         pack_growth=pack_growth,
+        policy=policy,
     )
     if as_json:
         devices_of: list[dict[str, Any]] = [
@@ -118,6 +122,7 @@ def fit(
                 "sequences": found.n_seq,
                 "cache_type": found.cache_type,
                 "devices": devices_of,
+                "predicted_seconds": dict(found.compared),
             }
         )
         return
@@ -132,3 +137,7 @@ def fit(
     print_table(("device", *headings), rows, right=headings)
     cache = f", cache of {found.cache_type}" if any(each.cache for each in found.holdings) else ""
     echo(f"context of {found.n_ctx} tokens, {found.n_seq} at a time{cache}")
+    if found.compared:
+        echo("")
+        times = [(placement, f"{seconds:.3g} s") for placement, seconds in found.compared]
+        print_table(("predicted by placement", "time"), times, right=("time",))

@@ -48,6 +48,14 @@ pooling_option = click.option(
     help="How the vectors of a text's tokens become one: their mean, or that of the first (cls) or last one; none: the "
     "result has the vector of each token; rank: the file's classifier reads it. Default: as the model's file says.",
 )
+policy_option = click.option(
+    "--policy",
+    type=click.Choice(["ggml", "cost"]),
+    default="ggml",
+    show_default=True,
+    help="How the layers are placed on several devices, where no other option does that: 'cost' means where they are "
+    "predicted to take the least time. ggplug then measures each device once, for at most two seconds.",
+)
 batch_option = click.option(
     "--batch",
     default=32,
@@ -118,22 +126,21 @@ def placed(devices: tuple[str, ...], place_rules: PlaceRules) -> tuple[list[str]
 
 
 def fitted(
-    model: os.PathLike[str], names: list[str] | None, placement: Placement, **how: Any
+    model: os.PathLike[str], names: list[str] | None, placement: Placement, policy: str, **how: Any
 ) -> tuple[Sequence[Device | str], Placement]:
-    """The devices for a model, and its placement: one that fits if neither devices nor rules were given.
+    """The devices for a model, and its placement.
 
-    Where ggplug chooses one device alone there is nothing to place.  ``how``: as for :func:`.fit`.  Raises
+    Without rules it is one that fits if ggplug chooses the devices, and the fastest one that fits with the policy
+    "cost".  Where there is one device alone there is nothing to place.  ``how``: as for :func:`.fit`.  Raises
     OutOfMemoryError if nothing fits.
     """
     from ggplug_models.loading import default_devices
 
-    if names is not None:
-        return names, placement
-    devices = default_devices()
-    if len(devices) > 1 and not placement.rules:
+    devices: Sequence[Device | str] = default_devices() if names is None else names
+    if len(devices) > 1 and not placement.rules and (names is None or policy == "cost"):
         from ggplug_models.fitting import fit
 
-        placement = fit(model, devices, **how).placement
+        placement = fit(model, devices, policy=policy, **how).placement
     return devices, placement
 
 

@@ -21,6 +21,7 @@ from ggplug_models.commands.options import (
     model_argument,
     pack_option,
     placed,
+    policy_option,
 )
 
 
@@ -35,6 +36,7 @@ from ggplug_models.commands.options import (
 @click.option("--top", type=click.IntRange(1), metavar="N", help="Print only the N most relevant texts.")
 @device_option
 @placement_options
+@policy_option
 @pack_option
 @growth_option
 @batch_option
@@ -47,6 +49,7 @@ def rerank(
     top: int | None,
     devices: tuple[str, ...],
     place_rules: PlaceRules,
+    policy: str,
     pack: bool,
     pack_growth: int | None,
     batch: int,
@@ -63,7 +66,7 @@ def rerank(
     from ggplug_models.tokenizers.long_text import pieces_of
 
     names, placement = placed(devices, place_rules)
-    used, placement = fitted(model, names, placement, pack=pack, pack_growth=pack_growth)
+    used, placement = fitted(model, names, placement, policy, pack=pack, pack_growth=pack_growth)
     with load(model, used, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
         if not isinstance(loaded, TextModel) or not loaded.ranks:
             raise ParameterError(f"{model} is a {loaded.architecture} model without a classifier, so no reranker")

@@ -29,6 +29,7 @@ from ggplug_models.commands.options import (
     model_argument,
     pack_option,
     placed,
+    policy_option,
 )
 from ggplug_models.commands.terminal import messages
 
@@ -113,6 +114,7 @@ if TYPE_CHECKING:
 )
 @device_option
 @placement_options
+@policy_option
 @pack_option
 @growth_option
 @draft_option
@@ -130,6 +132,7 @@ def run(
     cache_type: str,
     devices: tuple[str, ...],
     place_rules: PlaceRules,
+    policy: str,
     pack: bool,
     pack_growth: int | None,
     draft: str | ModelFile | None,
@@ -156,7 +159,7 @@ def run(
     err = console(stderr=True)
     with contextlib.ExitStack() as stack:
         loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
-        used, placement = fitted(model, names, placement, n_ctx=context, cache_type=cache_type, **loading)
+        used, placement = fitted(model, names, placement, policy, n_ctx=context, cache_type=cache_type, **loading)
         loaded = stack.enter_context(load_language_model(model, used, placement=placement, **loading))
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)

@@ -32,8 +32,8 @@ class Heads:
         Raises ModelError, also for a block without attention if ``all_attend``.
         """
         n_embd = hp.integer("embedding_length")
-        counts = hp.of_blocks("attention.head_count", n_layer)
-        kv_counts = hp.of_blocks("attention.head_count_kv", n_layer, counts, at_least=1 if all_attend else 0)
+        counts = hp.of_blocks("attention.head_count", n_layer, at_least=int(all_attend))
+        kv_counts = hp.of_blocks("attention.head_count_kv", n_layer, counts, at_least=int(all_attend))
         most = max(*counts, 1)
         keys, values = hp.integer("attention.key_length", None), hp.integer("attention.value_length", None)
         if (keys is None or values is None) and n_embd % most:
@@ -77,6 +77,18 @@ def projections(weights: Weights, x: Tensor, heads: Heads, clamp: float | None =
     if clamp:
         q, k, v = (gg.clamp(each, -clamp, clamp) for each in (q, k, v))
     return split(q, heads.n_head), split(k, heads.n_head_kv), split(v, heads.n_head_kv)
+
+
+def gated_queries(weights: Weights, x: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:
+    """Queries, and a factor of the attention's result, [d_k n_head, T]; each head of ``attn_q`` has rows of both."""
+    both = split(linear(weights, "attn_q", x, 2 * heads.d_k * heads.n_head), heads.n_head)
+    q, gate = of_heads(both, 0, heads.d_k), gg.cont(of_heads(both, heads.d_k, heads.d_k))
+    return q, gg.sigmoid(joined(gate))
+
+
+def of_heads(x: Tensor, first: int, count: int) -> Tensor:
+    """The elements from ``first`` on of each head: a view [count, n_head, T] of [d, n_head, T]."""
+    return gg.view(x, count, *x.ne[1:3], nb=x.nb[1:3], offset=first * x.nb[0])
 
 
 def split(x: Tensor, n_head: int) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import ggplug as gg
 from ggplug.tensor import Tensor
-from ggplug_models.layers.feed_forward import Gate, activated, gated
+from ggplug_models.layers.feed_forward import Activation, Gate, activated, gated, plain
 from ggplug_models.layers.linear import linear
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.weights.weights import Weights
@@ -41,6 +41,8 @@ class Experts:
     weights are divided by their sum; ``scale``: multiplies them after that.  ``n_groups``: experts are chosen from the
     best ``n_groups_used`` of this many groups only (arXiv:2412.19437).  ``n_ff_shared``: the width of a network that
     computes all tokens, whose result is added (arXiv:2401.06066).  ``n_dense``: the first blocks have no experts.
+    ``activation``: of experts without a gate.  ``weighs_inputs``: whether the expert weights multiply what experts
+    read, and not their results.
     """
 
     n_expert: int
@@ -53,6 +55,8 @@ class Experts:
     n_groups_used: int = 1
     n_ff_shared: int = 0
     n_dense: int = 0
+    activation: Activation = gg.gelu
+    weighs_inputs: bool = False
 
     @classmethod
     def of(
@@ -96,28 +100,43 @@ class Experts:
             n_dense=hp.integer("leading_dense_block_count", 0, at_least=0),
         )
 
-    def __call__(self, weights: Weights, x: Tensor, gate: Gate = gg.swiglu) -> Tensor:
-        """The weighted sum of the chosen experts' results: [n, T] for x [n, T]."""
+    def __call__(self, weights: Weights, x: Tensor, gate: Gate = gg.swiglu, routed: Tensor | None = None) -> Tensor:
+        """The weighted sum of the chosen experts' results: [n, T] for x [n, T].
+
+        ``routed``: what the router reads, if not ``x``.
+        """
+        y = self.chosen(weights, x, gate, x if routed is None else routed)
+        return y + self.shared(weights, x, gate) if self.n_ff_shared else y
+
+    def chosen(self, weights: Weights, x: Tensor, gate: Gate, routed: Tensor) -> Tensor:
+        """The weighted sum of the results of the chosen experts, without the shared one: [n, T]."""
         n, tokens = x.ne[0], x.ne[1]
-        chosen, expert_weights = self.route(weights, x)
+        chosen, expert_weights = self.route(weights, routed)
         columns = gg.reshape(x, n, 1, tokens)
+        if self.weighs_inputs:
+            columns = gg.repeat(columns, n, self.n_used, tokens) * expert_weights
         if "ffn_gate_up_exps.weight" in weights:
             both = _linear(weights, "ffn_gate_up_exps", columns, chosen, 2 * self.n_ff, self.n_expert)
             h = gate(*_halves(both))
         else:
-            a = _linear(weights, "ffn_gate_exps", columns, chosen, self.n_ff, self.n_expert)
-            h = gate(a, _linear(weights, "ffn_up_exps", columns, chosen, self.n_ff, self.n_expert))
+            up = _linear(weights, "ffn_up_exps", columns, chosen, self.n_ff, self.n_expert)
+            if "ffn_gate_exps.weight" in weights:
+                h = gate(_linear(weights, "ffn_gate_exps", columns, chosen, self.n_ff, self.n_expert), up)
+            else:
+                h = self.activation(up)
         y = _linear(weights, "ffn_down_exps", activated(weights, h, "moe_"), chosen, n, self.n_expert)
-        y = weights.named("ffn_moe_weighted", y * expert_weights)
+        y = weights.named("ffn_moe_weighted", y if self.weighs_inputs else y * expert_weights)
         total = _of_expert(y, 0)
         for expert in range(1, self.n_used):
             total = total + _of_expert(y, expert)
-        y = weights.named("ffn_moe_out", gg.cont(total) if self.n_used == 1 else total)
-        return y + self.shared(weights, x, gate) if self.n_ff_shared else y
+        return weights.named("ffn_moe_out", gg.cont(total) if self.n_used == 1 else total)
 
     def shared(self, weights: Weights, x: Tensor, gate: Gate) -> Tensor:
         """The result of the shared expert, multiplied by a sigmoid if the file has weights for it: [n, T]."""
-        y = gated(weights, x, self.n_ff_shared, gate, of="_shexp")
+        if "ffn_gate_shexp.weight" in weights:
+            y = gated(weights, x, self.n_ff_shared, gate, of="_shexp")
+        else:
+            y = plain(weights, x, self.n_ff_shared, self.activation, of="_shexp")
         if "ffn_gate_inp_shexp.weight" in weights:
             y = y * gg.sigmoid(linear(weights, "ffn_gate_inp_shexp", x, 1))
         return y

@@ -31,9 +31,10 @@ def gated_together(weights: Weights, x: Tensor, n_ff: int, gate: Callable[..., T
     return linear(weights, "ffn_down", activated(weights, gate(linear(weights, "ffn_up", x, 2 * n_ff))), x.ne[0])
 
 
-def plain(weights: Weights, x: Tensor, n_ff: int, activation: Activation = gg.gelu) -> Tensor:
-    """A network without a gate: W_down f(W_up x)."""
-    return linear(weights, "ffn_down", activated(weights, activation(linear(weights, "ffn_up", x, n_ff))), x.ne[0])
+def plain(weights: Weights, x: Tensor, n_ff: int, activation: Activation = gg.gelu, of: str = "") -> Tensor:
+    """A network without a gate: W_down f(W_up x).  ``of``: see :func:`gated`."""
+    h = activation(linear(weights, f"ffn_up{of}", x, n_ff))
+    return linear(weights, f"ffn_down{of}", activated(weights, h, of=of), x.ne[0])
 
 
 def relu_squared(x: Tensor) -> Tensor:

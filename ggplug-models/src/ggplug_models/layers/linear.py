@@ -1,4 +1,4 @@
-"""Linear layers: a matrix, and a bias if the file has one."""
+"""Linear layers: a matrix, and a scale and a bias if the file has them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from ggplug_models.weights.weights import Weights
 
 
 def linear(weights: Weights, name: str, x: Tensor, n_out: int) -> Tensor:
-    """W x + b, [n_out, ...] for x [n, ...]; W is ``name.weight`` [n, n_out], b ``name.bias`` [n_out], if any."""
+    """W x + b, [n_out, ...] for x [n, ...]; W is ``name.weight`` [n, n_out], b ``name.bias`` [n_out], if any.
+
+    ``name.scale`` [1], of some files with ternary weights, multiplies W x.
+    """
     y = gg.mul_mat(weights(f"{name}.weight", x.ne[0], n_out), x)
+    scale = weights.optional(f"{name}.scale", 1)
+    y = y if scale is None else y * scale
     bias = weights.optional(f"{name}.bias", n_out)
     return weights.named(name, y if bias is None else y + bias)
 

@@ -19,6 +19,8 @@ N = TypeVar("N", bound="Norm")
 class Norm:
     """Normalises over ne0, multiplies by ``name.weight``, and adds ``name.bias`` if the file has one.
 
+    In files of some families the weight is called ``name``.
+
     The weight and the bias have the extents ``ne``, by default those of a column.
     """
 
@@ -32,7 +34,8 @@ class Norm:
         return cls(hp.number(cls.key, at_least=0))
 
     def __call__(self, weights: Weights, name: str, x: Tensor, *ne: int) -> Tensor:
-        y = type(self).compute(x, eps=self.eps) * weights(f"{name}.weight", *(ne or x.ne[:1]))
+        weight = name if name in weights else f"{name}.weight"
+        y = type(self).compute(x, eps=self.eps) * weights(weight, *(ne or x.ne[:1]))
         bias = weights.optional(f"{name}.bias", *(ne or x.ne[:1]))
         return weights.named(OF_NORMS.get(name, name), y if bias is None else y + bias)
 

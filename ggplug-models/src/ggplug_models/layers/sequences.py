@@ -16,6 +16,11 @@ def columns(x: Tensor, first: int, count: int) -> Tensor:
     return gg.view(x, count, *x.ne[1:3], nb=x.nb[1:3], offset=first * x.nb[0])
 
 
+def heads(x: Tensor, first: int, d: int, count: int) -> Tensor:
+    """``count`` heads from element ``first`` of each column on: a view [d, count, t, n_seq] of [n, t, n_seq]."""
+    return gg.view(x, d, count, *x.ne[1:3], nb=(d * x.nb[0], *x.nb[1:3]), offset=first * x.nb[0])
+
+
 def convolved(x: Tensor, kernel: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Convolves each channel over time; returns the result [n, t, n_seq] and the new state [K - 1, n, n_seq].
 

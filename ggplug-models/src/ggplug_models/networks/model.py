@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import importlib
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -174,10 +175,45 @@ class _ModelLock(Claim):
             raise
 
 
+class Architectures(MutableMapping[str, type[Model]]):
+    """The model classes, by the value of ``general.architecture``; the modules of declared ones are imported on demand.
+
+    Looking a class up imports its module, which registers it; listing the names imports nothing.
+    """
+
+    def __init__(self) -> None:
+        self._modules: dict[str, str] = {}
+        self._classes: dict[str, type[Model]] = {}
+
+    def declare(self, modules: Mapping[str, str]) -> None:
+        """Adds architectures, and the module of each."""
+        self._modules |= modules
+
+    def __getitem__(self, name: str) -> type[Model]:
+        if name not in self._classes and name in self._modules:
+            importlib.import_module(self._modules[name])
+        return self._classes[name]
+
+    def __setitem__(self, name: str, cls: type[Model]) -> None:
+        self._classes[name] = cls
+
+    def __delitem__(self, name: str) -> None:
+        del self._classes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules | self._classes)
+
+    def __len__(self) -> int:
+        return len(self._modules | self._classes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules or name in self._classes
+
+
 M = TypeVar("M", bound=type[Model])
 
-ARCHITECTURES: dict[str, type[Model]] = {}
-"""The model classes, by the value of ``general.architecture``."""
+ARCHITECTURES = Architectures()
+"""The architectures that files may have."""
 
 
 def architecture(name: str) -> Callable[[M], M]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import ggplug as gg
 from ggplug.tensor import Tensor
@@ -12,7 +13,7 @@ from ggplug_models.layers.attention import Heads, projections
 from ggplug_models.layers.experts import Experts
 from ggplug_models.layers.feed_forward import gated
 from ggplug_models.layers.linear import linear
-from ggplug_models.layers.rope import Rope
+from ggplug_models.layers.rope import Rope, frequency_base
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import REQUIRED
 from ggplug_models.networks.network import Block, Network
@@ -54,6 +55,8 @@ class Transformer(Network):
         width = REQUIRED if self.experts is None else 0
         self.n_ff = hp.of_blocks("feed_forward_length", count, width, at_least=int(self.all_attend))
         self.rope = None if self.rope_mode is None else Rope.of(hp, self.rope_mode, self.heads[0].d_k)
+        self.local_rope: Rope | None = None
+        """The rotation of blocks with a window, if it differs."""
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
@@ -79,12 +82,27 @@ class Transformer(Network):
             flags = [not every or number % every != whole for number in range(len(self.windows))]
         self.windows = [window if flag else 0 for flag in flags]
 
+    def slide_with_rope(self, hp: Hyperparameters, every: int, local: Rope | None = None, **how: Any) -> None:
+        """As :meth:`slide`; blocks with a window have the base that the file has for them, by default ``local``'s."""
+        self.slide(hp, every, **how)
+        local = local or self.rope
+        assert local is not None
+        self.local_rope = replace(local, base=frequency_base(hp, "rope.freq_base_swa", local.base))
+
     def block(self, x: Tensor, block: Block) -> Tensor:
         """Adds attention, then the feed-forward network to ``x``; each reads the norm of what it is added to."""
         w = block.weights
         a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
         x = block.named("ffn_inp", x + a)
         return x + block.named("ffn_out", self.feed_forward(self.norm(w, self.feed_forward_norm, x), block))
+
+    def sandwich(self, x: Tensor, block: Block) -> Tensor:
+        """The block of families with norms before and after attention and the feed-forward network."""
+        w = block.weights
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
+        x = block.named("ffn_inp", x + self.norm(w, "post_attention_norm", a))
+        y = block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block))
+        return x + self.norm(w, "post_ffw_norm", y)
 
     def attention(self, x: Tensor, block: Block) -> Tensor:
         """Attention of ``x`` [n_embd, T], with rotated queries and keys, multiplied by ``attn_output``: [n_embd, T]."""
@@ -93,8 +111,12 @@ class Transformer(Network):
         q, k = self.positioned(q, k, block)
         q = self.queries(q, block)
         how = {"softcap": self.softcap, "sinks": self.sinks(w, heads), "max_bias": self.max_bias}
-        y = block.attend(q, k, v, scale=self.scale, **how)
+        y = self.joined_heads(block.attend(q, k, v, scale=self.scale, **how), block, x)
         return block.named("attn_out", linear(w, "attn_output", y, self.n_embd))
+
+    def joined_heads(self, y: Tensor, block: Block, x: Tensor) -> Tensor:
+        """Hook for families that change the results ``y`` [d_v n_head, T] of attention of ``x``; returns them."""
+        return y
 
     def positioned(self, q: Tensor, k: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Queries and keys, normalised and rotated."""
@@ -116,7 +138,7 @@ class Transformer(Network):
 
     def rope_of(self, block: Block) -> Rope | None:
         """The rotation of a block; None: no rotation."""
-        return self.rope
+        return self.local_rope if self.local_rope is not None and self.windows[block.number] else self.rope
 
     def is_long(self, n_ctx: int) -> bool:
         """Whether ``n_ctx`` is longer than the context that RoPE was trained for."""

@@ -25,6 +25,7 @@ from ggplug_models.commands.options import (
     model_argument,
     pack_option,
     placed,
+    policy_option,
     pool,
     pooling_option,
 )
@@ -152,6 +153,7 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
 )
 @device_option
 @placement_options
+@policy_option
 @pack_option
 @growth_option
 @click.option(
@@ -188,6 +190,7 @@ def serve(
     body_limit: int,
     devices: tuple[str, ...],
     place_rules: PlaceRules,
+    policy: str,
     pack: bool,
     pack_growth: int | None,
     verbose: bool,
@@ -220,7 +223,9 @@ def serve(
     about = About(model.path, aliases, [tag for tag in tags.split(",") if tag], pooling != "none")
     names, placement = placed(devices, place_rules)
     loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
-    used, placement = fitted(model, names, placement, n_ctx=context, n_seq=slots, cache_type=cache_type, **loading)
+    used, placement = fitted(
+        model, names, placement, policy, n_ctx=context, n_seq=slots, cache_type=cache_type, **loading
+    )
     source = None if template is None else content_of(template)
     err = console(stderr=True)
     addresses = [address.strip() for address in host.split(",")]

@@ -109,7 +109,8 @@ class Writer:
         Sampling(**self.defaults.settings)  # so that wrong defaults are refused now
         if drafts and self.defaults.shifts:
             raise ParameterError(
-                "drafts cannot follow a text whose context drops a part", remedy="choose one of the two"
+                "a text with drafts cannot go on when its context is full",
+                remedy="leave out --context-shift or --draft",
             )
         self.has_template = template is not None or KEY in model.metadata
         if template is None and self.has_template:

@@ -1,0 +1,220 @@
+"""Families with LLaMA's block and experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+import ggplug as gg
+from ggplug.tensor import Tensor
+from ggplug.types import RopeMode
+from ggplug_models.architectures.llama import Llama
+from ggplug_models.architectures.qwen import Qwen3
+from ggplug_models.layers.experts import Experts, Gating
+from ggplug_models.layers.feed_forward import gated
+from ggplug_models.layers.linear import linear
+from ggplug_models.layers.norms import LayerNorm
+from ggplug_models.layers.rope import Rope
+from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.networks.model import architecture
+from ggplug_models.networks.network import Block, Inputs
+
+
+@architecture("deepseek")
+class DeepSeek(Llama):
+    """DeepSeekMoE (arXiv:2401.06066): routed and shared experts; the first blocks have none."""
+
+    normalized_experts = False
+
+
+@architecture("bailingmoe")
+class BailingMoe(DeepSeek):
+    """Ling (arXiv:2503.05139): DeepSeekMoE's block."""
+
+
+@architecture("bailingmoe2")
+class BailingMoe2(Qwen3):
+    """Ling 2 (arXiv:2510.22115): experts with sigmoid scores, chosen by a bias from groups; the first blocks have none.
+
+    The blocks at the end that predict further tokens are not used.
+    """
+
+    normalized_experts = False
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        assert self.experts is not None
+        width = hp.integer("expert_shared_feed_forward_length", 0, at_least=0) or self.experts.n_ff
+        self.experts = replace(self.experts, n_ff_shared=width * hp.integer("expert_shared_count", 0, at_least=0))
+
+
+@architecture("dbrx")
+class Dbrx(Llama):
+    """DBRX (Databricks, 2024): layer norms; queries, keys and values may be clamped."""
+
+    rope_mode = RopeMode.NEOX
+    norm_kind = LayerNorm
+    feed_forward_norm = "attn_output_norm"
+
+
+@architecture("arctic")
+class Arctic(Llama):
+    """Arctic (Snowflake, 2024): a dense network after attention, and experts that read the block's input."""
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        assert self.experts is not None
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
+        routed = self.experts(w, self.norm(w, "ffn_norm_exps", x), self.gate)
+        x = block.named("ffn_inp", x + a)
+        dense = block.named("ffn_out", gated(w, self.norm(w, "ffn_norm", x), self.n_embd, self.gate))
+        return x + dense + routed
+
+
+@architecture("grok")
+class Grok(Llama):
+    """Grok 1 and 2 (xAI, 2024): soft-capped logits, norms before and after attention and experts, GELU gates.
+
+    Files with a dense network add half of the root of 2 of its result and that of the experts.
+    """
+
+    rope_mode = RopeMode.NEOX
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.embedding_scale = hp.number("embedding_scale", 78.38367176906169)
+        self.logit_scale = hp.number("logit_scale", 0.5773502691896257)
+        self.scale = hp.number("attention.output_scale", 0.08838834764831845)
+        self.softcap = hp.number("attn_logit_softcapping", 30.0, at_least=0)
+        self.logit_cap = hp.number("final_logit_softcapping", 0.0, at_least=0)
+
+    def embedding(self, inputs: Inputs) -> Tensor:
+        return gg.scale(super().embedding(inputs), self.embedding_scale)
+
+    def gate(self, x: Tensor, up: Tensor) -> Tensor:
+        return gg.geglu(x, up)
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w = block.weights
+        a, x = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x)
+        x = block.named("ffn_inp", x + self.norm(w, "attn_output_norm", a))
+        y = block.named("ffn_out", self.feed_forward(self.norm(w, "ffn_norm", x), block))
+        behind = "layer_output_norm" if "layer_output_norm.weight" in w else "post_ffw_norm"
+        return x + self.norm(w, behind, y)
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        y = super().feed_forward(x, block)
+        if "ffn_up.weight" not in block.weights:
+            return y
+        return gg.scale(gated(block.weights, x, self.n_ff[block.number], self.gate) + y, 0.5**0.5)
+
+    def scores(self, x: Tensor) -> Tensor:
+        y = gg.scale(super().scores(x), self.logit_scale)
+        return gg.scale(gg.tanh(gg.scale(y, 1 / self.logit_cap)), self.logit_cap) if self.logit_cap else y
+
+
+@architecture("afmoe")
+class Afmoe(Qwen3):
+    """Trinity (Arcee, 2025): three of four blocks have a window, and only these rotate; the result of attention is
+    multiplied by a gate; norms before and after; experts with sigmoid scores, chosen by a bias."""
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.slide_with_rope(hp, 4)
+        self.experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
+
+    def embedding(self, inputs: Inputs) -> Tensor:
+        return gg.scale(super().embedding(inputs), self.n_embd**0.5)
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        return self.sandwich(x, block)
+
+    def rope_of(self, block: Block) -> Rope | None:
+        return None if block.number % 4 == 3 else super().rope_of(block)
+
+    def joined_heads(self, y: Tensor, block: Block, x: Tensor) -> Tensor:
+        return y * gg.sigmoid(linear(block.weights, "attn_gate", x, y.ne[0]))
+
+
+SMALL_WINDOW = 4096
+"""Window of SmallThinker, whatever its files say, as in llama.cpp."""
+
+
+@architecture("smallthinker")
+class SmallThinker(Llama):
+    """SmallThinker (arXiv:2507.20984): the router reads the block's input; in models with windows every fourth block
+    has none and does not rotate; ReLU gates."""
+
+    rope_mode = RopeMode.NEOX
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.slides = hp.integer("attention.sliding_window", 0, at_least=0) > 0
+        if self.slides:
+            self.slide_with_rope(hp, 4, first=True)
+            self.windows = [SMALL_WINDOW if window else 0 for window in self.windows]
+
+    def rope_of(self, block: Block) -> Rope | None:
+        return super().rope_of(block) if not self.slides or block.number % 4 else None
+
+    def gate(self, x: Tensor, up: Tensor) -> Tensor:
+        return gg.reglu(x, up)
+
+    def block(self, x: Tensor, block: Block) -> Tensor:
+        w, before = block.weights, x
+        assert self.experts is not None
+        a, x, before = block.outputs(self.attention(self.norm(w, "attn_norm", x), block), x, before)
+        x = block.named("ffn_inp", x + a)
+        return x + block.named("ffn_out", self.experts(w, self.norm(w, "ffn_norm", x), self.gate, before))
+
+
+CHUNK = 8192
+"""Positions that attend to each other in most blocks of Llama 4."""
+
+
+@architecture("llama4")
+class Llama4(Llama):
+    """Llama 4 (Meta, 2025): three of four blocks rotate, and normalise heads after that; experts with sigmoid scores,
+    which multiply what they read, and a shared one.
+
+    Blocks that rotate attend within chunks of 8192 positions, so contexts are no longer than that.
+    """
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.chunked = hp.integer("attention.sliding_window", CHUNK, at_least=0) > 0
+        self.every = hp.integer("interleave_moe_layer_step")
+        experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
+        assert experts is not None
+        self.norms_heads = experts.n_expert != 128
+        self.experts = replace(experts, weighs_inputs=True, n_ff_shared=experts.n_ff)
+
+    @property
+    def most_positions(self) -> int | None:
+        """The number of positions that blocks with chunks attend to."""
+        return CHUNK if self.chunked else None
+
+    def rope_of(self, block: Block) -> Rope | None:
+        return None if self.chunked and block.number % 4 == 3 else self.rope
+
+    def positioned(self, q: Tensor, k: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+        q, k = super().positioned(q, k, block)
+        if self.rope_of(block) is None or not self.norms_heads:
+            return q, k
+        return gg.rms_norm(q, eps=self.norm.eps), gg.rms_norm(k, eps=self.norm.eps)
+
+    def queries(self, q: Tensor, block: Block) -> Tensor:
+        if self.rope_of(block) is not None:
+            return q
+
+        def grown(positions: npt.NDArray[np.int64]) -> npt.NDArray[np.floating]:
+            return np.asarray(np.log((positions + 1) // CHUNK + 1.0) * 0.1 + 1)
+
+        return q * block.inputs.of_positions("growth of queries", grown)
+
+    def feed_forward(self, x: Tensor, block: Block) -> Tensor:
+        if (block.number + 1) % self.every == 0:
+            return super().feed_forward(x, block)
+        return gated(block.weights, x, self.n_ff[block.number])

@@ -1,0 +1,236 @@
+"""The client's end of a device's process: messages, and the detection that the process is gone.
+
+Ray reports processes that ended, but not ones that stopped, nor machines that cannot be reached any more.  So a thread
+of the client asks each process every second whether it runs (:class:`Watch`); a process that does not answer for
+:data:`SILENCE` seconds counts as lost, and every call that waits for it raises DeviceLostError.  No call waits in Ray
+for longer than :data:`LOOK` seconds, so that the interpreter's exit is never blocked.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+from weakref import WeakSet
+
+import ray
+from ray.exceptions import GetTimeoutError, ObjectStoreFullError, RayError, RayTaskError
+
+from ggplug.backend import Device
+from ggplug.errors import ComputeError, OutOfMemoryError, in_one_line
+from ggplug.tensor import Tensor
+from ggplug_ray.faults import decode, lost
+from ggplug_ray.host import FAILED
+
+LOOK = 0.2
+"""Seconds after which a call that waits looks whether the device is lost."""
+
+BEAT = 1.0
+"""Seconds between two questions whether a process runs."""
+
+SILENCE = 7.0
+"""Seconds without an answer after which a process counts as lost."""
+
+OPENING = 60.0
+"""Seconds that a process may take to start and to find its device."""
+
+EXITING = "the interpreter exits"
+
+
+class Link:
+    """One process of a device, as its client sees it.
+
+    ``there``: the device's name on its node.  ``lost``: why the process is gone; None while it runs.  ``actor``: Ray's
+    handle.  ``process``: its number on its machine, once it has answered.
+    """
+
+    def __init__(self, device: Device, node: str, there: str, actor: Any) -> None:
+        self.device, self.node, self.there, self.actor = device, node, there, actor
+        self.process = 0
+        self.lost: str | None = None
+        self.dropped: deque[tuple[str, int]] = deque()
+        """What was collected by Python, not freed: finalizers send no messages, the watch does."""
+        self.ahead = 0.0
+        """Seconds by which the client's clock of traces is ahead of the process's."""
+
+    def call(self, what: str, *given: Any, tensors: Sequence[Tensor] = ()) -> Any:
+        """Sends a message and waits for the answer.
+
+        Raises the error of the process, whose tensors are positions in ``tensors``; DeviceLostError.
+        """
+        return self.answer(self.send(what, *given), tensors=tensors)
+
+    def send(self, what: str, *given: Any) -> Any:
+        """Sends a message; returns Ray's reference to the answer.  Raises DeviceLostError."""
+        with self._guarded():
+            return self.actor.do.remote(what, *given)
+
+    def answer(self, reference: Any, *others: Link, tensors: Sequence[Tensor] = ()) -> Any:
+        """The answer to a message.  ``others``: processes that it depends on, too."""
+        while True:
+            try:
+                with self._guarded(*others):
+                    state, value = ray.get(reference, timeout=LOOK)
+            except GetTimeoutError:
+                continue
+            if state == FAILED:
+                raise decode(value, self.device, self.there, tensors)
+            return value
+
+    @contextlib.contextmanager
+    def _guarded(self, *others: Link) -> Iterator[None]:
+        """A call of Ray, whose errors become those of ggplug."""
+        for each in (self, *others):
+            if not ray.is_initialized():  # a call would start another cluster
+                each.lose("this process has left the cluster")
+            if each.lost is not None:
+                raise lost(each.device, each.node, each.lost)
+        with WATCH.inside():
+            try:
+                yield
+            except GetTimeoutError:
+                raise
+            except ObjectStoreFullError as error:
+                what = f"{self.device.name}: Ray's object store is full: {in_one_line(error)}"
+                raise OutOfMemoryError(what, device=self.device) from error
+            except RayTaskError as error:  # not of the process's code, which returns errors: it could not run
+                raise self._failed(error, *others) from error
+            except RayError as error:
+                self.lose(_reason(error))
+                raise lost(self.device, self.node, self.lost or "") from error
+
+    def _failed(self, error: RayTaskError, *others: Link) -> Exception:
+        """The error of a message that could not be processed, mostly because the other process is gone."""
+        for each in others:
+            if each.lost is None and not each.answers():
+                each.lose(_reason(error))
+            if each.lost is not None:
+                return lost(each.device, each.node, each.lost)
+        return ComputeError(f"{self.device.name}: {in_one_line(error)}", device=self.device)
+
+    def answers(self) -> bool:
+        """Whether the process answers within a second."""
+        try:
+            ray.get(self.actor.beat.remote(()), timeout=1)
+        except RayError:
+            return False
+        return True
+
+    def lose(self, reason: str) -> None:
+        """The process is gone.  What is left of it is killed, so that its memory comes back."""
+        if self.lost is None:
+            self.lost = reason
+            if reason != EXITING and ray.is_initialized():
+                with contextlib.suppress(Exception):
+                    ray.kill(self.actor, no_restart=True)
+
+    def drop(self, kind: str, number: int) -> None:
+        """Has a buffer, a stream or a plan freed soon.  For finalizers: sends nothing now."""
+        self.dropped.append((kind, number))
+
+    def flush(self) -> None:
+        """Sends what was dropped, and waits until it is freed."""
+        while self.dropped:
+            with contextlib.suppress(IndexError):
+                self.call("drop", *self.dropped.popleft())
+
+    def set_clock(self) -> None:
+        """Compares the two clocks, as well as the fastest of some messages allows."""
+        best = float("inf")
+        for _ in range(5):
+            start = time.perf_counter()
+            there = self.call("clock")
+            end = time.perf_counter()
+            if end - start < best:
+                best, self.ahead = end - start, (start + end) / 2 - there
+
+
+def _reason(error: BaseException) -> str:
+    """The last line of Ray's message, which says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+class Watch:
+    """The thread that asks all processes of devices whether they run, and what happens when the interpreter exits."""
+
+    def __init__(self) -> None:
+        self._links: WeakSet[Link] = WeakSet()
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._thread: threading.Thread | None = None
+
+    def add(self, link: Link) -> None:
+        """Watches a process from now on."""
+        with self._lock:
+            self._links.add(link)
+            if self._thread is None:
+                # Registered after Ray's own function, so it is called before that.
+                atexit.register(self._exit)
+                self._thread = threading.Thread(target=self._run, name="ggplug-ray-watch", daemon=True)
+                self._thread.start()
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[None]:
+        """A call of Ray: before the interpreter exits, all of them return."""
+        with self._lock:
+            self._calls += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
+
+    def _exit(self) -> None:
+        for link in list(self._links):
+            link.lose(EXITING)
+        end = time.monotonic() + 10 * LOOK
+        while self._calls and time.monotonic() < end:
+            time.sleep(LOOK / 10)
+
+    def _run(self) -> None:
+        asked: dict[Link, tuple[float, Any]] = {}
+        """When each process was asked, and the reference to its answer."""
+        last = time.monotonic()
+        while True:
+            time.sleep(BEAT / 2)
+            now = time.monotonic()
+            late, last = now - last > SILENCE / 2, now
+            with self._lock:
+                links = [link for link in self._links if link.lost is None]
+            asked = {link: asked[link] for link in links if link in asked}
+            for link in links:
+                with self.inside():
+                    self._ask(link, asked, now, late)
+
+    def _ask(self, link: Link, asked: dict[Link, tuple[float, Any]], now: float, late: bool) -> None:
+        """Looks whether a process has answered, and asks again.  ``late``: this process itself did not run."""
+        since, reference = asked.get(link, (now, None))
+        if not ray.is_initialized():
+            link.lose("this process has left the cluster")
+            return
+        try:
+            if reference is not None:
+                if not ray.wait([reference], timeout=0)[0]:
+                    if late:
+                        asked[link] = now, reference
+                    elif now - since > SILENCE:
+                        link.lose(f"its process {link.process} has not answered for {now - since:.0f} s")
+                    return
+                ray.get(reference, timeout=LOOK)
+            if reference is None or now - since >= BEAT:
+                dropped = [link.dropped.popleft() for _ in range(len(link.dropped))]
+                asked[link] = now, link.actor.beat.options(concurrency_group="beat").remote(dropped)
+        except GetTimeoutError:
+            return
+        except RayError as error:
+            link.lose(_reason(error))
+        except Exception as error:
+            link.lose(in_one_line(error))
+
+
+WATCH = Watch()

@@ -1,0 +1,149 @@
+"""Memory of a device on a node, as the client sees it."""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from typing import Any
+
+from ggplug.backend import (
+    Buffer,
+    BufferType,
+    Bytes,
+    Described,
+    as_bytes,
+)
+from ggplug.discrete import DiscreteBuffer, DiscreteDevice
+from ggplug.gguf.reader import origin
+from ggplug.saved.writer import sha256_of
+from ggplug.sharing import accessing
+from ggplug.types import BufferUsage
+from ggplug_ray.host import Facts
+from ggplug_ray.link import Link
+from ggplug_ray.weights import SMALLEST
+
+
+class LinkedDevice(DiscreteDevice, ABC):
+    """A device whose memory and streams are in a process on a node."""
+
+    @abstractmethod
+    def link(self) -> Link:
+        """The process of the device, which is started if there is none.  Raises PluginError, DeviceLostError."""
+
+
+PIECE = 16 << 20
+"""Bytes of one message; two are under way at once."""
+
+
+class RayMemory(BufferType):
+    """The default memory of a device on a node."""
+
+    device: LinkedDevice
+
+    def __init__(self, device: LinkedDevice, facts: Facts) -> None:
+        super().__init__(device.name, device)
+        self._facts = facts
+        self._sizes: dict[tuple[Any, ...], int] = {}
+
+    @property
+    def alignment(self) -> int:
+        return self._facts.alignment
+
+    @property
+    def max_size(self) -> int | None:
+        return self._facts.max_size
+
+    def alloc_size(self, tensor: Described) -> int:
+        if not self._facts.pads:
+            return tensor.nbytes
+        key = tensor.type.id, tensor.ne, tensor.nb
+        if key not in self._sizes:
+            self._sizes[key] = self.device.link().call("alloc_size", *key)
+        return self._sizes[key]
+
+    def _alloc(self, size: int) -> RayBuffer:
+        return self._made(size, zeroed=False)
+
+    def _alloc_zeroed(self, size: int) -> RayBuffer:
+        return self._made(size, zeroed=True)
+
+    def _made(self, size: int, *, zeroed: bool) -> RayBuffer:
+        link = self.device.link()
+        link.flush()
+        number, got = link.call("alloc", size, zeroed)
+        return RayBuffer(self, got, self.device, link, number)
+
+
+class RayBuffer(DiscreteBuffer):
+    """Memory of a process on a node.  ``link``: the process; ``number``: by which it knows the buffer."""
+
+    device: LinkedDevice
+
+    def __init__(self, type: BufferType, size: int, device: LinkedDevice, link: Link, number: int) -> None:
+        super().__init__(type, size, device)
+        self.link, self.number = link, number
+        self._collected = weakref.finalize(self, link.drop, "buffer", number)
+        self._collected.atexit = False
+
+    def store(self, offset: int, data: Bytes) -> None:
+        link, under_way = self.link, []
+        for start in range(0, data.size, PIECE):
+            piece = data[start : start + PIECE]
+            under_way.append(link.send("store", self.number, offset + start, piece))
+            if len(under_way) == 2:
+                link.answer(under_way.pop(0))
+        for reference in under_way:
+            link.answer(reference)
+
+    def fetch(self, offset: int, out: Bytes) -> None:
+        link, size = self.link, out.size
+        starts = range(0, size, PIECE)
+        sizes = [min(PIECE, size - start) for start in starts]
+        pieces = list(zip(starts, sizes, strict=True))
+        under_way = [link.send("fetch", self.number, offset + at, count) for at, count in pieces[:2]]
+        for number, (start, count) in enumerate(pieces):
+            out[start : start + count] = link.answer(under_way.pop(0))
+            if number + 2 < len(pieces):
+                at, following = pieces[number + 2]
+                under_way.append(link.send("fetch", self.number, offset + at, following))
+
+    def copy(self, source: Buffer, source_offset: int, offset: int, size: int) -> None:
+        if not isinstance(source, RayBuffer):
+            super().copy(source, source_offset, offset, size)
+        elif source.link is self.link:
+            self.link.call("copy", self.number, offset, source.number, source_offset, size)
+        else:
+            # From one process to the other through Ray's object store; only a reference comes here.
+            for start in range(0, size, PIECE):
+                count = min(PIECE, size - start)
+                fetched = source.link.send("fetch", source.number, source_offset + start, count)
+                self.link.answer(self.link.send("take", self.number, offset + start, fetched), source.link)
+
+    def memset(self, offset: int, size: int, value: int) -> None:
+        with accessing(self):
+            offset, size, value = self.check_fill(offset, size, value)
+            self._wait()
+            if size:
+                self.link.call("fill", self.number, offset, size, value)
+
+    def set_tensor(self, tensor: Described, data: Any, start: int, offset: int = 0) -> None:
+        raw = as_bytes(data)
+        if self.usage is not BufferUsage.WEIGHTS or raw.size < SMALLEST:
+            super().set_tensor(tensor, raw, start, offset)
+            return
+        with accessing(self):
+            at, size = self.check_write(start + offset, raw.size)
+            self._wait()
+            self._store_weight(at, size, raw)
+
+    def _store_weight(self, offset: int, size: int, raw: Bytes) -> None:
+        """Stores a weight that the node may have itself; otherwise sends it, and the node keeps it."""
+        digest, place = sha256_of(raw.data), origin(raw)
+        path, begin = (str(place[0]), place[1]) if place is not None else (None, 0)
+        if not self.link.call("weight", self.number, offset, size, digest, path, begin):
+            self.store(offset, raw)
+            self.link.call("keep", self.number, offset, size, digest)
+
+    def dispose(self) -> None:
+        if self._collected.detach() is not None and self.link.lost is None:
+            self.link.call("drop", "buffer", self.number)

@@ -1,0 +1,49 @@
+"""Without a cluster, or without Ray, nothing is imported and the reason is one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("ggplug_ray")
+
+
+def run(code: str, **environment: str) -> str:
+    variables = {name: value for name, value in os.environ.items() if name != "GGPLUG_RAY"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables | environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_ray_is_not_imported_until_a_cluster_is_named() -> None:
+    code = "import sys, ggplug, ggplug_ray; ggplug.devices(); print('ray' in sys.modules)"
+    assert run(code) == "False"
+
+
+def test_without_the_variable_a_device_of_a_node_is_not_found_and_the_message_says_why() -> None:
+    code = """
+import ggplug
+try:
+    ggplug.device("Ray/a/CPU")
+except ggplug.GGPlugError as error:
+    print(error)
+"""
+    assert "set GGPLUG_RAY=auto" in run(code)
+
+
+def test_without_ray_the_remedy_is_what_to_install() -> None:
+    code = """
+import sys
+sys.modules["ray"] = None
+import ggplug, ggplug_ray
+try:
+    ggplug_ray.connect()
+except ggplug.GGPlugError as error:
+    print(type(error).__name__, error)
+"""
+    assert run(code) == 'DeviceNotFoundError Ray is not installed (pip install "ggplug-core[ray]")'

@@ -1,0 +1,50 @@
+"""All recorded models give the recorded results and tokens, wherever their layers lie in a cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from paths import DATA
+
+import ggplug as gg
+from ggplug.backend import Device
+from ggplug_models import LayerSplit
+from ggplug_models.goldens import replay
+
+pytestmark = pytest.mark.long
+
+MODELS = sorted(path for folder in (DATA / "oracles", DATA) for path in folder.glob("*.gguf"))
+PLACEMENTS = {
+    "a node": ("Ray/a/CPU",),
+    "two nodes": ("Ray/a/CPU", "Ray/b/CPU"),
+    "a node and this machine": ("Ray/a/CPU", "CPU"),
+}
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("name", [path.stem for path in MODELS])
+def test_a_model_gives_what_was_recorded(name: str, placement: str, devices: dict[str, Device]) -> None:
+    chosen = [devices[each] if each in devices else gg.device(each) for each in PLACEMENTS[placement]]
+    path = next(path for path in MODELS if path.stem == name)
+    report = replay(path, chosen, LayerSplit() if len(chosen) > 1 else None)
+    assert report["ok"], report
+    assert report["greedy_equal"] in (True, None)
+
+
+def test_the_command_line_splits_a_model_over_nodes(cluster: Any) -> None:
+    def text(*options: str) -> str:
+        command = [sys.executable, "-m", "ggplug", "run", str(DATA / "qwen3.gguf"), "--raw", "-p", "a b", "-n", "8"]
+        environment = os.environ | {"GGPLUG_RAY": cluster.address}
+        done = subprocess.run(
+            [*command, "--temperature", "0", *options], env=environment, capture_output=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.decode()
+
+    split = text("--device", "Ray/a/CPU", "--device", "Ray/b/CPU", "--split", "1,1")
+    assert split.strip()
+    assert split == text("--device", "CPU")

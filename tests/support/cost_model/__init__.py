@@ -1,0 +1,1 @@
+"""What tests of the cost model and measurements of it use."""
