@@ -305,7 +305,7 @@ def explanation(
         for text in on.details(split.part(graph))
     )
     totals = [None if each is None else each.total for each in (predicted, measured)]
-    return Explanation(tuple(rows), splits, copies, groups, missed, memory, packed, *totals, details)
+    return Explanation(tuple(rows), splits, copies, groups, missed, memory, packed, totals[0], totals[1], details)
 
 
 def _group_rows(graph: Graph, streams: Streams, schedule: Schedule) -> tuple[GroupRow, ...]:
