@@ -441,6 +441,10 @@ class Device(Overridable, Unique, ABC):
         """
         return 0
 
+    def details(self, graph: Graph) -> Sequence[str]:
+        """Lines for explanations: how the device computes a graph, besides the kernels of nodes (default none)."""
+        return ()
+
     def offload_op(self, node: Tensor) -> bool:
         """Whether this device should compute the node even if its weights must be copied to it (default no)."""
         return False

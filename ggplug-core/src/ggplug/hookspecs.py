@@ -130,6 +130,18 @@ def ggplug_nodes_timed(graph: Graph, device: Device, times: Sequence[NodeTime], 
 
 
 @hookspec
+def ggplug_member_worked(
+    device: Device, member: Device | None, what: str, nodes: int, nbytes: int, start: int, end: int
+) -> None:
+    """A member of a combined device computed a stage, or the members exchanged a result.
+
+    ``member``: None for an exchange.  ``what``: ``compute``, or the kind of the exchange and the name of the result.
+    ``nodes``: that were computed; ``nbytes``: of the result.  ``start``, ``end``: ``time.perf_counter_ns``; until the
+    member was waited for.
+    """
+
+
+@hookspec
 def ggplug_kernels_compiled(device: str, names: Sequence[str], start: int, end: int) -> None:
     """Kernels that were not on disk were compiled, while the calling thread waited.
 
@@ -152,6 +164,7 @@ SPECS = (
     ggplug_split_failed,
     ggplug_split_copied,
     ggplug_nodes_timed,
+    ggplug_member_worked,
     ggplug_kernels_compiled,
     ggplug_host_worked,
 )

@@ -1,4 +1,4 @@
-"""Decides about a file before its weights are read: the class of its model, its devices, and what is packed."""
+"""Decides about a file before its weights are read: its class, where weights lie, and which are packed or split."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import ggplug as gg
 import ggplug_models.architectures  # noqa: F401  (declares the families)
 from ggplug import gguf
 from ggplug.backend import BufferType, Device
+from ggplug.combined import CombinedDevice
+from ggplug.combined.weights import split_weights
 from ggplug.errors import ParameterError
 from ggplug.registry.discover import scan
 from ggplug.registry.entry_points import imported
@@ -34,12 +36,14 @@ class Decided(NamedTuple):
     kind: type[Model]
     placement: Placed
     packing: tuple[PackedWeight, ...]
+    split: Mapping[str, BufferType]
+    """The memory of weights that are split between the members of a combined device, by name."""
 
     @property
     def where(self) -> Callable[[str], Device | BufferType]:
-        """The function from a weight's name to its device, or to the memory in which it is packed."""
-        packed = {each.name: each.memory for each in self.packing if each.memory is not None}
-        return lambda name: packed.get(name) or self.placement(name)
+        """The function from a weight's name to its device, or to the memory in which it is packed or split."""
+        own = {each.name: each.memory for each in self.packing if each.memory is not None} | dict(self.split)
+        return lambda name: own.get(name) or self.placement(name)
 
     def model(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> Model:
         """The model over weights that were placed so."""
@@ -63,7 +67,7 @@ def decide(
     nbytes = {info.name: info.nbytes for info in reader.tensors.values()}
     n_layer = hyperparameters.integer("block_count", 0, at_most=MOST_BLOCKS)
     place = Placement.of(placement).over(nbytes, n_layer, devices, caches=issubclass(cls, Decoder))
-    return Decided(cls, place, tuple(_packing(cls, reader, devices, place, packing)) if pack else ())
+    return Decided(cls, place, *_own_memory(cls, reader, devices, place, packing if pack else None))
 
 
 def _class_of(values: Values) -> type[Model]:
@@ -76,18 +80,29 @@ def _class_of(values: Values) -> type[Model]:
     return values.entry("general.architecture", ARCHITECTURES, "an architecture")
 
 
-def _packing(
-    cls: type[Model], reader: gguf.GGUFReader, devices: Sequence[Device], place: Placed, packing: Packing
-) -> Sequence[PackedWeight]:
-    """Decides for each weight whether it is packed, from the model's graph.  Does not read the weights."""
-    if not any(device.extra_buffer_types for device in devices):
-        return ()
+def _own_memory(
+    cls: type[Model], reader: gguf.GGUFReader, devices: Sequence[Device], place: Placed, packing: Packing | None
+) -> tuple[tuple[PackedWeight, ...], dict[str, BufferType]]:
+    """Decides from the model's graph for each weight whether it is packed, and whether it is split between devices.
+
+    Does not read the weights.
+    """
+    combined = [device for device in devices if isinstance(device, CombinedDevice)]
+    if not combined and (packing is None or not any(device.extra_buffer_types for device in devices)):
+        return (), {}
     with Context("weights") as unplaced:
         for info in reader.tensors.values():
             unplaced.new_tensor(info.type, info.ne, info.name)
         with cls(unplaced, reader.metadata, devices) as model:
             graph = model.sample()
-            return () if graph is None else packing.choose(unplaced, graph, place)
+            if graph is None:
+                return (), {}
+            packed = () if packing is None else tuple(packing.choose(unplaced, graph, place))
+            split: dict[str, BufferType] = {}
+            for device in combined:
+                weights = [weight for weight in unplaced if place(weight.name) is device]
+                split |= {weight.name: memory for weight, memory in split_weights(device, graph, weights).items()}
+            return packed, split
 
 
 def chosen_devices(devices: Sequence[Device | str] | None) -> list[Device]:

@@ -34,7 +34,7 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import Model
 from ggplug_models.state.session import CACHE_TYPES, Session, cache_type_of
-from ggplug_models.weights.placement import Placement
+from ggplug_models.weights.placement import SPLIT_MODE, TENSOR, Placement
 from ggplug_models.weights.rules import Chooses, ExpertsOn, LayerSplit, Rule, is_after_layers, is_expert, layer_of
 
 LEAST_CONTEXT = 512
@@ -93,6 +93,8 @@ def fit(
     the remedy what would fit.  Raises ParameterError, and as :func:`.load`.
     """
     chosen = chosen_devices(devices)
+    if isinstance(placement, Placement) and placement.split_mode == TENSOR:
+        raise ParameterError(f"fit finds which weights lie on which device; with {SPLIT_MODE} {TENSOR} each has a part")
     n_seq = whole("n_seq", n_seq, 1)
     costs = None if policy == "ggml" else cost_model(policy)
     cache = cache_type_of(cache_type).name

@@ -26,6 +26,7 @@ def load(
     devices: Sequence[Device | str] | None = None,
     *,
     placement: Placement | Rule | Chooses | None = None,
+    split_mode: str | None = None,
     pack: bool = True,
     pack_growth: int | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -37,17 +38,19 @@ def load(
     ``devices``: names or objects, in order of preference; by default :func:`default_devices`.  No other device is used.
     ``placement``: the rules that choose the device that stores each weight and computes with it; by default the first
     device.  One rule, such as a :class:`~ggplug_models.LayerSplit`, or a function may stand for a
-    :class:`~ggplug_models.Placement`; ``model.placement`` is the result.  ``pack``: whether weights are packed for
-    products with many columns, on devices that support it (:mod:`.weights.packing`); ``model.packing`` lists the
-    result.  ``pack_growth``: extra bytes that packed weights may take; by default only weights are packed that grow
-    little.  ``progress(done, total)``: called with the bytes of weights that were read.
+    :class:`~ggplug_models.Placement`; ``model.placement`` is the result.  ``split_mode``: with ``"tensor"`` each device
+    has a part of each weight and all compute at once; with ``"layer"``, the default, each has weights of its own.
+    ``pack``: whether weights are packed for products with many columns, on devices that support it
+    (:mod:`.weights.packing`); ``model.packing`` lists the result.  ``pack_growth``: extra bytes that packed weights may
+    take; by default only weights are packed that grow little.  ``progress(done, total)``: called with the bytes of
+    weights that were read.
 
     Raises GGUFError, ModelError, ParameterError (a placement that is not valid), DeviceNotFoundError,
     OutOfMemoryError; for a name also ModelNotFoundError and DownloadError.
     """
     check_progress(progress)
     path = path_of(path, devices)
-    chosen = chosen_devices(devices)
+    chosen, placement = Placement.of(placement, split_mode).combined(chosen_devices(devices))
     with gguf.GGUFReader(path) as reader:
         decided = decide(reader, chosen, placement, pack=pack, pack_growth=pack_growth)
         paths, digest = reader.paths, digest_of_file(reader)

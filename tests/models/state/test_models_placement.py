@@ -18,6 +18,7 @@ from ggplug.cli.app import app
 from ggplug.cli.placement import RULES
 from ggplug.errors import ParameterError
 from ggplug_models import CacheOn, ExpertsOn, LayersOn, LayerSplit, Place, Placement
+from ggplug_models.weights.placement import SPLIT_MODE
 from ggplug_models.weights.rules import Rule
 from ggplug_testing import FakeDevice
 
@@ -230,7 +231,7 @@ def test_rules_are_written_as_options_and_in_python() -> None:
         r"Placement(Place('a=b\\.c', 'CPU'), CacheOn('CPU'), ExpertsOn('CPU', '0-3'), LayersOn('OpenCL0', '20'), "
         "LayerSplit([2.0, 1.0]))"
     )
-    assert [option for option, _ in options] == list(RULES)
+    assert [*(option for option, _ in options), SPLIT_MODE] == list(RULES)
 
 
 def test_a_device_may_be_given_as_an_object() -> None:

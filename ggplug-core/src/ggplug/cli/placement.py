@@ -30,6 +30,11 @@ RULES = {
         "Distribute the layers over the named devices, in their order: 'even', or a comma-separated list of "
         "proportions, one for each device, such as 2,1. Default: all layers on the first device.",
     ),
+    "--split-mode": (
+        "MODE",
+        "How a model uses several devices: 'layer' puts each weight on one device; 'tensor' puts a part of each weight "
+        "on each device, in the proportions of --split, and all devices compute at once. Default: layer.",
+    ),
 }
 """For each option the form of its value, and its help; their order is that in which they decide."""
 

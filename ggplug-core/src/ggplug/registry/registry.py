@@ -67,6 +67,7 @@ class Registry:
         self.hooks = hooks if hooks is not None else Hooks()
         self.catalog = Catalog(plugins, settings)
         self.lifecycle = Lifecycle(self.catalog, self.hooks)
+        self._combined: dict[tuple[Device, ...], Device] = {}
 
     @property
     def settings(self) -> Settings:
@@ -130,6 +131,11 @@ class Registry:
                 for each in plugin.facts:
                     if each.name.casefold() == plain:
                         return each.device
+        if "+" in name:
+            from ggplug.combined import CombinedDevice  # only where a device of several is named
+
+            members = tuple(map(self.device, name.split("+")))
+            return self._combined.get(members) or self._combined.setdefault(members, CombinedDevice(members))
         raise naming.not_found(f"no device {name!r:.100}", name, self.catalog.plugins())
 
     def name_of(self, device: Device) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from ggplug.backend import Device
 from ggplug.graph import Graph
 from ggplug.nodes.groups import Group
 from ggplug.scheduler.assign import Assignment
@@ -87,6 +88,14 @@ class PackedRow:
 
 
 @dataclass(frozen=True)
+class DetailRow:
+    """What the device of a split says about how it computes it, in one line: of several devices as one, a stage."""
+
+    split: int
+    text: str
+
+
+@dataclass(frozen=True)
 class SplitRow:
     """Nodes ``first`` to ``end`` (exclusive) run on ``device``; ``n_nodes`` of them compute something.
 
@@ -109,7 +118,8 @@ class Explanation:
     """The scheduler's decisions about a graph: ``rows`` for nodes, ``splits``, ``copies``.  Printing it gives tables.
 
     ``groups``: nodes that are computed together, at the place of the last; ``missed``: matches that are no group.
-    ``packed``: the tensors in memory with a layout of its own, such as packed weights.
+    ``packed``: the tensors in memory with a layout of its own, such as packed or split weights.  ``details``: what the
+    devices add (:meth:`.Device.details`).
     ``memory``: bytes for intermediates by stream; memory of several streams is listed for each.
     ``predicted``, ``measured``: seconds of a computation with its copies, by the cost model and when it ran.
     """
@@ -123,6 +133,7 @@ class Explanation:
     packed: tuple[PackedRow, ...] = ()
     predicted: float | None = None
     measured: float | None = None
+    details: tuple[DetailRow, ...] = ()
 
     @property
     def bytes_copied(self) -> int:
@@ -148,6 +159,7 @@ class Explanation:
             "packed": [dataclasses.asdict(packed) for packed in self.packed],
             "predicted": self.predicted,
             "measured": self.measured,
+            "details": [dataclasses.asdict(detail) for detail in self.details],
         }
 
     def __str__(self) -> str:
@@ -184,6 +196,7 @@ class Explanation:
         lines += [f"  {_numbers(g.nodes)} in group {g.number}: {g.kernel}" for g in self.groups if len(g.nodes) > 1]
         lines += [f"  {_numbers(m.nodes)} are no group ({m.pattern}): {m.reason}" for m in self.missed]
         lines += [f"  {source} -> {target}: {size} bytes" for (source, target), size in self.edges().items()]
+        lines += [f"  split {row.split}: {row.text}" for row in self.details]
         lines += [f"  {size} bytes for intermediates on {name}" for name, size in self.memory.items()]
         for memory in dict.fromkeys(row.memory for row in self.packed):
             rows = [row for row in self.packed if row.memory == memory]
@@ -285,8 +298,14 @@ def explanation(
         for leaf in graph.leafs
         if (kind := leaf.buffer_type) is not None and kind.has_own_layout
     )
+    details = tuple(
+        DetailRow(split.number, text)
+        for split, on in zip(cut.splits, (streams[split.stream].device for split in cut.splits), strict=True)
+        if type(on).details is not Device.details
+        for text in on.details(split.part(graph))
+    )
     totals = [None if each is None else each.total for each in (predicted, measured)]
-    return Explanation(tuple(rows), splits, copies, groups, missed, memory, packed, *totals)
+    return Explanation(tuple(rows), splits, copies, groups, missed, memory, packed, totals[0], totals[1], details)
 
 
 def _group_rows(graph: Graph, streams: Streams, schedule: Schedule) -> tuple[GroupRow, ...]:

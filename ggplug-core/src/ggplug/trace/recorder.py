@@ -225,6 +225,15 @@ class _Listener:
             computation.copied = nbytes
 
     @hookimpl
+    def ggplug_member_worked(
+        self, device: Device, member: Device | None, what: str, nodes: int, nbytes: int, start: int, end: int
+    ) -> None:
+        if member is None:
+            self.note("exchange", what, start, end, f"{device.name}: exchange", bytes=nbytes)
+        else:
+            self.note("member", what, start, end, f"{device.name}: {member.name}", nodes=nodes)
+
+    @hookimpl
     def ggplug_kernels_compiled(self, device: str, names: Sequence[str], start: int, end: int) -> None:
         self.note("compile", f"for {device}", start, end, kernels=list(names))
 

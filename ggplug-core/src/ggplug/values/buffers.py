@@ -49,7 +49,11 @@ class BufferType(Overridable, Unique, ABC):
     def _alloc_zeroed(self, size: int) -> Buffer:
         """As :meth:`_alloc`, with zeros as contents (default: fills the buffer with them)."""
         buffer = self._alloc(size)
-        buffer.clear()
+        try:
+            buffer.clear()
+        except BaseException:
+            buffer.free()
+            raise
         return buffer
 
     def alloc(self, size: int) -> Buffer:

@@ -110,7 +110,7 @@ def placed(devices: tuple[str, ...], place_rules: PlaceRules) -> tuple[list[str]
 
     Raises UsageError for device names that cannot be combined, ParameterError for a rule that is not valid.
     """
-    from ggplug_models.weights.placement import Placement
+    from ggplug_models.weights.placement import TENSOR, Placement
 
     names = [name for option in devices for name in option.split(",")]
     if AUTO in names:
@@ -119,7 +119,10 @@ def placed(devices: tuple[str, ...], place_rules: PlaceRules) -> tuple[list[str]
         names = []
     if "--split" in dict(place_rules) and len(names) < 2:
         raise click.UsageError("--split needs at least two devices: name each of them with --device.")
-    return names or None, Placement.parse(place_rules)
+    placement = Placement.parse(place_rules)
+    if placement.split_mode == TENSOR and len(names) < 2:
+        raise click.UsageError("--split-mode tensor needs at least two devices: name each of them with --device.")
+    return names or None, placement
 
 
 def fitted(

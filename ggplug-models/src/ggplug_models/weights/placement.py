@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ggplug.backend import Device
+from ggplug.combined import CombinedDevice
 from ggplug.errors import ParameterError
 from ggplug_models.checks.arguments import check_callable
 from ggplug_models.metadata.values import short, short_repr
@@ -26,6 +27,12 @@ from ggplug_models.weights.rules import (
     Rule,
     layer_of,
 )
+
+LAYER, TENSOR = "layer", "tensor"
+"""The split modes: each weight on one device, or a part of it on each device."""
+
+SPLIT_MODE = "--split-mode"
+"""The option of the command line for the split mode."""
 
 WANTED = "a function that is called with a tensor's name and the devices and returns one of them"
 
@@ -49,21 +56,33 @@ class Placement:
     >>> Placement(Place(r"ffn_.*_exps", "CPU"), LayersOn("OpenCL0", 20))
     Placement(Place('ffn_.*_exps', 'CPU'), LayersOn('OpenCL0', 20))
 
-    Raises ParameterError for what is no rule.
+    ``split_mode``: ``"layer"`` places each weight on one device.  ``"tensor"`` combines the devices to one that
+    computes with all of them at once (:class:`ggplug.combined.CombinedDevice`); the only rule is then a
+    :class:`LayerSplit`, whose proportions are those of each weight.
+
+    Raises ParameterError for what is no rule, and for another mode.
     """
 
-    def __init__(self, *rules: Rule | Chooses) -> None:
+    def __init__(self, *rules: Rule | Chooses, split_mode: str = LAYER) -> None:
+        if split_mode not in (LAYER, TENSOR):
+            raise ParameterError(
+                f"the split mode is {LAYER!r} or {TENSOR!r}, not {short_repr(split_mode)}", got=split_mode
+            )
+        self.split_mode = split_mode
         for rule in rules:
             if not isinstance(rule, Rule):
                 check_callable("placement", rule, f"{WANTED}, a Placement, or a LayerSplit")
         self.rules = rules
 
     @classmethod
-    def of(cls, placement: Placement | Rule | Chooses | None) -> Placement:
-        """A placement of what ``load`` accepts: a placement, one rule, a function, or None for no rules."""
+    def of(cls, placement: Placement | Rule | Chooses | None, split_mode: str | None = None) -> Placement:
+        """A placement of what ``load`` accepts: a placement, one rule, a function, or None for no rules.
+
+        ``split_mode``: None: that of the placement.
+        """
         if isinstance(placement, Placement):
-            return placement
-        return cls() if placement is None else cls(placement)
+            return placement if split_mode is None else cls(*placement.rules, split_mode=split_mode)
+        return cls(*(() if placement is None else (placement,)), split_mode=split_mode or LAYER)
 
     @classmethod
     def parse(cls, options: Iterable[tuple[str, str]]) -> Placement:
@@ -73,7 +92,43 @@ class Placement:
         """
         kinds: tuple[type[Rule], ...] = (Place, CacheOn, ExpertsOn, LayersOn, LayerSplit)
         of = {kind.option: kind for kind in kinds}
-        return cls(*(of[option].parse(text) for option, text in options))
+        given = list(options)
+        modes = [text for option, text in given if option == SPLIT_MODE]
+        rules = (of[option].parse(text) for option, text in given if option != SPLIT_MODE)
+        return cls(*rules, split_mode=modes[-1] if modes else LAYER)
+
+    def combined(self, devices: Sequence[Device]) -> tuple[Sequence[Device], Placement]:
+        """The devices of a model, and the placement on them.
+
+        With the mode ``"tensor"`` the first one is the combined device; the others compute what it declines.  Raises
+        ParameterError for other rules than one :class:`LayerSplit`, and for fewer than two devices.
+        """
+        if self.split_mode == LAYER:
+            return devices, self
+        split = self.rules[0] if self.rules else LayerSplit()
+        if len(self.rules) > 1 or not isinstance(split, LayerSplit):
+            raise ParameterError(
+                f"{SPLIT_MODE} {TENSOR} splits all weights, so it can be combined only with {LayerSplit.option}, not "
+                f"with {self}",
+                got=self.rules,
+            )
+        proportions = split.proportions or (1.0,) * len(devices)
+        if len(proportions) != len(devices):
+            raise ParameterError(
+                f"the split {split} has {counted(len(proportions), 'number')} for {counted(len(devices), 'device')}",
+                got=proportions,
+                wanted=len(devices),
+            )
+        members = [(device, each) for device, each in zip(devices, proportions, strict=True) if each]
+        if len(members) < 2:
+            raise ParameterError(
+                f"{SPLIT_MODE} {TENSOR} needs at least two devices, got {', '.join(each.name for each in devices)}",
+                got=devices,
+                remedy="name each of them with --device",
+            )
+        device = CombinedDevice([member for member, _ in members], [each for _, each in members])
+        # The last device should support every op.
+        return [device, *sorted(devices, key=lambda each: each.buffer_type.is_host)], Placement()
 
     def over(self, weights: Mapping[str, int], n_layer: int, devices: Sequence[Device], *, caches: bool) -> Placed:
         """The decisions for a model's tensors.

@@ -1,0 +1,221 @@
+"""A device over devices: it computes each graph on all of its members, which have parts of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+from ggplug.backend import (
+    API_VERSION,
+    UNGROUPED,
+    Backend,
+    BufferType,
+    Decline,
+    Device,
+    Group,
+    Groups,
+    Memory,
+    Plan,
+    Registration,
+)
+from ggplug.combined.cuts import Cuts, Split, State, proportions_of
+from ggplug.combined.exchange import AllReduce
+from ggplug.combined.listed import Complete, Listed, label
+from ggplug.combined.local import alone
+from ggplug.combined.memory import MirroredBufferType, SplitBufferType, free_all
+from ggplug.combined.plan import CombinedPlan, stages
+from ggplug.combined.rules import Answer, answer_for
+from ggplug.combined.states import States, decide
+from ggplug.errors import ParameterError
+from ggplug.graph import Graph
+from ggplug.ops import MulMat, MulMatId
+from ggplug.tensor import Tensor
+from ggplug.types import DeviceKind
+
+
+class Combined:
+    """The kernel of a node that all members compute.  ``name``: how, for explanations."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class CombinedRegistration(Registration):
+    """The registration of a combined device.
+
+    ``get("ggml_backend_split_buffer_type")`` is a function ``(main_device, proportions) -> buffer type``, as ggml's:
+    memory for weights whose rows are split.  The device has no main one; the first argument is ignored.
+    """
+
+    name = "combined"
+    api_version = API_VERSION
+
+    def __init__(self, device: CombinedDevice) -> None:
+        self._device = device
+
+    def devices(self) -> Sequence[Device]:
+        return [self._device]
+
+    def get(self, name: str) -> Any:
+        if name == "ggml_backend_split_buffer_type":
+            return lambda main_device, proportions=None: self._device.rows(proportions)
+        return None
+
+
+class CombinedDevice(Device):
+    """Several devices as one (ggml_backend_meta_device).
+
+    ``members``: at least two different devices.  ``proportions``: of the weights that each of them gets, by default
+    equal ones.  A weight lies split in memory of :meth:`split_memory`, or mirrored in the default memory.  Raises
+    ParameterError.
+    """
+
+    kind = DeviceKind.GPU
+
+    def __init__(self, members: Sequence[Device], proportions: Sequence[float] | None = None) -> None:
+        if len(members) < 2 or len(set(members)) != len(members):
+            raise ParameterError("a combined device has at least two different members", got=members)
+        self.members = tuple(members)
+        self.proportions = proportions_of(members, proportions)
+        self.name = "+".join(member.name for member in members)
+        self.description = f"{len(members)} devices as one"
+        self.registration = CombinedRegistration(self)
+        self._memories = tuple(member.buffer_type for member in members)
+        self._buffer_type = MirroredBufferType(self.name, self, self._memories)
+        self._split: dict[tuple[int, Cuts], SplitBufferType] = {}
+
+    def memory(self) -> Memory:
+        """That of all members together."""
+        found = [member.memory() for member in self.members]
+        free, total = ([each[which] for each in found] for which in (0, 1))
+        return Memory(_sum(free), _sum(total))
+
+    @property
+    def buffer_type(self) -> MirroredBufferType:
+        return self._buffer_type
+
+    def split_memory(self, axis: int, cuts: Cuts) -> SplitBufferType:
+        """The memory of weights that are cut there, along their rows (axis 1) or columns (axis 0)."""
+        found = self._split.get((axis, cuts))
+        if found is None:
+            name = f"{self.name} {'rows' if axis else 'columns'} at {', '.join(map(str, cuts.bounds[1:-1]))}"
+            made = SplitBufferType(name, self, self._memories, Split(axis, cuts))
+            found = self._split.setdefault((axis, cuts), made)
+        return found
+
+    def rows(self, proportions: Sequence[float] | None = None) -> SplitBufferType:
+        """The memory of weights whose rows are split in these proportions.  Raises ParameterError."""
+        shares = self.proportions if proportions is None else proportions_of(self.members, proportions)
+        exact = [Fraction(each).limit_denominator(1 << 16) for each in shares]
+        bounds = [sum(exact[:number], Fraction(0)) / sum(exact) for number in range(len(exact) + 1)]
+        return self.split_memory(1, Cuts(tuple(bounds)))
+
+    def supports_buffer_type(self, buffer_type: BufferType) -> bool:
+        return buffer_type.device is self and isinstance(buffer_type, (MirroredBufferType, SplitBufferType))
+
+    def match(self, group: Group) -> Any:
+        node = group.node
+        if len(group) > 1:
+            return Decline(f"{self.name} computes each node alone")
+        have = [None if source is None else self.held(source) for source in node.src]
+        answer = answer_for(node, have)
+        for number, (source, state) in enumerate(zip(node.src, have, strict=True)):
+            if source is not None and state is not None:
+                product = number == 0 and isinstance(node.op, (MulMat, MulMatId)) and not source.is_view
+                if answer is None or not product:
+                    return Decline(f"{source!r} is split between the members, and only products read its parts")
+        for number, member in enumerate(self.members):
+            found = member.supports_op(alone(node, answer, have, number))
+            if isinstance(found, Decline):
+                return Decline(f"{member.name}: {found.reason}")
+        how = "whole" if answer is None else "partial sums" if answer.partial else "parts"
+        return Combined(f"{node.op.name if node.op else ''}, {how} on each of {self.name}")
+
+    def held(self, tensor: Tensor) -> State:
+        """The state of a tensor: that of the memory in which it lies."""
+        kind = tensor.root.buffer_type
+        return kind.state if isinstance(kind, SplitBufferType) else None
+
+    def states(self, graph: Listed) -> States:
+        """How the tensors of a graph lie on the members while it is computed."""
+        known: dict[Any, bool] = {}
+
+        def able(node: Tensor, answer: Answer, have: list[State]) -> bool:
+            if node.op is None or node.op.is_view:
+                return True
+            key = (
+                node.op.key,
+                tuple(None if s is None else (s.type, s.ne, s.nb) for s in node.src),
+                answer.sources,
+                tuple(have),
+            )
+            if key not in known:
+                known[key] = all(
+                    member.supports_op(alone(node, answer, have, number)) for number, member in enumerate(self.members)
+                )
+            return known[key]
+
+        return decide(graph, self.held, able)
+
+    def details(self, graph: Graph) -> Sequence[str]:
+        whole = Complete(graph)
+        states = self.states(whole)
+        lines = []
+        for number, stage in enumerate(stages(whole, states)):
+            computing = [position for position in stage.nodes if not whole.is_view(position)]
+            parts = sum(position in states.answers for position in computing)
+            then = [
+                f"{states.exchanges[position].value} of {label(node)}, {node.nbytes} bytes"
+                for position in stage.exchanges
+                for node in (whole.tensors[position],)
+            ]
+            after = f"; then {', '.join(then)}" if then else ""
+            lines.append(
+                f"stage {number} on {' and '.join(member.name for member in self.members)}: {len(computing)} nodes, "
+                f"{parts} in parts{after}"
+            )
+        return lines
+
+    def init(self, **params: Any) -> CombinedBackend:
+        """A stream with one stream of each member.  ``params``: passed to all of them."""
+        return CombinedBackend(self, params)
+
+
+class CombinedBackend(Backend):
+    """A stream of a combined device.  ``members``: the members' streams."""
+
+    device: CombinedDevice
+
+    def __init__(self, device: CombinedDevice, params: dict[str, Any]) -> None:
+        super().__init__(device)
+        self.members: list[Backend] = []
+        try:
+            for member in device.members:
+                self.members.append(member.init(**params))
+            self.all_reduce = AllReduce(self.members)
+        except BaseException:
+            for stream in self.members:
+                stream.free()
+            raise
+
+    def set_time_limit(self, seconds: float | None) -> None:
+        super().set_time_limit(seconds)
+        for member in self.members:
+            member.set_time_limit(seconds)
+
+    def synchronize(self) -> None:
+        free_all([member.synchronize for member in self.members])
+
+    def plan(self, graph: Graph, groups: Groups = UNGROUPED) -> Plan:
+        return CombinedPlan(self, graph, groups)
+
+    def free(self) -> None:
+        actions: list[Callable[[], None]] = [partial(super().free), self.all_reduce.free]
+        free_all([*actions, *(member.free for member in self.members)])
+
+
+def _sum(numbers: Sequence[int | None]) -> int | None:
+    known = [each for each in numbers if each is not None]
+    return sum(known) if len(known) == len(numbers) else None

@@ -1,0 +1,292 @@
+"""The plan of a combined device: for each member a graph up to the next exchange, and so on."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ggplug.backend import Backend, Buffer, Device, Group, Groups, Places, Plan
+from ggplug.combined.cuts import State
+from ggplug.combined.exchange import AllReduce, Exchanged, exchange
+from ggplug.combined.listed import Complete, Listed, alike, label
+from ggplug.combined.local import Local
+from ggplug.combined.memory import CombinedBuffer, MirroredBuffer, Part, SplitBuffer, Spread, free_all
+from ggplug.combined.ranges import Ranges
+from ggplug.combined.states import Exchange, States
+from ggplug.errors import BufferUseError, GGPlugError
+from ggplug.graph import Graph
+from ggplug.hookspecs import HOOKS
+from ggplug.interface.faults import beyond_limit
+from ggplug.memory.allocation import Allocation
+from ggplug.sharing import NOTHING, using
+from ggplug.tensor import Tensor
+
+Numbers = npt.NDArray[np.int64]
+
+if TYPE_CHECKING:  # only annotations name them
+
+    class Over(Protocol):
+        """A combined device, as its plans use it."""
+
+        name: str
+
+        def matches(self, graph: Graph, groups: Groups) -> Iterator[tuple[Group, Any]]: ...
+        def states(self, graph: Listed) -> States: ...
+        def held(self, tensor: Tensor) -> State: ...
+
+    class Stream(Protocol):
+        """A stream of a combined device, as its plans use it."""
+
+        @property
+        def device(self) -> Over: ...
+
+        name: str
+        members: list[Backend]
+        all_reduce: AllReduce
+        time_limit: float | None
+
+
+class Stage(NamedTuple):
+    """Nodes between two exchanges, by position, and the exchanges after them."""
+
+    nodes: list[int]
+    exchanges: list[int]
+
+
+def stages(graph: Listed, states: States) -> list[Stage]:
+    """The nodes of a graph until a node reads a result that has to be exchanged first, and so on."""
+    read = {graph.roots[source] for position in graph.order for source in graph.sources[position] if source >= 0}
+    found: list[Stage] = [Stage([], [])]
+    pending: set[int] = set()
+    for position in graph.order:
+        node = graph.tensors[position]
+        assert node.op is not None
+        sources = {graph.roots[source] for source in graph.sources[position] if source >= 0}
+        if not pending.isdisjoint(sources):
+            found.append(Stage([], []))
+            pending.clear()
+        found[-1].nodes.append(position)
+        if position in states.exchanges and node.nbytes:
+            root = graph.roots[position]
+            found[-1].exchanges.append(position)
+            pending.add(root)
+            if root not in read:  # its bytes may be those of the next node
+                found.append(Stage([], []))
+                pending.clear()
+    return [stage for stage in found if stage.nodes]
+
+
+class Piece:
+    """What a member computes in a stage: its graph, its plan, and the places of its tensors.
+
+    ``positions``, ``inside``: for each tensor the position of the tensor of the whole graph at whose place it lies, and
+    the bytes from there.
+    """
+
+    def __init__(self, member: int, stream: Backend, nodes: Sequence[Tensor], at: dict[Tensor, int]) -> None:
+        self.member, self.stream = member, stream
+        self.graph = Graph.part(nodes, f"of {stream.name}")
+        self.positions = np.array([at[tensor.root] for tensor in self.graph.tensors], np.int64)
+        self.inside = np.array([tensor.view_offset for tensor in self.graph.tensors], np.int64)
+        self.plan = stream.plan(self.graph)
+        self.allocation: Allocation | None = None
+
+    def bind(self, buffers: Sequence[Buffer], which: Numbers, offsets: Numbers) -> None:
+        """Binds the plan to the places of the whole graph's tensors on this member."""
+        allocation = Allocation(self.graph, buffers, which[self.positions], offsets[self.positions] + self.inside)
+        self.plan.rebind(self.graph, allocation)
+        self.allocation = allocation
+
+
+@dataclass
+class Bound:
+    """The places to which a plan is bound.
+
+    ``reads``: ranges that are read and that no node has written before.  ``written``: by buffer what is split after
+    the computation, and the ranges that nodes have written.
+    """
+
+    buffers: frozenset[Buffer]
+    parts: list[list[Part]]
+    reads: list[tuple[MirroredBuffer, int, int]]
+    written: dict[MirroredBuffer, tuple[tuple[Spread, ...], Ranges]]
+
+
+class CombinedPlan(Plan):
+    """Computes a graph on all members of a combined device.
+
+    A tensor lies at the same place in the memory of each member; a part of it takes the first of its bytes.
+    """
+
+    def __init__(self, stream: Stream, graph: Graph, groups: Groups) -> None:
+        device = stream.device
+        self._names = [kernel.name for _, kernel in device.matches(graph, groups)]
+        self.stream, self.groups = stream, groups
+        self._structure, self._layouts = graph.structure, graph.layouts()
+        self._whole = whole = Complete(graph)
+        self.states = states = device.states(whole)
+        held = [device.held(tensor) for tensor in whole.tensors]
+        members = [Local(whole, states, held, member) for member in range(len(stream.members))]
+        self.stages = stages(whole, states)
+        self._pieces: list[list[Piece]] = []
+        try:
+            for stage in self.stages:
+                pieces: list[Piece] = []
+                self._pieces.append(pieces)
+                for member, local in enumerate(members):
+                    nodes = self._nodes(stage, local, member)
+                    if nodes:
+                        pieces.append(Piece(member, stream.members[member], nodes, local.at))
+                pieces.sort(key=lambda piece: not piece.stream.device.capabilities.asynchronous)
+        except BaseException:
+            self.free()
+            raise
+        self.exchanges = [[self._exchanged(position, members) for position in stage.exchanges] for stage in self.stages]
+        self._bound = Bound(NOTHING, [], [], {})
+        self._origin = {tensor: position for local in members for position, tensor in local.origins()}
+        self._graph: Callable[[], Graph | None] = lambda: None
+        whole.forget()
+
+    def _nodes(self, stage: Stage, local: Local, member: int) -> list[Tensor]:
+        """What a member computes in a stage."""
+        found: dict[Tensor, None] = {}
+        for position in stage.nodes:
+            if member == 0 or self.states.exchanges.get(position) is not Exchange.SEND:
+                found.update(dict.fromkeys(local.nodes[position]))
+        return list(found) if any(not node.op.is_view for node in found) else []  # type: ignore[union-attr]
+
+    def _exchanged(self, position: int, members: Sequence[Local]) -> Exchanged:
+        kind, answer = self.states.exchanges[position], self.states.answers.get(position)
+        results = tuple(local.nodes[position][-1] for local in members)
+        state = answer.result if answer is not None and kind is Exchange.JOIN else None
+        return Exchanged(kind, position, alike(self._whole.tensors[position]), results, state)
+
+    def rebind(self, graph: Graph, allocation: Places) -> None:
+        self._structure = graph.check_structure(self._structure, "the plan")
+        graph.check_layouts(self._layouts, "the plan")
+        places = allocation.places(graph, self.groups)
+        used = np.unique(places.which)
+        own: list[CombinedBuffer] = []
+        for buffer in map(places.buffers.__getitem__, used.tolist()):
+            if not isinstance(buffer, CombinedBuffer) or buffer.type.device is not self.stream.device:
+                raise BufferUseError(f"{buffer!r} is not memory of {self.stream.name}", device=self.stream.device)
+            own.append(buffer)
+        which, whole = self._whole.places(np.searchsorted(used, places.which), places.offsets)
+        offsets = [self._offsets(member, own, which, whole) for member in range(len(self.stream.members))]
+        for piece in (piece for pieces in self._pieces for piece in pieces):
+            piece.bind([buffer.members[piece.member] for buffer in own], which, offsets[piece.member])
+        parts = [
+            [
+                Part(own[which[each.position]].members[member], int(offset[each.position]), tensor.nbytes)
+                for member, (offset, tensor) in enumerate(zip(offsets, each.tensors, strict=True))
+            ]
+            for exchanges in self.exchanges
+            for each in exchanges
+        ]
+        self._bound = Bound(frozenset(own), parts, *self._ranges(own, which.tolist(), whole.tolist()))
+        self._graph = weakref.ref(graph)
+
+    def _offsets(self, member: int, buffers: Sequence[CombinedBuffer], which: Numbers, offsets: Numbers) -> Numbers:
+        """Where the tensors of the graph lie on a member."""
+        found = offsets.copy()
+        for number, buffer in enumerate(buffers):
+            if isinstance(buffer, SplitBuffer):
+                for position in np.flatnonzero(which == number).tolist():
+                    found[position] = buffer.offset_of(member, int(found[position]))
+        return found
+
+    def _ranges(
+        self, buffers: Sequence[CombinedBuffer], which: Sequence[int], offsets: Sequence[int]
+    ) -> tuple[list[tuple[MirroredBuffer, int, int]], dict[MirroredBuffer, tuple[tuple[Spread, ...], Ranges]]]:
+        """What is read from outside, and what is written and split, as :class:`Bound` has it."""
+        reads: list[tuple[MirroredBuffer, int, int]] = []
+        split: dict[MirroredBuffer, list[Spread]] = {}
+        covered: dict[MirroredBuffer, Ranges] = {}
+        graph = self._whole
+        computing = set(graph.order)
+        for position, tensor in enumerate(graph.tensors):
+            buffer = buffers[which[position]]
+            if position not in computing and tensor.nbytes and isinstance(buffer, MirroredBuffer):
+                reads.append((buffer, offsets[position], tensor.nbytes))
+        for position in reversed(graph.order):
+            node, buffer = graph.tensors[position], buffers[which[position]]
+            if node.op is None or node.op.is_view or not node.nbytes or not isinstance(buffer, MirroredBuffer):
+                continue
+            state: State = self.states.states[position]
+            ranges = covered.setdefault(buffer, Ranges())
+            spread = split.setdefault(buffer, [])
+            first, end = offsets[position], offsets[position] + node.nbytes
+            if state is not None and not ranges.overlap(first, end):
+                spread.append(Spread(first, node.nbytes, node.type, node.ne, state))
+            ranges.add(first, end)
+        return reads, {buffer: (tuple(split[buffer]), ranges) for buffer, ranges in covered.items()}
+
+    def compute(self) -> None:
+        bound, stream = self._bound, self.stream
+        limit, begin = stream.time_limit, time.monotonic()
+        noted = "ggplug_member_worked" in HOOKS.callers
+
+        def worked(member: Device | None, what: str, nodes: int, nbytes: int, start: int) -> None:
+            about = {"device": stream.device, "member": member, "what": what, "nodes": nodes, "nbytes": nbytes}
+            HOOKS.notify("ggplug_member_worked", **about, start=start, end=time.perf_counter_ns())
+
+        with using(bound.buffers):
+            for buffer in bound.buffers:
+                buffer.check_there()
+            try:
+                for read, offset, nbytes in bound.reads:
+                    if read.spread:
+                        read.mirror(offset, nbytes)
+                parts = iter(bound.parts)
+                for number, stage in enumerate(self.stages):
+                    start = time.perf_counter_ns()
+                    for piece in self._pieces[number]:
+                        piece.plan.compute()
+                    for piece in self._pieces[number]:
+                        piece.stream.synchronize()
+                        if noted:
+                            worked(piece.stream.device, "compute", len(piece.graph.nodes), 0, start)
+                    for each in self.exchanges[number]:
+                        before = time.perf_counter_ns()
+                        exchange(each, next(parts), stream.all_reduce)
+                        if noted:
+                            worked(None, f"{each.kind.value} {label(each.node)}", 0, each.nbytes, before)
+                    if limit is not None and time.monotonic() - begin > limit:
+                        raise beyond_limit(
+                            stream.device, limit, self._whole.tensors[stage.nodes[-1]], f"stage {number}"
+                        )
+            except BaseException as error:
+                self._settle()
+                self._name(error)
+                raise
+            for mirrored, (split, written) in bound.written.items():
+                kept = (each for each in mirrored.spread if not written.overlap(each.offset, each.end))
+                mirrored.spread = (*kept, *split)
+
+    def _settle(self) -> None:
+        """Waits for all members after an error, which is being raised."""
+        for member in self.stream.members:
+            try:
+                member.synchronize()
+            except GGPlugError:
+                continue
+
+    def _name(self, error: BaseException) -> None:
+        """Replaces the members' tensors in an error by those of the graph."""
+        graph = self._graph()
+        for field in ("tensor", "ids", "indexed"):
+            value = getattr(error, field, None)
+            if graph is not None and isinstance(value, Tensor) and value in self._origin:
+                setattr(error, field, graph.tensors[self._whole.origin(self._origin[value])])
+
+    def kernel_names(self) -> list[str]:
+        return self._names
+
+    def free(self) -> None:
+        free_all([piece.plan.free for pieces in self._pieces for piece in pieces])
