@@ -138,10 +138,10 @@ class Tensor(Uncopied):
     __slots__ = (
         "__weakref__",
         "_graphs",
-        "_name",
         "buffer",
         "buffer_type",
         "flags",
+        "name",
         "nb",
         "nbytes",
         "ne",
@@ -170,6 +170,8 @@ class Tensor(Uncopied):
     buffer_type: BufferType | None
     offset: int
     flags: int
+    name: str
+    """Its name; empty if it has none.  :meth:`named` checks a new one."""
     _graphs: list[weakref.ref[Listing]] | None
 
     # NumPy must call __radd__ for ``array + tensor`` instead of looping over the tensor.
@@ -184,7 +186,7 @@ class Tensor(Uncopied):
             raise ShapeError(f"a tensor with extents {ne} cannot have rank {self.rank}", got=self.rank)
         self.op = op
         self.src = src
-        self._name = as_name(name)
+        self.name = as_name(name)
         self.flags = 0
         self.buffer = None
         self.buffer_type = None
@@ -276,18 +278,9 @@ class Tensor(Uncopied):
 
     # -- marks -------------------------------------------------------------------------------------
 
-    @property
-    def name(self) -> str:
-        """Its name; empty if it has none."""
-        return self._name
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self._name = as_name(name)
-
     def named(self, name: str) -> Tensor:
         """Sets the name and returns the tensor (ggml_set_name)."""
-        self.name = name
+        self.name = as_name(name)
         return self
 
     def mark(self, flag: TensorFlag) -> Tensor:

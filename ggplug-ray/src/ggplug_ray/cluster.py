@@ -145,7 +145,8 @@ def _join(address: str) -> None:
 
 
 def _alive() -> list[dict[str, Any]]:
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    listed: Any = ray.nodes  # Ray does not declare its types
+    nodes: list[dict[str, Any]] = listed()
     return [each for each in nodes if each["Alive"]]
 
 

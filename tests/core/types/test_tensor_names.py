@@ -23,12 +23,11 @@ X = gg.tensor([1.0, 2.0], name="x")
         lambda name: gg.new_tensor("f32", 2, name),
         lambda name: gg.tensor([1.0], name=name),
         lambda name: gg.new_tensor("f32", 2).named(name),
-        lambda name: setattr(X, "name", name),
         lambda name: gg.Context().new_tensor("f32", 2, name),
         lambda name: gg.Context(name),
         lambda name: gg.Graph(X, name=name),
     ],
-    ids=["op", "view", "new_tensor", "tensor", "named", "attribute", "member", "context", "graph"],
+    ids=["op", "view", "new_tensor", "tensor", "named", "member", "context", "graph"],
 )
 def test_a_name_that_is_no_text_is_refused(given: Callable[[Any], object], name: object) -> None:
     with pytest.raises(TypeMismatchError, match=f"a name must be a text, got a {type(name).__name__}"):
