@@ -23,7 +23,7 @@ from ggplug import gguf, ops, quantizing, quants
 from ggplug.errors import ParameterError, TypeMismatchError
 from ggplug.ops.base import OPS
 from ggplug.ops.custom import callback
-from ggplug.testing import Leafs, ReferenceDevice
+from ggplug.testing import Leafs, ReferenceDevice, evaluate
 from ggplug.types import F16, Q4_0, Q8_0, Type, TypeName
 from ggplug_models.benchmarks.synthetic import LlamaShape, write_llama
 
@@ -159,6 +159,15 @@ CALLS |= {
 }
 
 
+def kept_wide(type: Any, _: Path) -> bool:
+    x = gg.new_tensor("f16", 32)
+    values = {x: VALUES[0].astype(np.float64)}
+    return bool((evaluate(gg.Graph(gg.scale(x, 1.0)), values, wide=[type])[x] == values[x]).all())
+
+
+CALLS["ggplug.testing.evaluate"] = F16, kept_wide
+
+
 def quantized(type: Any, path: Path) -> list[Type]:
     with gguf.GGUFWriter(path / "model.gguf", "llama") as writer:
         writer.add_tensor("blk.0.ffn.weight", VALUES)
@@ -184,8 +193,8 @@ OF_MODELS: dict[str, Callable[[Any, Any], Any]] = {
     "ggplug_models.DraftModel": lambda model, type: ggplug_models.DraftModel(model, 8, cache_type=type).session,
     "ggplug_models.Session": lambda model, type: ggplug_models.Session(model, 8, cache_type=type),
 }
-BY_FILE = {"ggplug_models.convert"}
-"""Tried in test_models_convert.py, where there are folders to convert."""
+BY_FILE = {"ggplug_models.convert", "ggplug_models.fit"}
+"""Tried in test_models_convert.py, where there are folders to convert, and in test_models_fit.py."""
 
 
 def names(type: Type) -> list[str]:

@@ -19,7 +19,7 @@ from ggplug.errors import GraphError, ShapeError, TensorStateError
 from ggplug.graph import Graph
 from ggplug.ops.base import Array
 from ggplug.tensor import Tensor
-from ggplug.types import BF16, F32, F64, FLOATS, Type
+from ggplug.types import BF16, F32, F64, FLOATS, Type, as_type
 from ggplug.values.arrays import as_bytes, encode, strided
 
 Watching = Callable[[Tensor, Sequence["Array | None"], Array], Array]
@@ -97,7 +97,7 @@ def evaluate(
     graph: Graph,
     values: Mapping[Tensor, Any],
     *,
-    wide: bool | Collection[Type] = True,
+    wide: bool | Collection[Type | str] = True,
     watching: Watching | None = None,
 ) -> Evaluation:
     """Computes every node of ``graph`` with its op's reference.
@@ -110,7 +110,7 @@ def evaluate(
     Raises TensorStateError for a leaf without values, GraphError for an op without reference or whose reference has the
     wrong shape, TypeMismatchError for a type that has no reference conversion.
     """
-    kept = (F32,) if wide is True else wide or ()
+    kept = [F32] if wide is True else [as_type(each) for each in wide or ()]
     stores: dict[Tensor, Store] = {}
     for position in dict.fromkeys(graph.roots):
         root = graph.tensors[position]
