@@ -29,6 +29,8 @@ from ggplug_models.sampling import Sampler, Sampling
 from ggplug_testing import FakeDevice
 
 MODELS = sorted([*DATA.glob("*.gguf"), *ORACLES.glob("*.gguf")])
+SAMPLED = 6
+"""Every sixth model is tried in each run of the tests; the others take a minute."""
 IDS = [3, 4, 5, 6]
 
 on_linux = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts what /proc reports of the process")
@@ -105,7 +107,11 @@ def devices_of(fake: bool) -> list[Any]:
 
 
 @on_linux
-@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [path if n % SAMPLED == 0 else pytest.param(path, marks=pytest.mark.long) for n, path in enumerate(MODELS)],
+    ids=lambda path: path.stem,
+)
 def test_files_and_memory_go_with_the_last_reference(path: Path) -> None:
     nothing_stays(path, computed)
 
