@@ -19,6 +19,7 @@ from ggplug_models import Decoder, Outputs, Session
 from ggplug_models.generation.drafts import MOST, DraftModel, Drafts, PromptLookup
 from ggplug_models.generation.loop import generate, greedy
 from ggplug_models.sampling import Chooses, Sampler, Sampling
+from ggplug_models.state.batching import FEW
 
 PROMPT = [int(x) for x in np.random.default_rng(5).integers(3, 290, 14)]
 SAMPLERS: dict[str, Callable[[], Chooses]] = {
@@ -245,3 +246,27 @@ def test_options_that_exclude_each_other_are_refused(options: list[str], message
     done = CliRunner().invoke(app, ["run", str(data / "qwen3.gguf"), "-p", "a", *given])
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize("name", ["llama3", "gemma3", "qwen3", "falcon", "gpt2"])
+@pytest.mark.parametrize("length", [9, 300])
+def test_up_to_eight_tokens_of_a_step_have_the_bits_that_each_has_alone(name: str, length: int) -> None:
+    tokens = [int(x) for x in np.random.default_rng(3).integers(3, 60, length + FEW)]
+    with ggplug_models.load(model_file(name), ["CPU"]) as model:
+        length = min(length, model.n_ctx - FEW)
+        with model.session(length + FEW) as session:
+            session.decode({0: tokens[:length]})
+            alone = [session.decode({0: [token]})[0] for token in tokens[length : length + FEW]]
+            for count in range(2, FEW + 1):
+                session.rewind(length)
+                found = session.decode({0: tokens[length : length + count]}, Outputs.ALL)[0]
+                np.testing.assert_array_equal(found, np.stack(alone[:count]))
+
+
+def test_a_step_has_at_most_eight_tokens_however_many_could_be_guessed(windowed: Decoder) -> None:
+    draft = Known(PROMPT + written(windowed, "greedy", None), 100)
+    counts: list[int] = []
+    draft.guess = lambda text, most: counts.append(most) or []  # type: ignore[method-assign, func-returns-value]
+    with Session(windowed, 128, micro_batch=64) as session:
+        list(generate(session, PROMPT, 20, draft=draft))
+    assert max(counts) == FEW - 1

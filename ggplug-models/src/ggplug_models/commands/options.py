@@ -99,9 +99,9 @@ draft_tokens_option = click.option(
     "--draft-tokens",
     default=3,
     show_default=True,
-    type=click.IntRange(1, 64),
+    type=click.IntRange(1, 7),
     metavar="N",
-    help="Maximum number of guessed tokens of a step.",
+    help="Maximum number of guessed tokens of a step, 1 to 7.",
 )
 
 

@@ -23,10 +23,10 @@ from ggplug_models.state.session import LanguageModel
 MOST = 3
 """Default number of draft tokens of a step.
 
-With the token before them, the step has 4 tokens.  The CPU device computes a product of up to 4 columns with the same
-dot products as a product of one column: the results are equal bit by bit, and it takes little more time, because the
-weights are read once.  Other kernels may compute more columns and round differently, which can change the order of
-tokens with nearly equal logits.
+With the token before them, the step has 4 tokens, which take little more time than one, because the weights are read
+once.  The CPU device computes up to :data:`.FEW` tokens with the bits that each has alone.  More may be computed by
+other kernels, which round differently; that could change the order of tokens with nearly equal logits, so a step never
+has more.
 """
 
 

@@ -14,6 +14,7 @@ from ggplug_models.checks.ids import token_ids
 from ggplug_models.generation.drafts import Drafts
 from ggplug_models.metadata.values import short_repr
 from ggplug_models.sampling.sampler import Chooses, Logits, Sampler, check_largest
+from ggplug_models.state.batching import FEW
 from ggplug_models.state.session import LanguageModel, Session
 from ggplug_models.state.steps import Outputs
 
@@ -125,8 +126,9 @@ def _generated(
                         return
                     if not right:
                         break
+                # More than FEW tokens may be computed by other kernels, with other last bits.
                 # A ring holds one micro-batch more than its window, so at most that many tokens can be rewound.
-                most = min(remaining, session.micro_batch) - 1
+                most = min(remaining, session.micro_batch, FEW) - 1
                 guessed = [] if draft is None else draft.next(history, most, n_vocab)
                 read = [*history, *guessed] if guessed else history
                 if session.changes(seq) != changes:  # the caller changed the sequence between two tokens

@@ -28,6 +28,8 @@ _MOST_ROWS = 192
 _LEAST_ROWS = 48
 #: Units to aim at, so that threads finish together.
 _UNITS = 32
+#: Queries of a head that are computed by dot products, however many heads read the same keys.
+_FEW_QUERIES = min(DOT_COLUMNS.values())
 #: Least keys of a part.
 _LEAST_PART = 4 * KEYS
 #: Multiplications that take about as long as one simple operation on an element.
@@ -39,12 +41,13 @@ def flash_attn_ext(node: Tensor) -> Entries:
     q, k, v = (source_tensor(node, i) for i in range(3))
     matrices = k.ne[2] * k.ne[3]
     rows = q.nrows // max(1, matrices)
-    by_tiles = rows > DOT_COLUMNS["f32"]
+    # Several tokens of a sequence have the bits that each has alone: as many as products compute so (DOT_COLUMNS).
+    by_tiles = rows > DOT_COLUMNS["f32"] and q.ne[1] > _FEW_QUERIES
     if by_tiles:
         block = _rows_of_a_unit(matrices, rows)
     else:
         block = min(rows, few.MOST_ROWS)
-    parts, part = _parts(matrices * -(-rows // block), k.ne[1])
+    parts, part = _parts(matrices * (-(-rows // block) if by_tiles else 1), k.ne[1])
     lanes = simd.width("f32")
     kept_bytes = KEPT + 4 * (-(-v.ne[0] // lanes) * lanes)
     plan = _Scratch(2 * ARGUMENTS if by_tiles else few.ROWS_BEGIN)
