@@ -18,6 +18,7 @@ from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Decoder, Outputs, Session
 from ggplug_models.generation.drafts import MOST, DraftModel, Drafts, PromptLookup
 from ggplug_models.generation.loop import generate, greedy
+from ggplug_models.guessing.kinds import drafts_for
 from ggplug_models.sampling import Chooses, Sampler, Sampling
 from ggplug_models.state.batching import FEW
 
@@ -270,3 +271,18 @@ def test_a_step_has_at_most_eight_tokens_however_many_could_be_guessed(windowed:
     with Session(windowed, 128, micro_batch=64) as session:
         list(generate(session, PROMPT, 20, draft=draft))
     assert max(counts) == FEW - 1
+
+
+@pytest.mark.parametrize("what", ["nonsense", None, 3])
+def test_what_is_no_kind_of_drafts_is_refused_with_those_that_there_are(model: Decoder, what: Any) -> None:
+    with pytest.raises(ParameterError, match="it is one of mtp, lookup, ngrams"), drafts_for(model, what):
+        pass
+
+
+def test_an_encoder_has_no_drafts(data: Path) -> None:
+    with (
+        ggplug_models.load(data / "bert.gguf", ["CPU"]) as encoder,
+        pytest.raises(ModelError, match="generates no text"),
+        drafts_for(encoder, "lookup"),
+    ):
+        pass

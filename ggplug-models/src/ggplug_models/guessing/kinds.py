@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ggplug.errors import ParameterError
+from ggplug.errors import ModelError, ParameterError
 from ggplug_models.architectures.eagle3 import Eagle3
+from ggplug_models.by_name.lookup import is_name
 from ggplug_models.checks.arguments import whole
 from ggplug_models.generation.drafts import MOST, DraftModel, Drafts, PromptLookup
 from ggplug_models.guessing.head_drafts import HeadDrafts
@@ -94,6 +95,11 @@ def drafts_for(
     and as :func:`.load`.
     """
     how = Settings(n_ctx, cache_type, whole("most", most, 1), pack)
+    if not isinstance(model, Decoder):
+        raise ModelError(f"{model!r:.100} generates no text, so it can have no drafts", got=model)
+    if not isinstance(what, str | os.PathLike) or not (what in NAMES or is_name(str(what)) or os.path.exists(what)):
+        known = ", ".join(KINDS)
+        raise ParameterError(f"what is {what!r:.100}; it is one of {known}, or a file", got=what, wanted=known)
     with contextlib.ExitStack() as stack:
         if isinstance(what, str) and what in NAMES:
             found = KINDS[NAMES[what]].make(model, whole("count", count, 1), how, stack)
