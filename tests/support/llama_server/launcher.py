@@ -14,6 +14,7 @@ MODELS = {
     "ggml-org/test-model-stories260K": "story.gguf",
     "ggml-org/test-model-stories260K-infill": "infill.gguf",
     "ggml-org/stories15M_MOE": "story.gguf",
+    "stories15M_MOE-F16.gguf": "story.gguf",
     "bert-bge-small/ggml-model-f16.gguf": "bert.gguf",
     "jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "reranker.gguf",
     "tinyllamas/split/stories15M-q8_0-00001-of-00003.gguf": "split-00001-of-00003.gguf",
