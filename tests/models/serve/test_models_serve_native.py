@@ -257,6 +257,19 @@ def test_documents_are_ranked_by_a_language_model() -> None:
     assert (status, "documents[1]" in refused["error"]["message"]) == (400, True)
 
 
+def test_an_instruction_is_part_of_the_prompt_and_refused_by_models_without_one() -> None:
+    body = {"query": "the dog", "documents": ["the cat", "rain"], "instruction": "be short"}
+    with ggplug_models.load(RANKERS / "qwen3-reranker.gguf", ["CPU"]) as model, served(model) as live:
+        found = post(live, "/v1/rerank", body)
+        scores = model.rank("the dog", ["the cat", "rain"], instruction="be short")
+    assert {each["index"]: each["relevance_score"] for each in found["results"]} == pytest.approx(
+        dict(enumerate(scores.tolist())), abs=1e-5
+    )
+    with ggplug_models.load(RANKERS / "bge-reranker.gguf", ["CPU"]) as model, served(model) as live:
+        status, _, refused = live.ask("POST", "/v1/rerank", body)
+    assert (status, "no prompt" in refused["error"]["message"]) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("parameters", "written"), [(999, "999"), (99_300, "99.3K"), (134_515_008, "134.5M"), (8_030_261_248, "8.0B")]
 )

@@ -94,12 +94,12 @@ class Embedder:
             check_length(error.got, error.wanted, f"input[{list(texts)[error.position]}]", limit)
             raise
 
-    def pairs(self, query: str, documents: Sequence[str]) -> list[list[int]]:
-        """The token ids of a query together with each document.  Raises Problem, ModelError."""
+    def pairs(self, query: str, documents: Sequence[str], instruction: str | None = None) -> list[list[int]]:
+        """The token ids of a query together with each document.  Raises Problem, ParameterError, ModelError."""
         limit = f"this model reads at most {self._tokenizer.max_length} tokens of a query and a document"
         self._check_ranks()
         try:
-            return self.model.pairs(query, documents)
+            return self.model.pairs(query, documents, instruction)
         except TextTooLongError as error:
             check_length(error.got, error.wanted, f"documents[{error.position}]", limit)
             raise

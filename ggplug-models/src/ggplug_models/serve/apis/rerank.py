@@ -18,12 +18,16 @@ Documents = Annotated[Many[str], Field(min_length=1)]
 
 
 class RerankBody(Body):
-    """The body of ``/v1/rerank``; ``texts`` are the documents of TEI, whose clients get a list."""
+    """The body of ``/v1/rerank``; ``texts`` are the documents of TEI, whose clients get a list.
+
+    ``instruction``: what a document has to do, for models whose prompt says it; see :meth:`.TextModel.rank`.
+    """
 
     NO_EFFECT = frozenset(["raw_scores", "truncate", "truncation_direction", "max_chunks_per_doc"])
 
     model: str | None = None
     query: str
+    instruction: str | None = None
     documents: Documents | None = None
     texts: Documents | None = None
     top_n: Count | None = None
@@ -48,7 +52,7 @@ class RerankWork:
             raise Problem(
                 400, f"documents has {len(self.documents)} texts; at most {MOST_INPUTS} are allowed", param="documents"
             )
-        self.ids = service.embedder.pairs(body.query, self.documents)
+        self.ids = service.embedder.pairs(body.query, self.documents, body.instruction)
 
     def reply(self, cancelled: threading.Event) -> Any:
         """The reply, the best documents first."""
