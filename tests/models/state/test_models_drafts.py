@@ -16,6 +16,7 @@ from ggplug.cli.app import app
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Decoder, Outputs, Session
+from ggplug_models.commands.options import draft_tokens_option
 from ggplug_models.generation.drafts import MOST, DraftModel, Drafts, PromptLookup
 from ggplug_models.generation.loop import generate, greedy
 from ggplug_models.guessing.kinds import drafts_for
@@ -286,3 +287,8 @@ def test_an_encoder_has_no_drafts(data: Path) -> None:
         drafts_for(encoder, "lookup"),
     ):
         pass
+
+
+def test_commands_take_as_many_draft_tokens_as_a_step_may_have() -> None:
+    limits = draft_tokens_option(lambda: None).__click_params__[0].type  # type: ignore[attr-defined]
+    assert (limits.min, limits.max) == (1, FEW - 1)

@@ -12,11 +12,16 @@ from ggplug_models.by_name.store import Kept
 
 def files_in(folder: Path) -> dict[str, int]:
     """The sizes of the GGUF files in a folder and below, by path relative to it."""
-    sizes = {path: size_of(path) for path in folder.rglob("*") if path.suffix.lower() == ".gguf"}
+    sizes = {path: _size_if_there(path) for path in folder.rglob("*") if path.suffix.lower() == ".gguf"}
     return {path.relative_to(folder).as_posix(): size for path, size in sizes.items() if size is not None}
 
 
-def size_of(path: Path) -> int | None:
+def size_of(path: Path) -> int:
+    """The size of a file; 0 if there is none."""
+    return _size_if_there(path) or 0
+
+
+def _size_if_there(path: Path) -> int | None:
     """The size of a file; None for a folder, and for a file that another process has deleted."""
     try:
         about = path.stat()

@@ -69,7 +69,7 @@ class Hub(Store):
                         yield replace(each, problem=each.problem or OLDER) if age else each
                     seen.add(real)
             for part in sorted(folder.glob(f"blobs/*{INCOMPLETE}")):
-                yield Kept(name, part, size_of(part) or 0, "not complete; loading the model again continues")
+                yield Kept(name, part, size_of(part), "not complete; loading the model again continues")
 
     def remove(self, name: str) -> int:
         repository, wanted = repository_and_wanted(self.prefix, name)
@@ -214,4 +214,4 @@ def _unlink(linked: Path, folder: Path) -> None:
 
 def _bytes_below(folder: Path) -> int:
     """The bytes of the files in a folder, without what links lead to."""
-    return sum(size_of(path) or 0 for path in folder.rglob("*") if not path.is_symlink())
+    return sum(size_of(path) for path in folder.rglob("*") if not path.is_symlink())

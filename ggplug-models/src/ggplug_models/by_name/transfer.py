@@ -73,7 +73,7 @@ class Repository:
         with full_disks(self.name):
             blobs.mkdir(parents=True, exist_ok=True)
             (self.folder / "snapshots").mkdir(exist_ok=True)  # without it, the library calls the cache damaged
-        needed = sum(max(file.size - _size(self._incomplete(file)), 0) for file in missing)
+        needed = sum(max(file.size - size_of(self._incomplete(file)), 0) for file in missing)
         free = shutil.disk_usage(blobs).free
         if needed > free:
             raise _no_space(self.name, needed, free)
@@ -119,7 +119,7 @@ class Repository:
     def _transfer(self, file: RemoteFile, incomplete: Path) -> None:
         """Downloads what is missing of a file; tries again after an answer that ends early, as long as bytes arrive."""
         failures = 0
-        while (before := _size(incomplete)) < file.size or not incomplete.exists():
+        while (before := size_of(incomplete)) < file.size or not incomplete.exists():
             failed = None
             try:
                 self._receive(file, incomplete, before)
@@ -127,7 +127,7 @@ class Repository:
                 if error.reason != "connection":
                     raise
                 failed = error
-            after = _size(incomplete)
+            after = size_of(incomplete)
             failures = failures + 1 if after <= before else 0
             if failures == ATTEMPTS:
                 raise failed or DownloadError(
@@ -236,15 +236,10 @@ def digest_of(path: Path, like: str) -> str:
     with path.open("rb") as file:
         if len(like) == 64:
             return hashlib.file_digest(file, "sha256").hexdigest()
-        found = hashlib.sha1(b"blob %d\0" % _size(path), usedforsecurity=False)
+        found = hashlib.sha1(b"blob %d\0" % size_of(path), usedforsecurity=False)
         while piece := file.read(1 << 20):
             found.update(piece)
         return found.hexdigest()
-
-
-def _size(path: Path) -> int:
-    """The size of a file; 0 if there is none."""
-    return size_of(path) or 0
 
 
 def _disconnected(name: str, error: BaseException) -> DownloadError:
