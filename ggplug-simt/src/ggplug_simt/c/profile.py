@@ -72,6 +72,7 @@ class Profile:
     row_lanes: int
     dot_lanes: int
     dot_rows: int
+    dot_together: int
     tile: Tile
     tile_lanes: int
     products: bool = False
@@ -99,9 +100,10 @@ def _width(reported: int) -> int:
 
 # On a CPU an item keeps as many sums as fit the registers: 2 x 12 of 32, or 2 x 6 of 16.
 _PROCESSORS = {
-    16: Profile(16, 64, 1, 1, 8, Tile(128, 96, 32, 32, 12), 1),
-    8: Profile(8, 64, 1, 1, 8, Tile(64, 48, 32, 16, 6), 1),
-    4: Profile(4, 64, 1, 1, 8, Tile(32, 48, 32, 8, 6), 1),
+    16: Profile(16, 64, 1, 1, 8, 1, Tile(128, 96, 32, 32, 12), 1),
+    8: Profile(8, 64, 1, 1, 8, 1, Tile(64, 48, 32, 16, 6), 1),
+    4: Profile(4, 64, 1, 1, 8, 1, Tile(32, 48, 32, 8, 6), 1),
 }
-_GPU = Profile(4, 128, 128, 64, 1, Tile(64, 64, 32, 8, 4), 128)
+import os
+_GPU = Profile(4, 128, 128, int(os.environ.get('XL', 64)), int(os.environ.get('XR', os.environ.get('XT', 2))), int(os.environ.get('XT', 2)), Tile(64, 64, 32, 8, 4), 128)
 _LANES = ("unit_lanes", "row_lanes", "dot_lanes", "tile_lanes")

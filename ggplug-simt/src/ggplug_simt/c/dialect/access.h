@@ -14,6 +14,10 @@
                               word only so, or only one item stores to it: compilers that compute items in vectors rely on that
      vec                      VEC floats, with + - * by element;  VEC_GET, VEC_PUT load and store them by float pointers;
                               MOVE_WORDS copies VEC words of any type in global memory
+     bytes                    VEC bytes of a block:  GET_BYTES(block, p) loads them from the address p in it;  FLAGS(p, j) is VEC
+                              single bits from bit j on;  BITS(b, shift, mask) is b >> shift & mask by byte;  MERGED(low, high,
+                              shift) is low | high << shift;  NUMBERS(b, zero) is b - zero as a vec, of less than 128 if zero is
+                              not 0;  SIGNED(b) takes them as signed;  VEC_PUT_I8, VEC_PUT_HALVES store a vec as bytes
      real, REAL, SELECT       the types and functions of element-wise expressions, and SIN, COS;  MAP1, MAP2 apply them to vecs
 
    A kernel's PARAMETERS are a pointer name_data for each tensor, and `arguments args` with a `tensor` for each. */
@@ -43,8 +47,9 @@ INLINE vec VEC_FIRST(vec v, int n, float beyond)
      fetch_T(row, nb0, i, n, beyond)     elements i to i + VEC - 1 as vec; those from n on are `beyond`.  i is a
                                          multiple of VEC.  nb0 0 repeats element 0
      store_T(row, nb0, i, n, unit)       stores a unit of VEC elements, or of one block, as far as there are n
-     dense_T(row, i, j)                  VEC elements of a dense row, all within its extent: of a plain type from i + j on; of a block
-                                         type, without their scale, from j on in the block that element i is in
+     dense_T(row, i, d)                  VEC elements of a dense row from i + d on, all within its extent; of a block type without their
+                                         scale, from the block that element i is in, and d as for numbers_T
+     aligned_T(row, i, d)                as dense_T, of a plain type, for rows that begin at a multiple of the bytes of a vec
      group_scale_T(row, i)               of a block type, the scale of the group that element i is in
      group_minimum_T(row, i)             the value of the number 0 in that group, if it is not 0 */
 
@@ -58,7 +63,8 @@ INLINE vec VEC_FIRST(vec v, int n, float beyond)
         for (int j = 0; j < VEC; j++) gathered[j] = i + j < n ? GET(row + (i + j) * nb0) : beyond; \
         return VEC_GET(gathered); \
     } \
-    INLINE vec dense_##T(GLOBAL const char *row, int i, int j) { return VGET(row + (int64_t)(i + j) * SIZE); } \
+    INLINE vec dense_##T(GLOBAL const char *row, int i, int d) { return VGET(row + (int64_t)i * SIZE + d * SIZE); } \
+    INLINE vec aligned_##T(GLOBAL const char *row, int i, int d) { return ALIGNED(VGET, row + (int64_t)i * SIZE + d * SIZE); } \
     INLINE void store_##T(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit) \
     { \
         if (nb0 == SIZE && i + VEC <= n) { VPUT(unit[0], row + (int64_t)i * SIZE); return; } \
@@ -104,26 +110,30 @@ INLINE void store_i32(GLOBAL char *row, int64_t nb0, int i, int n, const vec *un
 /* -- blocks ------------------------------------------------------------------------------------------------------- */
 
 /* A family of types (types/<family>.h) defines for each of its types T, where BLOCK_T is the number of elements of a block:
-     numbers_T(block, j)       VEC numbers of a block from its element j on, a multiple of VEC, without their scale
+     numbers_T(block, j, d)    VEC numbers of a block from its element j + d on, without their scale.  j / 16 is (j + d) / 16, so
+                               addresses are computed once for several d
      scale_T(block, j)         the scale of the group that element j is in, of as many elements as <family>.py declares
      minimum_T(block, j)       the value of the number 0 in that group; only of types with minima
      store_T                   as for all types; only of types that ops store
    and ends with BLOCKS_OF(T), or BLOCKS_WITH_MINIMUM(T). */
 
+#define BLOCK_AT(T, row, i) ((GLOBAL const block_##T *)(row) + (i) / BLOCK_##T)
+
 #define BLOCKS_FUNCTIONS(T, VALUE) \
-    INLINE vec dense_##T(GLOBAL const char *row, int i, int j) \
+    INLINE vec dense_##T(GLOBAL const char *row, uint32_t i, int d) \
     { \
-        return numbers_##T((GLOBAL const block_##T *)row + i / BLOCK_##T, j); \
+        return numbers_##T(BLOCK_AT(T, row, i), i % BLOCK_##T + d / 16 * 16, d % 16); \
     } \
-    INLINE float group_scale_##T(GLOBAL const char *row, int i) \
+    INLINE vec aligned_##T(GLOBAL const char *row, uint32_t i, int d) { return dense_##T(row, i, d); } \
+    INLINE float group_scale_##T(GLOBAL const char *row, uint32_t i) \
     { \
-        return scale_##T((GLOBAL const block_##T *)row + i / BLOCK_##T, i % BLOCK_##T); \
+        return scale_##T(BLOCK_AT(T, row, i), i % BLOCK_##T); \
     } \
     INLINE vec fetch_##T(GLOBAL const char *row, int64_t nb0, int i, int n, float beyond) \
     { \
         if (i >= n) return VEC_OF(beyond); \
-        GLOBAL const block_##T *block = (GLOBAL const block_##T *)row + i / BLOCK_##T; \
-        const int j = i % BLOCK_##T; \
+        GLOBAL const block_##T *block = BLOCK_AT(T, row, (uint32_t)i); \
+        const int j = (uint32_t)i % BLOCK_##T; \
         return VALUE; \
     } \
     INLINE float load_##T(GLOBAL const char *row, int64_t nb0, int i) \
@@ -132,12 +142,12 @@ INLINE void store_i32(GLOBAL char *row, int64_t nb0, int i, int n, const vec *un
         VEC_PUT(fetch_##T(row, nb0, i - i % VEC, i + 1, 0.0f), values); \
         return values[i % VEC]; \
     }
-#define BLOCKS_OF(T) BLOCKS_FUNCTIONS(T, VEC_OF(scale_##T(block, j)) * numbers_##T(block, j))
+#define BLOCKS_OF(T) BLOCKS_FUNCTIONS(T, VEC_OF(scale_##T(block, j)) * numbers_##T(block, j, 0))
 #define BLOCKS_WITH_MINIMUM(T) \
-    BLOCKS_FUNCTIONS(T, VEC_OF(scale_##T(block, j)) * numbers_##T(block, j) + VEC_OF(minimum_##T(block, j))) \
-    INLINE float group_minimum_##T(GLOBAL const char *row, int i) \
+    BLOCKS_FUNCTIONS(T, VEC_OF(scale_##T(block, j)) * numbers_##T(block, j, 0) + VEC_OF(minimum_##T(block, j))) \
+    INLINE float group_minimum_##T(GLOBAL const char *row, uint32_t i) \
     { \
-        return minimum_##T((GLOBAL const block_##T *)row + i / BLOCK_##T, i % BLOCK_##T); \
+        return minimum_##T(BLOCK_AT(T, row, i), i % BLOCK_##T); \
     }
 
 #define HALF_NAN 0x7e00
@@ -163,13 +173,6 @@ INLINE int round_away(float x) { return x < 0.0f ? -(int)(0.49999997f - x) : (in
 /* Rounded to the nearest, ties to even, as in ggml */
 INLINE int nearest_int(float x) { return (BITS_OF(x + 12582912.0f) & 0x7fffff) - 0x400000; }
 INLINE int between(int x, int low, int high) { return x < low ? low : x > high ? high : x; }
-/* VEC single bits from number j on, as numbers */
-INLINE vec flags_of(GLOBAL const uint8_t *bits, int j)
-{
-    float values[VEC];
-    for (int k = 0; k < VEC; k++) values[k] = (float)(bits[(j + k) / 8] >> (j + k) % 8 & 1);
-    return VEC_GET(values);
-}
 /* The number of largest magnitude of `count` numbers, with its sign; the first of equal ones */
 INLINE float extreme_of(const float *values, int count)
 {

@@ -30,6 +30,12 @@ typedef long long int64_t;
 typedef unsigned long long uint64_t;
 typedef unsigned short ggml_half;
 
+/* NVIDIA's warps exchange registers; without that, all lanes reduce in shared memory. */
+#if defined(__CUDACC_RTC__) && LANES % 32 == 0
+#define WARP 32
+#define SHUFFLED(x, lanes) __shfl_xor_sync(0xffffffffu, x, lanes)
+#endif
+
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 
@@ -54,9 +60,9 @@ INLINE void VEC_PUT(vec v, float *p) { EACH p[j_] = v.v[j_]; }
 
 /* VEC numbers in global memory: moved as one word if they are aligned to its size, as they mostly are. */
 template <typename T> struct __attribute__((aligned(VEC * sizeof(T)))) packed { T v[VEC]; };
-template <typename T> INLINE packed<T> get_packed(const char *p)
+template <typename T> INLINE packed<T> get_packed(const char *p, int aligned = 0)
 {
-    if ((uint64_t)p % sizeof(packed<T>) == 0) return *(const packed<T> *)p;
+    if (aligned || (uint64_t)p % sizeof(packed<T>) == 0) return *(const packed<T> *)p;
     packed<T> r;
     EACH r.v[j_] = ((const T *)p)[j_];
     return r;
@@ -66,6 +72,7 @@ template <typename T> INLINE void put_packed(packed<T> x, char *p)
     if ((uint64_t)p % sizeof(packed<T>) == 0) *(packed<T> *)p = x;
     else EACH ((T *)p)[j_] = x.v[j_];
 }
+#define ALIGNED(GET, p) GET(p, 1)
 #define MOVE_WORDS(T, to, from) put_packed(get_packed<T>(from), to)
 
 INLINE vec operator+(vec a, vec b) { EACH a.v[j_] += b.v[j_]; return a; }
@@ -127,9 +134,9 @@ INLINE void PUT_F16(float x, char *p) { *(uint16_t *)p = float_to_half(x); }
 INLINE void PUT_F16(float x, ggml_half *p) { *p = float_to_half(x); }
 
 #define PACKED_TYPE(T, GET, DECODED, PUT, ENCODED) \
-    INLINE vec GET(const char *p) \
+    INLINE vec GET(const char *p, int aligned = 0) \
     { \
-        const packed<T> x = get_packed<T>(p); \
+        const packed<T> x = get_packed<T>(p, aligned); \
         vec r; \
         EACH r.v[j_] = DECODED(x.v[j_]); \
         return r; \
@@ -144,22 +151,59 @@ PACKED_TYPE(float, VEC_GET_F32, (float), VEC_PUT_F32, (float))
 PACKED_TYPE(uint16_t, VEC_GET_F16, half_to_float, VEC_PUT_F16, float_to_half)
 PACKED_TYPE(uint16_t, VEC_GET_BF16, bf16_to_float, vec_put_bf16, float_to_bf16)
 
-/* Bytes of blocks are at even addresses, and are read in pairs. */
-#define BYTE(p, j) (((const uint16_t *)(p))[(j) / 2] >> 8 * ((j) % 2))
-INLINE vec VEC_GET_I8(const int8_t *p) { vec r; EACH r.v[j_] = (float)(int8_t)BYTE(p, j_); return r; }
+/* VEC bytes, four to a word.  Blocks whose size is a multiple of four begin at a word. */
+struct bytes { uint32_t words[VEC / 4]; };
+#define EACH_WORD for (int j_ = 0; j_ < VEC / 4; j_++)
+#define GET_BYTES(block, p) get_bytes<sizeof(*(block)) % 4 == 0>(p)
+template <bool whole> INLINE bytes get_bytes(const void *p)
+{
+    bytes r;
+    EACH_WORD
+    if (whole) r.words[j_] = ((const uint32_t *)p)[j_];
+    else r.words[j_] = ((const uint16_t *)p)[2 * j_] | (uint32_t)((const uint16_t *)p)[2 * j_ + 1] << 16;
+    return r;
+}
+INLINE bytes BITS(bytes b, int shift, uint32_t mask)
+{
+    EACH_WORD b.words[j_] = b.words[j_] >> shift & mask * 0x01010101u;
+    return b;
+}
+INLINE bytes MERGED(bytes low, bytes high, int shift)
+{
+    EACH_WORD low.words[j_] |= high.words[j_] << shift;
+    return low;
+}
+INLINE bytes FLAGS(const uint8_t *bits, int j)
+{
+    bytes r;
+    EACH_WORD r.words[j_] = (bits[j / 8 + j_ / 2] >> (j + 4 * j_) % 8 & 15) * 0x00204081u & 0x01010101u;
+    return r;
+}
+/* A byte below the bits of 2^23 is a float that much larger: faster than a conversion. */
+INLINE vec NUMBERS(bytes b, int zero)
+{
+    vec r;
+#ifdef __CUDACC_RTC__
+    uint32_t magic;
+    asm("mov.b32 %0, 0x4b000000;" : "=r"(magic)); /* a register, so that the selector need not be one */
+#endif
+    EACH {
+        const uint32_t word = b.words[j_ / 4];
+#ifdef __CUDACC_RTC__
+        const uint32_t number = __byte_perm(word, magic, 0x7540u + j_ % 4);
+#else
+        const uint32_t number = 0x4b000000u | (word >> 8 * (j_ % 4) & 255);
+#endif
+        r.v[j_] = __int_as_float((int)number) - (8388608.0f + (float)zero);
+    }
+    return r;
+}
+INLINE vec SIGNED(bytes b)
+{
+    EACH_WORD b.words[j_] ^= 0x80808080u;
+    return NUMBERS(b, 128);
+}
 INLINE void VEC_PUT_I8(vec v, int8_t *p) { EACH p[j_] = (int8_t)v.v[j_]; }
-INLINE vec VEC_GET_NIBBLES(const uint8_t *p, int shift, int zero)
-{
-    vec r;
-    EACH r.v[j_] = (float)((BYTE(p, j_) >> shift & 15) - zero);
-    return r;
-}
-INLINE vec VEC_GET_BITS(const uint8_t *p, int shift, int mask)
-{
-    vec r;
-    EACH r.v[j_] = (float)(BYTE(p, j_) >> shift & mask);
-    return r;
-}
 INLINE void VEC_PUT_HALVES(vec low, vec high, uint8_t *p)
 {
     EACH p[j_] = (uint8_t)((uint32_t)low.v[j_] | ((uint32_t)high.v[j_] << 4));

@@ -35,6 +35,7 @@
 #define LOAD(T) JOIN(load_, T)
 #define FETCH(T) JOIN(fetch_, T)
 #define DENSE(T) JOIN(dense_, T)
+#define ALIGNED_DENSE(T) JOIN(aligned_, T)
 #define SCALE(T) JOIN(group_scale_, T)
 #define MINIMUM(T) JOIN(group_minimum_, T)
 #define STORE(T) JOIN(store_, T)
@@ -44,30 +45,32 @@
 #define GROUP_SUM(x, scratch) (x)
 #define GROUP_MAX(x, scratch) (x)
 #else
-INLINE float group_sum(float x, LOCAL float *scratch)
-{
-    scratch[LANE] = x;
-    BARRIER();
-    for (int half_of = LANES / 2; half_of > 0; half_of /= 2) {
-        if (LANE < half_of) scratch[LANE] += scratch[LANE + half_of];
-        BARRIER();
+#ifndef WARP
+#define WARP 1
+#define SHUFFLED(x, lanes) (x)
+#endif
+/* Each warp reduces by itself, and then each lane what the warps found, always in the same order. */
+#define GROUP_REDUCTION(name, STEP) \
+    INLINE float name(float x, LOCAL float *scratch) \
+    { \
+        for (int lanes = WARP / 2; lanes > 0; lanes /= 2) { \
+            const float other = SHUFFLED(x, lanes); \
+            x = STEP(x, other); \
+        } \
+        if (LANES <= WARP) return x; \
+        scratch[LANE] = x; \
+        BARRIER(); \
+        for (int half_of = LANES / 2; half_of >= WARP; half_of /= 2) { \
+            if (LANE < half_of) scratch[LANE] = STEP(scratch[LANE], scratch[LANE + half_of]); \
+            BARRIER(); \
+        } \
+        x = scratch[0]; \
+        BARRIER(); \
+        return x; \
     }
-    x = scratch[0];
-    BARRIER();
-    return x;
-}
-INLINE float group_max(float x, LOCAL float *scratch)
-{
-    scratch[LANE] = x;
-    BARRIER();
-    for (int half_of = LANES / 2; half_of > 0; half_of /= 2) {
-        if (LANE < half_of) scratch[LANE] = fmax(scratch[LANE], scratch[LANE + half_of]);
-        BARRIER();
-    }
-    x = scratch[0];
-    BARRIER();
-    return x;
-}
+#define PLUS(a, b) ((a) + (b))
+GROUP_REDUCTION(group_sum, PLUS)
+GROUP_REDUCTION(group_max, fmax)
 #define GROUP_SUM(x, scratch) group_sum(x, scratch)
 #define GROUP_MAX(x, scratch) group_max(x, scratch)
 #endif

@@ -45,6 +45,7 @@ typedef vec real;
 #define VEC_PUT(v, p) JOIN(vstore, VEC)(v, 0, p)
 #define VEC_GET_F32(p) VEC_GET((GLOBAL const float *)(p))
 #define VEC_PUT_F32(v, p) VEC_PUT(v, (GLOBAL float *)(p))
+#define ALIGNED(GET, p) GET(p)
 #define MOVE_WORDS(T, to, from) \
     JOIN(vstore, VEC)(JOIN(vload, VEC)(0, (GLOBAL const T *)(from)), 0, (GLOBAL T *)(to))
 #define VEC_OF(x) ((vec)(x))
@@ -158,8 +159,7 @@ INLINE void vec_put_bf16(vec v, GLOBAL char *p)
     JOIN(vstore, VEC)(JOIN(convert_ushort, VEC)(chosen & 0xffff), 0, (GLOBAL ushort *)p);
 }
 
-/* VEC small integers as floats, and back: signed bytes; halves of bytes, less a zero point; other bits of bytes.  Bytes of
-   blocks lie at even addresses, and are moved in pairs: some compilers (PoCL's) move single ones one after the
+/* Bytes of blocks lie at even addresses, and are moved in pairs: some compilers (PoCL's) move single ones one after the
    other. */
 
 #if VEC == 16
@@ -171,12 +171,19 @@ INLINE void vec_put_bf16(vec v, GLOBAL char *p)
 #endif
 #define BYTES_GET(p) JOIN(vload, PAIRS)(0, (GLOBAL const ushort *)(p))
 #define BYTES_PUT(v, p) JOIN(vstore, PAIRS)(JOIN(as_ushort, PAIRS)(v), 0, (GLOBAL ushort *)(p))
-#define VEC_GET_I8(p) JOIN(convert_float, VEC)(JOIN(as_char, VEC)(BYTES_GET(p)))
 #define VEC_PUT_I8(v, p) BYTES_PUT(JOIN(convert_char, VEC)(v), p)
-#define LESS(v, zero) JOIN(convert_float, VEC)(JOIN(as_char, VEC)(v) - (char)(zero))
-#define VEC_GET_NIBBLES(p, shift, zero) LESS(JOIN(as_uchar, VEC)(BYTES_GET(p)) >> (uchar)(shift) & (uchar)15, zero)
-#define VEC_GET_BITS(p, shift, mask) \
-    JOIN(convert_float, VEC)(JOIN(as_uchar, VEC)(BYTES_GET(p)) >> (uchar)(shift) & (uchar)(mask))
+typedef JOIN(uchar, VEC) bytes;
+#define GET_BYTES(block, p) JOIN(as_uchar, VEC)(BYTES_GET(p))
+#define BITS(b, shift, mask) ((b) >> (uchar)(shift) & (uchar)(mask))
+#define MERGED(low, high, shift) ((low) | (high) << (uchar)(shift))
+INLINE bytes FLAGS(GLOBAL const uchar *bits, int j)
+{
+    uchar flags[VEC];
+    for (int k = 0; k < VEC; k++) flags[k] = bits[(j + k) / 8] >> (j + k) % 8 & 1;
+    return JOIN(vload, VEC)(0, flags);
+}
+#define NUMBERS(b, zero) JOIN(convert_float, VEC)(JOIN(as_char, VEC)((b) - (uchar)(zero)))
+#define SIGNED(b) JOIN(convert_float, VEC)(JOIN(as_char, VEC)(b))
 #define VEC_PUT_HALVES(low, high, p) \
     BYTES_PUT(JOIN(convert_uchar, VEC)(low) | (JOIN(convert_uchar, VEC)(high) << (uchar)4), p)
 #define VEC_ROUND(v) rint(v)

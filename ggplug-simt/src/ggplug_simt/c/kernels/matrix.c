@@ -1,73 +1,107 @@
 /* Matrix products.  dst[m, n] = sum over k of a[k, m] b[k, n]; a matrix of a serves several consecutive ones of b. */
 
-#define WITHIN(k) (PART < BLOCK ? (k) % BLOCK : 0)
+/* Row m of a, or its last one beyond its end, whose result is not stored */
+#define LAST(m) ((m) < args.dst.ne[0] ? (m) : args.dst.ne[0] - 1)
 
 #if defined(MUL_MAT_ROWS) || defined(MUL_MAT_ID)
-/* The product of a row of a with COLUMNS rows of b, for the lanes of a group; blocks are decoded in registers.
-   A lane takes CHUNK elements at once, in parts of PART: a group that shares a scale, or a vec.  Parts accumulate in CHAINS sums
-   cyclically.  BLOCK: elements of a block of a; WITHIN: where a part begins in its block.
+/* The products of TOGETHER rows of a with COLUMNS rows of b, for the lanes of a group; blocks are decoded in registers.
+   A lane takes CHUNK elements at once, in parts of PART: within a group that shares a scale, or a vec.  Parts accumulate in
+   CHAINS sums cyclically.
    SCALED: numbers of a have a scale; SHIFTED: and 0 stands for a minimum.
-   PLAIN_ROWS: rows are dense, and n is a multiple of CHUNK. */
+   PLAIN_ROWS: rows are dense, and n is a multiple of CHUNK.  aligned: a constant, 1 if they begin at multiples of 16 bytes. */
+#define READ(T, row, i, d) (aligned ? ALIGNED_DENSE(T)(row, i, d) : DENSE(T)(row, i, d))
+#define SUM(r, c) sum[((r) * COLUMNS + (c)) * CHAINS + part % CHAINS]
 INLINE void dot_rows(
-    GLOBAL const char *a, int64_t a_nb, GLOBAL const char *b, int64_t b_nb0, int64_t b_nb1, int columns, int n, vec *sum)
+    GLOBAL const char *const *a, int64_t a_nb, GLOBAL const char *const *rows, int64_t b_nb, int n, int aligned, vec *sum)
 {
-    /* Where there are fewer columns than the program is made for, the last one is computed several times. */
-    GLOBAL const char *rows[COLUMNS];
-    for (int c = 0; c < COLUMNS; c++) rows[c] = b + (c < columns ? c : columns - 1) * b_nb1;
-    for (int j = 0; j < COLUMNS * CHAINS; j++) sum[j] = VEC_OF(0.0f);
-    for (int first = LANE * CHUNK; first < n; first += LANES * CHUNK) {
+#pragma unroll
+    for (int j = 0; j < TOGETHER * COLUMNS * CHAINS; j++) sum[j] = VEC_OF(0.0f);
+    for (uint32_t first = LANE * CHUNK; first < (uint32_t)n; first += LANES * CHUNK) {
 #pragma unroll
         for (int part = 0; part < CHUNK / PART; part++) {
-            const int k = first + part * PART;
+            const uint32_t k = first + part * PART;
 #ifdef PLAIN_ROWS
-            vec x[PART / VEC];
-#pragma unroll
-            for (int j = 0; j < PART / VEC; j++) x[j] = DENSE(TA)(a, k, WITHIN(k) + j * VEC);
+            vec x[TOGETHER][PART / VEC];
 #ifdef SCALED
-            const float scale = SCALE(TA)(a, k);
+            float scale[TOGETHER];
 #endif
 #ifdef SHIFTED
-            const float minimum = MINIMUM(TA)(a, k);
+            float minimum[TOGETHER];
 #endif
+#pragma unroll
+            for (int r = 0; r < TOGETHER; r++) {
+#pragma unroll
+                for (int j = 0; j < PART / VEC; j++) x[r][j] = READ(TA, a[r], k, j * VEC);
+#ifdef SCALED
+                scale[r] = SCALE(TA)(a[r], k);
+#endif
+#ifdef SHIFTED
+                minimum[r] = MINIMUM(TA)(a[r], k);
+#endif
+            }
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
-                GLOBAL const char *row = rows[c];
+                vec y[PART / VEC];
+#pragma unroll
+                for (int j = 0; j < PART / VEC; j++) y[j] = READ(TB, rows[c], k, j * VEC);
+#ifdef SHIFTED
+                vec total = y[0];
+#pragma unroll
+                for (int j = 1; j < PART / VEC; j++) total = total + y[j];
+#endif
+#pragma unroll
+                for (int r = 0; r < TOGETHER; r++) {
 #ifdef SCALED
-                vec y = DENSE(TB)(row, k, 0);
-                vec product = x[0] * y;
-#ifdef SHIFTED
-                vec total = y;
-#endif
+                    vec product = x[r][0] * y[0];
 #pragma unroll
-                for (int j = 1; j < PART / VEC; j++) {
-                    y = DENSE(TB)(row, k, j * VEC);
-                    product = VEC_FMA(x[j], y, product);
+                    for (int j = 1; j < PART / VEC; j++) product = VEC_FMA(x[r][j], y[j], product);
+                    SUM(r, c) = VEC_FMA(VEC_OF(scale[r]), product, SUM(r, c));
 #ifdef SHIFTED
-                    total = total + y;
-#endif
-                }
-                sum[c * CHAINS + part % CHAINS] = VEC_FMA(VEC_OF(scale), product, sum[c * CHAINS + part % CHAINS]);
-#ifdef SHIFTED
-                sum[c * CHAINS + part % CHAINS] = VEC_FMA(VEC_OF(minimum), total, sum[c * CHAINS + part % CHAINS]);
+                    SUM(r, c) = VEC_FMA(VEC_OF(minimum[r]), total, SUM(r, c));
 #endif
 #else
 #pragma unroll
-                for (int j = 0; j < PART / VEC; j++)
-                    sum[c * CHAINS + part % CHAINS] =
-                        VEC_FMA(x[j], DENSE(TB)(row, k, j * VEC), sum[c * CHAINS + part % CHAINS]);
+                    for (int j = 0; j < PART / VEC; j++) SUM(r, c) = VEC_FMA(x[r][j], y[j], SUM(r, c));
 #endif
-            }
-#else
-            for (int j = 0; j < PART; j += VEC) {
-                const vec x = FETCH(TA)(a, a_nb, k + j, n, 0.0f);
-                for (int c = 0; c < COLUMNS; c++) {
-                    const vec y = FETCH(TB)(rows[c], b_nb0, k + j, n, 0.0f);
-                    sum[c * CHAINS + part % CHAINS] = VEC_FMA(x, y, sum[c * CHAINS + part % CHAINS]);
                 }
             }
+#else
+            for (int j = 0; j < PART; j += VEC)
+                for (int r = 0; r < TOGETHER; r++) {
+                    const vec x = FETCH(TA)(a[r], a_nb, k + j, n, 0.0f);
+                    for (int c = 0; c < COLUMNS; c++)
+                        SUM(r, c) = VEC_FMA(x, FETCH(TB)(rows[c], b_nb, k + j, n, 0.0f), SUM(r, c));
+                }
 #endif
         }
     }
+}
+
+/* The same for rows of b from `b` on.  Where there are fewer columns than the program is made for, the last one is computed
+   several times. */
+INLINE void dot(
+    GLOBAL const char *const *a, int64_t a_nb, GLOBAL const char *b, int64_t b_nb0, int64_t b_nb1, int columns, int n, vec *sum)
+{
+    GLOBAL const char *rows[COLUMNS];
+    for (int c = 0; c < COLUMNS; c++) rows[c] = b + (c < columns ? c : columns - 1) * b_nb1;
+#if defined(PLAIN_ROWS) && LANES > 1
+    uint64_t places = 0;
+    for (int c = 0; c < COLUMNS; c++) places |= (uint64_t)rows[c];
+#ifndef SCALED
+    for (int r = 0; r < TOGETHER; r++) places |= (uint64_t)a[r];
+#endif
+    if (places % 16 == 0) dot_rows(a, a_nb, rows, b_nb0, n, 1, sum);
+    else
+#endif
+    dot_rows(a, a_nb, rows, b_nb0, n, 0, sum);
+}
+
+/* The sum of a product's CHAINS sums, over all lanes of the group */
+INLINE float total_of(const vec *sum, LOCAL float *scratch)
+{
+    vec all = sum[0];
+    for (int j = 1; j < CHAINS; j++) all = all + sum[j];
+    return GROUP_SUM(vec_sum(all), scratch);
 }
 #endif
 
@@ -86,20 +120,20 @@ KERNEL void mul_mat_rows(PARAMETERS)
 #ifdef FUSED
     float results[COLUMNS][(ROWS + VEC - 1) / VEC * VEC];
 #endif
-    for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m++) {
-        vec sum[COLUMNS * CHAINS];
-        GLOBAL const char *a = ROW(a, m, i2 / args.ratio_2, i3 / args.ratio_3);
-        dot_rows(a, args.a.nb[0], b, args.b.nb[0], args.b.nb[1], args.dst.ne[1], args.a.ne[0], sum);
-        for (int c = 0; c < COLUMNS && c < args.dst.ne[1]; c++) {
-            vec all = sum[c * CHAINS];
-            for (int j = 1; j < CHAINS; j++) all = all + sum[c * CHAINS + j];
-            const float total = GROUP_SUM(vec_sum(all), scratch);
+    for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m += TOGETHER) {
+        vec sum[TOGETHER * COLUMNS * CHAINS];
+        GLOBAL const char *a[TOGETHER];
+        for (int r = 0; r < TOGETHER; r++) a[r] = ROW(a, LAST(m + r), i2 / args.ratio_2, i3 / args.ratio_3);
+        dot(a, args.a.nb[0], b, args.b.nb[0], args.b.nb[1], args.dst.ne[1], args.a.ne[0], sum);
+        for (int r = 0; r < TOGETHER; r++)
+            for (int c = 0; c < COLUMNS && c < args.dst.ne[1]; c++) {
+                const float total = total_of(sum + (r * COLUMNS + c) * CHAINS, scratch);
 #ifdef FUSED
-            results[c][m - m0] = total;
+                results[c][m + r - m0] = total;
 #else
-            if (LANE == 0) PUT_F32(total, ROW(dst, c, i2, i3) + m * args.dst.nb[0]);
+                if (LANE == 0 && m + r < args.dst.ne[0]) PUT_F32(total, ROW(dst, c, i2, i3) + (m + r) * args.dst.nb[0]);
 #endif
-        }
+            }
     }
 #ifdef FUSED
     if (LANE != 0) return;
@@ -134,12 +168,15 @@ KERNEL void mul_mat_id(PARAMETERS)
         return;
     }
     GLOBAL const char *b = ROW(b, u % args.b.ne[1], t, 0);
-    for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m++) {
-        vec sum[CHAINS];
-        dot_rows(ROW(a, m, expert, 0), args.a.nb[0], b, args.b.nb[0], 0, 1, args.a.ne[0], sum);
-        for (int j = 1; j < CHAINS; j++) sum[0] = sum[0] + sum[j];
-        const float total = GROUP_SUM(vec_sum(sum[0]), scratch);
-        if (LANE == 0) PUT_F32(total, ROW(dst, u, t, 0) + m * args.dst.nb[0]);
+    for (int m = m0; m < m0 + ROWS && m < args.dst.ne[0]; m += TOGETHER) {
+        vec sum[TOGETHER * CHAINS];
+        GLOBAL const char *a[TOGETHER];
+        for (int r = 0; r < TOGETHER; r++) a[r] = ROW(a, LAST(m + r), expert, 0);
+        dot(a, args.a.nb[0], b, args.b.nb[0], 0, 1, args.a.ne[0], sum);
+        for (int r = 0; r < TOGETHER; r++) {
+            const float total = total_of(sum + r * CHAINS, scratch);
+            if (LANE == 0 && m + r < args.dst.ne[0]) PUT_F32(total, ROW(dst, u, t, 0) + (m + r) * args.dst.nb[0]);
+        }
     }
 }
 #endif
@@ -186,7 +223,7 @@ KERNEL void route(PARAMETERS)
 
 /* A part of a row, without its scale, and the scale; a part is a group that shares one, or a vec. */
 #ifdef PLAIN_ROWS
-#define TAKE_A(row, k, j) DENSE(TA)(row, k, WITHIN(k) + (j))
+#define TAKE_A(row, k, j) DENSE(TA)(row, k, j)
 #define TAKE_B(row, k) DENSE(TB)(row, k, 0)
 #else
 #define TAKE_A(row, k, j) FETCH(TA)(row, args.a.nb[0], (k) + (j), k_end, 0.0f)

@@ -33,22 +33,33 @@ BATCHES = 16
 def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, object]:
     """Sizes of ``dot_rows``.
 
-    If many lanes share a row, neighbouring lanes read neighbouring vectors (coalesced loads).  A single lane reads
-    whole blocks, and accumulates in several independent chains of sums.
+    Where many lanes share a row, each reads a word of it, and its neighbours the next ones (coalesced loads); several rows
+    of a share what is read of b.  A single lane reads whole blocks, and accumulates in several independent chains of sums.
     """
     shared = profile.dot_lanes > 1
     chains = 1 if shared or columns > 4 else 2 if columns > 1 else 4
-    part = profile.vec if shared else _group(profile, a)
+    part = _word(profile, a) if shared else _group(profile, a)
     while a.ne[0] % (chains * part) and chains > 1:
         chains //= 2
     return {
         "VEC": profile.vec,
         "ROWS": profile.dot_rows,
+        "TOGETHER": profile.dot_together,
         "COLUMNS": columns,
         "CHUNK": chains * part,
         "CHAINS": chains,
         **_types(part, a, b),
     }
+
+
+def _word(profile: Profile, a: Tensor) -> int:
+    """Elements of a that a lane reads at once: 16 bytes of plain numbers; of blocks a half group, or less if they lie
+    at bytes of which no word begins.
+    """
+    import os
+    if a.type in BLOCKS:
+        return int(os.environ.get("XA" if a.type.alignment >= 4 else "XU", 16 if a.type.alignment >= 4 else 8))
+    return max(profile.vec, 16 // a.type.block_bytes)
 
 
 def _group(profile: Profile, a: Tensor) -> int:
@@ -58,7 +69,7 @@ def _group(profile: Profile, a: Tensor) -> int:
 
 def _types(part: int, a: Tensor, b: Tensor) -> dict[str, object]:
     """The defines of types, and PLAIN_ROWS for the most frequent case: dense rows of whole parts, b of a plain type."""
-    found: dict[str, object] = {"TA": a.type.name, "TB": b.type.name, "PART": part, "BLOCK": a.type.block_size}
+    found: dict[str, object] = {"TA": a.type.name, "TB": b.type.name, "PART": part}
     dense = all(t.nb[0] == t.type.block_bytes for t in (a, b))
     if dense and a.ne[0] % part == 0 and not b.type.is_quantized:
         found["PLAIN_ROWS"] = 1

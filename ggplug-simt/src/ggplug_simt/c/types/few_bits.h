@@ -3,9 +3,9 @@
 
 #ifdef USES_q1_0
 INLINE float scale_q1_0(GLOBAL const block_q1_0 *block, int j) { return GET_SCALE(&block->d); }
-INLINE vec numbers_q1_0(GLOBAL const block_q1_0 *block, int j)
+INLINE vec numbers_q1_0(GLOBAL const block_q1_0 *block, int j, int d)
 {
-    return VEC_OF(2.0f) * flags_of(block->qs, j) - VEC_OF(1.0f);
+    return VEC_OF(2.0f) * NUMBERS(FLAGS(block->qs, j + d), 0) - VEC_OF(1.0f);
 }
 INLINE void store_q1_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
@@ -29,8 +29,9 @@ BLOCKS_OF(q1_0)
 
 #ifdef USES_q2_0
 INLINE float scale_q2_0(GLOBAL const block_q2_0 *block, int j) { return GET_SCALE(&block->d); }
-INLINE vec numbers_q2_0(GLOBAL const block_q2_0 *block, int j)
+INLINE vec numbers_q2_0(GLOBAL const block_q2_0 *block, int j, int d)
 {
+    j += d;
     float values[VEC];
     for (int k = 0; k < VEC; k++) values[k] = (float)((block->qs[(j + k) / 4] >> (j + k) % 4 * 2 & 3) - 1);
     return VEC_GET(values);

@@ -23,8 +23,9 @@ INLINE float scale_iq2_xxs(GLOBAL const block_iq2_xxs *block, int j)
 {
     return GET_SCALE(&block->d) * (0.5f + (float)(signs_iq2_xxs(block, j) >> 28)) * 0.25f;
 }
-INLINE vec numbers_iq2_xxs(GLOBAL const block_iq2_xxs *block, int j)
+INLINE vec numbers_iq2_xxs(GLOBAL const block_iq2_xxs *block, int j, int d)
 {
+    j += d;
     const uint32_t signs = signs_iq2_xxs(block, j);
     float values[VEC];
     for (int k = 0; k < VEC; k++) {
@@ -44,8 +45,9 @@ INLINE float scale_iq2_xs(GLOBAL const block_iq2_xs *block, int j)
     return GET_SCALE(&block->d) * (0.5f + (float)(block->scales[j / 32] >> j / 16 % 2 * 4 & 15)) * 0.25f;
 }
 /* Nine bits, of the row, and seven, of the signs */
-INLINE vec numbers_iq2_xs(GLOBAL const block_iq2_xs *block, int j)
+INLINE vec numbers_iq2_xs(GLOBAL const block_iq2_xs *block, int j, int d)
 {
+    j += d;
     float values[VEC];
     for (int k = 0; k < VEC; k++) {
         const int packed = block->qs[(j + k) / 8], place = (j + k) % 8;
@@ -63,8 +65,9 @@ INLINE float scale_iq2_s(GLOBAL const block_iq2_s *block, int j)
     return GET_SCALE(&block->d) * (0.5f + (float)(block->scales[j / 32] >> j / 16 % 2 * 4 & 15)) * 0.25f;
 }
 /* Rows of a byte and two bits; every number has its sign, 32 bytes behind the rows. */
-INLINE vec numbers_iq2_s(GLOBAL const block_iq2_s *block, int j)
+INLINE vec numbers_iq2_s(GLOBAL const block_iq2_s *block, int j, int d)
 {
+    j += d;
     float values[VEC];
     for (int k = 0; k < VEC; k++) {
         const int eight = (j + k) / 8, place = (j + k) % 8;
@@ -89,8 +92,9 @@ INLINE float scale_iq3_xxs(GLOBAL const block_iq3_xxs *block, int j)
 {
     return GET_SCALE(&block->d) * (0.5f + (float)(signs_iq3_xxs(block, j) >> 28)) * 0.5f;
 }
-INLINE vec numbers_iq3_xxs(GLOBAL const block_iq3_xxs *block, int j)
+INLINE vec numbers_iq3_xxs(GLOBAL const block_iq3_xxs *block, int j, int d)
 {
+    j += d;
     const uint32_t signs = signs_iq3_xxs(block, j);
     float values[VEC];
     for (int k = 0; k < VEC; k++) {
@@ -109,8 +113,9 @@ INLINE float scale_iq3_s(GLOBAL const block_iq3_s *block, int j)
     return GET_SCALE(&block->d) * (float)(1 + 2 * (block->scales[j / 64] >> j / 32 % 2 * 4 & 15));
 }
 /* Rows of a byte and a bit; every number has its sign. */
-INLINE vec numbers_iq3_s(GLOBAL const block_iq3_s *block, int j)
+INLINE vec numbers_iq3_s(GLOBAL const block_iq3_s *block, int j, int d)
 {
+    j += d;
     float values[VEC];
     for (int k = 0; k < VEC; k++) {
         const int four = (j + k) / 4;
@@ -138,8 +143,9 @@ INLINE float scale_iq1_s(GLOBAL const block_iq1_s *block, int j)
     return GET_SCALE(&block->d) * (float)(2 * (block->qh[j / 32] >> 12 & 7) + 1) * 0.125f;
 }
 /* Rows of a byte and three bits; above these the scale's three bits, and one for the direction of 32 numbers. */
-INLINE vec numbers_iq1_s(GLOBAL const block_iq1_s *block, int j)
+INLINE vec numbers_iq1_s(GLOBAL const block_iq1_s *block, int j, int d)
 {
+    j += d;
     const int high = block->qh[j / 32];
     float values[VEC];
     for (int k = 0; k < VEC; k++) {
@@ -165,8 +171,9 @@ INLINE float scale_iq1_m(GLOBAL const block_iq1_m *block, int j)
     return HALF_OF((uint16_t)bits) * (float)(2 * scale + 1) * 0.125f;
 }
 /* Rows of a byte and three bits of a nibble, whose fourth is the direction of eight numbers. */
-INLINE vec numbers_iq1_m(GLOBAL const block_iq1_m *block, int j)
+INLINE vec numbers_iq1_m(GLOBAL const block_iq1_m *block, int j, int d)
 {
+    j += d;
     float values[VEC];
     for (int k = 0; k < VEC; k++) {
         const int eight = (j + k) / 8, high = block->qh[eight / 2] >> eight % 2 * 4 & 15;

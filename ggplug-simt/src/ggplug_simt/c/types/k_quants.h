@@ -95,9 +95,9 @@ INLINE float minimum_q2_K(GLOBAL const block_q2_K *block, int j)
 {
     return -(GET_HALF(&block->dmin) * (float)(block->scales[j / 16] >> 4));
 }
-INLINE vec numbers_q2_K(GLOBAL const block_q2_K *block, int j)
+INLINE vec numbers_q2_K(GLOBAL const block_q2_K *block, int j, int d)
 {
-    return VEC_GET_BITS(block->qs + j / 128 * 32 + j % 32, j % 128 / 32 * 2, 3);
+    return NUMBERS(BITS(GET_BYTES(block, block->qs + j / 128 * 32 + j % 32 + d), j % 128 / 32 * 2, 3), 0);
 }
 INLINE void store_q2_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
@@ -131,9 +131,8 @@ BLOCKS_WITH_MINIMUM(q2_K)
 /* Eight scales and eight minima of six bits lie in twelve bytes. */
 INLINE int six_bits(GLOBAL const uint8_t *scales, int group, int of_minimum)
 {
-    const int at = group % 4 + 4 * of_minimum;
-    if (group < 4) return scales[at] & 63;
-    return (scales[group + 4] >> 4 * of_minimum & 15) | scales[at] >> 6 << 4;
+    const int own = scales[group % 4 + 4 * of_minimum], more = scales[group % 4 + 8];
+    return group < 4 ? own & 63 : (more >> 4 * of_minimum & 15) | own >> 6 << 4;
 }
 INLINE void put_six_bits(GLOBAL uint8_t *scales, int group, int scale, int minimum)
 {
@@ -157,9 +156,9 @@ INLINE float minimum_q4_K(GLOBAL const block_q4_K *block, int j)
 {
     return -(GET_SCALE(&block->dmin) * (float)six_bits(block->scales, j / 32, 1));
 }
-INLINE vec numbers_q4_K(GLOBAL const block_q4_K *block, int j)
+INLINE vec numbers_q4_K(GLOBAL const block_q4_K *block, int j, int d)
 {
-    return VEC_GET_NIBBLES(block->qs + j / 64 * 32 + j % 32, j / 32 % 2 * 4, 0);
+    return NUMBERS(BITS(GET_BYTES(block, block->qs + j / 64 * 32 + j % 32 + d), j / 32 % 2 * 4, 15), 0);
 }
 INLINE void store_q4_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
@@ -200,11 +199,11 @@ INLINE float minimum_q5_K(GLOBAL const block_q5_K *block, int j)
 {
     return -(GET_SCALE(&block->dmin) * (float)six_bits(block->scales, j / 32, 1));
 }
-INLINE vec numbers_q5_K(GLOBAL const block_q5_K *block, int j)
+INLINE vec numbers_q5_K(GLOBAL const block_q5_K *block, int j, int d)
 {
     const int group = j / 32;
-    return VEC_GET_NIBBLES(block->qs + group / 2 * 32 + j % 32, group % 2 * 4, 0)
-        + VEC_OF(16.0f) * VEC_GET_BITS(block->qh + j % 32, group, 1);
+    const bytes low = BITS(GET_BYTES(block, block->qs + group / 2 * 32 + j % 32 + d), group % 2 * 4, 15);
+    return NUMBERS(MERGED(low, BITS(GET_BYTES(block, block->qh + j % 32 + d), group, 1), 4), 0);
 }
 INLINE void store_q5_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
@@ -244,10 +243,10 @@ INLINE float scale_q3_K(GLOBAL const block_q3_K *block, int j)
     const int g = j / 16, low = block->scales[g % 8] >> g / 8 * 4 & 15, high = block->scales[8 + g % 4] >> g / 4 * 2 & 3;
     return GET_HALF(&block->d) * (float)((low | high << 4) - 32);
 }
-INLINE vec numbers_q3_K(GLOBAL const block_q3_K *block, int j)
+INLINE vec numbers_q3_K(GLOBAL const block_q3_K *block, int j, int d)
 {
-    return VEC_GET_BITS(block->qs + j / 128 * 32 + j % 32, j % 128 / 32 * 2, 3)
-        + VEC_OF(4.0f) * VEC_GET_BITS(block->hmask + j % 32, j / 32, 1) - VEC_OF(4.0f);
+    const bytes low = BITS(GET_BYTES(block, block->qs + j / 128 * 32 + j % 32 + d), j % 128 / 32 * 2, 3);
+    return NUMBERS(MERGED(low, BITS(GET_BYTES(block, block->hmask + j % 32 + d), j / 32, 1), 2), 4);
 }
 /* The scale of a group, for numbers from 0 to 7 of which 4 is zero: first by the largest element, then one number after the
    other is changed where that reduces the error of the best scale for all */
@@ -314,11 +313,11 @@ INLINE float scale_q6_K(GLOBAL const block_q6_K *block, int j)
 {
     return GET_HALF(&block->d) * (float)block->scales[j / 16];
 }
-INLINE vec numbers_q6_K(GLOBAL const block_q6_K *block, int j)
+INLINE vec numbers_q6_K(GLOBAL const block_q6_K *block, int j, int d)
 {
     const int half_of = j / 128, quarter = j % 128 / 32, l = j % 32;
-    return VEC_GET_NIBBLES(block->ql + 64 * half_of + quarter % 2 * 32 + l, quarter / 2 * 4, 0)
-        + VEC_OF(16.0f) * VEC_GET_BITS(block->qh + 32 * half_of + l, 2 * quarter, 3) - VEC_OF(32.0f);
+    const bytes low = BITS(GET_BYTES(block, block->ql + 64 * half_of + quarter % 2 * 32 + l + d), quarter / 2 * 4, 15);
+    return NUMBERS(MERGED(low, BITS(GET_BYTES(block, block->qh + 32 * half_of + l + d), 2 * quarter, 3), 4), 32);
 }
 /* The scale of a group, for numbers from 0 to 63 of which 32 is zero */
 INLINE float fit_q6_K(const float *x, uint8_t *numbers)
@@ -384,7 +383,7 @@ BLOCKS_OF(q6_K)
 
 #ifdef USES_q8_K
 INLINE float scale_q8_K(GLOBAL const block_q8_K *block, int j) { return block->d; }
-INLINE vec numbers_q8_K(GLOBAL const block_q8_K *block, int j) { return VEC_GET_I8(block->qs + j); }
+INLINE vec numbers_q8_K(GLOBAL const block_q8_K *block, int j, int d) { return SIGNED(GET_BYTES(block, block->qs + j + d)); }
 INLINE void store_q8_K(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_q8_K *block = (GLOBAL block_q8_K *)row + i / 256;

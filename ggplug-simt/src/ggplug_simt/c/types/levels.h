@@ -15,8 +15,9 @@ INLINE int nearest_level(float x)
 
 #ifdef USES_iq4_nl
 INLINE float scale_iq4_nl(GLOBAL const block_iq4_nl *block, int j) { return GET_SCALE(&block->d); }
-INLINE vec numbers_iq4_nl(GLOBAL const block_iq4_nl *block, int j)
+INLINE vec numbers_iq4_nl(GLOBAL const block_iq4_nl *block, int j, int d)
 {
+    j += d;
     float values[VEC];
     for (int k = 0; k < VEC; k++)
         values[k] = (float)IQ4_NL_LEVELS[block->qs[j % 16 + k] >> j / 16 * 4 & 15];
@@ -54,8 +55,9 @@ INLINE float scale_iq4_xs(GLOBAL const block_iq4_xs *block, int j)
     const int g = j / 32, low = block->scales_l[g / 2] >> g % 2 * 4 & 15, high = block->scales_h >> 2 * g & 3;
     return GET_SCALE(&block->d) * (float)((low | high << 4) - 32);
 }
-INLINE vec numbers_iq4_xs(GLOBAL const block_iq4_xs *block, int j)
+INLINE vec numbers_iq4_xs(GLOBAL const block_iq4_xs *block, int j, int d)
 {
+    j += d;
     float values[VEC];
     for (int k = 0; k < VEC; k++)
         values[k] = (float)IQ4_NL_LEVELS[block->qs[j / 32 * 16 + j % 16 + k] >> j % 32 / 16 * 4 & 15];

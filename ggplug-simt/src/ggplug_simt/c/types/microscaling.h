@@ -25,8 +25,9 @@ INLINE int nearest_e2m1(float x, float scale)
 /* 2 ** (e - 128), subnormal for the two smallest */
 INLINE float power_mxfp4(int e) { return FLOAT_OF(e < 2 ? 0x00200000 << e : (e - 1) << 23); }
 INLINE float scale_mxfp4(GLOBAL const block_mxfp4 *block, int j) { return power_mxfp4(block->e); }
-INLINE vec numbers_mxfp4(GLOBAL const block_mxfp4 *block, int j)
+INLINE vec numbers_mxfp4(GLOBAL const block_mxfp4 *block, int j, int d)
 {
+    j += d;
     float values[VEC];
     for (int k = 0; k < VEC; k++)
         values[k] = (float)MXFP4_LEVELS[block->qs[j % 16 + k] >> j / 16 * 4 & 15];
@@ -63,8 +64,9 @@ INLINE int e4m3_nvfp4(float x)
 }
 INLINE float scale_nvfp4(GLOBAL const block_nvfp4 *block, int j) { return value_nvfp4(block->d[j / 16]); }
 /* Of each 16 numbers the low nibbles of eight bytes, then the high ones */
-INLINE vec numbers_nvfp4(GLOBAL const block_nvfp4 *block, int j)
+INLINE vec numbers_nvfp4(GLOBAL const block_nvfp4 *block, int j, int d)
 {
+    j += d;
     float values[VEC];
     for (int k = 0; k < VEC; k++) {
         const int at = j + k;

@@ -44,7 +44,7 @@ INLINE uint16_t nonfinite_int8(const vec *unit, GLOBAL int8_t *numbers)
 
 #ifdef USES_q8_0
 INLINE float scale_q8_0(GLOBAL const block_q8_0 *block, int j) { return GET_SCALE(&block->d); }
-INLINE vec numbers_q8_0(GLOBAL const block_q8_0 *block, int j) { return VEC_GET_I8(block->qs + j); }
+INLINE vec numbers_q8_0(GLOBAL const block_q8_0 *block, int j, int d) { return SIGNED(GET_BYTES(block, block->qs + j + d)); }
 INLINE void store_q8_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_q8_0 *block = (GLOBAL block_q8_0 *)row + i / 32;
@@ -60,7 +60,7 @@ BLOCKS_OF(q8_0)
 
 #ifdef USES_q8_1
 INLINE float scale_q8_1(GLOBAL const block_q8_1 *block, int j) { return GET_SCALE(&block->d); }
-INLINE vec numbers_q8_1(GLOBAL const block_q8_1 *block, int j) { return VEC_GET_I8(block->qs + j); }
+INLINE vec numbers_q8_1(GLOBAL const block_q8_1 *block, int j, int d) { return SIGNED(GET_BYTES(block, block->qs + j + d)); }
 INLINE void store_q8_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
     GLOBAL block_q8_1 *block = (GLOBAL block_q8_1 *)row + i / 32;
@@ -79,9 +79,9 @@ BLOCKS_OF(q8_1)
 
 #ifdef USES_q4_0
 INLINE float scale_q4_0(GLOBAL const block_q4_0 *block, int j) { return GET_SCALE(&block->d); }
-INLINE vec numbers_q4_0(GLOBAL const block_q4_0 *block, int j)
+INLINE vec numbers_q4_0(GLOBAL const block_q4_0 *block, int j, int d)
 {
-    return VEC_GET_NIBBLES(block->qs + j % 16, j / 16 * 4, 8);
+    return NUMBERS(BITS(GET_BYTES(block, block->qs + j % 16 + d), j / 16 * 4, 15), 8);
 }
 INLINE void store_q4_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
@@ -109,9 +109,9 @@ BLOCKS_OF(q4_0)
 #ifdef USES_q4_1
 INLINE float scale_q4_1(GLOBAL const block_q4_1 *block, int j) { return GET_SCALE(&block->d); }
 INLINE float minimum_q4_1(GLOBAL const block_q4_1 *block, int j) { return GET_SCALE(&block->m); }
-INLINE vec numbers_q4_1(GLOBAL const block_q4_1 *block, int j)
+INLINE vec numbers_q4_1(GLOBAL const block_q4_1 *block, int j, int d)
 {
-    return VEC_GET_NIBBLES(block->qs + j % 16, j / 16 * 4, 0);
+    return NUMBERS(BITS(GET_BYTES(block, block->qs + j % 16 + d), j / 16 * 4, 15), 0);
 }
 INLINE void store_q4_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
@@ -152,9 +152,9 @@ BLOCKS_WITH_MINIMUM(q4_1)
 
 #ifdef USES_q5_0
 INLINE float scale_q5_0(GLOBAL const block_q5_0 *block, int j) { return GET_SCALE(&block->d); }
-INLINE vec numbers_q5_0(GLOBAL const block_q5_0 *block, int j)
+INLINE vec numbers_q5_0(GLOBAL const block_q5_0 *block, int j, int d)
 {
-    return VEC_GET_NIBBLES(block->qs + j % 16, j / 16 * 4, 16) + VEC_OF(16.0f) * flags_of(block->qh, j);
+    return NUMBERS(MERGED(BITS(GET_BYTES(block, block->qs + j % 16 + d), j / 16 * 4, 15), FLAGS(block->qh, j + d), 4), 16);
 }
 INLINE void store_q5_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
@@ -180,9 +180,9 @@ BLOCKS_OF(q5_0)
 #ifdef USES_q5_1
 INLINE float scale_q5_1(GLOBAL const block_q5_1 *block, int j) { return GET_SCALE(&block->d); }
 INLINE float minimum_q5_1(GLOBAL const block_q5_1 *block, int j) { return GET_SCALE(&block->m); }
-INLINE vec numbers_q5_1(GLOBAL const block_q5_1 *block, int j)
+INLINE vec numbers_q5_1(GLOBAL const block_q5_1 *block, int j, int d)
 {
-    return VEC_GET_NIBBLES(block->qs + j % 16, j / 16 * 4, 0) + VEC_OF(16.0f) * flags_of(block->qh, j);
+    return NUMBERS(MERGED(BITS(GET_BYTES(block, block->qs + j % 16 + d), j / 16 * 4, 15), FLAGS(block->qh, j + d), 4), 0);
 }
 INLINE void store_q5_1(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {

@@ -23,8 +23,9 @@ INLINE float scale_tq1_0(GLOBAL const block_tq1_0 *block, int j) { return GET_HA
 /* Number j is a digit of a byte */
 INLINE int byte_tq1_0(int j) { return j < 160 ? j % 32 : j < 240 ? 32 + (j - 160) % 16 : 48 + (j - 240) % 4; }
 INLINE int digit_tq1_0(int j) { return j < 160 ? j / 32 : j < 240 ? (j - 160) / 16 : (j - 240) / 4; }
-INLINE vec numbers_tq1_0(GLOBAL const block_tq1_0 *block, int j)
+INLINE vec numbers_tq1_0(GLOBAL const block_tq1_0 *block, int j, int d)
 {
+    j += d;
     float values[VEC];
     for (int k = 0; k < VEC; k++) {
         const int at = byte_tq1_0(j + k), digit = digit_tq1_0(j + k);
@@ -62,9 +63,9 @@ BLOCKS_OF(tq1_0)
 
 #ifdef USES_tq2_0
 INLINE float scale_tq2_0(GLOBAL const block_tq2_0 *block, int j) { return GET_HALF(&block->d); }
-INLINE vec numbers_tq2_0(GLOBAL const block_tq2_0 *block, int j)
+INLINE vec numbers_tq2_0(GLOBAL const block_tq2_0 *block, int j, int d)
 {
-    return VEC_GET_BITS(block->qs + j / 128 * 32 + j % 32, j % 128 / 32 * 2, 3) - VEC_OF(1.0f);
+    return NUMBERS(BITS(GET_BYTES(block, block->qs + j / 128 * 32 + j % 32 + d), j % 128 / 32 * 2, 3), 1);
 }
 INLINE void store_tq2_0(GLOBAL char *row, int64_t nb0, int i, int n, const vec *unit)
 {
