@@ -63,7 +63,7 @@ class Profile:
 
     ``vec``: floats that an item handles at once.  ``unit_lanes``: work-items of a group if each computes a unit.
     ``row_lanes``: items that share a row.  ``dot_lanes``, ``dot_rows``: items that share a product of two rows, and
-    how many such products a group computes one after the other.  ``tile_lanes``: items of a tile at most.
+    how many rows a group multiplies, ``dot_together`` of them at once.  ``tile_lanes``: items of a tile at most.
     ``products``: the vendor's library multiplies matrices.  ``local_bytes``: local memory of a group, in bytes.
     """
 
@@ -104,6 +104,5 @@ _PROCESSORS = {
     8: Profile(8, 64, 1, 1, 8, 1, Tile(64, 48, 32, 16, 6), 1),
     4: Profile(4, 64, 1, 1, 8, 1, Tile(32, 48, 32, 8, 6), 1),
 }
-import os
-_GPU = Profile(4, 128, 128, int(os.environ.get('XL', 64)), int(os.environ.get('XR', os.environ.get('XT', 2))), int(os.environ.get('XT', 2)), Tile(64, 64, 32, 8, 4), 128)
+_GPU = Profile(4, 128, 128, 64, 2, 2, Tile(64, 64, 32, 8, 4), 128)
 _LANES = ("unit_lanes", "row_lanes", "dot_lanes", "tile_lanes")

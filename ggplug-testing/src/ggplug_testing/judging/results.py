@@ -147,8 +147,8 @@ def _changed_leaf(
         if root not in written:
             return f"a source was modified: byte {int(changed[0])} of {root!r}"
         kept = _kept_blocks(root, values[root], expected)
-        changes = (old != new).reshape(-1, root.type.block_bytes).any(axis=1)  # bytes: a NaN differs from itself
-        touched = changes.reshape(kept.shape) & kept
+        changes = (old != new).reshape(-1, root.type.block_bytes).any(axis=1)
+        touched = changes.reshape(kept.shape) & kept & ~(_nan_blocks(root, old) & _nan_blocks(root, new))
         if touched.any():
             place_in_root = tuple(int(i) for i in np.argwhere(touched)[0][::-1])
             return f"block {place_in_root} (ne order) of {root!r} was modified, which the op leaves as it is"
@@ -156,17 +156,27 @@ def _changed_leaf(
 
 
 def _kept_blocks(root: Tensor, raw: Bytes, expected: Expected) -> Any:
-    """Of a leaf that is written, the blocks whose values are at the end what they were, and so are their bytes.
-
-    A block of NaN may have been written over by another one.
-    """
-    first = evaluate(Graph(root), {root: raw})[root]
-    last = expected[root]
-    same = (first == last) | ((first != first) & (last != last))
-    kind = root.type
-    kept = same.reshape(*root.ne[:0:-1], root.ne[0] // kind.block_size, kind.block_size).all(axis=-1)
+    """Of a leaf that is written, the blocks whose values are at the end what they were, and so are their bytes."""
+    first, last = _values(root, raw), expected[root]
+    kept = _of_blocks(root, (first == last) | ((first != first) & (last != last)))
     stored = expected.values.bits(root)
+    kind = root.type
     if stored.dtype == kind.dtype:  # and not what is rounded to that at the end
         after = np.frombuffer(stored.tobytes(), np.uint8)
         kept &= (after == raw).reshape(-1, kind.block_bytes).all(axis=-1).reshape(kept.shape)
     return kept
+
+
+def _nan_blocks(root: Tensor, raw: Bytes) -> Any:
+    """The blocks without a number: an op may write a NaN of another sign or payload over one."""
+    return _of_blocks(root, np.isnan(_values(root, raw)))
+
+
+def _values(root: Tensor, raw: Bytes) -> Array:
+    return evaluate(Graph(root), {root: raw})[root]
+
+
+def _of_blocks(root: Tensor, elements: Array) -> Any:
+    """Whether it is so of all elements of each block."""
+    kind = root.type
+    return elements.reshape(*root.ne[:0:-1], root.ne[0] // kind.block_size, kind.block_size).all(axis=-1)

@@ -21,8 +21,10 @@ _TOGETHER = 4
 """Queries that a work-item computes at once."""
 _ROWS_BACK = (4, 1)
 """Queries, or keys, of a block of attention's gradient: as many as local memory holds."""
-_LEAST_PART = 256
-"""Least keys of a work-group, if there are few queries."""
+_FEWEST_KEYS = {True: 256, False: 32}
+"""Least keys of a work-group of one lane, or of many, if there are few queries."""
+_GROUPS = {True: 16, False: 512}
+"""Work-groups of one lane, or of many, that occupy a device."""
 
 
 def soft_max(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -125,8 +127,9 @@ def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
         return block
     queries, keys = block
     groups = -(-rows // queries) * k.ne[2] * k.ne[3]
-    wanted = -(-(16 if profile.row_lanes == 1 else 256) // groups)
-    parts = max(1, min(wanted, k.ne[1] // _LEAST_PART))
+    single = profile.row_lanes == 1
+    wanted = -(-_GROUPS[single] // groups)
+    parts = max(1, min(wanted, k.ne[1] // _FEWEST_KEYS[single]))
     part = max(1, -(-k.ne[1] // (parts * keys))) * keys
     parts = max(1, -(-k.ne[1] // part))
     dst = argument(DST, node)

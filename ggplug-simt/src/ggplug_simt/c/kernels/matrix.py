@@ -23,8 +23,9 @@ FEW = 8
 FILLED = 3
 """Products with experts use tiles if an expert's columns fill, in the mean, more than a third of a tile."""
 
-DECODED = 64 << 20
-"""Bytes of float32 up to which weights are decoded at once for the vendor's library: more only needs more memory."""
+DECODED = 256 << 20
+"""Bytes of float32 up to which weights are decoded at once for the vendor's library: with fewer, the GPU waits for the
+host, which launches each part by itself."""
 
 BATCHES = 16
 """Most matrices of dimension 3 for which the vendor's library is called one by one."""
@@ -33,8 +34,9 @@ BATCHES = 16
 def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, object]:
     """Sizes of ``dot_rows``.
 
-    Where many lanes share a row, each reads a word of it, and its neighbours the next ones (coalesced loads); several rows
-    of a share what is read of b.  A single lane reads whole blocks, and accumulates in several independent chains of sums.
+    If many lanes share a row, each reads a word of it, and neighbouring lanes neighbouring words (coalesced loads);
+    several rows of a are multiplied with what is read of b.  A single lane reads whole blocks, and accumulates in several
+    independent chains of sums.
     """
     shared = profile.dot_lanes > 1
     chains = 1 if shared or columns > 4 else 2 if columns > 1 else 4
@@ -53,12 +55,11 @@ def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, obje
 
 
 def _word(profile: Profile, a: Tensor) -> int:
-    """Elements of a that a lane reads at once: 16 bytes of plain numbers; of blocks a half group, or less if they lie
-    at bytes of which no word begins.
+    """Elements of a that a lane of many reads at once: 16 bytes of plain numbers; of blocks half a group, or less where
+    blocks do not begin at words.
     """
-    import os
     if a.type in BLOCKS:
-        return int(os.environ.get("XA" if a.type.alignment >= 4 else "XU", 16 if a.type.alignment >= 4 else 8))
+        return 16 if a.type.block_bytes % 4 == 0 else 8
     return max(profile.vec, 16 // a.type.block_bytes)
 
 
