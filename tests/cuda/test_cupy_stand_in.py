@@ -90,7 +90,8 @@ def content(cuda: StandIn, stream: Any, source: Any, kind: Any = np.uint8, size:
 def test_work_is_done_in_order_when_somebody_waits_and_not_before(cuda: StandIn, stream: Any, memory: Any) -> None:
     for kind in (np.float32, np.float16):  # fresh memory holds no numbers
         assert np.isnan(content(cuda, stream, memory, kind)).all()
-    out = np.zeros(SIZE, np.uint8)
+    out = pinned(cuda)
+    out[...] = 0
     fill(cuda, stream, memory, 1)
     copy(cuda, stream, memory.ptr, out.ctypes.data)
     fill(cuda, stream, memory, 2)
@@ -108,6 +109,19 @@ def test_pageable_memory_is_read_at_the_call_and_pinned_memory_when_the_copy_is_
         write(cuda, stream, memory, data)
         data[...] = 2
         assert (content(cuda, stream, memory) == seen).all()
+
+
+def test_a_copy_to_pageable_memory_returns_when_it_is_done(cuda: StandIn, stream: Any, memory: Any) -> None:
+    out = np.zeros(SIZE, np.uint8)
+    fill(cuda, stream, memory, 1)
+    copy(cuda, stream, memory.ptr, out.ctypes.data)
+    assert (out == 1).all()
+
+
+def test_addresses_are_of_pageable_or_pinned_memory_or_a_device(cuda: StandIn, memory: Any) -> None:
+    pageable, fixed = np.zeros(SIZE, np.uint8), pinned(cuda)
+    addresses = (pageable.ctypes.data, fixed.ctypes.data, memory.ptr)
+    assert [cuda.runtime.pointerGetAttributes(address).type for address in addresses] == [0, 1, 2]
 
 
 def test_a_stream_waits_for_an_event_as_it_was_recorded_then(cuda: StandIn, stream: Any, memory: Any) -> None:

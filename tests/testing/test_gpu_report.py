@@ -389,32 +389,3 @@ def test_a_gpu_comes_in_with_its_versions_and_the_products_of_its_library(monkey
         assert step.run()["figures"]["gigaflops"] > 0
         assert computed[0] == ((512, 2048), (2048, 2048), kind, kind)
         assert computed[-1] == "waited"
-
-
-# -- the page --------------------------------------------------------------------------------------
-
-
-def test_the_example_on_the_page_has_the_form_of_a_report() -> None:
-    example = PAGE.partition("## An example")[2]
-    (program,) = re.findall(r"^Made by `python -m (\S+)`", example, re.M)
-    figures = dict.fromkeys(("smallest_cosine", "mean_cosine", "wanted_cosine"), 1.0) | {"texts": 1, "splits": 1}
-    part = {
-        "results": {"F32": {"figures": figures}},
-        "steps": [],
-        "not_run": [],
-        "errors": [],
-        "seconds": 0,
-        "programs": {"compiled": 0, "seconds": 0},
-    }
-    content = {
-        "program": program,
-        "date": "",
-        "seconds": 0,
-        "budget_seconds": 0,
-        "environment": {},
-        "devices": {"OpenCL0": {"description": "", "parts": {"model": part}}},
-    }
-    headings = re.findall(r"^(\| \w.*\|)\n\|---", markdown(content), re.M)
-    assert len(headings) == 2
-    assert re.findall(r"^(\| \w.*\|)\n\|---", example, re.M) == headings
-    assert re.search(r"^### OpenCL0: ", example, re.M)

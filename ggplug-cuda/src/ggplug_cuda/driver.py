@@ -22,6 +22,10 @@ log = logging.getLogger("ggplug")
 ARGUMENTS = 16
 """Most pointers among a kernel's arguments."""
 
+STAGED = 16 << 20
+"""Bytes of pinned memory through which asynchronous copies to pageable memory go."""
+
+_PINNED = 1  # cudaMemoryTypeHost
 _NO_BLAS_MEMORY = 3  # CUBLAS_STATUS_ALLOC_FAILED
 _CAPTURE = range(900, 910)  # cudaErrorStreamCapture...: another call in the process broke the capture
 # After these the process cannot use the device any more: ECC errors, NVLink, faults of a kernel, a destroyed context.
@@ -110,6 +114,18 @@ class CudaQueue(StepwiseQueue):
         self._move(out.ctypes.data, handle.ptr + offset, out.size)
         return out
 
+    def read_async(self, handle: Any, offset: int, out: Bytes) -> object:
+        runtime = self.cuda.runtime
+        # To pageable memory CUDA copies while the caller waits, so such memory gets its bytes from pinned memory.
+        if runtime.is_hip or runtime.pointerGetAttributes(out.ctypes.data).type == _PINNED:
+            return self.read(handle, offset, out)
+        staged = self._driver.allocate_host(min(out.size, STAGED))
+        for start in range(0, out.size, STAGED):
+            part = out[start : start + STAGED]
+            self._move(staged.ctypes.data, handle.ptr + offset + start, part.size)
+            self.stream.launch_host_func(_take_over, (part, staged[: part.size]))
+        return out
+
     def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, size: int) -> None:
         self._move(target.ptr + target_offset, source.ptr + source_offset, size)
 
@@ -173,6 +189,12 @@ class CudaQueue(StepwiseQueue):
     def finish(self) -> None:
         with self._capturing:
             self.stream.synchronize()
+
+
+def _take_over(copied: tuple[Bytes, Bytes]) -> None:
+    """Copies from pinned memory, in the order of the stream, on a thread of CUDA."""
+    out, staged = copied
+    np.copyto(out, staged)
 
 
 class CudaDriver(Driver):

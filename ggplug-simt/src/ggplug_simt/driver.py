@@ -133,6 +133,10 @@ class Queue(ABC):
     def read(self, handle: Handle, offset: int, out: Bytes) -> object:
         """Copies to the host.  ``out`` and the result are kept alive until the queue is finished."""
 
+    def read_async(self, handle: Handle, offset: int, out: Bytes) -> object:
+        """Copies to the host as ``read`` does, but returns before earlier work is done, which ``read`` may wait for."""
+        return self.read(handle, offset, out)
+
     @abstractmethod
     def copy(self, source: Handle, source_offset: int, target: Handle, target_offset: int, size: int) -> None:
         """Copies within the device, or from one that it reaches; ranges may be in one buffer but do not overlap."""

@@ -47,7 +47,7 @@ class SimtBackend(Backend):
             offset, _ = own.check_read(offset, out.size)
             if out.size:
                 with self.runtime.guard.guarded("reading"):
-                    pending = self.queue.read(own.handle, offset, out)
+                    pending = self.queue.read_async(own.handle, offset, out)
                     self.queue.flush()
                 self.lane.keep(own, out, pending)
 

@@ -3,7 +3,8 @@
 ==================  ====================================================================================================
 devices             ``runtime``: getDeviceCount, getDeviceProperties, driverGetVersion, runtimeGetVersion, is_hip,
                     getDevice, setDevice, memGetInfo, deviceCanAccessPeer, deviceEnablePeerAccess
-memory              ``MemoryPool``, ``alloc_pinned_memory``; ``runtime``: memcpyAsync, memcpyDefault, memsetAsync
+memory              ``MemoryPool``, ``alloc_pinned_memory``; ``runtime``: memcpyAsync, memcpyDefault, memsetAsync,
+                    pointerGetAttributes
 order               ``Stream``, ``Event``; a stream's capture gives a graph to launch
 programs            ``nvrtc``: createProgram, compileProgram, getCUBIN, getPTX, getProgramLog, destroyProgram,
                     getVersion, getSupportedArchs; ``Module``; ``driver``: launchKernel

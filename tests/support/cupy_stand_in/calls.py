@@ -11,7 +11,7 @@ import ctypes
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from cuda_on_host import DoesNotCompile
@@ -167,11 +167,24 @@ class Runtime(Noted):
             queue.give(lambda: np.copyto(to(), staged))
         else:
             queue.give(lambda: _copy(to(), source()))
+        if machine.is_host(dst) and machine.pinned_at(dst) is None:
+            queue.run(queue.given)  # CUDA returns when the copy to pageable memory is done
+
+    @call
+    def pointerGetAttributes(self, ptr: int) -> PointerAttributes:
+        machine = self._machine
+        return PointerAttributes(2 if not machine.is_host(ptr) else 0 if machine.pinned_at(ptr) is None else 1)
 
     @call
     def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:
         place = self._machine.place(ptr, size, "memsetAsync")
         self._queue_here(stream).give(lambda: place().fill(value))
+
+
+class PointerAttributes(NamedTuple):
+    """What memory an address is in; ``type``: 0 pageable, 1 pinned, 2 a device's."""
+
+    type: int
 
 
 def _copy(to: Any, source: Any) -> None:

@@ -35,8 +35,8 @@ def _dot(profile: Profile, columns: int, a: Tensor, b: Tensor) -> dict[str, obje
     """Sizes of ``dot_rows``.
 
     If many lanes share a row, each reads a word of it, and neighbouring lanes neighbouring words (coalesced loads);
-    several rows of a are multiplied with what is read of b.  A single lane reads whole blocks, and accumulates in several
-    independent chains of sums.
+    several rows of a are multiplied with what is read of b.  A single lane reads whole blocks, and accumulates in
+    several independent chains of sums.
     """
     shared = profile.dot_lanes > 1
     chains = 1 if shared or columns > 4 else 2 if columns > 1 else 4
