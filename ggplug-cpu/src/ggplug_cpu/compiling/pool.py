@@ -33,6 +33,8 @@ K = TypeVar("K")
 log = logging.getLogger("ggplug")
 
 _WORKER = Path(__file__).with_name("worker.py")
+#: Where ggplug_cpu is, which no module path has if GGPLUG_BACKEND_PATH names it.
+_PACKAGES = str(Path(__file__).parents[2])
 #: Starting a process takes as long as compiling this many kernels.
 _KERNELS_FOR_A_PROCESS = 2
 _MOST = 16
@@ -160,7 +162,7 @@ class _Worker:
         assert stdout is not None
         try:
             if self._first:
-                pickle.dump(sys.path, stdin)
+                pickle.dump([*sys.path, _PACKAGES], stdin)
                 self._first = False
             pickle.dump(job, stdin)
             stdin.flush()
