@@ -312,7 +312,10 @@ class Training:
 def _count_in(reader: GGUFReader, key: str) -> int:
     found = reader.metadata.get(key)
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise ModelError(f"{reader.path} is no checkpoint of a training: {key} is {found!r:.100}", got=found)
+        raise ModelError(
+            f"{reader.path} is no checkpoint of a training: {key} must be an integer from 0 on, got {found!r:.100}",
+            got=found,
+        )
     return found
 
 
