@@ -325,7 +325,7 @@ def incoming(monkeypatch: pytest.MonkeyPatch) -> list[Incoming]:
         made.append(Incoming(limit))
         return made[-1]
 
-    monkeypatch.setattr("ggplug_models.serve.app.Incoming", kept)
+    monkeypatch.setattr("ggplug_models.serve.routes.Incoming", kept)
     return made
 
 

@@ -83,7 +83,7 @@ class TextEndpoint:
 
             def prepare() -> tuple[Body, Asked, list[Text]]:
                 body = self._api.body.read(raw, unknown)
-                self._service.check_name(getattr(body, "model", None), strict=self._bodies.strict)
+                self._service.accept(body, strict=self._bodies.strict)
                 asked = self._api.ask(writer, body)
                 if writer.defaults.verbose:
                     asked = replace(asked, verbose=True)

@@ -41,7 +41,7 @@ def props(service: Service, *, slots: bool, metrics: bool) -> dict[str, Any]:
         "bos_token": texts[special["bos"]] if "bos" in special else "",
         "eos_token": texts[special["eos"]] if "eos" in special else "",
         "build_info": FINGERPRINT,
-        "is_sleeping": False,
+        "is_sleeping": not service.is_loaded,
         "endpoint_slots": slots,
         "endpoint_props": False,
         "endpoint_metrics": metrics,
@@ -50,14 +50,19 @@ def props(service: Service, *, slots: bool, metrics: bool) -> dict[str, Any]:
 
 def model_of(service: Service) -> dict[str, Any]:
     """The model in OpenAI's list of models."""
-    model, writer = service.model, service.writer
-    return {
+    found = {
         "id": service.name,
         "object": "model",
         "created": service.created,
         "owned_by": "ggplug",
         "aliases": [service.name, *service.about.aliases],
         "tags": list(service.about.tags),
+        "status": {"value": service.state, "failed": service.failed},
+    }
+    if not service.is_known:
+        return found
+    model, writer = service.model, service.writer
+    return found | {
         "architecture": model.architecture,
         "writes": writer is not None,
         "context": model.n_ctx if writer is None else writer.session.n_ctx,
