@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.service import Service, State
-
-MOST_LOADED = 4
 
 
 class Models:
@@ -30,7 +29,7 @@ class Models:
         find: Callable[[], Mapping[str, Path]],
         serve: Callable[[str, Path], Service],
         *,
-        most: int = MOST_LOADED,
+        most: int,
         autoload: bool = True,
     ) -> None:
         self.most = most
@@ -152,3 +151,13 @@ class Models:
         """Cancels all texts and releases the memory."""
         for service in self._all():
             service.close()
+
+
+def models_in(folder: Path) -> dict[str, Path]:
+    """The models in a folder, and in the folders in it, by their paths without ``.gguf``; files of parts count once."""
+    found = {}
+    for path in sorted(folder.rglob("*.gguf")):
+        name = re.sub("-00001-of-[0-9]{5}$", "", path.relative_to(folder).as_posix().removesuffix(".gguf"))
+        if not re.search("-[0-9]{5}-of-[0-9]{5}$", name) and not path.name.startswith("mmproj"):
+            found[name] = path
+    return found
