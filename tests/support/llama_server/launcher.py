@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ FOLDER = "several"
 NAMES = ["tinygemma3-GGUF:Q8_0", "test-model-stories260K:F32", "test-model-stories260K-infill:F32"]
 
 SECONDS = 2.0
-"""How long a request to one of several models takes at least, as llama-server's tests expect."""
+"""How long one of several models needs to load, and a request to it, at least, as llama-server's tests expect."""
 
 SAME = {
     "--port": "--port",
@@ -132,14 +133,20 @@ def named_template(value: str, models: Path) -> Path:
 
 def slow_down() -> None:
     """Does what llama-server does if the environment has ``LLAMA_SERVER_DEBUG_FAKE_TIMING``."""
-    from ggplug_models.serve import models
+    from ggplug_models.serve import models, service
 
-    class Slow(models.Models):
-        async def _ready(self, service: Any, load: bool) -> None:
-            await super()._ready(service, load)
+    class SlowService(service.Service):
+        def open(self) -> None:
+            time.sleep(SECONDS)
+            super().open()
+
+    class SlowModels(models.Models):
+        async def _ready(self, model: Any, load: bool) -> None:
+            await super()._ready(model, load)
             await asyncio.sleep(SECONDS)
 
-    models.Models = Slow  # type: ignore[misc]
+    models.Models = SlowModels  # type: ignore[misc]
+    service.Service = SlowService  # type: ignore[misc]
 
 
 def main() -> None:

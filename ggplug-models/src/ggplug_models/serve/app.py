@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from ggplug_models.serve import predictions
 from ggplug_models.serve.access import AccessControl, HeaderNames
 from ggplug_models.serve.answers import ClientDisconnected
 from ggplug_models.serve.apis.errors import response_of
@@ -19,11 +21,13 @@ from ggplug_models.serve.incoming import Incoming, RestOfBody
 from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.models import Models
 from ggplug_models.serve.models_routes import routes_of_models
+from ggplug_models.serve.predictions import Predictions
 from ggplug_models.serve.problems import Problem, problem_of
 from ggplug_models.serve.routes import Route, routes_of
 from ggplug_models.serve.routes import Rules as Rules
 from ggplug_models.serve.routing import Choosing, Waking
 from ggplug_models.serve.service import Service
+from ggplug_models.serve.streams import Streams
 
 
 def application(served: Service | Models, rules: Rules | None = None) -> ASGIApp:
@@ -31,13 +35,23 @@ def application(served: Service | Models, rules: Rules | None = None) -> ASGIApp
     rules = rules or Rules()
     if isinstance(served, Service):
         routes = list(routes_of(served, rules))
-        return _guarded(Waking(_routed(routes), served), rules, served.metrics, routes)
+        return _guarded(Waking(_of_a_model(routes, rules), served), rules, served.metrics, routes)
     metrics = Metrics()
     routes = list(routes_of_models(served, rules, metrics))
     app = Choosing(
-        served, _routed(routes), lambda service: _routed(routes_of(service, rules)), Incoming(rules.body_limit)
+        served,
+        _routed(routes),
+        lambda service: _of_a_model(list(routes_of(service, rules)), rules),
+        Incoming(rules.body_limit),
     )
     return _guarded(app, rules, metrics, routes)
+
+
+def _of_a_model(routes: Sequence[Route], rules: Rules) -> FastAPI:
+    app = _routed(routes)
+    paths = [path for paths, methods, _ in routes for path in paths if "POST" in methods and "{" not in path]
+    app.add_api_route(predictions.PATH, Predictions(app, paths, Incoming(rules.body_limit)).answer, methods=["POST"])
+    return app
 
 
 def _routed(routes: Iterable[Route]) -> FastAPI:
@@ -54,14 +68,14 @@ def _routed(routes: Iterable[Route]) -> FastAPI:
 def _guarded(app: ASGIApp, rules: Rules, metrics: Metrics, routes: Iterable[Route]) -> ASGIApp:
     """The application behind access control, for web pages of other origins, too."""
     guarded: ASGIApp = AccessControl(
-        app,
+        Streams(app),
         keys=rules.keys,
         hosts=None if rules.keys else rules.hosts,
         metrics=metrics,
         paths=[path for paths, _, _ in routes for path in paths if "{" not in path],
     )
     if rules.origins:
-        guarded = CORSMiddleware(
+        guarded = Origins(
             guarded,
             allow_origins=[origin for origin in rules.origins if origin != "localhost"],
             allow_origin_regex=LOCAL if "localhost" in rules.origins else None,
@@ -71,6 +85,18 @@ def _guarded(app: ASGIApp, rules: Rules, metrics: Metrics, routes: Iterable[Rout
             expose_headers=["Retry-After", IGNORED],
         )
     return HeaderNames(RestOfBody(guarded))
+
+
+class Origins(CORSMiddleware):
+    """ASGI middleware that allows pages of some origins to read responses.
+
+    The response before a request of another page (preflight) has the status 200 too, as llama-server's, but not the
+    header without which a browser does not send the request.
+    """
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        allowed = self.is_allowed_origin(request_headers["origin"])
+        return super().preflight_response(request_headers) if allowed else Response(headers={"Vary": "Origin"})
 
 
 LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"

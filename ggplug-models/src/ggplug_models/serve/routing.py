@@ -10,12 +10,12 @@ from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.routing import Match
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ggplug_models.serve.answers import ClientDisconnected
 from ggplug_models.serve.apis.errors import response_of
 from ggplug_models.serve.event_stream import watched
-from ggplug_models.serve.incoming import Incoming
+from ggplug_models.serve.incoming import Incoming, again
 from ggplug_models.serve.models import Models
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.service import Service
@@ -69,7 +69,7 @@ class Choosing:
                 service = self._models.named(name or await asyncio.to_thread(model_in, raw))
                 async with AsyncExitStack() as used:
                     await self._enter(used, service, receive)
-                    await self._app(service)(scope, _again(raw, receive), send)
+                    await self._app(service)(scope, again(raw, receive), send)
         except ClientDisconnected:
             pass
         except Problem as problem:
@@ -104,13 +104,3 @@ def model_in(raw: bytes) -> str | None:
         raise Problem(400, f"the body is not valid JSON: {error}", code="invalid_json") from None
     names = [body.get(key) for key in ("model", "name", "source")] if isinstance(body, dict) else []
     return next((name for name in names if isinstance(name, str)), None)
-
-
-def _again(raw: bytes, receive: Receive) -> Receive:
-    """Receives a body that was read already, then what follows."""
-    parts: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
-
-    async def again() -> Message:
-        return parts.pop() if parts else await receive()
-
-    return again
