@@ -20,12 +20,15 @@ from ggplug.cli.tracing import traced
 from ggplug.errors import ContextFullError, ParameterError
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
+    adapted,
     cache_option,
+    control_option,
     device_option,
     draft_option,
     draft_tokens_option,
     fitted,
     growth_option,
+    lora_option,
     model_argument,
     pack_option,
     placed,
@@ -117,6 +120,8 @@ if TYPE_CHECKING:
 @policy_option
 @pack_option
 @growth_option
+@lora_option
+@control_option
 @draft_option
 @draft_tokens_option
 @click.option("--lookup", is_flag=True, help="The same as --draft lookup.")
@@ -135,6 +140,8 @@ def run(
     policy: str,
     pack: bool,
     pack_growth: int | None,
+    adapters: tuple[tuple[Path, float], ...],
+    vectors: tuple[tuple[Path, float], ...],
     draft: str | ModelFile | None,
     draft_tokens: int,
     lookup: bool,
@@ -161,6 +168,7 @@ def run(
         loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
         used, placement = fitted(model, names, placement, policy, n_ctx=context, cache_type=cache_type, **loading)
         loaded = stack.enter_context(load_language_model(model, used, placement=placement, **loading))
+        adapted(stack, loaded, adapters, vectors)
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
             if placement.rules:
