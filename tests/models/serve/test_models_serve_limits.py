@@ -143,7 +143,8 @@ def test_pages_of_named_origins_may_use_the_server(model: Decoder) -> None:
             status, headers, _ = live.ask("OPTIONS", COMPLETIONS, None, asked)
             assert (status, headers["access-control-allow-origin"]) == (200, "https://a.example")
             assert {*names} <= {*headers["access-control-allow-headers"].replace(" ", "").split(",")}
-            assert live.ask("OPTIONS", COMPLETIONS, None, {**asked, "Origin": "https://b.example"})[0] == 400
+            status, headers, _ = live.ask("OPTIONS", COMPLETIONS, None, {**asked, "Origin": "https://b.example"})
+            assert (status, "access-control-allow-origin" in headers) == (200, False)  # a browser then sends nothing
         for key, status in (("key", 200), ("other", 401)):  # a page can read why it was refused, and when to come again
             given = {"Origin": "https://a.example", "Authorization": f"Bearer {key}"}
             found, headers, _ = live.ask("GET", "/v1/models", None, given)
