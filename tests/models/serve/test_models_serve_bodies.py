@@ -26,7 +26,7 @@ from llama_server.stand_ins import encoder, story
 from served import Live, served
 
 from ggplug_models.serve.app import Rules
-from ggplug_models.serve.routes import routes_of
+from ggplug_models.serve.http.routes import routes_of
 from ggplug_models.serve.writer import Defaults
 
 Place = tuple[str | int, ...]

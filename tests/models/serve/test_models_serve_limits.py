@@ -30,12 +30,12 @@ pytest.importorskip("prometheus_client")
 
 from served import Live, served
 
-from ggplug_models.serve.access import is_loopback
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import LEAST
 from ggplug_models.serve.connections import Connection
-from ggplug_models.serve.event_stream import EventStream, event
-from ggplug_models.serve.incoming import LARGE_BODIES, SMALL, Incoming
+from ggplug_models.serve.http.access import is_loopback
+from ggplug_models.serve.http.event_stream import EventStream, event
+from ggplug_models.serve.http.incoming import LARGE_BODIES, SMALL, Incoming
 
 COMPLETIONS = "/v1/completions"
 
@@ -326,7 +326,7 @@ def incoming(monkeypatch: pytest.MonkeyPatch) -> list[Incoming]:
         made.append(Incoming(limit))
         return made[-1]
 
-    monkeypatch.setattr("ggplug_models.serve.routes.Incoming", kept)
+    monkeypatch.setattr("ggplug_models.serve.http.routes.Incoming", kept)
     return made
 
 
@@ -377,7 +377,7 @@ def test_long_bodies_that_do_not_go_on_hold_a_bounded_part_of_memory(model: Deco
 
 
 def test_a_body_that_pauses_too_long_is_refused(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ggplug_models.serve.incoming.PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("ggplug_models.serve.http.incoming.PAUSE_SECONDS", 0.05)
     with served(model, slots=1) as live:
         client = _unfinished(live, COMPLETIONS, 1, 100)
         with client, contextlib.closing(http.client.HTTPResponse(client)) as found:

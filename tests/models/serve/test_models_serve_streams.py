@@ -17,7 +17,7 @@ pytest.importorskip("prometheus_client")
 
 from served import WAIT, Live, served
 
-from ggplug_models.serve import streams
+from ggplug_models.serve.http import streams
 
 COMPLETIONS = "/v1/completions"
 STREAM = "/v1/stream?conv_id=one"

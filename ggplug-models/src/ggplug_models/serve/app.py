@@ -12,22 +12,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from ggplug_models.serve import predictions
-from ggplug_models.serve.access import AccessControl, HeaderNames
 from ggplug_models.serve.answers import ClientDisconnected
 from ggplug_models.serve.apis.errors import response_of
-from ggplug_models.serve.endpoint import IGNORED
-from ggplug_models.serve.incoming import Incoming, RestOfBody
+from ggplug_models.serve.http import predictions
+from ggplug_models.serve.http.access import AccessControl, HeaderNames
+from ggplug_models.serve.http.endpoint import IGNORED
+from ggplug_models.serve.http.incoming import Incoming, RestOfBody
+from ggplug_models.serve.http.models_routes import routes_of_models
+from ggplug_models.serve.http.predictions import Predictions
+from ggplug_models.serve.http.routes import Route, routes_of
+from ggplug_models.serve.http.routes import Rules as Rules
+from ggplug_models.serve.http.routing import Choosing, Waking
+from ggplug_models.serve.http.streams import Streams
 from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.models import Models
-from ggplug_models.serve.models_routes import routes_of_models
-from ggplug_models.serve.predictions import Predictions
 from ggplug_models.serve.problems import Problem, problem_of
-from ggplug_models.serve.routes import Route, routes_of
-from ggplug_models.serve.routes import Rules as Rules
-from ggplug_models.serve.routing import Choosing, Waking
 from ggplug_models.serve.service import Service
-from ggplug_models.serve.streams import Streams
 
 
 def application(served: Service | Models, rules: Rules | None = None) -> ASGIApp:

@@ -18,10 +18,12 @@ from ggplug_models.checks.requirements import required
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
     cache_option,
+    control_option,
     device_option,
     draft_option,
     draft_tokens_option,
     growth_option,
+    lora_option,
     pack_option,
     placed,
     policy_option,
@@ -129,6 +131,8 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
     metavar="N",
     help="Number of tokens of prompts that are computed between two tokens of the other texts.",
 )
+@lora_option
+@control_option
 @draft_option
 @draft_tokens_option
 @pooling_option
@@ -208,6 +212,8 @@ def serve(
     tags: str,
     strict: bool,
     piece: int,
+    adapters: tuple[tuple[Path, float], ...],
+    vectors: tuple[tuple[Path, float], ...],
     draft: str | ModelFile | None,
     draft_tokens: int,
     pooling: str | None,
@@ -237,8 +243,8 @@ def serve(
     for library in ("fastapi", "uvicorn", "prometheus_client"):
         with required(library, "ggplug serve", extra="serve"):
             importlib.import_module(library)
-    from ggplug_models.serve.access import is_loopback
     from ggplug_models.serve.app import Rules
+    from ggplug_models.serve.http.access import is_loopback
     from ggplug_models.serve.models import Models, models_in
     from ggplug_models.serve.opening import Opening
     from ggplug_models.serve.server import Server, listening, run
@@ -247,8 +253,10 @@ def serve(
 
     if (model is None) is (folder is None):
         raise click.UsageError("Give either MODEL or --models-dir.")
-    if folder is not None and (name or tags or template):
-        raise click.UsageError("--name, --tags and --chat-template are for one MODEL, not for --models-dir.")
+    if folder is not None and (name or tags or template or adapters or vectors):
+        raise click.UsageError(
+            "--name, --tags, --chat-template, --lora and --control-vector are for one MODEL, not for --models-dir."
+        )
     if any(not key.strip() for key in keys):
         raise click.UsageError("--api-key is empty.")
     for origin in origins:
@@ -270,13 +278,15 @@ def serve(
     )
     opening = Opening(
         *placed(devices, place_rules),
-        policy,
-        {"pack": pack, "pack_growth": pack_growth},
-        pooling,
-        cache_type,
-        context,
-        slots,
-        {
+        adapters=adapters,
+        vectors=vectors,
+        policy=policy,
+        loading={"pack": pack, "pack_growth": pack_growth},
+        pooling=pooling,
+        cache_type=cache_type,
+        context=context,
+        slots=slots,
+        computing={
             "waiting": waiting,
             "template": None if template is None else content_of(template),
             "defaults": Defaults(*chosen(defaults), shifts=shifts, verbose=verbose),
@@ -291,7 +301,9 @@ def serve(
         # Responses are UTF-8; file names need not be.
         called = printable(called.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
         first, *aliases = called.split(",") if name else [called]
-        about = About(Path(file), aliases, [tag for tag in tags.split(",") if tag], pooling != "none")
+        about = About(
+            Path(file), aliases, [tag for tag in tags.split(",") if tag], pooling != "none", adapters=adapters
+        )
         seconds = None if idle is None or idle < 0 else idle
         return Service(first, opening.of(file, first), slots=slots, waiting=waiting, about=about, idle=seconds)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ggplug_models.commands.options import fitted, pool
+from ggplug_models.commands.options import adapted, fitted, pool
 from ggplug_models.loading import load
 from ggplug_models.serve.batcher import Counts
 from ggplug_models.serve.loaded import Loaded, loaded
@@ -20,12 +21,14 @@ from ggplug_models.weights.placement import Placement
 class Opening:
     """How a server loads a model.
 
-    ``loading``: for :func:`.load`.  ``computing``: for :func:`.loaded`.  ``report``: is called with what was placed
-    where.
+    ``adapters``, ``vectors``: LoRA adapters and control vectors, with their scales.  ``loading``: for :func:`.load`.
+    ``computing``: for :func:`.loaded`.  ``report``: is called with what was placed where.
     """
 
     devices: list[str] | None
     placement: Placement
+    adapters: Sequence[tuple[Path, float]]
+    vectors: Sequence[tuple[Path, float]]
     policy: str
     loading: Mapping[str, Any]
     pooling: str | None
@@ -51,7 +54,8 @@ class Opening:
                 cache_type=self.cache_type,
                 **self.loading,
             )
-            with load(path, used, placement=placement, **self.loading) as model:
+            with load(path, used, placement=placement, **self.loading) as model, ExitStack() as stack:
+                adapted(stack, model, self.adapters, self.vectors)
                 if self.report is not None:
                     self.report(repr(model))
                     if placement.rules:

@@ -43,13 +43,14 @@ class About:
     """What a server tells about its model.
 
     ``file``: its file.  ``aliases``: further names.  ``tags``: words for clients that choose among models.  ``pooled``:
-    whether embeddings are one vector for each text.
+    whether embeddings are one vector for each text.  ``adapters``: its LoRA adapters, with their scales.
     """
 
     file: Path = Path()
     aliases: Sequence[str] = ()
     tags: Sequence[str] = ()
     pooled: bool = True
+    adapters: Sequence[tuple[Path, float]] = ()
 
 
 class State(StrEnum):

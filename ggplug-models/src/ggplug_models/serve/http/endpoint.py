@@ -16,8 +16,8 @@ from ggplug.errors import in_one_line
 from ggplug_models.serve.answers import Answers, ClientDisconnected
 from ggplug_models.serve.bodies.asked import Asked
 from ggplug_models.serve.bodies.body import Body, Unknown
-from ggplug_models.serve.event_stream import EventStream, json_of, watched
-from ggplug_models.serve.incoming import Incoming
+from ggplug_models.serve.http.event_stream import EventStream, json_of, watched
+from ggplug_models.serve.http.incoming import Incoming
 from ggplug_models.serve.problems import Problem, problem_of
 from ggplug_models.serve.reply import Reply
 from ggplug_models.serve.service import Service

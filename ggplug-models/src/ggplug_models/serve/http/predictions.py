@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message
 
 from ggplug_models.serve.bodies.body import Body, Many, Unknown
 from ggplug_models.serve.bodies.parameters import MOST_TEXTS
-from ggplug_models.serve.endpoint import json_response
-from ggplug_models.serve.incoming import Incoming, again
+from ggplug_models.serve.http.endpoint import json_response
+from ggplug_models.serve.http.incoming import Incoming, again
 from ggplug_models.serve.problems import Problem, problem_of
 
 PATH = "/predict"

@@ -10,13 +10,13 @@ from starlette.responses import JSONResponse, Response
 
 from ggplug_models.serve.apis import ollama_models, state
 from ggplug_models.serve.bodies.body import Body, Unknown
-from ggplug_models.serve.endpoint import json_response
-from ggplug_models.serve.incoming import Incoming
+from ggplug_models.serve.http.endpoint import json_response
+from ggplug_models.serve.http.incoming import Incoming
+from ggplug_models.serve.http.routes import HEALTH, MODELS, Route, Rules, answering, metrics_response
 from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.models import Models
 from ggplug_models.serve.page import Page
 from ggplug_models.serve.problems import problem_of
-from ggplug_models.serve.routes import HEALTH, MODELS, Route, Rules, answering, metrics_response
 from ggplug_models.serve.service import FINGERPRINT
 
 

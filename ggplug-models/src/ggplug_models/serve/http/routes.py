@@ -31,9 +31,9 @@ from ggplug_models.serve.apis.embeddings import EmbeddingBody, VectorsWork
 from ggplug_models.serve.apis.ollama_models import EmbedWork
 from ggplug_models.serve.apis.rerank import RerankBody, RerankWork
 from ggplug_models.serve.bodies.body import Body
-from ggplug_models.serve.endpoint import Bodies, TextApi, TextEndpoint, headers_of, json_response, logged
-from ggplug_models.serve.event_stream import watched
-from ggplug_models.serve.incoming import Incoming
+from ggplug_models.serve.http.endpoint import Bodies, TextApi, TextEndpoint, headers_of, json_response, logged
+from ggplug_models.serve.http.event_stream import watched
+from ggplug_models.serve.http.incoming import Incoming
 from ggplug_models.serve.metrics import CONTENT_TYPE, Metrics
 from ggplug_models.serve.page import Page
 from ggplug_models.serve.problems import Problem
@@ -120,7 +120,7 @@ def routes_of(service: Service, rules: Rules) -> Iterator[Route]:
     yield ["/props"], ["GET"], paths.props
     yield ["/slots"], ["GET"], paths.slots
     yield ["/slots/{number}"], ["POST"], paths.slot
-    yield ["/lora-adapters"], ["GET"], answering(list)
+    yield ["/lora-adapters"], ["GET"], answering(lambda: state.adapters(service))
     yield ["/lora-adapters"], ["POST"], paths.set_adapters
 
 
@@ -189,7 +189,7 @@ class _Paths:
     async def set_adapters(self, request: Request) -> Response:
         raw = await self._bodies.raw(request, "texts")
         try:
-            return JSONResponse(state.set_adapters(state.listed(raw)))
+            return JSONResponse(state.set_adapters(self._service, state.listed(raw)))
         except Exception as error:
             raise logged(error) from error
 

@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ggplug_models.serve.answers import ClientDisconnected
 from ggplug_models.serve.apis.errors import response_of
-from ggplug_models.serve.event_stream import watched
-from ggplug_models.serve.incoming import Incoming, again
+from ggplug_models.serve.http.event_stream import watched
+from ggplug_models.serve.http.incoming import Incoming, again
 from ggplug_models.serve.models import Models
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.service import Service
