@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -106,3 +108,12 @@ def running(service: Service | Models, rules: Rules | None = None, *, patience: 
             server.stop()
             thread.join(WAIT)
             assert not thread.is_alive()
+
+
+def port_of(process: subprocess.Popen[str]) -> int:
+    """The port of ``ggplug serve`` in a process, when it listens."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
+            return int(found[1])
+    raise AssertionError("the server ended")

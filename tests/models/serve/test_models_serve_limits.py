@@ -7,7 +7,6 @@ import contextlib
 import http.client
 import json
 import os
-import re
 import signal
 import socket
 import struct
@@ -28,7 +27,7 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-from served import Live, served
+from served import Live, port_of, served
 
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import LEAST
@@ -703,7 +702,7 @@ def test_a_file_whose_name_is_not_utf_8_is_served_under_one_that_is(data: Path, 
     file.symlink_to(data / "qwen3.gguf")
     command = [sys.executable, "-m", "ggplug", "serve", str(file), "--port", "0", "--device", "CPU"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
-    reading = Doing(lambda: _address(process))
+    reading = Doing(lambda: port_of(process))
     try:
         port = reading.result()
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
@@ -720,7 +719,7 @@ def test_the_command_serves_until_ctrl_c(data: Path) -> None:
     command = [sys.executable, "-m", "ggplug", "serve", str(data / "qwen3.gguf"), "--port", "0", "--device", "CPU"]
     environment = {**os.environ, "GGPLUG_API_KEY": "key", "COLUMNS": "200"}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    reading = Doing(lambda: _address(process))
+    reading = Doing(lambda: port_of(process))
     try:
         port = reading.result()
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
@@ -738,11 +737,3 @@ def test_the_command_serves_until_ctrl_c(data: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-
-
-def _address(process: subprocess.Popen[str]) -> int:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
-            return int(found[1])
-    raise AssertionError("the server ended")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from held import until
+from click.testing import CliRunner
+from held import Doing, until
 
 import ggplug_models
+from ggplug.cli.app import app
 from ggplug.errors import ModelError
 
 pytest.importorskip("fastapi")
@@ -21,7 +27,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
 from paths import DATA
-from served import WAIT, Live, running
+from served import WAIT, Live, port_of, running
 
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import Counts
@@ -233,3 +239,67 @@ def test_models_in_a_folder_are_named_by_their_paths(tmp_path: Path) -> None:
     found = models_in(tmp_path)
     assert {*found} == {"x", "owner/y:Q8_0", "z"}
     assert found["z"].name == "z-00001-of-00002.gguf"
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+COMMAND = [sys.executable, "-m", "ggplug", "serve", "--port", "0", "--device", "CPU"]
+
+
+@contextmanager
+def started(*options: str) -> Iterator[http.client.HTTPConnection]:
+    """A connection to the command, in a process of its own."""
+    process = subprocess.Popen(
+        [*COMMAND, *options], stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}
+    )
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", Doing(lambda: port_of(process)).result(), timeout=WAIT)
+        yield connection
+        connection.close()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def answer(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None) -> Any:
+    connection.request(method, path, None if body is None else json.dumps(body))
+    return json.load(connection.getresponse())
+
+
+def test_the_command_serves_a_folder_and_releases_what_is_not_used(tmp_path: Path) -> None:
+    shutil.copy(DATA / "qwen3.gguf", tmp_path / "one.gguf")
+    (tmp_path / "damaged.gguf").write_bytes(b"GGUF")
+    with started("--models-dir", str(tmp_path), "--sleep-idle-seconds", "0.1", "--models-max", "1") as connection:
+        assert answer(connection, "GET", "/props")["max_instances"] == 1
+        found = answer(connection, "POST", "/v1/completions", asked("one"))
+        assert found["usage"]["completion_tokens"] == 4
+        until(lambda: answer(connection, "GET", "/v1/models/one")["status"]["value"] == "sleeping")
+        assert answer(connection, "POST", "/v1/completions", asked("damaged"))["error"]["code"] == "model_not_loaded"
+
+
+def test_the_command_serves_a_model_with_an_adapter() -> None:
+    file, adapter = str(DATA / "qwen3.gguf"), DATA / "adapters" / "qwen3-lora.gguf"
+    with started(file, "--lora", f"{adapter}=0.5") as connection:
+        (listed,) = answer(connection, "GET", "/lora-adapters")
+        assert (listed["id"], listed["path"], listed["scale"]) == (0, adapter.name, 0.5)
+        found = answer(connection, "POST", "/v1/completions", asked("x"))["choices"][0]["text"]
+        assert answer(connection, "POST", "/lora-adapters", [{"id": 0, "scale": 0.5}]) == {"success": True}
+        assert answer(connection, "POST", "/lora-adapters", [{"id": 0, "scale": 1}])["error"]["code"] == "not_supported"
+        assert answer(connection, "POST", "/lora-adapters", [{"id": 1, "scale": 1}])["error"]["type"] == (
+            "invalid_request_error"
+        )
+    with ggplug_models.load(file, ["CPU"]) as model, model.adapt(adapter, 0.5):
+        assert found == "".join(model.generate("hello", 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "Give either MODEL or --models-dir."),
+        ([str(DATA / "qwen3.gguf"), "--models-dir", str(DATA)], "Give either MODEL or --models-dir."),
+        (["--models-dir", str(DATA), "--name", "a"], "are for one MODEL"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(options: list[str], message: str) -> None:
+    found = CliRunner().invoke(app, ["serve", *options])
+    assert (found.exit_code, message in found.output) == (2, True)
