@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,10 +27,12 @@ BODY = {"prompt": "hello", "max_tokens": 6, "temperature": 0, "stream": True}
 NAMED = {"X-Conversation-Id": "one"}
 
 
-def sent(live: Live, headers: dict[str, str]) -> http.client.HTTPConnection:
-    connection = http.client.HTTPConnection("127.0.0.1", live.port, timeout=WAIT)
-    connection.request("POST", COMPLETIONS, json.dumps(BODY), headers)
-    return connection
+@contextlib.contextmanager
+def sent(live: Live, headers: dict[str, str]) -> Iterator[http.client.HTTPConnection]:
+    """A connection on which a request was sent, until the end of the block."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", live.port, timeout=WAIT)) as connection:
+        connection.request("POST", COMPLETIONS, json.dumps(BODY), headers)
+        yield connection
 
 
 def test_a_stream_can_be_read_again_from_any_byte(model: Decoder) -> None:
@@ -45,9 +49,8 @@ def test_a_text_goes_on_when_its_client_disconnects(model: Decoder) -> None:
     with served(model, slots=1) as live:
         assert live.gate is not None
         live.gate.shut()
-        connection = sent(live, NAMED)
-        live.gate.wait()
-        connection.close()
+        with sent(live, NAMED):
+            live.gate.wait()
         live.gate.open()
         until(lambda: live.service.status.finished == 1)
         found = live.ask("GET", STREAM)[2]
@@ -59,14 +62,14 @@ def test_a_stream_ends_when_a_client_says_so(model: Decoder) -> None:
     with served(model, slots=1) as live:
         assert live.gate is not None
         live.gate.shut()
-        connection = sent(live, NAMED)
-        live.gate.wait()
-        assert live.ask("DELETE", STREAM)[0] == 204
-        live.gate.open()
+        with sent(live, NAMED) as connection:
+            live.gate.wait()
+            assert live.ask("DELETE", STREAM)[0] == 204
+            until(lambda: live.service.texts.batcher.slots[0].request.cancelled)
+            live.gate.open()
+            assert b"[DONE]" not in connection.getresponse().read()
         until(lambda: live.service.inside == 0)
         assert live.service.status.generated_tokens < 6
-        assert b"[DONE]" not in connection.getresponse().read()
-        connection.close()
         assert live.ask("GET", STREAM)[2]["error"]["code"] == "stream_not_found"
         assert live.ask("DELETE", STREAM)[0] == 204  # it is gone already
 
@@ -75,15 +78,13 @@ def test_a_new_request_with_the_same_name_takes_the_place_of_the_old_one(model: 
     with served(model, slots=2) as live:
         assert live.gate is not None
         live.gate.shut()
-        old = sent(live, NAMED)
-        live.gate.wait()
-        new = sent(live, NAMED)
-        live.gate.open()
-        found = new.getresponse().read()
+        with sent(live, NAMED):
+            live.gate.wait()
+            with sent(live, NAMED) as new:
+                live.gate.open()
+                found = new.getresponse().read()
         assert live.ask("GET", STREAM)[2] == found
         assert b"[DONE]" in found
-        for connection in (old, new):
-            connection.close()
 
 
 def test_the_oldest_stream_is_forgotten_when_there_are_too_many(
