@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -139,6 +140,15 @@ class TextEndpoint:
 def json_response(found: Any, headers: dict[str, str] | None = None) -> Response:
     """A response with JSON."""
     return Response(json_of(found), media_type="application/json", headers=headers)
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """A block whose errors are those that the client gets; see :func:`logged`."""
+    try:
+        yield
+    except BaseException as error:
+        raise logged(error) from error
 
 
 def logged(error: BaseException) -> Problem:

@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from ggplug_models.serve.apis import ollama_models, state
 from ggplug_models.serve.bodies.body import Body, Unknown
-from ggplug_models.serve.http.endpoint import json_response
+from ggplug_models.serve.http.endpoint import json_response, reported
 from ggplug_models.serve.http.incoming import Incoming
 from ggplug_models.serve.http.routes import HEALTH, MODELS, Route, Rules, answering, metrics_response
 from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.models import Models
 from ggplug_models.serve.page import Page
-from ggplug_models.serve.problems import problem_of
 from ggplug_models.serve.service import FINGERPRINT
 
 
@@ -67,19 +66,17 @@ class _Paths:
         return json_response({"object": "list", "data": found})
 
     async def model(self, name: str) -> Response:
-        return JSONResponse(state.model_of(self._models.named(name)))
+        return json_response(state.model_of(self._models.named(name)))
 
     async def load(self, request: Request) -> Response:
         self._models.load(self._models.named(await self._name(request)))
-        return JSONResponse({"success": True})
+        return json_response({"success": True})
 
     async def unload(self, request: Request) -> Response:
         self._models.named(await self._name(request)).unload()
-        return JSONResponse({"success": True})
+        return json_response({"success": True})
 
     async def _name(self, request: Request) -> str:
         raw = await self._incoming.read(request)
-        try:
+        with reported():
             return ModelBody.read(raw, Unknown()).model
-        except Exception as error:
-            raise problem_of(error) from error

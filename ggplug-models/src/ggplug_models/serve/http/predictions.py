@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Message
 
 from ggplug_models.serve.bodies.body import Body, Many, Unknown
 from ggplug_models.serve.bodies.parameters import MOST_TEXTS
-from ggplug_models.serve.http.endpoint import json_response
+from ggplug_models.serve.http.endpoint import json_response, reported
 from ggplug_models.serve.http.incoming import Incoming, again
-from ggplug_models.serve.problems import Problem, problem_of
+from ggplug_models.serve.problems import Problem
 
 PATH = "/predict"
 FORMAT = "@requestFormat"
@@ -50,11 +50,9 @@ class Predictions:
     async def answer(self, request: Request) -> Response:
         """The response: the bodies of the responses to all requests, in their order."""
         raw = await self._incoming.read(request)
-        try:
+        with reported():
             instances = PredictBody.read(raw, Unknown()).instances
             paths = [self._path(number, each) for number, each in enumerate(instances)]
-        except Exception as error:
-            raise problem_of(error) from error
         found = [self._answered(request, path, each) for path, each in zip(paths, instances, strict=True)]
         return json_response({"predictions": await asyncio.gather(*found)})
 
@@ -77,4 +75,4 @@ class Predictions:
         scope = {**request.scope, "path": path, "raw_path": path.encode(), "headers": headers, "state": {}}
         raw = json.dumps({**instance, "stream": False}).encode()
         await self._app(scope, again(raw, request.receive), send)
-        return from_json(bytes(body))
+        return from_json(bytes(body)) if body else None  # the client has disconnected

@@ -31,7 +31,7 @@ from ggplug_models.serve.apis.embeddings import EmbeddingBody, VectorsWork
 from ggplug_models.serve.apis.ollama_models import EmbedWork
 from ggplug_models.serve.apis.rerank import RerankBody, RerankWork
 from ggplug_models.serve.bodies.body import Body
-from ggplug_models.serve.http.endpoint import Bodies, TextApi, TextEndpoint, headers_of, json_response, logged
+from ggplug_models.serve.http.endpoint import Bodies, TextApi, TextEndpoint, headers_of, json_response, logged, reported
 from ggplug_models.serve.http.event_stream import watched
 from ggplug_models.serve.http.incoming import Incoming
 from ggplug_models.serve.metrics import CONTENT_TYPE, Metrics
@@ -179,19 +179,15 @@ class _Paths:
             raise HTTPException(404)
         raw = await self._bodies.raw(request, "texts")
         unknown = self._bodies.unknown()
-        try:
+        with reported():
             body = state.SlotBody.read(raw or b"{}", unknown)
             found = await self._files.act(int(number), request.query_params.get("action", ""), body)
-        except Exception as error:
-            raise logged(error) from error
         return json_response(found, headers_of(unknown, request.url.path))
 
     async def set_adapters(self, request: Request) -> Response:
         raw = await self._bodies.raw(request, "texts")
-        try:
+        with reported():
             return JSONResponse(state.set_adapters(self._service, state.listed(raw)))
-        except Exception as error:
-            raise logged(error) from error
 
     def prepared(self, kind: type[Body], function: Callable[[Service, Any], Any]) -> Handler:
         """The handler of a path whose reply is computed without the model."""
@@ -199,10 +195,8 @@ class _Paths:
         async def answer(request: Request) -> Response:
             raw = await self._bodies.raw(request, "texts")
             unknown = self._bodies.unknown()
-            try:
+            with reported():
                 found = await self._service.prepared(lambda: function(self._service, kind.read(raw, unknown)))
-            except BaseException as error:
-                raise logged(error) from error
             return json_response(found, headers_of(unknown, request.url.path))
 
         return answer
