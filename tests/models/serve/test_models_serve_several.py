@@ -202,6 +202,22 @@ def test_a_client_that_leaves_the_queue_costs_no_model_its_memory() -> None:
         assert shelf.log == ["load a"]
 
 
+def test_requests_that_wait_for_a_model_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Service, "most_inside", 2)
+    shelf = Shelf()
+    with shelf.served() as live:
+        shelf.held.clear()
+        threads = [threading.Thread(target=complete, args=(live, "a")) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        until(lambda: users(live) == 2)
+        status, headers, found = live.ask("POST", "/v1/completions", asked("a"))
+        assert (status, found["error"]["code"], "retry-after" in headers) == (429, "rate_limit_exceeded", True)
+        shelf.held.set()
+        for thread in threads:
+            thread.join(WAIT)
+
+
 def test_a_model_that_cannot_be_loaded_is_a_typed_error_and_others_are_served() -> None:
     shelf = Shelf()
     shelf.failing.add("a")

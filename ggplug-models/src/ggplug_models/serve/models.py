@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from ggplug_models.serve.problems import Problem
+from ggplug_models.serve.problems import Problem, too_many
 from ggplug_models.serve.service import Service, State
 
 
@@ -79,6 +79,8 @@ class Models:
     @asynccontextmanager
     async def used(self, service: Service, *, load: bool = False) -> AsyncIterator[None]:
         """A block in which a model is loaded.  ``load``: even if requests do not load models.  Raises Problem."""
+        if service.users >= service.most_inside:  # their bodies take memory while they wait
+            raise too_many(f"{service.users} use the model or wait for it")
         try:
             async with service.used(lambda: self._ready(service, load or self.autoload)):
                 yield

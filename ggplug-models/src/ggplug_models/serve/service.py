@@ -21,7 +21,7 @@ from ggplug_models.networks.encoder import Encoder
 from ggplug_models.serve.batcher import Counts, Status
 from ggplug_models.serve.loaded import Loaded, loaded
 from ggplug_models.serve.metrics import Metrics
-from ggplug_models.serve.problems import Problem, shutting_down
+from ggplug_models.serve.problems import Problem, shutting_down, too_many
 from ggplug_models.serve.reply import Served
 from ggplug_models.serve.vectors import Embedder
 from ggplug_models.serve.writer import Writer
@@ -300,11 +300,7 @@ class Service:
         if self.draining:
             raise shutting_down()
         if self._inside[kind] >= self._most[kind]:
-            raise Problem(
-                429,
-                f"too many requests: {self._inside[kind]} are computed or wait; try again later",
-                code="rate_limit_exceeded",
-            )
+            raise too_many(f"{self._inside[kind]} are computed or wait")
 
     def enter(self, kind: str) -> None:
         """Counts a request as accepted; :meth:`leave` must follow.  Raises as :meth:`check_capacity` does."""

@@ -69,7 +69,9 @@ class Choosing:
                 service = self._models.named(name or await asyncio.to_thread(model_in, raw))
                 async with AsyncExitStack() as used:
                     await self._enter(used, service, receive)
-                    await self._app(service)(scope, again(raw, receive), send)
+                    receiving = again(raw, receive)
+                    del raw  # it is not needed twice
+                    await self._app(service)(scope, receiving, send)
         except ClientDisconnected:
             pass
         except Problem as problem:
