@@ -151,17 +151,24 @@ draft_option = click.option(
     metavar="WHAT",
     help="Speculative decoding: what guesses tokens, which the model then checks. 'mtp': the blocks that the model's "
     "file has for it; 'lookup': what followed the same tokens before, in the same text; 'ngrams': what mostly "
-    "followed them, in all texts so far; or the file of a smaller model with the same vocabulary, or of an EAGLE 3 "
-    "head.",
+    "followed them, in all texts so far; or the file of a smaller model with the same vocabulary, which guesses tokens "
+    "that it gives a probability of at least one half, or of an EAGLE 3 head.",
 )
 draft_tokens_option = click.option(
     "--draft-tokens",
-    default=3,
-    show_default=True,
     type=click.IntRange(1, 7),
     metavar="N",
-    help="Maximum number of guessed tokens of a step, 1 to 7.",
+    help="With --draft: maximum number of guessed tokens of a step, 1 to 7. Default: 3.",
 )
+
+
+def drafted_tokens(drafts: object, count: int | None) -> int:
+    """The value of ``--draft-tokens``.  Raises UsageError if it was given without drafts."""
+    from ggplug_models.generation.drafts import MOST
+
+    if count is not None and not drafts:
+        raise click.UsageError("--draft-tokens needs --draft.")
+    return MOST if count is None else count
 
 
 def placed(devices: tuple[str, ...], place_rules: PlaceRules) -> tuple[list[str] | None, Placement]:

@@ -26,6 +26,7 @@ from ggplug_models.commands.options import (
     device_option,
     draft_option,
     draft_tokens_option,
+    drafted_tokens,
     fitted,
     growth_option,
     lora_option,
@@ -143,7 +144,7 @@ def run(
     adapters: tuple[tuple[Path, float], ...],
     vectors: tuple[tuple[Path, float], ...],
     draft: str | ModelFile | None,
-    draft_tokens: int,
+    draft_tokens: int | None,
     lookup: bool,
     verbose: bool,
     **sampling: Any,
@@ -160,6 +161,7 @@ def run(
 
     if draft is not None and lookup:
         raise click.UsageError("--draft and --lookup cannot be combined.")
+    most = drafted_tokens(lookup or draft, draft_tokens)
     if raw and system is not None:
         raise click.UsageError("--system and --raw cannot be combined: --raw uses no chat template.")
     names, placement = placed(devices, place_rules)
@@ -178,7 +180,7 @@ def run(
         if what is not None:
             from ggplug_models.guessing.kinds import drafts_for
 
-            made = drafts_for(loaded, what, n_ctx=context, most=draft_tokens, pack=pack)
+            made = drafts_for(loaded, what, n_ctx=context, most=most, pack=pack)
             (drafts,) = stack.enter_context(made)
         with loaded.session(context, cache_type=cache_type) as session:
             raw = raw or CHAT_TEMPLATE not in loaded.metadata

@@ -22,6 +22,7 @@ from ggplug_models.commands.options import (
     device_option,
     draft_option,
     draft_tokens_option,
+    drafted_tokens,
     growth_option,
     lora_option,
     pack_option,
@@ -215,7 +216,7 @@ def serve(
     adapters: tuple[tuple[Path, float], ...],
     vectors: tuple[tuple[Path, float], ...],
     draft: str | ModelFile | None,
-    draft_tokens: int,
+    draft_tokens: int | None,
     pooling: str | None,
     slot_files: Path | None,
     shifts: bool,
@@ -257,6 +258,7 @@ def serve(
         raise click.UsageError(
             "--name, --tags, --chat-template, --lora and --control-vector are for one MODEL, not for --models-dir."
         )
+    most = drafted_tokens(draft, draft_tokens)
     if any(not key.strip() for key in keys):
         raise click.UsageError("--api-key is empty.")
     for origin in origins:
@@ -292,7 +294,7 @@ def serve(
             "defaults": Defaults(*chosen(defaults), shifts=shifts, verbose=verbose),
             "piece": piece,
             "draft": draft,
-            "draft_tokens": draft_tokens,
+            "draft_tokens": most,
         },
         report=(lambda text: err.print(printable(text), style="dim", soft_wrap=True)) if verbose else None,
     )
