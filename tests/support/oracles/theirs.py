@@ -47,6 +47,8 @@ def drawn(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
     normal = rng.standard_normal(shape)
     if name.endswith("exp_probs_b.bias"):
         return coarse(0.2 * normal)
+    if name.endswith("ssm_a"):
+        return coarse(-np.exp(normal))
     if "lerp" in name:
         return coarse(rng.uniform(0, 1, shape))
     if name.endswith("time_mix_decay.weight"):
@@ -54,7 +56,7 @@ def drawn(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
     if name.endswith(".bias"):
         return coarse(0.2 * normal)
     if name.endswith(
-        ("norm.weight", "norm", "norm_2.weight", "norm_exps.weight", "_ln.weight", "enc.output_norm.weight")
+        ("norm.weight", "norm", "ssm_d", "norm_2.weight", "norm_exps.weight", "_ln.weight", "enc.output_norm.weight")
     ):
         return coarse(1 + 0.3 * normal)
     if name == "token_embd.weight":
@@ -318,6 +320,50 @@ THEIRS: dict[str, Family] = {
             "rope.freq_base_swa": 1000.0,
         },
         blocks(3, {**attention(), **NORM, **experts(12)}),
+    ),
+    "plamo2": family(
+        ARCH.PLAMO2,
+        keys(**RMS, **PAIRS)
+        | {
+            "attention.head_count": [0, 4],
+            "attention.head_count_kv": [0, 2],
+            "attention.key_length": D,
+            "attention.value_length": D,
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 64,
+            "ssm.state_size": 16,
+            "ssm.time_step_rank": 4,
+            "ssm.group_count": 0,
+        },
+        blocks(
+            2,
+            {
+                "attn_norm.weight": (N,),
+                "post_attention_norm": (N,),
+                **NORM,
+                "post_ffw_norm": (N,),
+                "ffn_up.weight": (2 * FF, N),
+                "ffn_down.weight": (N, FF),
+            },
+            b0={
+                "ssm_in.weight": (128, N),
+                "ssm_conv1d.weight": (64, 4),
+                "ssm_x.weight": (64 + 2 * 16, 64),
+                "ssm_dt.weight": (4, 64),
+                "ssm_dt.bias": (4,),
+                "ssm_a": (4,),
+                "ssm_d": (4,),
+                "ssm_out.weight": (N, 64),
+                "ssm_dt_norm": (64,),
+                "ssm_b_norm": (16,),
+                "ssm_c_norm": (16,),
+            },
+            b1={
+                **fused(),
+                "attn_q_norm.weight": (HEADS, D),
+                "attn_k_norm.weight": (KV, D),
+            },
+        ),
     ),
     "nomic-bert-moe": family(
         ARCH.NOMIC_BERT_MOE,

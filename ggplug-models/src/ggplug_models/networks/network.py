@@ -204,8 +204,12 @@ class Network(Model):
 
     def output_of(self, number: int, x: Tensor, inputs: Inputs, *, is_last: bool = False) -> Tensor:
         """The output of the block ``number`` for its input ``x``; see :class:`Block` for ``is_last``."""
-        block = Block(number, self.w.block(number), is_last, inputs)
+        block = Block(number, self.weights_of(number), is_last, inputs)
         return block.named("l_out", self.block(x, block))
+
+    def weights_of(self, number: int) -> Weights:
+        """The weights of the block ``number``."""
+        return self.w.block(number)
 
     def cache_on(self, number: int) -> Device | None:
         """The device that a rule chose for a block's cache or state, and for its attention; None: no rule did."""
@@ -219,7 +223,7 @@ class Network(Model):
         chosen = self.cache_on(number)
         if chosen is not None:
             return chosen
-        prefix = self.w.block(number).prefix
+        prefix = self.weights_of(number).prefix
         of_block = (t for t in self.weights if t.name.startswith(prefix) and not is_expert(t.name))
         found = next((t.buffer_type for t in of_block if t.buffer_type is not None), None)
         device = self.devices[0] if found is None else found.device
