@@ -325,8 +325,8 @@ THEIRS: dict[str, Family] = {
         ARCH.PLAMO2,
         keys(**RMS, **PAIRS)
         | {
-            "attention.head_count": [0, 4],
-            "attention.head_count_kv": [0, 2],
+            "attention.head_count": [4, 0],
+            "attention.head_count_kv": [2, 0],
             "attention.key_length": D,
             "attention.value_length": D,
             "ssm.conv_kernel": 4,
@@ -345,7 +345,7 @@ THEIRS: dict[str, Family] = {
                 "ffn_up.weight": (2 * FF, N),
                 "ffn_down.weight": (N, FF),
             },
-            b0={
+            b1={
                 "ssm_in.weight": (128, N),
                 "ssm_conv1d.weight": (64, 4),
                 "ssm_x.weight": (64 + 2 * 16, 64),
@@ -358,7 +358,7 @@ THEIRS: dict[str, Family] = {
                 "ssm_b_norm": (16,),
                 "ssm_c_norm": (16,),
             },
-            b1={
+            b0={
                 **fused(),
                 "attn_q_norm.weight": (HEADS, D),
                 "attn_k_norm.weight": (KV, D),
