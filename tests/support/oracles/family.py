@@ -66,6 +66,8 @@ class Family:
 
 
 KNOWN = (
+    "altup_",
+    "per_layer_",
     "token_embd",
     "blk.",
     "output",
@@ -79,10 +81,11 @@ KNOWN = (
 
 
 def stacked(state: Mapping[str, Array]) -> dict[str, Array]:
-    """Matrices of single experts, and norms of single heads, become one tensor, in which they are the slowest axis."""
+    """Matrices of single experts or streams, and norms of single heads, become one tensor, in which they are the slowest
+    axis."""
     found: dict[str, Any] = {}
     for name, values in state.items():
-        match = re.fullmatch(r"(.*\.(?:experts|norms))\.(\d+)\.(.*)", name)
+        match = re.fullmatch(r"(.*\.(?:experts|norms|altup_\w*projections))\.(\d+)\.(.*)", name)
         if match:
             found.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = values
         else:

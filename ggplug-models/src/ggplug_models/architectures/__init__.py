@@ -43,6 +43,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "eagle3": ("eagle3",),
     "exaone": ("exaone", "exaone4", "exaone-moe"),
     "gemma": ("gemma", "gemma2", "gemma3", "gemma-embedding"),
+    "gemma_nested": ("gemma3n", "gemma4"),
     "glm": ("chatglm", "glm4", "glm4moe"),
     "gpt2": ("gpt2", "starcoder", "gptneox", "starcoder2"),
     "gpt_oss": ("gpt-oss",),

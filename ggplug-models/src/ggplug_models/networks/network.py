@@ -80,13 +80,12 @@ class Block:
         """In the last block the columns of each x [n, T] for which results are returned, in others all columns."""
         return (self.inputs.outputs(x) if self.is_last else x for x in xs)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor | None, **how: Any) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor | None, v: Tensor | None, **how: Any) -> Tensor:
         """The attention of this block; see :attr:`Inputs.attend`."""
         w = self.weights
-        w.named("Qcur", q)
-        w.named("Kcur", k)
-        if v is not None:
-            w.named("Vcur", v)
+        for name, each in (("Qcur", q), ("Kcur", k), ("Vcur", v)):
+            if each is not None:
+                w.named(name, each)
         return w.named("kqv_out", self.inputs.attend(self.number, q, k, v, **how))
 
     def named(self, name: str, tensor: Tensor) -> Tensor:
