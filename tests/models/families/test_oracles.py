@@ -43,4 +43,4 @@ def test_tensors_have_names_that_the_package_gguf_knows_for_the_architecture(nam
     known = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[arch]}
     for tensor in reader.tensors:
         stem = re.sub(r"^blk\.\d+\.", "blk.{bid}.", tensor.name)
-        assert stem in known or re.sub(r"\.(weight|bias)$", "", stem) in known, tensor.name
+        assert stem in known or re.sub(r"\.(weight|bias|scale)$", "", stem) in known, tensor.name

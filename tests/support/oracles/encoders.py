@@ -8,8 +8,9 @@ import transformers
 
 from oracles.attention import ARCH, SHAPE, gemma_rules
 from oracles.family import Family, basic, lengths, plus_one
+from oracles.files import N_VOCAB
 from oracles.jina import JinaBert
-from oracles.models import TransformersModel
+from oracles.models import TransformersModel, coarse
 
 
 def gemma_embedding(seed: int) -> TransformersModel:
@@ -56,6 +57,25 @@ def modern(seed: int) -> TransformersModel:
     return TransformersModel(transformers.ModernBertModel, config, seed)
 
 
+def t5(seed: int) -> TransformersModel:
+    config = transformers.T5Config(
+        vocab_size=N_VOCAB,
+        d_model=32,
+        d_kv=8,
+        d_ff=32,
+        num_layers=2,
+        num_heads=4,
+        relative_attention_num_buckets=8,
+        feed_forward_proj="gated-gelu",
+    )
+    rules = {
+        "shared": lambda rng, shape: coarse(rng.standard_normal(shape)),
+        r"SelfAttention\.[qk]": lambda rng, shape: coarse(0.4 * rng.standard_normal(shape) / shape[-1] ** 0.5),
+        "relative_attention_bias": lambda rng, shape: coarse(rng.standard_normal(shape)),
+    }
+    return TransformersModel(transformers.T5EncoderModel, config, seed, rules=rules)
+
+
 def encoder(config: Any, **more: Any) -> dict[str, Any]:
     return basic(config, **more) | {"attention.causal": False, "pooling_type": 1}
 
@@ -96,6 +116,25 @@ ENCODERS: dict[str, Family] = {
                 "rope.scaling.type": "none",
             }
         ),
+        encoder=True,
+    ),
+    "t5encoder": Family(
+        ARCH.T5ENCODER,
+        t5,
+        lambda c: {
+            "context_length": 64,
+            "embedding_length": 32,
+            "block_count": 2,
+            "feed_forward_length": 32,
+            "attention.head_count": 4,
+            "attention.key_length": 8,
+            "attention.value_length": 8,
+            "attention.layer_norm_epsilon": 1e-6,
+            "attention.layer_norm_rms_epsilon": 1e-6,
+            "attention.relative_buckets_count": 8,
+            "attention.causal": False,
+            "pooling_type": 1,
+        },
         encoder=True,
     ),
     "eurobert": Family(

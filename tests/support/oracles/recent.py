@@ -101,6 +101,21 @@ GEMMA4: dict[str, Any] = {
         "sliding_attention": ROPE,
     },
 }
+GEMMA4_EXPERTS: dict[str, Any] = {
+    **GEMMA4,
+    "num_hidden_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "num_kv_shared_layers": 0,
+    "hidden_size_per_layer_input": 0,
+    "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+    "intermediate_size": 16,
+    "enable_moe_block": True,
+    "num_experts": 4,
+    "top_k_experts": 2,
+    "moe_intermediate_size": 8,
+    "use_double_wide_mlp": False,
+}
 NARROW: Rules = {
     r"altup\w*\.(\d|modality|p)": lambda rng, shape: coarse(1.2 * rng.standard_normal(shape) / np.sqrt(shape[-1]))
 }
@@ -123,6 +138,7 @@ def gemma_keys(config: Any, **more: Any) -> dict[str, Any]:
 
 
 def gemma4_keys(config: Any, **more: Any) -> dict[str, Any]:
+    config.allow_global_per_layer_attribute_access = True  # keys of single layers replace these
     return gemma_keys(config, **more) | {
         "attention.key_length": 16,
         "attention.value_length": 16,
@@ -136,6 +152,11 @@ def gemma4_keys(config: Any, **more: Any) -> dict[str, Any]:
 def proportional(config: Any) -> Tensors:
     """Half of the pairs of blocks without a window are rotated; the others have no frequency."""
     return {"rope_freqs.weight": np.array([1.0] * 4 + [1e30] * 4)}
+
+
+def router_scale(config: Any, name: str, values: Array) -> Iterable[tuple[str, Array]]:
+    part = "ffn_down_exps" if "per_expert" in name else "ffn_gate_inp"
+    yield f"blk.{name.split('.')[2]}.{part}.scale", values
 
 
 def scalar(config: Any, name: str, values: Array) -> Iterable[tuple[str, Array]]:
@@ -217,5 +238,23 @@ RECENT: dict[str, Family] = {
         {"layer_scalar": scalar},
         proportional,
         without_effect=("layer_scalar",),  # the other way round, one number is the same
+    ),
+    "gemma4-experts": Family(
+        ARCH.GEMMA4,
+        lambda seed: model("Gemma4", seed, GEMMA4_EXPERTS, of="TextConfig", rules=CHOSEN, buffers=FACTOR),
+        lambda c: (
+            gemma4_keys(c)
+            | {
+                "attention.head_count_kv": [2, 1],
+                "attention.sliding_window_pattern": [True, False],
+                "feed_forward_length": 16,
+                "expert_count": 4,
+                "expert_used_count": 2,
+                "expert_feed_forward_length": 8,
+            }
+        ),
+        {"layer_scalar": scalar, r"experts\.\w+_proj$": as_weight, r"router\.(scale|per_expert)": router_scale},
+        proportional,
+        without_effect=("layer_scalar",),
     ),
 }

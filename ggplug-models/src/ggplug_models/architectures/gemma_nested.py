@@ -19,14 +19,13 @@ from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import architecture
 from ggplug_models.networks.network import Block, Inputs
 from ggplug_models.state.memory import Kind
-from ggplug_models.state.steps import Step
 from ggplug_models.weights.weights import Weights
 
 
 class _Nested(NormedHeads, Capped):
     """Queries are not scaled, and values are normalised, without weights.
 
-    A step has the embeddings of its tokens for the blocks, [n, n_layer, T], under the name ``per_layer``.
+    The inputs of a step have the embeddings of its tokens for the blocks, [n, n_layer, T], under the name ``per_layer``.
     """
 
     largest = 0
@@ -60,7 +59,6 @@ class _Nested(NormedHeads, Capped):
     def embedding(self, inputs: Inputs) -> Tensor:
         x = super().embedding(inputs)
         if self.n_nested:
-            assert isinstance(inputs, Step)
             n, count, shape = self.n_nested, self.n_layer, (self.n_nested, self.n_layer, x.ne[1])
             table = gg.reshape(rows(self.w, "per_layer_token_embd", n * count, inputs.tokens), *shape)
             projected = gg.scale(linear(self.w, "per_layer_model_proj", x, n * count), self.n_embd**-0.5)
@@ -70,7 +68,7 @@ class _Nested(NormedHeads, Capped):
 
     def of_nested(self, x: Tensor, block: Block) -> Tensor:
         """What a token's further embedding for this block, multiplied by a gate of ``x`` [n_embd, ...], adds."""
-        w, n, all_blocks = block.weights, self.n_nested, block.step.shared["per_layer"]
+        w, n, all_blocks = block.weights, self.n_nested, block.inputs.shared["per_layer"]
         own = gg.view(all_blocks, n, all_blocks.ne[2], nb=(all_blocks.nb[2],), offset=block.number * all_blocks.nb[1])
         (own,) = block.outputs(gg.cont(own))
         return self.norm(w, "post_norm", linear(w, "proj", gg.geglu(linear(w, "inp_gate", x, n), own), self.n_embd))

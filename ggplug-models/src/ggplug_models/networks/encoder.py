@@ -50,6 +50,9 @@ class Texts:
         self.pool = gg.new_tensor(gg.F32, (n_tok, 1, n_seq), "pool").set_input()
         self._positions: Tensor | None = None
         self._masks: dict[int, Tensor] = {}
+        self._pairs: tuple[Tensor, Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]] | None = None
+        self.shared: dict[str, Tensor] = {}
+        """Nodes that later blocks read, by name."""
         self.graph: Graph
         self.collected: dict[str, Tensor] = {}
         self.hidden: Tensor
@@ -66,12 +69,21 @@ class Texts:
         """Not implemented: no encoder uses it."""
         raise NotImplementedError
 
+    def of_pairs(self, values: Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]) -> Tensor:
+        """An input I32 [n_tok * n_tok] that ``values`` computes from how far each key lies behind each query."""
+        tensor = gg.new_tensor(gg.I32, (self.n_tok * self.n_tok,), "pairs").set_input()
+        self._pairs = tensor, values
+        return tensor
+
     def outputs(self, x: Tensor) -> Tensor:
         """All columns of ``x``: the pooled vector depends on every token."""
         return x
 
-    def attend(self, number: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, **how: Any) -> Tensor:
-        """The attention of block ``number`` among the tokens of each text: [d_v n_head, T]."""
+    def attend(
+        self, number: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, bias: Tensor | None = None, **how: Any
+    ) -> Tensor:
+        """The attention of block ``number`` among the tokens of each text: [d_v n_head, T].  ``bias``: see
+        :func:`.mixed`."""
         window = self.windows[number]
         if window not in self._masks:
             shape = self.n_tok, self.n_tok, 1, self.n_seq
@@ -84,6 +96,7 @@ class Texts:
             scale=scale,
             n_seq=self.n_seq,
             max_bias=self.max_bias,
+            bias=bias,
         )
 
     def finish(
@@ -117,7 +130,11 @@ class Texts:
         self.tokens.set(ids.reshape(-1))
         if self._positions is not None:
             self._positions.set(np.tile(place.astype(np.int32), self.n_seq))
-        apart = np.abs(place - place[:, np.newaxis])
+        apart = place - place[:, np.newaxis]
+        if self._pairs is not None:
+            pairs, of = self._pairs
+            pairs.set(of(apart).astype(np.int32).reshape(-1))
+        apart = np.abs(apart)
         for window, mask in self._masks.items():
             visible = present[:, np.newaxis, np.newaxis, :]
             if window:

@@ -55,6 +55,10 @@ class Inputs(Protocol):
     def of_positions(self, name: str, values: Callable[[Ints], Floats]) -> Tensor:
         """An input F32 [1, 1, T] that ``values`` computes from the positions."""
 
+    @property
+    def shared(self) -> dict[str, Tensor]:
+        """Nodes that later blocks read, by name."""
+
 
 @dataclass(frozen=True)
 class Block:

@@ -106,7 +106,7 @@ class Step:
         self._attended: dict[int, Tensor] = {}
         self._cached: dict[int, tuple[Tensor, Tensor]] = {}
         self.shared: dict[str, Tensor] = {}
-        """Nodes of a block that later blocks read, by name."""
+        """Nodes that later blocks read, by name."""
         self.result: Tensor | None = None
         self.collected: dict[str, Tensor] = {}
         """The nodes whose values are asked for, by name."""
