@@ -81,8 +81,7 @@ KNOWN = (
 
 
 def stacked(state: Mapping[str, Array]) -> dict[str, Array]:
-    """Matrices of single experts or streams, and norms of single heads, become one tensor, in which they are the slowest
-    axis."""
+    """Matrices of single experts or streams, and norms of single heads, become one tensor; they are its slowest axis."""
     found: dict[str, Any] = {}
     for name, values in state.items():
         match = re.fullmatch(r"(.*\.(?:experts|norms|altup_\w*projections))\.(\d+)\.(.*)", name)

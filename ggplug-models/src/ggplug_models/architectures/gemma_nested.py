@@ -25,7 +25,7 @@ from ggplug_models.weights.weights import Weights
 class _Nested(NormedHeads, Capped):
     """Queries are not scaled, and values are normalised, without weights.
 
-    The inputs of a step have the embeddings of its tokens for the blocks, [n, n_layer, T], under the name ``per_layer``.
+    ``per_layer`` of the nodes that blocks share: the embeddings of tokens for each block, [n, n_layer, T].
     """
 
     largest = 0
@@ -194,24 +194,28 @@ class Gemma3n(_Nested):
         own = gg.view(streams, self.n_embd, streams.ne[2], nb=(streams.nb[2],), offset=self.active * streams.nb[1])
         return gg.cont(own)
 
-    def modalities(self, x: Tensor, block: Block) -> Tensor:
-        """What the router says of the active stream, from which factors of streams are computed: [n_streams, T]."""
-        normed = gg.scale(self.norm(block.weights, "altup_router_norm", x), 1 / self.n_embd)
-        return gg.tanh(linear(block.weights, "altup_router", normed, self.n_streams))
+    def modalities(self, x: Tensor, block: Block, of: str) -> Tensor:
+        """What the router says of the active stream, from which factors of streams are computed: [n_streams, T].
+
+        ``of``: for names of nodes, what these factors are for.
+        """
+        w = block.weights
+        normed = block.named(f"altup_{of}_norm", self.norm(w, "altup_router_norm", x))
+        scores = linear(w, "altup_router", gg.scale(normed, 1 / self.n_embd), self.n_streams)
+        return gg.tanh(block.named(f"altup_{of}_router", scores))
 
     def predicted(self, streams: Tensor, block: Block) -> Tensor:
         """The streams after a block, predicted from those before it: [n_embd, n_streams, T]."""
         count = self.n_streams
-        factors = linear(
-            block.weights, "altup_predict_coef", self.modalities(self.active_of(streams), block), count * count
-        )
+        said = self.modalities(self.active_of(streams), block, "predict")
+        factors = linear(block.weights, "altup_predict_coef", said, count * count)
         factors = gg.reshape(factors, count, count, streams.ne[2])
         return gg.mul_mat(gg.cont(gg.permute(streams, 1, 0, 2, 3)), factors) + streams
 
     def corrected(self, predicted: Tensor, x: Tensor, block: Block) -> Tensor:
         """The predicted streams, after the active one was computed as ``x`` [n_embd, T]: [n_embd, n_streams, T]."""
         count, tokens = self.n_streams, x.ne[1]
-        factors = linear(block.weights, "altup_correct_coef", self.modalities(x, block), count)
+        factors = linear(block.weights, "altup_correct_coef", self.modalities(x, block, "correct"), count)
         news = gg.reshape(x - self.active_of(predicted), self.n_embd, 1, tokens)
         factors = gg.reshape(gg.scale(factors, 1.0, 1.0), 1, count, tokens)
         return gg.repeat(news, self.n_embd, count, tokens) * factors + predicted

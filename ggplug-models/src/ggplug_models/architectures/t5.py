@@ -33,7 +33,7 @@ class T5Encoder(Transformer, Encoder):
         self.n_buckets = hp.integer("attention.relative_buckets_count", at_least=4)
 
     def weights_of(self, number: int) -> Weights:
-        return Weights(self.w.tensors, self.architecture, "enc.").block(number)
+        return self.w.block(number, "enc.")
 
     def buckets(self, behind: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The bucket of each distance: half of them for each direction, of which half hold one distance each, and the

@@ -197,7 +197,7 @@ class Step:
         """Stores keys and values of block ``number`` in the KV cache, and computes attention: [d_v n_head, T].
 
         q: [d_k, n_head, T], k: [d_k, n_head_kv, T], v: [d_v, n_head_kv, T].  If ``v`` is None, the values are the first
-        ``d_v`` elements of the keys.  If ``k`` is None, the block reads the keys and values of the earlier block ``of``.
+        ``d_v`` elements of the keys.  If ``k`` is None, the block reads those of the earlier block ``of``.
         ``max_bias``: of ALiBi, for blocks without a window (arXiv:2108.12409).  A block may be made twice, to compute
         more of its columns; its attention is then the same node.
         """
