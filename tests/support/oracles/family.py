@@ -25,7 +25,7 @@ class Family:
     """``changes``: of tensors whose names match a pattern.  ``fixed``: further tensors that only the settings decide.
 
     ``n_ctx``: the context that the outputs hold for.  ``without_effect``: parameters that cannot change the outputs.
-    ``hidden``: whether the hidden states are recorded as well.
+    ``masked``: whether it predicts masked tokens, and so continues no text.  ``hidden``: whether the hidden states are recorded as well.
     """
 
     arch: gguf.MODEL_ARCH
@@ -36,6 +36,7 @@ class Family:
     seed: int = 1
     n_ctx: int = 64
     encoder: bool = False
+    masked: bool = False
     pooled_first: bool = False
     words: bool = False
     without_effect: tuple[str, ...] = ()

@@ -135,6 +135,13 @@ LATENT: Shapes = {
 PAIRS = {"rope.dimension_count": D}
 
 
+MASKED = {"attention.causal": False, "tokenizer.ggml.mask_token_id": N_VOCAB - len(files.SPECIAL)}
+
+
+def biases(heads: int = HEADS, kv: int = KV, d: int = D) -> Shapes:
+    return {"attn_q.bias": (heads * d,), "attn_k.bias": (kv * d,), "attn_v.bias": (kv * d,)}
+
+
 def family(
     arch: gguf.MODEL_ARCH, values: Mapping[str, Any], shapes: Shapes, *, encoder: bool = False, **how: Any
 ) -> Family:
@@ -364,6 +371,31 @@ THEIRS: dict[str, Family] = {
                 "attn_k_norm.weight": (KV, D),
             },
         ),
+    ),
+    "dream": family(
+        ARCH.DREAM,
+        keys(**RMS) | MASKED | {"diffusion.shift_logits": True},
+        blocks(2, {**attention(), **biases(), **NORM, **network()}),
+        masked=True,
+        without_effect=("attn_k.bias",),
+    ),
+    "llada": family(
+        ARCH.LLADA,
+        keys(**RMS, **PAIRS) | MASKED | {"diffusion.shift_logits": False},
+        blocks(2, {**attention(), **NORM, **network()}),
+        masked=True,
+    ),
+    "llada-moe": family(
+        ARCH.LLADA_MOE,
+        keys(**RMS) | FOUR | MASKED | {"diffusion.shift_logits": False},
+        blocks(2, {**attention(), **HEAD_NORMS, **NORM, **experts(12)}),
+        masked=True,
+    ),
+    "rnd1": family(
+        ARCH.RND1,
+        keys(**RMS) | FOUR | MASKED,
+        blocks(2, {**attention(), **HEAD_NORMS, **NORM, **experts(12)}),
+        masked=True,
     ),
     "nomic-bert-moe": family(
         ARCH.NOMIC_BERT_MOE,

@@ -40,6 +40,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "codeshell",
         "jais",
     ),
+    "diffusion": ("dream", "llada", "llada-moe", "rnd1"),
     "eagle3": ("eagle3",),
     "exaone": ("exaone", "exaone4", "exaone-moe"),
     "gemma": ("gemma", "gemma2", "gemma3", "gemma-embedding"),

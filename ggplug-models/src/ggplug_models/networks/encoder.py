@@ -57,6 +57,7 @@ class Texts:
         self.collected: dict[str, Tensor] = {}
         self.hidden: Tensor
         self.pooled: Tensor
+        self.scores: Tensor | None = None
 
     @property
     def positions(self) -> Tensor:
@@ -105,19 +106,23 @@ class Texts:
         pooled: Callable[[Tensor], Tensor],
         name: str,
         *,
+        scores: Callable[[Tensor], Tensor | None],
         patches: Sequence[Patch] = (),
         collect: Sequence[str] = (),
     ) -> None:
         """Makes the graph: pools the tokens' vectors ``hidden``, and applies ``pooled`` to the texts' vectors.
 
-        ``patches``, ``collect``: see :meth:`.Step.finish`.
+        ``scores``: computes logits of tokens from their vectors, or None.  ``patches``, ``collect``: see :meth:`.Step.finish`.
         """
         n_embd = hidden.ne[0]
         hidden = gg.reshape(hidden, n_embd, self.n_tok, self.n_seq, name="hidden")
         rows = gg.cont(gg.permute(hidden, 1, 0, 2))
         vectors = pooled(gg.reshape(gg.mul_mat(rows, self.pool), n_embd, self.n_seq)).named("pooled")
-        self.hidden, self.pooled = patched((hidden, vectors), patches) if patches else (hidden, vectors)
-        self.graph = Graph(self.hidden.set_output(), self.pooled.set_output(), name=name)
+        logits = scores(hidden)
+        found = (hidden, vectors) if logits is None else (hidden, vectors, logits)
+        found = patched(found, patches) if patches else found
+        self.hidden, self.pooled, self.scores = found if len(found) == 3 else (*found, None)
+        self.graph = Graph(*(each.set_output() for each in found), name=name)
         name_nodes(self.graph)
         self.collected = collected(self.graph, collect)
 
@@ -201,6 +206,10 @@ class Encoder(TextModel):
         """The final vectors of texts, from their pooled vectors [n_embd, n_seq]."""
         return x
 
+    def scores(self, x: Tensor) -> Tensor | None:
+        """Hook for models that predict tokens; returns logits [n_vocab, ...], from vectors [n_embd, ...]."""
+        return None
+
     def build(self, n_seq: int, n_tok: int, collect: tuple[str, ...] = ()) -> Texts:
         """The graph for ``n_seq`` texts padded to ``n_tok`` tokens, which is kept for the next batch of that size.
 
@@ -223,7 +232,7 @@ class Encoder(TextModel):
     def _build(self, n_seq: int, n_tok: int, patches: Sequence[Patch] = (), collect: Sequence[str] = ()) -> Texts:
         texts = Texts(n_seq, n_tok, self.n_ctx, self.windows, self.max_bias)
         hidden, name = self.hidden(self.forward(texts)), f"{self.architecture} {n_seq}x{n_tok}"
-        texts.finish(hidden, self.pooled, name, patches=patches, collect=collect)
+        texts.finish(hidden, self.pooled, name, scores=self.scores, patches=patches, collect=collect)
         return texts
 
     # -- running it --------------------------------------------------------------------------------
