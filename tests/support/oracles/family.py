@@ -25,7 +25,8 @@ class Family:
     """``changes``: of tensors whose names match a pattern.  ``fixed``: further tensors that only the settings decide.
 
     ``n_ctx``: the context that the outputs hold for.  ``without_effect``: parameters that cannot change the outputs.
-    ``masked``: whether it predicts masked tokens, and so continues no text.  ``hidden``: whether the hidden states are recorded as well.
+    ``masked``: whether it predicts masked tokens, and so continues no text.  ``hidden``: whether the hidden states are
+    recorded as well.
     """
 
     arch: gguf.MODEL_ARCH
@@ -82,7 +83,7 @@ KNOWN = (
 
 
 def stacked(state: Mapping[str, Array]) -> dict[str, Array]:
-    """Matrices of single experts or streams, and norms of single heads, become one tensor; they are its slowest axis."""
+    """Matrices of experts or streams, and norms of single heads, become one tensor, with these as the slowest axis."""
     found: dict[str, Any] = {}
     for name, values in state.items():
         match = re.fullmatch(r"(.*\.(?:experts|norms|altup_\w*projections))\.(\d+)\.(.*)", name)

@@ -18,6 +18,7 @@ from ggplug_models.networks.encoder import Encoder
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 
 Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int64]
 
 MASK, SHIFTS = "tokenizer.ggml.mask_token_id", "diffusion.shift_logits"
 
@@ -74,7 +75,7 @@ class Denoiser(Encoder):
         """The ``max_tokens`` tokens after a prompt.
 
         They all are masked at first.  Each step computes the whole text, and writes those tokens of whose best
-        candidate the model is most certain.  ``steps``: how often the text is computed; by default, once for each token.
+        candidate the model is most certain.  ``steps``: how often the text is computed; by default, once for a token.
         ``block``: so many tokens are complete before the next ones are written; by default, all are one block.
 
         Raises ParameterError if the context length is exceeded; ModelError if the file names no mask; FreedError.
@@ -93,7 +94,7 @@ class Denoiser(Encoder):
                 tokens[places], written[places] = chosen, True
         return [int(each) for each in tokens[len(prompt) :]]
 
-    def _certain(self, tokens: npt.NDArray[np.int64], places: npt.NDArray[np.int64], count: int) -> tuple[Floats, Floats]:
+    def _certain(self, tokens: Ints, places: Ints, count: int) -> tuple[Ints, Ints]:
         """The ``count`` places of whose best candidates the model is most certain, and these candidates."""
         logits = self.logits(tokens.tolist())[np.maximum(places - self.shifts, 0)]
         logits[:, self.mask] = -np.inf

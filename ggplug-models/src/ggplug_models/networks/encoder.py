@@ -112,16 +112,18 @@ class Texts:
     ) -> None:
         """Makes the graph: pools the tokens' vectors ``hidden``, and applies ``pooled`` to the texts' vectors.
 
-        ``scores``: computes logits of tokens from their vectors, or None.  ``patches``, ``collect``: see :meth:`.Step.finish`.
+        ``scores``: computes logits of tokens from their vectors, or returns None.  ``patches``, ``collect``: see
+        :meth:`.Step.finish`.
         """
         n_embd = hidden.ne[0]
         hidden = gg.reshape(hidden, n_embd, self.n_tok, self.n_seq, name="hidden")
         rows = gg.cont(gg.permute(hidden, 1, 0, 2))
         vectors = pooled(gg.reshape(gg.mul_mat(rows, self.pool), n_embd, self.n_seq)).named("pooled")
         logits = scores(hidden)
-        found = (hidden, vectors) if logits is None else (hidden, vectors, logits)
+        found = [hidden, vectors] if logits is None else [hidden, vectors, logits]
         found = patched(found, patches) if patches else found
-        self.hidden, self.pooled, self.scores = found if len(found) == 3 else (*found, None)
+        self.hidden, self.pooled = found[:2]
+        self.scores = None if logits is None else found[2]
         self.graph = Graph(*(each.set_output() for each in found), name=name)
         name_nodes(self.graph)
         self.collected = collected(self.graph, collect)
