@@ -289,6 +289,13 @@ def test_an_encoder_has_no_drafts(data: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("command", ["run", "serve"])
+def test_draft_tokens_without_drafts_are_refused(command: str, data: Path) -> None:
+    found = CliRunner().invoke(app, [command, str(data / "qwen3.gguf"), "--draft-tokens", "2"])
+    assert found.exit_code == 2
+    assert "--draft-tokens needs --draft" in found.output
+
+
 def test_commands_take_as_many_draft_tokens_as_a_step_may_have() -> None:
     limits = draft_tokens_option(lambda: None).__click_params__[0].type  # type: ignore[attr-defined]
     assert (limits.min, limits.max) == (1, FEW - 1)

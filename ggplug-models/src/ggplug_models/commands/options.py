@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +15,7 @@ from ggplug.cli.model_file import ModelFile, ModelFileType
 if TYPE_CHECKING:
     from ggplug.backend import Device
     from ggplug.cli.placement import PlaceRules
+    from ggplug_models.networks.network import Network
     from ggplug_models.weights.placement import Placement
 
 AUTO = "auto"
@@ -86,23 +89,86 @@ class DraftType(ModelFileType):
         return value if isinstance(value, str) and value in NAMES else super().convert(value, param, ctx)
 
 
+class ScaledFile(click.ParamType[tuple[Path, float]]):
+    """Converts ``FILE`` or ``FILE=SCALE`` to a file and a scale."""
+
+    name = "scaled file"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Path, float]:
+        if isinstance(value, tuple):
+            return value
+        text = str(value)
+        name, sign, scale = text.rpartition("=")
+        if sign and not Path(text).is_file():
+            try:
+                return Path(name), float(scale)
+            except ValueError:
+                self.fail(f"{scale!r} is not a number", param, ctx)
+        return Path(text), 1.0
+
+
+lora_option = click.option(
+    "--lora",
+    "adapters",
+    type=ScaledFile(),
+    multiple=True,
+    metavar="FILE[=SCALE]",
+    help="Compute with this LoRA adapter, a GGUF file, whose changes are multiplied with SCALE (default: 1). May be "
+    "repeated: adapters add up.",
+)
+
+
+control_option = click.option(
+    "--control-vector",
+    "vectors",
+    type=ScaledFile(),
+    multiple=True,
+    metavar="FILE[=SCALE]",
+    help="Add the directions of this control vector, a GGUF file, multiplied with SCALE (default: 1), to the outputs "
+    "of the model's blocks. May be repeated.",
+)
+
+
+def adapted(
+    stack: contextlib.ExitStack,
+    model: Network,
+    adapters: Sequence[tuple[Path, float]],
+    vectors: Sequence[tuple[Path, float]] = (),
+) -> None:
+    """Adds adapters and control vectors to a model until the stack ends.
+
+    Raises as :meth:`.Network.adapt` and :meth:`.Network.steer`.
+    """
+    for path, scale in adapters:
+        stack.enter_context(model.adapt(path, scale))
+    for path, scale in vectors:
+        stack.enter_context(model.steer(path, scale))
+
+
 draft_option = click.option(
     "--draft",
     type=DraftType(),
     metavar="WHAT",
     help="Speculative decoding: what guesses tokens, which the model then checks. 'mtp': the blocks that the model's "
     "file has for it; 'lookup': what followed the same tokens before, in the same text; 'ngrams': what mostly "
-    "followed them, in all texts so far; or the file of a smaller model with the same vocabulary, or of an EAGLE 3 "
-    "head.",
+    "followed them, in all texts so far; or the file of a smaller model with the same vocabulary, which guesses tokens "
+    "that it gives a probability of at least one half, or of an EAGLE 3 head.",
 )
 draft_tokens_option = click.option(
     "--draft-tokens",
-    default=3,
-    show_default=True,
     type=click.IntRange(1, 7),
     metavar="N",
-    help="Maximum number of guessed tokens of a step, 1 to 7.",
+    help="With --draft: maximum number of guessed tokens of a step, 1 to 7. Default: 3.",
 )
+
+
+def drafted_tokens(drafts: object, count: int | None) -> int:
+    """The value of ``--draft-tokens``.  Raises UsageError if it was given without drafts."""
+    from ggplug_models.generation.drafts import MOST
+
+    if count is not None and not drafts:
+        raise click.UsageError("--draft-tokens needs --draft.")
+    return MOST if count is None else count
 
 
 def placed(devices: tuple[str, ...], place_rules: PlaceRules) -> tuple[list[str] | None, Placement]:

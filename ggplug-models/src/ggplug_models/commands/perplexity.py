@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import click
@@ -12,9 +13,11 @@ from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug_models.commands.bars import counting
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
+    adapted,
     cache_option,
     device_option,
     growth_option,
+    lora_option,
     model_argument,
     pack_option,
     placed,
@@ -37,6 +40,7 @@ from ggplug_models.commands.options import (
 @placement_options
 @pack_option
 @growth_option
+@lora_option
 @json_option
 def perplexity(
     model: ModelFile,
@@ -48,6 +52,7 @@ def perplexity(
     place_rules: PlaceRules,
     pack: bool,
     pack_growth: int | None,
+    adapters: tuple[tuple[Path, float], ...],
     as_json: bool,
 ) -> None:
     """Measure how well the language model MODEL.gguf predicts the text of FILE.
@@ -60,7 +65,11 @@ def perplexity(
 
     names, placement = placed(devices, place_rules)
     text = content_of(file)
-    with load_language_model(model, names, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
+    with contextlib.ExitStack() as stack:
+        loaded = stack.enter_context(
+            load_language_model(model, names, placement=placement, pack=pack, pack_growth=pack_growth)
+        )
+        adapted(stack, loaded, adapters)
         tokens = loaded.tokenizer.encode(text, add_special=True)
         count, n_ctx = chunks_of(loaded, len(tokens), context)
         with counting() as bar:

@@ -63,6 +63,7 @@ def rerank(
     from ggplug_models.embedding.vectors import check_finite
     from ggplug_models.loading import load
     from ggplug_models.networks.texts import TextModel
+    from ggplug_models.tokenizers.encoders import TextTooLongError
     from ggplug_models.tokenizers.long_text import pieces_of
 
     names, placement = placed(devices, place_rules)
@@ -73,9 +74,19 @@ def rerank(
         texts = ["".join(pieces_of(line)) for window in windows(stdin()) for line in window]
         with counting() as bar:
             task = bar.add_task("ranking", total=len(texts))
-            scores = loaded.rank(
-                query, texts, instruction=instruction, batch=batch, progress=lambda n: bar.advance(task, n)
-            )
+            try:
+                scores = loaded.rank(
+                    query, texts, instruction=instruction, batch=batch, progress=lambda n: bar.advance(task, n)
+                )
+            except TextTooLongError as error:
+                raise TextTooLongError(
+                    f"line {error.position + 1} has {error.got} tokens together with the query; the model reads at "
+                    f"most {error.wanted}",
+                    got=error.got,
+                    wanted=error.wanted,
+                    position=error.position,
+                    remedy="make it shorter, or two lines of it",
+                ) from None
     check_finite(scores[:, np.newaxis], "line", 1)
     order = np.argsort(-scores, kind="stable")[:top].tolist()
     if as_json:

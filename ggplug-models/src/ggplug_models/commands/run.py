@@ -20,12 +20,16 @@ from ggplug.cli.tracing import traced
 from ggplug.errors import ContextFullError, ParameterError
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
+    adapted,
     cache_option,
+    control_option,
     device_option,
     draft_option,
     draft_tokens_option,
+    drafted_tokens,
     fitted,
     growth_option,
+    lora_option,
     model_argument,
     pack_option,
     placed,
@@ -117,6 +121,8 @@ if TYPE_CHECKING:
 @policy_option
 @pack_option
 @growth_option
+@lora_option
+@control_option
 @draft_option
 @draft_tokens_option
 @click.option("--lookup", is_flag=True, help="The same as --draft lookup.")
@@ -135,8 +141,10 @@ def run(
     policy: str,
     pack: bool,
     pack_growth: int | None,
+    adapters: tuple[tuple[Path, float], ...],
+    vectors: tuple[tuple[Path, float], ...],
     draft: str | ModelFile | None,
-    draft_tokens: int,
+    draft_tokens: int | None,
     lookup: bool,
     verbose: bool,
     **sampling: Any,
@@ -153,6 +161,7 @@ def run(
 
     if draft is not None and lookup:
         raise click.UsageError("--draft and --lookup cannot be combined.")
+    most = drafted_tokens(lookup or draft, draft_tokens)
     if raw and system is not None:
         raise click.UsageError("--system and --raw cannot be combined: --raw uses no chat template.")
     names, placement = placed(devices, place_rules)
@@ -161,6 +170,7 @@ def run(
         loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
         used, placement = fitted(model, names, placement, policy, n_ctx=context, cache_type=cache_type, **loading)
         loaded = stack.enter_context(load_language_model(model, used, placement=placement, **loading))
+        adapted(stack, loaded, adapters, vectors)
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
             if placement.rules:
@@ -170,7 +180,7 @@ def run(
         if what is not None:
             from ggplug_models.guessing.kinds import drafts_for
 
-            made = drafts_for(loaded, what, n_ctx=context, most=draft_tokens, pack=pack)
+            made = drafts_for(loaded, what, n_ctx=context, most=most, pack=pack)
             (drafts,) = stack.enter_context(made)
         with loaded.session(context, cache_type=cache_type) as session:
             raw = raw or CHAT_TEMPLATE not in loaded.metadata

@@ -41,13 +41,16 @@ class Stored(NamedTuple):
 
 
 class Checkpoint:
-    """All tensors of a folder, by name.  Raises ModelError for missing or damaged files, and a wrong index."""
+    """All tensors of a folder, by name.  Raises ModelError for missing or damaged files, and a wrong index.
 
-    def __init__(self, folder: Folder) -> None:
+    ``single``: the name of the file, if there is only one.
+    """
+
+    def __init__(self, folder: Folder, single: str = SINGLE) -> None:
         self.tensors: dict[str, Stored] = {}
         self._files = ExitStack()
         try:
-            for name, wanted in _files(folder).items():
+            for name, wanted in _files(folder, single).items():
                 if name not in folder:
                     missing = f"{folder.path} has no {name}"
                     raise ModelError(missing, remedy="save the model in the safetensors format, with all its files")
@@ -86,10 +89,10 @@ class Checkpoint:
         self.close()
 
 
-def _files(folder: Folder) -> Mapping[str, list[str]]:
+def _files(folder: Folder, single: str) -> Mapping[str, list[str]]:
     """The files, each with its tensors in the index; a single file has no index."""
-    if INDEX not in folder or SINGLE in folder:
-        return {SINGLE: []}
+    if INDEX not in folder or single in folder:
+        return {single: []}
     index = folder.json(INDEX).inner("weight_map")
     files: dict[str, list[str]] = {}
     for name in index.values:

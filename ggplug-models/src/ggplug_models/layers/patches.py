@@ -1,11 +1,11 @@
-"""Patches: changes of the values of nodes, which all that is computed from these nodes then reads."""
+"""Changes of graphs: nodes whose values are changed, which all that is computed from these nodes then reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,19 @@ UNPATCHED = "/unpatched"
 """What follows the name of a node whose value was changed: the name itself is that of the changed value."""
 
 
+class GraphChange(Protocol):
+    """A change of a model's graphs: a :class:`Patch`, or an adapter."""
+
+    def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
+        """What takes the place of the node ``name``; None: this change leaves it as it is.
+
+        ``base``: the node, which reads changed nodes already.  ``made``: the node after earlier changes.
+        """
+
+    def free(self) -> None:
+        """Releases what the change holds, when it is in effect no more."""
+
+
 @dataclass(frozen=True, eq=False)
 class Patch:
     """A change of the nodes whose names match ``pattern``.
@@ -38,6 +51,12 @@ class Patch:
 
     def matches(self, name: str) -> bool:
         return fnmatchcase(name, self.pattern)
+
+    def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
+        return self.apply(made.named(name)) if self.matches(name) else None
+
+    def free(self) -> None:
+        pass
 
     def apply(self, node: Tensor) -> Tensor:
         """A node with the changed value.  Raises ParameterError if a node cannot be changed, or not by this array."""
@@ -81,8 +100,8 @@ class _Call:
         dst[...] = found.reshape(dst.shape)
 
 
-def patched(outputs: Sequence[Tensor], patches: Sequence[Patch]) -> list[Tensor]:
-    """The outputs, computed with the changes of the patches; nodes that depend on no change stay the same."""
+def patched(outputs: Sequence[Tensor], changes: Sequence[GraphChange]) -> list[Tensor]:
+    """The outputs, computed with the changes; nodes that depend on no change stay the same."""
     graph = Graph(*outputs)
     name_nodes(graph)
     new: dict[Tensor, Tensor] = {}
@@ -93,10 +112,11 @@ def patched(outputs: Sequence[Tensor], patches: Sequence[Patch]) -> list[Tensor]
             sources = tuple(None if each is None else new.get(each, each) for each in node.src)
             made = apply(node.op, sources, name)
             made.flags = node.flags
-        for patch in patches:
-            if patch.matches(name):
-                changed = patch.apply(made.named(name))
-                made.name += UNPATCHED
+        base = made
+        for each in changes:
+            changed = each.change(name, base, made)
+            if changed is not None:
+                made.name = name + UNPATCHED
                 made = changed.named(name)
         if made is not node:
             new[node] = made

@@ -27,7 +27,7 @@ from ggplug_models.embedding.vectors import check_batch, normalized
 from ggplug_models.generation.detokenizer import Detokenizer, GeneratedText
 from ggplug_models.generation.loop import Options, TextOptions, generate, greedy
 from ggplug_models.layers.linear import linear
-from ggplug_models.layers.patches import Patch
+from ggplug_models.layers.patches import GraphChange
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import short_repr
 from ggplug_models.networks.ranking import check_no_instruction, soft_max
@@ -302,7 +302,7 @@ class Decoder(TextModel):
         cells: Mapping[int, Cells],
         n_ctx: int,
         collect: Sequence[str] = (),
-        patches: Sequence[Patch] = (),
+        patches: Sequence[GraphChange] = (),
     ) -> Step:
         """The step with the graph for this shape, over the memory of a session; see :meth:`.Step.finish`."""
         step = Step(shape, memory, cells, n_ctx)

@@ -21,7 +21,7 @@ from ggplug_models.embedding.vectors import check_batch, normalized
 from ggplug_models.layers.attention import mixed
 from ggplug_models.layers.collecting import collected, of_tokens, patterns_of
 from ggplug_models.layers.names import name_nodes
-from ggplug_models.layers.patches import Patch, patched
+from ggplug_models.layers.patches import GraphChange, patched
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.ranking import check_no_instruction
 from ggplug_models.networks.texts import TextModel
@@ -107,7 +107,7 @@ class Texts:
         name: str,
         *,
         scores: Callable[[Tensor], Tensor | None],
-        patches: Sequence[Patch] = (),
+        patches: Sequence[GraphChange] = (),
         collect: Sequence[str] = (),
     ) -> None:
         """Makes the graph: pools the tokens' vectors ``hidden``, and applies ``pooled`` to the texts' vectors.
@@ -165,7 +165,7 @@ class Encoder(TextModel):
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         self._tokenizer: TextTokenizer | VocabularyTokenizer | None = None
-        self._batches: OrderedDict[tuple[int, int, tuple[str, ...], tuple[Patch, ...]], Texts] = OrderedDict()
+        self._batches: OrderedDict[tuple[int, int, tuple[str, ...], tuple[GraphChange, ...]], Texts] = OrderedDict()
         super().__init__(weights, metadata, devices)
 
     def read(self, hp: Hyperparameters) -> None:
@@ -231,7 +231,7 @@ class Encoder(TextModel):
         """The graph for one text of 64 tokens, or of the context length if that is smaller."""
         return self._build(1, min(64, self.n_ctx)).graph
 
-    def _build(self, n_seq: int, n_tok: int, patches: Sequence[Patch] = (), collect: Sequence[str] = ()) -> Texts:
+    def _build(self, n_seq: int, n_tok: int, patches: Sequence[GraphChange] = (), collect: Sequence[str] = ()) -> Texts:
         texts = Texts(n_seq, n_tok, self.n_ctx, self.windows, self.max_bias)
         hidden, name = self.hidden(self.forward(texts)), f"{self.architecture} {n_seq}x{n_tok}"
         texts.finish(hidden, self.pooled, name, scores=self.scores, patches=patches, collect=collect)

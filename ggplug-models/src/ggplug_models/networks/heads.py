@@ -18,7 +18,7 @@ from ggplug.errors import ModelError
 from ggplug.tensor import Tensor
 from ggplug.types import Type
 from ggplug_models.layers.linear import linear, rows
-from ggplug_models.layers.patches import Patch
+from ggplug_models.layers.patches import GraphChange
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.transformer import Transformer
 from ggplug_models.state.cells import Cells
@@ -38,7 +38,7 @@ class Head:
     """
 
     keeps_states = False
-    patches: tuple[Patch, ...] = ()
+    patches: tuple[GraphChange, ...] = ()
 
     def __init__(self, model: Decoder, names: tuple[str, ...], kinds: tuple[Kind, ...]) -> None:
         self.model, self.names, self.kinds = model, names, kinds
@@ -74,7 +74,7 @@ class Head:
         cells: Mapping[int, Cells],
         n_ctx: int,
         collect: Sequence[str] = (),
-        patches: Sequence[Patch] = (),
+        patches: Sequence[GraphChange] = (),
     ) -> Step:
         """The step with the graph for this shape; it can collect the vectors for the next pairs (:data:`VECTORS`)."""
         step = Step(shape, memory, cells, n_ctx)

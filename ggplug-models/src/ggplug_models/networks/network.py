@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -14,10 +16,12 @@ from ggplug.errors import PlacementError
 from ggplug.graph import Graph
 from ggplug.ops import PythonCall
 from ggplug.tensor import Context, Tensor
+from ggplug_models.adapters.control_vector import ControlVector
+from ggplug_models.adapters.lora import LoraAdapter, LoraFile, check_used
 from ggplug_models.layers.collecting import check_matches
 from ggplug_models.layers.linear import rows
 from ggplug_models.layers.norms import Norm, RmsNorm
-from ggplug_models.layers.patches import Change, Patch, patched
+from ggplug_models.layers.patches import Change, GraphChange, Patch, patched
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import Model
 from ggplug_models.state.steps import Step
@@ -98,15 +102,20 @@ class Block:
 
 
 class Patching:
-    """A patch of a model, in effect until the end of a ``with`` block or :meth:`remove`."""
+    """A patch of a model, or an adapter, in effect until the end of a ``with`` block or :meth:`remove`."""
 
-    def __init__(self, model: Network, patch: Patch) -> None:
-        self._model, self._patch = model, patch
-        model.patches = (*model.patches, patch)
+    def __init__(self, model: Network, change: GraphChange) -> None:
+        self._model, self._change = model, change
+        model.patches = (*model.patches, change)
 
     def remove(self) -> None:
-        """Ends the effect of the patch."""
-        self._model.patches = tuple(each for each in self._model.patches if each is not self._patch)
+        """Ends the effect, and frees the memory of an adapter.  Waits for computations of other threads."""
+        model = self._model
+        if self._change not in model.patches:
+            return
+        with contextlib.nullcontext() if model.freed else model.locked():
+            model.patches = tuple(each for each in model.patches if each is not self._change)
+            self._change.free()
 
     def __enter__(self) -> Patching:
         return self
@@ -132,8 +141,8 @@ class Network(Model):
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         super().__init__(weights, metadata, devices)
-        self.patches: tuple[Patch, ...] = ()
-        """The patches that are in effect; see :meth:`patch`."""
+        self.patches: tuple[GraphChange, ...] = ()
+        """The patches and adapters that are in effect; see :meth:`patch`, :meth:`adapt`, :meth:`steer`."""
         self.read(self.hyperparameters)
         self.n_vocab = self.w("token_embd.weight", self.n_embd, -1).ne[1]
         self.sample()  # so that a file without a tensor that it needs is refused now
@@ -180,6 +189,33 @@ class Network(Model):
                 remedy='load the model with the CPU too, as load(path, [..., "CPU"]); or patch with an array',
             )
         return Patching(self, patch)
+
+    def adapt(self, adapter: str | os.PathLike[str] | LoraFile, scale: float = 1.0) -> Patching:
+        """Computes with a LoRA adapter from now on, until the end of a ``with`` block.
+
+        ``adapter``: a file in llama.cpp's format.  ``scale``: what its changes are multiplied with, besides the
+        adapter's own factor.  Several adapters add up.  The matrices lie on the devices of the weights that they
+        change.  Sessions keep what they computed before.
+
+        Raises ModelError if the file is no LoRA adapter of this model, GGUFError, ParameterError, OutOfMemoryError,
+        OSError, FreedError.
+        """
+        file = adapter if isinstance(adapter, LoraFile) else LoraFile(adapter)
+        file.check(self.architecture, {weight.name: weight.ne for weight in self.weights})
+        check_used(file, self.sample().nodes)
+        with self.locked():
+            change = LoraAdapter(file, self.weights, scale)
+        return Patching(self, change)
+
+    def steer(
+        self, vector: str | os.PathLike[str], scale: float = 1.0, *, first: int = 0, last: int | None = None
+    ) -> Patching:
+        """Adds the directions of a control vector to the outputs of blocks, until the end of a ``with`` block.
+
+        ``vector``: a file in llama.cpp's format.  ``scale``: what they are multiplied with.  ``first``, ``last``: the
+        blocks that are changed; by default all that the file has directions for.  Raises as :class:`.ControlVector`.
+        """
+        return Patching(self, ControlVector(vector, self.n_embd, self.n_layer, scale, first, last))
 
     def embedding(self, inputs: Inputs) -> Tensor:
         """The input of the first block: [n_embd, T]."""

@@ -20,6 +20,7 @@ from ggplug_models.commands.options import (
     device_option,
     draft_option,
     draft_tokens_option,
+    drafted_tokens,
     fitted,
     growth_option,
     model_argument,
@@ -177,7 +178,7 @@ def serve(
     strict: bool,
     piece: int,
     draft: str | ModelFile | None,
-    draft_tokens: int,
+    draft_tokens: int | None,
     pooling: str | None,
     slot_files: Path | None,
     shifts: bool,
@@ -212,6 +213,7 @@ def serve(
     from ggplug_models.serve.service import About, serving
     from ggplug_models.serve.writer import Defaults
 
+    most = drafted_tokens(draft, draft_tokens)
     if any(not key.strip() for key in keys):
         raise click.UsageError("--api-key is empty.")
     for origin in origins:
@@ -263,7 +265,7 @@ def serve(
             piece=piece,
             about=about,
             draft=draft,
-            draft_tokens=draft_tokens,
+            draft_tokens=most,
         ) as service:
             if service.writer is not None and not service.writer.has_template:
                 err.print(

@@ -21,7 +21,7 @@ from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import check_sequence, whole
 from ggplug_models.checks.ids import in_common, listed_ids
 from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
-from ggplug_models.layers.patches import Patch
+from ggplug_models.layers.patches import GraphChange
 from ggplug_models.metadata.values import short_repr
 from ggplug_models.state.batching import FEW, in_steps, padded_rows, rows_of, steps_of
 from ggplug_models.state.cells import Cells
@@ -89,7 +89,7 @@ class LanguageModel(ModelIdentity, Protocol):
         """The cells of a session, by the window of the blocks that use them."""
 
     @property
-    def patches(self) -> tuple[Patch, ...]:
+    def patches(self) -> tuple[GraphChange, ...]:
         """The patches that are in effect."""
 
     def build(
@@ -99,7 +99,7 @@ class LanguageModel(ModelIdentity, Protocol):
         cells: Mapping[int, Cells],
         n_ctx: int,
         collect: Sequence[str] = (),
-        patches: Sequence[Patch] = (),
+        patches: Sequence[GraphChange] = (),
     ) -> Step:
         """The step with the graph for this shape."""
 
@@ -175,8 +175,8 @@ class Session(Uncopied):
         self._tokens: list[list[int]] = [[] for _ in range(self.n_seq)]
         self._changes = [0] * self.n_seq
         self._cells = model.cells(self.n_seq, self.n_ctx, self.micro_batch)
-        self._steps: OrderedDict[tuple[Shape, tuple[str, ...], tuple[Patch, ...]], Step] = OrderedDict()
-        self._last: dict[int, tuple[Step, int, tuple[Patch, ...]]] = {}
+        self._steps: OrderedDict[tuple[Shape, tuple[str, ...], tuple[GraphChange, ...]], Step] = OrderedDict()
+        self._last: dict[int, tuple[Step, int, tuple[GraphChange, ...]]] = {}
         """For each sequence the step of its last single token, how long it may become with it, and the patches."""
         self._one = Tokens(np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
         """A single token; it is changed for each."""

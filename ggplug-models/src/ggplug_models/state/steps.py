@@ -20,7 +20,7 @@ from ggplug.types import Type
 from ggplug_models.layers.attention import joined, mixed_as_one
 from ggplug_models.layers.collecting import collected
 from ggplug_models.layers.names import name_nodes
-from ggplug_models.layers.patches import Patch, patched
+from ggplug_models.layers.patches import GraphChange, patched
 from ggplug_models.state.cells import Cells
 from ggplug_models.state.memory import KeysValues, Memory
 
@@ -264,7 +264,7 @@ class Step:
         result: Tensor | None,
         name: str,
         *,
-        patches: Sequence[Patch] = (),
+        patches: Sequence[GraphChange] = (),
         collect: Sequence[str] = (),
         vectors: Tensor | None = None,
     ) -> None:

@@ -1,0 +1,167 @@
+"""LoRA adapters (E. Hu et al., arXiv:2106.09685): a weight W acts as W + scale B A, with matrices of low rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import ggplug as gg
+from ggplug import gguf, ops
+from ggplug.backend import Device
+from ggplug.errors import ModelError
+from ggplug.gguf import GGUFReader
+from ggplug.tensor import Context, Extents, Tensor
+from ggplug_models.checks.arguments import number
+from ggplug_models.metadata.values import Values
+
+A, B = ".lora_a", ".lora_b"
+TABLE = "token_embd.weight"
+"""The weight of which rows are read: its A has a column for each row, and B is multiplied with the chosen ones."""
+
+READS = (ops.MulMat, ops.MulMatId, ops.GetRows)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The extents of the two matrices that change a weight: ``a`` [n, r], ``b`` [r, m] for a weight [n, m].
+
+    Of the table of embeddings [n, m], ``a`` is [r, m] and ``b`` [r, n].  Those of experts have a third dimension.
+    """
+
+    a: Extents
+    b: Extents
+
+    @property
+    def rank(self) -> int:
+        return self.b[0]
+
+    def fits(self, name: str, ne: Extents) -> bool:
+        """Whether it changes a weight of these extents."""
+        if name == TABLE:
+            return (self.b[1], self.a[1]) == ne[:2] and self.a[0] == self.rank and self.a[2:] == self.b[2:] == ne[2:]
+        return (self.a[0], self.b[1]) == ne[:2] and self.a[1] == self.rank and self.a[2:] == self.b[2:] == ne[2:]
+
+
+def _whole(ne: tuple[int, ...]) -> Extents:
+    """Four extents; those that a file leaves out are 1."""
+    first, second, third, fourth = (*ne, 1, 1, 1, 1)[:4]
+    return first, second, third, fourth
+
+
+class LoraFile:
+    """The metadata of an adapter's file, and the extents of its matrices by the weight that they change.
+
+    Raises ModelError for a file that is no LoRA adapter, GGUFError, OSError.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        with GGUFReader(path) as reader:
+            ne = {name: _whole(info.ne) for name, info in reader.tensors.items()}
+            values = Values(reader.metadata, where=os.fspath(path))
+        kind, form = values.text("general.type", ""), values.text("adapter.type", "")
+        if (kind, form) != ("adapter", "lora"):
+            raise self.wrong(f"general.type is {kind!r} and adapter.type {form!r}, not 'adapter' and 'lora'")
+        if "adapter.alora.invocation_tokens" in values.values:
+            raise self.wrong("it is to act only after certain tokens (aLoRA), which ggplug does not support")
+        self.architecture = values.text("general.architecture", "")
+        self.alpha = values.number("adapter.lora.alpha", 0.0)
+        self.pairs: dict[str, Pair] = {}
+        for name in ne:
+            stem = name.removesuffix(A).removesuffix(B)
+            if stem == name and name.endswith("_norm.weight"):  # llama.cpp leaves them out, too
+                continue
+            if stem == name:
+                raise self.wrong(f"the tensor {name!r} ends neither with {A} nor with {B}")
+            if stem + A not in ne or stem + B not in ne:
+                raise self.wrong(f"the weight {stem!r} has only one of {A} and {B}")
+            self.pairs[stem] = Pair(ne[stem + A], ne[stem + B])
+        if not self.pairs:
+            raise self.wrong("it changes no weights")
+
+    def check(self, architecture: str, extents: Mapping[str, tuple[int, ...]]) -> None:
+        """Raises ModelError if a model of this architecture, with weights of these extents, is not the adapter's."""
+        if self.architecture != architecture:
+            raise self.wrong(f"it was made for {self.architecture}, the model is {architecture}")
+        for name, pair in self.pairs.items():
+            if name not in extents:
+                raise self.wrong(f"the model has no weight {name!r}")
+            if f"{name.removesuffix('.weight')}.scale" in extents:
+                raise self.wrong(f"the weight {name!r} has a scale of its own, which adapters do not take into account")
+            ne = _whole(extents[name])
+            if not pair.fits(name, ne):
+                raise self.wrong(f"its matrices for {name!r} are {pair.a} and {pair.b}, the weight is {ne} (ne order)")
+
+    def factor(self, name: str, scale: float) -> float:
+        """What B A is multiplied with for a weight, where the adapter acts with ``scale``."""
+        return scale * self.alpha / self.pairs[name].rank if self.alpha else scale
+
+    def wrong(self, why: str) -> ModelError:
+        return ModelError(f"the adapter {self.path} cannot be used: {why}", got=self.path)
+
+
+class LoraAdapter:
+    """The matrices of an adapter in the memory of a model's devices: a change of the model's graphs.
+
+    Each product with a weight, and each row that is read of the table of embeddings, gets its low-rank part added.
+    ``file``: checked for the model.  ``weights``: the model's.  Raises GGUFError, OutOfMemoryError, OSError.
+    """
+
+    def __init__(self, file: LoraFile, weights: Context, scale: float) -> None:
+        self.file = file
+        self.scale = number("scale", scale)
+
+        def where(name: str) -> Device | None:
+            lies = weights[name.removesuffix(A).removesuffix(B)].buffer_type
+            return None if lies is None else cast(Device, lies.device)
+
+        self.tensors, _ = gguf.load(file.path, where)
+
+    def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
+        weight = base.src[0] if isinstance(base.op, READS) else None
+        if weight is None or weight.op is not None or weight.name not in self.file.pairs:
+            return None
+        a, b = (self.tensors[weight.name + end] for end in (A, B))
+        added = _table(base, a, b) if weight.name == TABLE else _matrix(base, a, b)
+        return made + added * self.file.factor(weight.name, self.scale)
+
+    def free(self) -> None:
+        """Releases the matrices."""
+        self.tensors.free()
+
+
+def _matrix(base: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """What is added to a node that reads a weight: B A x, or the columns of B A that are read."""
+    x = base.src[1]
+    assert x is not None
+    if isinstance(base.op, ops.MulMatId):
+        ids = base.src[2]
+        assert ids is not None
+        return gg.mul_mat_id(b, gg.mul_mat_id(a, x, ids), ids)
+    if isinstance(base.op, ops.GetRows):
+        return gg.mul_mat(_turned(a), gg.get_rows(b, x))
+    return gg.mul_mat(b, gg.mul_mat(a, x))
+
+
+def _table(base: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The same for the table of embeddings, which may be the output matrix, too."""
+    x = base.src[1]
+    assert x is not None
+    if isinstance(base.op, ops.GetRows):
+        return gg.mul_mat(b, gg.get_rows(a, x))
+    return gg.mul_mat(a, gg.mul_mat(_turned(b), x))
+
+
+def _turned(x: Tensor) -> Tensor:
+    return gg.cont(gg.transpose(x))
+
+
+def check_used(file: LoraFile, nodes: Iterable[Tensor]) -> None:
+    """Raises ModelError if a weight that the adapter changes is read by no node that it could change."""
+    read = {source.name for node in nodes if isinstance(node.op, READS) and (source := node.src[0]) is not None}
+    left = sorted(set(file.pairs) - read)
+    if left:
+        raise file.wrong(f"no product of the model reads {', '.join(left[:3])}")

@@ -1,0 +1,95 @@
+"""LoRA adapters that PEFT saved, as GGUF files.  The wanted matrices are what llama.cpp's converter writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from paths import DATA
+from safetensors.numpy import load_file, save_file
+
+from ggplug.cli.app import app
+from ggplug.errors import ModelError
+from ggplug.gguf import GGUFReader
+from ggplug_models.adapters import LoraFile
+from ggplug_models.converting.adapter import convert_adapter
+
+BASE = DATA / "folders" / "llama2"
+CONFIG = json.loads((BASE / "config.json").read_text())
+N, HEADS, RANK = CONFIG["hidden_size"], CONFIG["num_attention_heads"], 3
+LAYER = "base_model.model.model.layers.1"
+
+
+def saved(folder: Path, *, settings: dict[str, Any] | None = None, **names: tuple[int, int]) -> Path:
+    """A folder as PEFT writes it; ``names``: extents (out, in) of the weights of a layer that are changed."""
+    folder.mkdir()
+    random = np.random.default_rng(3)
+    tensors = {}
+    for name, (n_out, n_in) in names.items():
+        tensors[f"{LAYER}.{name.replace('__', '.')}.lora_A.weight"] = random.standard_normal((RANK, n_in), np.float32)
+        tensors[f"{LAYER}.{name.replace('__', '.')}.lora_B.weight"] = random.standard_normal((n_out, RANK), np.float32)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "lora_alpha": 12, "r": RANK} | (settings or {}))
+    )
+    return folder
+
+
+def test_matrices_have_llama_cpps_names_and_order_of_rows(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "peft", self_attn__q_proj=(N, N), mlp__down_proj=(N, CONFIG["intermediate_size"]))
+    convert_adapter(folder, BASE, tmp_path / "adapter.gguf")
+    theirs = load_file(folder / "adapter_model.safetensors")
+    with GGUFReader(tmp_path / "adapter.gguf") as found:
+        assert found.metadata["general.type"] == "adapter"
+        assert found.metadata["general.architecture"] == "llama"
+        assert found.metadata["adapter.lora.alpha"] == 12
+        q = theirs[f"{LAYER}.self_attn.q_proj.lora_B.weight"]
+        paired = q.reshape(HEADS, 2, N // HEADS // 2, RANK).swapaxes(1, 2).reshape(N, RANK)
+        np.testing.assert_array_equal(found.array("blk.1.attn_q.weight.lora_b"), paired)
+        for ours, name in (
+            ("attn_q.weight.lora_a", "self_attn.q_proj.lora_A"),
+            ("ffn_down.weight.lora_b", "mlp.down_proj.lora_B"),
+        ):
+            np.testing.assert_array_equal(found.array(f"blk.1.{ours}"), theirs[f"{LAYER}.{name}.weight"])
+        assert len(found.tensors) == 4
+
+
+def test_the_command_line_converts_an_adapter(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "peft", self_attn__q_proj=(N, N))
+    command = ["convert", str(folder), str(tmp_path / "adapter.gguf")]
+    assert "--base" in CliRunner().invoke(app, command).output
+    done = CliRunner().invoke(app, [*command, "--base", str(BASE)])
+    assert done.exit_code == 0, done.output
+    file = LoraFile(tmp_path / "adapter.gguf")
+    file.check("llama", {"blk.1.attn_q.weight": (N, N)})
+    assert file.factor("blk.1.attn_q.weight", 0.5) == 0.5 * 12 / RANK
+
+
+@pytest.mark.parametrize(
+    ("settings", "names", "said"),
+    [
+        ({"use_dora": True}, {"self_attn__q_proj": (N, N)}, "use_dora"),
+        ({"bias": "all"}, {"self_attn__q_proj": (N, N)}, "bias"),
+        ({"modules_to_save": ["lm_head"]}, {"self_attn__q_proj": (N, N)}, "modules_to_save"),
+        ({}, {"self_attn__z_proj": (N, N)}, "z_proj"),
+        ({}, {}, "is empty"),
+    ],
+)
+def test_what_llama_cpps_format_does_not_hold_is_refused(
+    tmp_path: Path, settings: dict[str, Any], names: dict[str, tuple[int, int]], said: str
+) -> None:
+    folder = saved(tmp_path / "peft", settings=settings, **names)
+    with pytest.raises(ModelError, match=said):
+        convert_adapter(folder, BASE, tmp_path / "adapter.gguf")
+    assert not (tmp_path / "adapter.gguf").exists()
+
+
+def test_a_rank_stabilised_adapter_acts_as_strongly_as_in_peft(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "peft", settings={"use_rslora": True}, self_attn__q_proj=(N, N))
+    convert_adapter(folder, BASE, tmp_path / "adapter.gguf")
+    with GGUFReader(tmp_path / "adapter.gguf") as found:
+        assert found.metadata["adapter.lora.alpha"] / RANK == pytest.approx(12 / RANK**0.5)
