@@ -20,7 +20,7 @@ from ggplug_models.weights.rules import LayersOn, LayerSplit, Place, layer_of
 if TYPE_CHECKING:
     from ggplug.costs.model import CostModel
 
-OUTSIDE = r"^(?!(?:enc\.)?blk\.|cache\.)"
+OUTSIDE = r"^(?!blk\.|cache\.)"
 """The pattern of a rule for weights that belong to no layer."""
 
 
