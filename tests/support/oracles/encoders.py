@@ -112,8 +112,10 @@ class Settings:
 
 
 class JinaBert(OwnModel):
-    """Jina embeddings 2 (arXiv 2310.19923): linear biases in the place of positions, and gated MLPs; GELU is the formula
-    with tanh, as llama.cpp has it."""
+    """Jina embeddings 2 (arXiv 2310.19923): linear biases in the place of positions, and gated MLPs.
+
+    GELU is the formula with tanh, as llama.cpp has it.
+    """
 
     def __init__(self, seed: int) -> None:
         self.config = c = Settings()
