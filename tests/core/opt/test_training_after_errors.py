@@ -177,11 +177,9 @@ def test_a_file_that_is_no_checkpoint_changes_nothing(tmp_path: Path) -> None:
         training.step(DATA[0], LABELS[0])
         before = state(training)
         names = ["training.steps", "training.batches", *(f"training.epochs.{name}" for name in opt.Epoch._fields)]
-        for name in (*names, "a.m", "c.grad"):
+        for name in (*names, "a.m"):
             position = whole.index(name.encode()) + len(name) - 1
             damaged.write_bytes(whole[:position] + b"?" + whole[position + 1 :])
-            if name == "c.grad":  # the checkpoint is at the end of a period, where there are no gradients
-                continue
             with pytest.raises((ModelError, GGUFError)):
                 training.load(damaged)
             assert same(state(training), before), name
