@@ -32,13 +32,17 @@ def open_regular(path: PathLike, *, follow: bool = True) -> IO[bytes]:
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     if not follow:
         flags |= getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(path, flags)
-    try:
-        _require_regular(path, os.fstat(descriptor))  # it may have been replaced since
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
+
+    def opened(name: str, mode: int) -> int:
+        descriptor = os.open(name, flags)
+        try:
+            _require_regular(path, os.fstat(descriptor))  # it may have been replaced since
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    return open(path, "rb", opener=opened)  # which owns the descriptor: an interrupt cannot close it twice
 
 
 def _require_regular(path: PathLike, status: os.stat_result) -> None:
