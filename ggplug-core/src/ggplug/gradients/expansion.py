@@ -96,7 +96,8 @@ class Expansion:
         self._known.update(node for call in calls.values() for node in call.nodes)
         for part in reversed(in_order(nodes, calls) if calls else nodes):
             if isinstance(part, Repeated):
-                self._pass_new(part.nodes, [(new, self.of(result)) for result, new in part.results.items()])
+                own = ((result, new) for result, new in part.results.items() if calls[result] is part)
+                self._pass_new(part.nodes, [(new, self.of(result)) for result, new in own])
             elif part in needed and not needed.isdisjoint(part.src):
                 dy = self.of(part)
                 if dy is not None:

@@ -12,7 +12,7 @@ from ggplug.gradients.graphs import check_loss
 from ggplug.gradients.nested import replaced, tensors_in
 from ggplug.gradients.rules import ones
 from ggplug.graph import Graph
-from ggplug.ops.views import view
+from ggplug.ops.views import permute
 from ggplug.tensor import Tensor
 
 
@@ -56,7 +56,7 @@ def _apart(argument: Any, arguments: Any) -> Any:
     uses.update({source for node in Graph(*given).nodes for source in node.src if source is not None})
     if all(uses[tensor] == 1 for tensor in tensors_in(argument)):
         return argument
-    return replaced(argument, lambda x: x if uses[x] == 1 else view(x, *x.ne[: x.rank], nb=x.nb[1:]))
+    return replaced(argument, lambda x: x if uses[x] == 1 else permute(x, 0, 1, 2, 3))
 
 
 def grad(function: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:

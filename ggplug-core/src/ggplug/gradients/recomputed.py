@@ -95,21 +95,21 @@ def repeated(nodes: Sequence[Tensor], wrt: Collection[Tensor], known: Container[
     """
     found: dict[Tensor, Repeated] = {}
     within: set[Tensor] = set()
-    """Nodes of the calls: no gradient passes calls inside of these."""
-    made: dict[Segment, Repeated | None] = {}
+    """What nodes of the calls read of these calls: a gradient passes none of it that is the result of an inner call."""
+    calls: dict[Segment, Repeated | None] = {}
     among = set(nodes)
     for node in reversed(nodes):
         if node in found or node in within:
             continue
         for segment in reversed(_segments.get(node, ())):
-            if segment not in made:
+            if segment not in calls:
                 results = {result: new for result, new in segment.again().items() if result in among}
                 call = Repeated(results, known)
-                inner = set(nodes_before(results, call.src)).difference(results)
-                made[segment] = call if inner.isdisjoint(wrt) else None
-                if made[segment] is not None:
+                inner = {each for made in nodes_before(results, call.src) for each in made.src}.difference(call.src)
+                calls[segment] = call if inner.isdisjoint(wrt) else None
+                if calls[segment] is not None:
                     within |= inner
-            again = made[segment]
+            again = calls[segment]
             if again is not None and node in again.results:
                 found.update(dict.fromkeys(again.results, again))
                 break
