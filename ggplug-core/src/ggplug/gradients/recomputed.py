@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from ggplug.gradients.nested import tensors_in
@@ -42,8 +42,12 @@ class Repeated:
         self.nodes = nodes_before(results.values(), known)
         """The new nodes, in the order of computation."""
         made = set(self.nodes)
-        self.src = dict.fromkeys(each for node in self.nodes for each in node.src if each not in made)
+        self.src = dict.fromkeys(each for each in _read(self.nodes) if each not in made)
         """What the nodes read from outside of the call."""
+
+    def inner(self) -> set[Tensor]:
+        """What the nodes that are made again read of the call; results are among it if others are made of them."""
+        return set(_read(nodes_before(self.results, self.src))).difference(self.src)
 
 
 _segments: weakref.WeakKeyDictionary[Tensor, list[Segment]] = weakref.WeakKeyDictionary()
@@ -71,6 +75,10 @@ def remat(function: Callable[Parameters, Result]) -> Callable[Parameters, Result
     return wrapped
 
 
+def _read(nodes: Iterable[Tensor]) -> Iterator[Tensor]:
+    return (each for node in nodes for each in node.src if each is not None)
+
+
 def nodes_before(results: Iterable[Tensor], known: Container[Tensor]) -> list[Tensor]:
     """The nodes that compute ``results``, in the order of computation, without known ones and what is before these."""
     found: dict[Tensor, None] = {}
@@ -95,7 +103,7 @@ def repeated(nodes: Sequence[Tensor], wrt: Collection[Tensor], known: Container[
     """
     found: dict[Tensor, Repeated] = {}
     within: set[Tensor] = set()
-    """What nodes of the calls read of these calls: a gradient passes none of it that is the result of an inner call."""
+    """What is inside of calls.  A result of an inner call that is used outside too is passed as it is there."""
     calls: dict[Segment, Repeated | None] = {}
     among = set(nodes)
     for node in reversed(nodes):
@@ -105,10 +113,12 @@ def repeated(nodes: Sequence[Tensor], wrt: Collection[Tensor], known: Container[
             if segment not in calls:
                 results = {result: new for result, new in segment.again().items() if result in among}
                 call = Repeated(results, known)
-                inner = {each for made in nodes_before(results, call.src) for each in made.src}.difference(call.src)
-                calls[segment] = call if inner.isdisjoint(wrt) else None
-                if calls[segment] is not None:
+                inner = call.inner()
+                if inner.isdisjoint(wrt):
+                    calls[segment] = call
                     within |= inner
+                else:
+                    calls[segment] = None
             again = calls[segment]
             if again is not None and node in again.results:
                 found.update(dict.fromkeys(again.results, again))
