@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from oracles.packed import ORACLES
 from paths import DATA
 
 import ggplug as gg
@@ -17,7 +18,7 @@ from ggplug_models.goldens import replay
 
 pytestmark = pytest.mark.long
 
-MODELS = sorted(path for folder in (DATA / "oracles", DATA) for path in folder.glob("*.gguf"))
+MODELS = sorted(path for folder in (ORACLES, DATA) for path in folder.glob("*.gguf"))
 PLACEMENTS = {
     "a node": ("Ray/a/CPU",),
     "two nodes": ("Ray/a/CPU", "Ray/b/CPU"),

@@ -14,6 +14,7 @@ import ggplug_models
 from ggplug.backend import Device
 from ggplug_models.weights.placement import alternating
 from ggplug_testing import BackendSuite
+from ggplug_testing.contracts import CLAUSES
 from ggplug_testing.vectors import Recording, replay, report
 
 pytest.importorskip("ggplug_cuda")
@@ -50,11 +51,21 @@ def _no_mistakes() -> Iterator[None]:
     cuda().forget()
 
 
+COMPILES_EVERY_KERNEL = "every op of a held stream keeps its order"
+"""The clause that takes most of a minute; ``nox -s long`` has it."""
+
+
 class TestContract(BackendSuite):
     """What takes seconds: the contract, and graphs of many ops."""
 
     test_op = None
     test_groups = None
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "clause" in metafunc.fixturenames:
+            long = {COMPILES_EVERY_KERNEL: [pytest.mark.long]}
+            each = [pytest.param(clause, id=clause.name, marks=long.get(clause.name, [])) for clause in CLAUSES]
+            metafunc.parametrize("clause", each)
 
     @pytest.fixture
     def device(self) -> Device:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ggplug_models.serve.app import Rules
+from ggplug_models.serve.models import Models
 from ggplug_models.serve.server import Server, listen, run
 from ggplug_models.serve.service import Service, serving
 
@@ -54,10 +57,15 @@ class Gate:
 class Live:
     """A server, where it listens, and what it computes with."""
 
-    def __init__(self, service: Service, server: Server, port: int) -> None:
-        self.service, self.server, self.port = service, server, port
+    service: Service
+
+    def __init__(self, service: Service | Models, server: Server, port: int) -> None:
+        self.server, self.port = server, port
         self.url = f"http://127.0.0.1:{port}/v1"
-        self.gate = None if service.writer is None else Gate(service.writer.session)
+        self.gate = None
+        if isinstance(service, Service):
+            self.service = service
+            self.gate = None if service.writer is None else Gate(service.writer.session)
 
     def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -80,7 +88,14 @@ class Live:
 @contextmanager
 def served(model: Any, rules: Rules | None = None, *, patience: float = 10, **settings: Any) -> Iterator[Live]:
     """A server of a model, until the end of the block."""
-    with listen("127.0.0.1", 0) as listening, serving(model, "tiny", **settings) as service:
+    with serving(model, "tiny", **settings) as service, running(service, rules, patience=patience) as live:
+        yield live
+
+
+@contextmanager
+def running(service: Service | Models, rules: Rules | None = None, *, patience: float = 10) -> Iterator[Live]:
+    """A server of a service, or of several models, until the end of the block."""
+    with listen("127.0.0.1", 0) as listening:
         server = Server(service, rules, patience=patience)
         live = Live(service, server, listening.getsockname()[1])
         thread = threading.Thread(target=run, args=(server, listening), name="served")
@@ -93,3 +108,12 @@ def served(model: Any, rules: Rules | None = None, *, patience: float = 10, **se
             server.stop()
             thread.join(WAIT)
             assert not thread.is_alive()
+
+
+def port_of(process: subprocess.Popen[str]) -> int:
+    """The port of ``ggplug serve`` in a process, when it listens."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
+            return int(found[1])
+    raise AssertionError("the server ended")

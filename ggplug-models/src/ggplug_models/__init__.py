@@ -19,6 +19,7 @@ from ggplug_models.generation.drafts import DraftModel, Drafts, PromptLookup
 from ggplug_models.generation.finish import Finish
 from ggplug_models.loading import load
 from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.denoiser import Denoiser
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import ARCHITECTURES, Model
 from ggplug_models.state.session import Session
@@ -58,6 +59,7 @@ __all__ = [
     "ChatAnswer",
     "ChatTemplate",
     "Decoder",
+    "Denoiser",
     "DraftModel",
     "Drafts",
     "Encoder",

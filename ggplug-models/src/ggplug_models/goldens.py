@@ -4,8 +4,9 @@ The outputs of ``NAME.gguf`` are in ``NAME.npz`` in the same folder.  ``tokens_0
 
 Language models have ``logits_f32_i``, float32 ``(n, n_vocab)``, the logits of every position in float32 arithmetic; for
 quantised weights also ``logits_i``, those that llama.cpp computes from the file; ``greedy``, the greedy continuation
-of the last text; and ``n_ctx``, the context length.  Encoders have the vectors before normalisation: ``embd_f32_i``,
-``(n, n_embd)``, of the tokens, and ``pooled_f32_i``, ``(n_embd,)``, of the text.
+of the last text; and ``n_ctx``, the context length.  Models that predict masked tokens have the logits alone.
+Encoders have the vectors before normalisation: ``embd_f32_i``, ``(n, n_embd)``, of the tokens, and ``pooled_f32_i``,
+``(n_embd,)``, of the text.
 
 Logits and vectors are compared by NMSE = sum((a - b)**2) / sum(b**2).  It must be at most 1e-5, or for quantised
 weights at most 1.5 times that of llama.cpp plus 1e-6.  Vectors must also have a cosine of at least 0.9999.
@@ -28,6 +29,7 @@ from ggplug.errors import ModelError
 from ggplug_models.generation.loop import generate
 from ggplug_models.loading import load
 from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.denoiser import Denoiser
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.sampling import LogitsError
 from ggplug_models.state.session import Session
@@ -115,6 +117,8 @@ def _encoder(model: Encoder, golden: dict[str, Array], report: dict[str, Any]) -
     worst = 0.0
     for i, tokens in enumerate(_texts(golden)):
         vectors = {"embd": model.hidden_states(tokens), "pooled": model.embed_ids([tokens], normalize=False)[0]}
+        if isinstance(model, Denoiser):
+            vectors["logits"] = model.logits(tokens)
         for name, found in vectors.items():
             wanted = golden.get(f"{name}_f32_{i}")
             if wanted is None:

@@ -70,6 +70,9 @@ WHOLE: dict[str, Callable[[Tensor], Tensor]] = {
     "soft max of rows": gg.soft_max,
     "gated halves": lambda h: gg.swiglu(h),
     "a part of each row": lambda h: gg.cont(gg.view(h, 9, TOKENS, nb=(h.nb[1],), offset=20)),
+    "rows that reach into the next head": lambda h: gg.cont(
+        gg.view(gg.reshape(h, D, HEADS * TOKENS // 2, 2), 5, HEADS, nb=(4 * D * HEADS,), offset=20)
+    ),
     "repeated": lambda h: gg.repeat(h, gg.new_tensor("f32", (HEADS * D, 2 * TOKENS))),
     "slopes of heads": lambda h: gg.soft_max(heads(h), constant(HEADS, D, type="f16"), max_bias=2.0),
     "sorted": lambda h: gg.argsort(h),

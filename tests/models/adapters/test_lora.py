@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from installed import device_or_skip
+from oracles.packed import ORACLES
 from paths import DATA
 
 import ggplug as gg
@@ -121,16 +121,10 @@ def test_merged_weights_are_w_plus_the_scaled_product(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.array("blk.1.attn_k.weight"), model.array("blk.1.attn_k.weight"))
 
 
-def oracle(name: str, folder: Path) -> Path:
-    path = folder / f"{name}.gguf"
-    path.write_bytes(lzma.decompress((DATA / "oracles" / f"{name}.gguf.xz").read_bytes()))
-    return path
-
-
 def test_experts_and_a_table_of_embeddings_that_is_the_output_too_can_be_changed(tmp_path: Path) -> None:
     ids = [each % 64 for each in IDS]
     for name, weights in (("qwen3moe", ["blk.0.ffn_down_exps.weight"]), ("gemma", ["token_embd.weight"])):
-        model = oracle(name, tmp_path)
+        model = ORACLES / f"{name}.gguf"
         with GGUFReader(model) as reader:
             shapes = {weight: reader.tensors[weight].shape for weight in weights}
             architecture = reader.metadata["general.architecture"]

@@ -25,7 +25,8 @@ from answers.scripted import THINKING
 from llama_server.stand_ins import encoder, story
 from served import Live, served
 
-from ggplug_models.serve.app import Rules, _routes
+from ggplug_models.serve.app import Rules
+from ggplug_models.serve.http.routes import routes_of
 from ggplug_models.serve.writer import Defaults
 
 Place = tuple[str | int, ...]
@@ -303,7 +304,7 @@ def faults(live: Live, asked: Iterable[Case]) -> list[str]:
 def test_every_path_that_reads_a_body_has_valid_ones(model: Decoder) -> None:
     known = {path.partition("?")[0] for path in BODIES}
     with served(model, slots=1) as live:
-        routes = list(_routes(live.service, Rules()))
+        routes = list(routes_of(live.service, Rules()))
     for paths, methods, _ in routes:
         if not {*methods} <= {"GET", "HEAD"}:
             assert known & {path.replace("{number}", "0") for path in paths}, paths

@@ -7,7 +7,6 @@ import contextlib
 import http.client
 import json
 import os
-import re
 import signal
 import socket
 import struct
@@ -28,14 +27,14 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-from served import Live, served
+from served import Live, port_of, served
 
-from ggplug_models.serve.access import is_loopback
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import LEAST
 from ggplug_models.serve.connections import Connection
-from ggplug_models.serve.event_stream import EventStream, event
-from ggplug_models.serve.incoming import LARGE_BODIES, SMALL, Incoming
+from ggplug_models.serve.http.access import is_loopback
+from ggplug_models.serve.http.event_stream import EventStream, event
+from ggplug_models.serve.http.incoming import LARGE_BODIES, SMALL, Incoming
 
 COMPLETIONS = "/v1/completions"
 
@@ -143,7 +142,8 @@ def test_pages_of_named_origins_may_use_the_server(model: Decoder) -> None:
             status, headers, _ = live.ask("OPTIONS", COMPLETIONS, None, asked)
             assert (status, headers["access-control-allow-origin"]) == (200, "https://a.example")
             assert {*names} <= {*headers["access-control-allow-headers"].replace(" ", "").split(",")}
-            assert live.ask("OPTIONS", COMPLETIONS, None, {**asked, "Origin": "https://b.example"})[0] == 400
+            status, headers, _ = live.ask("OPTIONS", COMPLETIONS, None, {**asked, "Origin": "https://b.example"})
+            assert (status, "access-control-allow-origin" in headers) == (200, False)  # a browser then sends nothing
         for key, status in (("key", 200), ("other", 401)):  # a page can read why it was refused, and when to come again
             given = {"Origin": "https://a.example", "Authorization": f"Bearer {key}"}
             found, headers, _ = live.ask("GET", "/v1/models", None, given)
@@ -325,7 +325,7 @@ def incoming(monkeypatch: pytest.MonkeyPatch) -> list[Incoming]:
         made.append(Incoming(limit))
         return made[-1]
 
-    monkeypatch.setattr("ggplug_models.serve.app.Incoming", kept)
+    monkeypatch.setattr("ggplug_models.serve.http.routes.Incoming", kept)
     return made
 
 
@@ -376,7 +376,7 @@ def test_long_bodies_that_do_not_go_on_hold_a_bounded_part_of_memory(model: Deco
 
 
 def test_a_body_that_pauses_too_long_is_refused(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ggplug_models.serve.incoming.PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("ggplug_models.serve.http.incoming.PAUSE_SECONDS", 0.05)
     with served(model, slots=1) as live:
         client = _unfinished(live, COMPLETIONS, 1, 100)
         with client, contextlib.closing(http.client.HTTPResponse(client)) as found:
@@ -702,7 +702,7 @@ def test_a_file_whose_name_is_not_utf_8_is_served_under_one_that_is(data: Path, 
     file.symlink_to(data / "qwen3.gguf")
     command = [sys.executable, "-m", "ggplug", "serve", str(file), "--port", "0", "--device", "CPU"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
-    reading = Doing(lambda: _address(process))
+    reading = Doing(lambda: port_of(process))
     try:
         port = reading.result()
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
@@ -719,7 +719,7 @@ def test_the_command_serves_until_ctrl_c(data: Path) -> None:
     command = [sys.executable, "-m", "ggplug", "serve", str(data / "qwen3.gguf"), "--port", "0", "--device", "CPU"]
     environment = {**os.environ, "GGPLUG_API_KEY": "key", "COLUMNS": "200"}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-    reading = Doing(lambda: _address(process))
+    reading = Doing(lambda: port_of(process))
     try:
         port = reading.result()
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
@@ -737,11 +737,3 @@ def test_the_command_serves_until_ctrl_c(data: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-
-
-def _address(process: subprocess.Popen[str]) -> int:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
-            return int(found[1])
-    raise AssertionError("the server ended")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +16,13 @@ pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-from served import Live, served
+from served import Live, running, served
 
 from ggplug_models.serve.app import Rules
+from ggplug_models.serve.loaded import loaded
+from ggplug_models.serve.models import Models
 from ggplug_models.serve.page import Page
+from ggplug_models.serve.service import Service
 from ggplug_models.serve.writer import Writer
 
 needs_a_browser = pytest.mark.skipif(programs() is None, reason="there is no Chromium with its chromedriver")
@@ -171,3 +175,24 @@ def test_the_page_requests_a_key_if_the_server_requires_one(model: Decoder, wind
         ask(window, "hello")
         answered(window, 1)
         assert window.text(".turn.assistant .text") == "Welcome."
+
+
+@needs_a_browser
+def test_the_model_is_chosen_where_there_are_several(
+    model: Decoder, window: Browser, said: list[str], tmp_path: Path
+) -> None:
+    def service(name: str, path: Path) -> Service:
+        return Service(name, lambda counts: loaded(model, name, counts, slots=1), slots=1)
+
+    models = Models(lambda: {"a": tmp_path, "b": tmp_path}, service, most=1)
+    with running(models) as live:
+        visit(window, live)
+        until(lambda: window.text("#model") == "a")
+        window.script(
+            "const list = document.querySelector('#models'); list.value = 'b'; list.dispatchEvent(new Event('change'))"
+        )
+        until(lambda: window.text("#model") == "b")
+        said.append("Well.")
+        ask(window, "hello")
+        answered(window, 1)
+        assert {name: each.is_loaded for name, each in models.services.items()} == {"a": False, "b": True}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ pytest.importorskip("llguidance")
 
 from answers.scripted import THINKING, Scripted
 from served import Live, served
+
+from ggplug_models.serve.apis.responses import ResponsesReply
 
 ASKED: Any = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -59,6 +62,28 @@ def test_openais_responses_have_items_of_reasoning_and_calls(live: Live, written
     assert status == 200
     assert [item["type"] for item in found["output"]] == ["reasoning", "message", "function_call"]
     assert json.loads(found["output"][2]["arguments"]) == {"city": "Rome"}
+
+
+def test_each_item_of_a_streamed_response_has_its_own_part_of_the_text() -> None:
+    calls = [SimpleNamespace(id=f"call_{n}", name="weather", arguments="{}", index=n) for n in (0, 1)]
+    written = SimpleNamespace(content="One two", reasoning="", calls=calls, finish="stop")
+    answers: Any = SimpleNamespace(
+        written=[written], timings=dict, prompt_tokens=1, reused_tokens=0, generated_tokens=9, reasoning_tokens=0
+    )
+    body: Any = SimpleNamespace(instructions=None, temperature=1, tool_choice=None, tools=None, top_p=1)
+    asked: Any = SimpleNamespace(max_tokens=9, timings_per_token=False)
+    served: Any = SimpleNamespace(name="tiny")
+    reply = ResponsesReply(served, body, asked, answers)
+    parts = [("On", None), ("e ", None), ("", calls[0]), ("two", None), ("", calls[1])]
+    pieces = [SimpleNamespace(reasoning="", content=text, call=call) for text, call in parts]
+    delta: Any = SimpleNamespace(progress=None, pieces=pieces)
+    raw = b"".join([*reply.begin(), *reply.piece(delta), *reply.end()]).decode()
+    events = [json.loads(line[5:]) for line in raw.splitlines() if line.startswith("data:")]
+    items = events[-1]["response"]["output"]
+    assert [item["type"] for item in items] == ["message", "function_call"] * 2
+    assert [item["content"][0]["text"] for item in items[::2]] == ["One ", "two"]
+    assert len({item["id"] for item in items}) == 4
+    assert [event["text"] for event in events if event["type"] == "response.output_text.done"] == ["One ", "two"]
 
 
 def test_ollamas_chats_have_thinking_and_calls(live: Live, written: None) -> None:

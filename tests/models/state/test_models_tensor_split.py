@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from installed import device_or_skip
+from oracles.packed import ORACLES
 from paths import DATA
 
 import ggplug as gg
@@ -26,7 +27,7 @@ from ggplug_testing import FakeDevice
 
 OFTEN = ("qwen3", "gemma3", "bert", "gpt-oss", "deepseek2", "bloom", "lfm2", "mamba2")
 """The models with the ops that others lack; the checks that take long have all."""
-FILES = sorted([*DATA.glob("*.gguf"), *(DATA / "oracles").glob("*.gguf")], key=lambda path: path.stem)
+FILES = sorted([*DATA.glob("*.gguf"), *ORACLES.glob("*.gguf")], key=lambda path: path.stem)
 EACH = [pytest.param(path, id=path.stem, marks=[] if path.stem in OFTEN else pytest.mark.long) for path in FILES]
 IDS = [2, 9, 33, 120, 7, 3]
 

@@ -5,10 +5,13 @@ The environment variable ``STAND_INS`` names the folder of the models that stand
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 MODELS = {
     "ggml-org/test-model-stories260K": "story.gguf",
@@ -20,6 +23,14 @@ MODELS = {
     "tinyllamas/split/stories15M-q8_0-00001-of-00003.gguf": "split-00001-of-00003.gguf",
 }
 """Models of the tests, by file or repository, with those that stand in for them."""
+
+FOLDER = "several"
+"""The folder of the models of a server without a model of its own, which are those of :data:`NAMES`."""
+
+NAMES = ["tinygemma3-GGUF:Q8_0", "test-model-stories260K:F32", "test-model-stories260K-infill:F32"]
+
+SECONDS = 2.0
+"""How long one of several models needs to load, and a request to it, at least, as llama-server's tests expect."""
 
 SAME = {
     "--port": "--port",
@@ -37,6 +48,8 @@ SAME = {
     "--chat-template-file": "--chat-template",
     "--lora": "--lora",
     "--model-draft": "--draft",
+    "--models-max": "--models-max",
+    "--sleep-idle-seconds": "--sleep-idle-seconds",
 }
 """Options with a value, and their names here."""
 
@@ -49,6 +62,7 @@ FLAGS = {
     "--no-slots": "--no-slot-status",
     "--context-shift": "--context-shift",
     "--verbose": "--verbose",
+    "--no-models-autoload": "--no-models-autoload",
     "--slots": "",
     "--metrics": "",
     "--offline": "",
@@ -92,11 +106,10 @@ def command(arguments: Sequence[str], models: Path) -> list[str]:
     if "--cors-origins" not in arguments:
         found += ["--cors", "*"]  # llama-server's default
     name = given.get("--hf-file") or given.get("--hf-repo", "")
-    if not name and "--cors-origins" in arguments:  # of a router; tests of origins ask for none of its models
-        name = "ggml-org/test-model-stories260K"
-    if name not in MODELS:
+    if name and name not in MODELS:
         sys.exit(f"no model stands in for {name!r}")
-    return ["serve", str(models / MODELS[name]), "--device", "CPU", "--slots", str(slots), *found]
+    served = [str(models / MODELS[name])] if name else ["--models-dir", str(models / FOLDER)]
+    return ["serve", *served, "--device", "CPU", "--slots", str(slots), *found]
 
 
 TEMPLATES = {
@@ -118,10 +131,30 @@ def named_template(value: str, models: Path) -> Path:
     return path
 
 
+def slow_down() -> None:
+    """Does what llama-server does if the environment has ``LLAMA_SERVER_DEBUG_FAKE_TIMING``."""
+    from ggplug_models.serve import models, service
+
+    class SlowService(service.Service):
+        def open(self) -> None:
+            time.sleep(SECONDS)
+            super().open()
+
+    class SlowModels(models.Models):
+        async def _ready(self, model: Any, load: bool) -> None:
+            await super()._ready(model, load)
+            await asyncio.sleep(SECONDS)
+
+    models.Models = SlowModels  # type: ignore[misc]
+    service.Service = SlowService  # type: ignore[misc]
+
+
 def main() -> None:
     """Starts the server."""
     from ggplug.cli import main as ggplug
 
+    if "--hf-repo" not in sys.argv and "--hf-file" not in sys.argv:
+        slow_down()
     sys.argv = ["ggplug", *command(sys.argv[1:], Path(os.environ["STAND_INS"]))]
     ggplug()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import stat
 import sys
@@ -18,6 +19,7 @@ DATA = SUPPORT.parent / "data"
 def prepare(folder: Path) -> Path:
     """Makes the models, and the program that the tests start; returns the program."""
     from llama_server import stand_ins
+    from llama_server.launcher import FOLDER, NAMES
 
     models = folder / "models"
     models.mkdir(parents=True, exist_ok=True)
@@ -27,6 +29,10 @@ def prepare(folder: Path) -> Path:
         stand_ins.story(models / "split.gguf", files=3)
         stand_ins.encoder(DATA / "bert.gguf", models / "bert.gguf")
         stand_ins.encoder(DATA / "bert.gguf", models / "reranker.gguf", ranks=True)
+    several = models / FOLDER / "ggml-org"
+    several.mkdir(parents=True, exist_ok=True)
+    for name in NAMES:
+        shutil.copy(models / "story.gguf", several / f"{name}.gguf")
     program = folder / "llama-server"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m llama_server.launcher "$@"\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)

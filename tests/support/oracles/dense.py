@@ -29,9 +29,9 @@ WEAK_EMBEDDING: dict[str, Any] = {"embedding": 0.3, "layer": 4.0}
 """Of models whose head is the embeddings."""
 
 
-def model(kind: str, seed: int, settings: dict[str, Any], **how: Any) -> TransformersModel:
-    """``kind``: the name in transformers without ``Config`` and ``ForCausalLM``."""
-    config = getattr(transformers, f"{kind}Config")(**{**SHAPE, **settings})
+def model(kind: str, seed: int, settings: dict[str, Any], of: str = "Config", **how: Any) -> TransformersModel:
+    """``kind``: the name in transformers without ``Config`` and ``ForCausalLM``.  ``of``: which class of settings."""
+    config = getattr(transformers, f"{kind}{of}")(**{**SHAPE, **settings})
     return TransformersModel(getattr(transformers, f"{kind}ForCausalLM"), config, seed, **how)
 
 

@@ -168,7 +168,7 @@ def gpt_oss_keys(config: Any) -> dict[str, Any]:
     }
 
 
-def sinks(config: Any, name: str, values: Array) -> Iterable[tuple[str, Array]]:
+def as_weight(config: Any, name: str, values: Array) -> Iterable[tuple[str, Array]]:
     yield f"{name}.weight", values
 
 
@@ -310,14 +310,14 @@ EXPERTS: dict[str, Family] = {
         ARCH.GPT_OSS,
         lambda seed: gpt_oss(seed, False),
         gpt_oss_keys,
-        {r"mlp\.experts": gpt_oss_experts, "sinks": sinks},
+        {r"mlp\.experts": gpt_oss_experts, "sinks": as_weight},
         seed=2,
     ),
     "gpt-oss-mxfp4": Family(
         ARCH.GPT_OSS,
         lambda seed: gpt_oss(seed, True),
         gpt_oss_keys,
-        {r"mlp\.experts": gpt_oss_blocks, "sinks": sinks},
+        {r"mlp\.experts": gpt_oss_blocks, "sinks": as_weight},
     ),
     "deepseek2": Family(
         ARCH.DEEPSEEK2,

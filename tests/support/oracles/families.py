@@ -10,6 +10,7 @@ from oracles.family import Family
 from oracles.hybrids import DELTAS, HYBRIDS
 from oracles.mixtures import MIXTURES
 from oracles.rankers import RANKERS
+from oracles.recent import RECENT
 from oracles.relatives import NEWER, RELATIVES
 from oracles.states import STATES
 from oracles.theirs import THEIRS
@@ -23,6 +24,7 @@ FAMILIES: dict[str, Family] = {
     **DELTAS,
     **RELATIVES,
     **NEWER,
+    **RECENT,
     **STATES,
     **ENCODERS,
     **RANKERS,

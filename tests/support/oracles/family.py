@@ -25,7 +25,8 @@ class Family:
     """``changes``: of tensors whose names match a pattern.  ``fixed``: further tensors that only the settings decide.
 
     ``n_ctx``: the context that the outputs hold for.  ``without_effect``: parameters that cannot change the outputs.
-    ``hidden``: whether the hidden states are recorded as well.
+    ``masked``: whether it predicts masked tokens, and so continues no text.  ``hidden``: whether the hidden states are
+    recorded as well.
     """
 
     arch: gguf.MODEL_ARCH
@@ -36,6 +37,7 @@ class Family:
     seed: int = 1
     n_ctx: int = 64
     encoder: bool = False
+    masked: bool = False
     pooled_first: bool = False
     words: bool = False
     without_effect: tuple[str, ...] = ()
@@ -66,6 +68,8 @@ class Family:
 
 
 KNOWN = (
+    "altup_",
+    "per_layer_",
     "token_embd",
     "blk.",
     "output",
@@ -79,10 +83,10 @@ KNOWN = (
 
 
 def stacked(state: Mapping[str, Array]) -> dict[str, Array]:
-    """Matrices of single experts, and norms of single heads, become one tensor, in which they are the slowest axis."""
+    """Matrices of experts or streams, and norms of single heads, become one tensor, with these as the slowest axis."""
     found: dict[str, Any] = {}
     for name, values in state.items():
-        match = re.fullmatch(r"(.*\.(?:experts|norms))\.(\d+)\.(.*)", name)
+        match = re.fullmatch(r"(.*\.(?:experts|norms|altup_\w*projections))\.(\d+)\.(.*)", name)
         if match:
             found.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = values
         else:

@@ -63,7 +63,7 @@ def write(
     writer.add_name("tiny random weights")
     writer.add_file_type(gguf.LlamaFileType.ALL_F32 if exact else gguf.LlamaFileType.MOSTLY_F16)
     for key, value in keys.items():
-        name = key if key.startswith(("tokenizer.", "general.", "xielu.")) else f"{arch}.{key}"
+        name = key if key.startswith(("tokenizer.", "general.", "xielu.", "diffusion.")) else f"{arch}.{key}"
         add(writer, name, value)
     add_words(writer) if words else add_pieces(writer)
     for name, values in tensors.items():

@@ -63,7 +63,7 @@ class TransformersModel:
 
     ``embedding``, ``head``: spread of the embeddings, gain of the last product.  ``layer``: gain of the products whose
     results are added to the stream; where the head is the embeddings, the model would repeat a token for ever unless
-    they outweigh its embedding.
+    they outweigh its embedding.  ``buffers``: of those that are drawn as well.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class TransformersModel:
         head: float = 2.0,
         layer: float = 1.2,
         rules: Rules | None = None,
+        buffers: Rules | None = None,
     ) -> None:
         self.config = config
         config._attn_implementation = config._experts_implementation = "eager"  # the others know no double precision
@@ -88,6 +89,12 @@ class TransformersModel:
                 rule = next((rule for pattern, rule in (rules or {}).items() if re.search(pattern, name)), None)
                 values = rule(rng, shape) if rule else draw(rng, name, shape, embedding, head, layer)
                 parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+            self.drawn: dict[str, torch.Tensor] = dict(self.network.named_parameters())
+            for name, buffer in self.network.named_buffers():
+                for pattern, rule in (buffers or {}).items():
+                    if re.search(pattern, name):
+                        buffer.copy_(torch.from_numpy(rule(rng, tuple(buffer.shape))))
+                        self.drawn[name] = buffer
 
     def state(self) -> dict[str, Array]:
         with tempfile.TemporaryDirectory() as folder:
@@ -134,12 +141,12 @@ class TransformersModel:
         return {"use_cache": False} if hasattr(self.config, "use_cache") else {}
 
     def parameters(self) -> list[str]:
-        return [name for name, _ in self.network.named_parameters()]
+        return list(self.drawn)
 
     @contextmanager
     def changed(self, name: str) -> Iterator[None]:
         """While it lasts the parameter is the other way round, along every axis."""
-        parameter = dict(self.network.named_parameters())[name]
+        parameter = self.drawn[name]
         kept = parameter.detach().clone()
         with torch.no_grad():
             parameter.copy_(kept.flip(tuple(range(kept.ndim))))

@@ -14,6 +14,7 @@ from ggplug.gguf import GGUFReader
 from ggplug_models import ARCHITECTURES
 from ggplug_models.converting.families import FAMILIES
 from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.denoiser import Denoiser
 from ggplug_models.networks.encoder import Encoder
 from oracles.packed import ORACLES
 
@@ -37,7 +38,7 @@ def page() -> str:
     for name in sorted(set(ARCHITECTURES) - {"tied"}):
         cls, files = ARCHITECTURES[name], recordings.get(name, [])
         kinds = sorted(kind for kind, family in FAMILIES.items() if family.architecture == name)
-        kind = "text" if issubclass(cls, Decoder) else "embeddings" if issubclass(cls, Encoder) else "head"
+        kind = "text" if issubclass(cls, (Decoder, Denoiser)) else "embeddings" if issubclass(cls, Encoder) else "head"
         cells = [f"`{name}`", cls.__name__, kind, _codes(kinds), ", ".join(_checked(files)), _codes(files)]
         rows.append(f"| {' | '.join(cells)} |\n")
     return PAGE + "".join(rows)

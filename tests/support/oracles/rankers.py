@@ -10,10 +10,9 @@ import torch
 import transformers
 
 from oracles.attention import ARCH, SHAPE
-from oracles.encoders import both_bases, encoder
+from oracles.encoders import JinaBert, both_bases, encoder
 from oracles.family import Array, Family, Tensors, basic, lengths
 from oracles.files import BYTES
-from oracles.jina import JinaBert
 from oracles.models import TransformersModel, coarse
 
 RANK = 4

@@ -113,6 +113,8 @@ def clear(family: Family, model: Model, seed: int) -> Recorded | None:
         return Recorded(seed, arrays, float(rows[-1].std()), None)
     for i, each in enumerate(rows):
         arrays[f"logits_f32_{i}"] = each.astype(np.float32)
+    if family.masked:
+        return Recorded(seed, arrays, float(rows[-1].std()), None)
     if family.hidden:
         assert isinstance(model, TransformersModel)
         arrays["hidden_f32_1"] = model.hidden(sequences[1]).astype(np.float32)

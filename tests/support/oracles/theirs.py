@@ -47,6 +47,8 @@ def drawn(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
     normal = rng.standard_normal(shape)
     if name.endswith("exp_probs_b.bias"):
         return coarse(0.2 * normal)
+    if name.endswith("ssm_a"):
+        return coarse(-np.exp(normal))
     if "lerp" in name:
         return coarse(rng.uniform(0, 1, shape))
     if name.endswith("time_mix_decay.weight"):
@@ -54,7 +56,7 @@ def drawn(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> Array:
     if name.endswith(".bias"):
         return coarse(0.2 * normal)
     if name.endswith(
-        ("norm.weight", "norm", "norm_2.weight", "norm_exps.weight", "_ln.weight", "enc.output_norm.weight")
+        ("norm.weight", "norm", "ssm_d", "norm_2.weight", "norm_exps.weight", "_ln.weight", "enc.output_norm.weight")
     ):
         return coarse(1 + 0.3 * normal)
     if name == "token_embd.weight":
@@ -131,6 +133,13 @@ LATENT: Shapes = {
     "attn_output.weight": (N, HEADS * 12),
 }
 PAIRS = {"rope.dimension_count": D}
+
+
+MASKED = {"attention.causal": False, "tokenizer.ggml.mask_token_id": N_VOCAB - len(files.SPECIAL)}
+
+
+def biases(heads: int = HEADS, kv: int = KV, d: int = D) -> Shapes:
+    return {"attn_q.bias": (heads * d,), "attn_k.bias": (kv * d,), "attn_v.bias": (kv * d,)}
 
 
 def family(
@@ -318,6 +327,75 @@ THEIRS: dict[str, Family] = {
             "rope.freq_base_swa": 1000.0,
         },
         blocks(3, {**attention(), **NORM, **experts(12)}),
+    ),
+    "plamo2": family(
+        ARCH.PLAMO2,
+        keys(**RMS, **PAIRS)
+        | {
+            "attention.head_count": [4, 0],
+            "attention.head_count_kv": [2, 0],
+            "attention.key_length": D,
+            "attention.value_length": D,
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 64,
+            "ssm.state_size": 16,
+            "ssm.time_step_rank": 4,
+            "ssm.group_count": 0,
+        },
+        blocks(
+            2,
+            {
+                "attn_norm.weight": (N,),
+                "post_attention_norm": (N,),
+                **NORM,
+                "post_ffw_norm": (N,),
+                "ffn_up.weight": (2 * FF, N),
+                "ffn_down.weight": (N, FF),
+            },
+            b1={
+                "ssm_in.weight": (128, N),
+                "ssm_conv1d.weight": (64, 4),
+                "ssm_x.weight": (64 + 2 * 16, 64),
+                "ssm_dt.weight": (4, 64),
+                "ssm_dt.bias": (4,),
+                "ssm_a": (4,),
+                "ssm_d": (4,),
+                "ssm_out.weight": (N, 64),
+                "ssm_dt_norm": (64,),
+                "ssm_b_norm": (16,),
+                "ssm_c_norm": (16,),
+            },
+            b0={
+                **fused(),
+                "attn_q_norm.weight": (HEADS, D),
+                "attn_k_norm.weight": (KV, D),
+            },
+        ),
+    ),
+    "dream": family(
+        ARCH.DREAM,
+        keys(**RMS) | MASKED | {"diffusion.shift_logits": True},
+        blocks(2, {**attention(), **biases(), **NORM, **network()}),
+        masked=True,
+        without_effect=("attn_k.bias",),
+    ),
+    "llada": family(
+        ARCH.LLADA,
+        keys(**RMS, **PAIRS) | MASKED | {"diffusion.shift_logits": False},
+        blocks(2, {**attention(), **NORM, **network()}),
+        masked=True,
+    ),
+    "llada-moe": family(
+        ARCH.LLADA_MOE,
+        keys(**RMS) | FOUR | MASKED | {"diffusion.shift_logits": False},
+        blocks(2, {**attention(), **HEAD_NORMS, **NORM, **experts(12)}),
+        masked=True,
+    ),
+    "rnd1": family(
+        ARCH.RND1,
+        keys(**RMS) | FOUR | MASKED,
+        blocks(2, {**attention(), **HEAD_NORMS, **NORM, **experts(12)}),
+        masked=True,
     ),
     "nomic-bert-moe": family(
         ARCH.NOMIC_BERT_MOE,

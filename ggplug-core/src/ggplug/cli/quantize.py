@@ -34,7 +34,7 @@ from ggplug.quantizing import COPY, MIXTURES, Override, Quantized, quantize_file
     "--imatrix",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Importance matrix of this model, as llama-imatrix writes it (GGUF or .dat).",
+    help="Importance matrix of this model, as ggplug imatrix and llama-imatrix write it (GGUF or .dat).",
 )
 @click.option(
     "--override",

@@ -159,12 +159,11 @@ def windows(node: Tensor, states: Sequence[State]) -> Answer | None:
     block = unit * extent
     axis = next((n for n in range(4) if node.nb[n] == unit and node.ne[n] == extent > 1), None)
     assert isinstance(node.op, ops.View)
-    if axis is None or node.op.offset % block >= unit:
+    if axis is None:
         return None
-    for other in range(4):
-        reach = node.nb[other] * (node.ne[other] - 1)
-        if other != axis and node.ne[other] > 1 and node.nb[other] % block and reach >= unit:
-            return None
+    within = (n for n in range(4) if n != axis and node.nb[n] % block)
+    if node.op.offset % block + sum(node.nb[n] * (node.ne[n] - 1) for n in within) >= unit:
+        return None  # rows of the window reach into the next element of the split dimension
     whole, offset = node.nb, node.op.offset
 
     def window(ne: Extents, sources: Sequence[Tensor | None]) -> Op:

@@ -20,8 +20,9 @@ from ggplug.gguf.format import MAGIC
 from ggplug.gguf.reader import GGUFReader
 from ggplug.system.files import naming, open_regular
 
-_SUMS, _COUNTS = ".in_sum2", ".counts"
-_DATASETS, _CHUNKS = "imatrix.datasets", "imatrix.chunk_count"
+SUMS, COUNTS = ".in_sum2", ".counts"
+"""What follows the names of weights in the names of tensors: sums of squares of inputs, and numbers of inputs."""
+DATASETS, CHUNKS, CHUNK_SIZE = "imatrix.datasets", "imatrix.chunk_count", "imatrix.chunk_size"
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,12 @@ def read_importance(path: str | os.PathLike[str]) -> Importance:
 def _read_gguf(path: Path, reader: GGUFReader) -> Importance:
     entries = {}
     for name, info in reader.tensors.items():
-        if name.endswith(_COUNTS):
-            _numbers(path, reader, name.removesuffix(_COUNTS) + _SUMS)
-        if not name.endswith(_SUMS):
+        if name.endswith(COUNTS):
+            _numbers(path, reader, name.removesuffix(COUNTS) + SUMS)
+        if not name.endswith(SUMS):
             continue
-        weight = name.removesuffix(_SUMS)
-        sums, counts = _numbers(path, reader, name), _numbers(path, reader, weight + _COUNTS).reshape(-1, 1)
+        weight = name.removesuffix(SUMS)
+        sums, counts = _numbers(path, reader, name), _numbers(path, reader, weight + COUNTS).reshape(-1, 1)
         if not counts.size or sums.size % counts.size:
             raise GGUFError(
                 f"{path}: {name} has {sums.size} numbers, which is no multiple of its {counts.size} counts",
@@ -85,17 +86,17 @@ def _read_gguf(path: Path, reader: GGUFReader) -> Importance:
         entries[weight] = np.where(counts > 0, means, np.float32(1)).astype(np.float32).reshape(-1)
     if not entries:
         raise GGUFError(
-            f"{path} holds no importance matrix: it has no tensor NAME{_SUMS}",
+            f"{path} holds no importance matrix: it has no tensor NAME{SUMS}",
             path=path,
             field="tensors",
-            remedy="llama-imatrix writes such files",
+            remedy="ggplug imatrix writes such files",
         )
-    datasets = reader.metadata.get(_DATASETS, [])
-    chunks = reader.metadata.get(_CHUNKS, 0)
+    datasets = reader.metadata.get(DATASETS, [])
+    chunks = reader.metadata.get(CHUNKS, 0)
     if not isinstance(datasets, list) or not all(isinstance(each, str) for each in datasets):
-        raise GGUFError(f"{path}: {_DATASETS} must be a list of strings", path=path, field=_DATASETS)
+        raise GGUFError(f"{path}: {DATASETS} must be a list of strings", path=path, field=DATASETS)
     if not isinstance(chunks, int) or isinstance(chunks, bool):
-        raise GGUFError(f"{path}: {_CHUNKS} must be an integer", path=path, field=_CHUNKS)
+        raise GGUFError(f"{path}: {CHUNKS} must be an integer", path=path, field=CHUNKS)
     return Importance(path, entries, tuple(map(str, datasets)), chunks)
 
 
@@ -122,7 +123,7 @@ class _Cursor:
             raise ModelError(
                 f"{self.path} is no importance matrix, or is truncated: {what} at byte {self.at} would take {size} "
                 f"bytes, and {len(self.data) - self.at} are left",
-                remedy="llama-imatrix writes such files",
+                remedy="ggplug imatrix writes such files",
             )
         start, self.at = self.at, self.at + size
         return self.data[start : self.at]

@@ -22,7 +22,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "modern-bert",
         "eurobert",
     ),
-    "deepseek": ("deepseek2", "mistral4", "plm", "minicpm3"),
+    "deepseek": ("deepseek2", "glm-dsa", "mistral4", "plm", "minicpm3"),
     "delta_net": ("qwen35", "qwen35moe", "qwen3next"),
     "dense": (
         "baichuan",
@@ -40,15 +40,17 @@ MODULES: dict[str, tuple[str, ...]] = {
         "codeshell",
         "jais",
     ),
+    "diffusion": ("dream", "llada", "llada-moe", "rnd1"),
     "eagle3": ("eagle3",),
     "exaone": ("exaone", "exaone4", "exaone-moe"),
     "gemma": ("gemma", "gemma2", "gemma3", "gemma-embedding"),
+    "gemma_nested": ("gemma3n", "gemma4"),
     "glm": ("chatglm", "glm4", "glm4moe"),
     "gpt2": ("gpt2", "starcoder", "gptneox", "starcoder2"),
     "gpt_oss": ("gpt-oss",),
     "granite": ("granite", "granitemoe", "minicpm"),
     "hunyuan": ("hunyuan-dense", "hunyuan-moe"),
-    "hybrid": ("granitehybrid", "jamba", "nemotron_h", "nemotron_h_moe"),
+    "hybrid": ("granitehybrid", "jamba", "nemotron_h", "nemotron_h_moe", "plamo2", "falcon-h1"),
     "kimi_linear": ("kimi-linear",),
     "lfm2": ("lfm2", "lfm2moe"),
     "llama": (
@@ -66,6 +68,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "jais2",
     ),
     "mamba": ("mamba", "mamba2"),
+    "mimo": ("mimo2",),
     "mixtures": (
         "deepseek",
         "bailingmoe",
@@ -83,6 +86,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "qwen": ("qwen2", "qwen2moe", "qwen3", "qwen3moe", "dots1", "qwen2vl", "qwen3vl", "qwen3vlmoe"),
     "rwkv6": ("rwkv6",),
     "rwkv7": ("rwkv7",),
+    "t5": ("t5encoder",),
 }
 
 ARCHITECTURES.declare({name: f"{__name__}.{module}" for module, names in MODULES.items() for name in names})

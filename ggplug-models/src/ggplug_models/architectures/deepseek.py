@@ -10,6 +10,7 @@ from ggplug.tensor import Tensor
 from ggplug.types import RopeMode
 from ggplug_models.architectures.llama import GrowingQueries
 from ggplug_models.layers.attention import of_heads, part, split
+from ggplug_models.layers.experts import Experts, Gating
 from ggplug_models.layers.feed_forward import plain, relu_squared
 from ggplug_models.layers.linear import linear
 from ggplug_models.layers.rope import Rope
@@ -102,6 +103,25 @@ class DeepSeek2(Transformer, Decoder):
         key = gg.concat(of_heads(kv, 0, n_nope), rotated, dim=0)
         value = gg.cont(of_heads(kv, n_nope, self.d_v))
         return block.attend(self.queries(gg.concat(q, q_rotated, dim=0), block), key, value, scale=self.scale)
+
+
+@architecture("glm-dsa")
+class GlmDsa(DeepSeek2):
+    """GLM 5 (arXiv:2602.15763): DeepSeek V3's block.
+
+    A token attends to the positions that an indexer chooses, which are all of them up to ``attention.indexer.top_k``:
+    contexts are no longer than that, and the indexer's weights are not used.
+    """
+
+    def read(self, hp: Hyperparameters) -> None:
+        super().read(hp)
+        self.experts = Experts.of(hp, gating=Gating.SIGMOID, normalized=False)
+        self.most_chosen = hp.integer("attention.indexer.top_k")
+
+    @property
+    def most_positions(self) -> int:
+        """The number of positions that the indexer chooses."""
+        return self.most_chosen
 
 
 @architecture("mistral4")

@@ -33,7 +33,7 @@ class _Sandwich(_Gemma):
         return self.sandwich(x, block)
 
 
-class _NormedHeads(_Sandwich):
+class NormedHeads(_Sandwich):
     """Heads of queries and keys are normalised before the rotation; blocks with a window do not scale positions."""
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
@@ -45,7 +45,7 @@ class _NormedHeads(_Sandwich):
         self.slide_with_rope(hp, 6, replace(self.rope, base=10000.0, scale=1.0))
 
 
-class _Capped(_Sandwich, Decoder):
+class Capped(_Sandwich, Decoder):
     """Logits are soft-capped if the file has a cap."""
 
     largest: int
@@ -68,7 +68,7 @@ class Gemma(_Gemma, Decoder):
 
 
 @architecture("gemma2")
-class Gemma2(_Capped):
+class Gemma2(Capped):
     """Gemma 2: every second block has a window; the logits of attention and of tokens are soft-capped."""
 
     largest = 46
@@ -81,14 +81,14 @@ class Gemma2(_Capped):
 
 
 @architecture("gemma3")
-class Gemma3(_NormedHeads, _Capped):
+class Gemma3(NormedHeads, Capped):
     """Gemma 3: five blocks with a window are followed by one without."""
 
     largest = 62
 
 
 @architecture("gemma-embedding")
-class GemmaEmbedding(_NormedHeads, Encoder):
+class GemmaEmbedding(NormedHeads, Encoder):
     """EmbeddingGemma: windows in both directions; two linear layers may follow the pooling (arXiv:2509.20354)."""
 
     def read(self, hp: Hyperparameters) -> None:

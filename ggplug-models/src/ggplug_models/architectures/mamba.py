@@ -129,5 +129,6 @@ class Mamba2(StateSpace):
         y = y + x * w("ssm_d", 1, self.n_head)
         z = gg.cont(columns(found, 0, n))
         y = gg.swiglu(z, gg.reshape(y, *z.ne[:3]))
-        y = self.norm(w, "ssm_norm", gg.reshape(y, n // groups, groups, step.n_tokens), n // groups, groups)
+        if "ssm_norm.weight" in w:
+            y = self.norm(w, "ssm_norm", gg.reshape(y, n // groups, groups, step.n_tokens), n // groups, groups)
         return linear(w, "ssm_out", gg.reshape(y, n, step.n_tokens), self.n_embd)

@@ -29,12 +29,16 @@ class Qwen2Moe(Qwen2):
             self.experts = replace(self.experts, n_ff_shared=self.n_ff[0])
 
 
-@architecture("qwen3")
-class Qwen3(Transformer, Decoder):
-    """Qwen 3: heads of queries and keys are normalised before the rotation; no biases."""
+class HeadNorms(Transformer):
+    """Heads of queries and keys are normalised before the rotation."""
 
     def normed(self, q: Tensor, k: Tensor, w: Weights) -> tuple[Tensor, Tensor]:
         return self.norm(w, "attn_q_norm", q), self.norm(w, "attn_k_norm", k)
+
+
+@architecture("qwen3")
+class Qwen3(HeadNorms, Decoder):
+    """Qwen 3: heads of queries and keys are normalised; no biases."""
 
 
 @architecture("qwen3moe")

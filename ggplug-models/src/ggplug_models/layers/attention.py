@@ -125,15 +125,19 @@ def mixed(
     scale: float,
     n_seq: int = 1,
     max_bias: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Attention among all tokens of each sequence, as products and a softmax: [d_v n_head, T].
 
     mask: F32 [T / n_seq, T / n_seq, 1, n_seq].  Devices compute this chain as groups, which is faster than the single
     op of :func:`mixed_as_one` for texts of some hundred tokens.  ``max_bias``: of ALiBi; the mask then holds distances.
+    ``bias``: F32 [n, n, n_head], which is added to the products.
     """
     q, k = by_sequence(q, n_seq), by_sequence(k, n_seq)
     transposed = gg.cont(gg.permute(by_sequence(v, n_seq), 1, 0, 2, 3))  # [n, d_v, n_head_kv, n_seq]
-    probabilities = gg.soft_max(gg.mul_mat(k, q), mask, scale=scale, max_bias=max_bias)
+    products = gg.mul_mat(k, q)
+    products = products if bias is None else products + bias
+    probabilities = gg.soft_max(products, mask, scale=scale, max_bias=max_bias)
     y = gg.cont(gg.permute(gg.mul_mat(transposed, probabilities), 0, 2, 1, 3))
     return gg.reshape(y, y.ne[0] * y.ne[1], y.ne[2] * y.ne[3])
 

@@ -141,10 +141,14 @@ class Experts:
             y = y * gg.sigmoid(linear(weights, "ffn_gate_inp_shexp", x, 1))
         return y
 
+    def logits(self, weights: Weights, x: Tensor) -> Tensor:
+        """The router's scores, before the softmax or sigmoid: [n_expert, T]."""
+        return linear(weights, "ffn_gate_inp", x, self.n_expert)
+
     def route(self, weights: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
         """The chosen experts of each token, I32 [n_used, T], and their weights, F32 [1, n_used, T]."""
         tokens = x.ne[1]
-        scores = weights.named("ffn_moe_logits", linear(weights, "ffn_gate_inp", x, self.n_expert))
+        scores = weights.named("ffn_moe_logits", self.logits(weights, x))
         if self.gating is Gating.SOFTMAX:
             scores = weights.named("ffn_moe_probs", gg.soft_max(scores))
         elif self.gating is Gating.SIGMOID:
@@ -178,6 +182,9 @@ class Experts:
 
 def _linear(weights: Weights, name: str, x: Tensor, chosen: Tensor, n_out: int, n_expert: int) -> Tensor:
     y = gg.mul_mat_id(weights(f"{name}.weight", x.ne[0], n_out, n_expert), x, chosen)
+    scale = weights.optional(f"{name}.scale", n_expert)
+    if scale is not None:
+        y = y * gg.get_rows(gg.repeat(gg.reshape(scale, 1, n_expert), 1, n_expert, chosen.ne[1]), chosen)
     bias = weights.optional(f"{name}.bias", n_out, n_expert)
     called = f"ffn_moe_{name.removeprefix('ffn_').removesuffix('_exps')}"
     return weights.named(called, y if bias is None else gg.add_id(y, bias, chosen))

@@ -37,7 +37,8 @@ class Norm:
         weight = name if name in weights else f"{name}.weight"
         y = type(self).compute(x, eps=self.eps) * weights(weight, *(ne or x.ne[:1]))
         bias = weights.optional(f"{name}.bias", *(ne or x.ne[:1]))
-        return weights.named(OF_NORMS.get(name, name), y if bias is None else y + bias)
+        called = OF_NORMS.get(name, f"{name}_out" if weight == name else name)  # other than the weight is
+        return weights.named(called, y if bias is None else y + bias)
 
 
 class RmsNorm(Norm):

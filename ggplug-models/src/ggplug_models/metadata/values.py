@@ -84,13 +84,14 @@ class Values:
 
         return self._checked(key, default, f"an array of {length} integers", fits, _same)
 
-    def numbers(self, key: str, *, length: int) -> list[float]:
-        """A finite number, repeated, or an array of exactly ``length``."""
+    def numbers(self, key: str, *, length: int, finite: bool = True) -> list[float]:
+        """A finite number, repeated, or an array of exactly ``length``; ``finite``: so are the numbers of an array."""
         if not isinstance(self.values.get(self.prefix + key), np.ndarray):
             return [self.number(key)] * length
 
         def fits(value: npt.NDArray[Any]) -> bool:
-            return value.dtype.kind in "fiu" and value.shape == (length,) and bool(np.isfinite(value).all())
+            found = np.isfinite(value) if finite else ~np.isnan(value)
+            return value.dtype.kind in "fiu" and value.shape == (length,) and bool(found.all())
 
         wanted = f"a finite number, or an array of {length}"
         return [float(each) for each in self._checked(key, REQUIRED, wanted, fits, _same)]

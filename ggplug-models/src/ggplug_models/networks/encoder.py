@@ -50,10 +50,14 @@ class Texts:
         self.pool = gg.new_tensor(gg.F32, (n_tok, 1, n_seq), "pool").set_input()
         self._positions: Tensor | None = None
         self._masks: dict[int, Tensor] = {}
+        self._pairs: tuple[Tensor, Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]] | None = None
+        self.shared: dict[str, Tensor] = {}
+        """Nodes that later blocks read, by name."""
         self.graph: Graph
         self.collected: dict[str, Tensor] = {}
         self.hidden: Tensor
         self.pooled: Tensor
+        self.scores: Tensor | None = None
 
     @property
     def positions(self) -> Tensor:
@@ -66,12 +70,21 @@ class Texts:
         """Not implemented: no encoder uses it."""
         raise NotImplementedError
 
+    def of_pairs(self, values: Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]) -> Tensor:
+        """An input I32 [n_tok * n_tok] that ``values`` computes from how far each key lies behind each query."""
+        tensor = gg.new_tensor(gg.I32, (self.n_tok * self.n_tok,), "pairs").set_input()
+        self._pairs = tensor, values
+        return tensor
+
     def outputs(self, x: Tensor) -> Tensor:
         """All columns of ``x``: the pooled vector depends on every token."""
         return x
 
-    def attend(self, number: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, **how: Any) -> Tensor:
-        """The attention of block ``number`` among the tokens of each text: [d_v n_head, T]."""
+    def attend(
+        self, number: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, bias: Tensor | None = None, **how: Any
+    ) -> Tensor:
+        """The attention of block ``number`` among the tokens of each text: [d_v n_head, T].  ``bias``: see
+        :func:`.mixed`."""
         window = self.windows[number]
         if window not in self._masks:
             shape = self.n_tok, self.n_tok, 1, self.n_seq
@@ -84,6 +97,7 @@ class Texts:
             scale=scale,
             n_seq=self.n_seq,
             max_bias=self.max_bias,
+            bias=bias,
         )
 
     def finish(
@@ -92,19 +106,25 @@ class Texts:
         pooled: Callable[[Tensor], Tensor],
         name: str,
         *,
+        scores: Callable[[Tensor], Tensor | None],
         patches: Sequence[GraphChange] = (),
         collect: Sequence[str] = (),
     ) -> None:
         """Makes the graph: pools the tokens' vectors ``hidden``, and applies ``pooled`` to the texts' vectors.
 
-        ``patches``, ``collect``: see :meth:`.Step.finish`.
+        ``scores``: computes logits of tokens from their vectors, or returns None.  ``patches``, ``collect``: see
+        :meth:`.Step.finish`.
         """
         n_embd = hidden.ne[0]
         hidden = gg.reshape(hidden, n_embd, self.n_tok, self.n_seq, name="hidden")
         rows = gg.cont(gg.permute(hidden, 1, 0, 2))
         vectors = pooled(gg.reshape(gg.mul_mat(rows, self.pool), n_embd, self.n_seq)).named("pooled")
-        self.hidden, self.pooled = patched((hidden, vectors), patches) if patches else (hidden, vectors)
-        self.graph = Graph(self.hidden.set_output(), self.pooled.set_output(), name=name)
+        logits = scores(hidden)
+        found = [hidden, vectors] if logits is None else [hidden, vectors, logits]
+        found = patched(found, patches) if patches else found
+        self.hidden, self.pooled = found[:2]
+        self.scores = None if logits is None else found[2]
+        self.graph = Graph(*(each.set_output() for each in found), name=name)
         name_nodes(self.graph)
         self.collected = collected(self.graph, collect)
 
@@ -117,7 +137,11 @@ class Texts:
         self.tokens.set(ids.reshape(-1))
         if self._positions is not None:
             self._positions.set(np.tile(place.astype(np.int32), self.n_seq))
-        apart = np.abs(place - place[:, np.newaxis])
+        apart = place - place[:, np.newaxis]
+        if self._pairs is not None:
+            pairs, of = self._pairs
+            pairs.set(of(apart).astype(np.int32).reshape(-1))
+        apart = np.abs(apart)
         for window, mask in self._masks.items():
             visible = present[:, np.newaxis, np.newaxis, :]
             if window:
@@ -184,6 +208,10 @@ class Encoder(TextModel):
         """The final vectors of texts, from their pooled vectors [n_embd, n_seq]."""
         return x
 
+    def scores(self, x: Tensor) -> Tensor | None:
+        """Hook for models that predict tokens; returns logits [n_vocab, ...], from vectors [n_embd, ...]."""
+        return None
+
     def build(self, n_seq: int, n_tok: int, collect: tuple[str, ...] = ()) -> Texts:
         """The graph for ``n_seq`` texts padded to ``n_tok`` tokens, which is kept for the next batch of that size.
 
@@ -206,7 +234,7 @@ class Encoder(TextModel):
     def _build(self, n_seq: int, n_tok: int, patches: Sequence[GraphChange] = (), collect: Sequence[str] = ()) -> Texts:
         texts = Texts(n_seq, n_tok, self.n_ctx, self.windows, self.max_bias)
         hidden, name = self.hidden(self.forward(texts)), f"{self.architecture} {n_seq}x{n_tok}"
-        texts.finish(hidden, self.pooled, name, patches=patches, collect=collect)
+        texts.finish(hidden, self.pooled, name, scores=self.scores, patches=patches, collect=collect)
         return texts
 
     # -- running it --------------------------------------------------------------------------------

@@ -59,6 +59,10 @@ class Inputs(Protocol):
     def of_positions(self, name: str, values: Callable[[Ints], Floats]) -> Tensor:
         """An input F32 [1, 1, T] that ``values`` computes from the positions."""
 
+    @property
+    def shared(self) -> dict[str, Tensor]:
+        """Nodes that later blocks read, by name."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -84,13 +88,12 @@ class Block:
         """In the last block the columns of each x [n, T] for which results are returned, in others all columns."""
         return (self.inputs.outputs(x) if self.is_last else x for x in xs)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor | None, **how: Any) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor | None, v: Tensor | None, **how: Any) -> Tensor:
         """The attention of this block; see :attr:`Inputs.attend`."""
         w = self.weights
-        w.named("Qcur", q)
-        w.named("Kcur", k)
-        if v is not None:
-            w.named("Vcur", v)
+        for name, each in (("Qcur", q), ("Kcur", k), ("Vcur", v)):
+            if each is not None:
+                w.named(name, each)
         return w.named("kqv_out", self.inputs.attend(self.number, q, k, v, **how))
 
     def named(self, name: str, tensor: Tensor) -> Tensor:
@@ -240,8 +243,12 @@ class Network(Model):
 
     def output_of(self, number: int, x: Tensor, inputs: Inputs, *, is_last: bool = False) -> Tensor:
         """The output of the block ``number`` for its input ``x``; see :class:`Block` for ``is_last``."""
-        block = Block(number, self.w.block(number), is_last, inputs)
+        block = Block(number, self.weights_of(number), is_last, inputs)
         return block.named("l_out", self.block(x, block))
+
+    def weights_of(self, number: int) -> Weights:
+        """The weights of the block ``number``."""
+        return self.w.block(number)
 
     def cache_on(self, number: int) -> Device | None:
         """The device that a rule chose for a block's cache or state, and for its attention; None: no rule did."""
@@ -255,7 +262,7 @@ class Network(Model):
         chosen = self.cache_on(number)
         if chosen is not None:
             return chosen
-        prefix = self.w.block(number).prefix
+        prefix = self.weights_of(number).prefix
         of_block = (t for t in self.weights if t.name.startswith(prefix) and not is_expert(t.name))
         found = next((t.buffer_type for t in of_block if t.buffer_type is not None), None)
         device = self.devices[0] if found is None else found.device

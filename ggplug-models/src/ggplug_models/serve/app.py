@@ -1,107 +1,81 @@
-"""The HTTP routes of the server: a table of paths, with and without ``/v1``."""
+"""The ASGI application of a server: its routes, who may use them, and that models are loaded for them."""
 
 from __future__ import annotations
 
-import re
-import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from ggplug_models.serve.access import AccessControl, HeaderNames
 from ggplug_models.serve.answers import ClientDisconnected
-from ggplug_models.serve.apis import (
-    chat,
-    completions,
-    infill,
-    llama_server,
-    messages,
-    ollama,
-    ollama_models,
-    responses,
-    state,
-    tokens,
-)
-from ggplug_models.serve.apis.embeddings import EmbeddingBody, VectorsWork
-from ggplug_models.serve.apis.errors import body_of
-from ggplug_models.serve.apis.ollama_models import EmbedWork
-from ggplug_models.serve.apis.rerank import RerankBody, RerankWork
-from ggplug_models.serve.bodies.body import Body
-from ggplug_models.serve.endpoint import IGNORED, Bodies, TextApi, TextEndpoint, headers_of, json_response, logged
-from ggplug_models.serve.event_stream import watched
-from ggplug_models.serve.incoming import Incoming, RestOfBody
-from ggplug_models.serve.metrics import CONTENT_TYPE
-from ggplug_models.serve.page import Page
+from ggplug_models.serve.apis.errors import response_of
+from ggplug_models.serve.http import predictions
+from ggplug_models.serve.http.access import AccessControl, HeaderNames
+from ggplug_models.serve.http.endpoint import IGNORED
+from ggplug_models.serve.http.incoming import Incoming, RestOfBody
+from ggplug_models.serve.http.models_routes import routes_of_models
+from ggplug_models.serve.http.predictions import Predictions
+from ggplug_models.serve.http.routes import Route, routes_of
+from ggplug_models.serve.http.routes import Rules as Rules
+from ggplug_models.serve.http.routing import Choosing, Waking
+from ggplug_models.serve.http.streams import Streams
+from ggplug_models.serve.metrics import Metrics
+from ggplug_models.serve.models import Models
 from ggplug_models.serve.problems import Problem, problem_of
 from ggplug_models.serve.service import Service
-from ggplug_models.serve.vectors import CancelledError
-
-CHAT, COMPLETIONS, EMBEDDINGS, MODELS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models"
-
-TEXT_APIS: Mapping[TextApi, Sequence[str]] = {
-    TextApi(chat.ChatBody, chat.ask, chat.ChatReply): (CHAT, "/chat/completions"),
-    TextApi(completions.CompletionBody, completions.ask, completions.CompletionReply): (COMPLETIONS,),
-    TextApi(llama_server.NativeBody, llama_server.ask, llama_server.NativeReply): ("/completion", "/completions"),
-    TextApi(infill.InfillBody, infill.ask, llama_server.NativeReply): ("/infill",),
-    TextApi(responses.ResponsesBody, responses.ask, responses.ResponsesReply): ("/v1/responses", "/responses"),
-    TextApi(messages.AnthropicBody, messages.ask, messages.AnthropicReply): ("/v1/messages", "/messages"),
-    TextApi(ollama.OllamaChatBody, ollama.ask_chat, ollama.OllamaChatReply): ("/api/chat",),
-    TextApi(ollama.OllamaGenerateBody, ollama.ask_generate, ollama.OllamaGenerateReply): ("/api/generate",),
-}
-"""The APIs for texts, with their paths."""
 
 
-@dataclass(frozen=True)
-class Rules:
-    """Who may use a server, what it offers, and the maximum size of requests.
-
-    ``keys``: API keys; empty: no key is required.  ``hosts``: host names that requests may have besides those of this
-    machine, if there are no keys; None: any.  ``origins``: origins whose web pages may read responses (CORS);
-    ``localhost``: those of this machine.  ``body_limit``: maximum size of a request body in bytes.  ``strict``: whether
-    unknown parameters and other model names are refused.  ``page``, ``metrics``, ``slots``: whether there are the chat
-    page, ``/metrics`` and ``/slots``.  ``slot_files``: folder where slots are saved; None: nowhere.
-    """
-
-    keys: Sequence[str] = ()
-    hosts: Collection[str] | None = ()
-    origins: Sequence[str] = ()
-    body_limit: int = 8 << 20
-    strict: bool = False
-    page: bool = True
-    metrics: bool = True
-    slots: bool = True
-    slot_files: Path | None = None
-
-
-def application(service: Service, rules: Rules | None = None) -> ASGIApp:
-    """Creates the ASGI application for a service."""
+def application(served: Service | Models, rules: Rules | None = None) -> ASGIApp:
+    """Creates the ASGI application for the service of a model, or for several models."""
     rules = rules or Rules()
+    if isinstance(served, Service):
+        routes = list(routes_of(served, rules))
+        return _guarded(Waking(_of_a_model(routes, rules), served), rules, served.metrics, routes)
+    metrics = Metrics()
+    routes = list(routes_of_models(served, rules, metrics))
+    app = Choosing(
+        served,
+        _routed(routes),
+        lambda service: _of_a_model(list(routes_of(service, rules)), rules),
+        Incoming(rules.body_limit),
+    )
+    return _guarded(app, rules, metrics, routes)
+
+
+def _of_a_model(routes: Sequence[Route], rules: Rules) -> FastAPI:
+    app = _routed(routes)
+    paths = [path for paths, methods, _ in routes for path in paths if "POST" in methods and "{" not in path]
+    app.add_api_route(predictions.PATH, Predictions(app, paths, Incoming(rules.body_limit)).answer, methods=["POST"])
+    return app
+
+
+def _routed(routes: Iterable[Route]) -> FastAPI:
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    routes = list(_routes(service, rules))
     for paths, methods, handler in routes:
         for path in paths:
             app.add_api_route(path, handler, methods=[*methods])
     app.add_exception_handler(Problem, _error_response)
     app.add_exception_handler(HTTPException, _error_response)
     app.add_exception_handler(ClientDisconnected, _client_closed)
+    return app
+
+
+def _guarded(app: ASGIApp, rules: Rules, metrics: Metrics, routes: Iterable[Route]) -> ASGIApp:
+    """The application behind access control, for web pages of other origins, too."""
     guarded: ASGIApp = AccessControl(
-        app,
+        Streams(app),
         keys=rules.keys,
         hosts=None if rules.keys else rules.hosts,
-        metrics=service.metrics,
+        metrics=metrics,
         paths=[path for paths, _, _ in routes for path in paths if "{" not in path],
     )
     if rules.origins:
-        guarded = CORSMiddleware(
+        guarded = Origins(
             guarded,
             allow_origins=[origin for origin in rules.origins if origin != "localhost"],
             allow_origin_regex=LOCAL if "localhost" in rules.origins else None,
@@ -113,60 +87,20 @@ def application(service: Service, rules: Rules | None = None) -> ASGIApp:
     return HeaderNames(RestOfBody(guarded))
 
 
+class Origins(CORSMiddleware):
+    """ASGI middleware that allows pages of some origins to read responses.
+
+    The response before a request of another page (preflight) has the status 200 too, as llama-server's, but not the
+    header without which a browser does not send the request.
+    """
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        allowed = self.is_allowed_origin(request_headers["origin"])
+        return super().preflight_response(request_headers) if allowed else Response(headers={"Vary": "Origin"})
+
+
 LOCAL = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?"
 """The origins of web pages from this machine."""
-
-Handler = Callable[..., Any]
-
-
-def _routes(service: Service, rules: Rules) -> Iterator[tuple[Sequence[str], Sequence[str], Handler]]:
-    """Paths, methods and handlers."""
-    bodies = Bodies(service, Incoming(rules.body_limit), strict=rules.strict)
-    paths = _Paths(service, rules, bodies)
-    if rules.page:
-        yield ["/"], ["GET", "HEAD"], Page().response
-    yield ["/health", "/v1/health"], ["GET", "HEAD"], paths.health
-    yield ["/metrics"], ["GET"], paths.metrics
-    yield [MODELS, "/models"], ["GET"], paths.models
-    yield [MODELS + "/{name:path}", "/models/{name:path}"], ["GET"], paths.model
-    for api, places in TEXT_APIS.items():
-        yield places, ["POST"], TextEndpoint(bodies, api).answer
-    yield [EMBEDDINGS], ["POST"], paths.work(EmbeddingBody, VectorsWork, VectorsWork.openai)
-    yield ["/embedding", "/embeddings"], ["POST"], paths.work(EmbeddingBody, VectorsWork, VectorsWork.native)
-    rerank = ["/v1/rerank", "/rerank", "/v1/reranking", "/reranking"]
-    yield rerank, ["POST"], paths.work(RerankBody, RerankWork, RerankWork.reply)
-    yield ["/tokenize"], ["POST"], paths.prepared(tokens.TokenizeBody, tokens.tokenize)
-    yield ["/detokenize"], ["POST"], paths.prepared(tokens.DetokenizeBody, tokens.detokenize)
-    yield ["/tokenizer_info"], ["GET"], _answering(lambda: tokens.tokenizer_info(service))
-    yield ["/apply-template"], ["POST"], paths.prepared(tokens.TemplateBody, tokens.apply_template)
-    counting = [f"{CHAT}/input_tokens", "/chat/completions/input_tokens"]
-    yield counting, ["POST"], paths.prepared(tokens.TemplateBody, tokens.input_tokens)
-    counting = ["/v1/messages/count_tokens", "/messages/count_tokens"]
-    yield counting, ["POST"], paths.prepared(messages.AnthropicBody, messages.count_tokens)
-    yield ["/v1/responses/input_tokens"], ["POST"], paths.prepared(responses.ResponsesBody, responses.input_tokens)
-    yield ["/api/version"], ["GET"], _answering(ollama_models.version)
-    yield ["/api/tags"], ["GET"], _answering(lambda: ollama_models.tags(service))
-    yield ["/api/ps"], ["GET"], _answering(lambda: ollama_models.running(service))
-    yield ["/api/show"], ["POST"], paths.prepared(ollama_models.NameBody, ollama_models.show)
-    yield ["/api/pull"], ["POST"], paths.prepared(ollama_models.NameBody, ollama_models.pull)
-    for path, method in (("copy", "POST"), ("delete", "DELETE"), ("push", "POST"), ("create", "POST")):
-        yield [f"/api/{path}"], [method], paths.prepared(ollama_models.NameBody, ollama_models.refuse)
-    yield ["/api/embed"], ["POST"], paths.work(ollama_models.EmbedBody, EmbedWork, EmbedWork.new)
-    yield ["/api/embeddings"], ["POST"], paths.work(ollama_models.EmbedBody, EmbedWork, EmbedWork.old)
-    yield ["/props"], ["GET"], paths.props
-    yield ["/slots"], ["GET"], paths.slots
-    yield ["/slots/{number}"], ["POST"], paths.slot
-    yield ["/lora-adapters"], ["GET"], _answering(list)
-    yield ["/lora-adapters"], ["POST"], paths.set_adapters
-
-
-def _answering(function: Callable[[], Any]) -> Handler:
-    """The handler of a path without parameters."""
-
-    async def answer() -> Response:
-        return json_response(function())
-
-    return answer
 
 
 def _error_response(request: Request, error: Exception) -> Response:
@@ -177,116 +111,8 @@ def _error_response(request: Request, error: Exception) -> Response:
         what = "unknown path" if error.status_code == 404 else error.detail
         error = Problem(error.status_code, f"{what}: {request.method} {request.url.path}")
     problem = problem_of(error)
-    return JSONResponse(body_of(problem, request.url.path), problem.status, {**problem.headers, **headers})
+    return response_of(problem, request.url.path, headers)
 
 
 def _client_closed(request: Request, error: Exception) -> Response:
     return Response(status_code=499)
-
-
-class _Paths:
-    """The handlers of the other routes."""
-
-    def __init__(self, service: Service, rules: Rules, bodies: Bodies) -> None:
-        self._service = service
-        self._rules = rules
-        self._bodies = bodies
-        self._files = state.SlotFiles(service, rules.slot_files)
-        self._begun = str(int(time.time()))
-
-    async def health(self) -> Response:
-        healthy = self._service.healthy
-        return JSONResponse({"status": "ok" if healthy else "shutting down"}, 200 if healthy else 503)
-
-    async def metrics(self) -> Response:
-        if not self._rules.metrics:
-            raise Problem(501, "this server was started with --no-metrics", code="not_supported")
-        headers = {"Process-Start-Time-Unix": self._begun}
-        return Response(self._service.metrics.text(), media_type=CONTENT_TYPE, headers=headers)
-
-    async def models(self) -> Response:
-        found = state.model_of(self._service)
-        return JSONResponse({"object": "list", "data": [found]})
-
-    async def model(self, name: str) -> Response:
-        self._service.check_name(name)
-        return JSONResponse(state.model_of(self._service))
-
-    async def props(self) -> Response:
-        return JSONResponse(state.props(self._service, slots=self._rules.slots, metrics=self._rules.metrics))
-
-    async def slots(self) -> Response:
-        if not self._rules.slots:
-            raise Problem(501, "this server was started with --no-slot-status", code="not_supported")
-        return JSONResponse(state.slots(self._service))
-
-    async def slot(self, request: Request, number: str) -> Response:
-        if not re.fullmatch("[0-9]{1,9}", number):  # int() fails with thousands of digits
-            raise HTTPException(404)
-        raw = await self._bodies.raw(request, "texts")
-        unknown = self._bodies.unknown()
-        try:
-            body = state.SlotBody.read(raw or b"{}", unknown)
-            found = await self._files.act(int(number), request.query_params.get("action", ""), body)
-        except Exception as error:
-            raise logged(error) from error
-        return json_response(found, headers_of(unknown, request.url.path))
-
-    async def set_adapters(self, request: Request) -> Response:
-        raw = await self._bodies.raw(request, "texts")
-        try:
-            return JSONResponse(state.set_adapters(state.listed(raw)))
-        except Exception as error:
-            raise logged(error) from error
-
-    def prepared(self, kind: type[Body], function: Callable[[Service, Any], Any]) -> Handler:
-        """The handler of a path whose reply is computed without the model."""
-
-        async def answer(request: Request) -> Response:
-            raw = await self._bodies.raw(request, "texts")
-            unknown = self._bodies.unknown()
-            try:
-                found = await self._service.prepared(lambda: function(self._service, kind.read(raw, unknown)))
-            except BaseException as error:
-                raise logged(error) from error
-            return json_response(found, headers_of(unknown, request.url.path))
-
-        return answer
-
-    def work(
-        self,
-        kind: type[Body],
-        prepare: Callable[[Service, Any], Any],
-        compute: Callable[[Any, threading.Event], Any],
-    ) -> Handler:
-        """The handler of a path for vectors or scores: ``compute`` runs in the thread for them."""
-
-        async def answer(request: Request) -> Response:
-            service = self._service
-            raw = await self._bodies.raw(request, "vectors")
-            service.enter("vectors")
-            cancelled = threading.Event()
-            unknown = self._bodies.unknown()
-            try:
-
-                def prepared() -> Any:
-                    body = kind.read(raw, unknown)
-                    service.check_name(getattr(body, "model", None), strict=self._rules.strict)
-                    return prepare(service, body)
-
-                work = await service.prepared(prepared)
-                async with watched(request.receive, cancelled.set):
-                    found = await service.embedded(
-                        lambda given: json_response(compute(work, given), headers_of(unknown, request.url.path)),
-                        cancelled,
-                    )
-            except (ClientDisconnected, CancelledError):
-                return Response(status_code=499)
-            except BaseException as error:
-                cancelled.set()
-                raise logged(error) from error
-            finally:
-                service.leave("vectors")
-            return found
-
-        return answer

@@ -64,10 +64,11 @@ class Sequences(Protocol):
 
 @dataclass
 class Counts:
-    """Counters since a batcher was created.
+    """Counters of the work with a model; a server that loads it again goes on counting.
 
     ``longest``: largest number of tokens of a sequence.  ``busy``: number of active slots, summed over all steps.
-    ``drafts``: steps of a text with draft tokens, of which there were ``drafted``.
+    ``drafts``: steps of a text with draft tokens, of which there were ``drafted``.  ``embedded_tokens``,
+    ``embedded_steps``: tokens and batches for embeddings.
     """
 
     finished: int = 0
@@ -83,6 +84,8 @@ class Counts:
     drafted: int = 0
     accepted: int = 0
     drafts: int = 0
+    embedded_tokens: int = 0
+    embedded_steps: int = 0
 
 
 @dataclass
@@ -153,6 +156,7 @@ class Batcher:
     prompt does not delay the other requests.  A request gets the free sequence that shares the longest prefix with its
     prompt.  ``waiting``: maximum number of requests that wait for a sequence.  ``least``: minimum number of tokens of a
     chunk of a prompt; None: prompts are cut at micro-batches only.  ``drafts``: guess tokens, for speculative decoding.
+    ``counts``: where work is counted.
 
     A thread computes them; no other code may use ``sequences``, which the caller frees after :meth:`close`.
     """
@@ -165,6 +169,7 @@ class Batcher:
         piece: int = 128,
         least: int | None = LEAST,
         drafts: SlotDrafts | None = None,
+        counts: Counts | None = None,
     ) -> None:
         if waiting < 0 or piece < 1:
             raise ParameterError(f"waiting must be at least 0 and piece at least 1, got {waiting} and {piece}")
@@ -176,7 +181,7 @@ class Batcher:
         self._slots: dict[int, _Slot] = {}
         self._reusable = [0] * sequences.n_seq
         """By sequence, the number of its first tokens that other requests may reuse."""
-        self._counts = Counts()
+        self._counts = counts or Counts()
         self._shared = _Shared()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="ggplug batcher", daemon=True)
@@ -222,11 +227,16 @@ class Batcher:
 
     @property
     def slots(self) -> list[SlotStatus]:
-        """The current status of each slot."""
+        """The current status of each slot; after :meth:`close` all are free and empty."""
         active = self._slots.copy()
+        numbers = range(self.sequences.n_seq)
         return [
-            SlotStatus(number, active[number].request if number in active else None, len(self.sequences.tokens(number)))
-            for number in range(self.sequences.n_seq)
+            SlotStatus(
+                number,
+                active[number].request if number in active else None,
+                0 if self.closed else len(self.sequences.tokens(number)),
+            )
+            for number in numbers
         ]
 
     def call(self, function: Callable[[], Any]) -> Future[Any]:

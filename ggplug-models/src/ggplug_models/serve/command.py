@@ -1,15 +1,16 @@
-"""``ggplug serve``: a model over HTTP."""
+"""``ggplug serve``: a model, or several, over HTTP."""
 
 from __future__ import annotations
 
 import importlib
 import re
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ggplug.cli.model_file import ModelFile
+from ggplug.cli.model_file import ModelFile, ModelFileType
 from ggplug.cli.output import Command, console, printable
 from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.tracing import traced
@@ -17,24 +18,53 @@ from ggplug_models.checks.requirements import required
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import (
     cache_option,
+    control_option,
     device_option,
     draft_option,
     draft_tokens_option,
     drafted_tokens,
-    fitted,
     growth_option,
-    model_argument,
+    lora_option,
     pack_option,
     placed,
     policy_option,
-    pool,
     pooling_option,
 )
 from ggplug_models.commands.serve_defaults import chosen, defaults_options
 
 
 @click.command(cls=Command)
-@model_argument
+@click.argument("model", type=ModelFileType(), required=False)
+@click.option(
+    "--models-dir",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Serve, instead of one MODEL, all .gguf files of FOLDER and of the folders in it. Requests choose by name: "
+    "the path in FOLDER without .gguf. A model is loaded when it is asked for.",
+)
+@click.option(
+    "--models-max",
+    default=4,
+    show_default=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="With --models-dir: maximum number of models loaded at the same time; 0: any. For one more, the one that was "
+    "not used for the longest time is released.",
+)
+@click.option(
+    "--models-autoload/--no-models-autoload",
+    default=True,
+    help="With --models-dir: whether requests load models, or only /models/load does.",
+)
+@click.option(
+    "--sleep-idle-seconds",
+    "idle",
+    type=click.FloatRange(-1),
+    metavar="N",
+    help="Release the memory of a model after N seconds without requests that use it; the next one loads it again. "
+    "Default, and -1: never.",
+)
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -102,6 +132,8 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
     metavar="N",
     help="Number of tokens of prompts that are computed between two tokens of the other texts.",
 )
+@lora_option
+@control_option
 @draft_option
 @draft_tokens_option
 @pooling_option
@@ -165,7 +197,11 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
 )
 @traced
 def serve(
-    model: ModelFile,
+    model: ModelFile | None,
+    folder: Path | None,
+    models_max: int,
+    models_autoload: bool,
+    idle: float | None,
     host: str,
     port: int,
     keys: tuple[str, ...],
@@ -177,6 +213,8 @@ def serve(
     tags: str,
     strict: bool,
     piece: int,
+    adapters: tuple[tuple[Path, float], ...],
+    vectors: tuple[tuple[Path, float], ...],
     draft: str | ModelFile | None,
     draft_tokens: int | None,
     pooling: str | None,
@@ -197,7 +235,7 @@ def serve(
     verbose: bool,
     **defaults: Any,
 ) -> None:
-    """Serve MODEL.gguf over HTTP, with an OpenAI-compatible API (completions, chat, embeddings) and a chat page.
+    """Serve MODEL.gguf, or several models, over HTTP, with an OpenAI-compatible API and a chat page.
 
     By default, the server accepts connections from this machine only; see --host. Ctrl-C stops it after the running
     answers have ended; a second Ctrl-C stops it at once. Slow clients are disconnected: after 10 seconds for the
@@ -206,29 +244,26 @@ def serve(
     for library in ("fastapi", "uvicorn", "prometheus_client"):
         with required(library, "ggplug serve", extra="serve"):
             importlib.import_module(library)
-    from ggplug_models.loading import load
-    from ggplug_models.serve.access import is_loopback
     from ggplug_models.serve.app import Rules
+    from ggplug_models.serve.http.access import is_loopback
+    from ggplug_models.serve.models import Models, models_in
+    from ggplug_models.serve.opening import Opening
     from ggplug_models.serve.server import Server, listening, run
-    from ggplug_models.serve.service import About, serving
+    from ggplug_models.serve.service import About, Service
     from ggplug_models.serve.writer import Defaults
 
+    if (model is None) is (folder is None):
+        raise click.UsageError("Give either MODEL or --models-dir.")
+    if folder is not None and (name or tags or template or adapters or vectors):
+        raise click.UsageError(
+            "--name, --tags, --chat-template, --lora and --control-vector are for one MODEL, not for --models-dir."
+        )
     most = drafted_tokens(draft, draft_tokens)
     if any(not key.strip() for key in keys):
         raise click.UsageError("--api-key is empty.")
     for origin in origins:
         if not re.fullmatch(r"\*|localhost|https?://[^\s/?#@]+", origin):
             raise click.UsageError(f"--cors must be an origin such as https://example.org, or *, got {origin!r}.")
-    # Responses are UTF-8; file names need not be.
-    called = printable(name or model.title.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-    first, *aliases = called.split(",") if name else [called]
-    about = About(model.path, aliases, [tag for tag in tags.split(",") if tag], pooling != "none")
-    names, placement = placed(devices, place_rules)
-    loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
-    used, placement = fitted(
-        model, names, placement, policy, n_ctx=context, n_seq=slots, cache_type=cache_type, **loading
-    )
-    source = None if template is None else content_of(template)
     err = console(stderr=True)
     addresses = [address.strip() for address in host.split(",")]
     here = all(map(is_loopback, addresses))
@@ -243,44 +278,64 @@ def serve(
         slots=slot_status,
         slot_files=slot_files,
     )
-    with (
-        listening(addresses, port) as sockets,
-        load(model, used, placement=placement, **loading) as loaded,
-    ):
-        if verbose:
-            err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
-            if placement.rules:
-                err.print(printable(str(loaded.placement)), style="dim", soft_wrap=True)
-        if pooling != "none":
-            pool(loaded, pooling)
-        with serving(
-            loaded,
-            first,
-            slots=slots,
-            context=context,
-            cache_type=cache_type,
-            waiting=waiting,
-            template=source,
-            defaults=Defaults(*chosen(defaults), shifts=shifts, verbose=verbose),
-            piece=piece,
-            about=about,
-            draft=draft,
-            draft_tokens=most,
-        ) as service:
-            if service.writer is not None and not service.writer.has_template:
+    opening = Opening(
+        *placed(devices, place_rules),
+        adapters=adapters,
+        vectors=vectors,
+        policy=policy,
+        loading={"pack": pack, "pack_growth": pack_growth},
+        pooling=pooling,
+        cache_type=cache_type,
+        context=context,
+        slots=slots,
+        computing={
+            "waiting": waiting,
+            "template": None if template is None else content_of(template),
+            "defaults": Defaults(*chosen(defaults), shifts=shifts, verbose=verbose),
+            "piece": piece,
+            "draft": draft,
+            "draft_tokens": most,
+        },
+        report=(lambda text: err.print(printable(text), style="dim", soft_wrap=True)) if verbose else None,
+    )
+
+    def service(called: str, file: ModelFile | Path) -> Service:
+        # Responses are UTF-8; file names need not be.
+        called = printable(called.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        first, *aliases = called.split(",") if name else [called]
+        about = About(
+            Path(file), aliases, [tag for tag in tags.split(",") if tag], pooling != "none", adapters=adapters
+        )
+        seconds = None if idle is None or idle < 0 else idle
+        return Service(first, opening.of(file, first), slots=slots, waiting=waiting, about=about, idle=seconds)
+
+    with ExitStack() as stack:
+        sockets = stack.enter_context(listening(addresses, port))
+        served: Service | Models
+        if folder is not None:
+            served = Models(lambda: models_in(folder), service, most=models_max, autoload=models_autoload)
+            what = f"{len(served.services)} models"
+        else:
+            assert model is not None
+            served = service(name or model.title, model)
+            what = served.name
+        stack.callback(served.close)
+        if isinstance(served, Service):
+            served.open()
+            if served.writer is not None and not served.writer.has_template:
                 err.print(
                     "The model's file has no chat template: messages are formatted as 'user: ...' lines. Use "
                     "--chat-template to give one.",
                     style="yellow",
                     soft_wrap=True,
                 )
-            if not here and not keys:
-                err.print(
-                    "No --api-key is set: everybody who can reach this machine can use the server.",
-                    style="yellow",
-                    soft_wrap=True,
-                )
-            address = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
-            url = f"http://{address}:{sockets[0].getsockname()[1]}"
-            err.print(printable(f"{service.name}: chat at {url}/, API at {url}/v1, Ctrl-C stops it"), soft_wrap=True)
-            run(Server(service, rules, log_requests=verbose), *sockets)
+        if not here and not keys:
+            err.print(
+                "No --api-key is set: everybody who can reach this machine can use the server.",
+                style="yellow",
+                soft_wrap=True,
+            )
+        address = f"[{addresses[0]}]" if ":" in addresses[0] else addresses[0]
+        url = f"http://{address}:{sockets[0].getsockname()[1]}"
+        err.print(printable(f"{what}: chat at {url}/, API at {url}/v1, Ctrl-C stops it"), soft_wrap=True)
+        run(Server(served, rules, log_requests=verbose), *sockets)

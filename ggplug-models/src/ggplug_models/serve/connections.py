@@ -26,7 +26,7 @@ class Connection(H11Protocol):
 
     uvicorn has timeouts only for idle connections (``timeout_keep_alive``), and limits the number of requests
     (``limit_concurrency``).  Here that limit is a number of connections: one more gets the status 503.  The timeouts of
-    request bodies are in :mod:`.incoming`.
+    request bodies are in :mod:`.http.incoming`.
     """
 
     head_timer: asyncio.TimerHandle | None = None

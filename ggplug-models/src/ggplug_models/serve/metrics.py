@@ -18,16 +18,14 @@ SECONDS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 class Metrics:
     """The metrics of a server.
 
-    ``status``: returns the status of its batcher; None: the model generates no text.  ``embedded``: returns the numbers
-    of tokens and of batches for embeddings.
+    ``status``: returns what was computed.  ``slots``: returns the number of texts that are generated at the same time;
+    0: none are.
     """
 
-    def __init__(
-        self, status: Callable[[], Status] | None, slots: int, embedded: Callable[[], tuple[int, int]] | None = None
-    ) -> None:
+    def __init__(self, status: Callable[[], Status] = Status, slots: Callable[[], int] = lambda: 0) -> None:
         self._registry = CollectorRegistry()
         self._status = status
-        self._embedded = embedded or (lambda: (0, 0))
+        self._read = Status()
         self.requests = Counter(
             "ggplug_http_requests",
             "HTTP requests, by path and status.",
@@ -47,23 +45,24 @@ class Metrics:
             registry=self._registry,
             buckets=SECONDS,
         )
-        if status is not None:
-            self._registry.register(_OfBatcher(status, slots))
+        self._registry.register(_OfBatcher(status, slots))
 
     def text(self) -> bytes:
-        """The metrics in Prometheus's text format."""
-        now = Status() if self._status is None else self._status()
-        return generate_latest(self._registry) + llama_server_metrics(now, *self._embedded())
+        """The metrics in Prometheus's text format; rates are those since the last call."""
+        before, self._read = self._read, self._status()
+        return generate_latest(self._registry) + llama_server_metrics(self._read, before)
 
 
 class _OfBatcher(Collector):
-    def __init__(self, status: Callable[[], Status], slots: int) -> None:
+    def __init__(self, status: Callable[[], Status], slots: Callable[[], int]) -> None:
         self._status = status
         self._slots = slots
 
     def collect(self) -> Iterator[Metric]:
-        now = self._status()
-        yield GaugeMetricFamily("ggplug_slots", "Maximum number of texts generated at the same time.", self._slots)
+        now, slots = self._status(), self._slots()
+        if not slots:
+            return
+        yield GaugeMetricFamily("ggplug_slots", "Maximum number of texts generated at the same time.", slots)
         yield GaugeMetricFamily("ggplug_texts_active", "Texts that are being generated.", now.active)
         yield GaugeMetricFamily("ggplug_texts_waiting", "Texts that wait for a slot.", now.waiting)
         yield CounterMetricFamily("ggplug_texts_finished", "Texts that ended or were cancelled.", now.finished)

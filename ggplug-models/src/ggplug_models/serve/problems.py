@@ -71,6 +71,11 @@ def shutting_down() -> Problem:
     return Problem(503, "the server is shutting down", code="shutting_down")
 
 
+def too_many(what: str) -> Problem:
+    """The problem of a request that a server refuses because of too much load.  ``what``: the load."""
+    return Problem(429, f"too many requests: {what}; try again later", code="rate_limit_exceeded")
+
+
 def too_long(count: int, most: int, what: str, limit: str, *, at_least: bool = False) -> Problem:
     """The problem of a text with too many tokens: ``count``, or at least so many, where ``most`` are allowed."""
     many = f"at least {count}" if at_least else str(count)
@@ -96,7 +101,7 @@ def problem_of(error: BaseException) -> Problem:
     if isinstance(error, ValidationError):
         return _invalid(error)
     if isinstance(error, QueueFullError):
-        return Problem(429, f"too many requests: {error}; try again later", code="rate_limit_exceeded")
+        return too_many(str(error))
     if isinstance(error, FreedError):
         return shutting_down()
     if isinstance(error, ContextFullError):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ggplug_models.serve.answers import Answers, Delta
 from ggplug_models.serve.bodies.asked import Asked
-from ggplug_models.serve.event_stream import event
+from ggplug_models.serve.http.event_stream import event
 from ggplug_models.serve.problems import Problem
 from ggplug_models.tokenizers import Tokenizer
 

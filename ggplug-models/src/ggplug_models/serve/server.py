@@ -14,6 +14,7 @@ from ggplug.errors import GGPlugError
 from ggplug_models.serve import connections
 from ggplug_models.serve.app import Rules, application
 from ggplug_models.serve.connections import Connection
+from ggplug_models.serve.models import Models
 from ggplug_models.serve.service import Service
 
 PATIENCE = 10.0
@@ -25,14 +26,19 @@ class ListenError(GGPlugError, OSError):
 
 
 class Server(uvicorn.Server):
-    """Serves until a signal or :meth:`stop`.
+    """Serves a model, or several, until a signal or :meth:`stop`.
 
     Then new requests get the status 503, and the server ends when the running answers have ended.  After ``patience``
     seconds, or at a second signal, it cancels them, and their clients get an error.
     """
 
     def __init__(
-        self, service: Service, rules: Rules | None = None, *, patience: float = PATIENCE, log_requests: bool = False
+        self,
+        service: Service | Models,
+        rules: Rules | None = None,
+        *,
+        patience: float = PATIENCE,
+        log_requests: bool = False,
     ) -> None:
         config = uvicorn.Config(
             application(service, rules),
@@ -48,6 +54,11 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.service = service
         self._patience = patience
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Starts to listen; from now on models may be released that are not used."""
+        await super().startup(sockets)
+        self.service.rest()
 
     def stop(self) -> None:
         """Shuts the server down; any thread may call this."""

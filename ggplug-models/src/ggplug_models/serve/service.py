@@ -1,29 +1,32 @@
-"""The service of one model: its capacity, its worker threads, and its shutdown."""
+"""The service of one model: when it is loaded, its capacity, its worker threads, and its shutdown."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ggplug.errors import ParameterError
-from ggplug_models.generation.drafts import MOST, Drafts
-from ggplug_models.guessing.kinds import drafts_for
+from ggplug.errors import in_one_line
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
+from ggplug_models.serve.batcher import Counts, Status
+from ggplug_models.serve.loaded import Loaded, loaded
 from ggplug_models.serve.metrics import Metrics
-from ggplug_models.serve.problems import Problem, shutting_down
+from ggplug_models.serve.problems import Problem, shutting_down, too_many
 from ggplug_models.serve.reply import Served
 from ggplug_models.serve.vectors import Embedder
 from ggplug_models.serve.writer import Writer
+
+LOG = logging.getLogger("ggplug.serve")
 
 Result = TypeVar("Result")
 
@@ -40,49 +43,205 @@ class About:
     """What a server tells about its model.
 
     ``file``: its file.  ``aliases``: further names.  ``tags``: words for clients that choose among models.  ``pooled``:
-    whether embeddings are one vector for each text.
+    whether embeddings are one vector for each text.  ``adapters``: its LoRA adapters, with their scales.
     """
 
     file: Path = Path()
     aliases: Sequence[str] = ()
     tags: Sequence[str] = ()
     pooled: bool = True
+    adapters: Sequence[tuple[Path, float]] = ()
+
+
+class State(StrEnum):
+    """Whether a model is in memory; SLEEPING: its memory was released after some time without requests."""
+
+    UNLOADED = "unloaded"
+    LOADING = "loading"
+    LOADED = "loaded"
+    SLEEPING = "sleeping"
+
+
+Opens = Callable[[Counts], AbstractContextManager[Loaded]]
+"""Loads a model, and releases its memory at the end of the block."""
 
 
 class Service:
     """A model that answers requests of many clients, with threads for what takes long.
 
-    ``name``: the name of the model in the API.  ``writer``: generates texts; None for an encoder.  ``waiting``: maximum
-    number of requests that wait, of texts and of embeddings each.  ``about``: what else is told about the model.
+    The model is loaded by :meth:`open`, or by the first block of :meth:`used`, and may be released between two such
+    blocks.  What is known about it stays known.
+
+    ``name``: the name of the model in the API.  ``opens``: loads it.  ``slots``: number of texts generated at the same
+    time.  ``waiting``: maximum number of requests that wait, of texts and of embeddings each.  ``about``: what else is
+    told about the model.  ``idle``: seconds without requests after which its memory is released; None: never.
     """
 
     def __init__(
         self,
-        model: Decoder | Encoder,
         name: str,
-        writer: Writer | None = None,
+        opens: Opens,
         *,
+        slots: int = 4,
         waiting: int = 64,
         about: About | None = None,
+        idle: float | None = None,
     ) -> None:
-        self.model = model
         self.name = name
         self.about = about or About()
         self.names = frozenset([name, *self.about.aliases])
-        self.writer = writer
         self.created = int(time.time())
-        self.embedder = Embedder(model)
-        embedder = self.embedder
-        self.metrics = Metrics(
-            None if writer is None else lambda: writer.batcher.status,
-            writer.slots if writer else 0,
-            lambda: (embedder.read, embedder.steps),
-        )
+        self.counts = Counts()
+        self.metrics = Metrics(lambda: self.status, lambda: 0 if self._last is None or self.writer is None else slots)
         self.draining = False
-        self._most = {"texts": waiting + (writer.slots if writer else 0), "vectors": waiting + 1}
+        self.state = State.UNLOADED
+        self.failed = False
+        """Whether the last attempt to load the model failed."""
+        self.users = 0
+        """Number of blocks of :meth:`used`."""
+        self.rested = time.monotonic()
+        """When the last of them ended."""
+        self._opens = opens
+        self._idle = self._kept = idle
+        self._next = State.SLEEPING
+        self._last: Loaded | None = None
+        self._open: ExitStack | None = None
+        self._opening = threading.Lock()
+        self._changing = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._resting: asyncio.Task[None] | None = None
+        self._most = {"texts": waiting + slots, "vectors": waiting + 1}
         self._inside = dict.fromkeys(self._most, 0)
         self._prompts = ThreadPoolExecutor(2, "ggplug prompts")
         self._vectors = ThreadPoolExecutor(1, "ggplug vectors")
+
+    # -- loading, and releasing memory --------------------------------------------------------------
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the model takes memory."""
+        return self.state in (State.LOADED, State.LOADING)
+
+    def open(self) -> None:
+        """Loads the model, if it is not loaded; any thread may call this.  Raises what loading it raises."""
+        with self._opening:
+            if self._open is not None:
+                return
+            with ExitStack() as stack:
+                self._last = stack.enter_context(self._opens(self.counts))
+                self._open = stack.pop_all()
+            self.state = State.LOADED
+
+    def _shut(self) -> None:
+        with self._opening:
+            if self._open is not None:
+                self._open.close()
+                self._open = None
+
+    async def wake(self) -> None:
+        """Loads the model, if it is not loaded.  Raises Problem."""
+        async with self._changing:
+            if self.state is State.LOADED:
+                return
+            if self.draining:
+                raise shutting_down()
+            before, self.state = self.state, State.LOADING
+            self.failed = True
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, self.open)
+                self.failed = False
+            except Exception as error:
+                LOG.error("%s: cannot be loaded: %s", self.name, in_one_line(error), exc_info=error)
+                raise Problem(
+                    500, f"the model {self.name!r} cannot be loaded; see the server's log", code="model_not_loaded"
+                ) from error
+            finally:
+                if self.state is State.LOADING:
+                    self.state = before
+
+    async def sleep(self, state: State) -> None:
+        """Releases the model's memory, unless a request uses it.  ``state``: SLEEPING or UNLOADED."""
+        async with self._changing:
+            if self.state is State.LOADED and not self.users:
+                self.state = state
+                await asyncio.get_running_loop().run_in_executor(None, self._shut)
+
+    @asynccontextmanager
+    async def used(self, wake: Callable[[], Awaitable[None]] | None = None) -> AsyncIterator[None]:
+        """A block in which the model is loaded.  ``wake``: called instead of :meth:`wake`.  Raises Problem."""
+        self.users += 1
+        self._kept, self._next = self._idle, State.SLEEPING
+        self._stop_timer()
+        try:
+            await (wake or self.wake)()
+            yield
+        finally:
+            self.users -= 1
+            self.rested = time.monotonic()
+            self.rest()
+
+    def keep(self, seconds: float | None) -> None:
+        """Sets how long the model stays loaded after the requests that use it now; None: until the end."""
+        self._kept = seconds
+
+    def rest(self) -> None:
+        """Releases the memory after the time without requests, if there is none; in the event loop."""
+        self._stop_timer()
+        if not self.users and self._kept is not None and self.state is State.LOADED:
+            self._timer = asyncio.get_running_loop().call_later(self._kept, self._rest)
+
+    def unload(self) -> None:
+        """Releases the memory when the requests that use it have ended; in the event loop."""
+        self._kept, self._next = 0, State.UNLOADED
+        self.rest()
+
+    @property
+    def expires(self) -> float | None:
+        """In how many seconds the memory is released; None: never."""
+        return self._kept if self._timer is None else max(self._timer.when() - asyncio.get_running_loop().time(), 0)
+
+    def _rest(self) -> None:
+        self._resting = asyncio.get_running_loop().create_task(self.sleep(self._next))
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- what is known about the model --------------------------------------------------------------
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the model was ever loaded."""
+        return self._last is not None
+
+    @property
+    def _known(self) -> Loaded:
+        if self._last is None:
+            raise Problem(400, f"the model {self.name!r} is not loaded", param="model", code="model_not_loaded")
+        return self._last
+
+    @property
+    def model(self) -> Decoder | Encoder:
+        """The model; its memory may be released.  Raises Problem if it was never loaded."""
+        return self._known.model
+
+    @property
+    def embedder(self) -> Embedder:
+        """What computes vectors.  Raises Problem if the model was never loaded."""
+        return self._known.embedder
+
+    @property
+    def writer(self) -> Writer | None:
+        """What generates texts; None for an encoder.  Raises Problem if the model was never loaded."""
+        return self._known.writer
+
+    @property
+    def status(self) -> Status:
+        """What was computed since the server started."""
+        if self._last is None or self._last.writer is None:
+            return Status(**vars(self.counts))
+        return self._last.writer.batcher.status
 
     @property
     def texts(self) -> Writer:
@@ -105,7 +264,8 @@ class Service:
     @property
     def healthy(self) -> bool:
         """Whether requests are accepted."""
-        return not self.draining and (self.writer is None or not self.writer.batcher.closed)
+        failed = self.state is State.LOADED and self.writer is not None and self.writer.batcher.closed
+        return not self.draining and not failed
 
     def check_name(self, name: str | None, *, strict: bool = True) -> None:
         """Raises Problem if ``name`` is not a name of this model; None, and any if not ``strict``, is allowed."""
@@ -116,6 +276,12 @@ class Service:
                 param="model",
                 code="model_not_found",
             )
+
+    def accept(self, body: Any, *, strict: bool) -> None:
+        """Checks the name of the model in a body, and sets how long it stays loaded.  Raises Problem."""
+        self.check_name(getattr(body, "model", None), strict=strict)
+        if (seconds := getattr(body, "keep_alive", None)) is not None:
+            self.keep(None if seconds < 0 else seconds)
 
     # -- accepted requests --------------------------------------------------------------------------
 
@@ -134,11 +300,7 @@ class Service:
         if self.draining:
             raise shutting_down()
         if self._inside[kind] >= self._most[kind]:
-            raise Problem(
-                429,
-                f"too many requests: {self._inside[kind]} are computed or wait; try again later",
-                code="rate_limit_exceeded",
-            )
+            raise too_many(f"{self._inside[kind]} are computed or wait")
 
     def enter(self, kind: str) -> None:
         """Counts a request as accepted; :meth:`leave` must follow.  Raises as :meth:`check_capacity` does."""
@@ -167,16 +329,16 @@ class Service:
         It waits for ``patience`` seconds at most, and until ``forced()`` is true.
         """
         self.draining = True
+        self._stop_timer()
         end = time.monotonic() + patience
         while self.inside and time.monotonic() < end and not forced():
             await asyncio.sleep(TICK)
         await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     def close(self) -> None:
-        """Cancels all texts and frees the sessions; the caller frees the model."""
+        """Cancels all texts and releases the memory."""
         self.draining = True
-        if self.writer is not None:
-            self.writer.close()
+        self._shut()
         self._prompts.shutdown(cancel_futures=True)
         self._vectors.shutdown(cancel_futures=True)
 
@@ -187,31 +349,26 @@ def serving(
     name: str,
     *,
     slots: int = 4,
-    context: int | None = None,
     waiting: int = 64,
     about: About | None = None,
-    draft: str | os.PathLike[str] | None = None,
-    draft_tokens: int = MOST,
-    **writing: Any,
+    idle: float | None = None,
+    **settings: Any,
 ) -> Iterator[Service]:
-    """A ``with`` block with the service of a model.
+    """A ``with`` block with the service of a model, which the caller frees.  ``settings``: see :func:`.loaded`."""
 
-    ``slots``, ``context``, ``writing``: of a language model, see :class:`.Writer`.  ``draft``, ``draft_tokens``: what
-    guesses tokens, and how many in a step; see :func:`.drafts_for`.
-    """
-    if not isinstance(model, (Decoder, Encoder)):
-        raise ParameterError(
-            f"{name} is a {type(model).__name__}; only language models and encoders can be served", got=model
-        )
-    with ExitStack() as stack:
-        writer = None
-        if isinstance(model, Decoder):
-            drafts: list[Drafts] = []
-            if draft is not None:
-                drafts = stack.enter_context(drafts_for(model, draft, slots, n_ctx=context, most=draft_tokens))
-            writer = Writer(model, slots=slots, context=context, waiting=waiting, drafts=drafts, **writing)
-        elif draft is not None:
-            raise ParameterError(f"{name} generates no text, so it can have no drafts", got=draft)
-        service = Service(model, name, writer, waiting=waiting, about=about)
-        stack.callback(service.close)
+    def opens(counts: Counts) -> AbstractContextManager[Loaded]:
+        return loaded(model, name, counts, slots=slots, waiting=waiting, **settings)
+
+    service = Service(name, opens, slots=slots, waiting=waiting, about=about, idle=idle)
+    with opened(service):
         yield service
+
+
+@contextmanager
+def opened(service: Service) -> Iterator[Service]:
+    """A ``with`` block with a service whose model is loaded; at its end the service is closed."""
+    try:
+        service.open()
+        yield service
+    finally:
+        service.close()

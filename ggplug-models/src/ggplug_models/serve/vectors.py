@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ggplug_models.embedding.vectors import check_finite, normalized
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
+from ggplug_models.serve.batcher import Counts
 from ggplug_models.serve.bodies.prompts import Prompt, check_length, checked_ids
 from ggplug_models.serve.problems import Problem
 from ggplug_models.tokenizers.encoders import TextTokenizer, TextTooLongError, VocabularyTokenizer
@@ -28,13 +29,12 @@ class CancelledError(Exception):
 class Embedder:
     """Computes embeddings with an encoder, or with the last hidden states of a language model.
 
-    ``read``: number of tokens that were computed so far.  ``steps``: number of batches.
+    ``counts``: where tokens and batches are counted.
     """
 
-    def __init__(self, model: Decoder | Encoder) -> None:
+    def __init__(self, model: Decoder | Encoder, counts: Counts) -> None:
         self.model = model
-        self.read = 0
-        self.steps = 0
+        self.counts = counts
 
     @property
     def _tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
@@ -134,20 +134,20 @@ class Embedder:
         return [float(score) for score in found]
 
     def _check(self, ids: list[list[int]], cancelled: threading.Event) -> Progress:
-        found = Progress(self, cancelled)
+        found = Progress(self.counts, cancelled)
         found(0)
-        self.read += sum(map(len, ids))
+        self.counts.embedded_tokens += sum(map(len, ids))
         return found
 
 
 class Progress:
     """Counts steps, and raises CancelledError between two of them."""
 
-    def __init__(self, embedder: Embedder, cancelled: threading.Event) -> None:
-        self._embedder = embedder
+    def __init__(self, counts: Counts, cancelled: threading.Event) -> None:
+        self._counts = counts
         self._cancelled = cancelled
 
     def __call__(self, done: int) -> None:
-        self._embedder.steps += bool(done)
+        self._counts.embedded_steps += bool(done)
         if self._cancelled.is_set():
             raise CancelledError

@@ -16,7 +16,7 @@ from ggplug_models.generation.drafts import Drafts
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
-from ggplug_models.serve.batcher import LEAST, Batcher
+from ggplug_models.serve.batcher import LEAST, Batcher, Counts
 from ggplug_models.serve.bodies.asked import Asked
 from ggplug_models.serve.bodies.parameters import MOST_TEXTS
 from ggplug_models.serve.bodies.prompts import Prompt, ids_of
@@ -86,7 +86,7 @@ class Writer:
     ``slots``: number of texts generated at the same time.  ``context``: context length of each; None: the default of a
     session.  ``waiting``: maximum number of waiting requests.  ``template``: a Jinja template to use instead of the
     file's.  ``piece``: number of tokens of prompts that are computed between two tokens of other texts.  ``drafts``:
-    those of each slot, for speculative decoding, which the caller releases.  Call
+    those of each slot, for speculative decoding, which the caller releases.  ``counts``: where work is counted.  Call
     :meth:`close` to release the memory.  Raises ParameterError, ModelError, OutOfMemoryError.
     """
 
@@ -102,6 +102,7 @@ class Writer:
         defaults: Defaults | None = None,
         piece: int = 128,
         drafts: Sequence[Drafts] = (),
+        counts: Counts | None = None,
     ) -> None:
         self.model = model
         self.tokenizer = model.tokenizer
@@ -128,6 +129,7 @@ class Writer:
             piece=piece,
             least=None if has_experts else LEAST,
             drafts=SlotDrafts(drafts, model.n_vocab) if drafts else None,
+            counts=counts,
         )
 
     def close(self) -> None:

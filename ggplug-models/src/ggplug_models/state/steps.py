@@ -104,8 +104,9 @@ class Step:
         self._writes: list[Tensor] = []
         self._states: list[Tensor] = []
         self._attended: dict[int, Tensor] = {}
+        self._cached: dict[int, tuple[Tensor, Tensor]] = {}
         self.shared: dict[str, Tensor] = {}
-        """Nodes of a block that later blocks read, by name."""
+        """Nodes that later blocks read, by name."""
         self.result: Tensor | None = None
         self.collected: dict[str, Tensor] = {}
         """The nodes whose values are asked for, by name."""
@@ -183,7 +184,7 @@ class Step:
         self,
         number: int,
         q: Tensor,
-        k: Tensor,
+        k: Tensor | None,
         v: Tensor | None,
         *,
         scale: float,
@@ -191,25 +192,31 @@ class Step:
         sinks: Tensor | None = None,
         max_bias: float = 0.0,
         d_v: int = 0,
+        of: int = 0,
     ) -> Tensor:
         """Stores keys and values of block ``number`` in the KV cache, and computes attention: [d_v n_head, T].
 
         q: [d_k, n_head, T], k: [d_k, n_head_kv, T], v: [d_v, n_head_kv, T].  If ``v`` is None, the values are the first
-        ``d_v`` elements of the keys.  ``max_bias``: of ALiBi, for blocks without a window (arXiv:2108.12409).  A block
-        may be made twice, to compute more of its columns; its attention is then the same node.
+        ``d_v`` elements of the keys.  If ``k`` is None, the block reads those of the earlier block ``of``.
+        ``max_bias``: of ALiBi, for blocks without a window (arXiv:2108.12409).  A block may be made twice, to compute
+        more of its columns; its attention is then the same node.
         """
         if number in self._attended:
             return self._attended[number]
-        kind = self.memory.kinds[number]
+        kind = self.memory.kinds[of if k is None else number]
         assert isinstance(kind, KeysValues)
-        held = [
-            gg.set_rows(tensor, joined(new), self._rows(kind.window), name=f"blk.{number}.cache_{part}")
-            for part, tensor, new in zip("kv", self.memory.blocks[number], (k, v), strict=False)
-            if new is not None
-        ]
-        self._writes += held
-        keys = self._read(held[0], kind.window, *k.ne[:2])
-        values = self._read(held[-1], kind.window, d_v if v is None else v.ne[0], k.ne[1])
+        if k is not None:
+            held = [
+                gg.set_rows(tensor, joined(new), self._rows(kind.window), name=f"blk.{number}.cache_{part}")
+                for part, tensor, new in zip("kv", self.memory.blocks[number], (k, v), strict=False)
+                if new is not None
+            ]
+            self._writes += held
+            self._cached[number] = (
+                self._read(held[0], kind.window, *k.ne[:2]),
+                self._read(held[-1], kind.window, d_v if v is None else v.ne[0], k.ne[1]),
+            )
+        keys, values = self._cached[of if k is None else number]
         mask = self._mask(kind.window, distances=max_bias > 0)
         y = mixed_as_one(q, keys, values, mask, scale=scale, softcap=softcap, sinks=sinks, max_bias=max_bias)
         self._attended[number] = y

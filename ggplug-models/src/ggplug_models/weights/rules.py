@@ -25,8 +25,8 @@ Chooses = Callable[[str, Sequence[Device]], Device]
 CACHE = "cache"
 """``cache.3`` is the name of what a session keeps for block 3, its keys and values or its state, for rules."""
 
-_LAYER = re.compile(r"(?:blk|cache)\.(\d+)(?:\.|$)")
-_AFTER_THE_LAYERS = re.compile(r"output|cls|pooler")
+_LAYER = re.compile(r"(?:(?:enc\.)?blk|cache)\.(\d+)(?:\.|$)")
+_AFTER_THE_LAYERS = re.compile(r"(?:enc\.)?output|cls|pooler")
 _EXPERTS = re.compile(r"\.ffn_\w+_exps\.")
 
 
@@ -132,7 +132,7 @@ class LayersOn(_OnDevice):
     needs_layers = True
 
     def is_for(self, name: str) -> bool:
-        return name.startswith("blk.") or (is_after_layers(name) and isinstance(self._ranges, int))
+        return name.startswith(("blk.", "enc.blk.")) or (is_after_layers(name) and isinstance(self._ranges, int))
 
 
 class ExpertsOn(_OnDevice):

@@ -22,13 +22,15 @@ SAMPLES, SAMPLE_BYTES = 256, 4096
 class Weights:
     """The tensors of a file whose names begin with ``prefix``: ``weights("attn_q.weight", n_in, n_out)``.
 
-    A tensor that is missing, or has other extents, raises ModelError.
+    A tensor that is missing, or has other extents, raises ModelError.  ``names``: with what the names of nodes that
+    read these weights begin; by default, ``prefix``.
     """
 
-    def __init__(self, tensors: Context, architecture: str, prefix: str = "") -> None:
+    def __init__(self, tensors: Context, architecture: str, prefix: str = "", names: str | None = None) -> None:
         self.tensors = tensors
         self.architecture = architecture
         self.prefix = prefix
+        self.names = prefix if names is None else names
 
     def __contains__(self, name: str) -> bool:
         return self.prefix + name in self.tensors
@@ -59,11 +61,12 @@ class Weights:
 
     def named(self, name: str, tensor: Tensor) -> Tensor:
         """The tensor, a node that reads these weights, after it got the name with the prefix."""
-        return tensor.named(self.prefix + name)
+        return tensor.named(self.names + name)
 
-    def block(self, number: int) -> Weights:
-        """The weights of the block ``number``."""
-        return Weights(self.tensors, self.architecture, f"{self.prefix}blk.{number}.")
+    def block(self, number: int, of: str = "") -> Weights:
+        """The weights of the block ``number``, whose names begin with ``of``: "enc." for encoders next to decoders."""
+        name = f"blk.{number}."
+        return Weights(self.tensors, self.architecture, self.prefix + of + name, self.names + name)
 
 
 def _extents(ne: tuple[int, ...]) -> str:

@@ -15,7 +15,7 @@ from ggplug_models.serve.bodies.asked import Asked
 from ggplug_models.serve.bodies.asking import asked
 from ggplug_models.serve.bodies.body import Body, Many
 from ggplug_models.serve.bodies.parameters import TextBody
-from ggplug_models.serve.event_stream import named_event
+from ggplug_models.serve.http.event_stream import named_event
 from ggplug_models.serve.messages import ChatMessage, Messages, chat_prompt
 from ggplug_models.serve.problems import Problem, wrong
 from ggplug_models.serve.reply import Reply, Served

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, create_model
 
@@ -14,7 +15,7 @@ from ggplug_models.serve.bodies.asked import Asked, Form
 from ggplug_models.serve.bodies.asking import asked
 from ggplug_models.serve.bodies.body import Body, Many
 from ggplug_models.serve.bodies.parameters import SAMPLER, TEXTS, TextBody, fields
-from ggplug_models.serve.event_stream import json_of
+from ggplug_models.serve.http.event_stream import json_of
 from ggplug_models.serve.messages import ChatMessage, Messages, chat_prompt
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.reply import Reply
@@ -36,12 +37,33 @@ def _format(value: Any) -> Any:
     return None if value == "" else value
 
 
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+"""Units of durations, in seconds."""
+
+DURATION = re.compile(r"[+-]?(?:[0-9]{1,9}(?:\.[0-9]{1,9})?(?:h|ms|m|us|ns|s)){1,6}")
+
+
+def _seconds(value: Any) -> Any:
+    """A duration such as ``5m`` or ``1h30m`` in seconds; numbers are seconds already."""
+    if not isinstance(value, str):
+        return value
+    if not DURATION.fullmatch(value):
+        raise ValueError("must be a duration such as 5m or 1h30m, or a number of seconds")
+    parts = re.findall(r"([0-9.]+)([a-z]+)", value)
+    return sum(float(count) * UNITS[unit] for count, unit in parts) * (-1 if value[0] == "-" else 1)
+
+
+KeepAlive: TypeAlias = Annotated[float, BeforeValidator(_seconds)]
+"""For how many seconds a model stays loaded after a request; negative: until the end."""
+
+
 class OllamaBody(Body):
     """What both paths have in common.  ``format``: ``json``, or a JSON schema."""
 
-    NO_EFFECT = frozenset(["keep_alive", "images", "logprobs", "top_logprobs", "template"])
+    NO_EFFECT = frozenset(["images", "logprobs", "top_logprobs", "template"])
 
     model: str | None = None
+    keep_alive: KeepAlive | None = None
     stream: bool = True
     think: bool | str | None = None
     options: Options = Field(default_factory=Options)
@@ -173,7 +195,7 @@ class OllamaReply(Reply):
     def _end(self) -> dict[str, Any]:
         answers = self.answers
         if not answers.requests:
-            return {"done": True, "done_reason": "load"}
+            return {"done": True, "done_reason": "unload" if self.body.keep_alive == 0 else "load"}
         request = answers.requests[0]
         times = request.times
         return {
@@ -212,9 +234,10 @@ def error_body(problem: Problem) -> dict[str, Any]:
     return {"error": problem.message}
 
 
-def now() -> str:
-    """The current time, as Ollama writes it."""
-    return datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
+def now(more: float = 0) -> str:
+    """The current time, and ``more`` seconds, as Ollama writes it."""
+    time = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=more)
+    return time.isoformat().replace("+00:00", "Z")
 
 
 def _calls(written: Written) -> list[dict[str, Any]]:

@@ -1,14 +1,15 @@
-"""Ollama's paths for models: a server of one model lists it, and cannot load, copy or delete others."""
+"""Ollama's paths for models, which list them; models are neither copied nor deleted."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import AliasChoices, Field
 
 from ggplug_models.networks.decoder import Decoder
-from ggplug_models.serve.apis.ollama import now
+from ggplug_models.serve.apis.ollama import KeepAlive, now
 from ggplug_models.serve.bodies.body import Body, Many
 from ggplug_models.serve.bodies.parameters import Count
 from ggplug_models.serve.problems import Problem
@@ -17,6 +18,10 @@ from ggplug_models.serve.vectors import Floats
 
 VERSION = "0.9.0"
 """The version of Ollama's API that is served; clients ask for it before they use newer parts."""
+
+NEVER = "9999-12-31T23:59:59Z"
+MOST_SECONDS = 1e10
+"""More are written as :data:`NEVER`."""
 
 
 class NameBody(Body):
@@ -30,11 +35,12 @@ class NameBody(Body):
 class EmbedBody(Body):
     """The body of ``/api/embed``, and of the older ``/api/embeddings``, whose text is the ``prompt``."""
 
-    NO_EFFECT = frozenset(["truncate", "options", "keep_alive"])
+    NO_EFFECT = frozenset(["truncate", "options"])
 
     model: str | None = None
     input: str | Many[str] = Field(validation_alias=AliasChoices("input", "prompt"))
     dimensions: Count | None = None
+    keep_alive: KeepAlive | None = None
 
 
 class EmbedWork:
@@ -66,15 +72,25 @@ def version() -> dict[str, str]:
     return {"version": VERSION}
 
 
-def tags(service: Service) -> dict[str, Any]:
-    """The reply of ``/api/tags``: the model in a list."""
-    return {"models": [_listed(service)]}
+def tags(services: Iterable[Service]) -> dict[str, Any]:
+    """The reply of ``/api/tags``: all models."""
+    return {"models": [_listed(service) for service in services]}
 
 
-def running(service: Service) -> dict[str, Any]:
-    """The reply of ``/api/ps``: the model never expires."""
-    more = {"expires_at": "9999-12-31T23:59:59Z", "size_vram": 0}
-    return {"models": [_listed(service) | more]}
+def running(services: Iterable[Service]) -> dict[str, Any]:
+    """The reply of ``/api/ps``: the models that are loaded."""
+    return {
+        "models": [
+            _listed(service) | {"expires_at": _expiry(service.expires), "size_vram": 0}
+            for service in services
+            if service.is_loaded
+        ]
+    }
+
+
+def _expiry(seconds: float | None) -> str:
+    """When a model's memory is released, in so many seconds."""
+    return NEVER if seconds is None or seconds > MOST_SECONDS else now(seconds)
 
 
 def show(service: Service, body: NameBody) -> dict[str, Any]:
@@ -136,6 +152,8 @@ def _listed(service: Service) -> dict[str, Any]:
 
 
 def _details(service: Service) -> dict[str, Any]:
+    if not service.is_known:
+        return {"format": "gguf"}
     model, architecture = service.model, service.model.architecture
     return {
         "parent_model": "",

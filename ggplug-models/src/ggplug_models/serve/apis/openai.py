@@ -13,7 +13,7 @@ from ggplug_models.serve.answers import Answers, Delta, Written
 from ggplug_models.serve.apis.llama_server import final
 from ggplug_models.serve.bodies.asked import Asked, Form
 from ggplug_models.serve.bodies.body import Body
-from ggplug_models.serve.event_stream import DONE
+from ggplug_models.serve.http.event_stream import DONE
 from ggplug_models.serve.log_probabilities import Scored
 from ggplug_models.serve.reply import Reply, Served
 from ggplug_models.serve.request import Progress

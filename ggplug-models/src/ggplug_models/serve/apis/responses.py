@@ -17,7 +17,7 @@ from ggplug_models.serve.bodies.asked import Asked
 from ggplug_models.serve.bodies.asking import asked
 from ggplug_models.serve.bodies.body import Body, Many
 from ggplug_models.serve.bodies.parameters import TextBody
-from ggplug_models.serve.event_stream import named_event
+from ggplug_models.serve.http.event_stream import named_event
 from ggplug_models.serve.messages import Messages, chat_prompt
 from ggplug_models.serve.problems import Problem, wrong
 from ggplug_models.serve.reply import Reply, Served
@@ -129,6 +129,16 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any], what: str) -> 
         )
 
 
+class _Item:
+    """An item of the output: ``kind`` is reasoning, message, or the number of a call; ``text`` is its own part."""
+
+    def __init__(self, kind: str | int, text: str = "") -> None:
+        self.kind = kind
+        self.text = text
+        prefix = {"reasoning": "rs", "message": "msg"}.get(str(kind), "fc")
+        self.id = f"{prefix}_{secrets.token_hex(24)}"
+
+
 class ResponsesReply(Reply):
     """The replies of ``/v1/responses``: items of reasoning, of text, and of calls of functions."""
 
@@ -136,16 +146,15 @@ class ResponsesReply(Reply):
         super().__init__(served, body, asked, answers)
         self.id = f"resp_{secrets.token_hex(24)}"
         self.created = int(time.time())
-        self._ids: dict[str | int, str] = {}
-        self._kinds: list[str | int] = []
-        """What the items of the output are, in their order: reasoning, message, or the number of a call."""
+        self._items: list[_Item] = []
         self._number = 0
 
     def whole(self) -> dict[str, Any]:
         written = self.answers.written[0]
-        self._kinds = ["reasoning"] if written.reasoning else []
-        self._kinds += ["message"] if written.content or not written.calls else []
-        self._kinds += list(range(len(written.calls)))
+        self._items = [_Item("reasoning", written.reasoning)] if written.reasoning else []
+        if written.content or not written.calls:
+            self._items.append(_Item("message", written.content))
+        self._items += [_Item(call) for call in range(len(written.calls))]
         return self._response(done=True) | {"timings": self.answers.timings()}
 
     def begin(self) -> Iterator[bytes]:
@@ -163,10 +172,10 @@ class ResponsesReply(Reply):
     def _piece(self, piece: AnswerPiece) -> Iterator[bytes]:
         more = {"timings": self.answers.timings()} if self.asked.timings_per_token else {}
         if piece.reasoning:
-            yield from self._in("reasoning")
+            yield from self._in("reasoning", piece.reasoning)
             yield self._of_item("response.reasoning_text.delta", content_index=0, delta=piece.reasoning, **more)
         if piece.content:
-            yield from self._in("message")
+            yield from self._in("message", piece.content)
             yield self._of_item("response.output_text.delta", content_index=0, delta=piece.content, logprobs=[], **more)
         if piece.call is not None:
             yield from self._in(piece.call.index)
@@ -174,7 +183,7 @@ class ResponsesReply(Reply):
                 yield self._of_item("response.function_call_arguments.delta", delta=piece.call.arguments, **more)
 
     def end(self) -> Iterator[bytes]:
-        if not self._kinds:
+        if not self._items:
             yield from self._in("message")
         yield from self._close()
         response = self._response(done=True)
@@ -188,70 +197,65 @@ class ResponsesReply(Reply):
 
     # -- items ---------------------------------------------------------------------------------------
 
-    def _in(self, kind: str | int) -> Iterator[bytes]:
-        """Begins an item, unless it is the last one."""
-        if self._kinds and self._kinds[-1] == kind:
+    def _in(self, kind: str | int, text: str = "") -> Iterator[bytes]:
+        """Adds text to the last item, or begins an item if that is of another kind."""
+        if self._items and self._items[-1].kind == kind:
+            self._items[-1].text += text
             return
         yield from self._close()
-        self._kinds.append(kind)
-        item = self._item(kind) | ({"status": "in_progress"} if kind != "reasoning" else {})
+        self._items.append(_Item(kind, text))
+        item = self._item(self._items[-1]) | ({"status": "in_progress"} if kind != "reasoning" else {})
         empty: dict[str, Any] = {"arguments": ""} if isinstance(kind, int) else {"content": []}
         item |= empty
-        yield self._event("response.output_item.added", output_index=len(self._kinds) - 1, item=item)
+        yield self._event("response.output_item.added", output_index=len(self._items) - 1, item=item)
         if kind == "message":
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             yield self._of_item("response.content_part.added", content_index=0, part=part)
 
     def _close(self) -> Iterator[bytes]:
         """Ends the last item."""
-        if not self._kinds:
+        if not self._items:
             return
-        kind = self._kinds[-1]
-        item = self._item(kind)
-        if kind == "message":
+        last = self._items[-1]
+        item = self._item(last)
+        if last.kind == "message":
             (part,) = item["content"]
             yield self._of_item("response.output_text.done", content_index=0, text=part["text"], logprobs=[])
             yield self._of_item("response.content_part.done", content_index=0, part=part)
-        elif kind == "reasoning":
-            text = self.answers.written[0].reasoning
-            yield self._of_item("response.reasoning_text.done", content_index=0, text=text)
+        elif last.kind == "reasoning":
+            yield self._of_item("response.reasoning_text.done", content_index=0, text=last.text)
         else:
             yield self._of_item("response.function_call_arguments.done", name=item["name"], arguments=item["arguments"])
-        yield self._event("response.output_item.done", output_index=len(self._kinds) - 1, item=item)
+        yield self._event("response.output_item.done", output_index=len(self._items) - 1, item=item)
 
-    def _item(self, kind: str | int) -> dict[str, Any]:
+    def _item(self, item: _Item) -> dict[str, Any]:
         """An item of the output, as far as it is written."""
-        written = self.answers.written[0]
-        if kind == "reasoning":
-            content = [{"type": "reasoning_text", "text": written.reasoning}]
-            return {"id": self._id(kind), "type": "reasoning", "summary": [], "content": content}
-        if isinstance(kind, int):
-            call = written.calls[kind]
+        if item.kind == "reasoning":
+            content = [{"type": "reasoning_text", "text": item.text}]
+            return {"id": item.id, "type": "reasoning", "summary": [], "content": content}
+        if isinstance(item.kind, int):
+            call = self.answers.written[0].calls[item.kind]
             return {
-                "id": self._id(kind),
+                "id": item.id,
                 "type": "function_call",
                 "status": "completed",
                 "call_id": call.id,
                 "name": call.name,
                 "arguments": call.arguments,
             }
-        part = {"type": "output_text", "text": written.content, "annotations": [], "logprobs": []}
+        part = {"type": "output_text", "text": item.text, "annotations": [], "logprobs": []}
         return {
-            "id": self._id(kind),
+            "id": item.id,
             "type": "message",
             "status": "completed",
             "role": "assistant",
             "content": [part],
         }
 
-    def _id(self, kind: str | int) -> str:
-        prefix = {"reasoning": "rs", "message": "msg"}.get(str(kind), "fc")
-        return self._ids.setdefault(kind, f"{prefix}_{secrets.token_hex(24)}")
-
     # -- events --------------------------------------------------------------------------------------
 
     def _of_item(self, kind: str, **more: Any) -> bytes:
-        place = {"item_id": self._id(self._kinds[-1]), "output_index": len(self._kinds) - 1}
+        place = {"item_id": self._items[-1].id, "output_index": len(self._items) - 1}
         return self._event(kind, **place, **more)
 
     def _event(self, kind: str, **more: Any) -> bytes:
@@ -271,7 +275,7 @@ class ResponsesReply(Reply):
             "instructions": body.instructions,
             "max_output_tokens": self.asked.max_tokens,
             "model": self.served.name,
-            "output": [self._item(kind) for kind in self._kinds] if done else [],
+            "output": [self._item(item) for item in self._items] if done else [],
             "parallel_tool_calls": True,
             "previous_response_id": None,
             "temperature": body.temperature,

@@ -41,7 +41,7 @@ def props(service: Service, *, slots: bool, metrics: bool) -> dict[str, Any]:
         "bos_token": texts[special["bos"]] if "bos" in special else "",
         "eos_token": texts[special["eos"]] if "eos" in special else "",
         "build_info": FINGERPRINT,
-        "is_sleeping": False,
+        "is_sleeping": not service.is_loaded,
         "endpoint_slots": slots,
         "endpoint_props": False,
         "endpoint_metrics": metrics,
@@ -50,14 +50,19 @@ def props(service: Service, *, slots: bool, metrics: bool) -> dict[str, Any]:
 
 def model_of(service: Service) -> dict[str, Any]:
     """The model in OpenAI's list of models."""
-    model, writer = service.model, service.writer
-    return {
+    found = {
         "id": service.name,
         "object": "model",
         "created": service.created,
         "owned_by": "ggplug",
         "aliases": [service.name, *service.about.aliases],
         "tags": list(service.about.tags),
+        "status": {"value": service.state, "failed": service.failed},
+    }
+    if not service.is_known:
+        return found
+    model, writer = service.model, service.writer
+    return found | {
         "architecture": model.architecture,
         "writes": writer is not None,
         "context": model.n_ctx if writer is None else writer.session.n_ctx,
@@ -182,10 +187,23 @@ def listed(raw: bytes) -> Any:
         raise Problem(400, "the body is not valid JSON", code="invalid_json") from None
 
 
-def set_adapters(adapters: Any) -> dict[str, Any]:
-    """The reply to ``POST /lora-adapters``: this server has none.  Raises ParameterError if one is named."""
-    if not isinstance(adapters, list):
-        raise ParameterError("the body must be a list of objects with id and scale", got=adapters)
-    if adapters:
-        raise ParameterError("this server was started without LoRA adapters", got=adapters)
+def adapters(service: Service) -> list[dict[str, Any]]:
+    """The reply of ``/lora-adapters``."""
+    return [
+        {"id": number, "path": path.name, "scale": scale} for number, (path, scale) in enumerate(service.about.adapters)
+    ]
+
+
+def set_adapters(service: Service, asked: Any) -> dict[str, Any]:
+    """The reply to ``POST /lora-adapters``.  Raises Problem for other scales than those that there are."""
+    try:
+        scales = {each["id"]: float(each["scale"]) for each in asked}
+    except (TypeError, KeyError, ValueError, OverflowError):
+        raise ParameterError("the body must be a list of objects with id and scale", got=asked) from None
+    there = {each["id"]: each["scale"] for each in adapters(service)}
+    for number, scale in scales.items():
+        if number not in there:
+            raise ParameterError(f"there is no LoRA adapter {number!r:.100}; the server has {len(there)}", got=number)
+        if scale != there[number]:
+            raise Problem(501, "the scales of LoRA adapters are chosen when the server starts", code="not_supported")
     return {"success": True}

@@ -141,3 +141,13 @@ async def _within(request: Request, end: float) -> Message:
             408,
             f"timeout of the request body: {PAUSE_SECONDS:g} seconds without data, or {BODY_SECONDS:g} in total",
         ) from None
+
+
+def again(raw: bytes, receive: Receive) -> Receive:
+    """Receives a body that was read already, then what follows."""
+    parts: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
+
+    async def receiving() -> Message:
+        return parts.pop() if parts else await receive()
+
+    return receiving

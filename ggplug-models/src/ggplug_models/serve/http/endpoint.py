@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +17,8 @@ from ggplug.errors import in_one_line
 from ggplug_models.serve.answers import Answers, ClientDisconnected
 from ggplug_models.serve.bodies.asked import Asked
 from ggplug_models.serve.bodies.body import Body, Unknown
-from ggplug_models.serve.event_stream import EventStream, json_of, watched
-from ggplug_models.serve.incoming import Incoming
+from ggplug_models.serve.http.event_stream import EventStream, json_of, watched
+from ggplug_models.serve.http.incoming import Incoming
 from ggplug_models.serve.problems import Problem, problem_of
 from ggplug_models.serve.reply import Reply
 from ggplug_models.serve.service import Service
@@ -83,7 +84,7 @@ class TextEndpoint:
 
             def prepare() -> tuple[Body, Asked, list[Text]]:
                 body = self._api.body.read(raw, unknown)
-                self._service.check_name(getattr(body, "model", None), strict=self._bodies.strict)
+                self._service.accept(body, strict=self._bodies.strict)
                 asked = self._api.ask(writer, body)
                 if writer.defaults.verbose:
                     asked = replace(asked, verbose=True)
@@ -139,6 +140,15 @@ class TextEndpoint:
 def json_response(found: Any, headers: dict[str, str] | None = None) -> Response:
     """A response with JSON."""
     return Response(json_of(found), media_type="application/json", headers=headers)
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """A block whose errors are those that the client gets; see :func:`logged`."""
+    try:
+        yield
+    except BaseException as error:
+        raise logged(error) from error
 
 
 def logged(error: BaseException) -> Problem:

@@ -9,10 +9,9 @@ import time
 from collections.abc import Collection, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ggplug_models.serve.apis.errors import body_of
+from ggplug_models.serve.apis.errors import response_of
 from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.problems import Problem
 
@@ -83,8 +82,7 @@ class AccessControl:
         try:
             problem = self._refused(scope)
             if problem is not None:
-                body = body_of(problem, scope["path"])
-                await JSONResponse(body, problem.status, problem.headers)(scope, receive, counted)
+                await response_of(problem, scope["path"])(scope, receive, counted)
             else:
                 await self._app(scope, receive, counted)
         finally:

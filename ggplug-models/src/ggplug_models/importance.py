@@ -1,0 +1,144 @@
+"""Importance matrices: how large the inputs of each column of a model's weights are on a text (llama.cpp's imatrix)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import ggplug as gg
+from ggplug import ops
+from ggplug.errors import ModelError, ParameterError, PlacementError
+from ggplug.gguf import GGUFWriter
+from ggplug.quantizing.importance import CHUNK_SIZE, CHUNKS, COUNTS, DATASETS, SUMS
+from ggplug.tensor import Tensor
+from ggplug_models.checks.ids import token_ids
+from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.network import Patching
+from ggplug_models.perplexity import chunks_of
+from ggplug_models.state.steps import Outputs
+
+Array = npt.NDArray[Any]
+
+
+class InputSums:
+    """A change of graphs that changes no value: products with a block's weights add up the squares of their inputs.
+
+    ``sums``: float64 by the name of a weight, [matrices, n] for one of ``matrices`` matrices with rows of n elements.
+    ``counts``: the number of inputs of each matrix.  ``tokens``: how many tokens of the next step are no padding.
+    """
+
+    def __init__(self) -> None:
+        self.sums: dict[str, npt.NDArray[np.float64]] = {}
+        self.counts: dict[str, npt.NDArray[np.int64]] = {}
+        self.tokens = 0
+
+    def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
+        weight, x = (base.src[0], base.src[1]) if isinstance(base.op, (ops.MulMat, ops.MulMatId)) else (None, None)
+        if weight is None or x is None or weight.op is not None or not weight.name.startswith("blk."):
+            return None
+        of = weight.name
+        shape = (weight.ne[2] * weight.ne[3], weight.ne[0])
+        if isinstance(base.op, ops.MulMatId):
+            ids = base.src[2]
+            assert ids is not None
+
+            def chosen(dst: Array, y: Array, x: Array, ids: Array, ith: int, nth: int, userdata: object) -> None:
+                np.copyto(dst, y)
+                self._add_chosen(of, shape, x.reshape(-1, x.shape[-2], shape[1]), ids.reshape(-1, ids.shape[-1]))
+
+            return gg.map_custom3(made, x, ids, chosen)
+
+        def each(dst: Array, y: Array, x: Array, ith: int, nth: int, userdata: object) -> None:
+            np.copyto(dst, y)
+            self._add(of, shape, x.reshape(-1, x.shape[-2], shape[1]))
+
+        return gg.map_custom2(made, x, each)
+
+    def free(self) -> None:
+        pass
+
+    def _entry(self, name: str, shape: tuple[int, int]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        found = self.sums.setdefault(name, np.zeros(shape)), self.counts.setdefault(name, np.zeros(shape[0], np.int64))
+        return found
+
+    def _add(self, name: str, shape: tuple[int, int], x: Array) -> None:
+        """``x``: [matrices of inputs, tokens, n]; several of them may be multiplied with the same matrix."""
+        sums, counts = self._entry(name, shape)
+        squares = np.square(x[:, : self.tokens], dtype=np.float64).sum(axis=1)
+        sums += squares.reshape(shape[0], -1, shape[1]).sum(axis=1)
+        counts += self.tokens * (len(x) // shape[0])
+
+    def _add_chosen(self, name: str, shape: tuple[int, int], x: Array, ids: Array) -> None:
+        """``x``: [tokens, 1 or experts of a token, n]; ``ids``: [tokens, experts of a token]."""
+        sums, counts = self._entry(name, shape)
+        x, ids = np.broadcast_arrays(x[: self.tokens], ids[: self.tokens, :, np.newaxis])
+        experts = ids[..., 0].reshape(-1)
+        np.add.at(sums, experts, np.square(x.reshape(-1, shape[1]), dtype=np.float64))
+        counts += np.bincount(experts, minlength=shape[0])
+
+
+def measure(
+    model: Decoder,
+    tokens: Sequence[int],
+    n_ctx: int | None = None,
+    *,
+    chunks: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[InputSums, int]:
+    """Measures the inputs of a model's weights on a text; returns the sums, and the number of chunks that were read.
+
+    ``tokens``: the text with its special tokens, read in chunks as by :func:`.perplexities`.
+    ``progress(done, count)``: called after each chunk.  Raises what :func:`.chunks_of` and sessions raise;
+    PlacementError if none of the model's devices calls Python functions, ModelError for inputs that are not finite.
+    """
+    count, n_ctx = chunks_of(model, len(tokens), n_ctx)
+    if chunks is not None:
+        if chunks < 1:
+            raise ParameterError(f"chunks must be at least 1, got {chunks}", got=chunks)
+        count = min(count, chunks)
+    ids = token_ids(tokens, model.n_vocab, "tokens")
+    found, bos = InputSums(), model.tokenizer.bos if model.tokenizer.vocabulary.add_bos else None
+    call = gg.map_custom1(gg.new_tensor(gg.F32, (1,)), lambda *_: None)
+    if not any(device.supports_op(call) for device in model.devices):
+        raise PlacementError(
+            "inputs cannot be measured: none of the model's devices calls Python functions",
+            tensor=call,
+            op=call.op,
+            remedy="load the model with the CPU too",
+        )
+    found.tokens = n_ctx
+    with Patching(model, found), model.session(n_ctx, micro_batch=n_ctx) as session:
+        for chunk in range(count):
+            read = ids[chunk * n_ctx : (chunk + 1) * n_ctx].copy()
+            if bos is not None:
+                read[0] = bos
+            session.clear()
+            session.decode({0: read.tolist()}, Outputs.ALL, hidden=True)
+            wrong = next((name for name, sums in found.sums.items() if not np.isfinite(sums).all()), None)
+            if wrong is not None:
+                raise ModelError(f"the inputs of {wrong} are not finite in chunk {chunk}", got=chunk)
+            if progress is not None:
+                progress(chunk + 1, count)
+    return found, count
+
+
+def write_importance(path: str | os.PathLike[str], found: InputSums, *, dataset: str, chunks: int, n_ctx: int) -> Path:
+    """Writes what :func:`measure` found in llama.cpp's format, which ``ggplug quantize --imatrix`` reads.
+
+    ``dataset``: the name of the text.  ``chunks``, ``n_ctx``: the number of chunks, and of the tokens of one.
+    """
+    with GGUFWriter(path) as writer:
+        writer.add("general.type", "imatrix")
+        writer.add(DATASETS, [dataset])
+        writer.add(CHUNKS, np.uint32(chunks))
+        writer.add(CHUNK_SIZE, np.uint32(n_ctx))
+        for name in sorted(found.sums):
+            writer.add_tensor(name + SUMS, found.sums[name].astype(np.float32))
+            writer.add_tensor(name + COUNTS, found.counts[name].astype(np.float32).reshape(-1, 1))
+        writer.write()
+    return Path(path)

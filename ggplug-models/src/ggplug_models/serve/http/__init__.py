@@ -1,0 +1,1 @@
+"""How requests over HTTP are read, passed to what answers them, and answered."""

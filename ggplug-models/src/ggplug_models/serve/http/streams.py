@@ -1,0 +1,154 @@
+"""Responses that go on when their client disconnects, and that can be read again: ``/v1/stream``."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.datastructures import Headers, QueryParams
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ggplug_models.serve.apis.errors import response_of
+from ggplug_models.serve.problems import Problem
+
+PATH = "/v1/stream"
+HEADER = "x-conversation-id"
+
+MOST = 32
+"""Maximum number of recorded responses; the oldest one is forgotten for another one."""
+
+MOST_BYTES = 4 << 20
+"""Maximum size of a recorded response; a longer one is forgotten."""
+
+SECONDS = 300.0
+"""How long a response can be read after its end."""
+
+LONGEST_NAME = 256
+
+
+class Recorded:
+    """A response as it comes.  ``begin``: its status and headers; None: it has not begun."""
+
+    def __init__(self) -> None:
+        self.begin: Message | None = None
+        self.body = bytearray()
+        self.ended = False
+        self.stopped = asyncio.Event()
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Wakes those who wait for more."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def more(self) -> None:
+        """Waits until something was recorded, or the response has ended."""
+        await self._changed.wait()
+
+
+class Streams:
+    """ASGI middleware that records responses to requests with ``X-Conversation-Id``, by its value.
+
+    Such a request goes on when its client disconnects; ``DELETE /v1/stream?conv_id=VALUE`` ends it.  ``GET`` of the
+    same path gives the response from the byte ``from`` on, also while it is generated.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._recorded: dict[str, Recorded] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if scope["path"] == PATH and scope["method"] in ("GET", "DELETE"):
+                await self._answer(scope, receive, send)
+            elif scope["method"] == "POST" and (name := Headers(scope=scope).get(HEADER)):
+                await self._send(self._record(name, scope, receive), 0, send)
+            else:
+                await self._app(scope, receive, send)
+        except Problem as problem:
+            await response_of(problem, scope["path"])(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked = QueryParams(scope["query_string"])
+        name, place = asked.get("conv_id", ""), asked.get("from", "0")
+        if scope["method"] == "DELETE":
+            self._forget(name, stop=True)
+            await Response(status_code=204)(scope, receive, send)
+            return
+        if not (place.isascii() and place.isdecimal() and len(place) <= len(str(MOST_BYTES))):
+            raise Problem(400, "from must be a number of bytes", param="from", code="invalid_value")
+        found = self._recorded.get(name)
+        if found is None:
+            raise Problem(404, f"there is no stream {name!r:.200}", param="conv_id", code="stream_not_found")
+        if found.begin is None:
+            raise Problem(503, "the stream has not begun; try again later", code="stream_not_begun")
+        await self._send(found, int(place), send)
+
+    async def _send(self, recorded: Recorded, place: int, send: Send) -> None:
+        """Sends a response from a place of its body on.  Raises Problem if it was stopped before it began."""
+        while recorded.begin is None:
+            if recorded.ended:
+                raise Problem(400, "the request was cancelled", code="cancelled")
+            await recorded.more()
+        await send(recorded.begin)
+        while True:
+            if place < len(recorded.body):
+                data = bytes(recorded.body[place:])
+                place += len(data)
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            elif recorded.ended:
+                break
+            else:
+                await recorded.more()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _record(self, name: str, scope: Scope, receive: Receive) -> Recorded:
+        """Begins to answer a request, and to record the response."""
+        if len(name) > LONGEST_NAME:
+            raise Problem(400, f"{HEADER} has at most {LONGEST_NAME} characters", code="invalid_value")
+        self._forget(name, stop=True)
+        if len(self._recorded) >= MOST:
+            self._forget(next(iter(self._recorded)))
+        recorded = self._recorded[name] = Recorded()
+        task = asyncio.get_running_loop().create_task(self._run(name, recorded, scope, receive))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return recorded
+
+    async def _run(self, name: str, recorded: Recorded, scope: Scope, receive: Receive) -> None:
+        reads = True
+
+        async def receiving() -> Message:
+            nonlocal reads
+            if reads:
+                message = await receive()
+                reads = message.get("more_body", False)
+                return message
+            await recorded.stopped.wait()
+            return {"type": "http.disconnect"}
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                recorded.begin = message
+            else:
+                recorded.body += message.get("body", b"")
+            if len(recorded.body) > MOST_BYTES:
+                self._forget(name, recorded)
+            recorded.changed()
+
+        try:
+            await self._app(scope, receiving, sending)
+        finally:
+            recorded.ended = True
+            recorded.changed()
+            asyncio.get_running_loop().call_later(SECONDS, self._forget, name, recorded)
+
+    def _forget(self, name: str, recorded: Recorded | None = None, *, stop: bool = False) -> None:
+        """Forgets what is recorded under a name, if it is ``recorded``; None: whatever it is."""
+        found = self._recorded.get(name)
+        if found is None or (recorded is not None and found is not recorded):
+            return
+        del self._recorded[name]
+        if stop:
+            found.stopped.set()

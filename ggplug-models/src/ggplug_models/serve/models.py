@@ -1,0 +1,165 @@
+"""Several models of one server, of which a limited number is loaded at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from ggplug_models.serve.problems import Problem, too_many
+from ggplug_models.serve.service import Service, State
+
+
+class Models:
+    """The models of a server, by name.
+
+    ``find``: returns the files of the models, by name.  ``serve``: makes the service of a model that is not loaded.
+    ``most``: largest number of models that are loaded at the same time; 0: any.  ``autoload``: whether a request loads
+    its model.
+
+    A request for a model that is not loaded waits until one of the loaded models is not used, if there are ``most`` of
+    them; of several the one that was used the longest time ago is released.  Requests that wait are served in their
+    order.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Mapping[str, Path]],
+        serve: Callable[[str, Path], Service],
+        *,
+        most: int,
+        autoload: bool = True,
+    ) -> None:
+        self.most = most
+        self.autoload = autoload
+        self.services: dict[str, Service] = {}
+        self._gone: list[Service] = []
+        self._find = find
+        self._serve = serve
+        self._waiting = asyncio.Lock()
+        self._left = asyncio.Event()
+        self._loading: set[asyncio.Task[None]] = set()
+        self._read()
+
+    def named(self, name: str | None) -> Service:
+        """The service of a model.  Raises Problem."""
+        if not name:
+            raise Problem(
+                400, "model is missing: this server has several", param="model", code="missing_required_parameter"
+            )
+        found = self.services.get(name) or self.services.get(name.removesuffix(":latest"))
+        if found is None:
+            raise Problem(
+                404,
+                f"unknown model {name!r:.200}; /models lists those there are",
+                param="model",
+                code="model_not_found",
+            )
+        return found
+
+    def reload(self) -> None:
+        """Finds the models anew.  One that is gone is released when the requests that use it have ended."""
+        for service in self._read():
+            service.unload()
+
+    def _read(self) -> list[Service]:
+        """Finds the models; returns the services of those that are gone."""
+        files = self._find()
+        gone = [self.services.pop(name) for name in [*self.services] if name not in files]
+        for name, path in files.items():
+            if name not in self.services:
+                self.services[name] = self._serve(name, path)
+        self._gone += gone
+        return gone
+
+    # -- loading ------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def used(self, service: Service, *, load: bool = False) -> AsyncIterator[None]:
+        """A block in which a model is loaded.  ``load``: even if requests do not load models.  Raises Problem."""
+        if service.users >= service.most_inside:  # their bodies take memory while they wait
+            raise too_many(f"{service.users} use the model or wait for it")
+        try:
+            async with service.used(lambda: self._ready(service, load or self.autoload)):
+                yield
+        finally:
+            self._left.set()
+
+    def load(self, service: Service) -> None:
+        """Loads a model, in the background."""
+        task = asyncio.get_running_loop().create_task(self._load(service))
+        self._loading.add(task)
+        task.add_done_callback(self._loading.discard)
+
+    async def _load(self, service: Service) -> None:
+        try:
+            async with self.used(service, load=True):
+                pass
+        except Problem:
+            pass  # the log has it, and the list of the models
+
+    async def _ready(self, service: Service, load: bool) -> None:
+        if not service.is_loaded and not load:
+            raise Problem(
+                400,
+                f"the model {service.name!r} is not loaded, and requests do not load models; POST /models/load does",
+                param="model",
+                code="model_not_loaded",
+            )
+        if not service.is_loaded:
+            async with self._waiting:  # which is fair
+                await self._make_free(service)
+                # A client that disconnects now does not end the loading.
+                await asyncio.shield(service.wake())
+        else:
+            await service.wake()
+
+    async def _make_free(self, service: Service) -> None:
+        """Waits until one more model may be loaded, and releases others for it."""
+        while not service.is_loaded and self.most:
+            held = [each for each in self._all() if each.is_loaded]
+            if len(held) < self.most:
+                return
+            unused = [each for each in held if not each.users]
+            if unused:
+                await min(unused, key=lambda each: each.rested).sleep(State.UNLOADED)
+            else:
+                self._left.clear()
+                await self._left.wait()
+
+    def _all(self) -> list[Service]:
+        return [*self.services.values(), *self._gone]
+
+    # -- the server ---------------------------------------------------------------------------------
+
+    @property
+    def most_inside(self) -> int:
+        """Maximum number of requests that are computed or wait."""
+        each = [service.most_inside for service in self.services.values()]
+        return max(each, default=0) * (self.most or len(each))
+
+    def rest(self) -> None:
+        """As :meth:`.Service.rest`, for all models."""
+        for service in self._all():
+            service.rest()
+
+    async def drain(self, patience: float, forced: Callable[[], bool]) -> None:
+        """As :meth:`.Service.drain`, for all models."""
+        await asyncio.gather(*(service.drain(patience, forced) for service in self._all()))
+
+    def close(self) -> None:
+        """Cancels all texts and releases the memory."""
+        for service in self._all():
+            service.close()
+
+
+def models_in(folder: Path) -> dict[str, Path]:
+    """The models in a folder, and in the folders in it, by their paths without ``.gguf``; files of parts count once."""
+    found = {}
+    for path in sorted(folder.rglob("*.gguf")):
+        name = re.sub("-00001-of-[0-9]{5}$", "", path.relative_to(folder).as_posix().removesuffix(".gguf"))
+        if not re.search("-[0-9]{5}-of-[0-9]{5}$", name) and not path.name.startswith("mmproj"):
+            found[name] = path
+    return found

@@ -1,0 +1,321 @@
+"""``ggplug serve --models-dir``: several models behind one server."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from held import Doing, until
+
+import ggplug_models
+from ggplug.cli.app import app
+from ggplug.errors import ModelError
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+
+from paths import DATA
+from served import WAIT, Live, port_of, running
+
+from ggplug_models.serve.app import Rules
+from ggplug_models.serve.batcher import Counts
+from ggplug_models.serve.loaded import Loaded, loaded
+from ggplug_models.serve.models import Models, models_in
+from ggplug_models.serve.service import About, Service
+
+NAMES = ("a", "b", "c")
+
+
+class Shelf:
+    """Models of one file under several names, whose loading a test can hold or let fail."""
+
+    def __init__(self, names: tuple[str, ...] = NAMES) -> None:
+        self.names = names
+        self.log: list[str] = []
+        self.failing: set[str] = set()
+        self.held = threading.Event()
+        self.held.set()
+
+    def find(self) -> dict[str, Path]:
+        return dict.fromkeys(self.names, DATA / "qwen3.gguf")
+
+    def service(self, name: str, path: Path) -> Service:
+        @contextmanager
+        def opens(counts: Counts) -> Iterator[Loaded]:
+            self.log.append(f"load {name}")
+            assert self.held.wait(WAIT)
+            if name in self.failing:
+                raise ModelError("the file is damaged")
+            with ggplug_models.load(path, ["CPU"]) as model, loaded(model, name, counts, slots=1) as found:
+                yield found
+            self.log.append(f"release {name}")
+
+        return Service(name, opens, slots=1, about=About(path))
+
+    @contextmanager
+    def served(self, rules: Rules | None = None, *, most: int = 0, autoload: bool = True) -> Iterator[Live]:
+        models = Models(self.find, self.service, most=most, autoload=autoload)
+        with running(models, rules) as live:
+            yield live
+
+
+def asked(model: str | None, **more: Any) -> dict[str, Any]:
+    return {"model": model, "prompt": "hello", "max_tokens": 4, "temperature": 0, **more}
+
+
+def complete(live: Live, model: str) -> str:
+    status, _, found = live.ask("POST", "/v1/completions", asked(model))
+    assert (status, found["model"]) == (200, model)
+    return str(found["choices"][0]["text"])
+
+
+def states(live: Live) -> dict[str, str]:
+    return {each["id"]: each["status"]["value"] for each in live.ask("GET", "/v1/models")[2]["data"]}
+
+
+def test_a_request_loads_the_model_that_it_names() -> None:
+    shelf = Shelf()
+    with shelf.served() as live:
+        assert states(live) == {"a": "unloaded", "b": "unloaded", "c": "unloaded"}
+        assert complete(live, "b") == complete(live, "a")
+        assert states(live) == {"a": "loaded", "b": "loaded", "c": "unloaded"}
+        assert live.ask("POST", "/tokenize?model=c", {"content": "hello"})[0] == 200
+        assert live.ask("POST", "/api/generate", {"model": "a:latest", "prompt": "a", "stream": False})[0] == 200
+    assert sorted(shelf.log) == sorted([f"{what} {name}" for what in ("load", "release") for name in NAMES])
+
+
+def test_a_model_must_be_named_and_known() -> None:
+    with Shelf().served() as live:
+        for body, status, code in (
+            (asked(None), 400, "missing_required_parameter"),
+            (asked("d"), 404, "model_not_found"),
+            (b"{", 400, "invalid_json"),
+            ([1], 400, "missing_required_parameter"),
+        ):
+            found, _, answer = live.ask("POST", "/v1/completions", body)
+            assert (found, answer["error"]["code"]) == (status, code)
+        assert live.ask("GET", "/v1/models/d")[0] == 404
+        assert live.ask("GET", "/slots")[0] == 400
+        assert live.ask("POST", "/models/load", {"model": "d"})[0] == 404
+        assert live.ask("POST", "/v1/messages", asked("d"))[2]["type"] == "error"
+        assert "error" in live.ask("POST", "/api/show", {"model": "d"})[2]
+
+
+def test_reading_the_state_of_a_model_does_not_load_it() -> None:
+    shelf = Shelf()
+    with shelf.served() as live:
+        assert live.ask("GET", "/v1/models/a")[2]["status"]["value"] == "unloaded"
+        assert live.ask("GET", "/props?model=a")[2]["error"]["code"] == "model_not_loaded"
+        assert shelf.log == []
+        complete(live, "a")
+        assert live.ask("GET", "/props?model=a")[2]["model_alias"] == "a"
+        assert live.ask("GET", "/slots?model=a")[0] == 200
+        lines = live.ask("GET", "/metrics?model=a")[2].decode().splitlines()
+        assert "llamacpp:tokens_predicted_total 4" in lines
+        assert live.ask("GET", "/health")[2] == {"status": "ok"}
+        assert [each["name"] for each in live.ask("GET", "/api/tags")[2]["models"]] == list(NAMES)
+        assert [each["name"] for each in live.ask("GET", "/api/ps")[2]["models"]] == ["a"]
+
+
+def test_the_props_are_those_of_a_router() -> None:
+    with Shelf().served(most=2, autoload=False) as live:
+        found = live.ask("GET", "/props")[2]
+        assert (found["role"], found["max_instances"], found["models_autoload"]) == ("router", 2, False)
+
+
+def test_the_model_that_was_not_used_for_the_longest_time_is_released() -> None:
+    shelf = Shelf()
+    with shelf.served(most=2) as live:
+        for name in ("a", "b", "a", "c"):
+            complete(live, name)
+        assert states(live) == {"a": "loaded", "b": "unloaded", "c": "loaded"}
+        assert shelf.log == ["load a", "load b", "release b", "load c"]
+
+
+def test_models_are_loaded_and_unloaded_when_a_client_says_so() -> None:
+    with Shelf().served(autoload=False) as live:
+        status, _, found = live.ask("POST", "/v1/completions", asked("a"))
+        assert (status, found["error"]["code"]) == (400, "model_not_loaded")
+        assert live.ask("POST", "/models/load", {"model": "a"})[2] == {"success": True}
+        until(lambda: states(live)["a"] == "loaded")
+        complete(live, "a")
+        assert live.ask("POST", "/models/unload", {"model": "a"})[2] == {"success": True}
+        until(lambda: states(live)["a"] == "unloaded")
+
+
+def test_a_model_that_is_used_is_not_released_and_requests_for_others_wait_in_their_order() -> None:
+    shelf = Shelf()
+    with shelf.served(most=1) as live:
+        shelf.held.clear()
+        answers: list[str] = []
+
+        def ask(name: str) -> None:
+            complete(live, name)
+            answers.append(name)
+
+        threads = []
+        for place, name in enumerate(("a", "b", "c", "c"), 1):
+            threads.append(threading.Thread(target=ask, args=(name,)))
+            threads[-1].start()
+            until(lambda place=place: users(live) == place)
+        assert states(live) == {"a": "loading", "b": "unloaded", "c": "unloaded"}
+        shelf.held.set()
+        for thread in threads:
+            thread.join(WAIT)
+        assert answers == ["a", "b", "c", "c"]
+        assert shelf.log[:5] == ["load a", "release a", "load b", "release b", "load c"]
+
+
+def users(live: Live) -> int:
+    models = live.server.service
+    assert isinstance(models, Models)
+    return sum(service.users for service in models.services.values())
+
+
+def test_a_client_that_leaves_the_queue_costs_no_model_its_memory() -> None:
+    shelf = Shelf()
+    with shelf.served(most=1) as live:
+        shelf.held.clear()
+        first = threading.Thread(target=complete, args=(live, "a"))
+        first.start()
+        until(lambda: users(live) == 1)
+        leaving = http.client.HTTPConnection("127.0.0.1", live.port, timeout=WAIT)
+        leaving.request("POST", "/v1/completions", json.dumps(asked("b")))
+        until(lambda: users(live) == 2)
+        leaving.close()
+        until(lambda: users(live) == 1)
+        shelf.held.set()
+        first.join(WAIT)
+        complete(live, "a")
+        assert shelf.log == ["load a"]
+
+
+def test_requests_that_wait_for_a_model_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Service, "most_inside", 2)
+    shelf = Shelf()
+    with shelf.served() as live:
+        shelf.held.clear()
+        threads = [threading.Thread(target=complete, args=(live, "a")) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        until(lambda: users(live) == 2)
+        status, headers, found = live.ask("POST", "/v1/completions", asked("a"))
+        assert (status, found["error"]["code"], "retry-after" in headers) == (429, "rate_limit_exceeded", True)
+        shelf.held.set()
+        for thread in threads:
+            thread.join(WAIT)
+
+
+def test_a_model_that_cannot_be_loaded_is_a_typed_error_and_others_are_served() -> None:
+    shelf = Shelf()
+    shelf.failing.add("a")
+    with shelf.served(most=1) as live:
+        status, _, found = live.ask("POST", "/v1/completions", asked("a"))
+        assert (status, found["error"]["code"]) == (500, "model_not_loaded")
+        assert live.ask("GET", "/v1/models/a")[2]["status"] == {"value": "unloaded", "failed": True}
+        complete(live, "b")
+
+
+def test_the_models_are_found_anew_when_a_client_says_so() -> None:
+    shelf = Shelf(("a", "b"))
+    with shelf.served() as live:
+        complete(live, "a")
+        shelf.names = ("b", "c")
+        assert {*states(live)} == {"a", "b"}
+        found = live.ask("GET", "/models?reload=1")[2]["data"]
+        assert [each["id"] for each in found] == ["b", "c"]
+        until(lambda: "release a" in shelf.log)
+        complete(live, "c")
+
+
+def test_keys_are_wanted_for_all_models() -> None:
+    with Shelf().served(Rules(keys=["key"])) as live:
+        assert live.ask("POST", "/v1/completions", asked("a"))[0] == 401
+        assert live.ask("POST", "/models/load", {"model": "a"})[0] == 401
+        assert live.ask("POST", "/v1/completions", asked("a"), {"Authorization": "Bearer key"})[0] == 200
+
+
+def test_models_in_a_folder_are_named_by_their_paths(tmp_path: Path) -> None:
+    names = ("x.gguf", "owner/y:Q8_0.gguf", "z-00001-of-00002.gguf", "z-00002-of-00002.gguf", "mmproj-x.gguf", "w.txt")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = models_in(tmp_path)
+    assert {*found} == {"x", "owner/y:Q8_0", "z"}
+    assert found["z"].name == "z-00001-of-00002.gguf"
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+COMMAND = [sys.executable, "-m", "ggplug", "serve", "--port", "0", "--device", "CPU"]
+
+
+@contextmanager
+def started(*options: str) -> Iterator[http.client.HTTPConnection]:
+    """A connection to the command, in a process of its own."""
+    process = subprocess.Popen(
+        [*COMMAND, *options], stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"}
+    )
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", Doing(lambda: port_of(process)).result(), timeout=WAIT)
+        yield connection
+        connection.close()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def answer(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None) -> Any:
+    connection.request(method, path, None if body is None else json.dumps(body))
+    return json.load(connection.getresponse())
+
+
+def test_the_command_serves_a_folder_and_releases_what_is_not_used(tmp_path: Path) -> None:
+    shutil.copy(DATA / "qwen3.gguf", tmp_path / "one.gguf")
+    (tmp_path / "damaged.gguf").write_bytes(b"GGUF")
+    with started("--models-dir", str(tmp_path), "--sleep-idle-seconds", "0.1", "--models-max", "1") as connection:
+        assert answer(connection, "GET", "/props")["max_instances"] == 1
+        found = answer(connection, "POST", "/v1/completions", asked("one"))
+        assert found["usage"]["completion_tokens"] == 4
+        until(lambda: answer(connection, "GET", "/v1/models/one")["status"]["value"] == "sleeping")
+        assert answer(connection, "POST", "/v1/completions", asked("damaged"))["error"]["code"] == "model_not_loaded"
+
+
+def test_the_command_serves_a_model_with_an_adapter() -> None:
+    file, adapter = str(DATA / "qwen3.gguf"), DATA / "adapters" / "qwen3-lora.gguf"
+    with started(file, "--lora", f"{adapter}=0.5") as connection:
+        (listed,) = answer(connection, "GET", "/lora-adapters")
+        assert (listed["id"], listed["path"], listed["scale"]) == (0, adapter.name, 0.5)
+        found = answer(connection, "POST", "/v1/completions", asked("x"))["choices"][0]["text"]
+        assert answer(connection, "POST", "/lora-adapters", [{"id": 0, "scale": 0.5}]) == {"success": True}
+        assert answer(connection, "POST", "/lora-adapters", [{"id": 0, "scale": 1}])["error"]["code"] == "not_supported"
+        assert answer(connection, "POST", "/lora-adapters", [{"id": 1, "scale": 1}])["error"]["type"] == (
+            "invalid_request_error"
+        )
+    with ggplug_models.load(file, ["CPU"]) as model, model.adapt(adapter, 0.5):
+        assert found == "".join(model.generate("hello", 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "Give either MODEL or --models-dir."),
+        ([str(DATA / "qwen3.gguf"), "--models-dir", str(DATA)], "Give either MODEL or --models-dir."),
+        (["--models-dir", str(DATA), "--name", "a"], "are for one MODEL"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(options: list[str], message: str) -> None:
+    found = CliRunner().invoke(app, ["serve", *options])
+    assert (found.exit_code, message in found.output) == (2, True)

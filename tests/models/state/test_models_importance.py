@@ -1,0 +1,120 @@
+"""Importance matrices: sums of squares of what products read, compared with the values of these nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from installed import device_or_skip
+from oracles.packed import ORACLES
+
+import ggplug_models
+from ggplug import ops
+from ggplug.cli.app import app
+from ggplug.errors import ParameterError, PlacementError
+from ggplug.gguf import GGUFReader
+from ggplug.quantizing import quantize_file, read_importance
+from ggplug_models.importance import measure, write_importance
+from ggplug_models.networks.decoder import Decoder
+
+N_CTX = 16
+TOKENS = np.random.default_rng(4).integers(3, 72, 3 * N_CTX + 5).tolist()
+
+
+def loaded(name: str, *devices: str) -> Decoder:
+    model = ggplug_models.load(ORACLES / f"{name}.gguf", devices or ["CPU"])
+    assert isinstance(model, Decoder)
+    return model
+
+
+def chunks(model: Decoder) -> list[list[int]]:
+    """The chunks as they are read, the first token replaced by BOS."""
+    found = [TOKENS[start : start + N_CTX] for start in range(0, 3 * N_CTX, N_CTX)]
+    if model.tokenizer.vocabulary.add_bos:
+        found = [[model.tokenizer.bos, *chunk[1:]] for chunk in found]
+    return found
+
+
+@pytest.mark.parametrize("devices", [["CPU"], ["OpenCL0", "CPU"]])
+def test_sums_are_those_of_the_squares_of_what_products_read(devices: list[str]) -> None:
+    device_or_skip(devices[0])
+    with loaded("llama3", *devices) as model:
+        found, count = measure(model, TOKENS, N_CTX)
+        read = {
+            node.src[0].name: node.src[1].name
+            for node in model.sample().nodes
+            if isinstance(node.op, ops.MulMat) and node.src[0] is not None and node.src[1] is not None
+        }
+        wanted = dict.fromkeys(found.sums, 0.0)
+        for chunk in chunks(model):
+            values = model.run(chunk, {read[name] for name in found.sums})
+            for name in wanted:
+                wanted[name] = wanted[name] + np.square(values[read[name]].astype(np.float64)).sum(axis=0)
+    assert count == 3
+    assert len(found.sums) == 2 * 7
+    for name, sums in wanted.items():
+        np.testing.assert_allclose(found.sums[name][0], sums, rtol=2e-3, atol=1e-5)
+        assert found.counts[name].tolist() == [3 * N_CTX]
+
+
+def test_each_expert_counts_the_tokens_that_it_computes() -> None:
+    with loaded("qwen3moe") as model:
+        found, _ = measure(model, TOKENS, N_CTX, chunks=2)
+        experts = model.w("blk.0.ffn_up_exps.weight", -1, -1, -1).ne[2]
+        used = model.hyperparameters.integer("expert_used_count")
+    up, down = (found.sums[f"blk.0.ffn_{part}_exps.weight"] for part in ("up", "down"))
+    counts = found.counts["blk.0.ffn_up_exps.weight"]
+    assert counts.sum() == 2 * N_CTX * used
+    np.testing.assert_array_equal(counts, found.counts["blk.0.ffn_down_exps.weight"])
+    assert len(up) == len(down) == experts
+    # Each token's input is read by as many experts, so the sums of all are those of the router's input, so often.
+    np.testing.assert_allclose(up.sum(axis=0), used * found.sums["blk.0.ffn_gate_inp.weight"][0], rtol=1e-5)
+
+
+def test_measuring_changes_no_value_and_ends() -> None:
+    with loaded("llama3") as model:
+        before = model.logits(TOKENS[:N_CTX])
+        measure(model, TOKENS, N_CTX)
+        assert model.patches == ()
+        np.testing.assert_array_equal(model.logits(TOKENS[:N_CTX]), before)
+
+
+def test_the_file_is_what_quantising_reads(tmp_path: Path) -> None:
+    source = ORACLES / "qwen3moe.gguf"
+    with loaded("qwen3moe") as model:
+        found, count = measure(model, TOKENS, N_CTX)
+    path = write_importance(tmp_path / "imatrix.gguf", found, dataset="text.txt", chunks=count, n_ctx=N_CTX)
+    read = read_importance(path)
+    assert (read.datasets, read.chunks) == (("text.txt",), 3)
+    name = "blk.1.attn_q.weight"
+    np.testing.assert_allclose(read.entries[name], found.sums[name][0] / found.counts[name][0], rtol=1e-6)
+    for target, imatrix in (("a.gguf", None), ("b.gguf", path)):
+        quantize_file(source, tmp_path / target, "Q4_0", imatrix=imatrix)
+    with GGUFReader(tmp_path / "a.gguf") as plain, GGUFReader(tmp_path / "b.gguf") as weighted:
+        assert not np.array_equal(plain.data(name), weighted.data(name))
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    with loaded("llama3") as model:
+        with pytest.raises(ParameterError, match="at least two chunks"):
+            measure(model, TOKENS[:N_CTX], N_CTX)
+        with pytest.raises(ParameterError, match="chunks must be at least 1"):
+            measure(model, TOKENS, N_CTX, chunks=0)
+
+
+def test_a_model_without_a_device_that_calls_python_is_refused() -> None:
+    device_or_skip("OpenCL0")
+    with loaded("llama3", "OpenCL0") as model, pytest.raises(PlacementError, match="load the model with the CPU too"):
+        measure(model, TOKENS, N_CTX)
+
+
+def test_the_command_line_writes_a_file(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a b c d e f g h " * 40)
+    out = tmp_path / "imatrix.gguf"
+    command = ["imatrix", str(ORACLES / "llama3.gguf"), str(tmp_path / "text.txt"), str(out), "--context", "16"]
+    done = CliRunner().invoke(app, [*command, "--chunks", "2", "--device", "CPU"])
+    assert done.exit_code == 0, done.output
+    assert "14 weights, 2 chunks of 16 tokens" in " ".join(done.output.split())
+    assert len(read_importance(out).entries) == 14
