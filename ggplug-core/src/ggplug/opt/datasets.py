@@ -23,9 +23,9 @@ class Batch(NamedTuple):
 class Dataset:
     """Datapoints and labels, each an array with one of them per index of its first axis (ggml_opt_dataset_init).
 
-    Floats become float32, integers int32.  ``shard``: so many consecutive datapoints stay together when datapoints are
-    shuffled.  Raises ShapeError if there is not one label for each datapoint, ParameterError if they are no whole
-    number of shards.
+    Floats become float32, integers int32, in which they must fit.  ``shard``: so many consecutive datapoints stay
+    together when datapoints are shuffled.  Raises ShapeError if there is not one label for each datapoint,
+    ParameterError if they are no whole number of shards, or for an integer that does not fit.
     """
 
     def __init__(self, data: Any, labels: Any = None, *, shard: int = 1) -> None:
@@ -67,4 +67,11 @@ class Dataset:
 
 def _plain(values: Any) -> Array:
     array = np.asarray(values)
-    return np.ascontiguousarray(array, np.int32 if array.dtype.kind in "iu" else np.float32)
+    if array.dtype.kind not in "iu":
+        return np.ascontiguousarray(array, np.float32)
+    if not np.can_cast(array.dtype, np.int32):
+        limits = np.iinfo(np.int32)
+        outside = array[(array < limits.min) | (array > limits.max)]
+        if outside.size:
+            raise ParameterError(f"integers of a dataset must fit into int32, got {outside[0]}", got=int(outside[0]))
+    return np.ascontiguousarray(array, np.int32)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ggplug.errors import ParameterError
 from ggplug.opt.datasets import Dataset
 from ggplug.opt.epochs import Epoch
 from ggplug.opt.training import Training
@@ -29,11 +30,15 @@ def fit(
     Each epoch learns from all batches, in an order that follows from ``seed`` and the epoch's number; so a training
     that is continued from a checkpoint is the same, bit for bit, as one without a break.  ``validation``: evaluated
     after each epoch.  ``callbacks``: called with the epoch then; one that returns True ends the training.
-    ``patience``: ends it if the validation loss has not fallen below its minimum for so many epochs; 0: never.
+    ``patience``: ends it if the validation loss has not fallen below its minimum for so many epochs; a NaN is no fall.
+    0: never.
     ``checkpoint``: a file to write after each epoch.
 
-    Raises TrainingError if a loss is NaN or infinite; the checkpoint is that of the epoch before.
+    Raises TrainingError if a loss is NaN or infinite; the checkpoint is that of the epoch before.  ParameterError for
+    ``patience`` without ``validation``.
     """
+    if patience < 0 or (patience and validation is None):
+        raise ParameterError(f"patience must be 0, or positive with a validation dataset, got {patience}", got=patience)
     for number in range(len(training.epochs), epochs):
         start = time.perf_counter()
         losses = []
@@ -53,5 +58,6 @@ def fit(
 
 
 def _without_progress(epochs: Sequence[Epoch], patience: int) -> bool:
-    losses = [math.inf if each.validation_loss is None else each.validation_loss for each in epochs]
+    found = [each.validation_loss for each in epochs]
+    losses = [math.inf if each is None or math.isnan(each) else each for each in found]
     return 0 < patience < len(losses) and min(losses[-patience:]) >= min(losses[:-patience])

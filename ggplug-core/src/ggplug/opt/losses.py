@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from ggplug import ops
+from ggplug.errors import ParameterError
 from ggplug.tensor import Tensor
 
 Loss: TypeAlias = "Callable[[Tensor, Tensor | None], Tensor]"
@@ -24,11 +25,15 @@ def sum(outputs: Tensor, labels: Tensor | None = None) -> Tensor:
 
 def cross_entropy(outputs: Tensor, labels: Tensor | None) -> Tensor:
     """The mean over rows of -sum(labels log(softmax(outputs))); a row of labels may be zero, and then adds nothing."""
-    assert labels is not None
-    return ops.cross_entropy_loss(outputs, labels)
+    return ops.cross_entropy_loss(outputs, _given(labels))
 
 
 def mean_squared_error(outputs: Tensor, labels: Tensor | None) -> Tensor:
     """The mean of (outputs - labels)**2."""
-    assert labels is not None
-    return mean(ops.sqr(ops.sub(outputs, labels)))
+    return mean(ops.sqr(ops.sub(outputs, _given(labels))))
+
+
+def _given(labels: Tensor | None) -> Tensor:
+    if labels is None:
+        raise ParameterError("this loss compares outputs with labels, but there are none")
+    return labels

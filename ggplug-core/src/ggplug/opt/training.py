@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from ggplug import memory, ops, registry
 from ggplug.backend import Backend, Device
-from ggplug.errors import ModelError, ParameterError, TrainingError
+from ggplug.errors import GGPlugError, ModelError, ParameterError, ShapeError, TrainingError, TypeMismatchError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug.gguf.format import ValueType
+from ggplug.gguf.format import MAX_NAME_BYTES, ValueType
+from ggplug.gguf.values import utf8
 from ggplug.gradients import Expansion
 from ggplug.gradients.rules import ones
 from ggplug.graph import Graph
@@ -24,8 +25,10 @@ from ggplug.opt.losses import Loss, cross_entropy
 from ggplug.opt.optimisers import AdamW, Optimiser
 from ggplug.scheduler import Scheduler
 from ggplug.scheduler.feed import Feed
+from ggplug.sharing import one_thread_at_a_time
 from ggplug.tensor import Context, Tensor, new_tensor
-from ggplug.values.arrays import as_array
+from ggplug.values.arrays import as_array, whole_number
+from ggplug.values.geometry import MAX_RANK
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +38,8 @@ ARCHITECTURE = "ggplug-training"
 class Result(NamedTuple):
     """The loss of a model, the mean over datapoints, and how many of its predictions are the labels' (ggml_opt_result).
 
-    ``accuracy``: None where labels are no probabilities of classes.
+    ``accuracy``: of the datapoints with labels, those whose row is not zero.  None where there are none, or where
+    labels are no probabilities of classes.
     """
 
     loss: float
@@ -46,12 +50,15 @@ class Training:
     """A model in training (ggml_opt_init).
 
     ``function(parameters, data)``: the outputs; the last extent of ``data`` is the number of datapoints.
-    ``parameters``: initial values by name, which become F32 on the device.  ``backends``: streams or devices in order
-    of priority, by default the best device; parameters lie on the first one.  ``period``: the number of batches whose
-    gradients are added up for a step.  ``clip``: the largest norm of all gradients together; larger ones are scaled
-    down.  0: any.
+    ``parameters``: initial values by name, each with one extent or more, which become F32 on the device.
+    ``backends``: streams or devices in order of priority, by default the best device; parameters lie on the first one.
+    ``period``: the number of batches whose gradients are added up for a step.  ``clip``: the largest norm of all
+    gradients together; larger ones are scaled down.  0: any.
 
     ``steps``: of the optimiser, so far.  ``epochs``: what :func:`~ggplug.opt.fit` knows of those that are done.
+
+    One thread at a time learns, saves or loads; others get BusyError.  Raises ParameterError, ShapeError and
+    TypeMismatchError for parameters that cannot be trained or written to a file; they name the parameter.
     """
 
     def __init__(
@@ -65,6 +72,7 @@ class Training:
         period: int = 1,
         clip: float = 0.0,
     ) -> None:
+        period = whole_number(period, "period")
         if period < 1 or not 0 <= clip < math.inf:
             raise ParameterError(f"period must be positive and clip not negative, got {period} and {clip}")
         self.function, self.loss, self.period, self.clip = function, loss, period, clip
@@ -73,9 +81,16 @@ class Training:
         self.epochs: list[Epoch] = []
         self._batches = 0
         """Of the current step, whose gradients are in the accumulators."""
+        self._sign = 1.0
+        """What ``_mark`` is while no batch is computed; each batch changes the sign of both."""
+        self._uncounted = False
+        """Whether a batch may have been computed that is not counted, because of an error."""
+        self._entered_by = 0
         self._feeds: dict[tuple[Any, ...], Feed] = {}
+        suffixes = [*self.optimiser.moments, *(["grad"] if period > 1 else [])]
+        values = _values(parameters, suffixes)
         self._context = Context("training")
-        values = {name: as_array(given).astype(np.float32) for name, given in parameters.items()}
+        """What is written to files."""
         self.parameters = {name: self._kept(name, value.shape) for name, value in values.items()}
         self._moments = {
             name: [self._kept(f"{name}.{each}", value.shape) for each in self.optimiser.moments]
@@ -84,10 +99,16 @@ class Training:
         self._accumulators = {
             name: self._kept(f"{name}.grad", value.shape) for name, value in values.items() if period > 1
         }
-        self._settings = self._kept("settings", self.optimiser.settings(0).shape)
+        self._controls = Context("controls of training")
+        self._settings = self._controls.new_tensor("f32", self.optimiser.settings(0).shape, "settings")
+        self._mark = self._controls.new_tensor("f32", 1, "mark")
+        """How far the graph of a batch has come: it doubles as parameters or accumulators begin to change, and is
+        multiplied by -1/2 when all have changed."""
         streams = [registry.init_best()] if backends is None else list(backends)
         self.scheduler = Scheduler(streams)
-        memory.allocate(self._context, streams[0], zeroed=True)
+        for context in (self._context, self._controls):
+            memory.allocate(context, streams[0], zeroed=True)
+        self._mark.set([self._sign])
         for name, value in values.items():
             self.parameters[name].set(value)
 
@@ -99,6 +120,7 @@ class Training:
         self._feeds.clear()
         self.scheduler.free()
         self._context.free()
+        self._controls.free()
 
     def __enter__(self) -> Training:
         return self
@@ -108,20 +130,26 @@ class Training:
 
     # -- computing ---------------------------------------------------------------------------------
 
+    @one_thread_at_a_time
     def step(self, data: Any, labels: Any = None) -> float:
         """Learns from a batch, and returns its loss before that.
 
-        Parameters change with the last batch of each period.  Raises TrainingError if the loss is NaN or infinite; then
-        the parameters may be, too.
+        Parameters change with the last batch of each period.  After another error, or an interrupt, the batch is either
+        learned from and counted, or nothing has changed.  Only where a device stopped while it changed parameters, some
+        of them have changed and the step counts; where it stopped while it added gradients, the period begins anew.
+        Raises TrainingError if the loss is NaN or infinite; then the parameters may be, too.  ShapeError for a loss
+        that is not one number.
         """
+        self._settle()
         self._settings.set(self.optimiser.settings(self.steps))
-        loss = float(self._computed("learn", Batch(*_batch(data, labels)))[0])
-        self._batches += 1
-        if self._batches == self.period:
-            if self.period > 1:
-                self._feed("update", (), None)([])
-            self._batches = 0
-            self.steps += 1
+        feed, inputs = self._prepared("learn" if self._ends_period() else "gather", _batch(data, labels))
+        self._uncounted = True
+        try:
+            loss = float(feed(inputs)[0].item())
+            self._count()
+        except BaseException:
+            self._settle()
+            raise
         if not math.isfinite(loss):
             raise TrainingError(
                 f"the loss is {loss} in step {self.steps}",
@@ -130,65 +158,97 @@ class Training:
             )
         return loss
 
+    def _ends_period(self) -> bool:
+        """Whether parameters change with the next batch."""
+        return self._batches + 1 == self.period
+
+    def _count(self) -> None:
+        """Counts a batch that was computed.  It calls nothing, so an interrupt comes before all of it or after."""
+        self._uncounted, self._sign = False, -self._sign
+        self._batches += 1
+        if self._batches == self.period:
+            self._batches = 0
+            self.steps += 1
+
+    def _settle(self) -> None:
+        """After an error, counts the batch if it was computed.
+
+        If a part of it was computed, the gradients of the period are dropped.  A step then counts all the same: the
+        corrections of AdamW stay those of its moments.  May itself be interrupted, and called again.
+        """
+        if not self._uncounted:
+            return
+        mark = float(self._mark.numpy()[0])
+        if abs(mark) != 1:
+            mark = -self._sign if self._ends_period() else self._sign
+            for each in self._accumulators.values():
+                each.set(np.zeros(each.shape, np.float32))
+            if mark == self._sign:
+                self._batches = 0
+            self._mark.set([mark])
+        if mark == self._sign:
+            self._uncounted = False
+        else:
+            self._count()
+
     def predict(self, data: Any) -> Array:
         """The outputs for some datapoints (ggml_opt_outputs)."""
-        found: Array = self._computed("predict", Batch(*_batch(data, None)))[0]
-        return found
+        feed, inputs = self._prepared("predict", _batch(data, None))
+        return feed(inputs)[0]
 
     def evaluate(self, dataset: Dataset, batch: int = 64) -> Result:
         """Loss and accuracy over a dataset, without learning (ggml_opt_eval)."""
-        losses, right = [], 0
+        losses, right, labelled = [], 0, 0
         for each in dataset.batches(batch):
-            loss, outputs = self._computed("evaluate", each)
-            losses.append(float(loss) * len(each.data))
-            if self._classifies(each.labels):
-                right += int((outputs.argmax(axis=-1) == _classes(each.labels)).sum())
-        count = max(1, len(dataset))
-        return Result(math.fsum(losses) / count, right / count if self._classifies(dataset.labels) else None)
+            feed, inputs = self._prepared("evaluate", each)
+            loss, outputs = feed(inputs)
+            losses.append(float(loss.item()) * len(each.data))
+            if self.loss is cross_entropy and each.labels is not None and each.labels.ndim == 2:
+                has_label = each.labels.any(axis=-1)
+                labelled += int(has_label.sum())
+                right += int((has_label & (outputs.argmax(axis=-1) == each.labels.argmax(axis=-1))).sum())
+        return Result(math.fsum(losses) / max(1, len(dataset)), right / labelled if labelled else None)
 
-    def _classifies(self, labels: Array | None) -> bool:
-        return self.loss is cross_entropy and labels is not None and labels.ndim == 2
-
-    def _computed(self, what: str, batch: Batch) -> list[Array]:
+    def _prepared(self, what: str, batch: Batch) -> tuple[Feed, list[Array]]:
+        """The graph that computes this for such a batch, made once, and its inputs."""
         inputs = [each for each in batch if each is not None]
-        shapes = tuple((each.shape, each.dtype.str) for each in inputs)
-        feed = self._feed(what, shapes, batch)
-        return feed(inputs)
-
-    def _feed(self, what: str, shapes: tuple[Any, ...], batch: Batch | None) -> Feed:
-        """The graph that computes this for such a batch, made once."""
-        key = what, shapes
+        key = what, *((each.shape, each.dtype.str) for each in inputs)
         if key not in self._feeds:
-            graph, inputs, outputs = self._update_graph() if batch is None else self._batch_graph(what, batch)
-            self._feeds[key] = Feed(self.scheduler, graph, inputs, outputs)
-        return self._feeds[key]
+            self._feeds[key] = Feed(self.scheduler, *self._graph(what, batch))
+        return self._feeds[key], inputs
 
-    def _batch_graph(self, what: str, batch: Batch) -> tuple[Graph, list[Tensor], list[Tensor]]:
+    def _graph(self, what: str, batch: Batch) -> tuple[Graph, list[Tensor], list[Tensor]]:
         inputs = [new_tensor(_type(each), each.shape[::-1]).set_input() for each in batch if each is not None]
         outputs = self.function(self.parameters, inputs[0]).set_output()
         if what == "predict":
             return Graph(outputs), inputs, [outputs]
-        loss = self.loss(outputs, inputs[1] if len(inputs) > 1 else None).set_output()
+        loss = self.loss(outputs, inputs[1] if len(inputs) > 1 else None)
+        if loss.size != 1:
+            raise ShapeError(f"a loss must be one number, got {loss!r}", tensor=loss, got=loss.shape)
+        if loss.op is None or loss.is_view:
+            loss = ops.cont(loss)  # it may lie in a parameter, and is read after that has changed
+        loss.set_output()
         graph = Graph(loss, outputs, *inputs)  # a loss need not read the labels
         if what == "evaluate":
             return graph, inputs, [loss, outputs]
         expansion = Expansion(graph, self.parameters.values())
         expansion.run({loss: ones(loss.ne)})
         gradients = {name: expansion.wanted(tensor) for name, tensor in self.parameters.items()}
-        if self.period == 1:
-            self._change(graph, gradients)
-        else:
-            for name, gradient in gradients.items():
-                graph.expand(ops.add_inplace(self._accumulators[name], gradient))
+        graph.expand(ops.scale_inplace(self._mark, 2))
+        if self.period > 1:
+            gradients = {name: ops.add_inplace(self._accumulators[name], each) for name, each in gradients.items()}
+            for each in gradients.values():
+                graph.expand(each)
+        if what == "learn":
+            self._change(graph, {name: self._mean(each) for name, each in gradients.items()})
+            for each in self._accumulators.values():
+                graph.expand(ops.fill_inplace(each, 0.0))
+        graph.expand(ops.scale_inplace(self._mark, -0.5))
         return graph, inputs, [loss]
 
-    def _update_graph(self) -> tuple[Graph, list[Tensor], list[Tensor]]:
-        """A step by the mean of the gradients in the accumulators, which are zero afterwards."""
-        graph = Graph()
-        self._change(graph, {name: ops.scale(each, 1 / self.period) for name, each in self._accumulators.items()})
-        for each in self._accumulators.values():
-            graph.expand(ops.fill_inplace(each, 0.0))
-        return graph, [], []
+    def _mean(self, total: Tensor) -> Tensor:
+        """The mean over the batches of a period."""
+        return ops.scale(total, 1 / self.period) if self.period > 1 else total
 
     def _change(self, graph: Graph, gradients: Mapping[str, Tensor]) -> None:
         """Adds the optimiser's step by these gradients to a graph."""
@@ -203,33 +263,97 @@ class Training:
 
     # -- files -------------------------------------------------------------------------------------
 
+    @one_thread_at_a_time
     def save(self, path: str | Path) -> None:
         """Writes a checkpoint as GGUF: parameters by their names, and all that training goes on from bit for bit.
 
         The file is complete or not there.  Raises OSError.
         """
+        self._settle()
         with GGUFWriter(path, arch=ARCHITECTURE) as writer:
             writer.add("training.steps", self.steps)
             writer.add("training.batches", self._batches)
+            writer.add("training.period", self.period)
             for key, values in as_metadata(self.epochs).items():
                 writer.add(key, values, (ValueType.ARRAY, ValueType.FLOAT64))
             for tensor in self._context:
-                if tensor is not self._settings:
-                    writer.add_tensor(tensor.name, tensor.numpy())
+                writer.add_tensor(tensor.name, tensor.numpy())
 
+    @one_thread_at_a_time
     def load(self, path: str | Path) -> None:
-        """Continues from a checkpoint.  Raises ModelError if it is that of another model, GGUFError."""
+        """Continues from a checkpoint; a period begins anew if the checkpoint is in the midst of one of another length.
+
+        Raises ModelError if it is no checkpoint, or that of another model, and GGUFError.  After any error, nothing has
+        changed.
+        """
+        self._settle()
         with GGUFReader(path) as reader:
-            wanted = [tensor for tensor in self._context if tensor is not self._settings]
-            for tensor in wanted:
-                info = reader.tensors.get(tensor.name)
-                if info is None or info.shape != tensor.shape or info.type is not tensor.type:
-                    raise ModelError(f"{path} has no {tensor.name!r} of the shape {tensor.shape}", tensor=tensor)
-            for tensor in wanted:
-                tensor.set(reader.array(tensor.name))
-            self.steps = int(reader.metadata["training.steps"])  # type: ignore[arg-type]
-            self._batches = int(reader.metadata["training.batches"])  # type: ignore[arg-type]
-            self.epochs = from_metadata(reader.metadata)
+            steps, batches = (_count_in(reader, key) for key in ("training.steps", "training.batches"))
+            period = _count_in(reader, "training.period") if "training.period" in reader.metadata else self.period
+            if period != self.period or batches >= period:
+                batches = 0
+            epochs = from_metadata(reader.metadata)
+            gradients = {each.name for each in self._accumulators.values()} if not batches else ()
+            values = [
+                np.zeros(tensor.shape, np.float32) if tensor.name in gradients else _array_in(reader, tensor)
+                for tensor in self._context
+            ]
+            before = [tensor.numpy() for tensor in self._context]
+            try:
+                for tensor, value in zip(self._context, values, strict=True):
+                    tensor.set(value)
+                self.steps, self._batches, self.epochs = steps, batches, epochs
+            except BaseException:
+                for tensor, value in zip(self._context, before, strict=True):
+                    tensor.set(value)
+                raise
+
+
+def _count_in(reader: GGUFReader, key: str) -> int:
+    found = reader.metadata.get(key)
+    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+        raise ModelError(
+            f"{reader.path} is no checkpoint of a training: {key} must be an integer from 0 on, got {found!r:.100}",
+            got=found,
+        )
+    return found
+
+
+def _array_in(reader: GGUFReader, tensor: Tensor) -> Array:
+    info = reader.tensors.get(tensor.name)
+    if info is None or info.shape != tensor.shape or info.type is not tensor.type:
+        raise ModelError(f"{reader.path} has no {tensor.name!r} of the shape {tensor.shape}", tensor=tensor)
+    return reader.array(info)
+
+
+def _values(parameters: Mapping[str, Any], suffixes: Sequence[str]) -> dict[str, Array]:
+    """Initial values as F32; with ``suffixes``, the names are those of tensors in files, too."""
+    if not parameters:
+        raise ParameterError("a training needs a parameter or more, got none")
+    found: dict[str, Array] = {}
+    owners: dict[str, str] = {}
+    for name, given in parameters.items():
+        for each in (name, *(f"{name}.{suffix}" for suffix in suffixes)):
+            if len(utf8(each)) > MAX_NAME_BYTES:
+                raise ParameterError(
+                    f"the parameter {name!r}: {each!r} is longer than {MAX_NAME_BYTES} bytes", got=name
+                )
+            if each in owners:
+                raise ParameterError(
+                    f"the parameters {owners[each]!r} and {name!r} both need the name {each!r}", got=name
+                )
+            owners[each] = name
+        try:
+            found[name] = as_array(given).astype(np.float32)
+        except (GGPlugError, TypeError, ValueError) as error:
+            kind = type(error) if isinstance(error, GGPlugError) else TypeMismatchError
+            raise kind(f"the parameter {name!r}: {error}", got=type(given)) from None
+        if not 1 <= found[name].ndim <= MAX_RANK:
+            raise ShapeError(
+                f"the parameter {name!r} must have 1 to {MAX_RANK} extents, got the shape {found[name].shape}",
+                got=found[name].shape,
+            )
+    return found
 
 
 def _total(terms: Sequence[Tensor]) -> Tensor:
@@ -239,15 +363,9 @@ def _total(terms: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _batch(data: Any, labels: Any) -> tuple[Array, Array | None]:
+def _batch(data: Any, labels: Any) -> Batch:
     found = Dataset(data, labels)
-    return found.data, found.labels
-
-
-def _classes(labels: Array | None) -> Array:
-    assert labels is not None
-    found: Array = labels.argmax(axis=-1)
-    return found
+    return Batch(found.data, found.labels)
 
 
 def _type(array: Array) -> str:

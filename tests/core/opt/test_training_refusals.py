@@ -1,0 +1,173 @@
+"""What cannot be trained is refused before anything changes, and what has no labels or no value is left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import ggplug as gg
+from ggplug import opt
+from ggplug.errors import BusyError, ParameterError, ShapeError, TypeMismatchError
+
+Array = npt.NDArray[Any]
+
+RANDOM = np.random.default_rng(0)
+DATA = RANDOM.standard_normal((12, 3)).astype(np.float32)
+TARGETS = DATA @ np.array([[1.0], [2.0], [3.0]], np.float32)
+WEIGHTS = np.ones((1, 3))
+
+
+def linear(p: Mapping[str, gg.Tensor], x: gg.Tensor) -> gg.Tensor:
+    return gg.mul_mat(p["w"], x)
+
+
+def flat(outputs: gg.Tensor, labels: gg.Tensor | None) -> gg.Tensor:
+    """A loss of rank 1 with one element."""
+    assert labels is not None
+    return gg.mean(gg.reshape(gg.sqr(gg.sub(outputs, labels)), outputs.size))
+
+
+# -- losses ----------------------------------------------------------------------------------------
+
+
+def test_a_loss_may_be_one_number_of_any_rank() -> None:
+    found = []
+    for loss in (opt.mean_squared_error, flat):
+        with opt.Training(linear, {"w": WEIGHTS}, loss, opt.SGD(0.1)) as training:
+            evaluated = training.evaluate(opt.Dataset(DATA, TARGETS)).loss
+            assert evaluated == training.step(DATA, TARGETS)
+            assert training.steps == 1
+            found.append((evaluated, training.parameters["w"].numpy()))
+    assert found[1][0] == pytest.approx(found[0][0])
+    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-6)
+
+
+def test_a_loss_of_several_numbers_is_refused_before_anything_changes() -> None:
+    with opt.Training(linear, {"w": WEIGHTS}, lambda outputs, labels: outputs, opt.SGD(0.1)) as training:
+        for call in (lambda: training.step(DATA), lambda: training.evaluate(opt.Dataset(DATA))):
+            with pytest.raises(ShapeError, match="a loss must be one number"):
+                call()
+        np.testing.assert_array_equal(training.parameters["w"].numpy(), WEIGHTS)
+        assert training.steps == 0
+
+
+@pytest.mark.parametrize("loss", [lambda w: w, lambda w: gg.reshape(w, 1)])
+def test_a_loss_that_lies_in_a_parameter_is_that_before_the_step(loss: Any) -> None:
+    with opt.Training(lambda p, x: loss(p["w"]), {"w": np.array([[5.0]])}, lambda y, _: y, opt.SGD(0.5)) as training:
+        assert [training.step(DATA) for _ in range(3)] == [5.0, 4.5, 4.0]
+
+
+@pytest.mark.parametrize("loss", [opt.cross_entropy, opt.mean_squared_error])
+def test_a_loss_that_needs_labels_says_so(loss: opt.losses.Loss) -> None:
+    with opt.Training(linear, {"w": WEIGHTS}, loss) as training:
+        for call in (lambda: training.step(DATA), lambda: training.evaluate(opt.Dataset(DATA))):
+            with pytest.raises(ParameterError, match="labels, but there are none"):
+                call()
+
+
+def test_rows_without_labels_do_not_count_for_the_accuracy() -> None:
+    labels = np.zeros((12, 4))
+    labels[:4] = np.eye(4)[[0, 1, 0, 0]]
+    with opt.Training(linear, {"w": np.zeros((4, 3))}) as training:  # it predicts class 0
+        assert training.evaluate(opt.Dataset(DATA, labels), batch=5).accuracy == 0.75
+        assert training.evaluate(opt.Dataset(DATA[4:], labels[4:])).accuracy is None
+
+
+# -- parameters ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "message"),
+    [
+        ({}, ParameterError, "needs a parameter or more"),
+        ({"w": WEIGHTS, "w.m": WEIGHTS}, ParameterError, "'w' and 'w.m' both need the name 'w.m'"),
+        ({"w.grad": WEIGHTS, "w": WEIGHTS}, ParameterError, "'w.grad' and 'w' both need the name 'w.grad'"),
+        ({"x" * 62: WEIGHTS}, ParameterError, "the parameter 'x+': 'x+.m' is longer than 63 bytes"),
+        ({"x" * 100: WEIGHTS}, ParameterError, "the parameter 'x+': 'x+' is longer than 63 bytes"),
+        ({"\ud800": WEIGHTS}, ParameterError, "ud800"),
+        ({"w": WEIGHTS, "b": 2.0}, ShapeError, r"'b' must have 1 to 4 extents, got the shape \(\)"),
+        ({"w": np.ones((1, 1, 1, 1, 2))}, ShapeError, "'w' must have 1 to 4 extents"),
+        ({"w": [[1.0], [2.0, 3.0]]}, ShapeError, "the parameter 'w'"),
+        ({"w": "text"}, TypeMismatchError, "the parameter 'w'"),
+    ],
+)
+def test_parameters_that_cannot_be_trained_are_named(
+    parameters: Mapping[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        opt.Training(linear, parameters, period=2)
+
+
+@pytest.mark.parametrize("name", ["settings", "mark", "x" * 58, "é" * 29])
+def test_parameters_of_any_other_name_are_trained_and_saved(name: str, tmp_path: Path) -> None:
+    def function(p: Mapping[str, gg.Tensor], x: gg.Tensor) -> gg.Tensor:
+        return gg.mul_mat(p[name], x)
+
+    with opt.Training(function, {name: WEIGHTS}, opt.mean_squared_error, period=2) as training:
+        for _ in range(2):
+            training.step(DATA, TARGETS)
+        training.save(tmp_path / "checkpoint.gguf")
+        learned = training.parameters[name].numpy()
+    with opt.Training(function, {name: WEIGHTS}, opt.mean_squared_error, period=2) as training:
+        training.load(tmp_path / "checkpoint.gguf")
+        np.testing.assert_array_equal(training.parameters[name].numpy(), learned)
+
+
+def test_a_period_is_a_whole_number() -> None:
+    with pytest.raises(TypeMismatchError, match="period must be an integer"):
+        opt.Training(linear, {"w": WEIGHTS}, period=2.5)  # type: ignore[arg-type]
+
+
+# -- datasets, epochs, threads ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint32, np.uint64])
+def test_integers_of_a_dataset_fit_or_are_refused(dtype: Any) -> None:
+    assert opt.Dataset(np.array([[2**31 - 1]], dtype)).data.dtype == np.int32
+    with pytest.raises(ParameterError, match="must fit into int32, got 2147483649"):
+        opt.Dataset(np.array([[5, 2**31 + 1]], dtype))
+    with pytest.raises(ParameterError, match="must fit into int32"):
+        opt.Dataset(np.zeros((1, 2)), np.array([2**31], dtype))
+
+
+def test_patience_needs_a_validation_dataset() -> None:
+    with opt.Training(linear, {"w": WEIGHTS}, opt.mean_squared_error) as training:
+        for patience in (2, -1):
+            with pytest.raises(ParameterError, match="patience must be 0, or positive with a validation dataset"):
+                opt.fit(training, opt.Dataset(DATA, TARGETS), 10, patience=patience)
+        assert training.steps == 0
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_validation_loss_that_is_nan_is_no_progress(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    losses[number] = math.nan
+    dataset = opt.Dataset(DATA, TARGETS)
+    with opt.Training(linear, {"w": WEIGHTS}, opt.mean_squared_error) as training:
+        monkeypatch.setattr(training, "evaluate", lambda _: opt.Result(losses[len(training.epochs)], None))
+        assert len(opt.fit(training, dataset, 7, validation=dataset, patience=2)) == (4 if number == 0 else 3)
+
+
+def test_losses_that_are_not_finite_are_not_drawn(tmp_path: Path) -> None:
+    losses = [(math.inf, None), (2.0, math.nan), (1.0, 4.0), (math.nan, -math.inf), (1.0, 2.0)]
+    opt.draw_curves([opt.Epoch(n, *each, None, 0.1) for n, each in enumerate(losses, 1)], tmp_path / "curves.svg")
+    text = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    assert "inf" not in text
+    assert "nan" not in text
+    assert 'points="184.0,180.0 320.0,246.0 592.0,246.0"' in text
+    assert 'points="320.0,48.0 592.0,180.0"' in text
+
+
+def test_a_training_in_a_step_is_busy() -> None:
+    def function(p: Mapping[str, gg.Tensor], x: gg.Tensor) -> gg.Tensor:
+        training.step(DATA)
+        return linear(p, x)
+
+    with opt.Training(function, {"w": WEIGHTS}, opt.mean) as training, pytest.raises(BusyError):
+        training.step(DATA)
