@@ -234,6 +234,24 @@ def test_gradients_are_arranged_as_the_arguments_are() -> None:
         gg.grad(gg.sqr)(x)
 
 
+def test_an_argument_has_its_own_gradient_when_others_have_the_same_tensor_or_are_computed_from_it() -> None:
+    x = gg.tensor(np.array([1, 2], np.float32))
+    squared = gg.sqr(x)
+
+    def gradients_at(*arguments: object, argnums: int | tuple[int, ...] = 0) -> list[list[float]]:
+        found = gg.grad(lambda a, b: gg.sum(gg.mul(a["a"], gg.sqr(b))), argnums)(*arguments)
+        flat = [each["a"] if isinstance(each, dict) else each for each in ([found] if argnums == 0 else found)]
+        return [each.numpy().tolist() for each in gg.compute(*flat, gg.sum(x))[:-1]]
+
+    assert gradients_at({"a": x}, x) == [[1, 4]]
+    assert gradients_at({"a": x}, x, argnums=(0, -1)) == [[1, 4], [2, 8]]
+    assert gradients_at({"a": x}, squared, argnums=(0, 1)) == [[1, 16], [2, 16]]
+    assert gradients_at({"a": squared}, x, argnums=(0, 1)) == [[1, 4], [2, 16]]
+    transposed = gg.transpose(gg.tensor(np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
+    found = gg.compute(gg.grad(lambda a, b: gg.sum(gg.mul(gg.cont(a), b)))(transposed, transposed)).numpy()
+    assert found.tolist() == [[1, 4], [2, 5], [3, 6]]
+
+
 @pytest.mark.parametrize(
     ("function", "second"),
     [

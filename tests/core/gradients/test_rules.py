@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import ggplug as gg
 from ggplug import ops
 from ggplug.errors import DuplicateNameError
 from ggplug.gradients import RULES, formula, rule_of
 from ggplug.ops.base import OPS, Op
+from ggplug.ops.sliding import Axis
 from ggplug_testing.judging.derivatives import gradient_cases, slopes, wrong_slopes
+from ggplug_testing.judging.oracle import evaluate
 
 WITH_RULE = sorted(name for name, op in OPS.items() if name.partition(".")[2] == "" and rule_of(op) is not None)
 
@@ -81,6 +85,25 @@ def test_a_rule_gives_the_slopes_of_differences_in_all_cases(name: str) -> None:
     kinks = ("capped by 1e-",)  # at products that are 0, where such a cap is steeper than any difference
     wrong = [str(slope) for slope in wrong_slopes(OPS[name], thorough=True)]
     assert not [each for each in wrong if not any(kink in each for kink in kinks)]
+
+
+@pytest.mark.parametrize("s2", [1, 2, 3])
+@pytest.mark.parametrize(("p2", "d2"), [(0, 1), (1, 1), (1, 2)])
+def test_a_convolution_has_gradients_where_its_window_is_longer_than_the_planes(s2: int, p2: int, d2: int) -> None:
+    axis = Axis(3, s2, p2, d2)
+    for planes in range(1, 7):
+        if axis.count(planes) < 1:
+            continue
+        kernel, x = gg.new_tensor("f32", (2, 2, 3, 6)), gg.new_tensor("f32", (4, 3, planes, 4))
+        y = gg.conv_3d_direct(kernel, x, 2, 2, 3, s2=s2, p2=p2, d2=d2)
+        loss = gg.sum(gg.mul(y, gg.cos(gg.reshape(gg.arange(0, y.size), *y.ne))))
+        backward = gg.Graph(loss).backward(loss, [kernel, x])
+        numbers = np.random.default_rng(planes)
+        values = {each: numbers.standard_normal(each.size) for each in (kernel, x)}
+        found = evaluate(backward, values)
+        for each, number in values.items():  # the loss is linear in each of them
+            slope = (found.exact(backward.gradients[each]).reshape(-1) * number).sum()
+            assert slope == pytest.approx(found.exact(loss).item(), rel=1e-9, abs=1e-9)
 
 
 def test_an_op_has_one_rule() -> None:

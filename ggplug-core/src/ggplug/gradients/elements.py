@@ -22,12 +22,14 @@ def _between(x: Tensor, low: float, high: float) -> Tensor:
 
 
 def _gelu(dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """With u = s x (1 + c x**2): (1 + tanh(u)) / 2 + x / 2 (1 - tanh(u)**2) s (1 + 3 c x**2)."""
-    s, c = math.sqrt(2 / math.pi), 0.044715
+    """With u = 2 s x (1 + c x**2) and p = 1 / (1 + e**-u), gelu(x) is x p: p + x p (1 - p) 2 s (1 + 3 c x**2)."""
+    s, c = 2 * math.sqrt(2 / math.pi), 0.044715
+    x = ops.clamp(x, -16, 16)  # beyond these it is 0 or 1 in F32
     squared = ops.sqr(x)
-    t = ops.tanh(ops.mul(x, ops.scale(squared, s * c, s)))
-    rising = ops.mul(ops.mul(x, ops.scale(squared, 1.5 * s * c, s / 2)), ops.scale(ops.sqr(t), -1, 1))
-    return ops.mul(dy, ops.add(ops.scale(t, 0.5, 0.5), rising))
+    u = ops.mul(x, ops.scale(squared, s * c, s))
+    p, rest = ops.sigmoid(u), ops.sigmoid(ops.neg(u))
+    rising = ops.mul(ops.mul(x, ops.scale(squared, 3 * s * c, s)), rest)
+    return ops.mul(dy, ops.mul(p, ops.scale(rising, 1, 1)))
 
 
 def _gelu_erf(dy: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -87,19 +89,31 @@ def _(node: Tensor, dy: Tensor) -> Parts:
     return (lambda: ops.scale(dy, s),)
 
 
-@formula(ops.Clamp)
-def _(op: ops.Clamp, x: Tensor) -> Tensor:
-    # Only the slope of this counts: 1 between the limits, and 0 beyond them.
-    low = op.min if op.min > -math.inf else 0.0
-    above = ops.relu(ops.scale(x, 1, -low)) if op.min > -math.inf else x
-    return ops.neg(ops.relu(ops.scale(above, -1, op.max - low)))
+@gradient(ops.Clamp)
+def _(node: Tensor, dy: Tensor) -> Parts:
+    assert isinstance(node.op, ops.Clamp)
+    (x,), op = sources(node), node.op
+
+    def of_x() -> Tensor:
+        dx = dy
+        for sign, limit in ((1, op.min), (-1, op.max)):
+            if math.isfinite(limit):
+                dx = ops.mul(dx, ops.step(ops.scale(wide(x), sign, -sign * limit)))
+        return dx
+
+    return (of_x,)
 
 
 @gradient(ops.LeakyRelu)
 def _(node: Tensor, dy: Tensor) -> Parts:
     assert isinstance(node.op, ops.LeakyRelu)
     (x,), slope = sources(node), node.op.negative_slope
-    return (lambda: ops.mul(dy, ops.scale(ops.step(wide(x)), 1 - slope, slope)),)
+
+    def of_x() -> Tensor:
+        above = ops.step(wide(x))
+        return ops.mul(dy, ops.add(above, ops.scale(above, -slope, slope)))
+
+    return (of_x,)
 
 
 @formula(ops.Xielu)

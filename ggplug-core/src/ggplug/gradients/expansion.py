@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ggplug.errors import GradientError
 from ggplug.gradients.overwritten import check_overwritten
-from ggplug.gradients.recomputed import Segment, segments_of
+from ggplug.gradients.recomputed import Repeated, in_order, nodes_before, repeated
 from ggplug.gradients.rules import Formula, Into, Missing, rule_of, shaped, wide, zeros
 from ggplug.graph import Graph
 from ggplug.ops.base import apply
@@ -33,8 +33,8 @@ class Expansion:
         """The gradient of each tensor, as far as it is known; windows of it are apart."""
         self._windows: dict[Tensor, Tensor] = {}
         """Of a tensor whose views have gradients, zeros into which they were added; only the next one reads them."""
-        self._listed: set[Tensor] = set()
-        """The nodes that were passed, or will be, beyond those of the graph."""
+        self._known = set(graph.nodes)
+        """The nodes that were passed, or will be."""
         for tensor in self._wrt:
             if tensor.type not in FLOATS:
                 raise GradientError(
@@ -92,16 +92,16 @@ class Expansion:
         for node in nodes:
             if (node.type in FLOATS or node.type.is_quantized) and not needed.isdisjoint(node.src):
                 needed.add(node)
-        segments = segments_of(nodes, self._wrt)
-        for node in reversed(nodes):
-            segment = segments.get(node)
-            if segment is not None:
-                if node is segment.first:
-                    self._pass_segment(segment)
-            elif node in needed and not needed.isdisjoint(node.src):
-                dy = self.of(node)
+        calls = repeated([node for node in nodes if node in needed], self._wrt, self._known)
+        self._known.update(node for call in calls.values() for node in call.nodes)
+        for part in reversed(in_order(nodes, calls) if calls else nodes):
+            if isinstance(part, Repeated):
+                own = ((result, new) for result, new in part.results.items() if calls[result] is part)
+                self._pass_new(part.nodes, [(new, self.of(result)) for result, new in own])
+            elif part in needed and not needed.isdisjoint(part.src):
+                dy = self.of(part)
                 if dy is not None:
-                    self._pass(node, dy)
+                    self._pass(part, dy)
 
     def _pass(self, node: Tensor, dy: Tensor) -> None:
         """Adds to the gradients of a node's sources what the rule of its op makes of its own, ``dy``."""
@@ -130,18 +130,15 @@ class Expansion:
 
     def _pass_formula(self, formula: Formula, node: Tensor, dy: Tensor) -> None:
         sources = [wide(each) if each is not None and each.type in FLOATS else each for each in node.src]
-        self._pass_new([formula(node.op, *sources)], [dy])
+        result = formula(node.op, *sources)
+        nodes = nodes_before([result], self._known)
+        self._known.update(nodes)
+        self._pass_new(nodes, [(result, dy)])
 
-    def _pass_segment(self, segment: Segment) -> None:
-        gradients = [self.of(each) for each in segment.results()]
-        if any(each is not None for each in gradients):
-            self._pass_new(segment.again(), gradients)
-
-    def _pass_new(self, results: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-        """Passes the nodes of ``results`` that are not in the graph, given the gradients of the results."""
-        new = [node for node in Graph(*results).nodes if node not in self.graph and node not in self._listed]
-        self._listed.update(new)
-        for result, dy in zip(results, gradients, strict=True):
-            if dy is not None:
-                self._add(result, dy)
-        self._back_through(new)
+    def _pass_new(self, nodes: Sequence[Tensor], gradients: Iterable[tuple[Tensor, Tensor | None]]) -> None:
+        """Passes new nodes, given the gradients of their results; none if no result has one."""
+        given = [(result, dy) for result, dy in gradients if dy is not None]
+        for result, dy in given:
+            self._add(result, dy)
+        if given:
+            self._back_through(nodes)

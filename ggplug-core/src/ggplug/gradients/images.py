@@ -45,8 +45,10 @@ def _(op: ops.Im2col3d, kernel: Tensor, x: Tensor) -> Tensor:
     images = x.ne[3] // channels
     if x.ne[3] % channels:
         x = ops.view(packed(x), *x.ne[:3], images * channels, nb=packed(x).nb[1:])
-    deep = ops.pad_ext(x, lp2=op.p2, rp2=op.p2)
-    depth = (deep.ne[2] - op.d2 * (taps - 1) - 1) // op.s2 + 1
+    depth = op.axes(kernel.ne)[2].count(x.ne[2])
+    # The last window may end behind the padding.
+    behind = max(op.p2, (depth - 1) * op.s2 + op.d2 * (taps - 1) + 1 - op.p2 - x.ne[2])
+    deep = ops.pad_ext(x, lp2=op.p2, rp2=behind)
     parts = []
     for tap in range(taps):
         strides = deep.nb[1], op.s2 * deep.nb[2], deep.nb[3]

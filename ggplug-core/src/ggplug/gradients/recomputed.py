@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from ggplug.gradients.nested import tensors_in
@@ -17,36 +17,41 @@ Result = TypeVar("Result")
 class Segment:
     """A call of a function whose nodes the backward pass makes again."""
 
-    def __init__(self, call: Callable[[], Any], sources: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        self.sources = frozenset(sources)
+    def __init__(self, call: Callable[[], Any], results: Sequence[Tensor]) -> None:
         self._call = call
         self._results = [weakref.ref(each) for each in results]
-        self.first: Tensor | None = None
-        """The first of the results in the nodes that are passed."""
 
-    def results(self) -> list[Tensor]:
-        """The results of the call, as far as they exist."""
-        return [each for each in (reference() for reference in self._results) if each is not None]
+    def again(self) -> dict[Tensor, Tensor]:
+        """For each result that exists and that the call makes, a new tensor that computes the same.
 
-    def again(self) -> list[Tensor]:
-        """New tensors that compute the same as the results that exist."""
+        A result that the call returns without making it, such as an argument, is not among them.
+        """
         made = tensors_in(self._call())
-        return [each for each, reference in zip(made, self._results, strict=True) if reference() is not None]
+        pairs = [(reference(), new) for reference, new in zip(self._results, made, strict=True)]
+        return {result: new for result, new in pairs if result is not None and result is not new}
+
+
+class Repeated:
+    """A call that a backward pass has made again: for each of its results, a new tensor that computes the same.
+
+    ``known``: all nodes from before.
+    """
+
+    def __init__(self, results: Mapping[Tensor, Tensor], known: Container[Tensor]) -> None:
+        self.results = results
+        self.nodes = nodes_before(results.values(), known)
+        """The new nodes, in the order of computation."""
+        made = set(self.nodes)
+        self.src = dict.fromkeys(each for each in _read(self.nodes) if each not in made)
+        """What the nodes read from outside of the call."""
 
     def inner(self) -> set[Tensor]:
-        """The nodes of the call, its results included."""
-        found: set[Tensor] = set()
-        ahead = self.results()
-        while ahead:
-            node = ahead.pop()
-            if node.op is not None and node not in found and node not in self.sources:
-                found.add(node)
-                ahead += (each for each in node.src if each is not None)
-        return found
+        """What the nodes that are made again read of the call; results are among it if others are made of them."""
+        return set(_read(nodes_before(self.results, self.src))).difference(self.src)
 
 
-_segments: weakref.WeakKeyDictionary[Tensor, Segment] = weakref.WeakKeyDictionary()
-"""The calls, by their results."""
+_segments: weakref.WeakKeyDictionary[Tensor, list[Segment]] = weakref.WeakKeyDictionary()
+"""The calls that returned a tensor, those inside of others first."""
 
 
 def remat(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -60,31 +65,81 @@ def remat(function: Callable[Parameters, Result]) -> Callable[Parameters, Result
     @functools.wraps(function)
     def wrapped(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         made = function(*args, **kwargs)
-        sources = tensors_in((args, kwargs))
         results = tensors_in(made)
-        segment = Segment(functools.partial(function, *args, **kwargs), sources, results)
-        for result in results:
-            if result.op is not None and result not in segment.sources:
-                _segments[result] = segment
+        segment = Segment(functools.partial(function, *args, **kwargs), results)
+        for result in set(results).difference(tensors_in((args, kwargs))):
+            if result.op is not None:
+                _segments.setdefault(result, []).append(segment)
         return made
 
     return wrapped
 
 
-def segments_of(nodes: Sequence[Tensor], wrt: Collection[Tensor]) -> dict[Tensor, Segment]:
-    """The calls that have results among these nodes, which are in the order of computation, by these results.
+def _read(nodes: Iterable[Tensor]) -> Iterator[Tensor]:
+    return (each for node in nodes for each in node.src if each is not None)
 
-    Without those that compute one of ``wrt`` in between: its gradient needs the nodes that are there.
+
+def nodes_before(results: Iterable[Tensor], known: Container[Tensor]) -> list[Tensor]:
+    """The nodes that compute ``results``, in the order of computation, without known ones and what is before these."""
+    found: dict[Tensor, None] = {}
+    entered: set[Tensor] = set()
+    ahead = list(results)[::-1]
+    while ahead:
+        node = ahead.pop()
+        if node in entered:
+            found.setdefault(node)
+        elif node.op is not None and node not in known:
+            entered.add(node)
+            ahead.append(node)
+            ahead += (each for each in reversed(node.src) if each is not None and each not in entered)
+    return list(found)
+
+
+def repeated(nodes: Sequence[Tensor], wrt: Collection[Tensor], known: Container[Tensor]) -> dict[Tensor, Repeated]:
+    """The calls that made some of these nodes, which are in the order of computation, by these nodes: made again.
+
+    Of calls inside of others, the outermost.  Without those that compute one of ``wrt`` in between: its gradient needs
+    the nodes that are there.  ``known``: all nodes from before the calls were made again.
     """
-    found: dict[Tensor, Segment] = {}
-    kept: dict[Segment, bool] = {}
-    for node in nodes:
-        segment = _segments.get(node)
-        if segment is None:
+    found: dict[Tensor, Repeated] = {}
+    within: set[Tensor] = set()
+    """What is inside of calls.  A result of an inner call that is used outside too is passed as it is there."""
+    calls: dict[Segment, Repeated | None] = {}
+    among = set(nodes)
+    for node in reversed(nodes):
+        if node in found or node in within:
             continue
-        if segment not in kept:
-            kept[segment] = (segment.inner() - set(segment.results())).isdisjoint(wrt)
-            segment.first = node
-        if kept[segment]:
-            found[node] = segment
+        for segment in reversed(_segments.get(node, ())):
+            if segment not in calls:
+                results = {result: new for result, new in segment.again().items() if result in among}
+                call = Repeated(results, known)
+                inner = call.inner()
+                if inner.isdisjoint(wrt):
+                    calls[segment] = call
+                    within |= inner
+                else:
+                    calls[segment] = None
+            again = calls[segment]
+            if again is not None and node in again.results:
+                found.update(dict.fromkeys(again.results, again))
+                break
     return found
+
+
+def in_order(nodes: Sequence[Tensor], calls: Mapping[Tensor, Repeated]) -> Sequence[Tensor | Repeated]:
+    """These nodes, with each call in the place of its results, after all that it reads."""
+    among = set(nodes)
+    found: dict[Tensor | Repeated, None] = {}
+    entered: set[Tensor | Repeated] = set()
+    for node in nodes:
+        ahead = [node]
+        while ahead:
+            tensor = ahead.pop()
+            part = calls.get(tensor, tensor)
+            if part in entered:
+                found.setdefault(part)
+                continue
+            entered.add(part)
+            ahead.append(tensor)
+            ahead += (each for each in part.src if each in among)
+    return list(found)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from ggplug import ops
-from ggplug.gradients.rules import Missing, Part, Parts, formula, gradient, packed, shaped, sources, summed, wide
+from ggplug.gradients.rows import reversed_rows
+from ggplug.gradients.rules import Missing, Part, Parts, formula, gradient, packed, shaped, sources, summed, wide, zeros
 from ggplug.tensor import Tensor
 
 # -- sums ------------------------------------------------------------------------------------------
@@ -25,8 +26,11 @@ def _(node: Tensor, dy: Tensor) -> Parts:
 
 @gradient(ops.Cumsum)
 def _(node: Tensor, dy: Tensor) -> Parts:
-    # The sum of an element and all after it.
-    return (lambda: ops.add(ops.sub(dy, ops.cumsum(dy)), ops.sum_rows(dy)),)
+    # The sum of an element and all after it, which the sum of all minus those before would round.
+    def mirrored(x: Tensor) -> Tensor:
+        return shaped(reversed_rows(shaped(x, (1, *x.ne[:2], x.ne[2] * x.ne[3]))), x.ne)
+
+    return (lambda: mirrored(ops.cumsum(mirrored(dy))),)
 
 
 # -- norms -----------------------------------------------------------------------------------------
@@ -121,7 +125,17 @@ def _(node: Tensor, dy: Tensor) -> Parts:
         # cross_entropy_loss_back takes the sum of labels for 1, which it is not in rows that a mask leaves out.
         return ops.mul(ops.sub(ops.mul(chances, ops.sum_rows(labels)), labels), of_row)
 
-    return of_logits, lambda: ops.neg(ops.mul(ops.log(chances), of_row))
+    def of_labels() -> Tensor:
+        # Minus the logarithms of the probabilities, which may be 0 in F32.
+        if not logits.size:
+            return zeros(logits.ne)
+        rows = shaped(logits, (logits.ne[0], logits.nrows))
+        columns, largest = shaped(rows, (1, *rows.ne[:2])), shaped(ops.argmax(rows), (1, logits.nrows))
+        below = ops.sub(logits, shaped(ops.get_rows(columns, largest), (1, *logits.ne[1:])))
+        size = ops.log(ops.sum_rows(ops.exp(below)))
+        return ops.mul(ops.neg(ops.sub(below, size)), of_row)
+
+    return of_logits, of_labels
 
 
 @formula(ops.CrossEntropyLossBack)

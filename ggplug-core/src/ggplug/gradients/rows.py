@@ -41,6 +41,13 @@ def chosen(ids: Tensor, rows: int) -> Tensor:
     return shaped(marked, (rows, count, 1, 1))
 
 
+def reversed_rows(x: Tensor) -> Tensor:
+    """The rows of each matrix in reverse order."""
+    count = x.ne[1]
+    last_to_first = ops.scale(ops.arange(0, count), -1, count - 1)
+    return ops.get_rows(x, ops.cast(ops.repeat(last_to_first, *x.ne[1:]), "i32"))
+
+
 @gradient(ops.GetRowsBack)
 def _(node: Tensor, dy: Tensor) -> Parts:
     rows, ids = sources(node)

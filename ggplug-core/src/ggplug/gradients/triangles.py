@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 from ggplug import ops
+from ggplug.gradients.rows import reversed_rows
 from ggplug.gradients.rules import Parts, gradient, packed, sources
 from ggplug.tensor import Tensor
 
@@ -42,17 +43,10 @@ def _(node: Tensor, dy: Tensor) -> Parts:
     @functools.cache
     def of_b() -> Tensor:
         # The transpose of a is upper triangular; with its rows and columns in reverse order it is lower triangular.
-        mirrored = _reversed(ops.cont(ops.transpose(_reversed(a))))
-        return _reversed(ops.solve_tri(mirrored, _reversed(dy)))
+        mirrored = reversed_rows(ops.cont(ops.transpose(reversed_rows(a))))
+        return reversed_rows(ops.solve_tri(mirrored, reversed_rows(dy)))
 
     def of_a() -> Tensor:
         return ops.neg(ops.tri(ops.mul_mat(node, of_b()), ops.TriType.LOWER_DIAG))
 
     return of_a, of_b
-
-
-def _reversed(x: Tensor) -> Tensor:
-    """The rows of each matrix in reverse order."""
-    count = x.ne[1]
-    last_to_first = ops.scale(ops.arange(0, count), -1, count - 1)
-    return ops.get_rows(x, ops.cast(ops.repeat(last_to_first, *x.ne[1:]), "i32"))
