@@ -17,6 +17,7 @@ from ggplug.gguf import GGUFWriter
 from ggplug.quantizing.importance import CHUNK_SIZE, CHUNKS, COUNTS, DATASETS, SUMS
 from ggplug.tensor import Tensor
 from ggplug_models.checks.ids import token_ids
+from ggplug_models.layers.patches import GraphChange
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.network import Patching
 from ggplug_models.perplexity import chunks_of
@@ -25,7 +26,7 @@ from ggplug_models.state.steps import Outputs
 Array = npt.NDArray[Any]
 
 
-class InputSums:
+class InputSums(GraphChange):
     """A change of graphs that changes no value: products with a block's weights add up the squares of their inputs.
 
     ``sums``: float64 by the name of a weight, [matrices, n] for one of ``matrices`` matrices with rows of n elements.
@@ -58,9 +59,6 @@ class InputSums:
             self._add(of, shape, x.reshape(-1, x.shape[-2], shape[1]))
 
         return gg.map_custom2(made, x, each)
-
-    def free(self) -> None:
-        pass
 
     def _entry(self, name: str, shape: tuple[int, int]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         found = self.sums.setdefault(name, np.zeros(shape)), self.counts.setdefault(name, np.zeros(shape[0], np.int64))

@@ -21,7 +21,7 @@ from ggplug.combined import CombinedDevice
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.quantizing import quantize_file
-from ggplug_models.adapters import merge
+from ggplug_models.adapters.merging import merge
 from ggplug_models.weights.placement import alternating
 from ggplug_testing import FakeDevice
 
@@ -194,6 +194,10 @@ def test_the_command_line_adapts_and_merges(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     merged = CliRunner().invoke(app, [*run, str(tmp_path / "m.gguf")])
     assert merged.output.splitlines()[0] == beside.output.splitlines()[0]
+    halves = ["--lora", f"{ADAPTER}=0.5", "--lora", f"{ADAPTER}=0.2"]
+    done = CliRunner().invoke(app, ["merge", str(MODEL), str(tmp_path / "halves.gguf"), *halves])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "halves.gguf").read_bytes() == (tmp_path / "m.gguf").read_bytes()
     for options, said in ((["--lora", f"{ADAPTER}=x"], "'x' is not a number"), ([], "at least one adapter")):
         found = CliRunner().invoke(app, ["merge", str(MODEL), str(tmp_path / "n.gguf"), *options])
         assert found.exit_code == 2

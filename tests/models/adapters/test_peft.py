@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from ggplug.cli.app import app
 from ggplug.errors import ModelError
 from ggplug.gguf import GGUFReader
-from ggplug_models.adapters import LoraFile
+from ggplug_models.adapters.lora import LoraFile
 from ggplug_models.converting.adapter import convert_adapter
 
 BASE = DATA / "folders" / "llama2"

@@ -118,3 +118,14 @@ def test_the_command_line_writes_a_file(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "14 weights, 2 chunks of 16 tokens" in " ".join(done.output.split())
     assert len(read_importance(out).entries) == 14
+
+
+@pytest.mark.parametrize("target", ["model.gguf", "text.txt"])
+def test_what_is_measured_is_not_replaced(tmp_path: Path, target: str) -> None:
+    (tmp_path / "model.gguf").write_bytes((ORACLES / "llama3.gguf").read_bytes())
+    (tmp_path / "text.txt").write_text("a b c d e f g h " * 40)
+    before = (tmp_path / target).read_bytes()
+    files = [str(tmp_path / name) for name in ("model.gguf", "text.txt", target)]
+    done = CliRunner().invoke(app, ["imatrix", *files, "--context", "16", "--device", "CPU"])
+    assert done.exit_code != 0
+    assert (tmp_path / target).read_bytes() == before

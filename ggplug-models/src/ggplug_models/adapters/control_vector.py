@@ -10,17 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 import ggplug as gg
-from ggplug import quants
 from ggplug.errors import ModelError
 from ggplug.gguf import GGUFReader
 from ggplug.tensor import Tensor
+from ggplug_models.adapters.matrices import values_in_file
 from ggplug_models.checks.arguments import number, whole
+from ggplug_models.layers.patches import GraphChange
 
 _DIRECTION = re.compile(r"direction\.(\d+)")
 _OUTPUT = re.compile(r"blk\.(\d+)\.l_out")
 
 
-class ControlVector:
+class ControlVector(GraphChange):
     """A control vector in llama.cpp's format: the tensor ``direction.N`` [n_embd] is added to the output of block N.
 
     ``scale``: what the directions are multiplied with.  ``first``, ``last``: the blocks that are changed, of those that
@@ -49,8 +50,7 @@ class ControlVector:
                 if info.ne != (n_embd,) or int(match[1]) >= n_layer:
                     raise self._wrong(f"{name!r} has ne {info.ne}; the model has {n_layer} blocks of n_embd {n_embd}")
                 if int(match[1]) in blocks:
-                    raw = np.ascontiguousarray(reader.array(info)).view(np.uint8)
-                    self.directions[int(match[1])] = quants.dequantize(raw, info.type) * np.float32(scale)
+                    self.directions[int(match[1])] = values_in_file(reader, info) * np.float32(scale)
         if not self.directions:
             raise self._wrong("it has no direction for these blocks")
 
@@ -58,9 +58,6 @@ class ControlVector:
         match = _OUTPUT.fullmatch(name)
         direction = None if match is None else self.directions.get(int(match[1]))
         return None if direction is None else gg.add(made, gg.tensor(direction, gg.F32, name=f"{name}/direction"))
-
-    def free(self) -> None:
-        pass
 
     def _wrong(self, why: str) -> ModelError:
         return ModelError(f"the control vector {self.path} cannot be used: {why}", got=self.path)

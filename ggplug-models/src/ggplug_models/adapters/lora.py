@@ -15,6 +15,7 @@ from ggplug.errors import ModelError
 from ggplug.gguf import GGUFReader
 from ggplug.tensor import Context, Extents, Tensor
 from ggplug_models.checks.arguments import number
+from ggplug_models.layers.patches import GraphChange
 from ggplug_models.metadata.values import Values
 
 A, B = ".lora_a", ".lora_b"
@@ -40,9 +41,8 @@ class Pair:
 
     def fits(self, name: str, ne: Extents) -> bool:
         """Whether it changes a weight of these extents."""
-        if name == TABLE:
-            return (self.b[1], self.a[1]) == ne[:2] and self.a[0] == self.rank and self.a[2:] == self.b[2:] == ne[2:]
-        return (self.a[0], self.b[1]) == ne[:2] and self.a[1] == self.rank and self.a[2:] == self.b[2:] == ne[2:]
+        n, r, m = (self.b[1], self.a[0], self.a[1]) if name == TABLE else (self.a[0], self.a[1], self.b[1])
+        return (n, m) == ne[:2] and r == self.rank and self.a[2:] == self.b[2:] == ne[2:]
 
 
 def _whole(ne: tuple[int, ...]) -> Extents:
@@ -103,7 +103,7 @@ class LoraFile:
         return ModelError(f"the adapter {self.path} cannot be used: {why}", got=self.path)
 
 
-class LoraAdapter:
+class LoraAdapter(GraphChange):
     """The matrices of an adapter in the memory of a model's devices: a change of the model's graphs.
 
     Each product with a weight, and each row that is read of the table of embeddings, gets its low-rank part added.
@@ -115,7 +115,8 @@ class LoraAdapter:
         self.scale = number("scale", scale)
 
         def where(name: str) -> Device | None:
-            lies = weights[name.removesuffix(A).removesuffix(B)].buffer_type
+            weight = weights.get(name.removesuffix(A).removesuffix(B))
+            lies = None if weight is None else weight.buffer_type
             return None if lies is None else cast(Device, lies.device)
 
         self.tensors, _ = gguf.load(file.path, where)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from ggplug import quants
 from ggplug.errors import ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter, TensorInfo
 from ggplug.quantizing.rows import Encoder
 from ggplug.system.files import check_target
 from ggplug.types import F32
 from ggplug_models.adapters.lora import TABLE, A, B, LoraFile
+from ggplug_models.adapters.matrices import rows_in_file, values_in_file
 from ggplug_models.checks.arguments import number
 
 
@@ -36,44 +37,38 @@ def merge(
     if not adapters:
         raise ParameterError("no adapter was given to merge", got=adapters, wanted="at least one")
     files = [(LoraFile(path), number("scale", scale)) for path, scale in adapters.items()]
-    with GGUFReader(model) as reader:
+    with ExitStack() as stack:
+        reader = stack.enter_context(GGUFReader(model))
         check_target(target, (*reader.paths, *adapters))
         writer = GGUFWriter(target)
         extents = {name: info.ne for name, info in reader.tensors.items()}
         for file, _ in files:
             file.check(str(reader.metadata.get("general.architecture", "")), extents)
         writer.add_metadata_of(reader)
-        encoder = Encoder()
+        encoder = stack.enter_context(Encoder())
+        opened = [(file, scale, stack.enter_context(GGUFReader(file.path))) for file, scale in files]
         for name, info in reader.tensors.items():
-            changing = [(file, scale) for file, scale in files if name in file.pairs]
-            read = partial(_changed, reader, info, changing, encoder) if changing else partial(_rows, reader, info)
+            changing = [each for each in opened if name in each[0].pairs]
+            read = (
+                partial(_changed, reader, info, changing, encoder) if changing else partial(rows_in_file, reader, info)
+            )
             writer.add_tensor(name, read, info.type, info.ne)
         writer.write(progress)
     return Path(target)
 
 
 def _changed(
-    reader: GGUFReader, info: TensorInfo, changing: Sequence[tuple[LoraFile, float]], encoder: Encoder
+    reader: GGUFReader, info: TensorInfo, changing: Sequence[tuple[LoraFile, float, GGUFReader]], encoder: Encoder
 ) -> npt.NDArray[np.uint8]:
     """The bytes of a weight with the changes of adapters."""
-    values = _values(reader, info)
-    for file, scale in changing:
-        values += np.float32(file.factor(info.name, scale)) * _product(file, info.name)
+    values = values_in_file(reader, info)
+    for file, scale, matrices in changing:
+        values += np.float32(file.factor(info.name, scale)) * _product(matrices, info.name)
     return encoder.encode(values.reshape(-1, info.ne[0]).view(np.uint8), F32, info.type)
 
 
-def _product(file: LoraFile, name: str) -> npt.NDArray[np.float32]:
+def _product(matrices: GGUFReader, name: str) -> npt.NDArray[np.float32]:
     """B A of a weight, rows first."""
-    with GGUFReader(file.path) as reader:
-        a, b = (_values(reader, reader.tensors[name + end]) for end in (A, B))
+    a, b = (values_in_file(matrices, matrices.tensors[name + end]) for end in (A, B))
     found: npt.NDArray[np.float32] = a @ np.swapaxes(b, -1, -2) if name == TABLE else b @ a
     return found
-
-
-def _values(reader: GGUFReader, info: TensorInfo) -> npt.NDArray[np.float32]:
-    return quants.dequantize(_rows(reader, info), info.type).reshape(info.shape)
-
-
-def _rows(reader: GGUFReader, info: TensorInfo) -> npt.NDArray[np.uint8]:
-    """The bytes of each row, in the host's byte order."""
-    return np.ascontiguousarray(reader.array(info)).view(np.uint8)

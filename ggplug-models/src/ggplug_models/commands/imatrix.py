@@ -9,6 +9,7 @@ import click
 from ggplug.cli.model_file import ModelFile
 from ggplug.cli.output import Command, NewPath, echo
 from ggplug.cli.placement import PlaceRules, placement_options
+from ggplug.system.files import check_target
 from ggplug_models.commands.bars import counting
 from ggplug_models.commands.lines import content_of
 from ggplug_models.commands.options import device_option, model_argument, placed
@@ -45,6 +46,7 @@ def imatrix(
     from ggplug_models.loading import load_language_model
     from ggplug_models.perplexity import chunks_of
 
+    check_target(out, [model, file])
     names, placement = placed(devices, place_rules)
     text = content_of(file)
     with load_language_model(model, names, placement=placement) as loaded:

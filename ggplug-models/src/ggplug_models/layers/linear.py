@@ -19,6 +19,11 @@ def linear(weights: Weights, name: str, x: Tensor, n_out: int) -> Tensor:
     return weights.named(name, y if bias is None else y + bias)
 
 
+def output(weights: Weights, x: Tensor, n_vocab: int) -> Tensor:
+    """The logits [n_vocab, ...] of vectors x; a model without an output matrix uses its token embeddings."""
+    return linear(weights, "output" if "output.weight" in weights else "token_embd", x, n_vocab)
+
+
 def rows(weights: Weights, name: str, n: int, ids: Tensor) -> Tensor:
     """The rows ``ids`` of the table of embeddings ``name.weight`` [n, any]: [n, T]."""
     return weights.named(name, gg.get_rows(weights(f"{name}.weight", n, -1), ids))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +26,10 @@ UNPATCHED = "/unpatched"
 """What follows the name of a node whose value was changed: the name itself is that of the changed value."""
 
 
-class GraphChange(Protocol):
+class GraphChange(ABC):
     """A change of a model's graphs: a :class:`Patch`, or an adapter."""
 
+    @abstractmethod
     def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
         """What takes the place of the node ``name``; None: this change leaves it as it is.
 
@@ -35,11 +37,12 @@ class GraphChange(Protocol):
         """
 
     def free(self) -> None:
-        """Releases what the change holds, when it is in effect no more."""
+        """Releases what the change holds, when it is in effect no more (default: nothing)."""
+        return
 
 
 @dataclass(frozen=True, eq=False)
-class Patch:
+class Patch(GraphChange):
     """A change of the nodes whose names match ``pattern``.
 
     ``value``: a function, or an array that takes the place of the value, or with ``add`` is added to it.
@@ -54,9 +57,6 @@ class Patch:
 
     def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
         return self.apply(made.named(name)) if self.matches(name) else None
-
-    def free(self) -> None:
-        pass
 
     def apply(self, node: Tensor) -> Tensor:
         """A node with the changed value.  Raises ParameterError if a node cannot be changed, or not by this array."""

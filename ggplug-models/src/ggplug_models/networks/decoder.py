@@ -26,7 +26,7 @@ from ggplug_models.embedding.reading import vectors_of
 from ggplug_models.embedding.vectors import check_batch, normalized
 from ggplug_models.generation.detokenizer import Detokenizer, GeneratedText
 from ggplug_models.generation.loop import Options, TextOptions, generate, greedy
-from ggplug_models.layers.linear import linear
+from ggplug_models.layers.linear import output
 from ggplug_models.layers.patches import GraphChange
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import short_repr
@@ -80,9 +80,8 @@ class Decoder(TextModel):
         self.pooling = Pooling(pooling) if pooling in set(Pooling) else Pooling.LAST
 
     def scores(self, x: Tensor) -> Tensor:
-        """The logits of the next token, [n_vocab, ...]; a model without an output matrix uses its token embeddings."""
-        name = "output" if "output.weight" in self.w else "token_embd"
-        return self.w.named("output", linear(self.w, name, x, self.n_vocab))
+        """The logits of the next token, [n_vocab, ...]."""
+        return self.w.named("output", output(self.w, x, self.n_vocab))
 
     # -- texts -------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from ggplug.tensor import Tensor
 from ggplug_models.checks.arguments import whole
-from ggplug_models.layers.linear import linear
+from ggplug_models.layers.linear import output
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.metadata.values import Values
 from ggplug_models.networks.encoder import Encoder
@@ -38,8 +38,7 @@ class Denoiser(Encoder):
         return self.norm(self.w, "output_norm", x)
 
     def scores(self, x: Tensor) -> Tensor:
-        name = "output" if "output.weight" in self.w else "token_embd"
-        return self.w.named("result_output", linear(self.w, name, x, self.n_vocab))
+        return self.w.named("result_output", output(self.w, x, self.n_vocab))
 
     @cached_property
     def vocabulary(self) -> Tokenizer:

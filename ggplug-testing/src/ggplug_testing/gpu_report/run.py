@@ -50,8 +50,8 @@ PARTS = {
 GRACE = 15.0
 """Seconds that a step may go on beyond its part's time before its process is ended."""
 
-PATIENCE = 120.0, 20.0
-"""Most and least seconds of a step, after which it counts as hanging: a quarter of its part's time."""
+MOST_PATIENCE, LEAST_PATIENCE = 120.0, 20.0
+"""Limits of the seconds after which a step counts as hanging, which are a quarter of its part's time."""
 
 
 class Report:
@@ -110,11 +110,10 @@ class Report:
         self.save()
         output = scratch / "output"
         following = _Following(record, self.save)
-        most, least = PATIENCE
         while (left := until - time.monotonic()) > 0:
             before = _done(record)
             serving = partial(serve, self.door, name, device, self.folder, output, time.time() + left)
-            with Worker(serving, max(least, min(most, left / 4))) as worker:
+            with Worker(serving, max(LEAST_PATIENCE, min(MOST_PATIENCE, left / 4))) as worker:
                 worker.run(name, name, again=False, watch=following, done=before, until=until + GRACE)
             for error in record["errors"]:
                 error.setdefault("traceback", output.read_text(errors="replace")[-4000:] if output.exists() else "")

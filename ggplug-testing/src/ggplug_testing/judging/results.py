@@ -148,7 +148,9 @@ def _changed_leaf(
             return f"a source was modified: byte {int(changed[0])} of {root!r}"
         kept = _kept_blocks(root, values[root], expected)
         changes = (old != new).reshape(-1, root.type.block_bytes).any(axis=1)
-        touched = changes.reshape(kept.shape) & kept & ~(_nan_blocks(root, old) & _nan_blocks(root, new))
+        touched = changes.reshape(kept.shape) & kept
+        if touched.any():
+            touched &= ~(_nan_blocks(root, old) & _nan_blocks(root, new))
         if touched.any():
             place_in_root = tuple(int(i) for i in np.argwhere(touched)[0][::-1])
             return f"block {place_in_root} (ne order) of {root!r} was modified, which the op leaves as it is"

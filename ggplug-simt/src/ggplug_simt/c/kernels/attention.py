@@ -21,10 +21,8 @@ _TOGETHER = 4
 """Queries that a work-item computes at once."""
 _ROWS_BACK = (4, 1)
 """Queries, or keys, of a block of attention's gradient: as many as local memory holds."""
-_FEWEST_KEYS = {True: 256, False: 32}
-"""Least keys of a work-group of one lane, or of many, if there are few queries."""
-_GROUPS = {True: 16, False: 512}
-"""Work-groups of one lane, or of many, that occupy a device."""
+_ONE_LANE, _MANY_LANES = (16, 256), (512, 32)
+"""Work-groups that occupy a device, by their lanes, and the least keys of one if there are few queries."""
 
 
 def soft_max(profile: Profile, node: Tensor) -> Launches | Decline:
@@ -127,9 +125,8 @@ def flash_attn_ext(profile: Profile, node: Tensor) -> Launches | Decline:
         return block
     queries, keys = block
     groups = -(-rows // queries) * k.ne[2] * k.ne[3]
-    single = profile.row_lanes == 1
-    wanted = -(-_GROUPS[single] // groups)
-    parts = max(1, min(wanted, k.ne[1] // _FEWEST_KEYS[single]))
+    occupying, fewest = _ONE_LANE if profile.row_lanes == 1 else _MANY_LANES
+    parts = max(1, min(-(-occupying // groups), k.ne[1] // fewest))
     part = max(1, -(-k.ne[1] // (parts * keys))) * keys
     parts = max(1, -(-k.ne[1] // part))
     dst = argument(DST, node)
