@@ -33,7 +33,7 @@ COMPILER = "ziglang>=0.14; sys_platform == 'linux' and platform_machine == 'x86_
 # A disassembler, for tests of machine code.
 DISASSEMBLER = "iced-x86>=1.21"
 PORTABLE_NEEDS = ["pytest>=8", "pytest-xdist>=3.5", "gguf>=0.17", "hypothesis>=6.100"]
-GRAMMAR = "llguidance>=1.0"
+GRAMMAR = "llguidance>=1.7"
 # The server, and OpenAI's client, with which most people use it.
 SERVE = ["fastapi>=0.115", "uvicorn>=0.32", "prometheus_client>=0.21", "openai>=2"]
 # Clients of all APIs, and libraries over them; the bounds are near, so that pip finds versions that fit together.

@@ -18,6 +18,9 @@ _SIBLING = _ROOT.parent / "shared"
 # Compiled kernels of the tests stay in the repository's own (ignored) folder, and so does every child process's.
 os.environ.setdefault("GGPLUG_CACHE_DIR", str(_ROOT / ".cache"))
 
+# Tests compute on the CPU where they name no device; GPUs have a report of their own (docs/gpu-report.md).
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
 # Tests that run side by side have as many processes that compile kernels as there are processors, all together.
 _AT_ONCE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 os.environ.setdefault("GGPLUG_COMPILERS", str(max(1, (os.cpu_count() or 1) // _AT_ONCE)))

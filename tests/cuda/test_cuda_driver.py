@@ -40,7 +40,7 @@ from cupy_stand_in.registration import devices
 
 from ggplug_cuda import CudaRegistration
 from ggplug_cuda.devices import CudaDevice
-from ggplug_cuda.driver import CudaQueue
+from ggplug_cuda.driver import STAGED, CudaQueue
 from ggplug_simt import Failure, SimtBuffer
 from ggplug_simt.c import source
 
@@ -349,9 +349,10 @@ def test_products_without_cublas_are_our_own() -> None:
 # -- order and copies ----------------------------------------------------------------------------------
 
 
-def test_asynchronous_transfers_wait_for_nothing(cuda: StandIn, device: CudaDevice) -> None:
-    with device.buffer_type.alloc(64) as buffer, device.init() as stream:
-        data, out = np.arange(64, dtype=np.uint8), np.zeros(64, np.uint8)
+@pytest.mark.parametrize(("size", "parts"), [(64, 1), (STAGED + 64, 2)], ids=["few bytes", "many bytes"])
+def test_asynchronous_transfers_wait_for_nothing(cuda: StandIn, device: CudaDevice, size: int, parts: int) -> None:
+    with device.buffer_type.alloc(size) as buffer, device.init() as stream:
+        data, out = np.random.default_rng(1).integers(0, 256, size, np.uint8), np.zeros(size, np.uint8)
         cuda.forget()
         stream.set_async(buffer, 0, data)
         stream.get_async(buffer, 0, out)
@@ -362,8 +363,8 @@ def test_asynchronous_transfers_wait_for_nothing(cuda: StandIn, device: CudaDevi
         event.synchronize()
         assert (out == data).all()
         moves = cuda.calls("memcpyAsync")
-        assert [move.size for move in moves] == [64, 64]
-        assert moves[0].dst == moves[1].src == pointer(buffer)
+        assert [move.size for move in moves] == 2 * [STAGED, 64][-parts:]
+        assert moves[0].dst == moves[parts].src == pointer(buffer)
 
 
 def test_streams_of_a_device_wait_for_each_other_by_events(cuda: StandIn, device: CudaDevice) -> None:

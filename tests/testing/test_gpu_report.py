@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,6 @@ from ggplug.errors import DeviceNotFoundError
 from ggplug_testing.gpu_report import Door, Step, folder, main, run
 from ggplug_testing.gpu_report.run import Report, Taken
 from ggplug_testing.gpu_report.table import markdown
-from ggplug_testing.reporting.watching import Watch
 from ggplug_testing.running.isolation import Worker
 from ggplug_testing.vectors import Recording
 from tests.core.ops import vectors_choice
@@ -210,36 +209,51 @@ def test_without_time_everything_is_reported_as_not_run(tiny: Path, tmp_path: Pa
     assert "- suite: everything" in shown.getvalue()
 
 
-def test_a_part_ends_between_two_steps_when_its_time_is_over(tiny: Path, tmp_path: Path) -> None:
-    door = Door("nowhere", lambda name: [StandInDevice()])
-    taken: list[Taken] = []
+class Short(Worker):
+    """Runs nothing: each step takes a second of the report's clock, and passes."""
 
-    class Noting(Watch):
-        def ended(self, finding: Any) -> None:
-            taken.append(finding)
+    now = 0.0
 
-    run.work(door, "recorded", "stand-in", folder.Folder(tiny, tmp_path), time.time() - 1, Noting())
-    assert taken == [Taken("", ["ADD", "CONV_2D"])]
+    def run(self, step: str, *arguments: Any, watch: Any, **options: Any) -> list[Any]:
+        Short.now += 1.0
+        watch.ended(Taken("", ["a", "b", "c", "d"]) if step == "" else Taken(step, {"passed": 3}, 1.0))
+        return []
 
 
 def test_steps_that_were_not_reached_are_named(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Short(Worker):
-        """Ends after the first step, as if the time were over."""
-
-        def run(self, *arguments: Any, watch: Any, done: Any, **options: Any) -> list[Any]:
-            watch.ended(Taken("", ["a", "b", "c"]))
-            if not done:
-                watch.ended(Taken("a", {"passed": 3}, 0.5))
-            return []
-
     monkeypatch.setattr(run, "Worker", Short)
-    report = Report(Door("nowhere", lambda name: []), tiny, tmp_path / "out.json", 60.0, ["suite"])
+    monkeypatch.setattr(run, "time", SimpleNamespace(monotonic=lambda: Short.now))
+    report = Report(Door("nowhere", lambda name: []), tiny, tmp_path / "out.json", run.GRACE + 3.0, ["suite"])
     report.make([StandInDevice()])
     record = found(tmp_path / "out.json", "stand-in")["suite"]
-    assert record["results"] == {"a": {"passed": 3, "seconds": 0.5}}
-    assert (record["errors"], record["not_run"]) == ([], ["b", "c"])
+    assert list(record["results"]) == ["a", "b"]
+    assert record["results"]["a"] == {"passed": 3, "seconds": 1.0}
+    assert (record["errors"], record["not_run"]) == ([], ["c", "d"])
     assert not report.complete
-    assert "- suite: b, c" in markdown(report.content)
+    assert "- suite: c, d" in markdown(report.content)
+
+
+def test_several_processes_take_each_step_of_the_suite_once(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(3, timeout=60)
+    taken: list[str] = []
+
+    class Waiting(Worker):
+        def run(self, step: str, *arguments: Any, watch: Any, **options: Any) -> list[Any]:
+            if step == "":
+                watch.ended(Taken("", [f"step {number}" for number in range(9)]))
+            else:
+                together.wait()
+                taken.append(step)
+                watch.ended(Taken(step, {"passed": 1}))
+            return []
+
+    monkeypatch.setattr(run, "Worker", Waiting)
+    report = Report(Door("nowhere", lambda name: []), tiny, tmp_path / "out.json", 600.0, ["suite"], processes=3)
+    report.make([StandInDevice()])
+    assert sorted(taken) == [f"step {number}" for number in range(9)]
+    assert report.complete
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -285,7 +299,7 @@ def test_without_a_device_it_says_what_it_would_run(
     assert "in at most 77 seconds" in printed.out
     for name in ("facts", "model", "recorded", "figures", "suite"):
         assert f"| {name} | " in printed.out
-    for step in ("F16 on the device", "the vendor's product", "contract: ", "mul_mat; ", "ssm_scan"):
+    for step in ("F16 on the device", "the vendor's product", "contract: ", "mul_mat, part 1 of ", "ssm_scan"):
         assert step in printed.out
     assert main(["--data", str(tiny), str(out), "--parts", "facts,figures"], door) == 2
     assert "| suite |" not in capsys.readouterr().out

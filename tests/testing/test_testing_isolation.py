@@ -96,6 +96,8 @@ def test_where_a_process_was_is_the_line_of_an_author_or_that_of_the_clause() ->
     assert of_dump(waiting).startswith(f"{os.path.relpath(clause)}:7 in f") or of_dump(waiting).startswith(clause)
     assert of_dump(waiting + frames(threading.__file__, "/toy/queue.py")) == "/toy/queue.py:7 in f"
     assert of_dump(frames("/toy/kernels.py", clause)) == "/toy/kernels.py:7 in f"
+    current = frames("/toy/submits.py").replace("Thread", "Current thread")
+    assert of_dump(frames("/toy/waits.py") + current) == "/toy/submits.py:7 in f"
 
 
 def test_a_worker_that_dies_before_any_case_fails_the_unit() -> None:

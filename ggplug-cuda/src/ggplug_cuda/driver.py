@@ -23,7 +23,10 @@ ARGUMENTS = 16
 """Most pointers among a kernel's arguments."""
 
 STAGED = 16 << 20
-"""Bytes of pinned memory through which asynchronous copies to pageable memory go."""
+"""Bytes of pinned memory through which asynchronous copies from and to pageable memory go."""
+
+SENT = 64 << 10
+"""Bytes of pageable memory that CUDA takes along with the command to copy them, so that nothing waits."""
 
 _PINNED = 1  # cudaMemoryTypeHost
 _NO_BLAS_MEMORY = 3  # CUBLAS_STATUS_ALLOC_FAILED
@@ -114,17 +117,35 @@ class CudaQueue(StepwiseQueue):
         self._move(out.ctypes.data, handle.ptr + offset, out.size)
         return out
 
+    def write_async(self, handle: Any, offset: int, data: Bytes) -> object:
+        staged = self._staging(data) if data.size > SENT else None
+        if staged is None:
+            return self.write(handle, offset, data)
+        for start in range(0, data.size, STAGED):
+            part = data[start : start + STAGED]
+            self.stream.launch_host_func(_take_over, (staged[: part.size], part))
+            self._move(handle.ptr + offset + start, staged.ctypes.data, part.size)
+        return data, staged
+
     def read_async(self, handle: Any, offset: int, out: Bytes) -> object:
-        runtime = self.cuda.runtime
-        # To pageable memory CUDA copies while the caller waits, so such memory gets its bytes from pinned memory.
-        if runtime.is_hip or runtime.pointerGetAttributes(out.ctypes.data).type == _PINNED:
+        staged = self._staging(out)
+        if staged is None:
             return self.read(handle, offset, out)
-        staged = self._driver.allocate_host(min(out.size, STAGED))
         for start in range(0, out.size, STAGED):
             part = out[start : start + STAGED]
             self._move(staged.ctypes.data, handle.ptr + offset + start, part.size)
             self.stream.launch_host_func(_take_over, (part, staged[: part.size]))
         return out
+
+    def _staging(self, host: Bytes) -> Bytes | None:
+        """Pinned memory to copy through, or None where none is needed.
+
+        CUDA copies between pageable memory and a device while the caller waits for all earlier work.
+        """
+        runtime = self.cuda.runtime
+        if runtime.is_hip or runtime.pointerGetAttributes(host.ctypes.data).type == _PINNED:
+            return None
+        return self._driver.allocate_host(min(host.size, STAGED))
 
     def copy(self, source: Any, source_offset: int, target: Any, target_offset: int, size: int) -> None:
         self._move(target.ptr + target_offset, source.ptr + source_offset, size)
@@ -191,10 +212,10 @@ class CudaQueue(StepwiseQueue):
             self.stream.synchronize()
 
 
-def _take_over(copied: tuple[Bytes, Bytes]) -> None:
-    """Copies from pinned memory, in the order of the stream, on a thread of CUDA."""
-    out, staged = copied
-    np.copyto(out, staged)
+def _take_over(pair: tuple[Bytes, Bytes]) -> None:
+    """Copies on the host, in the order of the stream, on a thread of CUDA."""
+    target, source = pair
+    np.copyto(target, source)
 
 
 class CudaDriver(Driver):

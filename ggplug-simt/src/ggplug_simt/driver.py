@@ -133,8 +133,12 @@ class Queue(ABC):
     def read(self, handle: Handle, offset: int, out: Bytes) -> object:
         """Copies to the host.  ``out`` and the result are kept alive until the queue is finished."""
 
+    def write_async(self, handle: Handle, offset: int, data: Bytes) -> object:
+        """Copies from the host as ``write`` does, but without waiting for earlier work, which ``write`` may do."""
+        return self.write(handle, offset, data)
+
     def read_async(self, handle: Handle, offset: int, out: Bytes) -> object:
-        """Copies to the host as ``read`` does, but returns before earlier work is done, which ``read`` may wait for."""
+        """Copies to the host as ``read`` does, but without waiting for earlier work, which ``read`` may do."""
         return self.read(handle, offset, out)
 
     @abstractmethod

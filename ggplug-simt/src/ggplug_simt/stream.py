@@ -37,7 +37,7 @@ class SimtBackend(Backend):
             offset, _ = own.check_write(offset, raw.size)
             if raw.size:
                 with self.runtime.guard.guarded("writing"):
-                    pending = self.queue.write(own.handle, offset, raw)
+                    pending = self.queue.write_async(own.handle, offset, raw)
                 self.lane.keep(own, raw, pending)
 
     def get_async(self, buffer: Buffer, offset: int, out: Bytes) -> None:

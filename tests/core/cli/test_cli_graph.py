@@ -134,9 +134,10 @@ def test_results_have_a_key_each_whatever_their_names(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     results = json.loads(done.output)["results"]
     assert [each["mean"] for each in results] == list(range(8))
-    written = np.load(tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as file:
+        written = {**file}
     assert [each["result"] for each in results] == list(written)
-    assert [int(written[key][0]) for key in written] == list(range(8))
+    assert [int(values[0]) for values in written.values()] == list(range(8))
     assert {"file", "allow_pickle", "a/b.npy"} < {*written}
 
 

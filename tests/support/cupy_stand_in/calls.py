@@ -167,8 +167,9 @@ class Runtime(Noted):
             queue.give(lambda: np.copyto(to(), staged))
         else:
             queue.give(lambda: _copy(to(), source()))
-        if machine.is_host(dst) and machine.pinned_at(dst) is None:
-            queue.run(queue.given)  # CUDA returns when the copy to pageable memory is done
+        pageable = [a for a in hosts if machine.pinned_at(a) is None]
+        if pageable and (pageable == [dst] or size > SENT):
+            queue.run(queue.given)  # CUDA returns when such a copy is done
 
     @call
     def pointerGetAttributes(self, ptr: int) -> PointerAttributes:
@@ -179,6 +180,10 @@ class Runtime(Noted):
     def memsetAsync(self, ptr: int, value: int, size: int, stream: int) -> None:
         place = self._machine.place(ptr, size, "memsetAsync")
         self._queue_here(stream).give(lambda: place().fill(value))
+
+
+SENT = 64 << 10
+"""Bytes of pageable memory that CUDA takes along with the command."""
 
 
 class PointerAttributes(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, door: Door | None = None) -> in
             if options.device is None:
                 print(plan(planned(door, options.data, options.parts), options.seconds), end="")
             raise
-        report = Report(door, options.data, options.out, options.seconds, options.parts)
+        report = Report(door, options.data, options.out, options.seconds, options.parts, options.processes)
         report.make(devices)
     except (GGPlugError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -79,6 +80,14 @@ def _parser(program: str) -> argparse.ArgumentParser:
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="what --prepare made")
     parser.add_argument("--device", metavar="NAME", help="only this device (default: all)")
     parser.add_argument("--seconds", type=seconds, default=BUDGET, help="the budget of time (default: %(default).0f)")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        choices=range(1, 65),
+        default=min(os.cpu_count() or 1, 16),
+        metavar="N",
+        help="processes for the parts that measure no time (default: one a core, at most 16)",
+    )
     parser.add_argument(
         "--parts", type=_parts, default=list(PARTS), metavar="A,B", help=f"some of {','.join(PARTS)} (default: all)"
     )

@@ -14,15 +14,21 @@ from ggplug import registry
 from ggplug.backend import Device
 from ggplug.ops.base import OPS
 from ggplug.types import DeviceKind
+from ggplug_testing.cases import cases_of
 from ggplug_testing.contracts import CLAUSES, run_clause
 from ggplug_testing.devices.reference import ReferenceDevice
 from ggplug_testing.gpu_report.step import Answer, Step, Subject, finite
 from ggplug_testing.reporting.report import Finding
+from ggplug_testing.running.groups import run_groups
 from ggplug_testing.running.runner import run_graphs, run_op
 from ggplug_testing.vectors import Case, replay
 
 COSINES = {"F32": 0.99999, "F16": 0.9999, "Q8_0": 0.998, "Q4_0": 0.9}
 """What the cosine of an embedding to its reference has to be at least, by the type of the weights."""
+
+
+MOST_CASES = 100
+"""Cases of an op in one step of the suite."""
 
 
 def facts(subject: Subject) -> Iterator[Step]:
@@ -53,13 +59,19 @@ def _facts(subject: Subject) -> Answer:
 
 
 def suite(subject: Subject) -> Iterator[Step]:
-    """The conformance suite: contract, graphs, and all cases of every op."""
+    """The conformance suite: groups, graphs, all cases of every op, and the contract, which needs all ops' kernels."""
     device = subject.device
-    for clause in CLAUSES:
-        yield Step(f"contract: {clause.name}", functools.partial(_counted, run_clause, device, clause))
+    yield Step("groups", functools.partial(_counted, run_groups, device))
     yield Step("graphs", functools.partial(_counted, run_graphs, device))
     for op in OPS.values():
-        yield Step(op.name, functools.partial(_counted, run_op, device, op))
+        cases = list(cases_of(op))
+        parts = range(0, max(1, len(cases)), MOST_CASES)
+        for number, start in enumerate(parts, 1):
+            name = op.name if len(parts) == 1 else f"{op.name}, part {number} of {len(parts)}"
+            run = functools.partial(run_op, device, op, cases=cases[start : start + MOST_CASES])
+            yield Step(name, functools.partial(_counted, run))
+    for clause in CLAUSES:
+        yield Step(f"contract: {clause.name}", functools.partial(_counted, run_clause, device, clause))
 
 
 def _counted(run: Callable[..., Finding | Iterable[Finding]], *arguments: Any) -> Answer:

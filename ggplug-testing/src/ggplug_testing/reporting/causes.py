@@ -121,7 +121,8 @@ def of_dump(dump: str) -> str:
     It is the innermost line of an author's code that the suite called; if no thread has one, the innermost line of the
     suite.  The current thread is searched first.
     """
-    threads = re.split(r"^(?:Current thread|Thread) .*$", dump, flags=re.MULTILINE)[1:]
+    threads = re.split(r"^(?=Current thread |Thread )", dump, flags=re.MULTILINE)[1:]
+    threads.sort(key=lambda thread: not thread.startswith("Current"))
     authors, suites = [], []
     for thread in threads:
         found = re.findall(r'File "([^"]+)", line (\d+) in (.+)', thread)
