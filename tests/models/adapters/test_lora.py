@@ -181,6 +181,21 @@ def test_half_of_a_pair_is_refused(tmp_path: Path) -> None:
         model.adapt(tmp_path / "adapter.gguf")
 
 
+@pytest.mark.parametrize(
+    ("type", "rank", "said"),
+    [(np.float32, 0, "rank 0"), (np.int32, 3, "holds i32"), (np.float64, 3, "holds f64")],
+)
+def test_matrices_that_no_product_takes_are_refused(tmp_path: Path, type: Any, rank: int, said: str) -> None:
+    with GGUFWriter(tmp_path / "adapter.gguf", arch="qwen3") as writer:
+        for key, value in {"general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": 6.0}.items():
+            writer.add(key, value)
+        writer.add_tensor("blk.0.attn_q.weight.lora_a", np.ones((rank, 64), type))
+        writer.add_tensor("blk.0.attn_q.weight.lora_b", np.ones((128, rank), type))
+        writer.write()
+    with ggplug_models.load(MODEL, ["CPU"]) as model, pytest.raises(ModelError, match=said):
+        model.adapt(tmp_path / "adapter.gguf")
+
+
 def test_a_scale_that_is_no_number_is_refused() -> None:
     with ggplug_models.load(MODEL, ["CPU"]) as model, pytest.raises(ParameterError, match="scale must be"):
         model.adapt(ADAPTER, float("nan"))

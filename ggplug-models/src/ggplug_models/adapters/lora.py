@@ -14,6 +14,7 @@ from ggplug.backend import Device
 from ggplug.errors import ModelError
 from ggplug.gguf import GGUFReader
 from ggplug.tensor import Context, Extents, Tensor
+from ggplug.types import KERNEL_FLOATS
 from ggplug_models.checks.arguments import number
 from ggplug_models.layers.patches import GraphChange
 from ggplug_models.metadata.values import Values
@@ -61,6 +62,7 @@ class LoraFile:
         self.path = Path(path)
         with GGUFReader(path) as reader:
             ne = {name: _whole(info.ne) for name, info in reader.tensors.items()}
+            types = {name: info.type for name, info in reader.tensors.items()}
             values = Values(reader.metadata, where=os.fspath(path))
         kind, form = values.text("general.type", ""), values.text("adapter.type", "")
         if (kind, form) != ("adapter", "lora"):
@@ -78,7 +80,12 @@ class LoraFile:
                 raise self.wrong(f"the tensor {name!r} ends neither with {A} nor with {B}")
             if stem + A not in ne or stem + B not in ne:
                 raise self.wrong(f"the weight {stem!r} has only one of {A} and {B}")
+            for each in (stem + A, stem + B):
+                if types[each] not in KERNEL_FLOATS and not types[each].is_quantized:
+                    raise self.wrong(f"the tensor {each!r} holds {types[each].name}, which no product takes")
             self.pairs[stem] = Pair(ne[stem + A], ne[stem + B])
+            if not self.pairs[stem].rank:
+                raise self.wrong(f"its matrices for {stem!r} have rank 0")
         if not self.pairs:
             raise self.wrong("it changes no weights")
 
