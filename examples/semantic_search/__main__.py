@@ -111,7 +111,7 @@ def embed(model: ggplug_models.Encoder, texts: list[str], console: Console, note
         vectors = model.embed(texts, progress=lambda n: bar.advance(task, n))
         done = time.perf_counter()
         notes.bar = None
-    if first - begun > PATIENCE:
+    if notes.count and first - begun > PATIENCE:
         console.print(f"[dim]{notes.count} kernels were compiled; the next run finds them in the cache[/dim]")
     return vectors, done - first
 

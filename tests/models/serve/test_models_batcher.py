@@ -21,6 +21,9 @@ from ggplug_models.sampling import Sampler, Sampling
 from ggplug_models.serve import Batcher, QueueFullError, Request
 from ggplug_models.serve.batcher import LEAST
 from ggplug_models.serve.request import Shift
+
+pytest.importorskip("pydantic")
+
 from ggplug_models.serve.writer import Writer
 
 N_VOCAB = 50

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from installed import SERVE
 from oracles.packed import ORACLES, model_file
 
 import ggplug_models
@@ -289,7 +290,7 @@ def test_an_encoder_has_no_drafts(data: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("command", ["run", "serve"])
+@pytest.mark.parametrize("command", ["run", SERVE])
 def test_draft_tokens_without_drafts_are_refused(command: str, data: Path) -> None:
     found = CliRunner().invoke(app, [command, str(data / "qwen3.gguf"), "--draft-tokens", "2"])
     assert found.exit_code == 2

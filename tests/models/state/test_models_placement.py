@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from installed import SERVE
 from oracles.packed import ORACLES
 from paths import DATA
 
@@ -252,7 +253,7 @@ def test_run_prints_what_each_rule_did() -> None:
     assert "--cache-on CPU: 2 caches, of layers 0-1, on CPU" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["run", "serve", "embed", "perplexity", "bench"])
+@pytest.mark.parametrize("command", ["run", SERVE, "embed", "perplexity", "bench"])
 def test_all_commands_that_load_models_take_the_rules(command: str) -> None:
     rest = {"run": ["-p", "hi"], "perplexity": ["-"]}.get(command, [])
     done = CliRunner().invoke(
