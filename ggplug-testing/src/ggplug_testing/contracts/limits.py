@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from ggplug.backend import Backend, WalkPlan
 from ggplug.discrete import QueuedBackend, QueuedPlan
 from ggplug.errors import TimeLimitError
-from ggplug_testing.contracts.clause import NotApplicable, NotYetProven, expect
-from ggplug_testing.contracts.given import Given, clause
+from ggplug_testing.contracts.clause import NotApplicable, NotYetProven, expect, expect_bytes, pattern
+from ggplug_testing.contracts.given import SIZE, Given, clause
 from ggplug_testing.contracts.holding import LONGEST, MOMENT, SURELY, Aside, before_kernels, held, require_pending
 
 _AT_ONCE = 1e-9
@@ -26,7 +27,7 @@ class _Observed:
 
     def __init__(self, given: Given) -> None:
         self.stream, self.placed = given.stream(), given.sample(3)
-        self.second: Callable[[], object] = int
+        self.second: Callable[[], object] = _nothing
         self.called = 0
         self.plan = given.plan(self.stream, self.placed.graph)
         if isinstance(self.plan, QueuedPlan | WalkPlan):
@@ -48,8 +49,8 @@ class _Observed:
         self.plan.compute()
 
     def expect_complete(self, what: str) -> None:
-        """Computes without a limit.  Raises ContractError unless each kernel is called, and the result is right."""
-        self.second = int
+        """Computes without a limit.  Raises ContractError unless the result is right."""
+        self.second = _nothing
         self.stream.set_time_limit(None)
         self.compute()
         self.stream.synchronize()
@@ -63,6 +64,10 @@ class _Observed:
             about = error.device, error.tensor, error.kernel
             expect(about == (self.stream.device, node, kernel), f"an error is about {about}, want {node} by {kernel!r}")
         expect(self.called == 2, "a kernel was called after the time of its computation was over")
+
+
+def _nothing() -> None:
+    """What comes before a kernel that is not held."""
 
 
 def _raised(*calls: Callable[[], object]) -> list[TimeLimitError]:
@@ -104,13 +109,15 @@ def a_computation_within_its_time_limit_is_complete(given: Given) -> None:
 @clause
 def a_computation_beyond_its_time_limit_is_complete_or_raises(given: Given) -> None:
     """A computation that takes longer than the time limit of its stream (``set_time_limit``) raises TimeLimitError,
-    which names the node and the kernel that were computed then, or is complete; the stream stays usable."""
-    stream, placed = given.stream(), given.sample(3)
+    which names node and kernel, or is complete; what was submitted behind it is done."""
+    stream, placed, buffer = given.stream(), given.sample(3), given.buffer()
     plan = given.bound(stream, placed)
-    for compute in (plan.compute, plan.compute_traced):
+    for seed, compute in enumerate((plan.compute, plan.compute_traced)):
         placed.clear_result()
         stream.set_time_limit(_AT_ONCE)
-        errors = _raised(compute, stream.synchronize, lambda: _finish(stream))
+        store = partial(stream.set_async, buffer, 0, pattern(SIZE, seed))
+        errors = _raised(compute, store, stream.synchronize, partial(_finish, stream))
+        expect_bytes(buffer, seed, "stored behind a computation whose time was over")
         for error in errors:
             expect(error.wanted == _AT_ONCE, f"an error says that the time limit is {error.wanted}: {error}")
             expect(error.tensor in placed.graph.nodes, f"an error names no node of the graph: {error}")
@@ -134,12 +141,12 @@ def the_time_of_a_computation_begins_when_the_device_begins_it(given: Given) -> 
         plan.compute()
         waiting = aside(stream.synchronize)
         waiting.returned(2 * moment)
-    errors = _raised(lambda: waiting.join("synchronizing"), lambda: _finish(stream))
+    errors = _raised(lambda: waiting.join("synchronizing"), partial(_finish, stream))
     if not errors:
         placed.check("computed within its time limit by a stream that was held for longer")
         return
     stream.set_time_limit(moment)
-    if _raised(plan.compute, stream.synchronize, lambda: _finish(stream)):
+    if _raised(plan.compute, stream.synchronize, partial(_finish, stream)):
         raise NotYetProven(f"{given.device.name} takes longer than {moment} seconds for a small computation")
     expect(False, f"a computation that waited for its stream was too late: {errors[0]}")
 
@@ -159,7 +166,7 @@ def a_computation_is_aborted_between_two_kernels_when_its_time_is_over(given: Gi
     observed.second = long
     stream.set_time_limit(MOMENT)
     # Waiting for a queue may end before the kernel does.
-    observed.expect_aborted(_raised(observed.compute, stream.synchronize, lambda: _finish(stream)))
+    observed.expect_aborted(_raised(observed.compute, stream.synchronize, partial(_finish, stream)))
     observed.expect_complete("computed after a computation that was aborted")
 
 
@@ -202,7 +209,7 @@ def waiting_for_a_kernel_that_does_not_return_ends_when_its_time_is_over(given: 
     observed.placed.check("computed within its time limit")
     waiting, returned = held_by_its_kernel(MOMENT, SURELY)
     errors = _raised(lambda: waiting.join("computing"))
-    late = _raised(lambda: _finish(stream))
+    late = _raised(partial(_finish, stream))
     expect(returned, "waiting for a kernel that does not return did not end when its time was over")
     observed.expect_aborted(errors)
     observed.expect_aborted(late)
