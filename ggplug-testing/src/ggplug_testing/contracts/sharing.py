@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 from collections import Counter
@@ -24,7 +23,7 @@ from ggplug_testing.contracts.given import SIZE, Given, clause
 from ggplug_testing.contracts.holding import Aside
 from ggplug_testing.contracts.racing import Race, races_of
 from ggplug_testing.contracts.sample import BinaryOp, steps_of
-from ggplug_testing.contracts.stepping import chosen_steps, count_steps, traced
+from ggplug_testing.contracts.stepping import at_step, chosen_steps, count_steps
 from ggplug_testing.running.placement import Bytes
 
 _THREADS = 3
@@ -94,18 +93,17 @@ def streams_are_made_and_freed_while_the_host_waits_for_others(given: Given) -> 
     buffer, out = given.buffer(1), np.empty(SIZE, np.uint8)
     given.streams(2)  # to wait for
     read = partial(buffer.get, 0, out)
+    making: list[Aside] = []
+
+    def make_one() -> None:
+        making.append(Aside(lambda: given.device.init().free()))
+        making[0].settled(_A_WHILE)
+
     for step in chosen_steps(count_steps(read)):
-        lines, asides = itertools.count(), []
-
-        def make_one(step: int = step, lines: Iterator[int] = lines, asides: list[Aside] = asides) -> None:
-            if next(lines) == step:
-                asides.append(Aside(lambda: given.device.init().free()))
-                asides[0].settled(_A_WHILE)
-
         out[...] = 0
-        traced(read, make_one)
-        for each in asides:
-            each.join("making and freeing a stream")
+        at_step(step, read, make_one)
+        while making:
+            making.pop().join("making and freeing a stream")
         expect_equal(out, pattern(SIZE, 1), "read while another thread made and freed a stream")
 
 
