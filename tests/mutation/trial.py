@@ -24,8 +24,8 @@ CONFORMING = Fault("the device without a fault", DEVICES["subject"])
 _CONCERNED: dict[str, str] = {
     "kernels": "again sharing far",
     "memory": "buffers freeing devices layouts streams pending sharing far",
-    "streams": "pending freeing streams plans buffers sharing synchronous far",
-    "plans": f"get_rows set_rows {GRAPH} again plans binding freeing pending streams far",
+    "streams": "pending limits freeing streams plans buffers sharing synchronous far",
+    "plans": f"get_rows set_rows {GRAPH} again plans binding freeing pending limits streams far",
     "answers": "devices layouts plans buffers far",
     "groups": f"{GROUPS} {GRAPH}",
     "packing": "layouts freeing buffers",

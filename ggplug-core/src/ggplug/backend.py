@@ -533,7 +533,9 @@ class Backend(Overridable, Uncopied):
         device, the node and the kernel; what the computation writes is undefined then.  The CPU device looks at the
         clock about every 50 ms, within kernels too; plans that call Python kernels look between two of them.  If a
         kernel of a queue does not return, waiting for it ends with the error, and the kernel goes on.  Devices that
-        cannot abort what was submitted, such as GPUs, compute to the end.  What took longer and was not aborted is
+        cannot abort what was submitted, such as GPUs, compute to the end.  The time begins when the device begins the
+        computation, not while it waits for earlier work.  After the error the stream stays usable, and work that was
+        submitted behind the computation is done.  What took longer and was not aborted is
         reported by the scheduler (:meth:`.Scheduler.set_time_limit`), not by a plan that is computed without one.
 
         Raises ParameterError unless it is a positive number.

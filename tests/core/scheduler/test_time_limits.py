@@ -38,12 +38,10 @@ def test_the_cpu_aborts_within_a_graph_and_names_the_kernel(threads: int) -> Non
         y = gg.mul_mat(x, y, name=f"product {number}")
     graph = gg.Graph(y.set_output())
     scheduler.set_time_limit(0.2)
-    start = time.monotonic()
     with pytest.raises(
         TimeLimitError, match=r"CPU: .* longer than its time limit of 0.2 s; the kernel mul_mat.* of"
     ) as caught:
         scheduler.compute(graph)
-    assert 0.2 < time.monotonic() - start < 5
     error = caught.value
     assert isinstance(error, ComputeAborted)
     assert error.device is device
@@ -52,6 +50,7 @@ def test_the_cpu_aborts_within_a_graph_and_names_the_kernel(threads: int) -> Non
     assert error.kernel.startswith("mul_mat")
     assert error.tensor in graph.index
     assert error.tensor.name.startswith("product ")
+    assert error.tensor.name != "product 3999"
     with pytest.raises(TensorStateError, match="time limit"):
         y.numpy()
     assert doubled(device, scheduler)

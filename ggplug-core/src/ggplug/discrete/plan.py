@@ -84,6 +84,11 @@ class QueuedPlan(Plan):
     raises the error.
     """
 
+    _limit: float | None = None
+    """The time limit of the computation that the queue does now, in seconds."""
+    _start: float
+    """When that began (``time.monotonic``)."""
+
     def __init__(self, stream: PlannedStream, graph: Graph, groups: Groups = UNGROUPED) -> None:
         self.stream = stream
         self.groups = groups
@@ -145,16 +150,22 @@ class QueuedPlan(Plan):
         """Gives calls to the stream, all of them as one job."""
 
         def run() -> None:
-            limit, start = self.stream.time_limit, time.monotonic()
+            self._begin()
             for call in calls:
                 self.call(call)
-                if limit is not None and time.monotonic() - start > limit:
-                    raise beyond_limit(self.stream.device, limit, call.group.node, kernel_name(call.kernel))
 
         self.stream.give(run)
 
+    def _begin(self) -> None:
+        """Begins a computation, on the queue's thread: its time is counted from now on."""
+        self._limit, self._start = self.stream.time_limit, time.monotonic()
+
     def call(self, call: Call) -> None:
-        """Calls a kernel.  Raises what it raises as a typed error, and ComputeError if an id is out of range."""
+        """Calls a kernel.
+
+        Raises what it raises as a typed error, ComputeError if an id is out of range, and TimeLimitError if the time
+        of the computation is over.
+        """
         start = time.perf_counter_ns()
         group = call.group
         self.stream.running = Running(time.monotonic(), group.node, kernel_name(call.kernel))
@@ -177,6 +188,12 @@ class QueuedPlan(Plan):
             found = first_out_of_range(node, self.ids(tensor, buffer, offset))
             if found is not None:
                 raise id_out_of_range(self.stream.device, node, *found)
+        self._check_time(call)
+
+    def _check_time(self, last: Call) -> None:
+        """Raises TimeLimitError if the time of the computation is over; ``last``: what was called last."""
+        if self._limit is not None and time.monotonic() - self._start > self._limit:
+            raise beyond_limit(self.stream.device, self._limit, last.group.node, kernel_name(last.kernel))
 
     def _note_time(self, position: int, start: int) -> None:
         """Keeps that a node was computed from ``start`` on until now, if the computation is traced."""

@@ -30,6 +30,7 @@ OF_CHAPTERS: dict[str, tuple[str, ...]] = {
     "again": (BYTES, TENSORS, PLANS),
     "freeing": (BYTES, TRANSFERS),
     "pending": (BYTES, TRANSFERS, SYNCHRONIZE, READS),
+    "limits": (BYTES, TENSORS, PLANS, TRANSFERS, SYNCHRONIZE),
     "racing": (BYTES, TRANSFERS, SYNCHRONIZE),
     "sharing": (BYTES, TENSORS, TRANSFERS, SYNCHRONIZE),
     "layouts": (BYTES, PACKED),

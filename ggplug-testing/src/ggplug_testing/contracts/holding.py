@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
-from ggplug.backend import Backend, Device
+from ggplug.backend import Backend, Decline, Device, Group
 from ggplug.discrete import QueuedBackend
 from ggplug.ops.base import Array
 from ggplug.sharing import waits
@@ -40,6 +41,9 @@ def require_pending(device: Device) -> None:
 
 MOMENT = 0.05
 """Seconds: the least that calls are waited for which have nothing to wait for."""
+
+SURELY = 5.0
+"""Seconds in which a call that has nothing to wait for returns, however busy the machine is."""
 
 
 @contextmanager
@@ -116,6 +120,33 @@ def by_gate(stream: Backend, gate: threading.Event | None = None) -> Callable[[]
     return opened.set
 
 
+@contextmanager
+def before_kernels(device: Device, call: Callable[[], object]) -> Iterator[None]:
+    """Plans of core that are made in the block make ``call()`` before each kernel, on the thread that calls this one.
+
+    Only kernels that are functions of Python have something before them.
+    """
+    chosen = device.chosen
+
+    def choose(group: Group) -> Any:
+        found = chosen(group)
+        if isinstance(found, Decline):
+            return found
+
+        @wraps(found)
+        def kernel(*arguments: Any) -> None:
+            call()
+            found(*arguments)
+
+        return kernel
+
+    vars(device)["chosen"] = choose
+    try:
+        yield
+    finally:
+        del vars(device)["chosen"]
+
+
 _AT_THE_END = 10.0
 """Seconds to wait for calls on other threads if the block has ended by an error."""
 
@@ -135,6 +166,11 @@ class Aside:
         except BaseException as error:
             self._error = error
 
+    @property
+    def thread(self) -> int:
+        """The thread's number."""
+        return self._thread.ident or 0
+
     def returned(self, patience: float) -> bool:
         """Whether the call has returned within so many seconds."""
         self._thread.join(patience)
@@ -144,7 +180,7 @@ class Aside:
         """Whether the call has returned, or waits for a claim; None if it does neither within so many seconds."""
         end = time.monotonic() + patience
         while not self.returned(0.0002):
-            if waits(self._thread.ident or 0):
+            if waits(self.thread):
                 return self.returned(0)
             if time.monotonic() > end:
                 return self.returned(0) or None

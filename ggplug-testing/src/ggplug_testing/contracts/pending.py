@@ -8,18 +8,16 @@ from functools import partial
 import numpy as np
 
 from ggplug.backend import Backend, Buffer, Event
+from ggplug.discrete import DiscreteBuffer
 from ggplug.errors import ComputeError, GGPlugError
 from ggplug.graph import Graph
 from ggplug_testing.contracts.buffers import written_while_copied
-from ggplug_testing.contracts.clause import NotOffered, expect, expect_bytes, expect_raises, pattern
+from ggplug_testing.contracts.clause import NotOffered, NotProven, expect, expect_bytes, expect_raises, pattern
 from ggplug_testing.contracts.given import NEW, OLD, OTHER, SIZE, Given, clause
-from ggplug_testing.contracts.holding import failing_node, held, require_pending
+from ggplug_testing.contracts.holding import SURELY, failing_node, held, require_pending
 from ggplug_testing.contracts.sample import Sample, steps_of
 from ggplug_testing.fake import FakeDevice
 from ggplug_testing.running.placement import Bytes
-
-SURELY = 5.0
-"""Seconds in which a call that has nothing to wait for returns, however busy the machine is."""
 
 
 def _storing(stream: Backend, buffer: Buffer) -> Callable[[], None]:
@@ -436,3 +434,26 @@ def a_failure_does_not_keep_its_stream_from_being_freed(given: Given) -> None:
         stream.free()
     expect(stream.freed, "a stream in which a computation failed is not freed when free has raised that")
     stream.free()
+
+
+@clause
+def a_failure_without_a_type_gets_one(given: Given) -> None:
+    """Whatever the device's own code raises in work of a stream, ``synchronize`` raises a GGPlugError, once."""
+    require_pending(given.device)
+    buffer, stream = given.buffer(OLD), given.stream()
+    if not isinstance(buffer, DiscreteBuffer):
+        raise NotProven(f"nothing makes code of {given.device.name} itself raise what it does not foresee")
+
+    def fails(offset: int, out: Bytes) -> None:
+        raise ZeroDivisionError("made to fail")
+
+    vars(buffer)["fetch"] = fails
+    try:
+        _fetching(stream, buffer)[0]()
+        error = _raised(stream)
+    finally:
+        del vars(buffer)["fetch"]
+    _expect_failure(error)
+    expect_bytes(buffer, OLD, "read after a fetch that failed")
+    again = _raised(stream)
+    expect(again is None, f"what went wrong in a fetch was raised twice: {again!r}")

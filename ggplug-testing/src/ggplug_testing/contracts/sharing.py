@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -22,6 +23,7 @@ from ggplug_testing.contracts.given import SIZE, Given, clause
 from ggplug_testing.contracts.holding import Aside
 from ggplug_testing.contracts.racing import Race, races_of
 from ggplug_testing.contracts.sample import BinaryOp, steps_of
+from ggplug_testing.contracts.stepping import at_step, chosen_steps, count_steps
 from ggplug_testing.running.placement import Bytes
 
 _THREADS = 3
@@ -83,6 +85,30 @@ def _computing(own: Given, step: BinaryOp, seed: int) -> Callable[[], None]:
 
     return work
 
+
+@clause
+def streams_are_made_and_freed_while_the_host_waits_for_others(given: Given) -> None:
+    """``Device.init`` and ``Backend.free`` may be called on other threads between any two steps of a call that waits
+    for the device's streams, such as ``Buffer.get``."""
+    buffer, out = given.buffer(1), np.empty(SIZE, np.uint8)
+    given.streams(2)  # to wait for
+    read = partial(buffer.get, 0, out)
+    making: list[Aside] = []
+
+    def make_one() -> None:
+        making.append(Aside(lambda: given.device.init().free()))
+        making[0].settled(_A_WHILE)
+
+    for step in chosen_steps(count_steps(read)):
+        out[...] = 0
+        at_step(step, read, make_one)
+        while making:
+            making.pop().join("making and freeing a stream")
+        expect_equal(out, pattern(SIZE, 1), "read while another thread made and freed a stream")
+
+
+_A_WHILE = 0.02
+"""Seconds in which a stream is made, unless it waits for what the call holds."""
 
 _PATIENCE = 0.1
 """Seconds after which a computation that is neither done nor waits for a claim waits for something else."""

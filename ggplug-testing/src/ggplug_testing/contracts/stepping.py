@@ -50,19 +50,18 @@ def freed_at(step: int, buffer: Buffer, call: Callable[[], object]) -> Seen:
     freeing: list[Aside] = []
     states: list[bool | None] = []
     vars(buffer)["_free"] = lambda: None
-    poison, lines = np.full(buffer.size, 0xA5, np.uint8), itertools.count()
+    poison = np.full(buffer.size, 0xA5, np.uint8)
 
     def free() -> None:
-        if next(lines) == step:
-            freeing.append(Aside(buffer.free))
-            states.append(freeing[0].settled(PATIENCE))
-            if states[0]:
-                buffer._set(0, poison)
+        freeing.append(Aside(buffer.free))
+        states.append(freeing[0].settled(PATIENCE))
+        if states[0]:
+            buffer._set(0, poison)
 
     noticed = False
     try:
         try:
-            traced(call, free)
+            at_step(step, call, free)
         except BufferUseError:
             if not states:
                 raise
@@ -81,6 +80,12 @@ def freed_at(step: int, buffer: Buffer, call: Callable[[], object]) -> Seen:
         vars(buffer).pop("_free")
         if freeing:
             buffer._free()
+
+
+def at_step(step: int, call: Callable[[], object], do: Callable[[], object]) -> None:
+    """Makes a call, and calls ``do`` before one of its steps, if it has so many."""
+    lines = itertools.count()
+    traced(call, lambda: next(lines) == step and do())
 
 
 def traced(call: Callable[[], object], at: Callable[[], object]) -> None:

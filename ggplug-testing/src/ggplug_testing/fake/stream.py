@@ -128,13 +128,17 @@ class FakePlan(QueuedPlan):
 
     def _give(self, calls: list[Call]) -> None:
         stream, batch = self.stream, Batch()
-        stream.give(lambda: stream.device.act("compute"), batch=batch)
+        stream.give(self._begin, batch=batch)
         if self._inside is not None:
             inside = self._inside
             stream.give(lambda: self._run_inner(calls, *inside), batch=batch)
             return
         for call in calls:
             stream.give(partial(self.call, call), batch=batch)
+
+    def _begin(self) -> None:
+        self.stream.device.act("compute")
+        super()._begin()
 
     def call(self, call: Call) -> None:
         self._note(call)
