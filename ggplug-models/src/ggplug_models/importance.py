@@ -12,15 +12,14 @@ import numpy.typing as npt
 
 import ggplug as gg
 from ggplug import ops
-from ggplug.errors import ModelError, ParameterError, PlacementError
+from ggplug.errors import ModelError, PlacementError
 from ggplug.gguf import GGUFWriter
 from ggplug.quantizing.importance import CHUNK_SIZE, CHUNKS, COUNTS, DATASETS, SUMS
 from ggplug.tensor import Tensor
-from ggplug_models.checks.ids import token_ids
 from ggplug_models.layers.patches import GraphChange
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.network import Patching
-from ggplug_models.perplexity import chunks_of
+from ggplug_models.perplexity import in_chunks, with_bos
 from ggplug_models.state.steps import Outputs
 
 Array = npt.NDArray[Any]
@@ -91,16 +90,10 @@ def measure(
     """Measures the inputs of a model's weights on a text; returns the sums, and the number of chunks that were read.
 
     ``tokens``: the text with its special tokens, read in chunks as by :func:`.perplexities`.
-    ``progress(done, count)``: called after each chunk.  Raises what :func:`.chunks_of` and sessions raise;
+    ``progress(done, count)``: called after each chunk.  Raises what :func:`.in_chunks` and sessions raise;
     PlacementError if none of the model's devices calls Python functions, ModelError for inputs that are not finite.
     """
-    count, n_ctx = chunks_of(model, len(tokens), n_ctx)
-    if chunks is not None:
-        if chunks < 1:
-            raise ParameterError(f"chunks must be at least 1, got {chunks}", got=chunks)
-        count = min(count, chunks)
-    ids = token_ids(tokens, model.n_vocab, "tokens")
-    found, bos = InputSums(), model.tokenizer.bos if model.tokenizer.vocabulary.add_bos else None
+    read, found = in_chunks(model, tokens, n_ctx, chunks), InputSums()
     call = gg.map_custom1(gg.new_tensor(gg.F32, (1,)), lambda *_: None)
     if not any(device.supports_op(call) for device in model.devices):
         raise PlacementError(
@@ -109,20 +102,17 @@ def measure(
             op=call.op,
             remedy="load the model with the CPU too",
         )
-    found.tokens = n_ctx
-    with Patching(model, found), model.session(n_ctx, micro_batch=n_ctx) as session:
-        for chunk in range(count):
-            read = ids[chunk * n_ctx : (chunk + 1) * n_ctx].copy()
-            if bos is not None:
-                read[0] = bos
+    found.tokens = read.shape[1]
+    with Patching(model, found), model.session(found.tokens, micro_batch=found.tokens) as session:
+        for number, chunk in enumerate(read):
             session.clear()
-            session.decode({0: read.tolist()}, Outputs.ALL, hidden=True)
+            session.decode({0: with_bos(model, chunk)}, Outputs.ALL, hidden=True)
             wrong = next((name for name, sums in found.sums.items() if not np.isfinite(sums).all()), None)
             if wrong is not None:
-                raise ModelError(f"the inputs of {wrong} are not finite in chunk {chunk}", got=chunk)
+                raise ModelError(f"the inputs of {wrong} are not finite in chunk {number}", got=number)
             if progress is not None:
-                progress(chunk + 1, count)
-    return found, count
+                progress(number + 1, len(read))
+    return found, len(read)
 
 
 def write_importance(path: str | os.PathLike[str], found: InputSums, *, dataset: str, chunks: int, n_ctx: int) -> Path:
