@@ -106,9 +106,9 @@ def perplexity(
     """Measure how well the language model MODEL.gguf predicts the text of FILE.
 
     Prints the perplexity of the text and its standard error, as llama-perplexity does; smaller is better. With
-    --kl-divergence, how far its predictions are from those of another model, such as the one it was quantised from; with
-    --hellaswag, --winogrande or --multiple-choice, how many tasks it solves. If FILE is -, it is read from standard
-    input.
+    --kl-divergence, how far its predictions are from those of another model, such as the one that it was quantised
+    from; with --hellaswag, --winogrande or --multiple-choice, how many tasks it solves. If FILE is -, it is read from
+    standard input.
     """
     _check(file, base, kind, {"--context": context, "--chunks": chunks, "--save-logits": saved, "--tasks": tasks})
     names, placement = placed(devices, place_rules)

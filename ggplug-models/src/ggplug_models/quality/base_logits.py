@@ -29,7 +29,7 @@ _RANGE = np.float32(16)
 
 
 def beginning(chunks: npt.NDArray[np.int64], n_vocab: int) -> bytes:
-    """The beginning of a file: header and tokens, ``(chunks, n_ctx)``.  What follows are :func:`rows` in their order."""
+    """The beginning of a file: header and tokens, ``(chunks, n_ctx)``.  :func:`rows` follow."""
     count, n_ctx = chunks.shape
     return _HEADER.pack(MAGIC, n_ctx, n_vocab, count) + chunks.astype("<i4").tobytes()
 
