@@ -130,7 +130,7 @@ HEADINGS = ("type", "GiB", "bits", "perplexity", "KL divergence", "same top, %")
 
 def cells(row: Row) -> tuple[str, ...]:
     """The row as texts, for :data:`HEADINGS`; without a cost only the first three."""
-    size = "as it is" if row.name == COPY else row.name, f"{row.nbytes / GIB:.3f}", f"{row.bits:.2f}"
+    size = "source" if row.name == COPY else row.name, f"{row.nbytes / GIB:.3f}", f"{row.bits:.2f}"
     cost = row.cost
     if cost is None:
         return size

@@ -1,6 +1,6 @@
 """Quantises models: chooses the types of tensors, reads importance matrices, and writes the new file.
 
-:func:`quantize_file` does all of this; ``ggplug quantize`` calls it.  :func:`preview_file` says only what it would make.
+:func:`quantize_file` does all of this; ``ggplug quantize`` calls it.  :func:`preview_file` says only what it would do.
 For arrays there is :func:`ggplug.quantize`.
 """
 
