@@ -85,9 +85,9 @@ def _direction(rows: Floats, method: str, block: int) -> Floats:
         )
     if method == "mean":
         return (mean / length).astype(np.float32)
-    component = np.linalg.svd(rows, full_matrices=False)[2][0]
+    component: Floats = np.linalg.svd(rows, full_matrices=False)[2][0]
     # A principal component has no sign: it gets that by which it leads to the first texts.
-    return (component if component @ mean >= 0 else -component).astype(np.float32)
+    return component if component @ mean >= 0 else -component
 
 
 def write_directions(path: str | os.PathLike[str], directions: Sequence[Floats], architecture: str) -> Path:

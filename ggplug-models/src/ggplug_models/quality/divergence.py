@@ -142,24 +142,30 @@ def divergences(
     if chunks is not None and chunks < 1:
         raise ParameterError(f"chunks must be at least 1, got {chunks}", got=chunks)
     token_ids(base.chunks.reshape(-1), model.n_vocab, f"the text of {base.path}")
-    parts: list[tuple[Doubles, Doubles, Doubles, npt.NDArray[np.bool_]]] = []
+    parts: list[_Columns] = []
     for each in predictions(model, base.chunks[:chunks], cache_type):
         for at in range(0, len(each.logits), ROWS):
             logits, following = each.logits[at : at + ROWS], each.following[at : at + ROWS]
             expected = base.read(each.chunk, each.first + at, len(logits))
             parts.append(_compared(logits, expected, following))
-            check_finite(parts[-1][0], each)
+            check_finite(parts[-1].surprises, each)
         if each.ends:
-            yield Divergence(*(np.concatenate(column) for column in zip(*parts, strict=True)), each.chunk + 1)
+            found = _Columns(*map(np.concatenate, zip(*parts, strict=True)))
+            parts = [found]
+            yield Divergence(*found, chunks=each.chunk + 1)
 
 
-def _compared(
-    logits: Floats, expected: Floats, following: npt.NDArray[np.int64]
-) -> tuple[Doubles, Doubles, Doubles, npt.NDArray[np.bool_]]:
-    """For each row: -log p of the token that follows, the same by the base model, the divergence, the same top token.
+class _Columns(NamedTuple):
+    """What is measured for each token; see :class:`Divergence`."""
 
-    ``logits``, ``expected`` (log p): ``(n, n_vocab)``; ``following``: ``(n,)``.
-    """
+    surprises: Doubles
+    base_surprises: Doubles
+    kld: Doubles
+    same: npt.NDArray[np.bool_]
+
+
+def _compared(logits: Floats, expected: Floats, following: npt.NDArray[np.int64]) -> _Columns:
+    """``logits``, ``expected`` (log p by the base model): ``(n, n_vocab)``; ``following``: tokens ``(n,)`` after them."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, dtype=np.float64, keepdims=True)).astype(np.float32)
     parts = np.where(expected > _LEAST, np.exp(expected) * (expected - log_p), np.float32(0))
@@ -167,4 +173,4 @@ def _compared(
     chosen = following[:, np.newaxis]
     surprise, base_surprise = (-np.take_along_axis(each, chosen, axis=1)[:, 0] for each in (log_p, expected))
     same = logits.argmax(axis=1) == expected.argmax(axis=1)
-    return surprise.astype(np.float64), base_surprise.astype(np.float64), kld, same
+    return _Columns(surprise.astype(np.float64), base_surprise.astype(np.float64), kld, same)
