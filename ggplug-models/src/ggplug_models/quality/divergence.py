@@ -165,7 +165,7 @@ class _Columns(NamedTuple):
 
 
 def _compared(logits: Floats, expected: Floats, following: npt.NDArray[np.int64]) -> _Columns:
-    """For rows of logits, of log p by the base model, and the tokens that follow: shapes (n, n_vocab), the same, (n,)."""
+    """Rows of logits, rows of log p by the base model, and the tokens that follow: (n, n_vocab), twice, and (n,)."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     log_p = shifted - np.log(np.exp(shifted).sum(axis=1, dtype=np.float64, keepdims=True)).astype(np.float32)
     parts = np.where(expected > _LEAST, np.exp(expected) * (expected - log_p), np.float32(0))
