@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +56,47 @@ def chunks_of(model: LanguageModel, n_tokens: int, n_ctx: int | None = None) -> 
     return n_tokens // int(n_ctx), int(n_ctx)
 
 
+class Predicted(NamedTuple):
+    """Some logits of a chunk, ``(n, n_vocab)``, and the tokens after which they are those of the next, ``(n,)``.
+
+    ``chunk``: its number.  ``first``: the place in the chunk of the first token whose next one is predicted.  ``ends``:
+    whether these are the chunk's last.
+    """
+
+    chunk: int
+    first: int
+    logits: npt.NDArray[np.float32]
+    following: npt.NDArray[np.int64]
+    ends: bool
+
+
+def predictions(
+    model: LanguageModel, chunks: npt.NDArray[np.int64], cache_type: str | Type = "f16"
+) -> Iterator[Predicted]:
+    """Yields what a model predicts for the second half of each chunk, some tokens at a time.
+
+    ``chunks``: tokens, ``(chunks, n_ctx)``.  Each chunk is decoded separately, :func:`with_bos`.  Raises what sessions
+    raise.
+    """
+    n_ctx = chunks.shape[1]
+    with model.session(n_ctx, cache_type=cache_type) as session:
+        most = max(1, min(session.micro_batch, LARGEST_RESULT // (4 * model.n_vocab)))
+        for number, chunk in enumerate(chunks):
+            read = with_bos(model, chunk)
+            session.clear()
+            session.decode({0: read[: n_ctx // 2]}, Outputs.NONE)
+            for start in range(n_ctx // 2, n_ctx - 1, most):
+                end = min(start + most, n_ctx - 1)
+                logits = session.decode({0: read[start:end]}, Outputs.ALL)[0]
+                yield Predicted(number, start, logits, chunk[start + 1 : end + 1], end == n_ctx - 1)
+
+
+def with_bos(model: LanguageModel, chunk: npt.NDArray[np.int64]) -> list[int]:
+    """The tokens of a chunk as they are decoded: the first is replaced by BOS if the model's texts begin with that."""
+    tokens, bos = chunk.tolist(), model.tokenizer.bos
+    return [bos, *tokens[1:]] if model.tokenizer.vocabulary.add_bos and bos is not None else tokens
+
+
 def perplexities(
     model: LanguageModel,
     tokens: Sequence[int],
@@ -63,44 +104,56 @@ def perplexities(
     *,
     chunks: int | None = None,
     cache_type: str | Type = "f16",
+    keep: Callable[[npt.NDArray[np.float32]], object] | None = None,
 ) -> Iterator[Perplexity]:
     """Yields the perplexity of a text, after each chunk of ``n_ctx`` tokens that of all chunks so far.
 
-    ``tokens``: the text with its special tokens.  Each chunk is decoded separately, with its first token replaced by
-    BOS if the model's texts begin with that.  Only the tokens of its second half are counted, so that each is predicted
-    from at least half a chunk.  Tokens after the last whole chunk are ignored.  ``chunks``: maximum number of chunks.
+    ``tokens``: the text with its special tokens, which :func:`predictions` reads.  Only the tokens of the second half
+    of a chunk are counted, so that each is predicted from at least half a chunk.  Tokens after the last whole chunk are
+    ignored.  ``chunks``: maximum number of chunks.  ``keep``: called with all logits, some rows at a time.
 
     Raises what :func:`chunks_of` and sessions raise; ModelError if logits are not finite.
+    """
+    total, squares, counted = 0.0, 0.0, 0
+    for each in predictions(model, in_chunks(model, tokens, n_ctx, chunks), cache_type):
+        surprise = surprises(each.logits, each.following)
+        check_finite(surprise, each)
+        if keep is not None:
+            keep(each.logits)
+        total += float(surprise.sum())
+        squares += float((surprise**2).sum())
+        counted += len(surprise)
+        if each.ends:
+            mean = total / counted
+            variance = max(squares / counted - mean * mean, 0.0)
+            value = perplexity_of(mean)
+            error = value * math.sqrt(variance / max(counted - 1, 1)) if value < math.inf else math.inf
+            yield Perplexity(value, error, each.chunk + 1, counted)
+
+
+def in_chunks(
+    model: LanguageModel, tokens: Sequence[int], n_ctx: int | None = None, chunks: int | None = None
+) -> npt.NDArray[np.int64]:
+    """The tokens of a text in chunks, ``(chunks, n_ctx)``, at most ``chunks`` of them.
+
+    Raises as :func:`chunks_of`; ParameterError for ids outside of the vocabulary, and for fewer chunks than one.
     """
     count, n_ctx = chunks_of(model, len(tokens), n_ctx)
     if chunks is not None and chunks < 1:
         raise ParameterError(f"chunks must be at least 1, got {chunks}", got=chunks)
-    ids = token_ids(tokens, model.n_vocab, "tokens")
-    vocabulary = model.tokenizer.vocabulary
-    first, total, squares, counted = n_ctx // 2, 0.0, 0.0, 0
-    with model.session(n_ctx, cache_type=cache_type) as session:
-        most = max(1, min(session.micro_batch, LARGEST_RESULT // (4 * model.n_vocab)))
-        for chunk in range(count if chunks is None else min(count, chunks)):
-            wanted = ids[chunk * n_ctx : (chunk + 1) * n_ctx]
-            read = wanted.copy()
-            if vocabulary.add_bos and model.tokenizer.bos is not None:
-                read[0] = model.tokenizer.bos
-            session.clear()
-            session.decode({0: read[:first].tolist()}, Outputs.NONE)
-            for start in range(first, n_ctx - 1, most):
-                end = min(start + most, n_ctx - 1)
-                logits = session.decode({0: read[start:end].tolist()}, Outputs.ALL)[0]
-                surprise = surprises(logits, wanted[start + 1 : end + 1])
-                if not np.isfinite(surprise).all():
-                    raise ModelError(f"the logits of chunk {chunk} are not finite after its token {start}", got=chunk)
-                total += float(surprise.sum())
-                squares += float((surprise**2).sum())
-                counted += end - start
-            mean = total / counted
-            variance = max(squares / counted - mean * mean, 0.0)
-            value = math.exp(mean) if mean < LARGEST else math.inf
-            error = value * math.sqrt(variance / max(counted - 1, 1)) if mean < LARGEST else math.inf
-            yield Perplexity(value, error, chunk + 1, counted)
+    count = count if chunks is None else min(count, chunks)
+    return token_ids(tokens, model.n_vocab, "tokens")[: count * n_ctx].reshape(count, n_ctx)
+
+
+def perplexity_of(mean: float) -> float:
+    """exp(mean), infinite where that is no number."""
+    return math.exp(mean) if mean < LARGEST else math.inf
+
+
+def check_finite(surprise: npt.NDArray[np.float64], of: Predicted) -> None:
+    """Raises ModelError if a logit, on which a surprise depends, is not finite."""
+    if not np.isfinite(surprise).all():
+        raise ModelError(f"the logits of chunk {of.chunk} are not finite after its token {of.first}", got=of.chunk)
 
 
 def surprises(logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

@@ -12,8 +12,11 @@ from paths import DATA
 
 import ggplug_models
 from ggplug.cli.app import app
-from ggplug.errors import ModelError
-from ggplug.gguf import GGUFWriter
+from ggplug.errors import ModelError, ParameterError
+from ggplug.gguf import GGUFReader, GGUFWriter
+from ggplug.quantizing import quantize_file
+from ggplug_models.commands.control_vector import prompts
+from ggplug_models.directions import directions_of
 
 MODEL, VECTOR = DATA / "qwen3.gguf", DATA / "adapters" / "qwen3-control.gguf"
 RECORDED = np.load(VECTOR.with_suffix(".npz"))
@@ -69,3 +72,75 @@ def test_the_command_line_steers() -> None:
 
     assert run("--control-vector", f"{VECTOR}=0") == run()
     assert run("--control-vector", f"{VECTOR}=9") != run()
+
+
+PAIRS = [
+    ("a bird sings of light", "a bird is silent in rain"),
+    ("seven green towers stand", "old stones lie under"),
+    ("the river is warm and bright", "the river is cold"),
+]
+
+
+@pytest.mark.parametrize("method", ["pca", "mean"])
+def test_directions_are_those_of_llama_cvector_generator(method: str, tmp_path: Path) -> None:
+    # llama-cvector-generator --method mean, and --method pca --pca-iter 100, of llama.cpp 0c1e570, with -fa off and
+    # this model as F32.  After the first 100 iterations it would go on with a matrix of which parts are overwritten.
+    quantize_file(MODEL, tmp_path / "f32.gguf", "F32")
+    for side, name in enumerate(("positive", "negative")):
+        (tmp_path / name).write_text("\n\n".join(pair[side] for pair in PAIRS) + "\n")
+    out = tmp_path / "vector.gguf"
+    files = [str(tmp_path / name) for name in ("f32.gguf", "positive", "negative")]
+    done = CliRunner().invoke(app, ["control-vector", *files, str(out), "--method", method, "--device", "CPU"])
+    assert done.exit_code == 0, done.output
+    with GGUFReader(out) as ours, GGUFReader(DATA / "adapters" / f"qwen3-made-{method}.gguf") as theirs:
+        assert dict(ours.metadata) == dict(theirs.metadata)
+        assert list(ours.tensors) == list(theirs.tensors)
+        for name, info in theirs.tensors.items():
+            found, wanted = ours.array(ours.tensors[name]), theirs.array(info)
+            assert np.linalg.norm(found) == pytest.approx(1, rel=1e-5)
+            if method == "pca":
+                # Theirs has either sign, and some elements are overwritten by the lengths of the last steps: pca.hpp
+                # reads a tensor that is no output of its graph, whose memory was used again.
+                whole = np.abs(wanted) > 1e-6
+                assert whole.mean() > 0.8
+                found, wanted = found[whole], wanted[whole] * np.sign(found[whole] @ wanted[whole])
+            np.testing.assert_allclose(found, wanted, atol=5e-4)
+    with ggplug_models.load(tmp_path / "f32.gguf", ["CPU"]) as model, model.steer(out, 2.0):
+        assert np.isfinite(model.logits(IDS)).all()
+
+
+@pytest.mark.parametrize("method", ["pca", "mean"])
+def test_a_direction_leads_from_the_second_texts_to_the_first(method: str) -> None:
+    with ggplug_models.load(MODEL, ["CPU"]) as model:
+        there = directions_of(model, PAIRS, method)
+        back = directions_of(model, [(b, a) for a, b in PAIRS], method)
+        assert len(there) == model.n_layer - 1
+        texts = [[model.tokenizer.encode(text)[:13] for text in pair] for pair in PAIRS]
+        for block, (a, b) in enumerate(zip(there, back, strict=True)):
+            np.testing.assert_allclose(a, -b, atol=1e-4)
+            name = f"blk.{block}.l_out"
+            first, second = (np.concatenate([model.run(pair[side], [name])[name] for pair in texts]) for side in (0, 1))
+            assert (first @ a).mean() > (second @ a).mean()
+
+
+def test_texts_of_which_no_direction_can_be_made_are_refused(tmp_path: Path) -> None:
+    with ggplug_models.load(MODEL, ["CPU"]) as model:
+        with pytest.raises(ParameterError, match="do not differ in the output of block 0"):
+            directions_of(model, [("abc", "abc")])
+        with pytest.raises(ParameterError, match="at least one pair"):
+            directions_of(model, [])
+        with pytest.raises(ParameterError, match="method must be one of pca, mean"):
+            directions_of(model, PAIRS, "ica")
+        with pytest.raises(ParameterError, match="the texts of pair 1 must have 1 to"):
+            directions_of(model, [PAIRS[0], ("", "abc")])
+    (tmp_path / "one").write_text("abc\n")
+    (tmp_path / "two").write_text("abc\n\ndef")
+    files = [str(MODEL), str(tmp_path / "one"), str(tmp_path / "two"), str(tmp_path / "out")]
+    done = CliRunner().invoke(app, ["control-vector", *files])
+    assert isinstance(done.exception, ParameterError)
+    assert "one has 1 and" in str(done.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_prompts_have_the_new_lines_that_are_written_in_them() -> None:
+    assert prompts("a\\nb\r\n\n\\\\n \\q\n") == ["a\nb", "\\n \\q"]

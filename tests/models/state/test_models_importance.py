@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from installed import device_or_skip
 from oracles.packed import ORACLES
+from paths import DATA
 
 import ggplug_models
 from ggplug import ops
@@ -16,10 +17,11 @@ from ggplug.cli.app import app
 from ggplug.errors import ParameterError, PlacementError
 from ggplug.gguf import GGUFReader
 from ggplug.quantizing import quantize_file, read_importance
-from ggplug_models.importance import measure, write_importance
+from ggplug_models.importance import InputSums, measure, write_importance
 from ggplug_models.networks.decoder import Decoder
 
 N_CTX = 16
+TEXT = "".join(f"{n} tokens of {n * n} texts; " for n in range(120))
 TOKENS = np.random.default_rng(4).integers(3, 72, 3 * N_CTX + 5).tolist()
 
 
@@ -94,6 +96,53 @@ def test_the_file_is_what_quantising_reads(tmp_path: Path) -> None:
         quantize_file(source, tmp_path / target, "Q4_0", imatrix=imatrix)
     with GGUFReader(tmp_path / "a.gguf") as plain, GGUFReader(tmp_path / "b.gguf") as weighted:
         assert not np.array_equal(plain.data(name), weighted.data(name))
+
+
+@pytest.mark.parametrize("model_file", [DATA / "qwen3.gguf", ORACLES / "qwen3moe.gguf"], ids=lambda path: path.stem)
+def test_llama_imatrix_measures_the_same(model_file: Path, tmp_path: Path) -> None:
+    # llama-imatrix -c 64 -b 64 --chunks 3 --no-ppl of llama.cpp 0c1e570; it rounds activations to F16 for these files.
+    theirs = DATA / "quality" / f"{model_file.stem}-imatrix.gguf"
+    with ggplug_models.load(model_file, ["CPU"]) as model:
+        found, count = measure(model, model.tokenizer.encode(TEXT, add_special=True), 64, chunks=3)
+    ours = write_importance(tmp_path / "imatrix.gguf", found, dataset="text.txt", chunks=count, n_ctx=64)
+    with GGUFReader(ours) as a, GGUFReader(theirs) as b:
+        assert dict(a.metadata) == dict(b.metadata)
+        assert list(a.tensors) == list(b.tensors)
+        for each, info in b.tensors.items():
+            assert a.tensors[each].ne == info.ne
+            wanted = b.array(info)
+            np.testing.assert_allclose(a.array(a.tensors[each]), wanted, atol=2e-3 * wanted.max(), err_msg=each)
+
+
+def test_the_older_format_is_llama_imatrix_s(tmp_path: Path) -> None:
+    theirs = DATA / "quality" / "qwen3-imatrix.dat"  # the same with --output-format dat
+    (tmp_path / "text.txt").write_text(TEXT)
+    files = [str(DATA / "qwen3.gguf"), str(tmp_path / "text.txt"), str(tmp_path / "imatrix.dat")]
+    options = ["--context", "64", "--chunks", "3", "--device", "CPU", "--output-format", "dat"]
+    done = CliRunner().invoke(app, ["imatrix", *files, *options])
+    assert done.exit_code == 0, done.output
+    a, b = read_importance(files[2]), read_importance(theirs)
+    assert Path(files[2]).stat().st_size == theirs.stat().st_size
+    assert (a.datasets, a.chunks, list(a.entries)) == (b.datasets, b.chunks, list(b.entries))
+    for name, wanted in b.entries.items():
+        np.testing.assert_allclose(a.entries[name], wanted, atol=2e-3 * wanted.max(), err_msg=name)
+
+
+def test_both_formats_say_the_same_also_of_experts_that_read_nothing(tmp_path: Path) -> None:
+    found = InputSums()
+    found.sums = {"blk.0.a": np.array([[4.0, 8], [0, 0]]), "blk.0.b": np.array([[2.0, 6]]), "blk.0.c": np.zeros((1, 2))}
+    found.counts = {"blk.0.a": np.array([70, 0]), "blk.0.b": np.array([35]), "blk.0.c": np.array([0])}
+    how = {"dataset": "text", "chunks": 1, "n_ctx": 32}
+    new, old = (
+        read_importance(write_importance(tmp_path / format, found, format=format, **how))  # type: ignore[arg-type]
+        for format in ("gguf", "dat")
+    )
+    assert new.entries.pop("blk.0.c").tolist() == [1, 1]  # the older format has no entry for it
+    assert new.entries.keys() == old.entries.keys()
+    for name in new.entries:
+        np.testing.assert_allclose(new.entries[name], old.entries[name], rtol=1e-6)
+    with pytest.raises(ParameterError, match="format must be one of gguf, dat"):
+        write_importance(tmp_path / "x", found, format="npz", **how)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_measured_is_refused() -> None:

@@ -88,36 +88,71 @@ def quantize_file(
         GGUFError: a file is malformed.
         OSError: a file cannot be read or written, or the disk is full.
     """
-    chosen = None if name.upper() == COPY else mixture(name)
-    orders = [Override.of(each) for each in overrides]
     with GGUFReader(source) as reader:
         check_target(out, reader.paths if imatrix is None else (*reader.paths, imatrix))
-        importance = None if imatrix is None else read_importance(imatrix)
-        model = Model.of(reader.metadata)
-        infos = in_order(reader.tensors.values())
-        choices = choose(infos, chosen, model, importance=importance is not None, overrides=orders)
-        check(choices, allow_requantize=allow_requantize)
-        weights = [_importance_of(choice, importance, name.upper()) for choice in choices]
+        order = _Order(reader, name, imatrix, overrides, allow_requantize=allow_requantize)
         writer = GGUFWriter(out, endian=reader.endian, alignment=reader.alignment, version=reader.version)
-        _add_metadata(writer, reader, chosen, importance)
+        _add_metadata(writer, reader, order.mixture, order.importance)
         with Encoder(n_threads, compiled=compiled) as encoder:
-            work = _TensorEncoder(reader, encoder, progress, sum(info.nbytes for info in infos))
-            for choice, weight in zip(choices, weights, strict=True):
+            total = sum(choice.info.nbytes for choice in order.choices)
+            work = _TensorEncoder(reader, encoder, progress, total)
+            for choice, weight in zip(order.choices, order.weights, strict=True):
                 writer.add_tensor(choice.info.name, work.of(choice, weight), choice.type, choice.info.ne)
             writer.write()
-    return [
-        Quantized(
-            each.info.name,
-            each.info.ne,
-            each.info.type,
-            each.type,
-            each.info.nbytes,
-            each.nbytes,
-            each.wanted,
-            weight is not None,
-        )
-        for each, weight in zip(choices, weights, strict=True)
-    ]
+    return order.results
+
+
+def preview_file(
+    source: str | os.PathLike[str],
+    name: str,
+    *,
+    imatrix: str | os.PathLike[str] | None = None,
+    overrides: Sequence[Override | tuple[str, Type | str]] = (),
+    allow_requantize: bool = False,
+) -> list[Quantized]:
+    """What :func:`quantize_file` would make of a model, without encoding or writing anything.
+
+    Raises as :func:`quantize_file` does before it encodes.
+    """
+    with GGUFReader(source) as reader:
+        return _Order(reader, name, imatrix, overrides, allow_requantize=allow_requantize).results
+
+
+class _Order:
+    """What is to be made of a model: its tensors in the new file's order, and their importance."""
+
+    def __init__(
+        self,
+        reader: GGUFReader,
+        name: str,
+        imatrix: str | os.PathLike[str] | None,
+        overrides: Sequence[Override | tuple[str, Type | str]],
+        *,
+        allow_requantize: bool,
+    ) -> None:
+        self.mixture = None if name.upper() == COPY else mixture(name)
+        orders = [Override.of(each) for each in overrides]
+        self.importance = None if imatrix is None else read_importance(imatrix)
+        infos, model = in_order(reader.tensors.values()), Model.of(reader.metadata)
+        self.choices = choose(infos, self.mixture, model, importance=imatrix is not None, overrides=orders)
+        check(self.choices, allow_requantize=allow_requantize)
+        self.weights = [_importance_of(choice, self.importance, name.upper()) for choice in self.choices]
+
+    @property
+    def results(self) -> list[Quantized]:
+        return [
+            Quantized(
+                each.info.name,
+                each.info.ne,
+                each.info.type,
+                each.type,
+                each.info.nbytes,
+                each.nbytes,
+                each.wanted,
+                weight is not None,
+            )
+            for each, weight in zip(self.choices, self.weights, strict=True)
+        ]
 
 
 def _importance_of(choice: Choice, importance: Importance | None, name: str) -> npt.NDArray[np.float32] | None:

@@ -26,6 +26,14 @@ from ggplug_models.commands.options import device_option, model_argument, placed
     help="Number of tokens of a chunk. Default: 512, or the model's context length if that is smaller.",
 )
 @click.option("--chunks", type=click.IntRange(1), metavar="N", help="Read only the first N chunks. Default: all.")
+@click.option(
+    "--output-format",
+    "format",
+    type=click.Choice(["gguf", "dat"]),
+    default="gguf",
+    show_default=True,
+    help="dat: the format of older versions of llama.cpp.",
+)
 @device_option
 @placement_options
 def imatrix(
@@ -34,6 +42,7 @@ def imatrix(
     out: Path,
     context: int | None,
     chunks: int | None,
+    format: str,
     devices: tuple[str, ...],
     place_rules: PlaceRules,
 ) -> None:
@@ -44,18 +53,18 @@ def imatrix(
     """
     from ggplug_models.importance import measure, write_importance
     from ggplug_models.loading import load_language_model
-    from ggplug_models.perplexity import chunks_of
+    from ggplug_models.perplexity import in_chunks
 
     check_target(out, [model, file])
     names, placement = placed(devices, place_rules)
     text = content_of(file)
     with load_language_model(model, names, placement=placement) as loaded:
         tokens = loaded.tokenizer.encode(text, add_special=True)
-        count, n_ctx = chunks_of(loaded, len(tokens), context)
+        count, n_ctx = in_chunks(loaded, tokens, context, chunks).shape
         with counting() as bar:
-            task = bar.add_task("reading chunks", total=min(count, chunks or count))
+            task = bar.add_task("reading chunks", total=count)
             found, read = measure(
                 loaded, tokens, n_ctx, chunks=chunks, progress=lambda done, _: bar.update(task, completed=done)
             )
-    write_importance(out, found, dataset=file.name, chunks=read, n_ctx=n_ctx)
+    write_importance(out, found, dataset=file.name, chunks=read, n_ctx=n_ctx, format=format)
     echo(f"{out}: {len(found.sums)} weights, {read} chunks of {n_ctx} tokens")

@@ -136,15 +136,20 @@ def write_text(line: Line, write: Callable[[str], object], *, ascii_only: bool) 
     write('"')
 
 
-def content_of(file: Path | None) -> str:
-    """The text of a file, or of standard input if it is ``-``.  Raises ParameterError if it is not UTF-8, OSError."""
+def bytes_of(file: Path | None) -> bytes:
+    """The bytes of a file, or of standard input if it is ``-``.  Raises OSError."""
     assert file is not None
     if str(file) == "-":
-        data, name = b"".join(iter(lambda: stdin().readline(1 << 16), b"")), "standard input"
-    else:
-        with open_regular(file) as opened:
-            data, name = opened.read(), str(file)
+        return b"".join(iter(lambda: stdin().readline(1 << 16), b""))
+    with open_regular(file) as opened:
+        return opened.read()
+
+
+def content_of(file: Path | None) -> str:
+    """The text of a file, or of standard input if it is ``-``.  Raises ParameterError if it is not UTF-8, OSError."""
+    data = bytes_of(file)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
+        name = "standard input" if str(file) == "-" else str(file)
         raise ParameterError(f"{name} is not valid UTF-8 at byte {error.start}", got=error.start) from None
