@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -21,16 +21,19 @@ from ggplug.backend import (
     Registration,
 )
 from ggplug.combined.cuts import Cuts, Split, State, proportions_of
+from ggplug.combined.divided import Divided, stages
 from ggplug.combined.exchange import AllReduce
 from ggplug.combined.listed import Complete, Listed, label
 from ggplug.combined.local import alone
 from ggplug.combined.memory import MirroredBufferType, SplitBufferType, free_all
-from ggplug.combined.plan import CombinedPlan, stages
+from ggplug.combined.plan import CombinedPlan
 from ggplug.combined.rules import Answer, answer_for
 from ggplug.combined.states import States, decide
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
+from ggplug.interface.grouping import check_groups
 from ggplug.ops import MulMat, MulMatId
+from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
 
@@ -118,7 +121,8 @@ class CombinedDevice(Device):
     def match(self, group: Group) -> Any:
         node = group.node
         if len(group) > 1:
-            return Decline(f"{self.name} computes each node alone")
+            reason = self.divided(Graph.part(group.nodes)).declined(group)
+            return self._together(group) if reason is None else Decline(reason)
         have = [None if source is None else self.held(source) for source in node.src]
         answer = answer_for(node, have)
         for number, (source, state) in enumerate(zip(node.src, have, strict=True)):
@@ -132,6 +136,29 @@ class CombinedDevice(Device):
                 return Decline(f"{member.name}: {found.reason}")
         how = "whole" if answer is None else "partial sums" if answer.partial else "parts"
         return Combined(f"{node.op.name if node.op else ''}, {how} on each of {self.name}")
+
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        """Those of the first member that has any: of the groups that they form, the ones that all members compute."""
+        return next((member.patterns for member in self.members if member.patterns), ())
+
+    def groups(self, graph: Graph, leaving: Collection[int] = ()) -> Groups:
+        return self.divided(graph).groups(graph, self.patterns, leaving) if self.patterns else UNGROUPED
+
+    def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]:
+        """As :meth:`Device.matches`; the plan of a member raises UnsupportedOpError for a group that it declines."""
+        check_groups(graph, groups)
+        alone = {group.node: kernel for group, kernel in super().matches(graph)}
+        for group in groups.of(graph):
+            yield group, alone[group.node] if len(group) == 1 else self._together(group)
+
+    def _together(self, group: Group) -> Combined:
+        return Combined(f"{' '.join(node.op.name for node in group.nodes if node.op)} on each of {self.name}")
+
+    def divided(self, graph: Graph) -> Divided:
+        """A graph as it is divided between the members."""
+        whole = Complete(graph)
+        return Divided(whole, self.members, self.held, self.states(whole))
 
     def held(self, tensor: Tensor) -> State:
         """The state of a tensor: that of the memory in which it lies."""

@@ -91,6 +91,10 @@ class Complete:
         op = self.tensors[position].op
         return op is not None and op.is_view
 
+    def position(self, tensor: Tensor) -> int:
+        """The position of a tensor of the graph."""
+        return self._index[tensor]
+
     def origin(self, position: int) -> int:
         """The position in the graph of a tensor, or of its root if it is not there."""
         return int(self._origin[position])
