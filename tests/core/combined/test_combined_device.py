@@ -11,11 +11,13 @@ import pytest
 
 import ggplug as gg
 from ggplug import trace
-from ggplug.backend import Device, Operand
+from ggplug.backend import Decline, Device, Group, Operand
 from ggplug.combined import CombinedDevice
 from ggplug.combined.cuts import Cuts, Pieces
 from ggplug.combined.weights import split_weights
 from ggplug.errors import BufferUseError, ComputeError, OutOfMemoryError, ParameterError
+from ggplug.ops import Add, MulMat, Sqr
+from ggplug.patterns import Pattern, of, pattern
 from ggplug.tensor import Context, Tensor
 from ggplug.types import BufferUsage
 from ggplug_testing import FakeDevice
@@ -156,6 +158,110 @@ def test_explain_and_the_trace_show_members_and_exchanges(block: Block) -> None:
     assert tracks == {"fake0+fake1: fake0", "fake0+fake1: fake1"}
     (exchanged,) = (span for span in recorded.spans if span.kind == "exchange")
     assert exchanged.facts == {"bytes": 32 * 5 * 4}
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+SQUARED_SUM = pattern("squared sum", lambda a, b: of(Sqr)(of(Add)(a, b)), inplace=("a",))
+SQUARED_PRODUCT = pattern("squared product", lambda a, b: of(Sqr)(of(MulMat)(a, b)))
+
+
+class Squaring(FakeDevice):
+    """A device that computes a square with the sum under it, unless it ``refuses``; ``together``: how often it did."""
+
+    together = 0
+    refuses = False
+
+    @property
+    def patterns(self) -> list[Pattern]:
+        return [SQUARED_PRODUCT, SQUARED_SUM]
+
+    def match(self, group: Group) -> Any:
+        if len(group) == 1:
+            return super().match(group)
+        if self.refuses or SQUARED_SUM.names(group) is None:
+            return Decline("it computes squares alone")
+        return self._square
+
+    def _square(self, group: Group, operands: dict[Tensor, Operand]) -> None:
+        self.together += 1
+        a, b = (operands[source].array() for source in group.sources)
+        np.square(a + b, out=operands[group.node].array())
+
+
+class Squares(NamedTuple):
+    """``y = down (up x + bias)^2``, whose weights are split between two devices that square sums."""
+
+    members: list[Squaring]
+    scheduler: gg.Scheduler
+    weights: Context
+    square: Tensor
+    graph: gg.Graph
+    x: Tensor
+
+    def compute(self) -> np.ndarray:
+        self.scheduler.allocate(self.graph)
+        self.x.set(np.linspace(-1, 1, 40, dtype=np.float32).reshape(5, 8))
+        self.scheduler.compute(self.graph)
+        return self.graph.outputs[0].numpy()
+
+    def expected(self) -> np.ndarray:
+        up, bias, down = (self.weights[name].numpy().astype(np.float64) for name in ("up", "bias", "down"))
+        return np.square(np.linspace(-1, 1, 40).reshape(5, 8) @ up.T + bias) @ down.T
+
+
+@pytest.fixture
+def squares() -> Iterator[Squares]:
+    members = [Squaring("fake0"), Squaring("fake1", execution="late")]
+    device = CombinedDevice(members)
+    weights = Context("weights")
+    up, bias, down = (weights.new_tensor("f32", ne, n) for n, ne in (("up", (8, 6)), ("bias", (6,)), ("down", (6, 3))))
+    x = gg.new_tensor("f32", (8, 5), "x").set_input()
+    square = gg.sqr(gg.add(gg.mul_mat(up, x), bias), name="square")
+    graph = gg.Graph(gg.mul_mat(down, square, name="y"))
+    split = split_weights(device, graph, weights)
+    for weight in (up, bias, down):
+        memory = split.get(weight, device.buffer_type)
+        buffer = memory.alloc(memory.alloc_size(weight))
+        buffer.usage = BufferUsage.WEIGHTS
+        weights.buffers.append(buffer)
+        weight.place(buffer)
+        weight.set(np.random.default_rng(2).standard_normal(weight.shape).astype(np.float32))
+    with gg.Scheduler([device]) as scheduler, weights:
+        yield Squares(members, scheduler, weights, square, graph, x)
+
+
+def test_members_compute_the_groups_that_all_of_them_form(squares: Squares) -> None:
+    np.testing.assert_allclose(squares.compute(), squares.expected(), rtol=1e-5)
+    assert [member.together for member in squares.members] == [1, 1]
+    groups = squares.scheduler.explain(squares.graph).groups
+    assert [group.kernel for group in groups if len(group.nodes) > 1] == ["add sqr on each of fake0+fake1"]
+
+
+def test_the_result_of_a_group_is_split_and_read_whole(squares: Squares) -> None:
+    squares.square.set_output()
+    squares.compute()
+    up, bias = (squares.weights[name].numpy().astype(np.float64) for name in ("up", "bias"))
+    wanted = np.square(np.linspace(-1, 1, 40).reshape(5, 8) @ up.T + bias)
+    np.testing.assert_allclose(squares.square.numpy(), wanted, rtol=1e-5)
+
+
+def test_a_group_that_a_member_declines_is_computed_node_by_node_and_explained(squares: Squares) -> None:
+    squares.members[1].refuses = True
+    np.testing.assert_allclose(squares.compute(), squares.expected(), rtol=1e-5)
+    assert [member.together for member in squares.members] == [0, 0]
+    (missed,) = squares.scheduler.explain(squares.graph).missed
+    assert missed.reason == "fake1: it computes squares alone"
+
+
+def test_nodes_with_an_exchange_in_between_are_no_group(squares: Squares) -> None:
+    squared = gg.Graph(gg.sqr(squares.graph.outputs[0]))
+    squares.scheduler.allocate(squared)
+    (missed,) = squares.scheduler.explain(squared).missed
+    assert (missed.pattern, missed.reason) == ("squared product", "the members exchange a result in between")
+
+
+# -- exchanges -------------------------------------------------------------------------------------
 
 
 def test_a_backend_brings_its_own_all_reduce() -> None:

@@ -100,13 +100,13 @@ class Divided:
 
     def within(self, graph: Graph, groups: Groups, piece: Graph, member: int) -> Groups:
         """A graph's groups in a part of a member's nodes, by the part's own positions."""
-        local, index = self.local[member], piece.index
+        local, index, computing = self.local[member], piece.index, set(piece.order)
         found: list[tuple[int, ...]] = []
         inner: set[int] = set()
         inplace: dict[int, tuple[int, ...]] = {}
         for members in groups.members:
             nodes = [local.nodes[self.whole.position(graph.tensors[each])][-1] for each in members]
-            if nodes[-1] in index:
+            if index.get(nodes[-1]) in computing:
                 here = tuple(index[node] for node in nodes)
                 found.append(here)
                 inner.update(number for number, each in zip(here, members, strict=True) if each in groups.inner)
