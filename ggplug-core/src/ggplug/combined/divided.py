@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from ggplug.backend import UNGROUPED, Decline, Device, Group, Groups
@@ -13,6 +13,7 @@ from ggplug.combined.states import Exchange, Held, States
 from ggplug.graph import Graph
 from ggplug.interface.grouping import form_groups
 from ggplug.patterns import Pattern
+from ggplug.tensor import Tensor
 
 
 class Stage(NamedTuple):
@@ -20,6 +21,14 @@ class Stage(NamedTuple):
 
     nodes: list[int]
     exchanges: list[int]
+
+
+class Work(NamedTuple):
+    """What a member computes in a stage, and which of these nodes together."""
+
+    member: int
+    graph: Graph
+    groups: Groups
 
 
 def stages(graph: Listed, states: States) -> list[Stage]:
@@ -98,9 +107,20 @@ class Divided:
         """Each member's part of a group."""
         return [Group(tuple(local.nodes[each][-1] for each in positions), kept) for local in self.local]
 
-    def within(self, graph: Graph, groups: Groups, piece: Graph, member: int) -> Groups:
+    def work(self, graph: Graph, groups: Groups, stage: Stage) -> Iterator[Work]:
+        """What the members compute in a stage; without those that compute nothing."""
+        for member, local in enumerate(self.local):
+            found: dict[Tensor, None] = {}
+            for position in stage.nodes:
+                if member == 0 or self.states.exchanges.get(position) is not Exchange.SEND:
+                    found.update(dict.fromkeys(local.nodes[position]))
+            if any(node.op is not None and not node.op.is_view for node in found):
+                part = Graph.part(list(found), f"of {self.members[member].name}")
+                yield Work(member, part, self._within(graph, groups, part, local))
+
+    def _within(self, graph: Graph, groups: Groups, part: Graph, local: Local) -> Groups:
         """A graph's groups in a part of a member's nodes, by the part's own positions."""
-        local, index, computing = self.local[member], piece.index, set(piece.order)
+        index, computing = part.index, set(part.order)
         found: list[tuple[int, ...]] = []
         inner: set[int] = set()
         inplace: dict[int, tuple[int, ...]] = {}

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ggplug.backend import Backend, Buffer, Device, Group, Groups, Places, Plan
 from ggplug.combined.cuts import State
-from ggplug.combined.divided import Divided, Stage
+from ggplug.combined.divided import Divided, Work
 from ggplug.combined.exchange import AllReduce, Exchanged, exchange
 from ggplug.combined.listed import alike, label
 from ggplug.combined.local import Local
@@ -25,7 +25,7 @@ from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.interface.faults import beyond_limit
 from ggplug.memory.allocation import Allocation
-from ggplug.memory.layout import NOWHERE
+from ggplug.memory.layout import NOWHERE, PERSISTENT
 from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
 
@@ -60,16 +60,21 @@ class Piece:
     the bytes from there.
     """
 
-    def __init__(self, member: int, stream: Backend, graph: Graph, groups: Groups, at: dict[Tensor, int]) -> None:
-        self.member, self.stream, self.graph, self.groups = member, stream, graph, groups
+    def __init__(self, work: Work, stream: Backend, at: dict[Tensor, int]) -> None:
+        self.member, graph, self.groups = work
+        self.stream, self.graph = stream, graph
         self.positions = np.array([at[tensor.root] for tensor in graph.tensors], np.int64)
         self.inside = np.array([tensor.view_offset for tensor in graph.tensors], np.int64)
-        self.plan = stream.plan(graph, groups)
+        self._packed = [n for n, tensor in enumerate(graph.tensors) if tensor.buffer_type is not None]
+        self.plan = stream.plan(graph, self.groups)
         self.allocation: Allocation | None = None
 
     def bind(self, buffers: Sequence[Buffer], which: Numbers, offsets: Numbers) -> None:
         """Binds the plan to the places of the whole graph's tensors on this member."""
         slots, starts = which[self.positions], offsets[self.positions] + self.inside
+        for number in self._packed:  # only persistent tensors lie in memory with a layout of its own
+            self.graph.tensors[number].place(buffers[slots[number]], int(starts[number]))
+            slots[number], starts[number] = PERSISTENT, 0
         allocation = Allocation(self.graph, buffers, slots, starts, groups=self.groups)
         self.plan.rebind(self.graph, allocation)
         self.allocation = allocation
@@ -108,12 +113,8 @@ class CombinedPlan(Plan):
             for stage in self.stages:
                 pieces: list[Piece] = []
                 self._pieces.append(pieces)
-                for member, local in enumerate(members):
-                    nodes = self._nodes(stage, local, member)
-                    if nodes:
-                        part = Graph.part(nodes, f"of {stream.members[member].name}")
-                        mine = divided.within(graph, groups, part, member)
-                        pieces.append(Piece(member, stream.members[member], part, mine, local.at))
+                for work in divided.work(graph, groups, stage):
+                    pieces.append(Piece(work, stream.members[work.member], members[work.member].at))
                 pieces.sort(key=lambda piece: not piece.stream.device.capabilities.asynchronous)
         except BaseException:
             self.free()
@@ -123,14 +124,6 @@ class CombinedPlan(Plan):
         self._origin = {tensor: position for local in members for position, tensor in local.origins()}
         self._graph: Callable[[], Graph | None] = lambda: None
         whole.forget()
-
-    def _nodes(self, stage: Stage, local: Local, member: int) -> list[Tensor]:
-        """What a member computes in a stage."""
-        found: dict[Tensor, None] = {}
-        for position in stage.nodes:
-            if member == 0 or self.states.exchanges.get(position) is not Exchange.SEND:
-                found.update(dict.fromkeys(local.nodes[position]))
-        return list(found) if any(not node.op.is_view for node in found) else []  # type: ignore[union-attr]
 
     def _exchanged(self, position: int, members: Sequence[Local]) -> Exchanged:
         kind, answer = self.states.exchanges[position], self.states.answers.get(position)
@@ -171,7 +164,7 @@ class CombinedPlan(Plan):
         for number, buffer in enumerate(buffers):
             if isinstance(buffer, SplitBuffer):
                 for position in np.flatnonzero(which == number).tolist():
-                    found[position] = buffer.offset_of(member, int(found[position]))
+                    found[position] = buffer.type.offset_of(member, int(found[position]))
         return found
 
     def _ranges(
