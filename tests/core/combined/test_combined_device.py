@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from ggplug.patterns import Pattern, of, pattern
 from ggplug.tensor import Context, Tensor
 from ggplug.types import BufferUsage
 from ggplug_testing import FakeDevice
+from ggplug_testing.devices.packing import PackingDevice
 from ggplug_testing.fake import FakeRegistration
 
 HALVES = Cuts((Fraction(0), Fraction(1, 2), Fraction(1)))
@@ -147,8 +148,86 @@ def test_split_weights_are_set_and_read_whole(block: Block) -> None:
         up.buffer.get(0, np.empty(4, np.uint8))
 
 
+def test_a_part_of_a_leaf_whose_columns_are_split_is_set_and_read() -> None:
+    memory = CombinedDevice(fakes()).split_memory(0, HALVES)
+    with Context("leaf") as context:
+        leaf = context.new_tensor("f32", (8, 5), "leaf")
+        gg.allocate(context, memory, zeroed=True)
+        values = np.zeros((5, 8), np.float32)
+        leaf.set_bytes(np.arange(1, 12, dtype=np.float32), 13 * 4)
+        values.reshape(-1)[13:24] = np.arange(1, 12)
+        np.testing.assert_array_equal(leaf.numpy(), values)
+        middle = gg.view(leaf, 8, 2, nb=(leaf.nb[1],), offset=2 * leaf.nb[1])
+        np.testing.assert_array_equal(middle.numpy(), values[2:4])
+        middle.set(-values[1:3])
+        np.testing.assert_array_equal(leaf.numpy(), [*values[:2], *-values[1:3], values[4]])
+
+
+def stored_rows(read: Callable[[Tensor], Tensor]) -> tuple[np.ndarray, np.ndarray, str]:
+    """What is read of a cache of 6 rows after 3 of a product were stored there, on one device and split, and where."""
+    random = np.random.default_rng(4)
+    w, x = random.standard_normal((16, 8)).astype(np.float32), random.standard_normal((3, 8)).astype(np.float32)
+    found = []
+    device = CombinedDevice(fakes())
+    for where in (gg.device("CPU"), device):
+        with Context("leafs") as leafs, gg.Scheduler([where, gg.device("CPU")]) as scheduler:
+            weight, cache = leafs.new_tensor("f32", (8, 16), "w"), leafs.new_tensor("f32", (16, 6), "cache")
+            rows = gg.tensor(np.array([4, 0, 3], np.int32))
+            graph = gg.Graph(read(gg.set_rows(cache, gg.mul_mat(weight, gg.tensor(x)), rows)))
+            split = split_weights(device, graph, [weight]) if where is device else {}
+            for leaf in (weight, cache):
+                memory = split.get(leaf, where.buffer_type)
+                leafs.buffers.append(memory.alloc(memory.alloc_size(leaf)))
+                leafs.buffers[-1].usage = BufferUsage.WEIGHTS
+                leaf.place(leafs.buffers[-1])
+            weight.set(w)
+            cache.set_zero()
+            scheduler.compute(graph)
+            found += [graph.outputs[0].numpy()]
+            lies = cache.buffer_type.name
+    return found[0], found[1], lies
+
+
+def test_a_cache_in_which_split_rows_are_stored_is_split_by_heads() -> None:
+    def attention(cache: Tensor) -> Tensor:
+        heads = gg.permute(gg.view(cache, 4, 4, 6, nb=(16, 64)), 0, 2, 1, 3)
+        q = gg.tensor(np.random.default_rng(6).standard_normal((4, 3, 4)).astype(np.float32))
+        return gg.flash_attn_ext(q, heads, heads, None, 0.5)
+
+    wanted, found, lies = stored_rows(attention)
+    assert lies == "fake0+fake1 columns at 1/2"
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("read", [gg.sum_rows, lambda cache: gg.get_rows(cache, gg.tensor(np.array([3, 4], np.int32)))])
+def test_a_cache_that_another_op_than_attention_reads_is_mirrored(read: Callable[[Tensor], Tensor]) -> None:
+    wanted, found, lies = stored_rows(read)
+    assert lies == "fake0+fake1"
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_member_packs_its_part_of_a_weight() -> None:
+    device = CombinedDevice([PackingDevice(), FakeDevice("fake")])
+    (packed,) = device.members[0].extra_buffer_types
+    memory = device.split_memory(1, HALVES, [packed, device.members[1].buffer_type])
+    with Context("weights") as weights, gg.Scheduler([device]) as scheduler:
+        w = weights.new_tensor("f32", (8, 6), "w")
+        gg.allocate(weights, memory, BufferUsage.WEIGHTS)
+        random = np.random.default_rng(2)
+        values, x = random.standard_normal((6, 8)).astype(np.float32), random.standard_normal((3, 8)).astype(np.float32)
+        w.set(values)
+        np.testing.assert_array_equal(w.numpy(), values)
+        graph = gg.Graph(gg.mul_mat(w, gg.tensor(x)))
+        scheduler.compute(graph)
+        np.testing.assert_allclose(graph.outputs[0].numpy(), x @ values.T, rtol=1e-5)
+        with pytest.raises(BufferUseError, match="cannot be set on their own"):
+            w.set_bytes(np.zeros(4, np.uint8))
+
+
 def test_explain_and_the_trace_show_members_and_exchanges(block: Block) -> None:
-    details = [row.text for row in block.scheduler.explain(block.graph).details]
+    explained = block.scheduler.explain(block.graph)
+    assert "packed" not in str(explained)
+    details = [row.text for row in explained.details]
     assert len(details) == 2
     assert details[0].startswith("stage 0 on fake0 and fake1: 3 nodes, 3 in parts; then sum of mul_mat")
     assert details[1] == "stage 1 on fake0 and fake1: 1 nodes, 0 in parts"
