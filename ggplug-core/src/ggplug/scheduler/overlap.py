@@ -23,14 +23,12 @@ def overlapping(graph: Graph, streams: Streams, assignment: Assignment, hazards:
     asynchronous ones first.  It is the graph's order if no asynchronous stream could work meanwhile.
     """
     runs_on = [is_asynchronous(stream) for stream in streams]
-    if all(runs_on) or not any(runs_on):
+    if len({runs_on[stream] for stream in set(assignment.streams) if stream >= 0}) < 2:
         return graph.order
     depths = _depths(graph, runs_on, assignment.streams, hazards)
-    kinds: dict[int, set[bool]] = {}
-    for depth, waits, _ in depths:
-        kinds.setdefault(depth, set()).add(waits)
-    if all(len(found) == 1 for found in kinds.values()):
-        return graph.order
+    kinds = {(depth, waits) for depth, waits, _ in depths}
+    if len(kinds) == len({depth for depth, _ in kinds}):
+        return graph.order  # of each depth there are nodes of one kind only
     return with_views(graph, [position for _, _, position in sorted(depths, key=itemgetter(0, 1))])
 
 
@@ -43,13 +41,14 @@ def _depths(graph: Graph, runs_on: Sequence[bool], at: Sequence[int], hazards: H
     # By memory: the most changes before its writers and readers so far, on streams that run on and on others; -1: none.
     writers: dict[int, list[int]] = {}
     readers: dict[int, list[int]] = {}
-    for number, position in enumerate(graph.order):
+    memory = hazards.memory
+    for position in graph.order:
         op = graph.tensors[position].op
         if op is None or op.is_view:
             continue
-        waits = not runs_on[at[position]]
-        reads = {access.root for access in hazards.reads(number)}
-        writes = {access.root for access in hazards.writes(number)}
+        waits, sources = not runs_on[at[position]], graph.sources[position]
+        reads = {memory(source) for source in sources if source >= 0}
+        writes = {memory(sources[which]) for which in op.writes} if op.writes else {memory(position)}
         depth = 0
         for users, roots in ((writers, reads | writes), (readers, writes)):
             for root in roots:
