@@ -11,11 +11,11 @@ import pytest
 
 import ggplug as gg
 from ggplug import trace
-from ggplug.backend import Decline, Device, Group, Operand
+from ggplug.backend import Decline, Device, Group, Groups, Operand
 from ggplug.combined import CombinedDevice
 from ggplug.combined.cuts import Cuts, Pieces
 from ggplug.combined.weights import split_weights
-from ggplug.errors import BufferUseError, ComputeError, OutOfMemoryError, ParameterError
+from ggplug.errors import BufferUseError, ComputeError, OutOfMemoryError, ParameterError, UnsupportedOpError
 from ggplug.ops import Add, MulMat, Sqr
 from ggplug.patterns import Pattern, of, pattern
 from ggplug.tensor import Context, Tensor
@@ -338,6 +338,14 @@ def test_nodes_with_an_exchange_in_between_are_no_group(squares: Squares) -> Non
     squares.scheduler.allocate(squared)
     (missed,) = squares.scheduler.explain(squared).missed
     assert (missed.pattern, missed.reason) == ("squared product", "the members exchange a result in between")
+
+
+def test_a_plan_refuses_a_group_with_an_exchange_in_between(squares: Squares) -> None:
+    graph = gg.Graph(gg.sqr(squares.graph.outputs[0]))
+    last_two = tuple(graph.order[-2:])
+    (stream,) = squares.scheduler.backends[:1]
+    with pytest.raises(UnsupportedOpError, match="the members exchange a result in between"):
+        stream.plan(graph, Groups([last_two], frozenset()))
 
 
 # -- exchanges -------------------------------------------------------------------------------------

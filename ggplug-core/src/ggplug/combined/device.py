@@ -158,7 +158,7 @@ class CombinedDevice(Device):
         return self.divided(graph).groups(graph, self.patterns, leaving) if self.patterns else UNGROUPED
 
     def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]:
-        """As :meth:`Device.matches`; the plan of a member raises UnsupportedOpError for a group that it declines."""
+        """As :meth:`Device.matches`; plans raise UnsupportedOpError for several nodes that the members decline here."""
         check_groups(graph, groups)
         alone = {group.node: kernel for group, kernel in super().matches(graph)}
         for group in groups.of(graph):

@@ -10,6 +10,7 @@ from ggplug.combined.cuts import State
 from ggplug.combined.listed import Complete, Listed
 from ggplug.combined.local import Local
 from ggplug.combined.states import Exchange, Held, States
+from ggplug.errors import UnsupportedOpError
 from ggplug.graph import Graph
 from ggplug.interface.grouping import form_groups
 from ggplug.patterns import Pattern
@@ -80,6 +81,18 @@ class Divided:
                 return f"{member.name}: {found.reason}"
         return None
 
+    def check(self, graph: Graph, groups: Groups) -> None:
+        """Raises UnsupportedOpError for nodes that the members do not compute together."""
+        for group in groups.of(graph) if groups else ():
+            reason = self.declined(group) if len(group) > 1 else None
+            if reason is not None:
+                raise UnsupportedOpError(
+                    f"{group!r} cannot be computed together: {reason}",
+                    op=group.node.op,
+                    tensor=group.node,
+                    reason=reason,
+                )
+
     def groups(self, graph: Graph, patterns: Sequence[Pattern], leaving: Collection[int]) -> Groups:
         """The groups that all members compute, of those that patterns form of a graph's nodes."""
         found = form_groups(graph, patterns, self.declined, leaving)
@@ -130,6 +143,7 @@ class Divided:
                 here = tuple(index[node] for node in nodes)
                 found.append(here)
                 inner.update(number for number, each in zip(here, members, strict=True) if each in groups.inner)
-                sources = (graph.tensors[each] for each in groups.inplace.get(members[-1], ()))
-                inplace[here[-1]] = tuple(index[local.tensors[self.whole.position(source)]] for source in sources)
+                sources = [self.whole.position(graph.tensors[each]) for each in groups.inplace.get(members[-1], ())]
+                read = map(local.tensors.__getitem__, sources)
+                inplace[here[-1]] = tuple(index[each] for each in read if each in index)
         return Groups(found, frozenset(inner), inplace) if found else UNGROUPED

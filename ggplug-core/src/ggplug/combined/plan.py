@@ -104,6 +104,7 @@ class CombinedPlan(Plan):
         device = stream.device
         self._names = [kernel.name for _, kernel in device.matches(graph, groups)]
         divided = device.divided(graph)
+        divided.check(graph, groups)
         self.stream, self.groups = stream, groups
         self._structure, self._layouts = graph.structure, graph.layouts()
         self._whole = whole = divided.whole

@@ -66,22 +66,25 @@ class _Choice(Splitting):
         leaf = node.src[0]
         if leaf is None or leaf in self.chosen:
             return self.chosen[leaf] if leaf is not None else None
-        other = have[1] if len(have) > 1 else None
-        columns: Split | None = None
-        if other is not None and other.axis == 0 and other.by.fits(leaf.ne[0] // leaf.type.block_size):
-            columns = Split(0, other.by)
-        if isinstance(node.op, (MulMat, MulMatId)) and leaf in self._weights:
+        product = isinstance(node.op, (MulMat, MulMatId)) and leaf in self._weights
+        if product or (isinstance(node.op, SetRows) and _is_cache(leaf) and leaf not in self._whole):
+            columns = _columns(leaf, have[1])
             if columns is not None:
                 self.chosen[leaf] = columns
-            elif leaf.ne[1] >= self._members:
+            elif product and leaf.ne[1] >= self._members:
                 self.chosen[leaf] = Split(1, Pieces(leaf.ne[1], self._members))
-        elif isinstance(node.op, SetRows) and columns is not None and _is_cache(leaf) and leaf not in self._whole:
-            self.chosen[leaf] = columns
         return self.chosen.get(leaf, have[0])
 
     def give_up(self, leaf: Tensor) -> bool:
         self._whole.add(leaf)
         return leaf in self.chosen and leaf not in self._weights
+
+
+def _columns(leaf: Tensor, other: State) -> Split | None:
+    """The state of a leaf whose columns are cut as those of another source; None if they cannot be."""
+    if other is None or other.axis or not other.by.fits(leaf.ne[0] // leaf.type.block_size):
+        return None
+    return Split(0, other.by)
 
 
 def _is_cache(leaf: Tensor) -> bool:
