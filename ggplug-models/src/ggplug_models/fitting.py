@@ -17,6 +17,8 @@ from typing import NamedTuple
 import ggplug as gg
 from ggplug import gguf
 from ggplug.backend import Device
+from ggplug.combined import CombinedDevice
+from ggplug.combined.memory import shares
 from ggplug.costs.chain import Layer, cheapest
 from ggplug.costs.model import CostModel, cost_model
 from ggplug.errors import OutOfMemoryError, ParameterError
@@ -34,7 +36,7 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import Model
 from ggplug_models.state.session import CACHE_TYPES, Session, cache_type_of
-from ggplug_models.weights.placement import SPLIT_MODE, TENSOR, Placement
+from ggplug_models.weights.placement import TENSOR, Placement
 from ggplug_models.weights.rules import Chooses, ExpertsOn, LayerSplit, Rule, is_after_layers, is_expert, layer_of
 
 LEAST_CONTEXT = 512
@@ -87,14 +89,15 @@ def fit(
     micro-batch and as many generated tokens, or for the texts of an encoder.  Devices that were not measured before are
     measured now, for at most two seconds each (:mod:`ggplug.costs`).
 
+    With the split mode ``"tensor"`` of a placement the members of the combined device hold what is said of each; its
+    proportions are not changed to make it fit.
+
     The weights that stay in the file's map count as held.  Scratch memory of the CPU's threads does not.
 
     Raises OutOfMemoryError if nothing fits: ``missing`` says by how many bytes, ``holdings`` what was tried last, and
     the remedy what would fit.  Raises ParameterError, and as :func:`.load`.
     """
     chosen = chosen_devices(devices)
-    if isinstance(placement, Placement) and placement.split_mode == TENSOR:
-        raise ParameterError(f"fit finds which weights lie on which device; with {SPLIT_MODE} {TENSOR} each has a part")
     n_seq = whole("n_seq", n_seq, 1)
     costs = None if policy == "ggml" else cost_model(policy)
     cache = cache_type_of(cache_type).name
@@ -194,22 +197,25 @@ class _Asked:
 
     def measured(self, reader: GGUFReader, placement: Placement) -> Fit:
         """What the devices will hold with a placement, whether or not that fits."""
-        decided = decide(reader, self.devices, placement, pack=self.pack, pack_growth=self.pack_growth)
+        devices, rules = placement.combined(self.devices)
+        decided = decide(reader, devices, rules, pack=self.pack, pack_growth=self.pack_growth)
         weights = planned(reader, decided.where)
         held: Counter[tuple[Device, str]] = Counter()
         for buffer in weights.context.buffers:
-            kind = "mapped" if buffer in weights.mapped else "packed" if buffer.type.has_own_layout else "weights"
-            if isinstance(buffer.type.device, Device):
-                held[buffer.type.device, kind] += weights.mapped.get(buffer, buffer.size)
-        with weights.context, decided.model(weights.context, reader.metadata, self.devices) as model:
+            nbytes = weights.mapped.get(buffer, buffer.size)
+            for device, kind, share in shares(buffer.type, nbytes):
+                held[
+                    device, "mapped" if buffer in weights.mapped else "packed" if kind.has_own_layout else "weights"
+                ] += share
+        with weights.context, decided.model(weights.context, reader.metadata, devices) as model:
             n_ctx, cache, needed, times, moves = self._computed(model)
         holdings = [
             Holding(
                 device,
                 **{kind: held[device, kind] for kind in ("weights", "packed", "mapped")},
                 cache=cache[device],
-                compute=needed[device].compute,
-                workspace=needed[device].workspace,
+                compute=sum(each.compute for each in _of(needed, device)),
+                workspace=sum(each.workspace for each in _of(needed, device)),
                 budget=self.budgets[device],
             )
             for device in self.devices
@@ -250,7 +256,8 @@ class _Asked:
         """What would fit, in words: without the placement, with a smaller type of the cache, with a shorter context."""
         if placement is not None and (found := self._fits(reader, None)):
             yield f"the placement {found.placement} fits"
-        if not any(device.buffer_type.is_host for device in self.devices):
+        combined = isinstance(placement, Placement) and placement.split_mode == TENSOR
+        if not combined and not any(device.buffer_type.is_host for device in self.devices):
             for cpu in gg.devices_by_kind(DeviceKind.CPU)[:1]:
                 budgets = {**self.budgets, cpu: cpu.memory().free}
                 if found := replace(self, devices=[*self.devices, cpu], budgets=budgets)._fits(reader, None):
@@ -281,6 +288,13 @@ class _Asked:
             return self.fitted(reader, placement)
         except (OutOfMemoryError, ParameterError):
             return None
+
+
+def _of(needed: Mapping[Device, Needed], device: Device) -> Iterator[Needed]:
+    """What a device needs for what it computes alone, and as a member of a combined device."""
+    for each, what in needed.items():
+        if each is device or (isinstance(each, CombinedDevice) and device in each.members):
+            yield what
 
 
 class _Computed(NamedTuple):

@@ -114,10 +114,9 @@ def fit(
         devices_of: list[dict[str, Any]] = [
             {"device": each.device.name, **{part: getattr(each, part) for part in PARTS}} for each in found.holdings
         ]
-        options = [text for rule in found.placement.rules for text in rule.label.split(" ", 1)]  # type: ignore[union-attr]
         print_json(
             {
-                "placement": options,
+                "placement": found.placement.options,
                 "context": found.n_ctx,
                 "sequences": found.n_seq,
                 "cache_type": found.cache_type,

@@ -9,11 +9,13 @@ further ones: their vectors are those that the head itself has computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 import ggplug as gg
+from ggplug.backend import BufferType
 from ggplug.errors import ModelError
 from ggplug.tensor import Tensor
 from ggplug.types import Type
@@ -39,6 +41,8 @@ class Head:
 
     keeps_states = False
     patches: tuple[GraphChange, ...] = ()
+    split: Mapping[str, BufferType] = MappingProxyType({})
+    """Its sessions split nothing: their tensors have the names of others of the model's."""
 
     def __init__(self, model: Decoder, names: tuple[str, ...], kinds: tuple[Kind, ...]) -> None:
         self.model, self.names, self.kinds = model, names, kinds

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-from ggplug.backend import Device
+from ggplug.backend import BufferType, Device
 from ggplug.errors import DuplicateNameError, FreedError
 from ggplug.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES
 from ggplug.graph import Graph
@@ -58,6 +58,8 @@ class Model(Uncopied):
         """The device of each weight, and the rule that chose it.  None if :func:`.load` did not make the model."""
         self.packing: tuple[PackedWeight, ...] = ()
         """For each weight, whether it is packed, or why not.  Empty if the model was loaded without packing."""
+        self.split: Mapping[str, BufferType] = {}
+        """The memory of weights and caches that are split between the members of a combined device, by name."""
         self.paths: tuple[Path, ...] = ()
         """The files that it was loaded from."""
         self.files = MappedFiles(())

@@ -10,10 +10,12 @@ from ggplug_models.state.steps import Outputs, Shape
 
 
 def sample_graph(model: LanguageModel) -> Graph:
-    """The graph of a step of 64 tokens of one sequence; its KV cache has no memory."""
+    """The graph of a step of 64 tokens of one sequence; its KV cache has no memory, or planned one if that is split."""
     n = min(64, model.n_ctx)
     cells = model.cells(1, n, n)
-    memory = Memory(model.kinds, None, 1, {window: each.count for window, each in cells.items()}, gg.F32)
+    counts = {window: each.count for window, each in cells.items()}
+    devices = [model.device_of(number) for number in range(len(model.kinds))] if model.split else None
+    memory = Memory(model.kinds, devices, 1, counts, gg.F32, planned=True, split=model.split)
     spans = tuple((window, each.span(n)) for window, each in cells.items())
     graph = model.build(Shape(0, 1, n, spans, Outputs.ALL), memory, cells, model.n_ctx).graph
     assert graph is not None

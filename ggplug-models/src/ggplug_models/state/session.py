@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 import ggplug as gg
-from ggplug.backend import Device
+from ggplug.backend import BufferType, Device
 from ggplug.errors import ContextFullError, FreedError, ParameterError
 from ggplug.graph import Graph
 from ggplug.scheduler import Explanation, Scheduler
@@ -109,6 +109,10 @@ class LanguageModel(ModelIdentity, Protocol):
     def device_of(self, number: int) -> Device:
         """The device of a block's cache or state."""
 
+    @property
+    def split(self) -> Mapping[str, BufferType]:
+        """The memory of tensors that are split between the members of a combined device, by name."""
+
     def locked(self, *sessions: Session) -> Claim:
         """A ``with`` block in which this thread alone computes with the model, and the sessions are not freed."""
 
@@ -185,7 +189,9 @@ class Session(Uncopied):
             devices = [model.device_of(number) for number in range(len(model.kinds))]
             chosen = any(model.cache_on(number) is not None for number in range(len(model.kinds)))
             usage = BufferUsage.WEIGHTS if chosen else BufferUsage.ANY
-            self.memory = Memory(model.kinds, devices, self.n_seq, counts, kind, usage, planned=planned)
+            self.memory = Memory(
+                model.kinds, devices, self.n_seq, counts, kind, usage, planned=planned, split=model.split
+            )
 
     # -- sequences ---------------------------------------------------------------------------------
 
