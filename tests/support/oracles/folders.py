@@ -23,6 +23,7 @@ import gguf
 import numpy as np
 import sentencepiece
 import tokenizers
+import torch
 import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -100,6 +101,39 @@ def sentence_pieces(folder: Path, settings: dict[str, Any]) -> None:
     }
     more = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "added_tokens_decoder": decoder}
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer", **more, **settings})
+
+
+def unigrams(folder: Path) -> None:
+    """As the published files of T5 are made up; texts end with ``</s>``."""
+    content, table = io.BytesIO(), folder / "table.tsv"
+    table.write_text("".join(f"{ord(c):x}\t{ord(c.lower()):x}\n" for c in "ABC"), "utf-8")  # NFKC's has 240 kB
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT.splitlines()),
+        model_writer=content,
+        vocab_size=60,
+        model_type="unigram",
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        user_defined_symbols=["<sep>"],
+        hard_vocab_limit=False,
+        minloglevel=2,
+        normalization_rule_tsv=str(table),
+    )
+    table.unlink()
+    (folder / "spiece.model").write_bytes(content.getvalue())
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=content.getvalue())
+    scored = [(pieces.id_to_piece(n), pieces.get_score(n)) for n in range(pieces.vocab_size())]
+    whole = tokenizers.Tokenizer(models.Unigram(scored, unk_id=2))
+    whole.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    whole.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    whole.save(str(folder / "tokenizer.json"))
+    names = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "T5Tokenizer", **names})
+    write_json(folder / "added_tokens.json", {"<extra_id_0>": 80})
 
 
 def word_pieces(folder: Path) -> None:
@@ -180,12 +214,40 @@ PHI3_ADDED = {
     "2": {"content": "</s>", "special": False},
     "330": {"content": "<|user|>", "special": True},
 }
+
+
+def flan(config: Any) -> Any:
+    """A T5 with an output matrix of its own."""
+    model = transformers.T5ForConditionalGeneration(config)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
 GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
 
+T5: dict[str, Any] = {
+    "vocab_size": 96,
+    "d_model": 32,
+    "d_kv": 16,
+    "d_ff": 48,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "decoder_start_token_id": 0,
+}
+
 FOLDERS: dict[str, Tiny] = {
+    "t5": Tiny(lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)), unigrams, "F32"),
+    "flan-t5": Tiny(
+        lambda: flan(transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+        unigrams,
+        "BF16",
+        changes={"tie_word_embeddings": False},
+    ),
     "llama3": Tiny(
         lambda: transformers.LlamaForCausalLM(
             transformers.LlamaConfig(**SHAPE, rope_parameters=LLAMA3, tie_word_embeddings=True)

@@ -26,7 +26,7 @@ from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
 from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.vocabulary import PIECES, vocabulary
+from ggplug_models.converting.vocabulary import PIECES, UNIGRAM_PIECES, vocabulary
 from ggplug_models.metadata.values import Values
 
 _FILES_OF = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}
@@ -50,6 +50,7 @@ READ = (
     "tokenizer_config.json",
     "added_tokens.json",
     PIECES,
+    UNIGRAM_PIECES,
     INDEX,
     "chat_template.jinja",
     "chat_template.json",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ggplug_models.architectures.bert import ACTIVATIONS
@@ -153,6 +153,61 @@ def _bert_layer(name: str, target: str) -> Tensors:
     return _layer(name, target, layer=r"encoder\.layer\.(\d+)\.")
 
 
+def _t5(config: Values, folder: Folder) -> dict[str, Any]:
+    eps = config.number("layer_norm_epsilon", at_least=0)
+    return {
+        "context_length": config.integer("n_positions", 512),
+        "decoder_start_token_id": config.integer("decoder_start_token_id", at_least=0),
+        "attention.layer_norm_rms_epsilon": eps,
+        **dict.fromkeys(_WIDTHS, config.integer("d_kv")),
+    }
+
+
+def _t5_layer(part: str, number: int, names: Mapping[str, str]) -> Iterator[Tensors]:
+    """The rows of one of the layers in each block of the encoder or the decoder."""
+    for name, target in names.items():
+        block = rf"{part}oder\.block\.(\d+)\.layer\.{number}\."
+        yield Tensors(rf"{block}{re.escape(name)}\.weight", rf"{part}.blk.\1.{target}.weight")
+
+
+def _t5_attention(name: str, target: str) -> dict[str, str]:
+    names = {f"{name}.{each}": f"{target}_{each}" for each in "qkvo"}
+    return {**names, f"{name}.relative_attention_bias": f"{target}_rel_b", "layer_norm": f"{target}_norm"}
+
+
+_T5_NETWORK = {
+    "DenseReluDense.wi": "ffn_up",
+    "DenseReluDense.wi_0": "ffn_gate",
+    "DenseReluDense.wi_1": "ffn_up",
+    "DenseReluDense.wo": "ffn_down",
+    "layer_norm": "ffn_norm",
+}
+_T5 = Family(
+    "t5",
+    (
+        Tensors(r"shared\.weight", "token_embd.weight"),
+        Tensors(r"lm_head\.weight", "output.weight"),
+        Tensors(r"(enc|dec)oder\.final_layer_norm\.weight", r"\1.output_norm.weight"),
+        *_t5_layer("enc", 0, _t5_attention("SelfAttention", "attn")),
+        *_t5_layer("enc", 1, _T5_NETWORK),
+        *_t5_layer("dec", 0, _t5_attention("SelfAttention", "attn")),
+        *_t5_layer("dec", 1, _t5_attention("EncDecAttention", "cross_attn")),
+        *_t5_layer("dec", 2, _T5_NETWORK),
+    ),
+    {
+        "d_model": "embedding_length",
+        "d_ff": "feed_forward_length",
+        "num_layers": "block_count",
+        "num_decoder_layers?": "decoder_block_count",
+        "num_heads": "attention.head_count",
+        "relative_attention_num_buckets": "attention.relative_buckets_count",
+    },
+    {"layer_norm_epsilon": "attention.layer_norm_epsilon"},
+    _t5,
+    unused=r"(?:en|de)coder\.embed_tokens\.weight",
+    prefix="",
+    vocabularies=("Unigram",),
+)
 _GEMMA3 = Family(
     "gemma3",
     _decoder(*_ATTENTION, *_MLP, *_GEMMA_NORMS, norm=PLUS_ONE),
@@ -265,6 +320,7 @@ FAMILIES: dict[str, Family] = {
     ),
 }
 FAMILIES["mistral"] = FAMILIES["llama"]
+FAMILIES |= dict.fromkeys(("t5", "mt5", "umt5"), _T5)
 """By ``model_type`` of ``config.json``."""
 
 
