@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,24 @@ T5: dict[str, Any] = {
     "decoder_start_token_id": 0,
 }
 
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "decoder_sparse_step": 1}
+
+
+def of_transformers(kind: str, more: dict[str, Any]) -> Any:
+    """A language model by the name of its class."""
+    config = getattr(transformers, f"{kind}Config")(**{**SHAPE, "tie_word_embeddings": False, **more})
+    return getattr(transformers, f"{kind}ForCausalLM")(config)
+
+
+def qwen_tokens(folder: Path) -> None:
+    byte_pairs(
+        folder,
+        "qwen2",
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "add_bos_token": False},
+    )
+
+
 FOLDERS: dict[str, Tiny] = {
     "t5": Tiny(lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)), unigrams, "F32"),
     "flan-t5": Tiny(
@@ -286,12 +305,7 @@ FOLDERS: dict[str, Tiny] = {
     ),
     "qwen3": Tiny(
         lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SHAPE, head_dim=16, tie_word_embeddings=True)),
-        lambda folder: byte_pairs(
-            folder,
-            "qwen2",
-            ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-            {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "add_bos_token": False},
-        ),
+        qwen_tokens,
         "BF16",
         pre="qwen2",
     ),
@@ -349,6 +363,43 @@ FOLDERS: dict[str, Tiny] = {
         "F32",
     ),
 }
+FOLDERS |= {
+    name: Tiny(partial(of_transformers, kind, more), qwen_tokens, dtype, pre="qwen2", changes=changes)
+    for name, kind, more, dtype, changes in (
+        ("seed_oss", "SeedOss", {"head_dim": 16, "attention_bias": True}, "BF16", {}),
+        ("smollm3", "SmolLM3", {"num_hidden_layers": 4}, "BF16", {}),
+        (
+            "granite",
+            "Granite",
+            {
+                "attention_multiplier": 0.2,
+                "embedding_multiplier": 3.0,
+                "residual_multiplier": 0.5,
+                "logits_scaling": 4.0,
+            },
+            "F16",
+            {},
+        ),
+        ("exaone4", "Exaone4", {"num_hidden_layers": 4, "sliding_window": 12, "rope_parameters": LLAMA3}, "BF16", {}),
+        ("olmo2", "Olmo2", {}, "F32", {}),
+        ("olmo3", "Olmo3", {"num_hidden_layers": 4, "sliding_window": 12}, "BF16", {}),
+        ("qwen3_moe", "Qwen3Moe", {**EXPERTS, "head_dim": 16}, "BF16", {}),
+        ("qwen2_moe", "Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 24}, "F16", {}),
+        ("mixtral", "Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}, "BF16", {}),
+        (
+            "minimax_m2",
+            "MiniMaxM2",
+            {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},
+            "BF16",
+            {"rotary_dim": 8, "scoring_func": "sigmoid"},
+        ),
+    )
+}
+FOLDERS["ernie4_5"] = Tiny(
+    partial(of_transformers, "Ernie4_5", {}),
+    lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_prefix_space": False}),
+    "BF16",
+)
 
 
 def record(name: str, llama_cpp: Path, out: Path) -> None:

@@ -60,7 +60,14 @@ READ = (
 )
 """Files of a folder that are read, if they exist, in addition to those with the weights."""
 
-_IN_FULL = ("_norm.weight", "position_embd.weight", "token_types.weight", "rope_freqs.weight")
+_IN_FULL = (
+    "_norm.weight",
+    "position_embd.weight",
+    "token_types.weight",
+    "rope_freqs.weight",
+    "ffn_gate_inp.weight",
+    "ffn_gate_inp_shexp.weight",
+)
 """Suffixes of the names of tensors that are F32 in all file types, as in llama.cpp."""
 
 _PIECE = 1 << 22
@@ -121,7 +128,8 @@ class _Conversion:
     def __init__(self, source: Folder, family: Family, config: Values, weights: Checkpoint) -> None:
         self._config = config
         self._family = family
-        self._tensors: list[tuple[str, Stored, Change | None]] = []
+        self._tensors: list[tuple[str, list[Stored], Change | None]] = []
+        experts: dict[str, dict[int, Stored]] = {}
         tied = config.boolean("tie_word_embeddings", family.architecture.startswith("gemma"))
         for name, stored in weights.tensors.items():
             if tied and name == family.head:
@@ -136,14 +144,18 @@ class _Conversion:
                     tensor=name,
                     got=stored.dtype,
                 )
-            self._tensors.append((found[0], stored, found[1]))
+            if found.expert is None:
+                self._tensors.append((found.name, [stored], found.change))
+            else:
+                experts.setdefault(found.name, {})[found.expert] = stored
+        self._tensors += [(name, _all_experts(name, parts), None) for name, parts in experts.items()]
         names = [name for name, _, _ in self._tensors]
         if "token_embd.weight" not in names:
             raise ModelError(f"{source.path} has no token embeddings among its weights")
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ModelError(f"{source.path} has two tensors for {twice} of the GGUF file", tensor=twice)
         self._fixed = family.fixed(config) if family.fixed else {}
-        n_vocab = self._tensors[names.index("token_embd.weight")][1].shape[0]
+        n_vocab = self._tensors[names.index("token_embd.weight")][1][0].shape[0]
         name = (config.text("_name_or_path", "") or source.path.resolve().name).rstrip("/").rsplit("/", 1)[-1]
         self._metadata = {
             "general.name": name,
@@ -164,39 +176,64 @@ class _Conversion:
             writer.add(file_types.QUANTIZATION_VERSION_KEY, file_types.QUANTIZATION_VERSION)
             for name, values in self._fixed.items():
                 writer.add_tensor(name, values)
-            for name, stored, change in self._tensors:
-                ne = stored.shape if change and change.transposes else stored.shape[::-1]
-                type = _type_of(name, stored, ne, kind)
+            for name, parts, change in self._tensors:
+                ne = parts[0].shape if change and change.transposes else parts[0].shape[::-1]
+                ne = (*ne, len(parts)) if len(parts) > 1 else ne
+                type = _type_of(name, parts[0], ne, kind)
                 into_blocks = type.is_quantized or (kind is None and len(ne) > 1)
-                pieces = self._pieces(encoder, stored, change, type, into_blocks=into_blocks)
+                pieces = self._pieces(encoder, parts, change, type, into_blocks=into_blocks)
                 writer.add_tensor(name, pieces, type, ne)
             return writer.write(progress)[0]
 
     def _pieces(
-        self, encoder: Encoder, stored: Stored, change: Change | None, type: gg.types.Type, *, into_blocks: bool
+        self, encoder: Encoder, parts: list[Stored], change: Change | None, type: gg.types.Type, *, into_blocks: bool
     ) -> Callable[[], Iterator[npt.NDArray[np.uint8]]]:
         """A function that yields the bytes of a tensor in the file, some rows at a time.
 
-        ``into_blocks``: whether values are quantised, now or later, so that a NaN would spoil other values of its
-        block.
+        ``parts``: the matrices of experts, or the one tensor.  ``into_blocks``: whether values are quantised, now or
+        later, so that a NaN would spoil other values of its block.
         """
 
         def made() -> Iterator[npt.NDArray[np.uint8]]:
-            original = values = stored.array()
-            if change:
-                values = change.apply(values, self._config)
-            rows = values.reshape(-1, values.shape[-1])
-            source = gg.types.F64 if rows.dtype == np.float64 else gg.F32
-            step = max(1, _PIECE // rows.shape[1])
-            for start in range(0, len(rows), step):
-                piece = np.ascontiguousarray(rows[start : start + step], source.dtype).view(np.uint8)
-                encoded = encoder.encode(piece, source, type)
-                misfit = encoder.misfit(piece, source, encoded, type, into_blocks=into_blocks)
-                if misfit is not None:
-                    raise _refused(stored, original, misfit, type)
-                yield encoded
+            for stored in parts:
+                original = values = stored.array()
+                if change:
+                    values = change.apply(values, self._config)
+                rows = values.reshape(-1, values.shape[-1])
+                source = gg.types.F64 if rows.dtype == np.float64 else gg.F32
+                step = max(1, _PIECE // rows.shape[1])
+                for start in range(0, len(rows), step):
+                    piece = np.ascontiguousarray(rows[start : start + step], source.dtype).view(np.uint8)
+                    encoded = encoder.encode(piece, source, type)
+                    misfit = encoder.misfit(piece, source, encoded, type, into_blocks=into_blocks)
+                    if misfit is not None:
+                        raise _refused(stored, original, misfit, type)
+                    yield encoded
 
         return made
+
+
+def _all_experts(name: str, parts: dict[int, Stored]) -> list[Stored]:
+    """The matrices of experts in their order.  Raises ModelError if one is missing, or has another shape or type."""
+    first = parts[min(parts)]
+    missing = next((number for number in range(len(parts)) if number not in parts), None)
+    if missing is not None:
+        raise ModelError(
+            f"{first.path}: expert {missing} of {name} is missing; there are {len(parts)}, up to {max(parts)}",
+            tensor=name,
+            got=sorted(parts),
+        )
+    found = [parts[number] for number in range(len(parts))]
+    other = next((each for each in found if (each.shape, each.type) != (first.shape, first.type)), None)
+    if other is not None:
+        raise ModelError(
+            f"{other.path}: tensor {other.name!r} has the shape {list(other.shape)} of {other.dtype}, but "
+            f"{first.name!r} has {list(first.shape)} of {first.dtype}",
+            tensor=other.name,
+            got=other.shape,
+            wanted=first.shape,
+        )
+    return found
 
 
 def _type_of(name: str, stored: Stored, ne: tuple[int, ...], kind: str | None) -> gg.types.Type:

@@ -94,10 +94,8 @@ def _gemma3(config: Values, folder: Folder) -> dict[str, Any]:
     """The keys of Gemma 3; missing settings have the defaults of the class in transformers."""
     found = dict(rope.keys(config))
     found.setdefault("rope.freq_base", 1e6)
-    local = config.inner("rope_parameters", Values({})).inner("sliding_attention", Values({}))
-    base = local.number("rope_theta", config.number("rope_local_base_freq", None, at_least=0), at_least=0)
-    if base is not None:
-        found["rope.freq_base_swa"] = base
+    if "rope_local_base_freq" in config:
+        found.setdefault("rope.freq_base_swa", config.number("rope_local_base_freq", at_least=0))
     if "final_logit_softcapping" in config:
         found["final_logit_softcapping"] = config.number("final_logit_softcapping", at_least=0)
     if config.values.get("sliding_window_pattern") != 1:
@@ -222,6 +220,70 @@ _GEMMA3 = Family(
     inner="text_config",
 )
 
+_ATTENTION_AFTER = (
+    _layer("post_attention_layernorm", "post_attention_norm"),
+    _layer("post_feedforward_layernorm", "post_ffw_norm"),
+)
+_EXPERT_COUNTS = {"num_experts|num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+_EXPERT_WIDTH = {"moe_intermediate_size": "expert_feed_forward_length"}
+_SHARED_EXPERT = (
+    _layer("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
+    _layer("mlp.shared_expert.up_proj", "ffn_up_shexp"),
+    _layer("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+    _layer("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
+)
+
+
+def _of_experts(module: str, gate: str, up: str, down: str) -> tuple[Tensors, ...]:
+    """The rows of experts, and of the matrix that chooses among them."""
+    names = {gate: "ffn_gate_exps", up: "ffn_up_exps", down: "ffn_down_exps"}
+    experts = (
+        Tensors(rf"{_LAYER}{module}\.experts\.(\d+)\.{name}\.weight", rf"blk.\1.{target}.weight", of_experts=True)
+        for name, target in names.items()
+    )
+    return (_layer(f"{module}.gate", "ffn_gate_inp"), *experts)
+
+
+_EXPERTS = _of_experts("mlp", "gate_proj", "up_proj", "down_proj")
+_SPARSE_EXPERTS = _of_experts("block_sparse_moe", "w1", "w3", "w2")
+
+
+def _windows(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys of RoPE, and of the sliding window with the blocks that have one."""
+    found = _positions(config, folder)
+    if config.values.get("sliding_window") is None:
+        return found
+    layers = config.values.get("layer_types")
+    if not isinstance(layers, list) or not {"sliding_attention", "full_attention"} >= {*map(str, layers)}:
+        raise config.refused("layer_types", "an array of 'sliding_attention' and 'full_attention'")
+    return found | {
+        "attention.sliding_window": config.integer("sliding_window"),
+        "attention.sliding_window_pattern": [each == "sliding_attention" for each in layers],
+    }
+
+
+def _exaone4(config: Values, folder: Folder) -> dict[str, Any]:
+    return _windows(config, folder) | {"vocab_size": config.integer("vocab_size")}
+
+
+def _minimax(config: Values, folder: Folder) -> dict[str, Any]:
+    kinds = ("sigmoid", "softmax")
+    gating = {"expert_gating_func": 2 - kinds.index(config.text("scoring_func", one_of=kinds))}
+    return {
+        **_positions(config, folder),
+        **(gating if "scoring_func" in config else {}),
+        "expert_feed_forward_length": config.integer("intermediate_size"),
+        "rope.dimension_count": config.integer("rotary_dim"),
+    }
+
+
+_GRANITE_SCALES = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+
 FAMILIES: dict[str, Family] = {
     "llama": Family(
         "llama",
@@ -319,7 +381,64 @@ FAMILIES: dict[str, Family] = {
         head=None,
     ),
 }
-FAMILIES["mistral"] = FAMILIES["llama"]
+FAMILIES |= {
+    "mistral": FAMILIES["llama"],
+    "mixtral": Family(
+        "llama",
+        _decoder(*_PAIRED_ATTENTION, *_SPARSE_EXPERTS, *_NORMS),
+        {**_INTEGERS, **_EXPERT_COUNTS},
+        _RMS,
+        _llama,
+    ),
+    "smollm3": Family("smollm3", FAMILIES["llama"].tensors, _INTEGERS, _RMS, _llama, rope.llama3_factors),
+    "granite": Family("granite", FAMILIES["llama"].tensors, _INTEGERS, {**_RMS, **_GRANITE_SCALES}, _llama),
+    "ernie4_5": Family("ernie4_5", _decoder(*_ATTENTION, *_MLP, *_NORMS), _INTEGERS, _RMS, _positions),
+    "seed_oss": Family(
+        "seed_oss", _decoder(*_ATTENTION, *_MLP, _NORMS[0], _ATTENTION_AFTER[0]), _INTEGERS, _RMS, _positions
+    ),
+    "exaone4": Family(
+        "exaone4",
+        _decoder(*_ATTENTION, *_HEAD_NORMS, *_MLP, *_ATTENTION_AFTER),
+        _INTEGERS,
+        _RMS,
+        _exaone4,
+        rope.llama3_factors,
+    ),
+    "olmo2": Family("olmo2", _decoder(*_ATTENTION, *_HEAD_NORMS, *_MLP, *_ATTENTION_AFTER), _INTEGERS, _RMS, _windows),
+    "qwen2_moe": Family(
+        "qwen2moe",
+        _decoder(*_ATTENTION, *_EXPERTS, *_SHARED_EXPERT, *_NORMS),
+        {
+            **_INTEGERS,
+            **_EXPERT_COUNTS,
+            **_EXPERT_WIDTH,
+            "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+        },
+        _RMS,
+        _positions,
+    ),
+    "qwen3_moe": Family(
+        "qwen3moe",
+        _decoder(*_ATTENTION, *_HEAD_NORMS, *_EXPERTS, *_NORMS),
+        {**_INTEGERS, **_EXPERT_COUNTS, **_EXPERT_WIDTH},
+        _RMS,
+        _positions,
+    ),
+    "minimax_m2": Family(
+        "minimax-m2",
+        _decoder(
+            *_ATTENTION,
+            *_HEAD_NORMS,
+            *_SPARSE_EXPERTS,
+            Tensors(_LAYER + r"block_sparse_moe\.e_score_correction_bias", r"blk.\1.exp_probs_b.bias"),
+            *_NORMS,
+        ),
+        {**_INTEGERS, **_EXPERT_COUNTS},
+        _RMS,
+        _minimax,
+    ),
+}
+FAMILIES["olmo3"] = FAMILIES["olmo2"]
 FAMILIES |= dict.fromkeys(("t5", "mt5", "umt5"), _T5)
 """By ``model_type`` of ``config.json``."""
 

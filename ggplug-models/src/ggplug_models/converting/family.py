@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +28,23 @@ class Change:
 
 @dataclass(frozen=True)
 class Tensors:
-    """Tensors whose whole name matches ``pattern`` get the name ``target``, in which ``\\1`` is the pattern's group."""
+    """Tensors whose whole name matches ``pattern`` get the name ``target``, in which ``\\1`` is the pattern's group.
+
+    ``of_experts``: the second group is the number of an expert; the matrices of all experts become one tensor.
+    """
 
     pattern: str
     target: str
     change: Change | None = None
+    of_experts: bool = False
+
+
+class Target(NamedTuple):
+    """The name of a tensor in the file, its change, and the number of the expert that it is a part of."""
+
+    name: str
+    change: Change | None
+    expert: int | None
 
 
 @dataclass(frozen=True)
@@ -73,13 +85,13 @@ class Family:
         found |= _embeddings(config, folder)
         return {f"{self.architecture}.{key}": value for key, value in found.items()}
 
-    def target(self, name: str) -> tuple[str, Change | None] | None:
-        """The name of a tensor in the file, and its change; None if inference does not need it.  Raises ModelError."""
+    def target(self, name: str) -> Target | None:
+        """What becomes of a tensor; None if inference does not need it.  Raises ModelError."""
         stem = re.sub(rf"^{self.prefix}", "", name)
         for row in self.tensors:
             match = re.fullmatch(row.pattern, stem)
             if match:
-                return match.expand(row.target), row.change
+                return Target(match.expand(row.target), row.change, int(match[2]) if row.of_experts else None)
         if re.fullmatch(self.unused, stem):
             return None
         raise ModelError(f"tensor {name!r} is unknown in {self.architecture} models")
