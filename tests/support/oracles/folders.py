@@ -162,7 +162,10 @@ def write_json(path: Path, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Tiny:
-    """``pre``: what llama.cpp's converter would see from the real vocabulary; it knows no others."""
+    """``pre``: what llama.cpp's converter would see from the real vocabulary; it knows no others.
+
+    ``changes``: of ``config.json``.  ``more``: shapes of weights that transformers do not keep, from the others.
+    """
 
     model: Callable[[], Any]
     tokenizer: Callable[[Path], None]
@@ -170,6 +173,7 @@ class Tiny:
     files: int = 1
     pre: str = "default"
     changes: dict[str, Any] = field(default_factory=dict)
+    more: Callable[[dict[str, list[int]]], dict[str, list[int]]] = lambda shapes: {}
 
 
 SHAPE: dict[str, Any] = {
@@ -246,7 +250,8 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 
 def of_transformers(kind: str, more: dict[str, Any]) -> Any:
     """A language model by the name of its class."""
-    config = getattr(transformers, f"{kind}Config")(**{**SHAPE, "tie_word_embeddings": False, **more})
+    of_text = getattr(transformers, f"{kind}TextConfig", None)
+    config = (of_text or getattr(transformers, f"{kind}Config"))(**{**SHAPE, "tie_word_embeddings": False, **more})
     return getattr(transformers, f"{kind}ForCausalLM")(config)
 
 
@@ -395,6 +400,41 @@ FOLDERS |= {
         ),
     )
 }
+DELTA = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_conv_kernel_dim": 4,
+}
+SHARED = {**EXPERTS, "shared_expert_intermediate_size": 24}
+
+
+def ahead(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The block that guesses further tokens, which has the shapes of the last one."""
+    last = {name: shape for name, shape in shapes.items() if name.startswith("model.layers.3.")}
+    block = {name.replace("model.layers.3", "mtp.layers.0"): shape for name, shape in last.items()}
+    norms = {name: [32] for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")}
+    return block | {f"mtp.{name}.weight": shape for name, shape in ({"fc": [32, 64]} | norms).items()}
+
+
+FOLDERS |= {
+    name: Tiny(
+        partial(of_transformers, kind, {**DELTA, **more}),
+        qwen_tokens,
+        "BF16",
+        pre="qwen2",
+        changes={"mtp_num_hidden_layers": 1},
+        more=ahead,
+    )
+    for name, kind, more in (
+        ("qwen3_5", "Qwen3_5", {}),
+        ("qwen3_5_moe", "Qwen3_5Moe", SHARED),
+        ("qwen3_next", "Qwen3Next", SHARED),
+    )
+}
 FOLDERS["ernie4_5"] = Tiny(
     partial(of_transformers, "Ernie4_5", {}),
     lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_prefix_space": False}),
@@ -409,6 +449,7 @@ def record(name: str, llama_cpp: Path, out: Path) -> None:
         model = tiny.model()
         model.save_pretrained(folder)
         shapes = shapes_in(folder / "model.safetensors")
+        shapes |= tiny.more(shapes)
         (folder / "model.safetensors").unlink()
         (folder / "generation_config.json").unlink(missing_ok=True)
         config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -453,7 +494,7 @@ def described(reader: Any) -> dict[str, Any]:
     for each in reader.tensors:
         data = np.ascontiguousarray(each.data)
         held: Any = hashlib.sha256(data.tobytes()).hexdigest()[:16]
-        if each.name.startswith("rope_"):
+        if each.name.startswith("rope_") or each.name.endswith("ssm_a"):  # the last bits of powers differ
             held = data.tolist()
         tensors[each.name] = [each.tensor_type.name, each.shape.tolist(), held]
     return {"metadata": metadata, "tensors": tensors}

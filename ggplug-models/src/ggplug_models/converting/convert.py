@@ -67,6 +67,7 @@ _IN_FULL = (
     "rope_freqs.weight",
     "ffn_gate_inp.weight",
     "ffn_gate_inp_shexp.weight",
+    "ssm_conv1d.weight",
 )
 """Suffixes of the names of tensors that are F32 in all file types, as in llama.cpp."""
 
@@ -134,8 +135,8 @@ class _Conversion:
         for name, stored in weights.tensors.items():
             if tied and name == family.head:
                 continue
-            found = family.target(name)
-            if found is None:
+            found = family.targets(name, config)
+            if not found:
                 continue
             if stored.type is None or not stored.shape or not math.prod(stored.shape):
                 raise ModelError(
@@ -144,10 +145,11 @@ class _Conversion:
                     tensor=name,
                     got=stored.dtype,
                 )
-            if found.expert is None:
-                self._tensors.append((found.name, [stored], found.change))
-            else:
-                experts.setdefault(found.name, {})[found.expert] = stored
+            for target in found:
+                if target.expert is None:
+                    self._tensors.append((target.name, [stored], target.change))
+                else:
+                    experts.setdefault(target.name, {})[target.expert] = stored
         self._tensors += [(name, _all_experts(name, parts), None) for name, parts in experts.items()]
         names = [name for name, _, _ in self._tensors]
         if "token_embd.weight" not in names:
@@ -177,8 +179,8 @@ class _Conversion:
             for name, values in self._fixed.items():
                 writer.add_tensor(name, values)
             for name, parts, change in self._tensors:
-                ne = parts[0].shape if change and change.transposes else parts[0].shape[::-1]
-                ne = (*ne, len(parts)) if len(parts) > 1 else ne
+                shape = parts[0].shape if change is None else change.shape(parts[0].shape, self._config)
+                ne = (*shape[::-1], len(parts)) if len(parts) > 1 else shape[::-1]
                 type = _type_of(name, parts[0], ne, kind)
                 into_blocks = type.is_quantized or (kind is None and len(ne) > 1)
                 pieces = self._pieces(encoder, parts, change, type, into_blocks=into_blocks)

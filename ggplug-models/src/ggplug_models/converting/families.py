@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from ggplug_models.architectures.bert import ACTIVATIONS
-from ggplug_models.converting import rope
-from ggplug_models.converting.family import PAIRED_K, PAIRED_Q, PLUS_ONE, TRANSPOSED, Change, Family, Tensors, head_dim
+from ggplug_models.converting import delta_net, rope
+from ggplug_models.converting.family import (
+    PAIRED_K,
+    PAIRED_Q,
+    PLUS_ONE,
+    TRANSPOSED,
+    Array,
+    Change,
+    Family,
+    Tensors,
+    head_dim,
+)
 from ggplug_models.converting.folder import Folder
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.metadata.values import Values
+
+Keys: TypeAlias = Callable[[Values, Folder], Mapping[str, Any]]
 
 _LAYER = r"layers\.(\d+)\."
 _ANY = r"(weight|bias)"
@@ -277,6 +291,96 @@ def _minimax(config: Values, folder: Folder) -> dict[str, Any]:
     }
 
 
+def _half(number: int) -> Change:
+    """One of the halves of the rows of each expert's matrix."""
+
+    def apply(values: Array, config: Values) -> Array:
+        return np.split(values, 2, axis=-2)[number]
+
+    return Change(apply, lambda shape, config: (*shape[:-2], shape[-2] // 2, shape[-1]))
+
+
+_JOINED_EXPERTS = (
+    Tensors(_LAYER + r"mlp\.experts\.gate_up_proj", r"blk.\1.ffn_gate_exps.weight", _half(0)),
+    Tensors(_LAYER + r"mlp\.experts\.gate_up_proj", r"blk.\1.ffn_up_exps.weight", _half(1)),
+    Tensors(_LAYER + r"mlp\.experts\.down_proj", r"blk.\1.ffn_down_exps.weight"),
+)
+_DELTA_NORMS = tuple(
+    _layer(name, target, PLUS_ONE)
+    for name, target in (
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "post_attention_norm"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        ("enorm", "nextn.enorm"),
+        ("hnorm", "nextn.hnorm"),
+        ("shared_head.norm", "nextn.shared_head_norm"),
+    )
+)
+_DELTA = (*_ATTENTION, *_DELTA_NORMS, _layer("linear_attn.norm", "ssm_norm"), _layer("eh_proj", "nextn.eh_proj"))
+_DELTA_35 = (
+    *_DELTA,
+    _layer("linear_attn.in_proj_qkv", "attn_qkv", delta_net.QKV),
+    _layer("linear_attn.in_proj_z", "attn_gate", delta_net.VALUES),
+    _layer("linear_attn.in_proj_a", "ssm_alpha", delta_net.RATES),
+    _layer("linear_attn.in_proj_b", "ssm_beta", delta_net.RATES),
+    _layer("linear_attn.conv1d", "ssm_conv1d", delta_net.KERNEL),
+    _layer("linear_attn.out_proj", "ssm_out", delta_net.OUT),
+    Tensors(_LAYER + r"linear_attn\.A_log", r"blk.\1.ssm_a", delta_net.DECAY),
+    Tensors(_LAYER + r"linear_attn\.dt_bias", r"blk.\1.ssm_dt.bias", delta_net.RATES),
+)
+_DELTA_NEXT = (
+    *_DELTA,
+    _layer("linear_attn.in_proj_qkvz", "attn_qkv", delta_net.JOINED_QKV),
+    _layer("linear_attn.in_proj_qkvz", "attn_gate", delta_net.JOINED_GATE),
+    _layer("linear_attn.in_proj_ba", "ssm_ba"),
+    _layer("linear_attn.conv1d", "ssm_conv1d", delta_net.PLAIN_KERNEL),
+    _layer("linear_attn.out_proj", "ssm_out"),
+    Tensors(_LAYER + r"linear_attn\.A_log", r"blk.\1.ssm_a", delta_net.PLAIN_DECAY),
+    Tensors(_LAYER + r"linear_attn\.dt_bias", r"blk.\1.ssm_dt.bias"),
+)
+_DELTA_INTEGERS = {
+    **_INTEGERS,
+    "linear_conv_kernel_dim": "ssm.conv_kernel",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count",
+    "linear_num_value_heads": "ssm.time_step_rank",
+}
+_DELTA_EXPERTS = {
+    **{name: key for name, key in _DELTA_INTEGERS.items() if name != "intermediate_size"},
+    "intermediate_size?": "feed_forward_length",
+    **_EXPERT_COUNTS,
+    **_EXPERT_WIDTH,
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}
+
+
+def _qwen3_next(config: Values, folder: Folder) -> dict[str, Any]:
+    return _positions(config, folder) | delta_net.keys(config)
+
+
+def _qwen35(config: Values, folder: Folder) -> dict[str, Any]:
+    return _qwen3_next(config, folder) | delta_net.sections(config)
+
+
+def _delta(architecture: str, layers: tuple[Tensors, ...], integers: Mapping[str, str], more: Keys) -> Family:
+    return Family(
+        architecture,
+        _decoder(*layers, norm=PLUS_ONE),
+        integers,
+        _RMS,
+        more,
+        prefix=r"(?:model\.language_model\.|language_model\.model\.|model\.)?",
+        unused=r"(?:model\.)?visual\..*",
+        inner="text_config",
+        names=delta_net.names,
+    )
+
+
+_QWEN35 = _delta("qwen35", (*_DELTA_35, *_MLP), _DELTA_INTEGERS, _qwen35)
+_EXPERT_LAYERS = (*_EXPERTS, *_JOINED_EXPERTS, *_SHARED_EXPERT)
+_QWEN35_MOE = _delta("qwen35moe", (*_DELTA_35, *_EXPERT_LAYERS), _DELTA_EXPERTS, _qwen35)
+
 _GRANITE_SCALES = {
     "attention_multiplier": "attention.scale",
     "embedding_multiplier": "embedding_scale",
@@ -438,7 +542,14 @@ FAMILIES |= {
         _minimax,
     ),
 }
-FAMILIES["olmo3"] = FAMILIES["olmo2"]
+FAMILIES |= {
+    "olmo3": FAMILIES["olmo2"],
+    "qwen3_5": _QWEN35,
+    "qwen3_5_text": _QWEN35,
+    "qwen3_5_moe": _QWEN35_MOE,
+    "qwen3_5_moe_text": _QWEN35_MOE,
+    "qwen3_next": _delta("qwen3next", (*_DELTA_NEXT, *_EXPERT_LAYERS), _DELTA_EXPERTS, _qwen3_next),
+}
 FAMILIES |= dict.fromkeys(("t5", "mt5", "umt5"), _T5)
 """By ``model_type`` of ``config.json``."""
 

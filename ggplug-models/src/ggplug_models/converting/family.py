@@ -20,10 +20,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Change:
-    """A change of tensors.  ``apply(values, config)`` returns the new values; ``transposes``: it swaps the axes."""
+    """A change of tensors.  ``apply(values, config)`` returns the new values, ``shape(shape, config)`` their shape."""
 
     apply: Callable[[Array, Values], Array]
-    transposes: bool = False
+    shape: Callable[[tuple[int, ...], Values], tuple[int, ...]] = lambda shape, config: shape
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,13 @@ class Target(NamedTuple):
 class Family:
     """The conversion of a model type of ``config.json``.
 
-    ``tensors``: the first row that matches a name is used.  ``unused``: pattern of tensors that inference does not
-    need.  ``prefix``: pattern of an optional prefix of names.  ``integers``, ``numbers``: keys by setting, without
-    ``architecture.``; a setting that ends with ``?`` is optional, and ``a|b`` uses the first one that exists.
-    ``more``: returns further keys.  ``fixed``: returns tensors that are computed from the settings.  ``vocabularies``:
-    supported types of the model in ``tokenizer.json``.  ``head``: name of the output matrix.  ``inner``: key of the
-    object with the settings of the language model, in configurations of multimodal models.
+    ``tensors``: several rows that match a name make several tensors of one.  ``names``: renames tensors before that.
+    ``unused``: pattern of tensors that inference does not need.  ``prefix``: pattern of an optional prefix of names.
+    ``integers``, ``numbers``: keys by setting, without ``architecture.``; a setting that ends with ``?`` is optional,
+    and ``a|b`` uses the first one that exists.  ``more``: returns further keys.  ``fixed``: returns tensors that are
+    computed from the settings.  ``vocabularies``: supported types of the model in ``tokenizer.json``.  ``head``: name
+    of the output matrix.  ``inner``: key of the object with the settings of the language model, in configurations of
+    multimodal models.
     """
 
     architecture: str
@@ -70,6 +71,7 @@ class Family:
     vocabularies: tuple[str, ...] = ("BPE",)
     head: str | None = "lm_head.weight"
     inner: str | None = None
+    names: Callable[[str, Values], str] | None = None
 
     def keys(self, config: Values, folder: Folder) -> dict[str, Any]:
         """The metadata of the file, with keys under ``architecture.``.  Raises ModelError."""
@@ -85,15 +87,18 @@ class Family:
         found |= _embeddings(config, folder)
         return {f"{self.architecture}.{key}": value for key, value in found.items()}
 
-    def target(self, name: str) -> Target | None:
-        """What becomes of a tensor; None if inference does not need it.  Raises ModelError."""
-        stem = re.sub(rf"^{self.prefix}", "", name)
-        for row in self.tensors:
-            match = re.fullmatch(row.pattern, stem)
-            if match:
-                return Target(match.expand(row.target), row.change, int(match[2]) if row.of_experts else None)
-        if re.fullmatch(self.unused, stem):
-            return None
+    def targets(self, name: str, config: Values) -> list[Target]:
+        """What a tensor becomes: nothing, if inference does not need it.  Raises ModelError."""
+        renamed = name if self.names is None else self.names(name, config)
+        stem = re.sub(rf"^{self.prefix}", "", renamed)
+        matches = ((row, re.fullmatch(row.pattern, stem)) for row in self.tensors)
+        found = [
+            Target(match.expand(row.target), row.change, int(match[2]) if row.of_experts else None)
+            for row, match in matches
+            if match
+        ]
+        if found or re.fullmatch(self.unused, stem):
+            return found
         raise ModelError(f"tensor {name!r} is unknown in {self.architecture} models")
 
 
@@ -152,7 +157,7 @@ def head_dim(config: Values) -> int:
 PLUS_ONE = Change(_plus_one)
 """Adds 1 to the weights of Gemma's norms: the model multiplies by 1 + weight, and files hold the sum."""
 
-TRANSPOSED = Change(lambda values, config: values.T, transposes=True)
+TRANSPOSED = Change(lambda values, config: values.T, lambda shape, config: shape[::-1])
 """Transposes the matrices of GPT-2's ``Conv1D``, whose rows are inputs."""
 
 PAIRED_Q = Change(_paired(n_heads))
