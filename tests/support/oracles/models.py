@@ -58,12 +58,16 @@ def draw(
     return coarse(gain * rng.standard_normal(shape) / np.sqrt(shape[-1]))
 
 
+BIAS: Rules = {"e_score_correction_bias|expert_bias": lambda rng, shape: coarse(0.2 * rng.standard_normal(shape))}
+"""Of the choice of experts: in some models a parameter, in others a buffer, which would be zero."""
+
+
 class TransformersModel:
     """A model of the library with weights of its own.
 
     ``embedding``, ``head``: spread of the embeddings, gain of the last product.  ``layer``: gain of the products whose
     results are added to the stream; where the head is the embeddings, the model would repeat a token for ever unless
-    they outweigh its embedding.  ``buffers``: of those that are drawn as well.
+    they outweigh its embedding.  ``buffers``: of those that are drawn as well, in addition to :data:`BIAS`.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class TransformersModel:
                 parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))
             self.drawn: dict[str, torch.Tensor] = dict(self.network.named_parameters())
             for name, buffer in self.network.named_buffers():
-                for pattern, rule in (buffers or {}).items():
+                for pattern, rule in {**BIAS, **(buffers or {})}.items():
                     if re.search(pattern, name):
                         buffer.copy_(torch.from_numpy(rule(rng, tuple(buffer.shape))))
                         self.drawn[name] = buffer
