@@ -67,11 +67,11 @@ def _pairs(
         match = _NAME.fullmatch(name)
         if match is None:
             raise ModelError(f"{source.path}: the tensor {name!r} is no matrix of a LoRA adapter", tensor=name)
-        target = family.target(f"{match[1]}.weight")
-        if target is None:
+        targets = family.targets(f"{match[1]}.weight", config)
+        if not targets:
             raise ModelError(f"{source.path}: {name!r} changes a weight that {family.architecture} does not need")
-        weight, change = target
-        if change not in (None, TRANSPOSED, PAIRED_Q, PAIRED_K):
+        weight, change, expert = targets[0]
+        if len(targets) > 1 or expert is not None or change not in (None, TRANSPOSED, PAIRED_Q, PAIRED_K):
             raise ModelError(f"{source.path}: {name!r} changes a weight that the conversion changes, too", tensor=name)
         if match[3] == "B" and change in (PAIRED_Q, PAIRED_K):
             assert change is not None

@@ -57,11 +57,13 @@ def generate(
     seq: int = 0,
     choose: Chooses = greedy,
     draft: Drafts | None = None,
+    source: Sequence[int] | None = None,
 ) -> Iterator[int]:
     """Yields the tokens that follow ``prompt``, each as soon as it is chosen.
 
     ``session``: a session, or a model, which then makes a session for this generation.  ``seq``: the sequence of the
-    session to use.  ``end``: end tokens.  ``choose``, ``draft``: see :class:`Options`.
+    session to use.  ``end``: end tokens.  ``choose``, ``draft``: see :class:`Options`.  ``source``: what an
+    encoder-decoder reads first; by default the source text of the sequence.
 
     The tokens that the sequence has in common with the start of the prompt are not computed again; its other tokens
     are forgotten.  The generation ends after an end token, which is yielded as well, after ``max_tokens`` tokens, or
@@ -83,7 +85,9 @@ def generate(
     if max_tokens is not None:
         whole("max_tokens", max_tokens)
     token_ids(prompt, model.n_vocab, "prompt")
-    return _generated(session, prompt, max_tokens, end, seq, choose, draft)
+    if source is not None:
+        token_ids(source, model.n_vocab, "source")
+    return _generated(session, prompt, max_tokens, end, seq, choose, draft, source)
 
 
 def _generated(
@@ -94,6 +98,7 @@ def _generated(
     seq: int,
     choose: Chooses,
     draft: Drafts | None,
+    source_text: Sequence[int] | None,
 ) -> Iterator[int]:
     with contextlib.nullcontext(source) if isinstance(source, Session) else source.session() as session:
         if isinstance(choose, Sampler):
@@ -101,6 +106,8 @@ def _generated(
         choose = HOOKS.timed("sampling", choose)
         n_vocab = session.model.n_vocab
         decode = session.decode if draft is None or not draft.names else partial(session.decode, reader=draft)
+        if source_text is not None:
+            session.encode(source_text, seq)
         kept = session.keep_prefix(prompt, seq)
         logits = [decode({seq: prompt[kept:]})[seq]]
         history = list(prompt)

@@ -37,7 +37,7 @@ from ggplug_models.sampling.control_tokens import ControlTokens
 from ggplug_models.state.cells import Cells
 from ggplug_models.state.memory import Kind, Memory, State, cells_of
 from ggplug_models.state.sample_graph import sample_graph
-from ggplug_models.state.session import Session
+from ggplug_models.state.session import Session, SourceStep
 from ggplug_models.state.steps import VECTORS, Outputs, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
@@ -139,6 +139,11 @@ class Decoder(TextModel):
         ``session``: by default one is made for this generation.  ``choose``, ``draft``: see :class:`.Options`.  Also
         raises ParameterError for a session of another model.
         """
+        self._check_session(session)
+        return generate(self if session is None else session, prompt, max_tokens, end=self.tokenizer.ends, **options)
+
+    def _check_session(self, session: Session | None) -> None:
+        """Raises ParameterError for what is neither None nor a session of this model."""
         if session is not None and (not isinstance(session, Session) or session.model is not self):
             what = "a session of another model" if isinstance(session, Session) else short_repr(session)
             raise ParameterError(
@@ -146,7 +151,6 @@ class Decoder(TextModel):
                 got=session,
                 remedy="create it by model.session()",
             )
-        return generate(self if session is None else session, prompt, max_tokens, end=self.tokenizer.ends, **options)
 
     def generate(self, text: str, max_tokens: int | None = None, **options: Unpack[TextOptions]) -> GeneratedText:
         """Generates the text that follows ``text``: an iterator over pieces, which never end within a character.
@@ -320,6 +324,10 @@ class Decoder(TextModel):
         name = f"{self.architecture} {shape.n_seq}x{shape.n}"
         step.finish(x, result, name, patches=patches, collect=collect, vectors=vectors)
         return step
+
+    def build_source(self, n_tok: int, memory: Memory) -> SourceStep | None:
+        """The step that reads a source text of ``n_tok`` tokens; None: the model reads no source text."""
+        return None
 
     def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
         """The cells of a session, by the windows of the model's blocks."""

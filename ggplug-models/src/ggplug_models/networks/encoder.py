@@ -71,8 +71,8 @@ class Texts:
         raise NotImplementedError
 
     def of_pairs(self, values: Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]) -> Tensor:
-        """An input I32 [n_tok * n_tok] that ``values`` computes from how far each key lies behind each query."""
-        tensor = gg.new_tensor(gg.I32, (self.n_tok * self.n_tok,), "pairs").set_input()
+        """An input I32 [n_tok, n_tok] that ``values`` computes from how far each key lies behind each query."""
+        tensor = gg.new_tensor(gg.I32, (self.n_tok, self.n_tok), "pairs").set_input()
         self._pairs = tensor, values
         return tensor
 
@@ -128,8 +128,8 @@ class Texts:
         name_nodes(self.graph)
         self.collected = collected(self.graph, collect)
 
-    def fill(self, texts: Sequence[npt.NDArray[np.int64]], pooling: Pooling) -> None:
-        """Sets all inputs.  The graph must be allocated."""
+    def fill(self, texts: Sequence[npt.NDArray[np.int64]], pooling: Pooling | None) -> None:
+        """Sets all inputs; ``pooling``: None if the graph pools nothing.  The graph must be allocated."""
         place = np.arange(self.n_tok)
         present = place < np.array([len(tokens) for tokens in texts])[:, np.newaxis]
         ids = np.zeros((self.n_seq, self.n_tok), np.int32)
@@ -140,7 +140,7 @@ class Texts:
         apart = place - place[:, np.newaxis]
         if self._pairs is not None:
             pairs, of = self._pairs
-            pairs.set(of(apart).astype(np.int32).reshape(-1))
+            pairs.set(of(apart).astype(np.int32))
         apart = np.abs(apart)
         for window, mask in self._masks.items():
             visible = present[:, np.newaxis, np.newaxis, :]
@@ -151,7 +151,8 @@ class Texts:
             bias = -apart if self.max_bias else np.zeros_like(apart)
             values = np.where(visible, bias.astype(np.float32), np.float32(-np.inf))
             mask.set(np.broadcast_to(values, (self.n_seq, 1, self.n_tok, self.n_tok)))
-        self.pool.set(pooling.weights(present)[:, np.newaxis, :])
+        if pooling is not None:
+            self.pool.set(pooling.weights(present)[:, np.newaxis, :])
 
 
 class Encoder(TextModel):

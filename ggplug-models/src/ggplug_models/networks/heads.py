@@ -67,6 +67,9 @@ class Head:
         """See :meth:`.LanguageModel.cells`."""
         return cells_of(self.kinds, n_seq, n_ctx, n_step)
 
+    def build_source(self, n_tok: int, memory: Memory) -> None:
+        """See :meth:`.LanguageModel.build_source`."""
+
     def session(self, n_ctx: int | None = None, n_seq: int = 1, cache_type: str | Type = "f16") -> Session:
         """A new session, whose sequences have a pair for each token."""
         return Session(self, n_ctx, n_seq, cache_type)

@@ -59,6 +59,9 @@ class Inputs(Protocol):
     def of_positions(self, name: str, values: Callable[[Ints], Floats]) -> Tensor:
         """An input F32 [1, 1, T] that ``values`` computes from the positions."""
 
+    def of_pairs(self, values: Callable[[Ints], npt.NDArray[Any]]) -> Tensor:
+        """An input I32 [keys, queries, ...] that ``values`` computes from how far each key lies behind each query."""
+
     @property
     def shared(self) -> dict[str, Tensor]:
         """Nodes that later blocks read, by name."""

@@ -13,6 +13,7 @@ from ggplug_models.generation.drafts import MOST, Drafts
 from ggplug_models.guessing.kinds import drafts_for
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
+from ggplug_models.networks.encoder_decoder import EncoderDecoder
 from ggplug_models.serve.batcher import Counts
 from ggplug_models.serve.vectors import Embedder
 from ggplug_models.serve.writer import Writer
@@ -47,6 +48,12 @@ def loaded(
     if not isinstance(model, (Decoder, Encoder)):
         raise ParameterError(
             f"{name} is a {type(model).__name__}; only language models and encoders can be served", got=model
+        )
+    if isinstance(model, EncoderDecoder):
+        raise ParameterError(
+            f"{name} reads a source text before it writes, which the server does not compute",
+            got=model,
+            remedy="use ggplug run, or generate(text) in Python",
         )
     with ExitStack() as stack:
         writer = None

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from ggplug.errors import in_one_line
 from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.denoiser import Denoiser
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.serve.batcher import Counts, Status
 from ggplug_models.serve.loaded import Loaded, loaded
@@ -247,9 +248,11 @@ class Service:
     def texts(self) -> Writer:
         """The writer.  Raises Problem for an encoder."""
         if self.writer is None:
+            masked = isinstance(self.model, Denoiser)
+            what = "generate text token by token; use ggplug run" if masked else "generate text; use /v1/embeddings"
             raise Problem(
                 400,
-                f"{self.name} is a {self.model.architecture} model, which cannot generate text; use /v1/embeddings",
+                f"{self.name} is a {self.model.architecture} model, which cannot {what}",
                 param="model",
                 code="model_not_supported",
             )

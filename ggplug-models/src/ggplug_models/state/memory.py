@@ -17,15 +17,15 @@ from ggplug.system.copying import Uncopied
 from ggplug.tensor import Context, Tensor
 from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import LARGEST
-from ggplug_models.state.cells import Cells
+from ggplug_models.state.cells import SOURCE, Cells, SourceCells
 
 
 @dataclass(frozen=True)
 class KeysValues:
     """A block with attention.  ``keys``, ``values``: elements that it stores of a token; ``head``: elements of a head.
 
-    ``window``: number of positions that a token attends to, its own included; 0: all.  ``values`` 0: the values are a
-    part of the keys.
+    ``window``: number of positions that a token attends to, its own included; 0: all; :data:`.SOURCE`: those of a
+    source text.  ``values`` 0: the values are a part of the keys.
     """
 
     keys: int
@@ -48,7 +48,10 @@ Kind: TypeAlias = KeysValues | State | None
 def cells_of(kinds: Sequence[Kind], n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
     """The cells of a session, by the windows of the blocks."""
     windows = {kind.window for kind in kinds if isinstance(kind, KeysValues)}
-    return {window: Cells(n_seq, n_ctx, n_step, window) for window in sorted(windows)}
+    return {
+        window: SourceCells(n_seq, n_ctx) if window == SOURCE else Cells(n_seq, n_ctx, n_step, window)
+        for window in sorted(windows)
+    }
 
 
 class Memory(Uncopied):

@@ -28,6 +28,10 @@ class OneSequence:
         """The tokens of the sequence."""
         return self._session.tokens(self._seq)
 
+    def source(self, seq: int) -> tuple[int, ...]:
+        """The tokens of the source text of the sequence."""
+        return self._session.source(self._seq)
+
     def overwritten(self, seq: int) -> list[int]:
         """See :meth:`.Session.overwritten`."""
         return self._session.overwritten(self._seq)
@@ -44,6 +48,6 @@ class OneSequence:
         """Locks the model."""
         return self._session.locked()
 
-    def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
-        """Sets the tokens of the sequence."""
-        self._session.adopt(self._seq, tokens, overwritten)
+    def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int], source: Sequence[int]) -> None:
+        """Sets the tokens of the sequence and its source text."""
+        self._session.adopt(self._seq, tokens, overwritten, source)

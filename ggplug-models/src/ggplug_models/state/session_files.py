@@ -82,8 +82,11 @@ class StoredSession(Protocol):
     def locked(self) -> Claim:
         """Locks the model."""
 
-    def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
-        """Sets the tokens of a sequence whose memory was set."""
+    def source(self, seq: int) -> tuple[int, ...]:
+        """The tokens of the source text of a sequence."""
+
+    def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int], source: Sequence[int]) -> None:
+        """Sets the tokens of a sequence and its source text, whose memory was set."""
 
 
 def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
@@ -98,10 +101,13 @@ def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
         digest = hashlib.sha256()
         for seq in range(session.n_seq):
             tokens, overwritten = np.array(session.tokens(seq), np.int32), np.array(session.overwritten(seq), np.int64)
+            source = np.array(session.source(seq), np.int32)
             writer.add(f"{ARCHITECTURE}.{seq}.tokens", tokens)
             writer.add(f"{ARCHITECTURE}.{seq}.overwritten", overwritten)
-            _digest(digest, tokens, overwritten)
-            if not len(tokens):
+            if len(source):
+                writer.add(f"{ARCHITECTURE}.{seq}.source", source)
+            _digest(digest, tokens, overwritten, source)
+            if not len(tokens) and not len(source):
                 continue
             for number, view in enumerate(session.memory.of_sequence(seq)):
                 raw = np.frombuffer(view.tobytes(), np.uint8)
@@ -132,9 +138,9 @@ def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
         kept = [_sequence(session, values, seq) for seq in range(session.n_seq)]
         views: list[tuple[Any, Any]] = []
         digest = hashlib.sha256()
-        for seq, (tokens, overwritten) in enumerate(kept):
-            _digest(digest, tokens, overwritten)
-            for number, view in enumerate(session.memory.of_sequence(seq) if len(tokens) else ()):
+        for seq, (tokens, overwritten, source) in enumerate(kept):
+            _digest(digest, tokens, overwritten, source)
+            for number, view in enumerate(session.memory.of_sequence(seq) if len(tokens) or len(source) else ()):
                 info = reader.tensors.get(f"{seq}.{number}")
                 if info is None or info.nbytes != view.nbytes or info.type is not view.type:
                     raise ModelError(
@@ -155,27 +161,36 @@ def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
         with session.locked():
             for view, data in views:
                 view.set_bytes(data)
-        for seq, (tokens, overwritten) in enumerate(kept):
-            session.adopt(seq, tokens.tolist(), overwritten.tolist())
+        for seq, (tokens, overwritten, source) in enumerate(kept):
+            session.adopt(seq, tokens.tolist(), overwritten.tolist(), source.tolist())
 
 
-def _sequence(session: StoredSession, values: Values, seq: int) -> tuple[Ints, Ints]:
-    """The token ids of a sequence in a file, and its overwritten positions.  Raises ModelError."""
-    key, n_vocab = f"{ARCHITECTURE}.{seq}.tokens", session.model.n_vocab
-    tokens: Any = values.values.get(key)
-    fits = isinstance(tokens, np.ndarray) and (tokens.dtype.kind in "iu" or not tokens.size) and tokens.ndim == 1
-    if not fits or len(tokens) > session.n_ctx or np.any((tokens < 0) | (tokens >= n_vocab)):
-        raise values.refused(key, f"at most {session.n_ctx} ids from 0 to {n_vocab - 1}")
-    key = f"{ARCHITECTURE}.{seq}.overwritten"
+def _sequence(session: StoredSession, values: Values, seq: int) -> tuple[Ints, Ints, Ints]:
+    """The token ids of a sequence in a file, its overwritten positions, and its source text.  Raises ModelError."""
+    beginning = f"{ARCHITECTURE}.{seq}"
+    tokens = _ids(session, values, f"{beginning}.tokens")
+    key = f"{beginning}.source"
+    source = _ids(session, values, key) if key in values.values else np.zeros(0, np.int32)
+    key = f"{beginning}.overwritten"
     overwritten = values.integers(key, length=len(session.overwritten(seq)))
     limits = session.overwritable(len(tokens))
     if any(not least <= lost <= most for lost, (least, most) in zip(overwritten.tolist(), limits, strict=True)):
         raise values.refused(key, f"positions within {limits}, for a sequence of {len(tokens)} tokens")
-    return tokens.astype(np.int32), overwritten.astype(np.int64)
+    return tokens, overwritten.astype(np.int64), source
 
 
-def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints) -> None:
-    digest.update(np.int64(len(tokens)).tobytes() + tokens.tobytes() + overwritten.tobytes())
+def _ids(session: StoredSession, values: Values, key: str) -> Ints:
+    """Token ids in a file.  Raises ModelError."""
+    ids: Any = values.values.get(key)
+    n_vocab = session.model.n_vocab
+    fits = isinstance(ids, np.ndarray) and (ids.dtype.kind in "iu" or not ids.size) and ids.ndim == 1
+    if not fits or len(ids) > session.n_ctx or np.any((ids < 0) | (ids >= n_vocab)):
+        raise values.refused(key, f"at most {session.n_ctx} ids from 0 to {n_vocab - 1}")
+    return np.asarray(ids, np.int32)
+
+
+def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints, source: Ints) -> None:
+    digest.update(np.int64(len(tokens)).tobytes() + tokens.tobytes() + overwritten.tobytes() + source.tobytes())
 
 
 def _fingerprint(session: StoredSession) -> str:
