@@ -8,7 +8,6 @@ from typing import Any
 
 from ggplug import gguf
 from ggplug.backend import Device
-from ggplug.errors import ParameterError
 from ggplug_models.checks.arguments import check_progress
 from ggplug_models.deciding import chosen_devices as chosen_devices
 from ggplug_models.deciding import decide as decide
@@ -75,6 +74,4 @@ def load_language_model(
     if isinstance(loaded, Decoder):
         return loaded
     loaded.free()
-    raise ParameterError(
-        f"{path} is a {loaded.architecture} model, which cannot generate text", got=loaded.architecture
-    )
+    raise loaded.cannot(path, "cannot generate text")
