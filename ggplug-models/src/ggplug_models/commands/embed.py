@@ -89,8 +89,13 @@ def embed(
                         check_finite(rows.reshape(1, -1), "line", total - len(texts) + 1 + number)
                     bar.advance(task, len(texts))
                 else:
-                    how = {"prompt": prompt, "dimensions": dimensions, "batch": batch}
-                    vectors = encoder.embed(texts, **how, progress=lambda n: bar.advance(task, n))
+                    vectors = encoder.embed(
+                        texts,
+                        prompt=prompt,
+                        dimensions=dimensions,
+                        batch=batch,
+                        progress=lambda n: bar.advance(task, n),
+                    )
                     check_finite(vectors, "line", total - len(texts) + 1)
                 for text, vector in zip(texts, vectors, strict=True):
                     out.write('{"text": ')

@@ -99,8 +99,9 @@ def rerank(
                 too_long[line] = error
         with counting() as bar:
             task = bar.add_task("ranking", total=len(pairs))
-            how = {"batch": batch, "progress": lambda n: bar.advance(task, n)}
-            scores = ranker.scores(list(pairs.values()), label=chosen, **how)
+            scores = ranker.scores(
+                list(pairs.values()), label=chosen, batch=batch, progress=lambda n: bar.advance(task, n)
+            )
     lines = list(pairs)
     for line, score in zip(lines, scores, strict=True):
         check_finite(score.reshape(1, 1), "line", line)

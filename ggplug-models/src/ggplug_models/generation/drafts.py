@@ -154,8 +154,8 @@ class DraftModel(Drafts):
 
     def check(self, model: LanguageModel) -> None:
         super().check(model)
-        texts = (each.tokenizer.vocabulary.texts for each in (self.model, model))
-        check_same_vocabulary(*texts, "the draft model", "use a smaller model of the same family")
+        ours, theirs = (each.tokenizer.vocabulary.texts for each in (self.model, model))
+        check_same_vocabulary(ours, theirs, "the draft model", "use a smaller model of the same family")
 
     def guess(self, text: Sequence[int], most: int) -> list[int]:
         most = min(most, self.session.n_ctx - len(text) + 1)
