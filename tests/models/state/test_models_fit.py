@@ -24,6 +24,7 @@ import ggplug as gg
 import ggplug_models
 from ggplug.backend import Device
 from ggplug.cli.app import app
+from ggplug.costs import kept
 from ggplug.costs.model import CostModel
 from ggplug.errors import OutOfMemoryError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
@@ -407,6 +408,21 @@ def test_by_predicted_time_all_layers_lie_on_the_fastest_device() -> None:
     devices = [FakeDevice("Fake0"), gg.device("CPU")]
     assert set(layers_on(fit_by_time(devices, (1e-5, 1e-6)), devices)) == {"CPU"}
     assert set(layers_on(fit_by_time(devices, (1e-6, 1e-5)), devices)) == {"Fake0"}
+
+
+@pytest.mark.long
+def test_the_example_of_the_readme_lies_on_the_cpu_alone_by_times_that_are_measured(
+    minilm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same processor PoCL takes three times as long, or more."""
+    monkeypatch.setattr(kept, "_known", {})
+    monkeypatch.setattr(kept, "path_of", lambda identity: tmp_path / f"{hash(identity)}.json")
+    devices = [device_or_skip("OpenCL0"), gg.device("CPU")]
+    found = ggplug_models.fit(minilm("q8_0"), devices, n_seq=32, policy="cost")
+    assert str(found.placement) == "--split 0,6"
+    (_, chosen), (other, on_opencl) = found.compared
+    assert other == "all weights on the first device"
+    assert chosen < on_opencl
 
 
 def test_what_does_not_fit_on_the_fastest_device_lies_on_the_next_one() -> None:
