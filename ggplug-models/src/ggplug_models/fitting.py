@@ -36,7 +36,7 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import Model
 from ggplug_models.state.session import CACHE_TYPES, Session, cache_type_of
-from ggplug_models.weights.placement import SPLIT_MODE, TENSOR, Placement
+from ggplug_models.weights.placement import SPLIT_MODE, TENSOR, Placed, Placement
 from ggplug_models.weights.rules import Chooses, ExpertsOn, LayerSplit, Rule, is_after_layers, is_expert, layer_of
 
 LEAST_CONTEXT = 512
@@ -55,6 +55,8 @@ class Fit:
     n_ctx: int
     n_seq: int
     cache_type: str
+    placed: Placed | None = None
+    """The device of each weight and cache."""
     times: Times | None = None
     """With ``policy="cost"`` the predicted times of the largest steps."""
     moves: Sequence[Sequence[float]] = ()
@@ -228,7 +230,8 @@ class _Asked:
             )
             for device in self.devices
         ]
-        return Fit(placement, tuple(holdings), n_ctx, self.n_seq, self.cache_type, times, moves)
+        about = n_ctx, self.n_seq, self.cache_type
+        return Fit(placement, tuple(holdings), *about, decided.placement, times, moves)
 
     def _computed(self, model: Model) -> _Computed:
         """What the model's largest steps need."""
