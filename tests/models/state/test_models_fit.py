@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from ggplug.errors import OutOfMemoryError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import CacheOn, Decoder, Encoder, ExpertsOn, LayerSplit, Placement, deciding, fastest, loading
 from ggplug_models.benchmarks.synthetic import LlamaShape, write_llama
+from ggplug_models.fit_picture import DEVICES, picture
 from ggplug_models.networks.encoder import SCORES
 from ggplug_models.weights.rules import Rule, layer_of
 from ggplug_testing import FakeDevice
@@ -327,6 +329,30 @@ def test_the_command_prints_a_table_and_json() -> None:
     fit = ggplug_models.fit(QWEN, ["CPU"], n_ctx=N_CTX).holdings[0]
     assert held["total"] == fit.total == sum(held[part] for part in list(held)[1:7])
     assert held["budget"] == 3 << 29
+
+
+def test_the_picture_shows_what_the_devices_hold_and_the_device_of_each_layer() -> None:
+    how = {"n_ctx": N_CTX, "placement": ExpertsOn("CPU", "1-1")}
+    fit = ggplug_models.fit(MIXTRAL, fake_and_cpu(), [1 << 18, 1 << 18], **how)
+    boxes = [each.attrib for each in ElementTree.fromstring(picture(fit)) if each.tag.endswith("rect")]
+    fake, cpu = DEVICES[:2]
+    rows: dict[str, list[str]] = {}
+    for box in boxes:
+        if box["height"] == "16" and box["fill"] in (fake, cpu) and "fill-opacity" not in box:
+            rows.setdefault(box["y"], []).append(box["fill"])
+    assert list(rows.values()) == [[fake, fake], [fake, cpu], [fake, fake]], "weights, experts, cache"
+    frames = [float(box["width"]) for box in boxes if box["fill"] == "none"]
+    for held, frame, colour in zip(fit.holdings, frames, (fake, cpu), strict=True):
+        parts = [float(box["width"]) for box in boxes if box["fill"] == colour and "fill-opacity" in box]
+        assert sum(parts) / frame == pytest.approx(held.total / (1 << 18), abs=1e-2)
+
+
+def test_the_command_draws_a_picture(tmp_path: Path) -> None:
+    path = tmp_path / "fit.svg"
+    done = CliRunner().invoke(app, ["fit", str(QWEN), "--device", "CPU", "--picture", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "all weights on the first device" in path.read_text()
+    assert done.stdout.startswith("placement: all weights")
 
 
 def test_the_command_refuses_what_does_not_fit_and_a_budget_without_a_size() -> None:
