@@ -6,6 +6,8 @@ bytes are those of a loaded model.  No weight is read and no memory of a device 
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +38,7 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import Model
 from ggplug_models.state.session import CACHE_TYPES, Session, cache_type_of
-from ggplug_models.weights.placement import TENSOR, Placement
+from ggplug_models.weights.placement import TENSOR, Placed, Placement
 from ggplug_models.weights.rules import Chooses, ExpertsOn, LayerSplit, Rule, is_after_layers, is_expert, layer_of
 
 LEAST_CONTEXT = 512
@@ -55,6 +57,8 @@ class Fit:
     n_ctx: int
     n_seq: int
     cache_type: str
+    placed: Placed | None = None
+    """The device of each weight and cache."""
     times: Times | None = None
     """With ``policy="cost"`` the predicted times of the largest steps."""
     moves: Sequence[Sequence[float]] = ()
@@ -85,9 +89,9 @@ def fit(
     one to check; by default all weights on the first device, or, where they do not fit, experts of the last layers on
     the last device if it has host memory, or the last layers on the next devices.
 
-    ``policy="cost"``: of the placements by layers, the one that is predicted to take the least time: for a prompt of a
-    micro-batch and as many generated tokens, or for the texts of an encoder.  Devices that were not measured before are
-    measured now, for at most two seconds each (:mod:`ggplug.costs`).
+    ``policy="cost"``: of the placements by layers, and that with experts on the last device, the one that is predicted
+    to take the least time: for a prompt of a micro-batch and as many generated tokens, or for the texts of an encoder.
+    Devices that were not measured before are measured now, for at most two seconds each (:mod:`ggplug.costs`).
 
     With the split mode ``"tensor"`` of a placement the members of the combined device hold what is said of each; its
     proportions are not changed to make it fit.
@@ -148,8 +152,9 @@ class _Asked:
         while (found := cheapest(chain, limits)) is not None:
             fit = self.measured(reader, on(self.devices, found[1]))
             if not any(each.missing for each in fit.holdings):
-                tried = {str(each.placement): each.times.total for each in (fit, *alone) if each.times is not None}
-                return replace(fit, compared=tuple(tried.items()))
+                fits = sorted([fit, *self._other_ways(reader)], key=_seconds)
+                tried = {str(each.placement): _seconds(each) for each in (*fits, *alone)}
+                return replace(fits[0], compared=tuple(tried.items()))
             # What devices hold besides the layers is not known before: this placement is left out, and the next may
             # hold less.
             for number, each in enumerate(fit.holdings):
@@ -168,22 +173,33 @@ class _Asked:
             raise too_large(found.holdings, over)
         last: OutOfMemoryError | None = None
         for units, rules in self._ways(reader):
-            tried: dict[tuple[int, ...], Fit] = {}
-
-            def measure(counts: Sequence[int], rules: _Rules = rules, tried: _Tried = tried) -> list[Holding]:
-                found = tried[tuple(counts)] = self.measured(reader, rules(counts))
-                return list(found.holdings)
-
             try:
-                counts, _ = distribute(units, len(self.devices), measure)
-                return tried[tuple(counts)]
+                return self._distributed(reader, units, rules)
             except OutOfMemoryError as error:
                 last = error
         assert last is not None
         raise last
 
+    def _other_ways(self, reader: GGUFReader) -> Iterator[Fit]:
+        """The placements that fit and are not by layers."""
+        *others, _ = self._ways(reader)
+        for units, rules in others:
+            with contextlib.suppress(OutOfMemoryError):
+                yield self._distributed(reader, units, rules)
+
+    def _distributed(self, reader: GGUFReader, units: Sequence[int], rules: _Rules) -> Fit:
+        """The placement that fits with as few units on later devices as possible.  Raises OutOfMemoryError."""
+        tried: dict[tuple[int, ...], Fit] = {}
+
+        def measure(counts: Sequence[int]) -> list[Holding]:
+            found = tried[tuple(counts)] = self.measured(reader, rules(counts))
+            return list(found.holdings)
+
+        counts, _ = distribute(units, len(self.devices), measure)
+        return tried[tuple(counts)]
+
     def _ways(self, reader: GGUFReader) -> Iterator[tuple[list[int], _Rules]]:
-        """The ways to place weights: for each the bytes of what can be moved to the next device, and the rules."""
+        """The ways to place weights, layers last: the bytes of what can be moved to the next device, and the rules."""
         experts, layers = _units(reader)
         if any(experts) and len(self.devices) == 2 and self.devices[-1].buffer_type.is_host:
             yield experts, self._experts
@@ -220,7 +236,8 @@ class _Asked:
             )
             for device in self.devices
         ]
-        return Fit(placement, tuple(holdings), n_ctx, self.n_seq, self.cache_type, times, moves)
+        about = n_ctx, self.n_seq, self.cache_type
+        return Fit(placement, tuple(holdings), *about, decided.placement, times, moves)
 
     def _computed(self, model: Model) -> _Computed:
         """What the model's largest steps need."""
@@ -323,8 +340,10 @@ def _units(reader: GGUFReader) -> tuple[list[int], list[int]]:
     return experts, layers
 
 
-_Tried = dict[tuple[int, ...], Fit]
-"""What was measured, by the numbers of units."""
+def _seconds(fit: Fit) -> float:
+    """The predicted time."""
+    return math.inf if fit.times is None else fit.times.total
+
 
 _Rules = Callable[[Sequence[int]], Placement]
 """The placement for numbers of units, by device."""

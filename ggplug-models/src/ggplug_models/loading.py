@@ -83,4 +83,4 @@ def load_language_model(
 def refuse(path: str | os.PathLike[str], model: Model) -> ParameterError:
     """The error for a model that does not generate text, or not token by token."""
     what = "generate text token by token" if isinstance(model, Denoiser) else "generate text"
-    return ParameterError(f"{path} is a {model.architecture} model, which cannot {what}", got=model.architecture)
+    return model.cannot(path, f"cannot {what}")

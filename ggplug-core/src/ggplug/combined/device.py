@@ -81,8 +81,15 @@ class CombinedDevice(Device):
     kind = DeviceKind.GPU
 
     def __init__(self, members: Sequence[Device], proportions: Sequence[float] | None = None) -> None:
-        if len(members) < 2 or len(set(members)) != len(members):
-            raise ParameterError("a combined device has at least two different members", got=members)
+        if len(members) < 2:
+            raise ParameterError(f"a combined device has at least two members, got {len(members)}", got=members)
+        repeated = next((each for number, each in enumerate(members) if each in members[:number]), None)
+        if repeated is not None:
+            raise ParameterError(
+                f"a combined device has different members, got {repeated.name} more than once",
+                got=members,
+                remedy="name each device once",
+            )
         self.members = tuple(members)
         self.proportions = proportions_of(members, proportions)
         self.name = "+".join(member.name for member in members)

@@ -294,7 +294,7 @@ class Decoder(TextModel):
         return self.text_tokenizer.prompt(PLACES.sub(lambda place: texts.get(place[0], place[0]), prompt))
 
     def scored(self, x: Floats) -> Floats:
-        return soft_max(x)[:, 0] if x.shape[1] > 1 else x[:, 0]  # of the answers yes and no, the first
+        return soft_max(x) if x.shape[1] > 1 else x  # probabilities of the answers, such as yes and no
 
     # -- graphs ------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from ggplug.backend import BufferType, Device
-from ggplug.errors import DuplicateNameError, FreedError
+from ggplug.errors import DuplicateNameError, FreedError, ParameterError
 from ggplug.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES
 from ggplug.graph import Graph
 from ggplug.scheduler import Scheduler
@@ -42,6 +42,12 @@ class Model(Uncopied):
     _INSTEAD = "load it again with ggplug_models.load()"
 
     architecture: ClassVar[str] = ""
+
+    KIND: ClassVar[str] = ""
+    """What the model is, in words, if it is no model of its own."""
+
+    USE: ClassVar[str | None] = None
+    """What it is used for then."""
 
     GRAPHS: ClassVar[int] = 64
     """Number of graphs that are kept with their schedules; the least recently used one is dropped first."""
@@ -81,6 +87,13 @@ class Model(Uncopied):
     def n_params(self) -> int:
         """The number of parameters: the elements of all weights."""
         return sum(weight.size for weight in self.weights)
+
+    @classmethod
+    def cannot(cls, path: object, what: str) -> ParameterError:
+        """The error for a file whose model is used for what it is not made for.  ``what``: "cannot generate text"."""
+        return ParameterError(
+            f"{path} is {cls.KIND or f'a {cls.architecture} model'}, which {what}", got=cls.architecture, remedy=cls.USE
+        )
 
     @property
     def file_type(self) -> str | None:

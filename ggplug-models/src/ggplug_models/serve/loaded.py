@@ -46,9 +46,7 @@ def loaded(
     ``draft``, ``draft_tokens``: what guesses tokens, and how many in a step; see :func:`.drafts_for`.
     """
     if not isinstance(model, (Decoder, Encoder)):
-        raise ParameterError(
-            f"{name} is a {type(model).__name__}; only language models and encoders can be served", got=model
-        )
+        raise model.cannot(name, "cannot be served: only language models and encoders can")
     if isinstance(model, EncoderDecoder):
         raise ParameterError(
             f"{name} reads a source text before it writes, which the server does not compute",
