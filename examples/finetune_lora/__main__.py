@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
             epochs=options.epochs,
             batch=16,
             learning_rate=5e-3,
-            part=0.1,
+            held_out=0.1,
             callbacks=[report],
         )
         print(f"without the adapter: {PROMPT}{written(model)}")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from installed import device_or_skip
 from oracles.packed import model_file
 
 import ggplug_models
@@ -187,13 +188,25 @@ def test_an_adapter_is_trained_on_top_of_others(f16: Decoder, tmp_path: Path) ->
         assert loss_of(f16, texts) == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.long
+def test_other_devices_find_the_same_losses(quantised: Path) -> None:
+    losses = []
+    for devices in (["CPU"], [device_or_skip("OpenCL0"), "CPU"]):
+        with ggplug_models.load(quantised, devices, pack=False) as model:
+            dataset = Texts(texts_of(model.n_vocab), 40)
+            with LoraTraining(model, 2, optimiser=opt.AdamW(1e-2)) as training:
+                losses.append([training.step(dataset.data, dataset.labels) for _ in range(4)])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-2)
+    assert losses[1][-1] < 0.9 * losses[1][0]
+
+
 # -- from texts to a file --------------------------------------------------------------------------
 
 
 def test_finetuning_learns_the_texts_and_evaluates_those_held_out(q4_0: Decoder, tmp_path: Path) -> None:
     texts = [learned_text(q4_0.tokenizer, f"one {n} two {n} three {n}") for n in range(8)]
     out, begun = tmp_path / "adapter.gguf", []
-    found = finetune(q4_0, texts, out, epochs=6, batch=3, learning_rate=1e-2, part=0.25, begun=begun.append)
+    found = finetune(q4_0, texts, out, epochs=6, batch=3, learning_rate=1e-2, held_out=0.25, begun=begun.append)
     assert begun == [found.before]
     assert [each.number for each in found.epochs] == [1, 2, 3, 4, 5, 6]
     before, last = found.before, found.epochs[-1]
@@ -233,7 +246,7 @@ def test_long_texts_are_read_in_pieces_and_chats_are_cut(q4_0: Decoder) -> None:
 
 def test_what_lies_after_the_context_is_counted(q4_0: Decoder, tmp_path: Path) -> None:
     chat = Learned(list(range(40)), [False] * 10 + [True] * 30)
-    found = finetune(q4_0, [chat], tmp_path / "out.gguf", n_ctx=20, part=0)
+    found = finetune(q4_0, [chat], tmp_path / "out.gguf", n_ctx=20, held_out=0)
     assert (found.before, found.cut) == (None, 19)
 
 
@@ -245,8 +258,8 @@ def test_what_lies_after_the_context_is_counted(q4_0: Decoder, tmp_path: Path) -
         ({"full": True, "targets": ["x"]}, "no weight of the model that can be trained matches 'x'"),
         ({"rank": 0}, "rank must be"),
         ({"n_ctx": 4096}, "n_ctx must be"),
-        ({"part": 1.5}, "part must be"),
-        ({"part": 1.0}, "all 2 texts would be held out"),
+        ({"held_out": 1.5}, "held_out must be"),
+        ({"held_out": 1.0}, "all 2 texts would be held out"),
         ({"epochs": 0}, "epochs must be"),
         ({"batch": 0}, "batch must be"),
         ({"learning_rate": float("nan")}, "learning_rate must be"),

@@ -16,7 +16,7 @@ from ggplug.errors import ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import ChatTemplate, Decoder, Tokenizer
 from ggplug_models.finetuning import Learned, Texts, learned_chat, learned_text, read_learned
-from ggplug_models.finetuning.texts import held_out
+from ggplug_models.finetuning.texts import hold_out
 
 PLAIN = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}\n{% endfor %}"
@@ -130,13 +130,13 @@ def test_batches_are_as_long_as_their_longest_text() -> None:
 
 def test_what_is_held_out_follows_from_the_seed() -> None:
     items = [Learned([n, n], [True] * 2) for n in range(20)]
-    kept, others = held_out(items, 0.2, 1)
+    kept, others = hold_out(items, 0.2, 1)
     assert (len(kept), len(others)) == (16, 4)
     assert sorted([*kept, *others], key=lambda each: each.ids[0]) == items
-    assert (kept, others) == held_out(items, 0.2, 1) != held_out(items, 0.2, 2)
-    assert held_out(items, 0.001, 1)[1]
-    assert held_out(items, 0, 1) == (items, [])
-    assert held_out(items[:1], 0.5, 1) == (items[:1], [])
+    assert (kept, others) == hold_out(items, 0.2, 1) != hold_out(items, 0.2, 2)
+    assert hold_out(items, 0.001, 1)[1]
+    assert hold_out(items, 0, 1) == (items, [])
+    assert hold_out(items[:1], 0.5, 1) == (items[:1], [])
 
 
 # -- the command -----------------------------------------------------------------------------------

@@ -32,11 +32,10 @@ def fit(
 
     Each epoch learns from all batches, in an order that follows from ``seed`` and the epoch's number; so a training
     that is continued from a checkpoint is the same, bit for bit, as one without a break.  ``validation``: evaluated
-    after each epoch.  ``callbacks``: called with the epoch then; one that returns True ends the training.
-    ``patience``: ends it if the validation loss has not fallen below its minimum for so many epochs; a NaN is no fall.
-    0: never.
-    ``checkpoint``: a file to write after each epoch.  ``silent``: otherwise progress is drawn on standard error while
-    that is a terminal: the epoch, the batches, the mean loss of the epoch so far, and how long it will take.
+    after each epoch, in batches of that size.  ``callbacks``: called with the epoch then; one that returns True ends
+    the training.  ``patience``: ends it if the validation loss has not fallen below its minimum for so many epochs; a
+    NaN is no fall.  0: never.  ``checkpoint``: a file to write after each epoch.  ``silent``: otherwise progress is
+    drawn on standard error while that is a terminal: the epoch, its batches, their mean loss so far, and the time left.
 
     Raises TrainingError if a loss is NaN or infinite; the checkpoint is that of the epoch before.  ParameterError for
     ``patience`` without ``validation``.

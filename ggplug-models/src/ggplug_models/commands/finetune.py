@@ -133,7 +133,7 @@ def finetune(
             batch=batch,
             period=period,
             learning_rate=learning_rate,
-            part=held_out,
+            held_out=held_out,
             checkpoint=checkpoint,
             seed=seed,
             begun=lambda loss: None if loss is None else echo(f"before: held out {loss:.4f}"),

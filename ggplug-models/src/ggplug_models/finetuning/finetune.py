@@ -11,7 +11,7 @@ from ggplug import opt
 from ggplug.errors import ParameterError
 from ggplug.system.files import check_target
 from ggplug_models.checks.arguments import number, whole
-from ggplug_models.finetuning.texts import Learned, Texts, held_out
+from ggplug_models.finetuning.texts import Learned, Texts, hold_out
 from ggplug_models.finetuning.training import LoraTraining, WeightTraining
 from ggplug_models.networks.decoder import Decoder
 
@@ -46,7 +46,7 @@ def finetune(
     period: int = 1,
     learning_rate: float | None = None,
     clip: float = 1.0,
-    part: float = 0.05,
+    held_out: float = 0.05,
     checkpoint: str | os.PathLike[str] | None = None,
     seed: int = 0,
     begun: Callable[[float | None], object] | None = None,
@@ -61,16 +61,16 @@ def finetune(
     and :class:`.WeightTraining`.
 
     ``learning_rate``: of AdamW; it rises in the first twentieth of the steps, and then falls to a tenth along half a
-    cosine.  By default 2e-4 for an adapter and 2e-5 for weights.  ``part``: of the texts, from 0 to 1, those that are
-    held out for evaluation.  ``checkpoint``: a file that is written after each epoch; if it is there, the training goes
-    on from it.  ``begun``: called before the first epoch with the loss of what is held out, or None.  Others: see
-    :func:`ggplug.opt.fit`.
+    cosine.  By default 2e-4 for an adapter and 2e-5 for weights.  ``held_out``: how many of the texts are evaluated
+    and not learned from, from 0 to 1.  ``checkpoint``: a file that is written after each epoch; if it is there, the
+    training goes on from it.  ``begun``: called before the first epoch with the loss of what is held out, or None.
+    Others: see :func:`ggplug.opt.fit`.
 
     Raises ParameterError, also if there is nothing to learn; TrainingError if the loss is no longer finite, and what
     :meth:`~ggplug.opt.Training.load` raises for a checkpoint; OSError.
     """
     n_ctx = min(CONTEXT, model.n_ctx) if n_ctx is None else whole("n_ctx", n_ctx, 1, model.n_ctx)
-    part = number("part", part, 0, 1)
+    held_out = number("held_out", held_out, 0, 1)
     epochs, batch, period = whole("epochs", epochs, 1), whole("batch", batch, 1), whole("period", period, 1)
     rate = number("learning_rate", (2e-5 if full else 2e-4) if learning_rate is None else learning_rate, 0)
     kept_in = None if checkpoint is None else Path(checkpoint)
@@ -79,9 +79,9 @@ def finetune(
     read = [each for each in read if len(each)]
     if not read:
         raise ParameterError(f"the texts have no token to learn within {n_ctx} tokens", got=len(texts))
-    kept, others = held_out(read, part, seed)
+    kept, others = hold_out(read, held_out, seed)
     if not kept:
-        raise ParameterError(f"all {len(read)} texts would be held out", got=part, remedy="hold out a smaller part")
+        raise ParameterError(f"all {len(read)} texts would be held out", got=held_out, remedy="hold out a smaller part")
     train, validation = Texts(kept, n_ctx), Texts(others, n_ctx) if others else None
     steps = epochs * -(-len(train) // batch) // period
     optimiser = opt.AdamW(opt.cosine(rate, steps, warmup=steps // 20, last=rate / 10))

@@ -189,7 +189,7 @@ class Texts(Dataset):
             yield Batch(data[:, :n], labels[:, :, :n])
 
 
-def held_out(texts: Sequence[Learned], part: float, seed: int) -> tuple[list[Learned], list[Learned]]:
+def hold_out(texts: Sequence[Learned], part: float, seed: int) -> tuple[list[Learned], list[Learned]]:
     """The texts to learn from, and those that are held out: a random ``part`` of them, but one of several at least."""
     count = max(1, round(part * len(texts))) if part and len(texts) > 1 else 0
     chosen = set(np.random.default_rng(seed).permutation(len(texts))[:count].tolist())
