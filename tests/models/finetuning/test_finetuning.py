@@ -257,6 +257,7 @@ def test_what_lies_after_the_context_is_counted(q4_0: Decoder, tmp_path: Path) -
         ({"full": True}, "the weight .* has the type q._0; whole weights are trained in f32"),
         ({"full": True, "targets": ["x"]}, "no weight of the model that can be trained matches 'x'"),
         ({"rank": 0}, "rank must be"),
+        ({"alpha": 0.0}, "alpha must be"),
         ({"n_ctx": 4096}, "n_ctx must be"),
         ({"held_out": 1.5}, "held_out must be"),
         ({"held_out": 1.0}, "all 2 texts would be held out"),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--rank", type=click.IntRange(1), default=8, show_default=True, help="Of the adapter's matrices.")
 @click.option(
     "--alpha",
-    type=float,
+    type=click.FloatRange(0, min_open=True),
     default=16.0,
     show_default=True,
     help="What the adapter's matrices compute is multiplied with alpha / rank.",

@@ -33,6 +33,9 @@ Parameters = Mapping[str, Tensor]
 
 BLOCKS = ("blk.*",)
 
+LEAST_ALPHA = 1e-6
+"""An alpha of 0 stands for none in files."""
+
 
 class _ModelTraining(opt.Training):
     """A language model in training, on the model's devices.
@@ -116,7 +119,7 @@ class LoraTraining(_ModelTraining):
         clip: float = 1.0,
         seed: int = 0,
     ) -> None:
-        rank, self.alpha = whole("rank", rank, 1), number("alpha", alpha)
+        rank, self.alpha = whole("rank", rank, 1), number("alpha", alpha, LEAST_ALPHA)
         read = (weight for node in model.sample().nodes if (weight := weight_read(node)) is not None)
         matrices = [each for each in read if each.rank > 1 and _is_plain(model, each)]
         chosen = _matching(matrices, targets, "an adapter can change")
