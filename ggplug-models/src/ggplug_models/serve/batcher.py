@@ -4,7 +4,8 @@ The answer to a request depends on the request only, bit by bit, as far as a dev
 other tokens the step has.  Devices do so for generated tokens, one of each sequence, and for chunks of a prompt with at
 least :data:`LEAST` tokens; but the kernels for the two round differently.  Therefore
 
-- generated tokens are in one step, and each chunk of a prompt in a step of its own;
+- generated tokens are in one step (of those texts that have the same scales of adapters), and each chunk of a prompt in
+  a step of its own;
 - a prompt is cut at the micro-batches of the session (:attr:`Sequences.micro_batch`), and in between only into chunks
   of at least :data:`LEAST` tokens;
 - only the tokens of a sequence that were computed as such chunks of a prompt are reused for another request.
@@ -29,6 +30,7 @@ from ggplug_models.checks.ids import in_common
 from ggplug_models.generation.finish import Finish
 from ggplug_models.serve.request import Floats, Request
 from ggplug_models.serve.slot_drafts import SlotDrafts
+from ggplug_models.state.adapting import Lora
 from ggplug_models.state.session import Reader
 from ggplug_models.state.steps import Outputs
 
@@ -60,6 +62,12 @@ class Sequences(Protocol):
 
     def clear(self, seq: int, /) -> None:
         """Removes the tokens of a sequence."""
+
+    def is_adapted(self, lora: Lora | None, seq: int, /) -> bool:
+        """Whether a sequence is computed with these scales of adapters."""
+
+    def adapt(self, lora: Lora | None, seq: int, /) -> None:
+        """Sets these scales; a sequence that was computed with others loses its tokens."""
 
 
 @dataclass
@@ -354,10 +362,17 @@ class Batcher:
     def _prepared(self, request: Request) -> int:
         """Chooses the sequence for a request, and rewinds it to their common prefix."""
         free = [number for number in range(self.sequences.n_seq) if number not in self._slots]
-        held = {number: self.sequences.tokens(number)[: self._reusable[number]] for number in free}
+        held = {number: self._held(number, request.lora) for number in free}
         number = max(free, key=lambda n: (n == request.slot, in_common(held[n], request.prompt), -len(held[n])))
+        self.sequences.adapt(request.lora, number)
         request.reused = self._rewound(number, request.prompt, [] if request.scored else held[number])
         return number
+
+    def _held(self, number: int, lora: Lora | None) -> Sequence[int]:
+        """The tokens of a sequence that a request with these scales of adapters may reuse."""
+        return (
+            self.sequences.tokens(number)[: self._reusable[number]] if self.sequences.is_adapted(lora, number) else ()
+        )
 
     def _rewound(self, number: int, prompt: Sequence[int], held: Sequence[int]) -> int:
         """Rewinds a sequence to what a prompt can use of its tokens ``held``; returns their number."""

@@ -55,7 +55,7 @@ class Opening:
                 **self.loading,
             )
             with load(path, used, placement=placement, **self.loading) as model, ExitStack() as stack:
-                adapted(stack, model, self.adapters, self.vectors)
+                adapters = adapted(stack, model, self.adapters, self.vectors)
                 if self.report is not None:
                     self.report(repr(model))
                     if placement.rules:
@@ -69,6 +69,7 @@ class Opening:
                     slots=self.slots,
                     context=self.context,
                     cache_type=self.cache_type,
+                    adapters=adapters,
                     **self.computing,
                 ) as found:
                     yield found

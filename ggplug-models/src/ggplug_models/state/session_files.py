@@ -1,7 +1,8 @@
 """Saves the sequences of a session to a file, and restores them.
 
 The file is a GGUF file.  The tensors ``SEQ.NUMBER`` hold the cells of a sequence, in the order of the model's blocks,
-with the type of the cache.  The metadata holds the tokens, and what must be equal in the session that restores them.
+with the type of the cache.  The metadata holds the tokens, the adapters with which they were computed, and what must be
+equal in the session that restores them.
 """
 
 from __future__ import annotations
@@ -85,6 +86,12 @@ class StoredSession(Protocol):
     def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
         """Sets the tokens of a sequence whose memory was set."""
 
+    def adapters(self, seq: int) -> str:
+        """The adapters that a sequence is computed with."""
+
+    def adapt_as(self, adapters: Mapping[int, str]) -> None:
+        """Sets them, by sequence."""
+
 
 def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
     """Saves all sequences; an existing file is replaced by the complete new one.
@@ -100,7 +107,8 @@ def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
             tokens, overwritten = np.array(session.tokens(seq), np.int32), np.array(session.overwritten(seq), np.int64)
             writer.add(f"{ARCHITECTURE}.{seq}.tokens", tokens)
             writer.add(f"{ARCHITECTURE}.{seq}.overwritten", overwritten)
-            _digest(digest, tokens, overwritten)
+            writer.add(f"{ARCHITECTURE}.{seq}.adapters", session.adapters(seq))
+            _digest(digest, tokens, overwritten, session.adapters(seq))
             if not len(tokens):
                 continue
             for number, view in enumerate(session.memory.of_sequence(seq)):
@@ -114,7 +122,9 @@ def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
 def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
     """Restores what :func:`save` wrote.  The file is checked first: if it is refused, the session is not changed.
 
-    Raises GGUFError; ModelError if the file is damaged, or from another model or a session with other parameters.
+    The sequences are then computed with the adapters with which they were saved.  Raises GGUFError; ModelError if the
+    file is damaged, needs an adapter that the model does not have, or is from another model or a session with other
+    parameters.
     """
     with GGUFReader(path) as reader:
         values = Values(reader.metadata, where=os.fspath(path))
@@ -130,10 +140,12 @@ def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
                     wanted=wanted,
                 )
         kept = [_sequence(session, values, seq) for seq in range(session.n_seq)]
+        keys = {seq: f"{ARCHITECTURE}.{seq}.adapters" for seq in range(session.n_seq)}
+        adapters = {seq: values.text(key) for seq, key in keys.items() if key in values.values}  # older files lack them
         views: list[tuple[Any, Any]] = []
         digest = hashlib.sha256()
         for seq, (tokens, overwritten) in enumerate(kept):
-            _digest(digest, tokens, overwritten)
+            _digest(digest, tokens, overwritten, adapters.get(seq, ""))
             for number, view in enumerate(session.memory.of_sequence(seq) if len(tokens) else ()):
                 info = reader.tensors.get(f"{seq}.{number}")
                 if info is None or info.nbytes != view.nbytes or info.type is not view.type:
@@ -151,6 +163,7 @@ def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
                 wanted=values.text(DIGEST),
                 remedy="save the session again",
             )
+        session.adapt_as(adapters)
         session.clear()
         with session.locked():
             for view, data in views:
@@ -174,8 +187,8 @@ def _sequence(session: StoredSession, values: Values, seq: int) -> tuple[Ints, I
     return tokens.astype(np.int32), overwritten.astype(np.int64)
 
 
-def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints) -> None:
-    digest.update(np.int64(len(tokens)).tobytes() + tokens.tobytes() + overwritten.tobytes())
+def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints, adapters: str) -> None:
+    digest.update(np.int64(len(tokens)).tobytes() + tokens.tobytes() + overwritten.tobytes() + adapters.encode())
 
 
 def _fingerprint(session: StoredSession) -> str:
