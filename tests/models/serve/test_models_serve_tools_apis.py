@@ -38,12 +38,13 @@ def written(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     says(live, monkeypatch, WRITTEN)
 
 
-def says(live: Live, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def says(live: Live, monkeypatch: pytest.MonkeyPatch, text: str, *, freely: bool = False) -> None:
+    """Has the model write a text.  ``freely``: also what its grammar does not allow."""
     assert isinstance(live.service.model, Decoder)
     tokenizer = live.service.model.tokenizer
 
     def sampler(*args: Any, constraint: Constraint | None = None, **more: Any) -> Scripted:
-        return Scripted(tokenizer, [text], constraint)
+        return Scripted(tokenizer, [text], None if freely else constraint)
 
     monkeypatch.setattr("ggplug_models.serve.writer.Sampler", sampler)
 
@@ -70,7 +71,8 @@ def test_openais_responses_have_items_of_reasoning_and_calls(live: Live, written
 
 def test_text_after_a_call_is_a_block_or_an_item_after_it(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     call = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
-    says(live, monkeypatch, f"Hm.</think>First.{call}Then.{call}")
+    text = f"Hm.</think>First.{call}Then.{call}"
+    says(live, monkeypatch, text, freely=True)
     tools: Any = [{"name": "weather", "input_schema": SCHEMA}]
     body = {"model": "tiny", "max_tokens": 300, "messages": ASKED, "tools": tools}
     found = live.ask("POST", "/v1/messages", body)[2]["content"]
@@ -78,6 +80,7 @@ def test_text_after_a_call_is_a_block_or_an_item_after_it(live: Live, monkeypatc
     assert [block["text"].strip() for block in found if block["type"] == "text"] == ["First.", "Then."]
     assert [block["input"] for block in found if block["type"] == "tool_use"] == [{"city": "Rome"}] * 2
     tools = [{"type": "function", "name": "weather", "parameters": SCHEMA}]
+    says(live, monkeypatch, text, freely=True)
     found = live.ask("POST", "/v1/responses", {"model": "tiny", "input": "hi", "tools": tools})[2]["output"]
     assert [item["type"] for item in found] == ["reasoning", "message", "function_call", "message", "function_call"]
     texts = [item["content"][0]["text"] for item in found if item["type"] == "message"]
