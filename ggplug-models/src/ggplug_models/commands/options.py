@@ -193,7 +193,7 @@ def placed(devices: tuple[str, ...], place_rules: PlaceRules) -> tuple[list[str]
 
 
 def fitted(
-    model: os.PathLike[str], names: list[str] | None, placement: Placement, policy: str, **how: Any
+    model: str | os.PathLike[str], names: list[str] | None, placement: Placement, policy: str, **how: Any
 ) -> tuple[Sequence[Device | str], Placement]:
     """The devices for a model, and its placement.
 

@@ -118,7 +118,7 @@ class _Slot:
 
     ``prompt``: the tokens that are computed in chunks: those of the request, and after a shift all that are left.
     ``read``: number of them that are computed.  ``history``: the tokens of prompt and answer.  ``remaining``: number
-    of tokens that may still be generated.
+    of tokens that may still be generated.  ``keep``: number of tokens before those that shifts dropped.
     """
 
     request: Request
@@ -126,6 +126,7 @@ class _Slot:
     read: int
     history: list[int]
     remaining: int
+    keep: int = 0
 
     @property
     def generates(self) -> bool:
@@ -137,13 +138,19 @@ class _Slot:
         """The number of tokens that the sequence has after the next step."""
         return len(self.history) - self.request.dropped
 
+    @property
+    def text(self) -> list[int]:
+        """The tokens that the next ones follow: all but those that were dropped."""
+        dropped = self.request.dropped
+        return self.history[: self.keep] + self.history[self.keep + dropped :] if dropped else self.history
+
     def shift(self) -> None:
         """Drops tokens, so that those that are left become the prompt."""
         shift, request = self.request.shift, self.request
         assert shift is not None
-        keep, drop = shift.parts(self.length)
+        self.keep, drop = shift.parts(self.length)
         request.dropped += drop
-        self.prompt = self.history[:keep] + self.history[keep + request.dropped :]
+        self.prompt = list(self.text)
         self.read = 0
 
 
@@ -451,8 +458,10 @@ class Batcher:
         """The generated tokens of a step, with draft tokens after them."""
         assert self._drafts is not None
         slots = {number: self._slots[number] for number in batch}
-        most = self.sequences.micro_batch - 1
-        guessed = self._drafts.next({n: (slot.history, min(slot.remaining - 1, most)) for n, slot in slots.items()})
+        most, n_ctx = self.sequences.micro_batch - 1, self.sequences.n_ctx
+        guessed = self._drafts.next(
+            {n: (slot.text, min(slot.remaining - 1, most, n_ctx - slot.length)) for n, slot in slots.items()}
+        )
         for number, tokens in guessed.items():
             slots[number].request.drafted += len(tokens)
             self._counts.drafted += len(tokens)
@@ -490,7 +499,7 @@ class Batcher:
             slot.request.accepted += 1
             self._counts.accepted += 1
         if len(tokens) > 1:
-            self.sequences.keep_prefix(slot.history, number)
+            self.sequences.keep_prefix(slot.text, number)
 
     def _advance(self, number: int, count: int, logits: Floats) -> None:
         """Updates a sequence that has computed ``count`` tokens, and chooses its next token after the prompt."""

@@ -61,8 +61,8 @@ class ChatMessage(Body):
 
     @property
     def text(self) -> str:
-        """The content as one string."""
-        return "".join(part.text for part in self.content) if isinstance(self.content, list) else self.content or ""
+        """The content as one string, each part on a line of its own, as llama-server and vLLM have it."""
+        return "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content or ""
 
 
 class Messages(TextBody):

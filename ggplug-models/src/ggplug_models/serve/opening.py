@@ -38,8 +38,8 @@ class Opening:
     computing: Mapping[str, Any]
     report: Callable[[str], None] | None = None
 
-    def of(self, path: os.PathLike[str], name: str) -> Opens:
-        """What loads the model of a file."""
+    def of(self, path: str | os.PathLike[str], name: str) -> Opens:
+        """What loads a model, by its path or its name as :func:`.load` takes it."""
 
         @contextmanager
         def opens(counts: Counts) -> Iterator[Loaded]:

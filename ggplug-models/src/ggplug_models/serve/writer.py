@@ -114,11 +114,6 @@ class Writer:
         self.tokenizer = model.tokenizer
         self.defaults = defaults or Defaults()
         Sampling(**self.defaults.settings)  # so that wrong defaults are refused now
-        if drafts and self.defaults.shifts:
-            raise ParameterError(
-                "a text with drafts cannot go on when its context is full",
-                remedy="leave out --context-shift or --draft",
-            )
         self.has_template = template is not None or KEY in model.metadata
         if template is None and self.has_template:
             self.template = model.template

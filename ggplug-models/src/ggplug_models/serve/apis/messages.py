@@ -135,7 +135,7 @@ def _converted(message: Message, what: str) -> Iterator[dict[str, Any]]:
     if calls:
         more["tool_calls"] = calls
     if texts or more:
-        yield {"role": message.role, "content": "".join(texts), **more}
+        yield {"role": message.role, "content": "\n".join(texts), **more}
 
 
 def _text(content: Any, what: str = "system") -> str:
@@ -146,7 +146,7 @@ def _text(content: Any, what: str = "system") -> str:
     for block in content:
         if not isinstance(block, dict) or block.get("type") != "text":
             raise _unsupported(block.get("type") if isinstance(block, dict) else None, what)
-    return "".join(str(block.get("text", "")) for block in content)
+    return "\n".join(str(block.get("text", "")) for block in content)
 
 
 def _unsupported(kind: Any, what: str) -> Problem:
