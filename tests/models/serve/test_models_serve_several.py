@@ -33,7 +33,7 @@ from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import Counts
 from ggplug_models.serve.loaded import Loaded, loaded
 from ggplug_models.serve.models import Models, models_in
-from ggplug_models.serve.presets import Preset, presets_in
+from ggplug_models.serve.options.presets import Preset, presets_in
 from ggplug_models.serve.service import About, Service
 
 NAMES = ("a", "b", "c")

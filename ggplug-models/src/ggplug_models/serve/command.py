@@ -14,7 +14,7 @@ from ggplug.cli.model_file import ModelFile, ModelFileType
 from ggplug.cli.output import Command, console, printable
 from ggplug.cli.tracing import traced
 from ggplug_models.checks.requirements import required
-from ggplug_models.serve.model_options import model_options, service_of
+from ggplug_models.serve.options.of_model import model_options, service_of
 
 
 @click.command(cls=Command)
@@ -156,7 +156,7 @@ def serve(
     from ggplug_models.serve.app import Rules
     from ggplug_models.serve.http.access import is_loopback
     from ggplug_models.serve.models import Models, models_in
-    from ggplug_models.serve.presets import Preset, presets_in
+    from ggplug_models.serve.options.presets import Preset, presets_in
     from ggplug_models.serve.server import Server, listening, run
     from ggplug_models.serve.service import Service
 

@@ -12,7 +12,7 @@ import click
 
 from ggplug.errors import ParameterError
 from ggplug_models.commands.lines import content_of
-from ggplug_models.serve.model_options import model_options
+from ggplug_models.serve.options.of_model import model_options
 
 ALL = "*"
 """The section whose options all models have."""

@@ -26,7 +26,7 @@ from ggplug_models.commands.options import (
     policy_option,
     pooling_option,
 )
-from ggplug_models.commands.serve_defaults import chosen, defaults_options
+from ggplug_models.serve.options.defaults import chosen, defaults_options
 
 if TYPE_CHECKING:
     from ggplug_models.serve.service import Service
