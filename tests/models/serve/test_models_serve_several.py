@@ -365,11 +365,12 @@ def test_the_command_serves_a_folder_and_releases_what_is_not_used(tmp_path: Pat
 
 def test_the_command_serves_a_model_with_an_adapter() -> None:
     file, adapter = str(DATA / "qwen3.gguf"), DATA / "adapters" / "qwen3-lora.gguf"
-    with started(file, "--lora", f"{adapter}=0.5") as connection:
+    with started(file, "--lora", f"{adapter}=0.5", "--sleep-idle-seconds", "0.1") as connection:
         (listed,) = answer(connection, "GET", "/lora-adapters")
         assert (listed["id"], listed["path"], listed["scale"]) == (0, adapter.name, 0.5)
         found = answer(connection, "POST", "/v1/completions", asked("x"))["choices"][0]["text"]
         assert answer(connection, "POST", "/lora-adapters", []) == {"success": True}
+        until(lambda: answer(connection, "GET", "/props")["is_sleeping"])
         plain = answer(connection, "POST", "/v1/completions", asked("x"))["choices"][0]["text"]
     with ggplug_models.load(file, ["CPU"]) as model:
         assert plain == "".join(model.generate("hello", 4))
