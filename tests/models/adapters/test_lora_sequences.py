@@ -110,6 +110,16 @@ def test_a_text_with_other_scales_computes_its_prompt_again() -> None:
         assert list(model.generate_ids(PROMPT, 4)) == alone(MODEL, {FIRST: 0.7})[0]
 
 
+def test_a_copy_of_a_sequence_has_its_scales() -> None:
+    with ggplug_models.load(MODEL, ["CPU"]) as model, model.session(64, 2) as session:
+        session.adapt({model.adapt(FIRST): 0.7}, 0)
+        session.adapt({}, 1)
+        session.decode({0: PROMPT})
+        session.copy(0, 1)
+        found = session.decode({0: [1], 1: [1]})
+    np.testing.assert_array_equal(found[1], found[0])
+
+
 def test_what_is_no_adapter_in_effect_has_no_scale() -> None:
     with ggplug_models.load(MODEL, ["CPU"]) as model, ggplug_models.load(MODEL, ["CPU"]) as other:
         removed, foreign, patch = model.adapt(FIRST), other.adapt(FIRST), model.patch("blk.0.l_out", lambda x: x)
@@ -137,6 +147,8 @@ def test_a_file_of_a_session_says_which_adapters_computed_it(tmp_path: Path, sec
             session.restore(tmp_path / "saved.gguf")
         assert session.tokens(0) == (1, 2)
         there = model.adapt(FIRST, 5)
+        with pytest.raises(ModelError, match="no LoRA adapter with a scale"):
+            session.adapt_as({0: f"{there.change.digest} x"})
         session.restore(tmp_path / "saved.gguf")
         assert session.is_adapted({there: 0.7}, 1)
         np.testing.assert_array_equal(session.decode({1: [1]})[1], wanted)

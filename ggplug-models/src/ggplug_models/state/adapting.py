@@ -43,6 +43,10 @@ class Adapting:
         """Sets the scales of a sequence."""
         self._own[seq] = own
 
+    def copy(self, source: int, target: int) -> None:
+        """Gives a sequence the scales of another one."""
+        self._own[target] = self._own[source]
+
     def of(self, seq: int, there: Sequence[GraphChange]) -> InEffect:
         """What is in effect for a sequence, of the changes of a model."""
         return in_effect(self._own[seq], there)
@@ -64,7 +68,10 @@ def in_effect(own: Mapping[GraphChange, float] | None, there: Sequence[GraphChan
 
 
 def scales_in(text: str, there: Sequence[GraphChange]) -> dict[GraphChange, float]:
-    """The scales that :meth:`Adapting.text` wrote.  Raises ModelError for an adapter that the model does not have."""
+    """The scales that :meth:`Adapting.text` wrote.
+
+    Raises ModelError for an adapter that the model does not have, and for another text.
+    """
     own: dict[GraphChange, float] = {}
     for each in filter(None, text.split(", ")):
         digest, _, scale = each.partition(" ")
@@ -76,5 +83,8 @@ def scales_in(text: str, there: Sequence[GraphChange]) -> dict[GraphChange, floa
                 got=digest,
                 remedy="load it, too, or compute the tokens again",
             )
-        own[change] = float(scale)
+        try:
+            own[change] = number("the scale of an adapter", float(scale))
+        except ValueError:
+            raise ModelError(f"{each!r:.100} is no LoRA adapter with a scale", got=each) from None
     return own

@@ -250,6 +250,7 @@ class Session(Uncopied):
                 b.set_bytes(a.tobytes())
             for cells in self._cells.values():
                 cells.copied(source, target)
+            self._adapting.copy(source, target)
             self._tokens[target] = list(self._tokens[source])
 
     def shift(self, keep: int, drop: int, seq: int = 0) -> None:
