@@ -265,7 +265,7 @@ def test_events_come_to_a_listener() -> None:
 
 
 def test_what_was_computed_with_other_adapters_is_not_reused() -> None:
-    prompt = [*range(2 * LEAST)]
+    prompt = [n % N_VOCAB for n in range(2 * LEAST)]
     with Batcher(Held(n_seq=1, n_ctx=3 * LEAST)) as batcher:
         reused = []
         for lora in ({}, {}, {"a": 1.0}, {"a": 1.0}, {"a": 0.5}):
