@@ -273,6 +273,13 @@ def test_what_cannot_be_trained_is_refused(how: dict[str, Any], said: str, q4_0:
     assert not (tmp_path / "out.gguf").exists()
 
 
+def test_models_that_read_a_source_text_are_refused(tmp_path: Path) -> None:
+    with ggplug_models.load(ORACLES / "t5.gguf", ["CPU"]) as model:
+        assert isinstance(model, Decoder)
+        with pytest.raises(ParameterError, match="t5 models read a source text"):
+            finetune(model, [Learned([1, 2, 3], [True] * 3)] * 2, tmp_path / "out.gguf")
+
+
 def test_texts_without_anything_to_learn_are_refused(q4_0: Decoder, quantised: Path, tmp_path: Path) -> None:
     for texts in ([], [Learned([1, 2, 3], [False] * 3)], [Learned([1], [True])]):
         with pytest.raises(ParameterError, match="no token to learn within 512 tokens"):

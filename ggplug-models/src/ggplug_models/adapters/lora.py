@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +20,9 @@ from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.tensor import Context, Extents, Tensor
 from ggplug.types import KERNEL_FLOATS
 from ggplug_models.checks.arguments import number
-from ggplug_models.layers.patches import GraphChange
+from ggplug_models.layers.patches import GraphChange, Scales
 from ggplug_models.metadata.values import Values
+from ggplug_models.weights.weights import digest_of_tensors
 
 A, B = ".lora_a", ".lora_b"
 TABLE = "token_embd.weight"
@@ -122,7 +124,7 @@ class LoraAdapter(GraphChange):
 
     def __init__(self, file: LoraFile, weights: Context, scale: float) -> None:
         self.file = file
-        self.scale = number("scale", scale)
+        self.scale: float = number("scale", scale)
 
         def where(name: str) -> Device | None:
             weight = weights.get(name.removesuffix(A).removesuffix(B))
@@ -131,15 +133,38 @@ class LoraAdapter(GraphChange):
 
         self.tensors, _ = gguf.load(file.path, where)
 
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the matrices."""
+        return digest_of_tensors(self.tensors)
+
+    def scaled(self, scales: Scales) -> GraphChange:
+        return _Scaled(self, scales)
+
     def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
+        return self.added(base, made, lambda times: self.scale * times)
+
+    def added(self, base: Tensor, made: Tensor, scale: Callable[[float], Tensor | float]) -> Tensor | None:
+        """See :meth:`change`.  ``scale``: gives the adapter's scale, multiplied with a number."""
         weight = weight_read(base)
         if weight is None or weight.name not in self.file.pairs:
             return None
-        return made + low_rank(base, weight, self.tensors) * self.file.factor(weight.name, self.scale)
+        return made + low_rank(base, weight, self.tensors) * scale(self.file.factor(weight.name, 1.0))
 
     def free(self) -> None:
         """Releases the matrices."""
         self.tensors.free()
+
+
+@dataclass(frozen=True, eq=False)
+class _Scaled(GraphChange):
+    """An adapter in a graph whose inputs have its scale."""
+
+    adapter: LoraAdapter
+    scales: Scales
+
+    def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
+        return self.adapter.added(base, made, partial(self.scales.scale, self.adapter))
 
 
 def weight_read(node: Tensor) -> Tensor | None:

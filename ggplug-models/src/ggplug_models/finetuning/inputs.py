@@ -63,6 +63,7 @@ class WholeTexts(Step):
         max_bias: float = 0.0,
         d_v: int = 0,
         of: int = 0,
+        bias: Tensor | None = None,
     ) -> Tensor:
         kind = self.memory.kinds[of if k is None else number]
         assert isinstance(kind, KeysValues)
@@ -75,7 +76,7 @@ class WholeTexts(Step):
             mask = gg.cast(mask, gg.F16)
             return mixed_as_one(q, keys, values, mask, scale=scale, softcap=softcap, sinks=sinks, max_bias=max_bias)
         # The gradients of products take a fraction of the time of those of the single op.
-        return mixed(q, keys, values, mask, scale=scale, n_seq=self.shape.n_seq, max_bias=max_bias)
+        return mixed(q, keys, values, mask, scale=scale, n_seq=self.shape.n_seq, max_bias=max_bias, bias=bias)
 
     def _mask_of(self, window: int, *, distances: bool) -> Tensor:
         """The mask of all texts, F32 [n, n]: 0, or with ``distances`` that of ALiBi, where a token attends."""

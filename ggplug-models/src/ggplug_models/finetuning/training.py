@@ -27,6 +27,7 @@ from ggplug_models.checks.arguments import number, whole
 from ggplug_models.finetuning.inputs import WholeTexts
 from ggplug_models.layers.patches import GraphChange, patched
 from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.encoder_decoder import EncoderDecoder
 
 Array = npt.NDArray[Any]
 Parameters = Mapping[str, Tensor]
@@ -42,7 +43,7 @@ class _ModelTraining(opt.Training):
 
     ``change(parameters)``: the change of the model's graphs by the parameters.  Data and labels are those of
     :class:`.Texts`.  Changes that are in effect when a batch of another shape is computed, such as adapters, act below
-    the one that is trained.  The model must not be freed before.
+    the one that is trained.  The model must not be freed before.  Raises ParameterError for encoder-decoders.
     """
 
     def __init__(
@@ -54,6 +55,9 @@ class _ModelTraining(opt.Training):
         period: int,
         clip: float,
     ) -> None:
+        if isinstance(model, EncoderDecoder):
+            what = f"{model.architecture} models read a source text, which texts to learn do not have"
+            raise ParameterError(f"{what}, so they cannot be trained", got=model)
         self.model = model
         logits = partial(_logits, model, change)
         super().__init__(logits, parameters, _loss, optimiser, backends=model.devices, period=period, clip=clip)

@@ -136,8 +136,8 @@ class Decoder(TextModel):
     ) -> Iterator[int]:
         """Yields the tokens that follow ``prompt``, up to an end token; see :func:`.loop.generate`.
 
-        ``session``: by default one is made for this generation.  ``choose``, ``draft``: see :class:`.Options`.  Also
-        raises ParameterError for a session of another model.
+        ``session``: by default one is made for this generation.  ``choose``, ``draft``, ``lora``: see
+        :class:`.Options`.  Also raises ParameterError for a session of another model.
         """
         self._check_session(session)
         return generate(self if session is None else session, prompt, max_tokens, end=self.tokenizer.ends, **options)
@@ -157,8 +157,8 @@ class Decoder(TextModel):
 
         Names of special tokens in ``text`` become these tokens, so it may be a chat in the model's own format.
         ``max_tokens``: maximum number of tokens; None: until the text ends or the context is full.  ``choose``,
-        ``draft``, ``stop``, ``session``: see :class:`.TextOptions`.  The iterator's ``finish`` is the reason why the
-        text ended.  Raises as :func:`.loop.generate` does.
+        ``draft``, ``lora``, ``stop``, ``session``: see :class:`.TextOptions`.  The iterator's ``finish`` is the reason
+        why the text ended.  Raises as :func:`.loop.generate` does.
         """
         return self.texts(self.tokenizer.prompt(text), max_tokens, begins=not text, **options)
 
@@ -203,7 +203,8 @@ class Decoder(TextModel):
             choose = constrained(choose, constraint)
         detokenizer = Detokenizer(self.tokenizer, options.get("stop", ()), keep=self.control.kept(chat.format.marks))
         prompt, session = self.tokenizer.prompt(chat.prompt), options.get("session")
-        tokens = self.generate_ids(prompt, max_tokens, session=session, choose=choose or greedy, draft=draft)
+        lora = options.get("lora")
+        tokens = self.generate_ids(prompt, max_tokens, session=session, choose=choose or greedy, draft=draft, lora=lora)
         return ChatAnswer(chat.parser(), detokenizer, tokens, self.tokenizer.ends)
 
     @cached_property

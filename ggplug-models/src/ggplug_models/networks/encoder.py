@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from ggplug_models.layers.patches import GraphChange, patched
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.ranking import check_no_instruction
 from ggplug_models.networks.texts import TextModel
+from ggplug_models.state.adapting import in_effect
 from ggplug_models.tokenizers.encoders import TextTokenizer, VocabularyTokenizer, from_metadata
 
 Floats = npt.NDArray[np.float32]
@@ -166,7 +167,7 @@ class Encoder(TextModel):
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         self._tokenizer: TextTokenizer | VocabularyTokenizer | None = None
-        self._batches: OrderedDict[tuple[int, int, tuple[str, ...], tuple[GraphChange, ...]], Texts] = OrderedDict()
+        self._batches: OrderedDict[tuple[Hashable, ...], Texts] = OrderedDict()
         super().__init__(weights, metadata, devices)
 
     def read(self, hp: Hyperparameters) -> None:
@@ -218,10 +219,11 @@ class Encoder(TextModel):
 
         The caller must have locked the model (:meth:`locked`).
         """
-        key = (n_seq, n_tok, collect, self.patches)
+        changes = in_effect(None, self.patches)
+        key = (n_seq, n_tok, collect, tuple(changes.items()))
         batch = self._batches.get(key)
         if batch is None:
-            batch = self._batches[key] = self._build(n_seq, n_tok, self.patches, collect)
+            batch = self._batches[key] = self._build(n_seq, n_tok, tuple(changes), collect)
             if len(self._batches) > self.GRAPHS:
                 self._batches.popitem(last=False)
         else:

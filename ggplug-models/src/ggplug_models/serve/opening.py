@@ -38,8 +38,8 @@ class Opening:
     computing: Mapping[str, Any]
     report: Callable[[str], None] | None = None
 
-    def of(self, path: os.PathLike[str], name: str) -> Opens:
-        """What loads the model of a file."""
+    def of(self, path: str | os.PathLike[str], name: str) -> Opens:
+        """What loads a model, by its path or its name as :func:`.load` takes it."""
 
         @contextmanager
         def opens(counts: Counts) -> Iterator[Loaded]:
@@ -55,7 +55,7 @@ class Opening:
                 **self.loading,
             )
             with load(path, used, placement=placement, **self.loading) as model, ExitStack() as stack:
-                adapted(stack, model, self.adapters, self.vectors)
+                adapters = adapted(stack, model, self.adapters, self.vectors)
                 if self.report is not None:
                     self.report(repr(model))
                     if placement.rules:
@@ -69,6 +69,7 @@ class Opening:
                     slots=self.slots,
                     context=self.context,
                     cache_type=self.cache_type,
+                    adapters=adapters,
                     **self.computing,
                 ) as found:
                     yield found

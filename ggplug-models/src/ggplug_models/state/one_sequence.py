@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,3 +51,12 @@ class OneSequence:
     def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int], source: Sequence[int]) -> None:
         """Sets the tokens of the sequence and its source text."""
         self._session.adopt(self._seq, tokens, overwritten, source)
+
+    def adapters(self, seq: int) -> str:
+        """See :meth:`.Session.adapters`."""
+        return self._session.adapters(self._seq)
+
+    def adapt_as(self, adapters: Mapping[int, str]) -> None:
+        """See :meth:`.Session.adapt_as`."""
+        if 0 in adapters:
+            self._session.adapt_as({self._seq: adapters[0]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from ggplug_models.checks.ids import in_common, listed_ids
 from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
 from ggplug_models.layers.patches import GraphChange
 from ggplug_models.metadata.values import short_repr
+from ggplug_models.state.adapting import Adapting, InEffect, Lora, checked_scales, in_effect, scales_in
 from ggplug_models.state.batching import FEW, in_steps, padded_rows, rows_of, steps_of
 from ggplug_models.state.cells import Cells, SourceCells
 from ggplug_models.state.memory import Kind, Memory
@@ -202,6 +204,7 @@ class Session(Uncopied):
         self._steps: OrderedDict[tuple[Shape, tuple[str, ...], tuple[GraphChange, ...]], Step] = OrderedDict()
         self._last: dict[int, tuple[Step, int, tuple[GraphChange, ...]]] = {}
         """For each sequence the step of its last single token, how long it may become with it, and the patches."""
+        self._adapting = Adapting(self.n_seq)
         self._one = Tokens(np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
         """A single token; it is changed for each."""
         counts = {window: each.count for window, each in self._cells.items()}
@@ -275,6 +278,7 @@ class Session(Uncopied):
             for cells in self._cells.values():
                 cells.copied(source, target)
             self._set_source(target, self._sources[source])
+            self._adapting.copy(source, target)
             self._tokens[target] = list(self._tokens[source])
 
     def shift(self, keep: int, drop: int, seq: int = 0) -> None:
@@ -376,6 +380,46 @@ class Session(Uncopied):
         for cells in self._cells.values():
             cells.clear(seq)
 
+    # -- adapters ----------------------------------------------------------------------------------
+
+    @one_thread_at_a_time
+    def adapt(self, lora: Lora | None, seq: int = 0) -> None:
+        """Computes a sequence with adapters of its own from now on: those that are named, with these scales.
+
+        ``lora``: scales by what :meth:`.Network.adapt` returned.  None: all adapters act with the scales of the model,
+        as in a new session.  A sequence whose scales change loses its tokens.  Sequences with equal scales are computed
+        together, others one after the other: the results are those that each has alone.
+
+        Raises ParameterError for what is no adapter in effect, and for scales that are no numbers.
+        """
+        seq = self._number(seq)
+        own = checked_scales(lora, self.model.patches)
+        if in_effect(own, self.model.patches) != self._in_effect(seq):
+            self._cut(seq, 0)
+        self._adapting.set(seq, own)
+
+    def is_adapted(self, lora: Lora | None, seq: int = 0) -> bool:
+        """Whether a sequence is computed with these adapters: :meth:`adapt` would keep its tokens."""
+        there = self.model.patches
+        return in_effect(checked_scales(lora, there), there) == self._in_effect(self._number(seq))
+
+    def adapters(self, seq: int = 0) -> str:
+        """The adapters that a sequence is computed with, for a file."""
+        return self._adapting.text(self._number(seq), self.model.patches)
+
+    @one_thread_at_a_time
+    def adapt_as(self, adapters: Mapping[int, str]) -> None:
+        """Sets what :meth:`adapters` returned, by sequence; the sequences keep their tokens.
+
+        Raises ModelError, before any change, for an adapter that the model does not have.
+        """
+        found = {self._number(seq): scales_in(each, self.model.patches) for seq, each in adapters.items()}
+        for seq, own in found.items():
+            self._adapting.set(seq, own)
+
+    def _in_effect(self, seq: int) -> InEffect:
+        return self._adapting.of(seq, self.model.patches)
+
     # -- computing ---------------------------------------------------------------------------------
 
     def locked(self) -> Claim:
@@ -458,9 +502,9 @@ class Session(Uncopied):
         the normalised vectors of the last block instead of logits.  ``vectors``: what a head (:mod:`.heads`) reads of
         each token, ``(n, n_in)`` by sequence.  ``reader``: gets values of nodes after each step.
 
-        Sequences with at most ``few`` tokens and similar numbers of tokens are computed together (of models with a
-        recurrent state: adjacent sequences with equal numbers); others one after the other, in micro-batches.  If it
-        fails or is interrupted, each sequence has the tokens that were computed so far.
+        Sequences with at most ``few`` tokens, similar numbers of tokens, and the same :meth:`adapters` are computed
+        together (of models with a recurrent state: adjacent sequences with equal numbers); others one after the other,
+        in micro-batches.  If it fails or is interrupted, each sequence has the tokens that were computed so far.
 
         Raises ParameterError for ids outside of the vocabulary; ContextFullError, before anything is computed, if a
         sequence would become longer than ``n_ctx``; FreedError.
@@ -482,9 +526,8 @@ class Session(Uncopied):
         left = {self._number(seq): self._checked(seq, tokens, self.length(seq)) for seq, tokens in batch.items()}
         given = {} if vectors is None else rows_of(vectors, left)
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
-        counts = {seq: len(tokens) for seq, tokens in left.items()}
         most = self._most(outputs, hidden=hidden)
-        for chosen, n in steps_of(counts, few, most, padded=not self.model.keeps_states):
+        for chosen, n in self._steps_of(left, few, most):
             now = {seq: left[seq][:n] for seq in chosen}
             last = {seq for seq in chosen if len(left[seq]) <= n}
             wanted = outputs if outputs is Outputs.ALL or last else Outputs.NONE
@@ -513,6 +556,14 @@ class Session(Uncopied):
             step = next(reversed(self._steps.values()))
             assert step.graph is not None
             return self.model.scheduler.explain(step.graph)
+
+    def _steps_of(self, batch: Mapping[int, Sequence[int]], few: int, most: int) -> list[tuple[list[int], int]]:
+        """The steps of a batch, each of sequences with the same adapters; see :func:`.steps_of`."""
+        alike: dict[tuple[tuple[GraphChange, float | None], ...], dict[int, int]] = {}
+        for seq, tokens in batch.items():
+            alike.setdefault(tuple(self._in_effect(seq).items()), {})[seq] = len(tokens)
+        padded = not self.model.keeps_states
+        return [step for counts in alike.values() for step in steps_of(counts, few, most, padded=padded)]
 
     def _checked(self, seq: int, tokens: Sequence[int], after: int, source: Sequence[int] | None = None) -> list[int]:
         """The ids, which a sequence can take after its first ``after`` ones; ``source``: by default its own."""
@@ -550,9 +601,10 @@ class Session(Uncopied):
             return None
         step, until, patches = last
         length = len(held) + 1
-        if length > until or patches is not self.model.patches:
+        changes = self._in_effect(seq)
+        if length > until or patches != tuple(changes):
             return None
-        one = self._one
+        one = replace(self._one, scales=changes) if changes else self._one
         with self.locked():
             one.ids[0, 0], one.positions[0, 0], one.lengths[0] = token, length - 1, length
             for cells in self._cells.values():
@@ -671,24 +723,23 @@ class Session(Uncopied):
             lengths.append(held + len(tokens))
         longest = max(lengths[seq - first] for seq in batch)
         spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
-        step = self._step(Shape(first, n_seq, n, spans, outputs, hidden), collect)
+        changes = self._in_effect(first)
+        step = self._step(Shape(first, n_seq, n, spans, outputs, hidden), collect, tuple(changes))
         if n_seq == n == 1 and outputs is Outputs.LAST and not hidden and not collect and vectors is None:
             until = min([self.n_ctx, *(cells.serves(longest) for cells in self._cells.values())])
-            self._last[first] = step, until, self.model.patches
+            self._last[first] = step, until, tuple(changes)
         for seq in batch:
             if not self._tokens[seq]:
                 self._begin(seq)
             for cells in self._cells.values():
                 cells.advance(seq, lengths[seq - first])
         rows = None if vectors is None else padded_rows(vectors, first, n_seq, n)
-        return step, Tokens(np.array(ids), np.array(positions), np.array(lengths), rows)
+        return step, Tokens(np.array(ids), np.array(positions), np.array(lengths), rows, changes)
 
-    def _step(self, shape: Shape, collect: tuple[str, ...]) -> Step:
-        key = shape, collect, self.model.patches
+    def _step(self, shape: Shape, collect: tuple[str, ...], changes: tuple[GraphChange, ...]) -> Step:
+        key = shape, collect, changes
         return self._kept(
-            self._steps,
-            key,
-            lambda: self.model.build(shape, self.memory, self._cells, self.n_ctx, collect, self.model.patches),
+            self._steps, key, lambda: self.model.build(shape, self.memory, self._cells, self.n_ctx, collect, changes)
         )
 
     def _kept(self, steps: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
@@ -715,7 +766,7 @@ class Session(Uncopied):
         sizes = dict.fromkeys([(1, whole), *few, (self.n_seq, 1)])
         graphs = []
         for n_seq, n in sizes:
-            graph = self._step(Shape(0, n_seq, n, spans, Outputs.LAST), ()).graph
+            graph = self._step(Shape(0, n_seq, n, spans, Outputs.LAST), (), self.model.patches).graph
             assert graph is not None
             graphs.append(graph)
         source = self._source_step(in_steps(self.n_ctx)) if self._reads_source else None

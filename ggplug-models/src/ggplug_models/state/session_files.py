@@ -1,7 +1,8 @@
 """Saves the sequences of a session to a file, and restores them.
 
 The file is a GGUF file.  The tensors ``SEQ.NUMBER`` hold the cells of a sequence, in the order of the model's blocks,
-with the type of the cache.  The metadata holds the tokens, and what must be equal in the session that restores them.
+with the type of the cache.  The metadata holds the tokens, the adapters with which they were computed, and what must be
+equal in the session that restores them.
 """
 
 from __future__ import annotations
@@ -88,6 +89,12 @@ class StoredSession(Protocol):
     def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int], source: Sequence[int]) -> None:
         """Sets the tokens of a sequence and its source text, whose memory was set."""
 
+    def adapters(self, seq: int) -> str:
+        """The adapters that a sequence is computed with."""
+
+    def adapt_as(self, adapters: Mapping[int, str]) -> None:
+        """Sets them, by sequence."""
+
 
 def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
     """Saves all sequences; an existing file is replaced by the complete new one.
@@ -106,7 +113,8 @@ def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
             writer.add(f"{ARCHITECTURE}.{seq}.overwritten", overwritten)
             if len(source):
                 writer.add(f"{ARCHITECTURE}.{seq}.source", source)
-            _digest(digest, tokens, overwritten, source)
+            writer.add(f"{ARCHITECTURE}.{seq}.adapters", session.adapters(seq))
+            _digest(digest, tokens, overwritten, source, session.adapters(seq))
             if not len(tokens) and not len(source):
                 continue
             for number, view in enumerate(session.memory.of_sequence(seq)):
@@ -120,7 +128,9 @@ def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
 def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
     """Restores what :func:`save` wrote.  The file is checked first: if it is refused, the session is not changed.
 
-    Raises GGUFError; ModelError if the file is damaged, or from another model or a session with other parameters.
+    The sequences are then computed with the adapters with which they were saved.  Raises GGUFError; ModelError if the
+    file is damaged, needs an adapter that the model does not have, or is from another model or a session with other
+    parameters.
     """
     with GGUFReader(path) as reader:
         values = Values(reader.metadata, where=os.fspath(path))
@@ -136,10 +146,12 @@ def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
                     wanted=wanted,
                 )
         kept = [_sequence(session, values, seq) for seq in range(session.n_seq)]
+        keys = {seq: f"{ARCHITECTURE}.{seq}.adapters" for seq in range(session.n_seq)}
+        adapters = {seq: values.text(key) for seq, key in keys.items() if key in values.values}  # older files lack them
         views: list[tuple[Any, Any]] = []
         digest = hashlib.sha256()
         for seq, (tokens, overwritten, source) in enumerate(kept):
-            _digest(digest, tokens, overwritten, source)
+            _digest(digest, tokens, overwritten, source, adapters.get(seq, ""))
             for number, view in enumerate(session.memory.of_sequence(seq) if len(tokens) or len(source) else ()):
                 info = reader.tensors.get(f"{seq}.{number}")
                 if info is None or info.nbytes != view.nbytes or info.type is not view.type:
@@ -157,6 +169,7 @@ def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
                 wanted=values.text(DIGEST),
                 remedy="save the session again",
             )
+        session.adapt_as(adapters)
         session.clear()
         with session.locked():
             for view, data in views:
@@ -189,8 +202,9 @@ def _ids(session: StoredSession, values: Values, key: str) -> Ints:
     return np.asarray(ids, np.int32)
 
 
-def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints, source: Ints) -> None:
-    digest.update(np.int64(len(tokens)).tobytes() + tokens.tobytes() + overwritten.tobytes() + source.tobytes())
+def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints, source: Ints, adapters: str) -> None:
+    parts = np.int64(len(tokens)).tobytes(), tokens.tobytes(), overwritten.tobytes(), source.tobytes()
+    digest.update(b"".join((*parts, adapters.encode())))
 
 
 def _fingerprint(session: StoredSession) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -71,6 +71,8 @@ class Tokens:
     lengths: Ints
     vectors: Floats | None = None
     """What :mod:`.heads` read of each token, [n_seq * n, n_in]."""
+    scales: Mapping[GraphChange, float | None] = field(default_factory=dict)
+    """The changes of the step's graph, with their scales."""
 
     @property
     def last(self) -> npt.NDArray[np.int32]:
@@ -108,6 +110,7 @@ class Step:
         self.shared: dict[str, Tensor] = {}
         """Nodes that later blocks read, by name."""
         self.result: Tensor | None = None
+        self._scales: dict[tuple[GraphChange, float], Tensor] = {}
         self.collected: dict[str, Tensor] = {}
         """The nodes whose values are asked for, by name."""
         self.graph: Graph | None = None
@@ -167,6 +170,19 @@ class Step:
             return values(cells - np.maximum(tokens.positions, 0)[..., np.newaxis])
 
         return self.input("pairs", gg.I32, (self.spans[0], self.shape.n, self.shape.n_seq), of)
+
+    def scale(self, of: GraphChange, times: float) -> Tensor:
+        """See :class:`.Scales`."""
+
+        def values(tokens: Tokens) -> npt.ArrayLike:
+            scale = tokens.scales[of]
+            assert scale is not None
+            return [scale * times]
+
+        key = of, times
+        if key not in self._scales:
+            self._scales[key] = self.input(f"scale {len(self._scales)}", gg.F32, (1,), values)
+        return self._scales[key]
 
     def _rows(self, window: int) -> Tensor:
         first, cells = self.shape.first, self._cells[window]
@@ -317,7 +333,7 @@ class Step:
         if vectors is not None:
             outputs.append(vectors)
         if patches:
-            outputs = patched(outputs, patches)
+            outputs = patched(outputs, [each.scaled(self) for each in patches])
         self.result = result if result is None else outputs[0].set_output()
         self.graph = Graph(*outputs, name=name)
         name_nodes(self.graph)
