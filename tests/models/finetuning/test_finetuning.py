@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from installed import device_or_skip
-from oracles.packed import model_file
+from oracles.packed import ORACLES, model_file
 
 import ggplug_models
 from ggplug import opt
