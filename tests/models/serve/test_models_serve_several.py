@@ -58,7 +58,7 @@ class Shelf:
             assert self.held.wait(WAIT)
             if name in self.failing:
                 raise ModelError("the file is damaged")
-            with ggplug_models.load(path, ["CPU"]) as model, loaded(model, name, counts, slots=1) as found:
+            with loaded(lambda: ggplug_models.load(path, ["CPU"]), name, counts, slots=1) as found:
                 yield found
             self.log.append(f"release {name}")
 

@@ -184,6 +184,13 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
     metavar="MIB",
     help="Maximum size of a request body, in MiB.",
 )
+@click.option(
+    "--replay/--no-replay",
+    "replays",
+    default=False,
+    help="What becomes of answers when a device is lost, such as one of a cluster's node: they are computed again on "
+    "the devices that are left and go on, or end with an error. The model is loaded again in both cases.",
+)
 @device_option
 @placement_options
 @policy_option
@@ -227,6 +234,7 @@ def serve(
     origins: tuple[str, ...],
     hosts: tuple[str, ...],
     body_limit: int,
+    replays: bool,
     devices: tuple[str, ...],
     place_rules: PlaceRules,
     policy: str,
@@ -296,6 +304,7 @@ def serve(
             "draft": draft,
             "draft_tokens": most,
         },
+        replays=replays,
         report=(lambda text: err.print(printable(text), style="dim", soft_wrap=True)) if verbose else None,
     )
 
