@@ -93,9 +93,13 @@ class Cluster:
     def _open(self, node: Node, facts: Facts, theirs: dict[str, str], device: RayDevice) -> Link:
         """Starts the process of a device on its node.  Raises PluginError for another version, DeviceLostError."""
         check_versions(device.name, node.name, facts, theirs)
-        if all(each["NodeID"] != node.id for each in _alive()):
+        there = self.nodes()
+        # A node that was started again has another id.
+        now = next((each for each in there if each.id == node.id), None)
+        now = now or next((each for each in there if each.name == node.name), None)
+        if now is None:
             raise lost(device, node.name, "the node has left the cluster")
-        options = _options(node) | {"max_concurrency": THREADS, "max_restarts": 0}
+        options = _options(now) | {"max_concurrency": THREADS, "max_restarts": 0}
         actor = self._actor.options(**options).remote(facts.name, cache_limit())
         link = Link(device, node.name, facts.name, actor)
         reference = link.send("open")
@@ -104,8 +108,8 @@ class Cluster:
             if time.monotonic() > end:
                 link.lose(f"its process did not start within {OPENING:.0f} s")
                 break
-        now, link.process = link.answer(reference)
-        check_versions(device.name, node.name, facts, now)
+        found, link.process = link.answer(reference)
+        check_versions(device.name, node.name, facts, found)
         link.set_clock()
         WATCH.add(link)
         return link

@@ -13,13 +13,14 @@ from ggplug_models.generation.drafts import MOST, Drafts
 from ggplug_models.guessing.kinds import drafts_for
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
+from ggplug_models.networks.network import Network
 from ggplug_models.serve.batcher import Counts
 from ggplug_models.serve.vectors import Embedder
 from ggplug_models.serve.writer import Writer
 
 Model = Decoder | Encoder
 
-Opens = Callable[[], AbstractContextManager[Model]]
+Opens = Callable[[], AbstractContextManager[Network]]
 """Loads a model, and frees it at the end of the block."""
 
 

@@ -1,0 +1,52 @@
+"""A Ray cluster of three nodes on this machine, and the processes of devices in it."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+NODES = ("a", "b", "c")
+OPTIONS = {"num_cpus": 1, "object_store_memory": 200 << 20}
+"""Of each node."""
+
+
+@contextmanager
+def three_nodes() -> Iterator[Any]:
+    """A cluster of three nodes, which this process has joined, until the end of the block."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Ray's own code
+        import ray
+        from ray.cluster_utils import Cluster
+
+        head = {**OPTIONS, "include_dashboard": False, "node_name": NODES[0]}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            for name in NODES[1:]:
+                made.add_node(**OPTIONS, node_name=name)
+            ray.init(address=made.address, log_to_driver=False, logging_level="error")
+            yield made
+        finally:
+            ray.shutdown()
+            made.shutdown()
+
+
+def processes_of_devices(cluster: Any) -> list[int]:
+    """The numbers of the processes of devices on all nodes of a cluster."""
+    raylets = {each.process.pid for node in cluster.list_all_nodes() for each in node.all_processes.get("raylet", ())}
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            name, parent = (
+                (folder / "cmdline").read_bytes(),
+                int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1]),
+            )
+        except OSError:
+            continue  # it has ended
+        if name.startswith(b"ray::DeviceHost") and int(status.rpartition(")")[2].split()[1]) in raylets:
+            found.append(int(folder.name))
+    return sorted(found)
