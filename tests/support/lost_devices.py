@@ -276,10 +276,7 @@ def run(cluster: Any, count: int, seed: int = 0) -> list[str]:
             check(threads <= began + 8, f"the server has {threads} threads, and had {began}")
             check(memory[-1] < 1.25 * memory[len(memory) // 2], f"the server's memory grew: {memory}")
             print(f"{during.outcomes}, then {again.outcomes}; threads {began}, {threads}; {left} processes of devices")
-        check(
-            until(lambda: not processes_of_devices(cluster), HANGS), "processes of devices run after the server's end"
-        )
-        check(until(lambda: stored(cluster) == 0, HANGS), f"{stored(cluster)} bytes are left in the object stores")
+        check(until(lambda: not processes_of_devices(cluster), HANGS), "processes of devices run after its end")
     return wrong
 
 

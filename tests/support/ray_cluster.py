@@ -41,10 +41,7 @@ def processes_of_devices(cluster: Any) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            name, parent = (
-                (folder / "cmdline").read_bytes(),
-                int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1]),
-            )
+            name, status = (folder / "cmdline").read_bytes(), (folder / "stat").read_text(encoding="utf-8")
         except OSError:
             continue  # it has ended
         if name.startswith(b"ray::DeviceHost") and int(status.rpartition(")")[2].split()[1]) in raylets:
