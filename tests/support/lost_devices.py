@@ -34,7 +34,7 @@ import numpy as np
 import ggplug_models
 from ggplug_models.benchmarks.synthetic import LlamaShape, write_llama
 from ggplug_models.networks.decoder import Decoder
-from tests.support.ray_cluster import OPTIONS, processes_of_devices, three_nodes
+from tests.support.ray_cluster import OPTIONS, processes_of, three_nodes
 from tests.support.served import port_of
 
 SHAPE = LlamaShape(n_embd=64, n_ff=160, n_layer=2, n_head=4, n_head_kv=2, n_vocab=300, n_ctx=512)
@@ -152,8 +152,8 @@ class Faults:
             time.sleep(self._drawn.uniform(0, 2))
             self._nodes[name] = self._cluster.add_node(**OPTIONS, node_name=name)
         else:
-            until(lambda: bool(processes_of_devices(self._cluster)), HANGS)
-            process = self._drawn.choice(processes_of_devices(self._cluster))
+            until(lambda: bool(processes_of(self._cluster, "DeviceHost")), HANGS)
+            process = self._drawn.choice(processes_of(self._cluster, "DeviceHost"))
             try:
                 os.kill(process, signal.SIGKILL if kind == "killed" else signal.SIGSTOP)
             except ProcessLookupError:  # it was killed, because it had been stopped
@@ -270,13 +270,13 @@ def run(cluster: Any, count: int, seed: int = 0) -> list[str]:
             again = Tally()
             check(joined(loads(port, wanted, again, 25)), "a client still waits")
             check(set(again.outcomes) == {"right"}, f"the same load without faults: {again}")
-            left = len(processes_of_devices(cluster))
+            left = len(processes_of(cluster, "DeviceHost"))
             check(left <= 2, f"{left} processes of devices run for 2 devices")
             threads = threads_of(process)
             check(threads <= began + 8, f"the server has {threads} threads, and had {began}")
             check(memory[-1] < 1.25 * memory[len(memory) // 2], f"the server's memory grew: {memory}")
             print(f"{during.outcomes}, then {again.outcomes}; threads {began}, {threads}; {left} processes of devices")
-        check(until(lambda: not processes_of_devices(cluster), HANGS), "processes of devices run after its end")
+        check(until(lambda: not processes_of(cluster, "DeviceHost"), HANGS), "processes of devices run after its end")
     return wrong
 
 

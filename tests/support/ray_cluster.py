@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("GGPLUG_LOAD_TIMEOUT", "120")  # processes of Ray start slowly on a busy machine
 NODES = ("a", "b", "c")
 OPTIONS = {"num_cpus": 1, "object_store_memory": 200 << 20}
 """Of each node."""
@@ -35,8 +36,8 @@ def three_nodes() -> Iterator[Any]:
             made.shutdown()
 
 
-def processes_of_devices(cluster: Any) -> list[int]:
-    """The numbers of the processes of devices on all nodes of a cluster."""
+def processes_of(cluster: Any, kind: str) -> list[int]:
+    """The numbers of the processes of a class on all nodes of a cluster: DeviceHost, ActorHost."""
     raylets = {each.process.pid for node in cluster.list_all_nodes() for each in node.all_processes.get("raylet", ())}
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -44,6 +45,6 @@ def processes_of_devices(cluster: Any) -> list[int]:
             name, status = (folder / "cmdline").read_bytes(), (folder / "stat").read_text(encoding="utf-8")
         except OSError:
             continue  # it has ended
-        if name.startswith(b"ray::DeviceHost") and int(status.rpartition(")")[2].split()[1]) in raylets:
+        if name.startswith(f"ray::{kind}".encode()) and int(status.rpartition(")")[2].split()[1]) in raylets:
             found.append(int(folder.name))
     return sorted(found)

@@ -66,14 +66,14 @@ class Link:
 
     def send(self, what: str, *given: Any) -> Any:
         """Sends a message; returns Ray's reference to the answer.  Raises DeviceLostError."""
-        with self._guarded():
+        with self.guarded():
             return self.actor.do.remote(what, *given)
 
     def answer(self, reference: Any, *others: Link, tensors: Sequence[Tensor] = ()) -> Any:
         """The answer to a message.  ``others``: processes that it depends on, too."""
         while True:
             try:
-                with self._guarded(*others):
+                with self.guarded(*others):
                     state, value = ray.get(reference, timeout=LOOK)
             except GetTimeoutError:
                 continue
@@ -82,7 +82,7 @@ class Link:
             return value
 
     @contextlib.contextmanager
-    def _guarded(self, *others: Link) -> Iterator[None]:
+    def guarded(self, *others: Link) -> Iterator[None]:
         """A call of Ray, whose errors become those of ggplug."""
         for each in (self, *others):
             if not ray.is_initialized():  # a call would start another cluster

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +187,15 @@ from ggplug_models.commands.serve_defaults import chosen, defaults_options
     help="Maximum size of a request body, in MiB.",
 )
 @click.option(
+    "--replicas",
+    default=0,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Serve N copies of MODEL, on the machines whose devices are named by --device, by default on all machines of "
+    "the cluster that GGPLUG_RAY names, in turn. MODEL is there under the same path. Requests are distributed; those "
+    "of a conversation go to the same copy. Default: the model is here.",
+)
+@click.option(
     "--replay/--no-replay",
     "replays",
     default=False,
@@ -234,6 +245,7 @@ def serve(
     origins: tuple[str, ...],
     hosts: tuple[str, ...],
     body_limit: int,
+    replicas: int,
     replays: bool,
     devices: tuple[str, ...],
     place_rules: PlaceRules,
@@ -252,8 +264,11 @@ def serve(
     for library in ("fastapi", "uvicorn", "prometheus_client"):
         with required(library, "ggplug serve", extra="serve"):
             importlib.import_module(library)
+    from ggplug.registry import device
+    from ggplug.registry import devices as all_devices
     from ggplug_models.serve.app import Rules
     from ggplug_models.serve.http.access import is_loopback
+    from ggplug_models.serve.http.replicas import Machine, Replicas, machines_of
     from ggplug_models.serve.models import Models, models_in
     from ggplug_models.serve.opening import Opening
     from ggplug_models.serve.server import Server, listening, run
@@ -266,6 +281,8 @@ def serve(
         raise click.UsageError(
             "--name, --tags, --chat-template, --lora and --control-vector are for one MODEL, not for --models-dir."
         )
+    if folder is not None and replicas:
+        raise click.UsageError("--replicas is for one MODEL, not for --models-dir.")
     most = drafted_tokens(draft, draft_tokens)
     if any(not key.strip() for key in keys):
         raise click.UsageError("--api-key is empty.")
@@ -308,6 +325,8 @@ def serve(
         report=(lambda text: err.print(printable(text), style="dim", soft_wrap=True)) if verbose else None,
     )
 
+    seconds = None if idle is None or idle < 0 else idle
+
     def service(called: str, file: ModelFile | Path) -> Service:
         # Responses are UTF-8; file names need not be.
         called = printable(called.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
@@ -315,20 +334,44 @@ def serve(
         about = About(
             Path(file), aliases, [tag for tag in tags.split(",") if tag], pooling != "none", adapters=adapters
         )
-        seconds = None if idle is None or idle < 0 else idle
         return Service(first, opening.of(file, first), slots=slots, waiting=waiting, about=about, idle=seconds)
+
+    def copies(alone: Service, file: ModelFile) -> Replicas:
+        """Copies of a model on machines, instead of the one here.  Raises UsageError."""
+        chosen_devices = list(map(device, opening.devices)) if opening.devices is not None else all_devices()
+        machines = machines_of(chosen_devices)
+        if not machines or (opening.devices and sum(len(each.devices) for each in machines) < len(opening.devices)):
+            raise click.UsageError("--replicas needs devices of a cluster alone: set GGPLUG_RAY (docs/cluster.md).")
+
+        def given(machine: Machine) -> Sequence[Any]:
+            there = replace(opening, devices=None if opening.devices is None else list(machine.devices), report=None)
+            own = replace(rules, keys=(), hosts=None, origins=())
+            return there, Path(file), alone.name, slots, waiting, alone.about, seconds, own
+
+        return Replicas(
+            [machines[number % len(machines)] for number in range(replicas)],
+            given,
+            slots=slots,
+            most_inside=replicas * alone.most_inside,
+            body_limit=rules.body_limit,
+        )
 
     with ExitStack() as stack:
         sockets = stack.enter_context(listening(addresses, port))
-        served: Service | Models
+        served: Service | Models | Replicas
         if folder is not None:
             served = Models(lambda: models_in(folder), service, most=models_max, autoload=models_autoload)
             what = f"{len(served.services)} models"
         else:
             assert model is not None
-            served = service(name or model.title, model)
-            what = served.name
+            served = alone = service(name or model.title, model)
+            what = alone.name
+            if replicas:
+                alone.close()
+                served, what = copies(alone, model), f"{replicas} replicas of {what}"
         stack.callback(served.close)
+        if isinstance(served, Replicas):
+            served.open()
         if isinstance(served, Service):
             served.open()
             if served.writer is not None and not served.writer.has_template:
