@@ -34,7 +34,7 @@ import numpy as np
 import ggplug_models
 from ggplug_models.benchmarks.synthetic import LlamaShape, write_llama
 from ggplug_models.networks.decoder import Decoder
-from tests.support.ray_cluster import OPTIONS, processes_of, three_nodes
+from tests.support.ray_cluster import add_node, processes_of, three_nodes
 from tests.support.served import port_of
 
 SHAPE = LlamaShape(n_embd=64, n_ff=160, n_layer=2, n_head=4, n_head_kv=2, n_vocab=300, n_ctx=512)
@@ -150,7 +150,7 @@ class Faults:
             name = self._drawn.choice(sorted(self._nodes))
             self._cluster.remove_node(self._nodes[name], allow_graceful=False)
             time.sleep(self._drawn.uniform(0, 2))
-            self._nodes[name] = self._cluster.add_node(**OPTIONS, node_name=name)
+            self._nodes[name] = add_node(self._cluster, name)
         else:
             until(lambda: bool(processes_of(self._cluster, "DeviceHost")), HANGS)
             process = self._drawn.choice(processes_of(self._cluster, "DeviceHost"))

@@ -28,12 +28,22 @@ def three_nodes() -> Iterator[Any]:
         made = Cluster(initialize_head=True, head_node_args=head)
         try:
             for name in NODES[1:]:
-                made.add_node(**OPTIONS, node_name=name)
+                add_node(made, name)
             ray.init(address=made.address, log_to_driver=False, logging_level="error")
             yield made
         finally:
             ray.shutdown()
             made.shutdown()
+
+
+def add_node(cluster: Any, name: str, tries: int = 3) -> Any:
+    """Adds a node to a cluster, which Ray gives half a minute to start; a busy machine may need more."""
+    try:
+        return cluster.add_node(**OPTIONS, node_name=name)
+    except Exception:
+        if tries == 1:
+            raise
+    return add_node(cluster, name, tries - 1)
 
 
 def processes_of(cluster: Any, kind: str) -> list[int]:
