@@ -166,6 +166,28 @@ def test_threads_use_devices_of_nodes_at_the_same_time(pair: tuple[Any, Any]) ->
     assert found == {number: 3.0 * number for number in range(4)}
 
 
+def test_inputs_go_with_the_computation_that_reads_them(pair: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from ggplug_ray.link import Link
+
+    sources = [gg.new_tensor("f32", (64,), name).set_input() for name in "xyz"]
+    total = gg.add(gg.add(sources[0], sources[1]), sources[2]).set_output()
+    graph = gg.Graph(total)
+    sent: list[str] = []
+    send = Link.send
+    with gg.Scheduler([pair[0]]) as scheduler:
+        scheduler.allocate(graph)
+        for factor in range(3):
+            monkeypatch.setattr(
+                Link, "send", lambda link, what, *given: (sent.append(what), send(link, what, *given))[1]
+            )
+            sent.clear()
+            for number, source in enumerate(sources):
+                source.set(np.full(64, factor * 10.0**number, np.float32))
+            scheduler.compute(graph)
+            assert (total.numpy() == factor * 111).all()
+    assert sent == ["compute", "fetch"]
+
+
 def test_a_command_finds_the_devices_through_the_variable(cluster: Any) -> None:
     import os
 

@@ -27,7 +27,7 @@ class ActorHost:
     async def beat(self, dropped: Sequence[Any]) -> None:
         """Shows that the process runs."""
 
-    async def do(self, what: str, *given: Any) -> tuple[str, Any]:
+    async def do(self, what: str, *given: Any, stores: None = None) -> tuple[str, Any]:
         """The result of a coroutine; ``open`` makes the object: the versions, and the number of the process."""
         try:
             if what != "open":

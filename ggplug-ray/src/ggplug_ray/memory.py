@@ -35,6 +35,10 @@ PIECE = 16 << 20
 """Bytes of one message; two are under way at once."""
 
 
+INPUT = 1 << 14
+"""Up to so many bytes that are stored go with the next message, such as that of the computation that reads them."""
+
+
 class RayMemory(BufferType):
     """The default memory of a device on a node."""
 
@@ -87,6 +91,10 @@ class RayBuffer(DiscreteBuffer):
 
     def store(self, offset: int, data: Bytes) -> None:
         link, under_way = self.link, []
+        if data.size <= INPUT:
+            link.check()
+            link.store(self.number, offset, data.tobytes())
+            return
         for start in range(0, data.size, PIECE):
             piece = data[start : start + PIECE]
             under_way.append(link.send("store", self.number, offset + start, piece))
