@@ -84,9 +84,22 @@ class Link:
             raise lost(self.device, self.node, self.lost)
 
     def store(self, number: int, offset: int, data: bytes) -> None:
-        """Stores a few bytes before whatever is sent next happens, without a message of their own."""
+        """Stores a few bytes before whatever is sent next happens, without a message of their own.
+
+        Raises DeviceLostError.
+        """
+        self.check()
         with self._sending:
             self._stores.append((number, offset, data))
+
+    def waiting(self, number: int, offset: int, size: int) -> bytes | None:
+        """Bytes of a buffer that are not sent yet; None if they are, or if only a part of them waits."""
+        with self._sending:
+            for there, start, data in reversed(self._stores):
+                if there == number and start < offset + size and offset < start + len(data):
+                    inside = start <= offset and offset + size <= start + len(data)
+                    return data[offset - start : offset - start + size] if inside else None
+        return None
 
     def answer(self, reference: Any, *others: Link, tensors: Sequence[Tensor] = ()) -> Any:
         """The answer to a message.  ``others``: processes that it depends on, too."""
