@@ -45,6 +45,10 @@ class RayRegistration(Registration):
             from ggplug_ray.stream import stall
 
             return stall
+        if name == "benchmarks" and self._cluster is not None:
+            from ggplug_ray.benchmark import ClusterInstrument
+
+            return (ClusterInstrument(),)
         return self._cluster.machines if name == "machines" and self._cluster is not None else None
 
     def joined(self, at: str, within: float) -> list[Device]:

@@ -3,8 +3,8 @@
     PYTHONPATH=tests/support:. python -m cost_model.cluster    # the table of docs/cluster.md
 
 Nothing is computed and no weight is read: the file is a header with a hole.  A kernel of a node takes the time in which
-memory is read, or arithmetic is done, whichever is longer; a copy between nodes takes two messages and the
-time of its bytes; a split takes one message.
+memory is read, or arithmetic is done, whichever is longer.  A copy between nodes takes two messages, a small one takes
+one, and the time of its bytes; a split takes one message.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ggplug_models.deciding import decide
 from ggplug_models.state.session import Session
 from ggplug_models.weights.placement import Placement
 from ggplug_models.weights.rules import LayerSplit
+from ggplug_ray.memory import INPUT
 from ggplug_testing import FakeDevice
 from tests.models.state.test_models_fit import of_70_g
 
@@ -58,7 +59,7 @@ class NodeRates(Rates):
         return max(work.bytes / self._kind.bandwidth, work.flops / self._kind.flops, LAUNCH)
 
     def copy(self, source: str, nbytes: int) -> float:
-        return 2 * self._message + nbytes / self._network
+        return (1 if nbytes <= INPUT else 2) * self._message + nbytes / self._network
 
 
 def predicted(path: Path, devices: Sequence[Device], costs: CostModel) -> list[tuple[float, float]]:
