@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ray_cluster import three_nodes
+from nodes import PATIENCE, three_nodes
 
 from ggplug.backend import Device
 
@@ -23,4 +23,4 @@ def devices(cluster: Any) -> dict[str, Device]:
     """The devices of the nodes, by name."""
     import ggplug_ray
 
-    return {device.name: device for device in ggplug_ray.connect(cluster.address)}
+    return {device.name: device for device in ggplug_ray.connect(cluster.address, within=PATIENCE)}

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from held import until
+from nodes import processes_of
 from paths import DATA
-from ray_cluster import processes_of
 from served import port_of
 
 import ggplug_models

@@ -80,7 +80,7 @@ def predicted(path: Path, devices: Sequence[Device], costs: CostModel) -> list[t
 
 
 def rows(network: float, message: float) -> Iterator[tuple[str, int, float, float, str]]:
-    """The kind and the number of nodes, tokens of a prompt a second, generated tokens a second, and what bounds these."""
+    """The kind and the number of nodes, tokens of a prompt and generated tokens a second, and what bounds these."""
     with tempfile.TemporaryDirectory() as folder:
         path = of_70_g(Path(folder) / "70 G.gguf")
         for kind in KINDS:

@@ -1,6 +1,6 @@
 """Devices on other machines are lost while a server computes with them: no request hangs or is answered wrongly.
 
-    python -m tests.support.lost_devices --faults 200
+    python -m tests.support.nodes.lost_devices --faults 200
 
 A Ray cluster of three nodes runs on this machine, and ``ggplug serve --replay`` with a model whose layers are on two
 of them.  Clients ask for one answer after the other, while processes of devices are killed or stopped, and nodes
@@ -34,7 +34,7 @@ import numpy as np
 import ggplug_models
 from ggplug_models.benchmarks.synthetic import LlamaShape, write_llama
 from ggplug_models.networks.decoder import Decoder
-from tests.support.ray_cluster import add_node, processes_of, three_nodes
+from tests.support.nodes import add_node, processes_of, three_nodes
 from tests.support.served import port_of
 
 SHAPE = LlamaShape(n_embd=64, n_ff=160, n_layer=2, n_head=4, n_head_kv=2, n_vocab=300, n_ctx=512)

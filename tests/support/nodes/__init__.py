@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("GGPLUG_LOAD_TIMEOUT", "120")  # processes of Ray start slowly on a busy machine
+PATIENCE = 600
+"""Seconds for nodes to list their devices: processes of Ray start slowly on a busy machine."""
+os.environ.setdefault("GGPLUG_LOAD_TIMEOUT", str(PATIENCE))
 NODES = ("a", "b", "c")
 OPTIONS = {"num_cpus": 1, "object_store_memory": 200 << 20}
 """Of each node."""
