@@ -392,15 +392,13 @@ class Batcher:
         """What the sequences held is lost: texts are computed again, or end with the error."""
         self._lost = error
         for number, slot in list(self._slots.items()):
-            if self._again is None or not self._replays or not slot.replay():
-                self._end(number, error)
-            else:
+            if self._replays and slot.replay():
                 self._counts.replayed += 1
+            else:
+                self._end(number, error)
 
     def _restore(self) -> None:
-        assert self._lost is not None
-        if self._again is None:
-            raise self._lost
+        assert self._again is not None
         self.sequences, self._drafts = self._again()
         self._reusable = [0] * self.sequences.n_seq
         self._counts.restored += 1
@@ -498,10 +496,10 @@ class Batcher:
         try:
             batch = self._with_drafts(batch) if generating and self._drafts is not None else batch
             logits = self._decoded(batch)
-        except DeviceLostError as error:
-            self._lose(error)
-            return
         except BaseException as error:
+            if self._again is not None and isinstance(error, DeviceLostError):
+                self._lose(error)
+                return
             # The texts of this step end; sequences keep the tokens that they have computed, and other texts continue.
             for number in batch:
                 self._end(number, error)

@@ -22,6 +22,7 @@ from ggplug.backend import Device, Registration
 from ggplug.errors import DeviceLostError, GGPlugError, in_one_line
 from ggplug_models.serve.answers import ClientDisconnected
 from ggplug_models.serve.apis.errors import response_of
+from ggplug_models.serve.http.endpoint import logged
 from ggplug_models.serve.http.event_stream import watched
 from ggplug_models.serve.http.incoming import Incoming
 from ggplug_models.serve.http.routing import READS
@@ -244,9 +245,13 @@ class Replicas:
                             MutableHeaders(scope=message)[HEADER] = replica.name
                         begun = True
                         await send(message)
-        except DeviceLostError as error:
-            self._lose(replica, actor, error)
-            return begun  # the rest of what was begun is missing, which closes the connection
+        except GGPlugError as error:
+            if isinstance(error, DeviceLostError):
+                self._lose(replica, actor, error)
+                return begun  # the rest of what was begun is missing, which closes the connection
+            if not begun:
+                raise logged(error) from error
+            LOG.error("replica %s ended an answer: %s", replica.name, in_one_line(error))
         finally:
             replica.busy -= 1
         return True
