@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
@@ -81,7 +82,7 @@ def machines() -> list[Nearby]:
 @contextmanager
 def served(machines: Sequence[Nearby], data: Path) -> Iterator[Live]:
     opening = Opening(["CPU"], Placement(), (), (), "ggml", {}, None, "f16", 200, 2, {})
-    given = (opening, data / "qwen3.gguf", "tiny", 2, 8, About(), None, Rules(hosts=None))
+    given = (os.getcwd(), opening, data / "qwen3.gguf", "tiny", 2, 8, About(), None, Rules(hosts=None))
     replicas = Replicas(machines, lambda _: given, slots=2, most_inside=40, body_limit=1 << 20)
     try:
         replicas.open()

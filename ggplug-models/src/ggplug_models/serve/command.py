@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -346,7 +347,7 @@ def serve(
         def given(machine: Machine) -> Sequence[Any]:
             there = replace(opening, devices=None if opening.devices is None else list(machine.devices), report=None)
             own = replace(rules, keys=(), hosts=None, origins=())
-            return there, Path(file), alone.name, slots, waiting, alone.about, seconds, own
+            return os.getcwd(), there, Path(file), alone.name, slots, waiting, alone.about, seconds, own
 
         return Replicas(
             [machines[number % len(machines)] for number in range(replicas)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator
 
@@ -17,7 +18,8 @@ from ggplug_models.serve.service import About, Service
 class Answering:
     """A copy of a model; see :class:`.Replicas`.
 
-    ``path``: its file on this machine.  ``name``, ``slots``, ``waiting``, ``about``, ``idle``: see :class:`.Service`.
+    ``folder``: that of relative paths, if it is here.  ``path``: the model's file on this machine.  ``name``,
+    ``slots``, ``waiting``, ``about``, ``idle``: see :class:`.Service`.
     """
 
     MESSAGES = ("load", "ask", "leave")
@@ -25,6 +27,7 @@ class Answering:
 
     def __init__(
         self,
+        folder: str,
         opening: Opening,
         path: os.PathLike[str],
         name: str,
@@ -34,6 +37,8 @@ class Answering:
         idle: float | None,
         rules: Rules,
     ) -> None:
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
         opens = opening.of(path, name)
         self._service = Service(name, opens, slots=slots, waiting=waiting, about=about, idle=idle)
         self._app = of_a_model(self._service, rules)
