@@ -179,7 +179,13 @@ def _join(address: str) -> None:
                 f"no Ray cluster answers at {address}: {in_one_line(error)}",
                 remedy=f"start one: ray start --head; or {VARIABLE}=auto",
             ) from error
-        ray.init(**quiet)
+        try:
+            ray.init(**quiet)
+        except Exception as started:  # Ray raises no narrower one if its processes do not start in time
+            raise DeviceNotFoundError(
+                f"Ray starts no cluster on this machine: {in_one_line(started)}",
+                remedy=f"start one: ray start --head; then set {VARIABLE} to its address",
+            ) from started
 
 
 def _alive() -> list[dict[str, Any]]:
