@@ -113,6 +113,11 @@ def test_while_the_model_cannot_be_loaded_requests_get_the_error() -> None:
         with pytest.raises(DeviceLostError):
             call.result(30)
         assert texts(batcher) == WANTED
+        failing.append(LOST)
+        restoring = batcher.call(lambda: batcher.restore(LOST))
+        with pytest.raises(DeviceLostError):
+            restoring.result(30)
+        assert texts(batcher) == WANTED
 
 
 class Failing:

@@ -378,7 +378,10 @@ class Batcher:
             except Exception as error:
                 result.set_exception(error)
         for request in taken:  # without the condition, because it may take long
-            self._admit(request)
+            if self._lost is None:
+                self._admit(request)
+            else:  # a call could not make the sequences again
+                self._leave(request, self._lost)
         return True
 
     # -- after a device was lost -------------------------------------------------------------------
