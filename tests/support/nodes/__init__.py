@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")
 PATIENCE = 600
 """Seconds for nodes to list their devices: processes of Ray start slowly on a busy machine."""
 os.environ.setdefault("GGPLUG_LOAD_TIMEOUT", str(PATIENCE))
