@@ -21,6 +21,7 @@ from ggplug_models.loading import load
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.denoiser import Denoiser
 from ggplug_models.networks.encoder import Encoder
+from ggplug_models.networks.encoder_decoder import EncoderDecoder
 from ggplug_models.networks.model import ARCHITECTURES, Model
 from ggplug_models.state.session import Session
 from ggplug_models.state.steps import Asked, Outputs
@@ -63,6 +64,7 @@ __all__ = [
     "DraftModel",
     "Drafts",
     "Encoder",
+    "EncoderDecoder",
     "ExpertsOn",
     "Finish",
     "Fit",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import ggplug as gg
@@ -37,7 +38,7 @@ class Decided(NamedTuple):
     placement: Placed
     packing: tuple[PackedWeight, ...]
     split: Mapping[str, BufferType]
-    """The memory of weights that are split between the members of a combined device, by name."""
+    """The memory of weights and caches that are split between the members of a combined device, by name."""
 
     @property
     def where(self) -> Callable[[str], Device | BufferType]:
@@ -48,7 +49,7 @@ class Decided(NamedTuple):
     def model(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> Model:
         """The model over weights that were placed so."""
         model = self.kind(weights, metadata, devices)
-        model.placement, model.packing = self.placement, self.packing
+        model.placement, model.packing, model.split = self.placement, self.packing, self.split
         return model
 
 
@@ -97,12 +98,14 @@ def _own_memory(
             graph = model.sample()
             if graph is None:
                 return (), {}
-            packed = () if packing is None else tuple(packing.choose(unplaced, graph, place))
+            whole = [weight for weight in unplaced if place(weight.name) not in combined]
+            packed = [] if packing is None else packing.choose(whole, graph, place)
             split: dict[str, BufferType] = {}
             for device in combined:
                 weights = [weight for weight in unplaced if place(weight.name) is device]
-                split |= {weight.name: memory for weight, memory in split_weights(device, graph, weights).items()}
-            return packed, split
+                packs = None if packing is None else partial(packing.of_part, packed)
+                split |= {leaf.name: memory for leaf, memory in split_weights(device, graph, weights, packs).items()}
+            return tuple(packed), split
 
 
 def chosen_devices(devices: Sequence[Device | str] | None) -> list[Device]:

@@ -6,6 +6,8 @@ bytes are those of a loaded model.  No weight is read and no memory of a device 
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +19,8 @@ from typing import NamedTuple
 import ggplug as gg
 from ggplug import gguf
 from ggplug.backend import Device
+from ggplug.combined import CombinedDevice
+from ggplug.combined.memory import shares
 from ggplug.costs.chain import Layer, cheapest
 from ggplug.costs.model import CostModel, cost_model
 from ggplug.errors import OutOfMemoryError, ParameterError
@@ -34,7 +38,7 @@ from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.networks.model import Model
 from ggplug_models.state.session import CACHE_TYPES, Session, cache_type_of
-from ggplug_models.weights.placement import SPLIT_MODE, TENSOR, Placement
+from ggplug_models.weights.placement import TENSOR, Placed, Placement
 from ggplug_models.weights.rules import Chooses, ExpertsOn, LayerSplit, Rule, is_after_layers, is_expert, layer_of
 
 LEAST_CONTEXT = 512
@@ -53,6 +57,8 @@ class Fit:
     n_ctx: int
     n_seq: int
     cache_type: str
+    placed: Placed | None = None
+    """The device of each weight and cache."""
     times: Times | None = None
     """With ``policy="cost"`` the predicted times of the largest steps."""
     moves: Sequence[Sequence[float]] = ()
@@ -83,9 +89,12 @@ def fit(
     one to check; by default all weights on the first device, or, where they do not fit, experts of the last layers on
     the last device if it has host memory, or the last layers on the next devices.
 
-    ``policy="cost"``: of the placements by layers, the one that is predicted to take the least time: for a prompt of a
-    micro-batch and as many generated tokens, or for the texts of an encoder.  Devices that were not measured before are
-    measured now, for at most two seconds each (:mod:`ggplug.costs`).
+    ``policy="cost"``: of the placements by layers, and that with experts on the last device, the one that is predicted
+    to take the least time: for a prompt of a micro-batch and as many generated tokens, or for the texts of an encoder.
+    Devices that were not measured before are measured now, for at most two seconds each (:mod:`ggplug.costs`).
+
+    With the split mode ``"tensor"`` of a placement the members of the combined device hold what is said of each; its
+    proportions are not changed to make it fit.
 
     The weights that stay in the file's map count as held.  Scratch memory of the CPU's threads does not.
 
@@ -93,8 +102,6 @@ def fit(
     the remedy what would fit.  Raises ParameterError, and as :func:`.load`.
     """
     chosen = chosen_devices(devices)
-    if isinstance(placement, Placement) and placement.split_mode == TENSOR:
-        raise ParameterError(f"fit finds which weights lie on which device; with {SPLIT_MODE} {TENSOR} each has a part")
     n_seq = whole("n_seq", n_seq, 1)
     costs = None if policy == "ggml" else cost_model(policy)
     cache = cache_type_of(cache_type).name
@@ -145,8 +152,9 @@ class _Asked:
         while (found := cheapest(chain, limits)) is not None:
             fit = self.measured(reader, on(self.devices, found[1]))
             if not any(each.missing for each in fit.holdings):
-                tried = {str(each.placement): each.times.total for each in (fit, *alone) if each.times is not None}
-                return replace(fit, compared=tuple(tried.items()))
+                fits = sorted([fit, *self._other_ways(reader)], key=_seconds)
+                tried = {str(each.placement): _seconds(each) for each in (*fits, *alone)}
+                return replace(fits[0], compared=tuple(tried.items()))
             # What devices hold besides the layers is not known before: this placement is left out, and the next may
             # hold less.
             for number, each in enumerate(fit.holdings):
@@ -165,22 +173,33 @@ class _Asked:
             raise too_large(found.holdings, over)
         last: OutOfMemoryError | None = None
         for units, rules in self._ways(reader):
-            tried: dict[tuple[int, ...], Fit] = {}
-
-            def measure(counts: Sequence[int], rules: _Rules = rules, tried: _Tried = tried) -> list[Holding]:
-                found = tried[tuple(counts)] = self.measured(reader, rules(counts))
-                return list(found.holdings)
-
             try:
-                counts, _ = distribute(units, len(self.devices), measure)
-                return tried[tuple(counts)]
+                return self._distributed(reader, units, rules)
             except OutOfMemoryError as error:
                 last = error
         assert last is not None
         raise last
 
+    def _other_ways(self, reader: GGUFReader) -> Iterator[Fit]:
+        """The placements that fit and are not by layers."""
+        *others, _ = self._ways(reader)
+        for units, rules in others:
+            with contextlib.suppress(OutOfMemoryError):
+                yield self._distributed(reader, units, rules)
+
+    def _distributed(self, reader: GGUFReader, units: Sequence[int], rules: _Rules) -> Fit:
+        """The placement that fits with as few units on later devices as possible.  Raises OutOfMemoryError."""
+        tried: dict[tuple[int, ...], Fit] = {}
+
+        def measure(counts: Sequence[int]) -> list[Holding]:
+            found = tried[tuple(counts)] = self.measured(reader, rules(counts))
+            return list(found.holdings)
+
+        counts, _ = distribute(units, len(self.devices), measure)
+        return tried[tuple(counts)]
+
     def _ways(self, reader: GGUFReader) -> Iterator[tuple[list[int], _Rules]]:
-        """The ways to place weights: for each the bytes of what can be moved to the next device, and the rules."""
+        """The ways to place weights, layers last: the bytes of what can be moved to the next device, and the rules."""
         experts, layers = _units(reader)
         if any(experts) and len(self.devices) == 2 and self.devices[-1].buffer_type.is_host:
             yield experts, self._experts
@@ -194,27 +213,31 @@ class _Asked:
 
     def measured(self, reader: GGUFReader, placement: Placement) -> Fit:
         """What the devices will hold with a placement, whether or not that fits."""
-        decided = decide(reader, self.devices, placement, pack=self.pack, pack_growth=self.pack_growth)
+        devices, rules = placement.combined(self.devices)
+        decided = decide(reader, devices, rules, pack=self.pack, pack_growth=self.pack_growth)
         weights = planned(reader, decided.where)
         held: Counter[tuple[Device, str]] = Counter()
         for buffer in weights.context.buffers:
-            kind = "mapped" if buffer in weights.mapped else "packed" if buffer.type.has_own_layout else "weights"
-            if isinstance(buffer.type.device, Device):
-                held[buffer.type.device, kind] += weights.mapped.get(buffer, buffer.size)
-        with weights.context, decided.model(weights.context, reader.metadata, self.devices) as model:
+            nbytes = weights.mapped.get(buffer, buffer.size)
+            for device, kind, share in shares(buffer.type, nbytes):
+                held[
+                    device, "mapped" if buffer in weights.mapped else "packed" if kind.has_own_layout else "weights"
+                ] += share
+        with weights.context, decided.model(weights.context, reader.metadata, devices) as model:
             n_ctx, cache, needed, times, moves = self._computed(model)
         holdings = [
             Holding(
                 device,
                 **{kind: held[device, kind] for kind in ("weights", "packed", "mapped")},
                 cache=cache[device],
-                compute=needed[device].compute,
-                workspace=needed[device].workspace,
+                compute=sum(each.compute for each in _of(needed, device)),
+                workspace=sum(each.workspace for each in _of(needed, device)),
                 budget=self.budgets[device],
             )
             for device in self.devices
         ]
-        return Fit(placement, tuple(holdings), n_ctx, self.n_seq, self.cache_type, times, moves)
+        about = n_ctx, self.n_seq, self.cache_type
+        return Fit(placement, tuple(holdings), *about, decided.placement, times, moves)
 
     def _computed(self, model: Model) -> _Computed:
         """What the model's largest steps need."""
@@ -250,7 +273,8 @@ class _Asked:
         """What would fit, in words: without the placement, with a smaller type of the cache, with a shorter context."""
         if placement is not None and (found := self._fits(reader, None)):
             yield f"the placement {found.placement} fits"
-        if not any(device.buffer_type.is_host for device in self.devices):
+        combined = isinstance(placement, Placement) and placement.split_mode == TENSOR
+        if not combined and not any(device.buffer_type.is_host for device in self.devices):
             for cpu in gg.devices_by_kind(DeviceKind.CPU)[:1]:
                 budgets = {**self.budgets, cpu: cpu.memory().free}
                 if found := replace(self, devices=[*self.devices, cpu], budgets=budgets)._fits(reader, None):
@@ -283,6 +307,13 @@ class _Asked:
             return None
 
 
+def _of(needed: Mapping[Device, Needed], device: Device) -> Iterator[Needed]:
+    """What a device needs for what it computes alone, and as a member of a combined device."""
+    for each, what in needed.items():
+        if each is device or (isinstance(each, CombinedDevice) and device in each.members):
+            yield what
+
+
 class _Computed(NamedTuple):
     """The context length; the cache and what the largest graphs need, by device; and the predicted times."""
 
@@ -309,8 +340,10 @@ def _units(reader: GGUFReader) -> tuple[list[int], list[int]]:
     return experts, layers
 
 
-_Tried = dict[tuple[int, ...], Fit]
-"""What was measured, by the numbers of units."""
+def _seconds(fit: Fit) -> float:
+    """The predicted time."""
+    return math.inf if fit.times is None else fit.times.total
+
 
 _Rules = Callable[[Sequence[int]], Placement]
 """The placement for numbers of units, by device."""

@@ -5,6 +5,7 @@ The outputs of ``NAME.gguf`` are in ``NAME.npz`` in the same folder.  ``tokens_0
 Language models have ``logits_f32_i``, float32 ``(n, n_vocab)``, the logits of every position in float32 arithmetic; for
 quantised weights also ``logits_i``, those that llama.cpp computes from the file; ``greedy``, the greedy continuation
 of the last text; and ``n_ctx``, the context length.  Models that predict masked tokens have the logits alone.
+Encoder-decoders have ``source_i``, the ids of the source text of each text.
 Encoders have the vectors before normalisation: ``embd_f32_i``, ``(n, n_embd)``, of the tokens, and ``pooled_f32_i``,
 ``(n_embd,)``, of the text.
 
@@ -92,6 +93,8 @@ def _language_model(model: Decoder, golden: dict[str, Array], report: dict[str, 
         with Session(model, n_ctx, cache_type="f32", micro_batch=micro_batch) as session:
             for i, tokens in enumerate(texts):
                 session.clear()
+                if f"source_{i}" in golden:
+                    session.encode(golden[f"source_{i}"].tolist())
                 distance = nmse(session.decode({0: tokens}, Outputs.ALL)[0], golden[f"logits_f32_{i}"])
                 worst = max(worst, distance)
                 limit = PLAIN_LIMIT

@@ -18,9 +18,8 @@ from ggplug.gguf import GGUFWriter
 from ggplug.quantizing.importance import CHUNK_SIZE, CHUNKS, COUNTS, DATASETS, SUMS
 from ggplug.system.files import replacing
 from ggplug.tensor import Tensor
-from ggplug_models.layers.patches import GraphChange
+from ggplug_models.layers.patches import GraphChange, Patching
 from ggplug_models.networks.decoder import Decoder
-from ggplug_models.networks.network import Patching
 from ggplug_models.perplexity import in_chunks, with_bos
 from ggplug_models.state.steps import Outputs
 

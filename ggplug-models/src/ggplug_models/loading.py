@@ -15,6 +15,8 @@ from ggplug_models.deciding import decide as decide
 from ggplug_models.deciding import default_devices as default_devices
 from ggplug_models.naming import path_of
 from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.denoiser import Denoiser
+from ggplug_models.networks.model import Model
 from ggplug_models.weights.files import MappedFiles
 from ggplug_models.weights.placement import Placement
 from ggplug_models.weights.rules import Chooses, Rule
@@ -75,6 +77,10 @@ def load_language_model(
     if isinstance(loaded, Decoder):
         return loaded
     loaded.free()
-    raise ParameterError(
-        f"{path} is a {loaded.architecture} model, which cannot generate text", got=loaded.architecture
-    )
+    raise refuse(path, loaded)
+
+
+def refuse(path: str | os.PathLike[str], model: Model) -> ParameterError:
+    """The error for a model that does not generate text, or not token by token."""
+    what = "generate text token by token" if isinstance(model, Denoiser) else "generate text"
+    return model.cannot(path, f"cannot {what}")

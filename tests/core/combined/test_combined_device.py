@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -11,14 +11,17 @@ import pytest
 
 import ggplug as gg
 from ggplug import trace
-from ggplug.backend import Device, Operand
+from ggplug.backend import Decline, Device, Group, Groups, Operand
 from ggplug.combined import CombinedDevice
 from ggplug.combined.cuts import Cuts, Pieces
 from ggplug.combined.weights import split_weights
-from ggplug.errors import BufferUseError, ComputeError, OutOfMemoryError, ParameterError
+from ggplug.errors import BufferUseError, ComputeError, OutOfMemoryError, ParameterError, UnsupportedOpError
+from ggplug.ops import Add, MulMat, Sqr
+from ggplug.patterns import Pattern, of, pattern
 from ggplug.tensor import Context, Tensor
 from ggplug.types import BufferUsage
 from ggplug_testing import FakeDevice
+from ggplug_testing.devices.packing import PackingDevice
 from ggplug_testing.fake import FakeRegistration
 
 HALVES = Cuts((Fraction(0), Fraction(1, 2), Fraction(1)))
@@ -145,8 +148,86 @@ def test_split_weights_are_set_and_read_whole(block: Block) -> None:
         up.buffer.get(0, np.empty(4, np.uint8))
 
 
+def test_a_part_of_a_leaf_whose_columns_are_split_is_set_and_read() -> None:
+    memory = CombinedDevice(fakes()).split_memory(0, HALVES)
+    with Context("leaf") as context:
+        leaf = context.new_tensor("f32", (8, 5), "leaf")
+        gg.allocate(context, memory, zeroed=True)
+        values = np.zeros((5, 8), np.float32)
+        leaf.set_bytes(np.arange(1, 12, dtype=np.float32), 13 * 4)
+        values.reshape(-1)[13:24] = np.arange(1, 12)
+        np.testing.assert_array_equal(leaf.numpy(), values)
+        middle = gg.view(leaf, 8, 2, nb=(leaf.nb[1],), offset=2 * leaf.nb[1])
+        np.testing.assert_array_equal(middle.numpy(), values[2:4])
+        middle.set(-values[1:3])
+        np.testing.assert_array_equal(leaf.numpy(), [*values[:2], *-values[1:3], values[4]])
+
+
+def stored_rows(read: Callable[[Tensor], Tensor]) -> tuple[np.ndarray, np.ndarray, str]:
+    """What is read of a cache of 6 rows after 3 of a product were stored there, on one device and split, and where."""
+    random = np.random.default_rng(4)
+    w, x = random.standard_normal((16, 8)).astype(np.float32), random.standard_normal((3, 8)).astype(np.float32)
+    found = []
+    device = CombinedDevice(fakes())
+    for where in (gg.device("CPU"), device):
+        with Context("leafs") as leafs, gg.Scheduler([where, gg.device("CPU")]) as scheduler:
+            weight, cache = leafs.new_tensor("f32", (8, 16), "w"), leafs.new_tensor("f32", (16, 6), "cache")
+            rows = gg.tensor(np.array([4, 0, 3], np.int32))
+            graph = gg.Graph(read(gg.set_rows(cache, gg.mul_mat(weight, gg.tensor(x)), rows)))
+            split = split_weights(device, graph, [weight]) if where is device else {}
+            for leaf in (weight, cache):
+                memory = split.get(leaf, where.buffer_type)
+                leafs.buffers.append(memory.alloc(memory.alloc_size(leaf)))
+                leafs.buffers[-1].usage = BufferUsage.WEIGHTS
+                leaf.place(leafs.buffers[-1])
+            weight.set(w)
+            cache.set_zero()
+            scheduler.compute(graph)
+            found += [graph.outputs[0].numpy()]
+            lies = cache.buffer_type.name
+    return found[0], found[1], lies
+
+
+def test_a_cache_in_which_split_rows_are_stored_is_split_by_heads() -> None:
+    def attention(cache: Tensor) -> Tensor:
+        heads = gg.permute(gg.view(cache, 4, 4, 6, nb=(16, 64)), 0, 2, 1, 3)
+        q = gg.tensor(np.random.default_rng(6).standard_normal((4, 3, 4)).astype(np.float32))
+        return gg.flash_attn_ext(q, heads, heads, None, 0.5)
+
+    wanted, found, lies = stored_rows(attention)
+    assert lies == "fake0+fake1 columns at 1/2"
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("read", [gg.sum_rows, lambda cache: gg.get_rows(cache, gg.tensor(np.array([3, 4], np.int32)))])
+def test_a_cache_that_another_op_than_attention_reads_is_mirrored(read: Callable[[Tensor], Tensor]) -> None:
+    wanted, found, lies = stored_rows(read)
+    assert lies == "fake0+fake1"
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_member_packs_its_part_of_a_weight() -> None:
+    device = CombinedDevice([PackingDevice(), FakeDevice("fake")])
+    (packed,) = device.members[0].extra_buffer_types
+    memory = device.split_memory(1, HALVES, [packed, device.members[1].buffer_type])
+    with Context("weights") as weights, gg.Scheduler([device]) as scheduler:
+        w = weights.new_tensor("f32", (8, 6), "w")
+        gg.allocate(weights, memory, BufferUsage.WEIGHTS)
+        random = np.random.default_rng(2)
+        values, x = random.standard_normal((6, 8)).astype(np.float32), random.standard_normal((3, 8)).astype(np.float32)
+        w.set(values)
+        np.testing.assert_array_equal(w.numpy(), values)
+        graph = gg.Graph(gg.mul_mat(w, gg.tensor(x)))
+        scheduler.compute(graph)
+        np.testing.assert_allclose(graph.outputs[0].numpy(), x @ values.T, rtol=1e-5)
+        with pytest.raises(BufferUseError, match="cannot be set on their own"):
+            w.set_bytes(np.zeros(4, np.uint8))
+
+
 def test_explain_and_the_trace_show_members_and_exchanges(block: Block) -> None:
-    details = [row.text for row in block.scheduler.explain(block.graph).details]
+    explained = block.scheduler.explain(block.graph)
+    assert "packed" not in str(explained)
+    details = [row.text for row in explained.details]
     assert len(details) == 2
     assert details[0].startswith("stage 0 on fake0 and fake1: 3 nodes, 3 in parts; then sum of mul_mat")
     assert details[1] == "stage 1 on fake0 and fake1: 1 nodes, 0 in parts"
@@ -156,6 +237,118 @@ def test_explain_and_the_trace_show_members_and_exchanges(block: Block) -> None:
     assert tracks == {"fake0+fake1: fake0", "fake0+fake1: fake1"}
     (exchanged,) = (span for span in recorded.spans if span.kind == "exchange")
     assert exchanged.facts == {"bytes": 32 * 5 * 4}
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+SQUARED_SUM = pattern("squared sum", lambda a, b: of(Sqr)(of(Add)(a, b)), inplace=("a",))
+SQUARED_PRODUCT = pattern("squared product", lambda a, b: of(Sqr)(of(MulMat)(a, b)))
+
+
+class Squaring(FakeDevice):
+    """A device that computes a square with the sum under it, unless it ``refuses``; ``together``: how often it did."""
+
+    together = 0
+    refuses = False
+
+    @property
+    def patterns(self) -> list[Pattern]:
+        return [SQUARED_PRODUCT, SQUARED_SUM]
+
+    def match(self, group: Group) -> Any:
+        if len(group) == 1:
+            return super().match(group)
+        if self.refuses or SQUARED_SUM.names(group) is None:
+            return Decline("it computes squares alone")
+        return self._square
+
+    def _square(self, group: Group, operands: dict[Tensor, Operand]) -> None:
+        self.together += 1
+        a, b = (operands[source].array() for source in group.sources)
+        np.square(a + b, out=operands[group.node].array())
+
+
+class Squares(NamedTuple):
+    """``y = down (up x + bias)^2``, whose weights are split between two devices that square sums."""
+
+    members: list[Squaring]
+    scheduler: gg.Scheduler
+    weights: Context
+    square: Tensor
+    graph: gg.Graph
+    x: Tensor
+
+    def compute(self) -> np.ndarray:
+        self.scheduler.allocate(self.graph)
+        self.x.set(np.linspace(-1, 1, 40, dtype=np.float32).reshape(5, 8))
+        self.scheduler.compute(self.graph)
+        return self.graph.outputs[0].numpy()
+
+    def expected(self) -> np.ndarray:
+        up, bias, down = (self.weights[name].numpy().astype(np.float64) for name in ("up", "bias", "down"))
+        return np.square(np.linspace(-1, 1, 40).reshape(5, 8) @ up.T + bias) @ down.T
+
+
+@pytest.fixture
+def squares() -> Iterator[Squares]:
+    members = [Squaring("fake0"), Squaring("fake1", execution="late")]
+    device = CombinedDevice(members)
+    weights = Context("weights")
+    up, bias, down = (weights.new_tensor("f32", ne, n) for n, ne in (("up", (8, 6)), ("bias", (6,)), ("down", (6, 3))))
+    x = gg.new_tensor("f32", (8, 5), "x").set_input()
+    square = gg.sqr(gg.add(gg.mul_mat(up, x), bias), name="square")
+    graph = gg.Graph(gg.mul_mat(down, square, name="y"))
+    split = split_weights(device, graph, weights)
+    for weight in (up, bias, down):
+        memory = split.get(weight, device.buffer_type)
+        buffer = memory.alloc(memory.alloc_size(weight))
+        buffer.usage = BufferUsage.WEIGHTS
+        weights.buffers.append(buffer)
+        weight.place(buffer)
+        weight.set(np.random.default_rng(2).standard_normal(weight.shape).astype(np.float32))
+    with gg.Scheduler([device]) as scheduler, weights:
+        yield Squares(members, scheduler, weights, square, graph, x)
+
+
+def test_members_compute_the_groups_that_all_of_them_form(squares: Squares) -> None:
+    np.testing.assert_allclose(squares.compute(), squares.expected(), rtol=1e-5)
+    assert [member.together for member in squares.members] == [1, 1]
+    groups = squares.scheduler.explain(squares.graph).groups
+    assert [group.kernel for group in groups if len(group.nodes) > 1] == ["add sqr on each of fake0+fake1"]
+
+
+def test_the_result_of_a_group_is_split_and_read_whole(squares: Squares) -> None:
+    squares.square.set_output()
+    squares.compute()
+    up, bias = (squares.weights[name].numpy().astype(np.float64) for name in ("up", "bias"))
+    wanted = np.square(np.linspace(-1, 1, 40).reshape(5, 8) @ up.T + bias)
+    np.testing.assert_allclose(squares.square.numpy(), wanted, rtol=1e-5)
+
+
+def test_a_group_that_a_member_declines_is_computed_node_by_node_and_explained(squares: Squares) -> None:
+    squares.members[1].refuses = True
+    np.testing.assert_allclose(squares.compute(), squares.expected(), rtol=1e-5)
+    assert [member.together for member in squares.members] == [0, 0]
+    (missed,) = squares.scheduler.explain(squares.graph).missed
+    assert missed.reason == "fake1: it computes squares alone"
+
+
+def test_nodes_with_an_exchange_in_between_are_no_group(squares: Squares) -> None:
+    squared = gg.Graph(gg.sqr(squares.graph.outputs[0]))
+    squares.scheduler.allocate(squared)
+    (missed,) = squares.scheduler.explain(squared).missed
+    assert (missed.pattern, missed.reason) == ("squared product", "the members exchange a result in between")
+
+
+def test_a_plan_refuses_a_group_with_an_exchange_in_between(squares: Squares) -> None:
+    graph = gg.Graph(gg.sqr(squares.graph.outputs[0]))
+    last_two = tuple(graph.order[-2:])
+    (stream,) = squares.scheduler.backends[:1]
+    with pytest.raises(UnsupportedOpError, match="the members exchange a result in between"):
+        stream.plan(graph, Groups([last_two], frozenset()))
+
+
+# -- exchanges -------------------------------------------------------------------------------------
 
 
 def test_a_backend_brings_its_own_all_reduce() -> None:
@@ -240,7 +433,7 @@ def test_an_op_that_splits_no_weights_needs_the_whole_weight_and_is_declined(blo
 
 @pytest.mark.parametrize("members", [0, 1])
 def test_a_combined_device_needs_two_members(members: int) -> None:
-    with pytest.raises(ParameterError, match="at least two"):
+    with pytest.raises(ParameterError, match=f"at least two members, got {members}"):
         CombinedDevice(fakes(members))
 
 
@@ -251,7 +444,7 @@ def test_proportions_are_positive_and_one_for_each_member() -> None:
 
 
 def test_a_device_is_not_combined_with_itself() -> None:
-    with pytest.raises(ParameterError, match="at least two different"):
+    with pytest.raises(ParameterError, match="different members, got CPU more than once"):
         gg.device("CPU+CPU")
 
 

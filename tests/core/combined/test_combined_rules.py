@@ -57,6 +57,8 @@ IN_PARTS: dict[str, Callable[[Tensor], Tensor]] = {
     "a view with another dimension": lambda h: gg.cont(
         gg.permute(gg.view(heads(h), D, HEADS, 3, 2, nb=(4 * D, 4 * D * HEADS, 12 * D * HEADS)), 0, 2, 1, 3)
     ),
+    "the first elements of each head": lambda h: gg.cont(gg.view(h, 3, HEADS, TOKENS, nb=(4 * D, h.nb[1]))),
+    "the second elements of each head": lambda h: gg.cont(gg.view(h, 1, HEADS, TOKENS, nb=(4 * D, h.nb[1]), offset=4)),
     "products of heads": lambda h: gg.mul_mat(constant(2, 5, D), by_token(h)),
     "chosen tokens": lambda h: gg.get_rows(h, ids(3, 0, 3)),
     "chosen biases": lambda h: gg.add_id(
@@ -69,6 +71,7 @@ WHOLE: dict[str, Callable[[Tensor], Tensor]] = {
     "concatenated": lambda h: gg.concat(h, h, dim=0),
     "soft max of rows": gg.soft_max,
     "gated halves": lambda h: gg.swiglu(h),
+    "the ends of heads": lambda h: gg.cont(gg.view(h, 6, HEADS, 4, nb=(4 * D, h.nb[1]), offset=16)),
     "a part of each row": lambda h: gg.cont(gg.view(h, 9, TOKENS, nb=(h.nb[1],), offset=20)),
     "rows that reach into the next head": lambda h: gg.cont(
         gg.view(gg.reshape(h, D, HEADS * TOKENS // 2, 2), 5, HEADS, nb=(4 * D * HEADS,), offset=20)

@@ -28,9 +28,15 @@ def leaf(*ne: int, type: str = "f32") -> gg.Tensor:
     return gg.new_tensor(type, ne)
 
 
+def kernel(what: str, flops: int, nbytes: int, ne: str = "") -> Work:
+    """The work of a kernel; without extents, those of the same size are the same."""
+    return Work(what, flops, nbytes, ne or f"{flops},{nbytes}")
+
+
 def test_the_work_of_a_node_is_its_op_its_types_and_its_cost() -> None:
     product = work_of([gg.mul_mat(leaf(64, 10, type="f16"), leaf(64, 5))])
-    assert product == ("mul_mat f16,f32 f32", 2 * 64 * 10 * 5, 2 * 640 + 4 * 320 + 4 * 50)
+    extents = "64x10x1x1,64x5x1x1,10x5x1x1"
+    assert product == ("mul_mat f16,f32 f32", 2 * 64 * 10 * 5, 2 * 640 + 4 * 320 + 4 * 50, extents)
     assert work_of([gg.cont(gg.transpose(leaf(4, 2)))]).what == "cont f32* f32"
     assert work_of([gg.soft_max(leaf(4))]).what == "soft_max f32,-,- f32"
 
@@ -39,34 +45,51 @@ def test_a_group_moves_what_it_reads_and_its_last_result() -> None:
     w, x = leaf(64, 10), leaf(64, 5)
     product = gg.mul_mat(w, x)
     result = gg.silu(product)
-    assert work_of([product, result]) == ("mul_mat+silu f32,f32 f32", 6400 + 50, 4 * (640 + 320 + 50))
+    assert work_of([product, result])[:3] == ("mul_mat+silu f32,f32 f32", 6400 + 50, 4 * (640 + 320 + 50))
+    assert work_of([product, result]).ne == work_of([product]).ne
 
 
 def test_a_kernel_that_was_measured_takes_what_it_took() -> None:
     rates = Rates()
-    rates.note(Work("add f32,f32 f32", 100, 1200), 5e-6)
-    assert rates.kernel(Work("add f32,f32 f32", 100, 1200)) == pytest.approx(5e-6)
+    rates.note(kernel("add f32,f32 f32", 100, 1200), 5e-6)
+    assert rates.kernel(kernel("add f32,f32 f32", 100, 1200)) == pytest.approx(5e-6)
+
+
+def test_kernels_of_the_same_size_and_other_extents_are_told_apart() -> None:
+    rates = Rates()
+    wide, tall = (kernel("norm f32 f32", 4096, 32768, ne) for ne in ("4096x1", "1x4096"))
+    rates.note(wide, 9e-6)
+    rates.note(tall, 3e-6)
+    assert (rates.kernel(wide), rates.kernel(tall)) == (9e-6, 3e-6)
+
+
+def test_a_kernel_that_was_measured_is_not_predicted_by_a_larger_one_that_took_less_time() -> None:
+    rates = Rates()
+    small, large = kernel("norm f32 f32", 100, 800), kernel("norm f32 f32", 200, 1600)
+    rates.note(small, 9e-6)
+    rates.note(large, 3e-6)
+    assert rates.kernel(small) == 9e-6
 
 
 def test_a_larger_kernel_takes_longer_and_a_smaller_one_at_least_a_launch() -> None:
     rates = Rates()
     rates.note_split(1e-5, 1e-6)
-    rates.note(Work("add f32,f32 f32", 1000, 12000), 5e-6)
-    assert rates.kernel(Work("add f32,f32 f32", 10000, 120000)) == pytest.approx(1e-6 + 4e-6 * 10, rel=1e-2)
-    assert rates.kernel(Work("add f32,f32 f32", 1, 12)) == pytest.approx(1e-6, rel=0.01)
+    rates.note(kernel("add f32,f32 f32", 1000, 12000), 5e-6)
+    assert rates.kernel(kernel("add f32,f32 f32", 10000, 120000)) == pytest.approx(1e-6 + 4e-6 * 10, rel=1e-2)
+    assert rates.kernel(kernel("add f32,f32 f32", 1, 12)) == pytest.approx(1e-6, rel=0.01)
 
 
 def test_the_same_op_with_other_types_says_more_than_another_op() -> None:
     rates = Rates()
-    rates.note(Work("mul_mat f16,f32 f32", 1000, 1000), 3e-6)
-    rates.note(Work("add f32,f32 f32", 1000, 1000), 1e-6)
-    assert rates.kernel(Work("mul_mat q8_0,f32 f32", 1000, 1000)) == pytest.approx(3e-6)
-    assert rates.kernel(Work("silu f32 f32", 1000, 1000)) is None
-    assert rates.any_kernel(Work("silu f32 f32", 1000, 1000)) is not None
+    rates.note(kernel("mul_mat f16,f32 f32", 1000, 1000), 3e-6)
+    rates.note(kernel("add f32,f32 f32", 1000, 1000), 1e-6)
+    assert rates.kernel(kernel("mul_mat q8_0,f32 f32", 1000, 1000)) == pytest.approx(3e-6)
+    assert rates.kernel(kernel("silu f32 f32", 1000, 1000)) is None
+    assert rates.any_kernel(kernel("silu f32 f32", 1000, 1000)) is not None
 
 
 def test_a_device_that_became_slower_is_noticed() -> None:
-    rates, work = Rates(), Work("add f32,f32 f32", 1000, 12000)
+    rates, work = Rates(), kernel("add f32,f32 f32", 1000, 12000)
     for _ in range(20):
         rates.note(work, 1e-6)
     for _ in range(20):
@@ -75,14 +98,14 @@ def test_a_device_that_became_slower_is_noticed() -> None:
 
 
 def test_one_measurement_that_was_disturbed_changes_little() -> None:
-    rates, work = Rates(), Work("add f32,f32 f32", 1000, 12000)
+    rates, work = Rates(), kernel("add f32,f32 f32", 1000, 12000)
     for seconds in (1e-6, 5e-3):
         rates.note(work, seconds)
     assert rates.kernel(work) == pytest.approx(1.25e-6)
 
 
 def test_no_time_that_is_no_number_is_taken_over() -> None:
-    rates, work = Rates(), Work("add f32,f32 f32", 1000, 12000)
+    rates, work = Rates(), kernel("add f32,f32 f32", 1000, 12000)
     for seconds in (0.0, -1.0, float("nan"), float("inf")):
         rates.note(work, seconds)
     assert rates.kernel(work) is None
@@ -139,7 +162,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_times_are_there_for_later_processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Work("add f32,f32 f32", 1000, 12000)
+    work = kernel("add f32,f32 f32", 1000, 12000)
     with ReferenceDevice("cpu").init() as stream:
         rates = rates_of(stream)
         rates.note_split(1e-5, 2e-6)
@@ -170,13 +193,14 @@ def test_another_version_of_the_device_has_times_of_its_own(folder: Path) -> Non
         "[]",
         "[" * 100_000,
         '{"version": 1}',
-        '{"version": 1, "device": DEVICE, "kernels": [], "copies": {}, "split": [1, 1, 0]}',
-        '{"version": 1, "device": DEVICE, "kernels": {"a": [[1, 1, NaN]]}, "copies": {}, "split": [1, 1, 0]}',
-        '{"version": 1, "device": DEVICE, "kernels": {"a": [[1, 1, -1]]}, "copies": {}, "split": [1, 1, 0]}',
-        '{"version": 1, "device": DEVICE, "kernels": {"a": [[1, 1e999, 1]]}, "copies": {}, "split": [1, 1, 0]}',
-        '{"version": 1, "device": DEVICE, "kernels": {"a": [[1]]}, "copies": {}, "split": [1, 1, 0]}',
-        '{"version": 1, "device": DEVICE, "kernels": {}, "copies": {}, "split": 1}',
-        '{"version": 2, "device": DEVICE, "kernels": {}, "copies": {}, "split": [1, 1, 0]}',
+        '{"version": 2, "device": DEVICE, "kernels": [], "copies": {}, "split": [1, 1, 0]}',
+        '{"version": 2, "device": DEVICE, "kernels": {"a": {"1": [1, 1, NaN]}}, "copies": {}, "split": [1, 1, 0]}',
+        '{"version": 2, "device": DEVICE, "kernels": {"a": {"1": [1, 1, -1]}}, "copies": {}, "split": [1, 1, 0]}',
+        '{"version": 2, "device": DEVICE, "kernels": {"a": {"1": [1, 1e999, 1]}}, "copies": {}, "split": [1, 1, 0]}',
+        '{"version": 2, "device": DEVICE, "kernels": {"a": {"1": [1]}}, "copies": {}, "split": [1, 1, 0]}',
+        '{"version": 2, "device": DEVICE, "kernels": {"a": [[1, 1, 1]]}, "copies": {}, "split": [1, 1, 0]}',
+        '{"version": 2, "device": DEVICE, "kernels": {}, "copies": {}, "split": 1}',
+        '{"version": 1, "device": DEVICE, "kernels": {}, "copies": {}, "split": [1, 1, 0]}',
     ],
 )
 def test_a_damaged_file_is_ignored(folder: Path, content: str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from pathlib import Path
 
+import corpus
 import numpy as np
 import pytest
 from random_graphs import compute_apart, random_case
@@ -77,6 +79,16 @@ def test_the_peak_is_at_most_a_tenth_above_the_largest_live_set_in_the_median() 
         ratios.append(layout.peak[0] / layout.live[0])
     assert statistics.median(ratios) <= 1.1
     assert max(ratios) < 1.5
+
+
+@pytest.mark.parametrize("part", [slice(None, None, 16), pytest.param(slice(None), marks=pytest.mark.long)], ids=str)
+def test_the_peak_of_graphs_of_models_is_at_most_a_tenth_above_the_largest_live_set(
+    tmp_path: Path, part: slice
+) -> None:
+    for name, content in [*corpus.graphs().items()][part]:
+        with corpus.load(name, content, tmp_path) as graph:
+            layout = GraphAllocator(HOST).lay_out(graph)
+        assert layout.peak[0] <= 1.1 * layout.live[0], name
 
 
 def random_items(rng: random.Random, count: int) -> list[Item]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -216,3 +217,25 @@ def test_losses_are_drawn(tmp_path: Path) -> None:
     text = (tmp_path / "curves.svg").read_text(encoding="utf-8")
     assert text.count("<polyline") == 2
     assert "48.0,136.0 592.0,224.0" in text
+
+
+# -- progress --------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_fit_draws_epochs_batches_and_losses_on_a_terminal(
+    training: opt.Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = opt.Dataset(DATA, LABELS)
+    for silent, drawn in ((True, False), (False, True)):
+        terminal = Terminal()
+        monkeypatch.setattr("sys.stderr", terminal)
+        (epoch,) = opt.fit(training, dataset, 1, silent=silent)
+        training.epochs.clear()
+        text = terminal.getvalue()
+        assert (f"epoch 1/1, loss {epoch.loss:.4f}" in text, "3/3" in text) == (drawn, drawn)
+        assert bool(text) == drawn

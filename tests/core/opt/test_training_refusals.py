@@ -150,7 +150,7 @@ def test_a_validation_loss_that_is_nan_is_no_progress(number: int, monkeypatch: 
     losses[number] = math.nan
     dataset = opt.Dataset(DATA, TARGETS)
     with opt.Training(linear, {"w": WEIGHTS}, opt.mean_squared_error) as training:
-        monkeypatch.setattr(training, "evaluate", lambda _: opt.Result(losses[len(training.epochs)], None))
+        monkeypatch.setattr(training, "evaluate", lambda *_: opt.Result(losses[len(training.epochs)], None))
         assert len(opt.fit(training, dataset, 7, validation=dataset, patience=2)) == (4 if number == 0 else 3)
 
 

@@ -13,7 +13,7 @@ from cost_model.fixed_rates import FixedRates, random_costs
 from random_graphs import compute_apart, random_case
 
 import ggplug as gg
-from ggplug.backend import BufferType, Device
+from ggplug.backend import BufferType, Device, node_times
 from ggplug.costs import kept
 from ggplug.costs.model import CostModel
 from ggplug.costs.rates import Rates
@@ -23,8 +23,9 @@ from ggplug.nodes.hazards import Hazards
 from ggplug.scheduler import Scheduler
 from ggplug.scheduler.assign import assign
 from ggplug.scheduler.fastest import ways
+from ggplug.scheduler.prediction import predict
 from ggplug.scheduler.support import Streams
-from ggplug.scheduler.timing import RUNS
+from ggplug.scheduler.timing import RUNS, Timing
 from ggplug.types import BufferUsage
 from ggplug_testing import FakeDevice, ReferenceDevice
 
@@ -223,6 +224,34 @@ def test_what_runs_refines_what_is_predicted() -> None:
     assert before == pytest.approx(1.0, rel=0.01)
     assert split.predicted is not None
     assert split.predicted < 0.5
+
+
+@pytest.mark.parametrize("call", [50e-6, 200e-6], ids=["less than its parts with waits between them", "more"])
+def test_a_graph_that_ran_is_predicted_to_take_what_its_calls_took(call: float) -> None:
+    """Its three kernels are equal, and were timed differently."""
+    gpu, cpu = FakeDevice("gpu"), ReferenceDevice("cpu")
+    rates = Rates()
+    rates.note_split(5e-6, 1e-6)
+    costs = CostModel({gpu: rates, cpu: FixedRates(kernel=1.0)})
+    graph = gg.Graph(
+        gg.neg(gg.neg(gg.neg(gg.mul_mat(place(gpu, numbers(8, 8)), place(HOST, numbers(3, 8), BufferUsage.ANY)))))
+    )
+    with Scheduler([gpu, cpu], policy=costs) as scheduler:
+        for name in {copy.source for copy in scheduler.explain(graph).copies}:
+            rates.note_copy(name, 96, 28e-6)
+        schedule, streams, timing = scheduler._find(graph).schedule, scheduler._streams, Timing()
+        assert len(schedule.cut.splits) == len(schedule.cut.copies) == 1
+        while not timing.done:
+            if timing.begin():
+                starts = {position: 10 * number**2 for number, position in enumerate(graph.order)}
+                times = node_times([(position, start, start + 30 + start) for position, start in starts.items()])
+                timing.note(0, 30e-6, 60e-6, times if timing.times_kernels else ())
+                timing.end(graph, streams, schedule, costs)
+            else:
+                timing.called(call, graph, streams, schedule, costs)
+        assert timing.measured is not None
+        assert timing.measured.total == pytest.approx(call)
+        assert predict(graph, streams, schedule, costs).total == pytest.approx(call)
 
 
 def test_a_computation_that_fails_is_not_learnt_from_and_the_next_one_works() -> None:

@@ -347,8 +347,8 @@ def test_without_the_hub_the_cache_is_used(tiny: Hub, whole: bytes, caplog: pyte
     tiny.stop()
     with caplog.at_level(logging.INFO, "ggplug"):
         assert path_of(NAME).read_bytes() == whole
-    assert "of what the cache has (the connection to the hub failed" in caplog.text
-    with pytest.raises(DownloadError, match=r"has no model with the quantisation Q2_K, in the cache; .* failed"):
+    assert "from the cache, because the connection to the hub failed" in caplog.text
+    with pytest.raises(DownloadError, match=r"in the cache hf:\S+ has no model with the quantisation Q2_K; .* failed"):
         path_of(f"{NAME}:Q2_K")
 
 
@@ -381,7 +381,7 @@ def test_a_connection_that_fails_while_the_link_is_made_is_one_that_fails(
 
 def test_offline_the_hub_is_not_asked(tiny: Hub, whole: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(DownloadError, match="is not in the cache, and the hub is not asked") as caught:
+    with pytest.raises(DownloadError, match=rf"in the cache {NAME} has no files; the hub is not asked") as caught:
         path_of(NAME)
     assert (caught.value.reason, tiny.sent) == ("offline", [])
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -13,6 +13,7 @@ from ggplug.cli.bench import is_file
 from ggplug.cli.model_file import ModelFile
 from ggplug_models.by_name.lookup import path_of
 
+constants = pytest.importorskip("huggingface_hub.constants")
 REPOSITORY = "someone/tiny-GGUF"
 NAME = f"hf:{REPOSITORY}"
 
@@ -57,6 +58,20 @@ def test_models_that_were_downloaded_are_listed_shown_and_removed(
     assert run(["models", "remove", NAME]) == 0
     assert listed(capfd) == {}
     assert not (cache / "models--someone--tiny-GGUF").exists()
+
+
+def test_without_the_hub_the_command_shows_what_the_cache_has(
+    tiny: Hub, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for wanted in ("Q8_0", "Q4_K_M"):
+        path_of(f"{NAME}:{wanted}")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert run(["models", "show", f"{NAME}:Q8_0"]) == 0
+    why = f"the hub is not asked for {REPOSITORY} while HF_HUB_OFFLINE is set"
+    assert f"Q8_0, the name says so; from the cache, because {why}\n" in capfd.readouterr().out
+    assert run(["models", "show", f"{NAME}:Q6_K"]) == 1
+    listed = capfd.readouterr().err.partition("there are: ")[2]
+    assert listed == "tiny-Q4_K_M.gguf, tiny-Q8_0.gguf; or unset HF_HUB_OFFLINE\n", "all, where there are few"
 
 
 def test_a_download_that_is_not_complete_is_listed_and_removed(

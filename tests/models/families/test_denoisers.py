@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 from oracles.packed import ORACLES
 
 import ggplug_models
+from ggplug.cli.app import app
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import Denoiser
 from ggplug_models.networks.denoiser import MASK
+from ggplug_models.sampling import Sampler, Sampling
 
 PROMPT = [69, 5, 17, 23, 8]
 
@@ -25,7 +28,14 @@ def model(request: pytest.FixtureRequest) -> Iterator[Denoiser]:
         yield loaded
 
 
-def by_hand(model: Denoiser, count: int, per_step: int, block: int) -> list[int]:
+def certainty(probabilities: np.ndarray, order: str) -> float:
+    second, first = np.sort(probabilities)[-2:]
+    if order == "entropy":
+        return float(sum(p * np.log(p) for p in probabilities if p > 0))
+    return float(first if order == "probability" else first - second)
+
+
+def by_hand(model: Denoiser, count: int, per_step: int, block: int, order: str = "probability") -> list[int]:
     """Blocks one after the other, ``per_step`` tokens at a time, by probabilities."""
     tokens = [*PROMPT, *[model.mask] * count]
     for start in range(len(PROMPT), len(tokens), block):
@@ -37,7 +47,7 @@ def by_hand(model: Denoiser, count: int, per_step: int, block: int) -> list[int]
             for place in left:
                 row = logits[place - 1 if model.shifts else place]
                 probabilities = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
-                found[place] = (probabilities.max(), int(probabilities.argmax()))
+                found[place] = (certainty(probabilities, order), int(probabilities.argmax()))
             for place in sorted(left, key=lambda place: -found[place][0])[:per_step]:
                 tokens[place] = found[place][1]
                 left.remove(place)
@@ -51,6 +61,57 @@ def test_files_say_whether_logits_are_for_the_next_token(model: Denoiser) -> Non
 @pytest.mark.parametrize("per_step", [1, 3])
 def test_each_step_writes_the_tokens_that_are_most_certain(model: Denoiser, per_step: int) -> None:
     assert model.generate_ids(PROMPT, 12, steps=12 // per_step) == by_hand(model, 12, per_step, 12)
+
+
+@pytest.mark.parametrize("order", ["entropy", "margin"])
+def test_the_order_may_follow_from_all_probabilities(model: Denoiser, order: str) -> None:
+    seen: list[int] = []
+    found = model.generate_ids(PROMPT, 12, steps=6, order=order, progress=seen.append)
+    assert found == by_hand(model, 12, 2, 12, order)
+    assert seen == [2] * 6
+
+
+def test_the_order_may_be_random_with_a_seed(model: Denoiser) -> None:
+    texts = [model.generate_ids(PROMPT, 16, steps=8, order="random", seed=seed) for seed in (1, 1, 2, 3)]
+    assert texts[0] == texts[1]
+    assert len({tuple(each) for each in texts}) > 1
+    with pytest.raises(ParameterError, match="order must be one of probability, entropy, margin, random, got 'best'"):
+        model.generate_ids(PROMPT, 4, order="best")
+
+
+def test_tokens_are_those_that_the_caller_chooses(model: Denoiser) -> None:
+    texts: list[list[int]] = []
+
+    def second(logits: np.ndarray, text: Sequence[int]) -> int:
+        assert logits[model.mask] == -np.inf
+        texts.append(list(text))
+        return int(logits.argsort()[-2])
+
+    (token,) = model.generate_ids(PROMPT, 1, choose=second)
+    logits = model.logits([*PROMPT, model.mask])[len(PROMPT) - model.shifts]
+    logits[model.mask] = -np.inf
+    assert token == logits.argsort()[-2]
+    assert texts == [PROMPT]
+    drawn = [model.generate_ids(PROMPT, 12, choose=Sampler(Sampling(temperature=2, seed=seed))) for seed in (5, 5, 6)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_command_writes_what_the_model_writes(model: Denoiser) -> None:
+    def run(name: str, *more: str) -> Result:
+        arguments = ["run", str(ORACLES / f"{name}.gguf"), "-p", "the in", "--device", "CPU", "-n", "8", *more]
+        return CliRunner().invoke(app, arguments)
+
+    wanted = model.generate("the in", 8, steps=4, block=4, order="margin")
+    options = ("--temperature", "0", "--steps", "4", "--block", "4", "--order", "margin")
+    done = run(model.architecture, *options)
+    assert (done.exit_code, done.stdout) == (0, wanted + "\n"), done.output
+    for refused, message in (
+        (run(model.architecture, "--lookup"), "writes its tokens in any order, without a draft"),
+        (run(model.architecture, "--context", "32"), "without --context"),
+        (run("llama3", "--steps", "4"), "writes one token after the other, so --steps cannot be used"),
+    ):
+        assert refused.exit_code != 0
+        assert message in str(refused.exception or refused.output)
 
 
 def test_a_block_is_complete_before_the_next_one_is_written(model: Denoiser) -> None:

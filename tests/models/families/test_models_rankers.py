@@ -355,4 +355,55 @@ def test_the_command_needs_a_reranker(data: Path, capfd: pytest.CaptureFixture[s
     from ggplug.cli.app import run
 
     assert run(["rerank", str(data / "bert.gguf"), "a"]) == 1
-    assert "is a bert model without a classifier, so no reranker" in capfd.readouterr().err
+    assert "is a bert model, which has no classifier, so it is no reranker" in capfd.readouterr().err
+
+
+def test_the_command_ranks_the_other_texts_where_some_are_too_long(capfd: pytest.CaptureFixture[str]) -> None:
+    texts = ["the cat", "the rain on and on " * 40, "rain"]
+    path = RANKERS / "bge-reranker.gguf"
+    with ggplug_models.load(path, ["CPU"]) as model:
+        scores = model.rank("the cat", [texts[0], texts[2]])
+        with pytest.raises(TextTooLongError) as caught:
+            model.pair("the cat", texts[1])
+    done = CliRunner().invoke(app, ["rerank", str(path), "the cat", "--device", "CPU"], input="\n".join(texts))
+    found = {int(number): float(score) for score, number, _ in (line.split("\t") for line in done.stdout.splitlines())}
+    assert found == pytest.approx({1: scores[0], 3: scores[1]}, rel=1e-3)
+    assert done.exit_code == 1
+    assert isinstance(done.exception, TextTooLongError)
+    assert f"1 of 3 texts are not ranked; together with the query line 2 has {caught.value.got} tokens" in str(
+        done.exception
+    )
+
+
+def test_of_a_classifier_with_several_labels_one_is_chosen() -> None:
+    path = RANKERS / "roberta-classifier.gguf"
+    with ggplug_models.load(path, ["CPU"]) as model:
+        logits = model.ranker.outputs(model.pairs("the cat", TEXTS))
+        for number, label in enumerate(("joy", "fear", "anger")):
+            np.testing.assert_allclose(model.rank("the cat", TEXTS, label=label), logits[:, number], rtol=1e-5)
+            np.testing.assert_array_equal(
+                model.rank("the cat", TEXTS, label=number), model.rank("the cat", TEXTS, label=label)
+            )
+        for wrong, message in (
+            (None, "the classifier has 3 results, none of them for relevance; they are joy, fear, anger"),
+            ("hate", "label 'hate' is none of the classifier's; they are joy, fear, anger"),
+            (3, "label 3 is none"),
+            (-1, "label -1 is none"),
+            (True, "label True is none"),
+        ):
+            with pytest.raises(ParameterError, match=message):
+                model.rank("the cat", TEXTS, label=wrong)
+    asked = ["rerank", str(path), "the cat", "--device", "CPU"]
+    for given in ("fear", "1"):
+        done = CliRunner().invoke(app, [*asked, "--label", given], input="\n".join(TEXTS))
+        lines = {int(line.split("\t")[1]): float(line.split("\t")[0]) for line in done.stdout.splitlines()}
+        assert lines == pytest.approx(dict(enumerate(logits[:, 1].tolist(), 1)), rel=1e-3)
+    refused = CliRunner().invoke(app, asked, input="\n".join(TEXTS))
+    assert "they are joy, fear, anger" in str(refused.exception)
+
+
+def test_a_language_model_answers_yes_with_the_score_of_its_label() -> None:
+    with ggplug_models.load(RANKERS / "qwen3-reranker.gguf", ["CPU"]) as model:
+        yes, no = (model.rank("the cat", TEXTS, label=label) for label in ("yes", "no"))
+        np.testing.assert_allclose(yes + no, 1, rtol=1e-5)
+        np.testing.assert_array_equal(model.rank("the cat", TEXTS), yes)

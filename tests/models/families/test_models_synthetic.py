@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import ggplug_models
 from ggplug.errors import ParameterError
 from ggplug.gguf import GGUFReader
 from ggplug_models.benchmarks.synthetic import LlamaShape, write_llama
@@ -21,6 +23,14 @@ def test_a_random_llama_has_the_requested_extents(tmp_path: Path) -> None:
         assert reader.tensors["blk.1.attn_k.weight"].ne[:2] == (64, 32)
         assert reader.tensors["blk.0.ffn_down.weight"].ne[:2] == (160, 64)
         assert len(reader.tensors) == 2 * 9 + 3
+
+
+def test_a_random_mixture_of_experts_generates(tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "a.gguf", replace(SMALL, n_expert=4))
+    with GGUFReader(path) as reader:
+        assert reader.tensors["blk.1.ffn_up_exps.weight"].ne[:3] == (64, 160, 4)
+    with ggplug_models.load(path, ["CPU"]) as model:
+        assert len(list(model.generate_ids([1, 2], 3))) == 3
 
 
 def test_weights_keep_the_size_of_activations(tmp_path: Path) -> None:
@@ -48,3 +58,5 @@ def test_heads_that_do_not_fit_are_refused() -> None:
         LlamaShape(n_head=5)
     with pytest.raises(ParameterError, match="n_vocab must be at least"):
         LlamaShape(n_vocab=3)
+    with pytest.raises(ParameterError, match="n_expert_used must be from 1 to n_expert, got 2 of 1"):
+        LlamaShape(n_expert=1)

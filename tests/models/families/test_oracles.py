@@ -42,5 +42,5 @@ def test_tensors_have_names_that_the_package_gguf_knows_for_the_architecture(nam
     (arch,) = (number for number, each in gguf.MODEL_ARCH_NAMES.items() if each == named)
     known = {gguf.TENSOR_NAMES[tensor] for tensor in gguf.MODEL_TENSORS[arch]}
     for tensor in reader.tensors:
-        stem = re.sub(r"^((?:enc\.)?blk)\.\d+\.", r"\1.{bid}.", tensor.name)
+        stem = re.sub(r"^((?:(?:enc|dec)\.)?blk)\.\d+\.", r"\1.{bid}.", tensor.name)
         assert stem in known or re.sub(r"\.(weight|bias|scale)$", "", stem) in known, tensor.name

@@ -47,6 +47,7 @@ class Held:
         self.go.set()
         self.failure: Exception | None = None
         self._held: list[list[int]] = [[] for _ in range(n_seq)]
+        self._lora: list[object] = [None] * n_seq
 
     def tokens(self, seq: int) -> Sequence[int]:
         return tuple(self._held[seq])
@@ -57,6 +58,14 @@ class Held:
         common = next((i for i in range(most) if held[i] != tokens[i]), most)
         del held[common:]
         return common
+
+    def is_adapted(self, lora: object, seq: int) -> bool:
+        return self._lora[seq] == lora
+
+    def adapt(self, lora: object, seq: int) -> None:
+        if not self.is_adapted(lora, seq):
+            self._held[seq].clear()
+        self._lora[seq] = lora
 
     def decode(self, batch: Mapping[int, Sequence[int]]) -> dict[int, npt.NDArray[np.float32]]:
         self.begun.release()
@@ -253,6 +262,18 @@ def test_events_come_to_a_listener() -> None:
         batcher.submit(Request([1], sampler(1), 3, listener=listener))
         assert done.wait(30)
     assert events == [*alone([1], sampler(1), 3), Finish.LENGTH]
+
+
+def test_what_was_computed_with_other_adapters_is_not_reused() -> None:
+    prompt = [n % N_VOCAB for n in range(2 * LEAST)]
+    with Batcher(Held(n_seq=1, n_ctx=3 * LEAST)) as batcher:
+        reused = []
+        for lora in ({}, {}, {"a": 1.0}, {"a": 1.0}, {"a": 0.5}):
+            request = Request(prompt, sampler(1), 1, lora=lora)  # type: ignore[arg-type]
+            batcher.submit(request)
+            assert list(request.tokens()) == alone(prompt, sampler(1), 1)
+            reused.append(request.reused > 0)
+    assert reused == [False, True, False, True, False]
 
 
 def test_sequences_that_cannot_be_prepared_fail_only_their_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,10 +97,11 @@ def test_a_chat_is_answered_by_the_template(client: Any, model: Decoder) -> None
 
 
 def test_messages_may_be_in_parts_and_from_developers(client: Any, model: Decoder) -> None:
-    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     said = [{"role": "developer", "content": "be short"}, {"role": "user", "content": parts}]
     found = client.chat.completions.create(model="tiny", messages=said, max_tokens=6, temperature=0)
-    wanted = answer(model, [{"role": "system", "content": "be short"}, *HELLO], 6, temperature=0)
+    messages = [{"role": "system", "content": "be short"}, {"role": "user", "content": "one\ntwo"}]
+    wanted = answer(model, messages, 6, temperature=0)
     assert found.choices[0].message.content == wanted
 
 

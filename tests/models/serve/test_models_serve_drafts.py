@@ -155,10 +155,22 @@ def test_drafts_that_a_model_cannot_use_are_refused_when_the_server_starts(llama
         serving(encoder, "a", draft="lookup").__enter__()
 
 
-def test_drafts_and_texts_beyond_the_context_exclude_each_other(data: Path) -> None:
-    with (
-        ggplug_models.load(data / "qwen3.gguf", ["CPU"]) as model,
-        pytest.raises(ParameterError, match="cannot go on when its context is full"),
-        serving(model, "tiny", draft="lookup", defaults=Defaults(shifts=True)),
-    ):
-        pass
+@pytest.mark.parametrize("what", ["mtp", "lookup", "eagle3", "smaller"])
+def test_texts_that_go_on_when_the_context_is_full_are_those_without_drafts(
+    what: str, headed: Decoder, llama: Decoder, tmp_path: Path
+) -> None:
+    model = llama if what in ("eagle3", "smaller") else headed
+    draft: Any = {"eagle3": tmp_path / "eagle3.gguf", "smaller": ORACLES / f"{TARGET}.gguf"}.get(what, what)
+    if what == "eagle3":
+        write_eagle("eagle3", draft)
+    settings: Any = {"slots": 2, "context": 40, "defaults": Defaults(shifts=True)}
+    parameters = {"n_predict": 90, "temperature": 0, "n_keep": 3}
+    with served(model, **settings) as live:
+        plain = texts(live, parameters)
+    with served(model, draft=draft, draft_tokens=3, **settings) as live:
+        found = texts(live, parameters)
+    assert [each["content"] for each in found] == [each["content"] for each in plain]
+    assert all(each["truncated"] and each["tokens_predicted"] == 90 for each in found)
+    drafted = sum(each["timings"].get("draft_n", 0) for each in found)
+    # Heads always guess: also when the context was full.
+    assert drafted > (40 * len(PROMPTS) if what in ("mtp", "eagle3") else 0)

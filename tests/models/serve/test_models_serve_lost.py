@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from held import until
 from test_models_batcher import Held, alone, sampler
 
 import ggplug as gg
@@ -29,7 +31,7 @@ from served import Live, running
 from ggplug_models.serve.batcher import Counts
 from ggplug_models.serve.loaded import Loaded, loaded
 from ggplug_models.serve.opening import Opening
-from ggplug_models.serve.service import Service, opened
+from ggplug_models.serve.service import About, Service, opened
 from ggplug_models.weights.placement import Placement
 
 LOST = DeviceLostError("the device was lost")
@@ -140,7 +142,8 @@ class Failing:
             with loaded(self.open, "tiny", counts, slots=2, **settings) as found:
                 yield found
 
-        with opened(Service("tiny", opens, slots=2)) as service, running(service) as live:
+        about = About(adapters=settings.get("adapters", ()))
+        with opened(Service("tiny", opens, slots=2, about=about)) as service, running(service) as live:
             yield live
         assert all(model.freed for model in self.loaded)
 
@@ -148,8 +151,8 @@ class Failing:
 BODY = {"prompt": "hello", "max_tokens": 12, "temperature": 0}
 
 
-def asked(live: Live) -> tuple[int, Any]:
-    status, _, found = live.ask("POST", "/v1/completions", BODY)
+def asked(live: Live, **more: Any) -> tuple[int, Any]:
+    status, _, found = live.ask("POST", "/v1/completions", BODY | more)
     return status, found["choices"][0]["text"] if status == 200 else found["error"]["code"]
 
 
@@ -182,6 +185,32 @@ def test_without_permission_a_server_s_answer_is_a_problem_and_the_next_one_is_r
         failing.device.lose()
         assert asked(live) == (503, "device_lost")
         assert asked(live) == (200, "".join(model.generate("hello", 12)))
+
+
+def test_texts_keep_the_scales_of_their_adapters_when_the_model_is_loaded_again(data: Path, model: Decoder) -> None:
+    failing, adapter = Failing(data / "qwen3.gguf"), data / "adapters" / "qwen3-lora.gguf"
+    chosen = [{}, {"lora": [{"id": 0, "scale": 0.5}]}, {"lora": [{"id": 0, "scale": 3}]}]  # one of them waits
+    with failing.served(replays=True, adapters=[(adapter, 1.0)]) as live, ThreadPoolExecutor() as clients:
+        assert live.gate is not None
+        live.ask("POST", "/lora-adapters", [{"id": 0, "scale": -2}])
+        live.gate.shut()
+        running_texts = [clients.submit(asked, live, **each) for each in chosen]
+        until(lambda: live.service.status.waiting == 2)
+        live.gate.wait()
+        live.gate.let()
+        live.gate.wait()
+        assert (live.service.status.active, live.service.status.waiting) == (2, 1)
+        failing.device.lose()
+        live.gate.open()
+        found = [text.result(60) for text in running_texts]
+        assert [each["scale"] for each in live.ask("GET", "/lora-adapters")[2]] == [-2]
+        afterwards = asked(live)
+    assert len(failing.loaded) == 2
+    with model.adapt(adapter) as there:
+        wanted = [(200, "".join(model.generate("hello", 12, lora={there: scale}))) for scale in (-2, 0.5, 3)]
+    assert found == wanted
+    assert afterwards == wanted[0]
+    assert len(set(wanted)) == 3
 
 
 @pytest.mark.parametrize("name", ["qwen3", "bert"])

@@ -257,6 +257,18 @@ def test_documents_are_ranked_by_a_language_model() -> None:
     assert (status, "documents[1]" in refused["error"]["message"]) == (400, True)
 
 
+def test_documents_are_ranked_by_the_label_that_a_client_chooses() -> None:
+    body = {"query": "the dog", "documents": ["the cat", "rain"]}
+    with ggplug_models.load(RANKERS / "roberta-classifier.gguf", ["CPU"]) as model, served(model) as live:
+        found = post(live, "/v1/rerank", body | {"label": "fear"})
+        scores = model.rank("the dog", ["the cat", "rain"], label="fear")
+        status, _, refused = live.ask("POST", "/v1/rerank", body)
+    assert {each["index"]: each["relevance_score"] for each in found["results"]} == pytest.approx(
+        dict(enumerate(scores.tolist())), abs=1e-5
+    )
+    assert (status, "they are joy, fear, anger" in refused["error"]["message"]) == (400, True)
+
+
 def test_an_instruction_is_part_of_the_prompt_and_refused_by_models_without_one() -> None:
     body = {"query": "the dog", "documents": ["the cat", "rain"], "instruction": "be short"}
     with ggplug_models.load(RANKERS / "qwen3-reranker.gguf", ["CPU"]) as model, served(model) as live:

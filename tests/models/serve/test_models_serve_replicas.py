@@ -26,7 +26,7 @@ from served import Live, running
 
 from ggplug_models.serve.app import Rules
 from ggplug_models.serve.http.replicas import HEADER, Replicas, beginnings_of
-from ggplug_models.serve.opening import Opening
+from ggplug_models.serve.opening import Offer, Opening
 from ggplug_models.serve.service import About
 from ggplug_models.weights.placement import Placement
 
@@ -82,7 +82,7 @@ def machines() -> list[Nearby]:
 @contextmanager
 def served(machines: Sequence[Nearby], data: Path) -> Iterator[Live]:
     opening = Opening(["CPU"], Placement(), (), (), "ggml", {}, None, "f16", 200, 2, {})
-    given = (os.getcwd(), opening, data / "qwen3.gguf", "tiny", 2, 8, About(), None, Rules(hosts=None))
+    given = (os.getcwd(), Offer(data / "qwen3.gguf", "tiny", opening, About(), 8, None), Rules(hosts=None))
     replicas = Replicas(machines, lambda _: given, slots=2, most_inside=40, body_limit=1 << 20)
     try:
         replicas.open()

@@ -20,7 +20,7 @@ from held import Doing, until
 
 import ggplug_models
 from ggplug.cli.app import app
-from ggplug.errors import ModelError
+from ggplug.errors import ModelError, ParameterError
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
@@ -33,6 +33,7 @@ from ggplug_models.serve.app import Rules
 from ggplug_models.serve.batcher import Counts
 from ggplug_models.serve.loaded import Loaded, loaded
 from ggplug_models.serve.models import Models, models_in
+from ggplug_models.serve.options.presets import Preset, presets_in
 from ggplug_models.serve.service import About, Service
 
 NAMES = ("a", "b", "c")
@@ -277,6 +278,75 @@ def started(*options: str) -> Iterator[http.client.HTTPConnection]:
         process.communicate()
 
 
+def presets(tmp_path: Path, text: str, **given: Any) -> dict[str, Preset]:
+    file = tmp_path / "presets.ini"
+    file.write_text(text)
+    return presets_in(file, given)
+
+
+def test_a_section_of_presets_is_a_model_with_options_of_its_own(tmp_path: Path) -> None:
+    text = """
+[*]
+slots = 2
+temp = 0.5
+
+[small]
+model = small.gguf
+context = 512
+slots = 8
+pack = false
+place =
+ blk.0.*=CPU
+ blk.1.*=CPU
+
+[org/large:Q4_K_M]
+hf-repo = org/large:Q4_K_M
+"""
+    found = presets(tmp_path, text, context=64, waiting=3)
+    assert {name: each.model for name, each in found.items()} == {
+        "small": "small.gguf",
+        "org/large:Q4_K_M": "hf:org/large:Q4_K_M",
+    }
+    small, large = (each.options for each in found.values())
+    assert [small[name] for name in ("context", "slots", "temperature", "waiting", "pack")] == [512, 8, 0.5, 3, False]
+    assert small["place_rules"] == (("--place", "blk.0.*=CPU"), ("--place", "blk.1.*=CPU"))
+    assert [large[name] for name in ("context", "slots", "temperature", "waiting", "pack")] == [64, 2, 0.5, 3, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model = a.gguf", "the presets cannot be read"),
+        ("[a]\nmodel = a.gguf\n[a]\nmodel = b.gguf", "section 'a' already exists"),
+        ("[a]\ncontext = 5", r"\[a\]: the key 'model' is missing"),
+        ("[a]\nmodel = a.gguf\nport = 1", r"\[a\]: 'port' is no option of a model"),
+        ("[a]\nmodel = a.gguf\ncontext = x", r"\[a\]: .*context.*'x' is not a valid integer"),
+        ("[a]\nmodel = a.gguf\nchat-template = none.jinja", "none.jinja.* does not exist"),
+    ],
+)
+def test_wrong_presets_are_refused_with_their_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        presets(tmp_path, text)
+
+
+def test_the_command_serves_presets_and_reads_them_again(tmp_path: Path) -> None:
+    file, model = tmp_path / "presets.ini", DATA / "qwen3.gguf"
+    file.write_text(f"[a]\nmodel = {model}\ncontext = 40\n[b]\nmodel = {model}\n")
+    with started("--models-preset", str(file), "--context", "50") as connection:
+        for name, context in (("a", 40), ("b", 50)):
+            found = answer(connection, "POST", "/v1/completions", asked(name))
+            assert found["usage"]["completion_tokens"] == 4
+            assert answer(connection, "GET", f"/v1/models/{name}")["context"] == context
+        file.write_text(f"[b]\nmodel = {model}\ncontext = 30\n[c]\nmodel = {model}\n")
+        listed = answer(connection, "GET", "/models?reload=1")["data"]
+        assert [(each["id"], each["status"]["value"]) for each in listed] == [("b", "unloaded"), ("c", "unloaded")]
+        answer(connection, "POST", "/v1/completions", asked("b"))
+        assert answer(connection, "GET", "/v1/models/b")["context"] == 30
+        file.write_text("[b]\n")
+        assert "model" in answer(connection, "GET", "/models?reload=1")["error"]["message"]
+        assert len(answer(connection, "GET", "/models")["data"]) == 2
+
+
 def answer(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None) -> Any:
     connection.request(method, path, None if body is None else json.dumps(body))
     return json.load(connection.getresponse())
@@ -295,25 +365,27 @@ def test_the_command_serves_a_folder_and_releases_what_is_not_used(tmp_path: Pat
 
 def test_the_command_serves_a_model_with_an_adapter() -> None:
     file, adapter = str(DATA / "qwen3.gguf"), DATA / "adapters" / "qwen3-lora.gguf"
-    with started(file, "--lora", f"{adapter}=0.5") as connection:
+    with started(file, "--lora", f"{adapter}=0.5", "--sleep-idle-seconds", "0.1") as connection:
         (listed,) = answer(connection, "GET", "/lora-adapters")
         assert (listed["id"], listed["path"], listed["scale"]) == (0, adapter.name, 0.5)
         found = answer(connection, "POST", "/v1/completions", asked("x"))["choices"][0]["text"]
-        assert answer(connection, "POST", "/lora-adapters", [{"id": 0, "scale": 0.5}]) == {"success": True}
-        assert answer(connection, "POST", "/lora-adapters", [{"id": 0, "scale": 1}])["error"]["code"] == "not_supported"
-        assert answer(connection, "POST", "/lora-adapters", [{"id": 1, "scale": 1}])["error"]["type"] == (
-            "invalid_request_error"
-        )
-    with ggplug_models.load(file, ["CPU"]) as model, model.adapt(adapter, 0.5):
-        assert found == "".join(model.generate("hello", 4))
+        assert answer(connection, "POST", "/lora-adapters", []) == {"success": True}
+        until(lambda: answer(connection, "GET", "/props")["is_sleeping"])
+        plain = answer(connection, "POST", "/v1/completions", asked("x"))["choices"][0]["text"]
+    with ggplug_models.load(file, ["CPU"]) as model:
+        assert plain == "".join(model.generate("hello", 4))
+        with model.adapt(adapter, 0.5):
+            assert found == "".join(model.generate("hello", 4))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "Give either MODEL or --models-dir."),
-        ([str(DATA / "qwen3.gguf"), "--models-dir", str(DATA)], "Give either MODEL or --models-dir."),
-        (["--models-dir", str(DATA), "--name", "a"], "are for one MODEL"),
+        ([], "Give either MODEL, --models-dir or --models-preset."),
+        ([str(DATA / "qwen3.gguf"), "--models-dir", str(DATA)], "Give either MODEL, --models-dir or --models-preset."),
+        (["--models-dir", str(DATA), "--name", "a"], "is for one MODEL"),
+        (["--models-dir", str(DATA), "--replicas", "2"], "--replicas is for one MODEL"),
+        ([str(DATA / "qwen3.gguf"), "--device", "CPU", "--replicas", "2"], "--replicas needs devices of a cluster"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(options: list[str], message: str) -> None:

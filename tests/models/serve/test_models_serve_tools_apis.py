@@ -35,11 +35,16 @@ def live(model: Decoder) -> Iterator[Live]:
 
 @pytest.fixture
 def written(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    says(live, monkeypatch, WRITTEN)
+
+
+def says(live: Live, monkeypatch: pytest.MonkeyPatch, text: str, *, freely: bool = False) -> None:
+    """Has the model write a text.  ``freely``: also what its grammar does not allow."""
     assert isinstance(live.service.model, Decoder)
     tokenizer = live.service.model.tokenizer
 
     def sampler(*args: Any, constraint: Constraint | None = None, **more: Any) -> Scripted:
-        return Scripted(tokenizer, [WRITTEN], constraint)
+        return Scripted(tokenizer, [text], None if freely else constraint)
 
     monkeypatch.setattr("ggplug_models.serve.writer.Sampler", sampler)
 
@@ -62,6 +67,24 @@ def test_openais_responses_have_items_of_reasoning_and_calls(live: Live, written
     assert status == 200
     assert [item["type"] for item in found["output"]] == ["reasoning", "message", "function_call"]
     assert json.loads(found["output"][2]["arguments"]) == {"city": "Rome"}
+
+
+def test_text_after_a_call_is_a_block_or_an_item_after_it(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+    text = f"Hm.</think>First.{call}Then.{call}"
+    says(live, monkeypatch, text, freely=True)
+    tools: Any = [{"name": "weather", "input_schema": SCHEMA}]
+    body = {"model": "tiny", "max_tokens": 300, "messages": ASKED, "tools": tools}
+    found = live.ask("POST", "/v1/messages", body)[2]["content"]
+    assert [block["type"] for block in found] == ["thinking", "text", "tool_use", "text", "tool_use"]
+    assert [block["text"].strip() for block in found if block["type"] == "text"] == ["First.", "Then."]
+    assert [block["input"] for block in found if block["type"] == "tool_use"] == [{"city": "Rome"}] * 2
+    tools = [{"type": "function", "name": "weather", "parameters": SCHEMA}]
+    says(live, monkeypatch, text, freely=True)
+    found = live.ask("POST", "/v1/responses", {"model": "tiny", "input": "hi", "tools": tools})[2]["output"]
+    assert [item["type"] for item in found] == ["reasoning", "message", "function_call", "message", "function_call"]
+    texts = [item["content"][0]["text"] for item in found if item["type"] == "message"]
+    assert [text.strip() for text in texts] == ["First.", "Then."]
 
 
 def test_each_item_of_a_streamed_response_has_its_own_part_of_the_text() -> None:

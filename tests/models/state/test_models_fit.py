@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -22,10 +25,13 @@ import ggplug as gg
 import ggplug_models
 from ggplug.backend import Device
 from ggplug.cli.app import app
+from ggplug.costs import kept
 from ggplug.costs.model import CostModel
 from ggplug.errors import OutOfMemoryError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug_models import CacheOn, Decoder, Encoder, ExpertsOn, LayerSplit, Placement, deciding, fastest, loading
+from ggplug_models.benchmarks.synthetic import LlamaShape, write_llama
+from ggplug_models.fit_picture import DEVICES, picture
 from ggplug_models.networks.encoder import SCORES
 from ggplug_models.weights.rules import Rule, layer_of
 from ggplug_testing import FakeDevice
@@ -124,6 +130,21 @@ def test_several_sequences_are_predicted_too() -> None:
         check(path, [gg.device("CPU")], None, n_seq=4)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("placement", [None, ExpertsOn("CPU"), ExpertsOn("CPU", 4), LayerSplit()], ids=str)
+@pytest.mark.parametrize("device", ["fake", "OpenCL0"])
+def test_a_mixture_of_1_g_holds_what_was_predicted(mixture: Path, device: str, placement: Rule | None) -> None:
+    cpu = gg.device("CPU")
+    check(mixture, [FakeDevice(inner=cpu) if device == "fake" else device_or_skip(device), cpu], placement)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A mixture of experts of 1 G parameters, 2 GB."""
+    shape = LlamaShape(1024, 2048, 9, 16, 4, n_expert=16)
+    return write_llama(tmp_path_factory.mktemp("mixture") / "mixture.gguf", shape)
+
+
 # -- choosing --------------------------------------------------------------------------------------
 
 
@@ -131,38 +152,33 @@ def fake_and_cpu() -> list[Device]:
     return [FakeDevice("fake", inner=gg.device("CPU")), gg.device("CPU")]
 
 
-def of_70_g(path: Path, n_layer: int = 80) -> Path:
-    """A file with the header of a llama of 70 G parameters in Q8_0, and a hole in place of the weights."""
-    n_embd, n_ff, n_kv, n_vocab = 8192, 28672, 1024, 128256
-    numbers = {
-        "block_count": n_layer,
-        "context_length": 131072,
-        "embedding_length": n_embd,
-        "feed_forward_length": n_ff,
-        "attention.head_count": 64,
-        "attention.head_count_kv": 8,
-    }
-    matrices = {
-        "attn_q": (n_embd, n_embd),
-        "attn_k": (n_embd, n_kv),
-        "attn_v": (n_embd, n_kv),
-        "attn_output": (n_embd, n_embd),
-        "ffn_gate": (n_embd, n_ff),
-        "ffn_up": (n_embd, n_ff),
-        "ffn_down": (n_ff, n_embd),
-    }
+LARGE = LlamaShape(8192, 28672, 80, 64, 8, 128256, 131072)
+"""A llama of 70 G parameters."""
+MIXTURE = LlamaShape(6144, 16384, 40, 48, 8, 32768, 65536, n_expert=8)
+"""A mixture of experts of 100 G parameters."""
+
+
+def header_of(path: Path, shape: LlamaShape) -> Path:
+    """A file with the header of a model in Q8_0, and a hole in place of the weights."""
     writer = GGUFWriter(path, arch="llama")
+    numbers = {
+        "block_count": shape.n_layer,
+        "context_length": shape.n_ctx,
+        "embedding_length": shape.n_embd,
+        "feed_forward_length": shape.n_ff,
+        "attention.head_count": shape.n_head,
+        "attention.head_count_kv": shape.n_head_kv,
+    }
+    if shape.n_expert:
+        numbers |= {"expert_count": shape.n_expert, "expert_used_count": shape.n_expert_used}
     for key, value in numbers.items():
         writer.add(f"llama.{key}", value)
     writer.add("llama.attention.layer_norm_rms_epsilon", 1e-5)
-    writer.add_tensor("token_embd.weight", bytes, gg.Q8_0, (n_embd, n_vocab))
-    for number in range(n_layer):
-        for name, ne in matrices.items():
-            writer.add_tensor(f"blk.{number}.{name}.weight", bytes, gg.Q8_0, ne)
-        for name in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{number}.{name}.weight", bytes, gg.F32, (n_embd,))
-    writer.add_tensor("output_norm.weight", bytes, gg.F32, (n_embd,))
-    writer.add_tensor("output.weight", bytes, gg.Q8_0, (n_embd, n_vocab))
+    for name, ne in shape.matrices.items():
+        writer.add_tensor(f"{name}.weight", bytes, gg.F32 if name.endswith("_inp") else gg.Q8_0, ne)
+    norms = (f"blk.{number}.{name}" for number in range(shape.n_layer) for name in ("attn_norm", "ffn_norm"))
+    for name in ("output_norm", *norms):
+        writer.add_tensor(f"{name}.weight", bytes, gg.F32, (shape.n_embd,))
     (shard,) = shards = writer._shards()
     header = writer._header(0, shards)
     path.write_bytes(header)
@@ -172,13 +188,13 @@ def of_70_g(path: Path, n_layer: int = 80) -> Path:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return of_70_g(tmp_path_factory.mktemp("large") / "llama 70 G.gguf")
+    return header_of(tmp_path_factory.mktemp("large") / "llama 70 G.gguf", LARGE)
 
 
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first four layers of it."""
-    return of_70_g(tmp_path_factory.mktemp("short") / "llama.gguf", 4)
+    return header_of(tmp_path_factory.mktemp("short") / "llama.gguf", replace(LARGE, n_layer=4))
 
 
 def test_a_model_of_70_g_is_fitted_without_reading_it(large: Path) -> None:
@@ -203,6 +219,29 @@ def test_the_layers_that_do_not_fit_go_to_the_next_device(large: Path) -> None:
     layer = 911e6 + near.cache / split.layers(80, 2)[0]
     assert budget - layer < near.total <= budget
     assert near.missing == 0
+
+
+def test_of_a_mixture_of_100_g_the_experts_go_to_the_host_and_all_else_stays(tmp_path: Path) -> None:
+    path = header_of(tmp_path / "mixture 100 G.gguf", MIXTURE)
+    with GGUFReader(path) as reader:
+        sizes = {name: info.nbytes for name, info in reader.tensors.items()}
+        elements = sum(math.prod(info.ne) for info in reader.tensors.values())
+    assert 95e9 < elements < 105e9
+    experts = sum(size for name, size in sizes.items() if "_exps" in name)
+    layer = experts // MIXTURE.n_layer
+    fake = FakeDevice("fake", inner=gg.device("CPU"))
+    budget = 24 << 30
+    fit = ggplug_models.fit(path, [fake, "CPU"], {"fake": budget, "CPU": None}, n_ctx=4096)
+    near, far = fit.holdings
+    (rule,) = fit.placement.rules
+    assert isinstance(rule, ExpertsOn)
+    moved, rest = divmod(far.weights + far.packed + far.mapped, layer)
+    assert rule.label == f"--experts-on CPU={moved}"
+    assert rest == 0
+    assert near.weights == sum(sizes.values()) - moved * layer
+    assert near.cache == 40 * 2 * (4096 + 64) * 1024 * 2  # layers, keys and values, cells, elements, F16
+    assert budget - layer < near.total <= budget
+    assert fake.used == 0
 
 
 def test_where_nothing_fits_the_error_says_by_how_many_bytes_and_what_would_fit(short: Path) -> None:
@@ -292,6 +331,30 @@ def test_the_command_prints_a_table_and_json() -> None:
     assert held["budget"] == 3 << 29
 
 
+def test_the_picture_shows_what_the_devices_hold_and_the_device_of_each_layer() -> None:
+    how = {"n_ctx": N_CTX, "placement": ExpertsOn("CPU", "1-1")}
+    fit = ggplug_models.fit(MIXTRAL, fake_and_cpu(), [1 << 18, 1 << 18], **how)
+    boxes = [each.attrib for each in ElementTree.fromstring(picture(fit)) if each.tag.endswith("rect")]
+    fake, cpu = DEVICES[:2]
+    rows: dict[str, list[str]] = {}
+    for box in boxes:
+        if box["height"] == "16" and box["fill"] in (fake, cpu) and "fill-opacity" not in box:
+            rows.setdefault(box["y"], []).append(box["fill"])
+    assert list(rows.values()) == [[fake, fake], [fake, cpu], [fake, fake]], "weights, experts, cache"
+    frames = [float(box["width"]) for box in boxes if box["fill"] == "none"]
+    for held, frame, colour in zip(fit.holdings, frames, (fake, cpu), strict=True):
+        parts = [float(box["width"]) for box in boxes if box["fill"] == colour and "fill-opacity" in box]
+        assert sum(parts) / frame == pytest.approx(held.total / (1 << 18), abs=1e-2)
+
+
+def test_the_command_draws_a_picture(tmp_path: Path) -> None:
+    path = tmp_path / "fit.svg"
+    done = CliRunner().invoke(app, ["fit", str(QWEN), "--device", "CPU", "--picture", str(path)])
+    assert done.exit_code == 0, done.output
+    assert "all weights on the first device" in path.read_text()
+    assert done.stdout.startswith("placement: all weights")
+
+
 def test_the_command_refuses_what_does_not_fit_and_a_budget_without_a_size() -> None:
     done = CliRunner().invoke(app, ["fit", str(QWEN), "--device", "CPU", "--budget", "CPU=100k"])
     assert done.exit_code == 1
@@ -373,12 +436,47 @@ def test_by_predicted_time_all_layers_lie_on_the_fastest_device() -> None:
     assert set(layers_on(fit_by_time(devices, (1e-6, 1e-5)), devices)) == {"Fake0"}
 
 
+@pytest.mark.long
+def test_the_example_of_the_readme_lies_on_the_cpu_alone_by_times_that_are_measured(
+    minilm: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same processor PoCL takes three times as long, or more."""
+    monkeypatch.setattr(kept, "_known", {})
+    monkeypatch.setattr(kept, "path_of", lambda identity: tmp_path / f"{hash(identity)}.json")
+    devices = [device_or_skip("OpenCL0"), gg.device("CPU")]
+    found = ggplug_models.fit(minilm("q8_0"), devices, n_seq=32, policy="cost")
+    assert str(found.placement) == "--split 0,6"
+    (_, chosen), (other, on_opencl) = found.compared
+    assert other == "all weights on the first device"
+    assert chosen < on_opencl
+
+
 def test_what_does_not_fit_on_the_fastest_device_lies_on_the_next_one() -> None:
     devices = [FakeDevice("Fake0"), gg.device("CPU")]
     whole = fit_by_time(devices, (1e-6, 1e-5)).holdings[0].total
     found = fit_by_time(devices, (1e-6, 1e-5), budgets={"Fake0": int(0.8 * whole), "CPU": None})
     assert Counter(layers_on(found, devices)).keys() == {"Fake0", "CPU"}
     assert not any(each.missing for each in found.holdings)
+
+
+@pytest.mark.parametrize(
+    ("times", "placement"),
+    [
+        pytest.param((FixedRates(), FixedRates(mul_mat=1e-3)), "--experts-on CPU=1", id="attention is slow there"),
+        pytest.param((FixedRates(split=1e-3), FixedRates()), "--split 0,2", id="splits are slow on the device"),
+    ],
+)
+def test_experts_lie_on_the_host_where_that_is_predicted_to_take_less_time(
+    times: tuple[FixedRates, FixedRates], placement: str
+) -> None:
+    devices = fake_and_cpu()
+    whole = ggplug_models.fit(MIXTRAL, devices, n_ctx=N_CTX).holdings[0]
+    costs = CostModel(dict(zip(devices, times, strict=True)))
+    budgets = [whole.total - 1000, None]
+    fit = ggplug_models.fit(MIXTRAL, devices, budgets, n_ctx=N_CTX, policy=costs)
+    assert str(fit.placement) == placement
+    assert fit.compared[0][0] == placement
+    assert fit.compared[0][1] == min(seconds for _, seconds in fit.compared[:2])
 
 
 def test_a_placement_in_another_order_than_the_devices_is_rules_for_layers() -> None:

@@ -277,6 +277,10 @@ def changed(source: Path, target: Path, leave: str = "", **keys: Any) -> Path:
         ({"target_layers": np.array([], np.int32)}, "target_layers must be an array of"),
         ({"target_hidden_size": 16}, "vectors of 16 elements"),
         ({"block_count": 2}, "block_count must be 1"),
+        (
+            {"tokens": [f"<{n}>" for n in range(72)]},
+            "the head has a different vocabulary: its token 0 is '<0>', the model's",
+        ),
     ],
 )
 def test_a_head_that_does_not_fit_is_refused_in_words(
@@ -332,15 +336,36 @@ def test_drafts_need_a_session_of_a_head(made: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["run", "-p", "a"], "is a eagle3 model, which cannot generate text"),
-        (["embed"], "is a eagle3 model, which has no embeddings"),
-        (["compare", "--device", "CPU", "--device", "CPU"], "is a eagle3 model, which reads no texts by itself"),
+        (["run", "-p", "a"], "is an EAGLE 3 head, which cannot generate text"),
+        (["serve"], "is an EAGLE 3 head, which cannot be served"),
+        (["embed"], "is an EAGLE 3 head, which has no embeddings"),
+        (["rerank", "a"], "is an EAGLE 3 head, which has no classifier, so it is no reranker"),
+        (["compare", "--device", "CPU", "--device", "CPU"], "is an EAGLE 3 head, which reads no texts by itself"),
     ],
 )
 def test_a_head_does_nothing_by_itself(command: list[str], message: str, made: Callable[[str], Path]) -> None:
     done = CliRunner().invoke(app, [command[0], str(made("eagle3")), *command[1:]], input="a text\n")
     assert done.exit_code != 0
     assert message in str(done.exception or done.output)
+    assert "it guesses tokens for the model that it was made for" in str(done.exception)
+
+
+def test_what_a_head_cannot_do_by_itself_is_said_in_python_too(made: Callable[[str], Path]) -> None:
+    uses: list[Callable[[Any], object]] = [
+        lambda head: head.generate("a"),
+        lambda head: head.logits([1]),
+        lambda head: head.tokenizer,
+        lambda head: Session(head, 8),
+        lambda head: head.node_names(),
+        lambda head: head.patch("l_out", 1),
+    ]
+    with ggplug_models.load(made("eagle3"), ["CPU"]) as head:
+        for use in uses:
+            with pytest.raises(
+                ModelError, match=r"EAGLE 3 head .*it guesses tokens for the model that it was made for"
+            ):
+                use(head)
+        assert not hasattr(head, "generate")
 
 
 def test_commands_guess_as_many_tokens_as_python_does() -> None:

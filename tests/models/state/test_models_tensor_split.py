@@ -20,7 +20,7 @@ import ggplug_models
 from ggplug.backend import Device
 from ggplug.cli.app import app
 from ggplug.combined import CombinedDevice
-from ggplug.errors import ComputeError, ParameterError
+from ggplug.errors import ComputeError, OutOfMemoryError, ParameterError
 from ggplug_models import CacheOn, LayerSplit, Placement
 from ggplug_models.goldens import replay
 from ggplug_testing import FakeDevice
@@ -90,17 +90,80 @@ def test_products_of_a_block_are_split_by_rows_and_then_by_columns() -> None:
     assert lies["attn_norm.weight"] is lies["token_embd.weight"]
 
 
-def test_members_exchange_keys_values_and_two_sums_for_each_block() -> None:
+def test_members_exchange_two_sums_for_each_block() -> None:
     with ggplug_models.load(DATA / "qwen3.gguf", fakes(2), split_mode="tensor") as model:
         details = [row.text for row in model.scheduler.explain(model.sample()).details]
-    of_block = [text.partition("then ")[2].split(",")[0] for text in details[:4]]
-    assert of_block == [
-        "join of blk.0.Kcur",
-        "join of blk.0.attn_v",
-        "sum of blk.0.attn_out",
-        "sum of blk.0.ffn_out",
-    ]
-    assert len(details) == 4 * 3 + 1
+    of_block = [text.partition("then ")[2].split(",")[0] for text in details[:2]]
+    assert of_block == ["sum of blk.0.attn_out", "sum of blk.0.ffn_out"]
+    assert len(details) == 2 * 3 + 1
+
+
+def test_members_compute_the_groups_of_a_device_alone() -> None:
+    with ggplug_models.load(DATA / "qwen3.gguf", [gg.device("CPU")]) as alone:
+        wanted = [group.nodes for group in alone.scheduler.explain(alone.sample()).groups]
+    with ggplug_models.load(DATA / "qwen3.gguf", fakes(2), split_mode="tensor") as model:
+        assert [group.nodes for group in model.scheduler.explain(model.sample()).groups] == wanted
+
+
+@pytest.mark.parametrize("cache_type", ["f16", "q8_0"])
+def test_members_have_the_keys_and_values_of_their_own_heads(cache_type: str) -> None:
+    devices = fakes(2)
+    with ggplug_models.load(DATA / "qwen3.gguf", [gg.device("CPU")]) as alone, alone.session(64, 1, cache_type) as one:
+        wanted, whole = one.decode({0: IDS})[0], one.memory.of_sequence(0)
+        with ggplug_models.load(DATA / "qwen3.gguf", devices, split_mode="tensor") as model:
+            before = [device.memory().free for device in devices]
+            with model.session(64, 1, cache_type) as session:
+                taken = [free - device.memory().free for free, device in zip(before, devices, strict=True)]
+                assert all(one.memory.nbytes / 2 <= each < one.memory.nbytes / 2 + 8192 for each in taken)
+                np.testing.assert_allclose(session.decode({0: IDS})[0], wanted, rtol=0, atol=1e-2)
+                for mine, its in zip(session.memory.of_sequence(0), whole, strict=True):
+                    np.testing.assert_allclose(mine.numpy(), its.numpy(), rtol=0, atol=5e-2)
+
+
+def test_a_session_with_split_keys_and_values_is_copied_saved_and_restored(tmp_path: Path) -> None:
+    with ggplug_models.load(DATA / "qwen3.gguf", fakes(2), split_mode="tensor") as model:
+        with model.session(64, 2) as session:
+            session.decode({0: IDS})
+            session.copy(0, 1)
+            wanted = session.decode({0: [5]})[0]
+            np.testing.assert_array_equal(session.decode({1: [5]})[1], wanted)
+            session.save(tmp_path / "session")
+            after = session.decode({1: [6]})[1]
+        with model.session(64, 2) as other:
+            other.restore(tmp_path / "session")
+            np.testing.assert_array_equal(other.decode({1: [6]})[1], after)
+
+
+def test_a_member_packs_its_part_of_a_weight() -> None:
+    devices = [gg.device("CPU"), *fakes(1)]
+    with ggplug_models.load(DATA / "qwen3.gguf", devices, split_mode="tensor") as model:
+        weight = model.weights["blk.0.attn_q.weight"]
+        assert [kind.has_own_layout for kind in weight.buffer_type.members] == [True, False]
+        (packed,) = (each for each in model.packing if each.name == weight.name and each.device is devices[0])
+        assert packed.nbytes == weight.nbytes / 2
+        with ggplug_models.load(DATA / "qwen3.gguf", devices, split_mode="tensor", pack=False) as plain:
+            assert plain.weights[weight.name].tobytes() == weight.tobytes()
+            np.testing.assert_allclose(model.logits(IDS * 4), plain.logits(IDS * 4), rtol=0, atol=1e-4)
+
+
+def test_fit_says_what_each_member_holds_in_the_split_mode_tensor() -> None:
+    devices = fakes(2)
+    placement = Placement(LayerSplit([3, 1]), split_mode="tensor")
+    found = ggplug_models.fit(DATA / "qwen3.gguf", devices, n_ctx=64, placement=placement)
+    assert str(found.placement) == "--split-mode tensor --split 3,1"
+    assert [each.device for each in found.holdings] == devices
+    before = [device.memory().free for device in devices]
+    with ggplug_models.load(DATA / "qwen3.gguf", devices, placement=placement) as model:
+        assert [free - each.memory().free for free, each in zip(before, devices, strict=True)] == [
+            each.weights + each.packed for each in found.holdings
+        ]
+        before = [device.memory().free for device in devices]
+        with model.session(64):
+            assert [free - each.memory().free for free, each in zip(before, devices, strict=True)] == [
+                each.cache for each in found.holdings
+            ]
+    with pytest.raises(OutOfMemoryError, match="fake1 would hold"):
+        ggplug_models.fit(DATA / "qwen3.gguf", devices, [None, 1000], n_ctx=64, placement=placement)
 
 
 @pytest.mark.parametrize("kind", ["kernel", "get", "set"])
@@ -124,8 +187,6 @@ def test_rules_for_whole_weights_are_refused_with_the_split_mode_tensor() -> Non
         logits(fakes(2), placement=LayerSplit([1, 1, 1]), split_mode="tensor")
     with pytest.raises(ParameterError, match="the split mode is 'layer' or 'tensor', not 'row'"):
         Placement(split_mode="row")
-    with pytest.raises(ParameterError, match="--split-mode tensor"):
-        ggplug_models.fit(DATA / "qwen3.gguf", fakes(2), placement=Placement(split_mode="tensor"))
 
 
 def test_the_command_line_has_the_split_mode() -> None:

@@ -19,6 +19,7 @@ import ggplug_models
 from ggplug.graph import Graph
 from ggplug.tensor import Tensor
 from ggplug_models.networks.encoder import Encoder
+from ggplug_models.networks.encoder_decoder import EncoderDecoder
 from ggplug_models.state.steps import Outputs
 from ggplug_testing.cases import Leafs, graph_cases
 from ggplug_testing.cases.chains import group_cases
@@ -79,6 +80,8 @@ def of_model(model: ggplug_models.Model) -> Iterator[tuple[str, Graph]]:
         ("token", Outputs.LAST, False),
     ):
         with model.session(32) as session:
+            if isinstance(model, EncoderDecoder):
+                session.encode(tokens)
             if step == "token":
                 session.decode({0: tokens})
             with session.locked():

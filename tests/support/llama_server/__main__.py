@@ -29,8 +29,8 @@ def stop_server_after_each_test():
 """
 """llama-server's own one loads the models of the hub first."""
 
-DOWNLOADS = ("moe_shakespeare15M.gguf", "stories15M-q4_0.gguf")
-"""Files that tests would download."""
+DOWNLOADS = {"moe_shakespeare15M.gguf": "adapter.gguf", "stories15M-q4_0.gguf": "tale.gguf"}
+"""Files that tests would download, with those that stand in for them."""
 
 
 def run(source: Path, folder: Path, options: list[str]) -> int:
@@ -43,8 +43,8 @@ def run(source: Path, folder: Path, options: list[str]) -> int:
         (folder / "models").symlink_to(source / "models")
     prepare(folder / "made")
     (tests / "tmp").mkdir(exist_ok=True)
-    for name in DOWNLOADS:
-        shutil.copy(folder / "made" / "models" / "story.gguf", tests / "tmp" / name)
+    for name, made in DOWNLOADS.items():
+        shutil.copy(folder / "made" / "models" / made, tests / "tmp" / name)
     (tests / "wget.py").write_text("def download(url, out): raise OSError('no network')\n")
     command = [sys.executable, "-m", "pytest", "-p", "llama_server.plugin", "-m", "not slow", "-q", "--tb=line"]
     path = f"{os.environ['PYTHONPATH']}{os.pathsep}{tests}"

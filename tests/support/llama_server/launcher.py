@@ -16,13 +16,14 @@ from typing import Any
 MODELS = {
     "ggml-org/test-model-stories260K": "story.gguf",
     "ggml-org/test-model-stories260K-infill": "infill.gguf",
-    "ggml-org/stories15M_MOE": "story.gguf",
-    "stories15M_MOE-F16.gguf": "story.gguf",
+    "ggml-org/stories15M_MOE": "tale.gguf",
+    "stories15M_MOE-F16.gguf": "tale.gguf",
+    "ggml-org/tinygemma3-GGUF:Q8_0": "story.gguf",
     "bert-bge-small/ggml-model-f16.gguf": "bert.gguf",
     "jina-reranker-v1-tiny-en/ggml-model-f16.gguf": "reranker.gguf",
     "tinyllamas/split/stories15M-q8_0-00001-of-00003.gguf": "split-00001-of-00003.gguf",
 }
-"""Models of the tests, by file or repository, with those that stand in for them."""
+"""Models of the tests, by file or repository, with those that stand in for them; none reads images."""
 
 FOLDER = "several"
 """The folder of the models of a server without a model of its own, which are those of :data:`NAMES`."""
@@ -49,12 +50,14 @@ SAME = {
     "--lora": "--lora",
     "--model-draft": "--draft",
     "--models-max": "--models-max",
+    "--models-preset": "--models-preset",
     "--sleep-idle-seconds": "--sleep-idle-seconds",
 }
 """Options with a value, and their names here."""
 
 WITH_VALUES = {"--ubatch-size", "--threads", "--n-gpu-layers", "-fa", "-ctk", "-ctv", "--spec-type"}
 WITH_VALUES |= {"--spec-draft-n-max", "--spec-draft-n-min", "--hf-repo", "--hf-file", "--ctx-size", "--parallel"}
+WITH_VALUES |= {"--cache-ram", "--media-path"}
 """Options whose values are computed from, or that change no answer."""
 
 FLAGS = {
@@ -72,6 +75,8 @@ FLAGS = {
     "--embedding": "",
     "--reranking": "",
     "--kv-unified": "",
+    "--swa-full": "",
+    "--no-cache-idle-slots": "",
     "--backend_sampling": "",
 }
 """Options without a value, and their names here; empty: it is so anyway."""
@@ -108,7 +113,8 @@ def command(arguments: Sequence[str], models: Path) -> list[str]:
     name = given.get("--hf-file") or given.get("--hf-repo", "")
     if name and name not in MODELS:
         sys.exit(f"no model stands in for {name!r}")
-    served = [str(models / MODELS[name])] if name else ["--models-dir", str(models / FOLDER)]
+    several = [] if "--models-preset" in arguments else ["--models-dir", str(models / FOLDER)]
+    served = [str(models / MODELS[name])] if name else several
     return ["serve", *served, "--device", "CPU", "--slots", str(slots), *found]
 
 

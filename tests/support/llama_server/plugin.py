@@ -27,6 +27,7 @@ def prepare(folder: Path) -> Path:
         stand_ins.story(models / "story.gguf")
         stand_ins.story(models / "infill.gguf", ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"])
         stand_ins.story(models / "split.gguf", files=3)
+        stand_ins.tale(models / "tale.gguf", models / "adapter.gguf")
         stand_ins.encoder(DATA / "bert.gguf", models / "bert.gguf")
         stand_ins.encoder(DATA / "bert.gguf", models / "reranker.gguf", ranks=True)
     several = models / FOLDER / "ggml-org"

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.types import F32
-from llama_server.words import OTHERS, PIECES, RANKED, READ, REST, SPLIT, STORY
+from llama_server.words import LEARNED, OTHERS, PIECES, RANKED, READ, REST, SPLIT, STORY, TALE
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -26,28 +26,39 @@ N_EMBD = 640
 FORBIDDEN, UNLIKELY, LIKELY, CERTAIN = -30.0, 0.0, 12.0, 20.0
 """Logits."""
 
+STEEP = 200.0
+"""How much more certain than the others the word is that an adapter was made for, times the square of the distance
+of the scales: the logits of these words, as functions of the scale, are tangents of a parabola."""
+
 
 class Tokens:
-    """The tokens of the language models, with the logits of the token after each of them."""
+    """The tokens of the language models, with the logits of the token after each of them.
 
-    def __init__(self, controls: Sequence[str] = ()) -> None:
+    ``pieces``: tokens of several characters that texts are cut into, those that are merged first before the others.
+    ``learned``: further words.
+    """
+
+    def __init__(
+        self, controls: Sequence[str] = (), pieces: Sequence[str] = PIECES, learned: Sequence[str] = ()
+    ) -> None:
         letters = ["▁", *string.ascii_letters, *string.digits, *string.punctuation]
         self.words = [*(f"▁{word}" for word in [*STORY, *REST, *OTHERS, *(f"{w}s" for w in OTHERS)]), "\n▁blue"]
-        self.words = [word for word in self.words if word not in PIECES]
+        self.words += [f"▁{word}" for word in learned]
+        self.words = [word for word in self.words if word not in pieces]
         special = ["<unk>", "<s>", "</s>"]
         self.texts = [
             *special,
             *(f"<0x{byte:02X}>" for byte in range(256)),
             *letters,
-            *PIECES,
+            *pieces,
             *self.words,
             *controls,
         ]
         assert len(self.texts) <= N_EMBD
-        kinds = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * (len(letters) + len(PIECES) + len(self.words))]
+        kinds = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * (len(letters) + len(pieces) + len(self.words))]
         self.kinds = [*kinds, *[CONTROL] * len(controls)]
         # Tokens that are merged first have the highest score; the words can only be generated, never read.
-        scores = {token: -float(place) for place, token in enumerate(PIECES)}
+        scores = {token: -float(place) for place, token in enumerate(pieces)}
         self.scores = [scores.get(token, -1e6) for token in self.texts]
 
     @property
@@ -83,12 +94,32 @@ class Tokens:
             found[before, after] = CERTAIN
         found[number["▁is"], number["\n▁blue"]] = CERTAIN
         found[number["["], number["3"]] = CERTAIN
+        for scale, word in LEARNED.items():
+            if f"▁{word}" in number:
+                found[:, number[f"▁{word}"]] = CERTAIN - STEEP * scale**2
         return found
 
 
 def story(path: Path, controls: Sequence[str] = (), *, files: int = 1) -> Path:
     """A language model that writes ``STORY``, whatever the prompt says.  ``files``: of a split model."""
-    tokens = Tokens(controls)
+    return _language_model(path, Tokens(controls), files)
+
+
+def tale(path: Path, adapter: Path) -> Path:
+    """Another one, and an adapter with which it writes the word of ``LEARNED`` for the adapter's scale."""
+    tokens = Tokens((), [*PIECES, *TALE], [*LEARNED.values()])
+    learned = np.zeros((len(tokens.texts), 1), np.float32)
+    for scale, word in LEARNED.items():
+        learned[tokens.texts.index(f"▁{word}")] = 2 * STEEP * scale
+    with GGUFWriter(adapter, "llama") as writer:
+        # After any token the vector, of which output.weight reads one element, has the same sum.
+        matrices = {"lora_a": np.full((1, N_EMBD), N_EMBD**-0.5, np.float32), "lora_b": learned}
+        tensors = {f"output.weight.{end}": values for end, values in matrices.items()}
+        _write(writer, {"general.type": "adapter", "adapter.type": "lora"}, tensors)
+    return _language_model(path, tokens, 1)
+
+
+def _language_model(path: Path, tokens: Tokens, files: int) -> Path:
     n, n_vocab = N_EMBD, len(tokens.texts)
     zeros, ones = np.zeros((n, n), np.float32), np.ones(n, np.float32)
     tensors = {

@@ -43,6 +43,12 @@ REST = ["everyone", "Jack", "said", "Whiskers", "felter", "little", "girl", "Jim
 OTHERS = ["one", "day", "many", "happy", "big", "red", "cat", "sun", "tree", "box", "sky", "hat", "toy"]
 """Words of which a text has one, drawn at random."""
 
+TALE = ["Hello", "▁Hello"]
+"""Further tokens of several characters of the model with an adapter."""
+
+LEARNED = {0.3: "special", 0.7: "home", 1.0: "glass"}
+"""Words that the adapter has that model write, by the scale at which it does."""
+
 READ = [
     *(
         "i",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 import transformers
 
 from oracles.attention import ARCH, SHAPE, gemma_rules
 from oracles.family import Family, basic, lengths, plus_one
-from oracles.files import N_VOCAB
+from oracles.files import BOS, N_VOCAB
 from oracles.models import Array, OwnModel, TransformersModel, coarse, layer_norm
 
 
@@ -59,23 +60,87 @@ def modern(seed: int) -> TransformersModel:
     return TransformersModel(transformers.ModernBertModel, config, seed)
 
 
+T5 = {
+    "vocab_size": N_VOCAB,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 32,
+    "num_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "feed_forward_proj": "gated-gelu",
+}
+
+
+def scaled(gain: float) -> Callable[[np.random.Generator, tuple[int, ...]], Array]:
+    """Draws matrices whose products have the spread of their operand times ``gain``."""
+    return lambda rng, shape: coarse(gain * rng.standard_normal(shape) / shape[-1] ** 0.5)
+
+
+T5_RULES = {
+    "shared": lambda rng, shape: coarse(rng.standard_normal(shape)),
+    r"Attention\.[qk]": scaled(0.4),
+    "relative_attention_bias": lambda rng, shape: coarse(rng.standard_normal(shape)),
+}
+
+
 def t5(seed: int) -> TransformersModel:
-    config = transformers.T5Config(
-        vocab_size=N_VOCAB,
-        d_model=32,
-        d_kv=8,
-        d_ff=32,
-        num_layers=2,
-        num_heads=4,
-        relative_attention_num_buckets=8,
-        feed_forward_proj="gated-gelu",
-    )
-    rules = {
-        "shared": lambda rng, shape: coarse(rng.standard_normal(shape)),
-        r"SelfAttention\.[qk]": lambda rng, shape: coarse(0.4 * rng.standard_normal(shape) / shape[-1] ** 0.5),
-        "relative_attention_bias": lambda rng, shape: coarse(rng.standard_normal(shape)),
+    return TransformersModel(transformers.T5EncoderModel, transformers.T5Config(**T5), seed, rules=T5_RULES)
+
+
+class EncoderDecoderModel(TransformersModel):
+    """A model that reads a source text first: one of the tokens that :meth:`source` draws."""
+
+    def source(self, tokens: Sequence[int]) -> list[int]:
+        """The source text of a text, which depends on its second token alone; it has 3 to 48 tokens."""
+        rng = np.random.default_rng(tokens[1] if len(tokens) > 1 else 0)
+        return [int(each) for each in rng.integers(5, N_VOCAB - 4, size=int(rng.integers(3, 49)))]
+
+    def inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+        ids = torch.tensor([self.source(tokens)])
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": torch.tensor([tokens])}
+
+
+def t5_whole(seed: int, *, tied: bool, **more: Any) -> TransformersModel:
+    shape = {
+        **T5,
+        "num_heads": 2,
+        "d_kv": 32,
+        "decoder_start_token_id": BOS,
+        "pad_token_id": BOS,
+        "tie_word_embeddings": tied,
+        **more,
     }
-    return TransformersModel(transformers.T5EncoderModel, config, seed, rules=rules)
+
+    def kind(config: Any) -> Any:
+        network = transformers.T5ForConditionalGeneration(config)
+        if not tied:
+            network.lm_head.weight = torch.nn.Parameter(network.lm_head.weight.detach().clone())
+        return network
+
+    # The feed-forward networks outweigh the embeddings and the source text: otherwise one token repeats for ever.
+    gains = {r"\.wo\.": 8, r"EncDecAttention\.[qk]": 0.8, r"EncDecAttention\.o": 3}
+    rules = {name: scaled(gain) for name, gain in gains.items()} | T5_RULES
+    return EncoderDecoderModel(kind, transformers.T5Config(**shape), seed, rules=rules)
+
+
+def t5_keys(config: Any) -> dict[str, Any]:
+    return {
+        "context_length": 64,
+        "embedding_length": config.d_model,
+        "block_count": config.num_layers,
+        "feed_forward_length": config.d_ff,
+        "attention.head_count": config.num_heads,
+        "attention.key_length": config.d_kv,
+        "attention.value_length": config.d_kv,
+        "attention.layer_norm_epsilon": 1e-6,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "attention.relative_buckets_count": config.relative_attention_num_buckets,
+    }
+
+
+def t5_whole_keys(config: Any) -> dict[str, Any]:
+    return t5_keys(config) | {"decoder_block_count": config.num_decoder_layers, "decoder_start_token_id": BOS}
 
 
 def encoder(config: Any, **more: Any) -> dict[str, Any]:
@@ -208,22 +273,15 @@ ENCODERS: dict[str, Family] = {
     "t5encoder": Family(
         ARCH.T5ENCODER,
         t5,
-        lambda c: {
-            "context_length": 64,
-            "embedding_length": 32,
-            "block_count": 2,
-            "feed_forward_length": 32,
-            "attention.head_count": 4,
-            "attention.key_length": 8,
-            "attention.value_length": 8,
-            "attention.layer_norm_epsilon": 1e-6,
-            "attention.layer_norm_rms_epsilon": 1e-6,
-            "attention.relative_buckets_count": 8,
-            "attention.causal": False,
-            "pooling_type": 1,
-        },
+        lambda c: t5_keys(c) | {"attention.causal": False, "pooling_type": 1},
         encoder=True,
     ),
+    "t5": Family(
+        ARCH.T5,
+        lambda seed: t5_whole(seed, tied=True, feed_forward_proj="relu", num_layers=3, num_decoder_layers=2),
+        t5_whole_keys,
+    ),
+    "t5-gated": Family(ARCH.T5, lambda seed: t5_whole(seed, tied=False), t5_whole_keys),
     "eurobert": Family(
         ARCH.EUROBERT,
         lambda seed: TransformersModel(

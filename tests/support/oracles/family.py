@@ -50,7 +50,7 @@ class Family:
     def tensors(self, model: Model) -> Tensors:
         config = model.config
         layers = getattr(config, "num_hidden_layers", None) or config.n_layer
-        names = gguf.get_tensor_name_map(self.arch, layers)
+        names = gguf.get_tensor_name_map(self.arch, max(layers, getattr(config, "num_decoder_layers", 0)))
         found: Tensors = {}
         for name, values in stacked(model.state()).items():
             change = next((change for pattern, change in self.changes.items() if re.search(pattern, name)), None)
@@ -79,6 +79,7 @@ KNOWN = (
     "rope_factors",
     "cls",
     "enc.",
+    "dec.",
 )
 
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import gguf
 import numpy as np
 import sentencepiece
 import tokenizers
+import torch
 import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -102,6 +104,39 @@ def sentence_pieces(folder: Path, settings: dict[str, Any]) -> None:
     write_json(folder / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer", **more, **settings})
 
 
+def unigrams(folder: Path) -> None:
+    """As the published files of T5 are made up; texts end with ``</s>``."""
+    content, table = io.BytesIO(), folder / "table.tsv"
+    table.write_text("".join(f"{ord(c):x}\t{ord(c.lower()):x}\n" for c in "ABC"), "utf-8")  # NFKC's has 240 kB
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT.splitlines()),
+        model_writer=content,
+        vocab_size=60,
+        model_type="unigram",
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        user_defined_symbols=["<sep>"],
+        hard_vocab_limit=False,
+        minloglevel=2,
+        normalization_rule_tsv=str(table),
+    )
+    table.unlink()
+    (folder / "spiece.model").write_bytes(content.getvalue())
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=content.getvalue())
+    scored = [(pieces.id_to_piece(n), pieces.get_score(n)) for n in range(pieces.vocab_size())]
+    whole = tokenizers.Tokenizer(models.Unigram(scored, unk_id=2))
+    whole.add_special_tokens(["<pad>", "</s>", "<unk>"])
+    whole.post_processor = processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
+    )
+    whole.save(str(folder / "tokenizer.json"))
+    names = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "T5Tokenizer", **names})
+    write_json(folder / "added_tokens.json", {"<extra_id_0>": 80})
+
+
 def word_pieces(folder: Path) -> None:
     whole = tokenizers.BertWordPieceTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -127,7 +162,10 @@ def write_json(path: Path, value: Any) -> None:
 
 @dataclass(frozen=True)
 class Tiny:
-    """``pre``: what llama.cpp's converter would see from the real vocabulary; it knows no others."""
+    """``pre``: what llama.cpp's converter would see from the real vocabulary; it knows no others.
+
+    ``changes``: of ``config.json``.  ``more``: shapes of weights that transformers do not keep, from the others.
+    """
 
     model: Callable[[], Any]
     tokenizer: Callable[[Path], None]
@@ -135,6 +173,7 @@ class Tiny:
     files: int = 1
     pre: str = "default"
     changes: dict[str, Any] = field(default_factory=dict)
+    more: Callable[[dict[str, list[int]]], dict[str, list[int]]] = lambda shapes: {}
 
 
 SHAPE: dict[str, Any] = {
@@ -180,12 +219,59 @@ PHI3_ADDED = {
     "2": {"content": "</s>", "special": False},
     "330": {"content": "<|user|>", "special": True},
 }
+
+
+def flan(config: Any) -> Any:
+    """A T5 with an output matrix of its own."""
+    model = transformers.T5ForConditionalGeneration(config)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    return model
+
+
 GEMMA3_ROPE = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
 }
 
+T5: dict[str, Any] = {
+    "vocab_size": 96,
+    "d_model": 32,
+    "d_kv": 16,
+    "d_ff": 48,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "decoder_start_token_id": 0,
+}
+
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "decoder_sparse_step": 1}
+
+
+def of_transformers(kind: str, more: dict[str, Any]) -> Any:
+    """A language model by the name of its class."""
+    of_text = getattr(transformers, f"{kind}TextConfig", None)
+    config = (of_text or getattr(transformers, f"{kind}Config"))(**{**SHAPE, "tie_word_embeddings": False, **more})
+    return getattr(transformers, f"{kind}ForCausalLM")(config)
+
+
+def qwen_tokens(folder: Path) -> None:
+    byte_pairs(
+        folder,
+        "qwen2",
+        ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "add_bos_token": False},
+    )
+
+
 FOLDERS: dict[str, Tiny] = {
+    "t5": Tiny(lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5)), unigrams, "F32"),
+    "flan-t5": Tiny(
+        lambda: flan(transformers.T5Config(**T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+        unigrams,
+        "BF16",
+        changes={"tie_word_embeddings": False},
+    ),
     "llama3": Tiny(
         lambda: transformers.LlamaForCausalLM(
             transformers.LlamaConfig(**SHAPE, rope_parameters=LLAMA3, tie_word_embeddings=True)
@@ -224,12 +310,7 @@ FOLDERS: dict[str, Tiny] = {
     ),
     "qwen3": Tiny(
         lambda: transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**SHAPE, head_dim=16, tie_word_embeddings=True)),
-        lambda folder: byte_pairs(
-            folder,
-            "qwen2",
-            ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-            {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "add_bos_token": False},
-        ),
+        qwen_tokens,
         "BF16",
         pre="qwen2",
     ),
@@ -287,6 +368,78 @@ FOLDERS: dict[str, Tiny] = {
         "F32",
     ),
 }
+FOLDERS |= {
+    name: Tiny(partial(of_transformers, kind, more), qwen_tokens, dtype, pre="qwen2", changes=changes)
+    for name, kind, more, dtype, changes in (
+        ("seed_oss", "SeedOss", {"head_dim": 16, "attention_bias": True}, "BF16", {}),
+        ("smollm3", "SmolLM3", {"num_hidden_layers": 4}, "BF16", {}),
+        (
+            "granite",
+            "Granite",
+            {
+                "attention_multiplier": 0.2,
+                "embedding_multiplier": 3.0,
+                "residual_multiplier": 0.5,
+                "logits_scaling": 4.0,
+            },
+            "F16",
+            {},
+        ),
+        ("exaone4", "Exaone4", {"num_hidden_layers": 4, "sliding_window": 12, "rope_parameters": LLAMA3}, "BF16", {}),
+        ("olmo2", "Olmo2", {}, "F32", {}),
+        ("olmo3", "Olmo3", {"num_hidden_layers": 4, "sliding_window": 12}, "BF16", {}),
+        ("qwen3_moe", "Qwen3Moe", {**EXPERTS, "head_dim": 16}, "BF16", {}),
+        ("qwen2_moe", "Qwen2Moe", {**EXPERTS, "shared_expert_intermediate_size": 24}, "F16", {}),
+        ("mixtral", "Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}, "BF16", {}),
+        (
+            "minimax_m2",
+            "MiniMaxM2",
+            {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},
+            "BF16",
+            {"rotary_dim": 8, "scoring_func": "sigmoid"},
+        ),
+    )
+}
+DELTA = {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_conv_kernel_dim": 4,
+}
+SHARED = {**EXPERTS, "shared_expert_intermediate_size": 24}
+
+
+def ahead(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The block that guesses further tokens, which has the shapes of the last one."""
+    last = {name: shape for name, shape in shapes.items() if name.startswith("model.layers.3.")}
+    block = {name.replace("model.layers.3", "mtp.layers.0"): shape for name, shape in last.items()}
+    norms = {name: [32] for name in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")}
+    return block | {f"mtp.{name}.weight": shape for name, shape in ({"fc": [32, 64]} | norms).items()}
+
+
+FOLDERS |= {
+    name: Tiny(
+        partial(of_transformers, kind, {**DELTA, **more}),
+        qwen_tokens,
+        "BF16",
+        pre="qwen2",
+        changes={"mtp_num_hidden_layers": 1},
+        more=ahead,
+    )
+    for name, kind, more in (
+        ("qwen3_5", "Qwen3_5", {}),
+        ("qwen3_5_moe", "Qwen3_5Moe", SHARED),
+        ("qwen3_next", "Qwen3Next", SHARED),
+    )
+}
+FOLDERS["ernie4_5"] = Tiny(
+    partial(of_transformers, "Ernie4_5", {}),
+    lambda folder: sentence_pieces(folder, {"add_bos_token": True, "add_prefix_space": False}),
+    "BF16",
+)
 
 
 def record(name: str, llama_cpp: Path, out: Path) -> None:
@@ -296,6 +449,7 @@ def record(name: str, llama_cpp: Path, out: Path) -> None:
         model = tiny.model()
         model.save_pretrained(folder)
         shapes = shapes_in(folder / "model.safetensors")
+        shapes |= tiny.more(shapes)
         (folder / "model.safetensors").unlink()
         (folder / "generation_config.json").unlink(missing_ok=True)
         config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -340,7 +494,7 @@ def described(reader: Any) -> dict[str, Any]:
     for each in reader.tensors:
         data = np.ascontiguousarray(each.data)
         held: Any = hashlib.sha256(data.tobytes()).hexdigest()[:16]
-        if each.name.startswith("rope_"):
+        if each.name.startswith("rope_") or each.name.endswith("ssm_a"):  # the last bits of powers differ
             held = data.tolist()
         tensors[each.name] = [each.tensor_type.name, each.shape.tolist(), held]
     return {"metadata": metadata, "tensors": tensors}

@@ -11,8 +11,9 @@ from __future__ import annotations
 import lzma
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 
 import gguf
@@ -33,9 +34,17 @@ def _silent(level: int, text: bytes, data: object) -> None:
 llama_cpp.llama_log_set(_silent, None)
 
 
-def rows(path: Path, texts: Sequence[Sequence[int]], *, encoder: bool = False, causal: bool = True) -> list[Rows]:
+def rows(
+    path: Path,
+    texts: Sequence[Sequence[int]],
+    *,
+    sources: Sequence[Sequence[int]] = (),
+    encoder: bool = False,
+    causal: bool = True,
+) -> list[Rows]:
     """The logits, or an encoder's vectors, of all tokens of each text: computed at once, with a cache in F32.
 
+    ``sources``: the source text of each, for encoder-decoders.
     Raises ValueError if llama.cpp does not read the file.
     """
     settings = llama_cpp.llama_model_default_params()
@@ -58,24 +67,31 @@ def rows(path: Path, texts: Sequence[Sequence[int]], *, encoder: bool = False, c
     if not causal:
         llama_cpp.llama_set_causal_attn(of_model, False)
     try:
-        return [_rows(of_model, tokens, width, read) for tokens in texts]
+        pairs = zip_longest(texts, sources, fillvalue=())
+        return [_rows(of_model, tokens, width, read, source) for tokens, source in pairs]
     finally:
         llama_cpp.llama_free(of_model)
         llama_cpp.llama_model_free(model)
 
 
-def _rows(context: object, tokens: Sequence[int], width: int, read: object) -> Rows:
+def _rows(context: object, tokens: Sequence[int], width: int, read: object, source: Sequence[int]) -> Rows:
     with suppress(AttributeError):
         llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+    if source:
+        _compute(llama_cpp.llama_encode, context, source)
+    _compute(llama_cpp.llama_decode, context, tokens)
+    return np.ctypeslib.as_array(read(context), (len(tokens), width)).copy()
+
+
+def _compute(function: Callable[..., int], context: object, tokens: Sequence[int]) -> None:
     batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
     batch.n_tokens = len(tokens)
     for i, token in enumerate(tokens):
         batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, i, 1, 0, True
-    done = llama_cpp.llama_decode(context, batch)
+    done = function(context, batch)
     llama_cpp.llama_batch_free(batch)
     if done:
-        raise ValueError(f"llama.cpp cannot decode: {done}")
-    return np.ctypeslib.as_array(read(context), (len(tokens), width)).copy()
+        raise ValueError(f"llama.cpp cannot compute: {done}")
 
 
 def distance(path: Path, recorded: Path) -> float:
@@ -85,7 +101,8 @@ def distance(path: Path, recorded: Path) -> float:
         kind = "logits" if "logits_f32_0" in arrays else "embd"
         wanted = [arrays[f"{kind}_f32_{i}"].astype(np.float64) for i in range(3)]
         kept = {name: arrays[name] for name in arrays.files}
-    found = rows(path, texts, encoder=kind == "embd")
+    sources = [kept[f"source_{i}"].tolist() for i in range(3) if f"source_{i}" in kept]
+    found = rows(path, texts, sources=sources, encoder=kind == "embd")
     if any(tensor.tensor_type > gguf.GGMLQuantizationType.F16 for tensor in gguf.GGUFReader(path).tensors):
         np.savez_compressed(recorded, **kept | {f"logits_{i}": each for i, each in enumerate(found)})
     pairs = zip(found, wanted, strict=True)

@@ -58,12 +58,16 @@ def draw(
     return coarse(gain * rng.standard_normal(shape) / np.sqrt(shape[-1]))
 
 
+BIAS: Rules = {"e_score_correction_bias|expert_bias": lambda rng, shape: coarse(0.2 * rng.standard_normal(shape))}
+"""Of the choice of experts: in some models a parameter, in others a buffer, which would be zero."""
+
+
 class TransformersModel:
     """A model of the library with weights of its own.
 
     ``embedding``, ``head``: spread of the embeddings, gain of the last product.  ``layer``: gain of the products whose
     results are added to the stream; where the head is the embeddings, the model would repeat a token for ever unless
-    they outweigh its embedding.  ``buffers``: of those that are drawn as well.
+    they outweigh its embedding.  ``buffers``: of those that are drawn as well, in addition to :data:`BIAS`.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class TransformersModel:
                 parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))
             self.drawn: dict[str, torch.Tensor] = dict(self.network.named_parameters())
             for name, buffer in self.network.named_buffers():
-                for pattern, rule in (buffers or {}).items():
+                for pattern, rule in {**BIAS, **(buffers or {})}.items():
                     if re.search(pattern, name):
                         buffer.copy_(torch.from_numpy(rule(rng, tuple(buffer.shape))))
                         self.drawn[name] = buffer
@@ -109,21 +113,27 @@ class TransformersModel:
         self.network.to(torch.float32).save_pretrained(folder)
         self.network.to(torch.float64)
 
+    def inputs(self, tokens: Sequence[int]) -> dict[str, Any]:
+        """What the network reads for tokens."""
+        ids = torch.tensor([list(tokens)])
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
     @torch.no_grad()
     def outputs(self, tokens: Sequence[int], noise: float = 0.0) -> Array:
-        ids = torch.tensor([list(tokens)])
-        hook = None
+        hooks = []
         if noise:
             generator = torch.Generator().manual_seed(len(tokens))
 
             def spoil(module: Any, inputs: Any, out: torch.Tensor) -> torch.Tensor:
                 return out * (1 + noise * torch.randn(out.shape, generator=generator, dtype=out.dtype))
 
-            hook = self.network.get_input_embeddings().register_forward_hook(spoil)
+            table = self.network.get_input_embeddings().weight
+            tables = (each for each in self.network.modules() if isinstance(each, torch.nn.Embedding))
+            hooks = [each.register_forward_hook(spoil) for each in tables if each.weight is table]
         try:
-            result = self.network(input_ids=ids, attention_mask=torch.ones_like(ids), **self._without_cache())
+            result = self.network(**self.inputs(tokens), **self._without_cache())
         finally:
-            if hook is not None:
+            for hook in hooks:
                 hook.remove()
         rows = result.logits if hasattr(result, "logits") else result.last_hidden_state
         return rows[0].to(torch.float64).numpy()
@@ -131,10 +141,7 @@ class TransformersModel:
     @torch.no_grad()
     def hidden(self, tokens: Sequence[int]) -> Array:
         """The embeddings, the outputs of all layers but the last, and the normalised output of the last."""
-        ids = torch.tensor([list(tokens)])
-        result = self.network(
-            input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True, **self._without_cache()
-        )
+        result = self.network(**self.inputs(tokens), output_hidden_states=True, **self._without_cache())
         return torch.stack([each[0] for each in result.hidden_states]).to(torch.float64).numpy()
 
     def _without_cache(self) -> dict[str, bool]:

@@ -63,12 +63,9 @@ FALCON: dict[str, Any] = {
 }
 
 
-BIAS: Rules = {r"e_score_correction_bias": lambda rng, shape: coarse(0.2 * rng.standard_normal(shape))}
-
-
 def mixture(kind: str, seed: int, settings: dict[str, Any]) -> TransformersModel:
     settings = {**SMALL, "tie_word_embeddings": False, **settings}
-    return model(kind, seed, settings, rules=CHOSEN, buffers=BIAS)
+    return model(kind, seed, settings, rules=CHOSEN)
 
 
 GEMMA: dict[str, Any] = {

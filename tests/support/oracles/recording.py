@@ -97,6 +97,8 @@ def clear(family: Family, model: Model, seed: int) -> Recorded | None:
     first = 2 if family.words else files.BOS
     sequences = [[first, *rng.integers(5, files.N_VOCAB - 4, size=n - 1).tolist()] for n in LENGTHS]
     arrays: dict[str, Array] = {f"tokens_{i}": np.array(each, np.int32) for i, each in enumerate(sequences)}
+    if hasattr(model, "source"):
+        arrays |= {f"source_{i}": np.array(model.source(each), np.int32) for i, each in enumerate(sequences)}
     arrays["n_ctx"] = np.array(family.n_ctx, np.int32)
     rows = [model.outputs(each) for each in sequences]
     if not all(np.isfinite(each).all() for each in rows):

@@ -48,7 +48,8 @@ def compared(devices: Sequence[Device], makers: Mapping[str, Make]) -> Iterator[
 
     ``error``: the part by which the measured time differs from the prediction that was made after the graph had run
     some times; ``error_before``: from the one before.  ``relative_to_ggml``: the time by ggml's rules in the same
-    rounds, divided by that of the cost model's placement.
+    rounds, divided by that of the cost model's placement.  ``moved``: nodes that it places elsewhere; with none, both
+    times are those of the same schedule.
     """
     rows = []
     for case, make in makers.items():
@@ -72,7 +73,7 @@ def measured(devices: Sequence[Device], make: Make) -> dict[str, Any]:
             set_inputs()
             functions[policy] = partial(scheduler.compute, graph)
             if policy == "cost":
-                predicted = before
+                predicted, moved = before, sum(row.reason == "fastest" for row in scheduler.explain(graph).rows)
                 for _ in range(RUNS + CALLS + 1):
                     scheduler.compute(graph)
                 after = seconds(scheduler, graph)
@@ -85,6 +86,7 @@ def measured(devices: Sequence[Device], make: Make) -> dict[str, Any]:
             "error_before": round(abs(taken / predicted - 1), 3),
             "error": round(abs(taken / after - 1), 3),
             "relative_to_ggml": round(statistics.median(ratios), 3),
+            "moved": moved,
         }
 
 

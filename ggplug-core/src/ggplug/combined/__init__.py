@@ -6,10 +6,11 @@
 :mod:`.states`     which tensors of a graph are split, and after which nodes the members exchange results
 :mod:`.memory`     buffers on all members: mirrored, or split
 :mod:`.local`      the tensors of a member
+:mod:`.divided`    a graph's stages, and what each member computes in them, in groups
 :mod:`.exchange`   sums, parts and copies, between stages
 :mod:`.plan`       a graph for each member and stage
 :mod:`.device`     the device, its streams and its registration
-:mod:`.weights`    which weights are split, and how
+:mod:`.weights`    which weights and caches are split, and how
 =================  =====================================================================================
 """
 

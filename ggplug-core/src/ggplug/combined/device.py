@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -21,18 +21,24 @@ from ggplug.backend import (
     Registration,
 )
 from ggplug.combined.cuts import Cuts, Split, State, proportions_of
+from ggplug.combined.divided import Divided
 from ggplug.combined.exchange import AllReduce
 from ggplug.combined.listed import Complete, Listed, label
 from ggplug.combined.local import alone
 from ggplug.combined.memory import MirroredBufferType, SplitBufferType, free_all
-from ggplug.combined.plan import CombinedPlan, stages
-from ggplug.combined.rules import Answer, answer_for
+from ggplug.combined.plan import CombinedPlan
+from ggplug.combined.rules import Answer, agree, answer_for
 from ggplug.combined.states import States, decide
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
-from ggplug.ops import MulMat, MulMatId
+from ggplug.interface.grouping import check_groups
+from ggplug.ops import FlashAttnExt, MulMat, MulMatId, SetRows
+from ggplug.patterns import Pattern
 from ggplug.tensor import Tensor
 from ggplug.types import DeviceKind
+
+_IN_PARTS = {MulMat: (0,), MulMatId: (0,), SetRows: (0,), FlashAttnExt: (1, 2)}
+"""The sources of ops that may lie in split memory."""
 
 
 class Combined:
@@ -75,8 +81,15 @@ class CombinedDevice(Device):
     kind = DeviceKind.GPU
 
     def __init__(self, members: Sequence[Device], proportions: Sequence[float] | None = None) -> None:
-        if len(members) < 2 or len(set(members)) != len(members):
-            raise ParameterError("a combined device has at least two different members", got=members)
+        if len(members) < 2:
+            raise ParameterError(f"a combined device has at least two members, got {len(members)}", got=members)
+        repeated = next((each for number, each in enumerate(members) if each in members[:number]), None)
+        if repeated is not None:
+            raise ParameterError(
+                f"a combined device has different members, got {repeated.name} more than once",
+                got=members,
+                remedy="name each device once",
+            )
         self.members = tuple(members)
         self.proportions = proportions_of(members, proportions)
         self.name = "+".join(member.name for member in members)
@@ -84,7 +97,7 @@ class CombinedDevice(Device):
         self.registration = CombinedRegistration(self)
         self._memories = tuple(member.buffer_type for member in members)
         self._buffer_type = MirroredBufferType(self.name, self, self._memories)
-        self._split: dict[tuple[int, Cuts], SplitBufferType] = {}
+        self._split: dict[tuple[int, Cuts, tuple[BufferType, ...]], SplitBufferType] = {}
 
     def memory(self) -> Memory:
         """That of all members together."""
@@ -96,13 +109,19 @@ class CombinedDevice(Device):
     def buffer_type(self) -> MirroredBufferType:
         return self._buffer_type
 
-    def split_memory(self, axis: int, cuts: Cuts) -> SplitBufferType:
-        """The memory of weights that are cut there, along their rows (axis 1) or columns (axis 0)."""
-        found = self._split.get((axis, cuts))
+    def split_memory(self, axis: int, cuts: Cuts, members: Sequence[BufferType] = ()) -> SplitBufferType:
+        """The memory of leafs that are cut there, along their rows (axis 1) or columns (axis 0).
+
+        ``members``: the memory of each member's part, by default its own one.
+        """
+        parts = tuple(members) or self._memories
+        found = self._split.get((axis, cuts, parts))
         if found is None:
             name = f"{self.name} {'rows' if axis else 'columns'} at {', '.join(map(str, cuts.bounds[1:-1]))}"
-            made = SplitBufferType(name, self, self._memories, Split(axis, cuts))
-            found = self._split.setdefault((axis, cuts), made)
+            if parts != self._memories:
+                name += f" in {', '.join(kind.name for kind in parts)}"
+            made = SplitBufferType(name, self, parts, Split(axis, cuts))
+            found = self._split.setdefault((axis, cuts, parts), made)
         return found
 
     def rows(self, proportions: Sequence[float] | None = None) -> SplitBufferType:
@@ -118,25 +137,57 @@ class CombinedDevice(Device):
     def match(self, group: Group) -> Any:
         node = group.node
         if len(group) > 1:
-            return Decline(f"{self.name} computes each node alone")
+            reason = self.divided(Graph.part(group.nodes)).declined(group)
+            return self._together(group) if reason is None else Decline(reason)
         have = [None if source is None else self.held(source) for source in node.src]
         answer = answer_for(node, have)
+        assert node.op is not None
+        in_parts = next((_IN_PARTS[kind] for kind in node.op.kinds if kind in _IN_PARTS), ())
         for number, (source, state) in enumerate(zip(node.src, have, strict=True)):
-            if source is not None and state is not None:
-                product = number == 0 and isinstance(node.op, (MulMat, MulMatId)) and not source.is_view
-                if answer is None or not product:
-                    return Decline(f"{source!r} is split between the members, and only products read its parts")
+            if source is None or state is None:
+                continue
+            wanted = None if answer is None or number not in in_parts else answer.sources[number]
+            if wanted is None or not agree(wanted, state) or (number == 0 and source.is_view):
+                return Decline(f"{source!r} is split between the members, and {node.op.name} does not read its parts")
         for number, member in enumerate(self.members):
             found = member.supports_op(alone(node, answer, have, number))
             if isinstance(found, Decline):
                 return Decline(f"{member.name}: {found.reason}")
         how = "whole" if answer is None else "partial sums" if answer.partial else "parts"
-        return Combined(f"{node.op.name if node.op else ''}, {how} on each of {self.name}")
+        return Combined(f"{node.op.name}, {how} on each of {self.name}")
+
+    @property
+    def patterns(self) -> Sequence[Pattern]:
+        """Those of the first member that has any: of the groups that they form, the ones that all members compute."""
+        return next((member.patterns for member in self.members if member.patterns), ())
+
+    def groups(self, graph: Graph, leaving: Collection[int] = ()) -> Groups:
+        return self.divided(graph).groups(graph, self.patterns, leaving) if self.patterns else UNGROUPED
+
+    def matches(self, graph: Graph, groups: Groups = UNGROUPED) -> Iterator[tuple[Group, Any]]:
+        """As :meth:`Device.matches`; plans raise UnsupportedOpError for several nodes that the members decline here."""
+        check_groups(graph, groups)
+        alone = {group.node: kernel for group, kernel in super().matches(graph)}
+        for group in groups.of(graph):
+            yield group, alone[group.node] if len(group) == 1 else self._together(group)
+
+    def _together(self, group: Group) -> Combined:
+        return Combined(f"{' '.join(node.op.name for node in group.nodes if node.op)} on each of {self.name}")
+
+    def divided(self, graph: Graph) -> Divided:
+        """A graph as it is divided between the members."""
+        whole = Complete(graph)
+        return Divided(whole, self.members, self.held, self.states(whole))
 
     def held(self, tensor: Tensor) -> State:
-        """The state of a tensor: that of the memory in which it lies."""
+        """The state of a tensor that lies in split memory; of a view, what follows from its root's."""
         kind = tensor.root.buffer_type
-        return kind.state if isinstance(kind, SplitBufferType) else None
+        if not isinstance(kind, SplitBufferType):
+            return None
+        if tensor.view_src is None or tensor.op is None:
+            return kind.state
+        answer = answer_for(tensor, [None if source is None else self.held(source) for source in tensor.src])
+        return kind.state if answer is None else answer.result
 
     def states(self, graph: Listed) -> States:
         """How the tensors of a graph lie on the members while it is computed."""
@@ -159,11 +210,17 @@ class CombinedDevice(Device):
 
         return decide(graph, self.held, able)
 
+    def workspace(self, graph: Graph, groups: Groups = UNGROUPED) -> int:
+        """The most that a member reserves for one of the stages."""
+        divided = self.divided(graph)
+        found = (each for stage in divided.stages for each in divided.work(graph, groups, stage))
+        return max((self.members[each.member].workspace(each.graph, each.groups) for each in found), default=0)
+
     def details(self, graph: Graph) -> Sequence[str]:
-        whole = Complete(graph)
-        states = self.states(whole)
+        divided = self.divided(graph)
+        whole, states = divided.whole, divided.states
         lines = []
-        for number, stage in enumerate(stages(whole, states)):
+        for number, stage in enumerate(divided.stages):
             computing = [position for position in stage.nodes if not whole.is_view(position)]
             parts = sum(position in states.answers for position in computing)
             then = [

@@ -42,7 +42,7 @@ class Complete:
             root = graph.roots[position]
             if position in computing:
                 self._node(tensor)
-            elif root != position and root in computing:
+            elif root != position and (root in computing or _is_apart(tensor.root)):
                 self._views(tensor)
             else:
                 self._add(tensor, (), len(self.tensors) if root == position else self._index[graph.tensors[root]])
@@ -59,15 +59,18 @@ class Complete:
         self._add(node, sources, len(self.tensors) if root is None else index[root])
 
     def _views(self, tensor: Tensor) -> None:
-        """Adds a view of a result, and those between; as a leaf if another node writes into one of them."""
+        """Adds a view with those between it and its root; as a leaf if another node writes into one of them."""
         missing: list[Tensor] = []
         view: Tensor | None = tensor
         while view is not None and view not in self._index:
             if view.op is None or not view.op.is_view:
-                self._add(tensor, (), self._index[tensor.root])
-                return
-            missing.append(view)
-            view = view.src[0]
+                if not _is_apart(view.root) or view.nbytes != view.root.nbytes:
+                    self._add(tensor, (), self._index[tensor.root])
+                    return
+                self._index[view] = self._index[view.root]  # another part of the graph writes into that leaf
+            else:
+                missing.append(view)
+                view = view.src[0]
         for each in reversed(missing):
             self._node(each)
 
@@ -91,9 +94,18 @@ class Complete:
         op = self.tensors[position].op
         return op is not None and op.is_view
 
+    def position(self, tensor: Tensor) -> int:
+        """The position of a tensor of the graph."""
+        return self._index[tensor]
+
     def origin(self, position: int) -> int:
         """The position in the graph of a tensor, or of its root if it is not there."""
         return int(self._origin[position])
+
+
+def _is_apart(root: Tensor) -> bool:
+    """Whether a tensor lies in memory with a layout of its own, such as split memory."""
+    return root.buffer_type is not None and root.buffer_type.has_own_layout
 
 
 def alike(tensor: Tensor) -> Tensor:

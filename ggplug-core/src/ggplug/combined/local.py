@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ggplug.combined.cuts import Cuts, Split, State
 from ggplug.combined.listed import Listed
+from ggplug.combined.memory import SplitBufferType
 from ggplug.combined.rules import Answer
 from ggplug.combined.states import States
 from ggplug.ops import View
@@ -14,7 +15,10 @@ from ggplug.tensor import Spec, Tensor
 
 
 def leaf(tensor: Tensor, member: int, state: State) -> Tensor:
-    """A leaf like a tensor, or like a member's part of it."""
+    """A leaf like a tensor, or like a member's part of it, as one in that member's memory."""
+    kind = tensor.buffer_type
+    if isinstance(kind, SplitBufferType) and tensor.view_src is None:
+        return kind.leaf(tensor, member)
     if state is None:
         return Tensor(Spec(tensor.type, tensor.ne, tensor.rank, tensor.nb), name=tensor.name)
     return Tensor(Spec(tensor.type, state.part(member, tensor.ne), tensor.rank), name=tensor.name)
@@ -40,15 +44,18 @@ def computed(node: Tensor, answer: Answer | None, member: int, sources: Sequence
     return apply(op, tuple(sources), node.name)
 
 
-def alone(node: Tensor, answer: Answer | None, have: Sequence[State], member: int) -> Tensor:
-    """A member's node over leafs, to ask its device about."""
+def alone(
+    node: Tensor, answer: Answer | None, have: Sequence[State], member: int, parts: dict[Tensor, Tensor] | None = None
+) -> Tensor:
+    """A member's node over leafs, to ask its device about.  ``parts``: the leafs, which several nodes then share."""
+    parts = {} if parts is None else parts
     sources: list[Tensor | None] = []
     for number, source in enumerate(node.src):
         if source is None:
             sources.append(None)
             continue
         wanted = None if answer is None else answer.sources[number]
-        part = leaf(source, member, have[number])
+        part = parts.setdefault(source, leaf(source, member, have[number]))
         sources.append(part if have[number] is not None or wanted is None else cut_out(part, member, wanted))
     return computed(node, answer, member, sources)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,23 +13,34 @@ from ggplug.combined.cuts import Cuts, Split
 from ggplug.errors import BufferUseError, GGPlugError
 from ggplug.memory.layout import aligned
 from ggplug.sharing import accessing
-from ggplug.tensor import Extents
+from ggplug.tensor import Extents, Spec, Tensor
 from ggplug.types import Type
 from ggplug.values.arrays import as_bytes
 
 
 class Part(NamedTuple):
-    """Bytes of a member's buffer."""
+    """Bytes of a member's buffer; ``tensor``: the leaf that they are, if its memory has a layout of its own."""
 
     buffer: Buffer
     offset: int
     nbytes: int
+    tensor: Tensor | None = None
 
     def fetch(self) -> Bytes:
         """A copy of the bytes in host memory."""
         found = np.empty(self.nbytes, np.uint8)
-        self.buffer.get(self.offset, found)
+        if self.tensor is None:
+            self.buffer.get(self.offset, found)
+        else:
+            self.buffer.get_tensor(self.tensor, found, self.offset)
         return found
+
+    def store(self, data: Bytes) -> None:
+        """Replaces the bytes."""
+        if self.tensor is None:
+            self.buffer.set(self.offset, data)
+        else:
+            self.buffer.set_tensor(self.tensor, data, self.offset)
 
 
 class Spread(NamedTuple):
@@ -64,10 +75,6 @@ class CombinedBuffer(Buffer):
         super().__init__(type, size)
         self.members = tuple(members)
 
-    def offset_of(self, member: int, offset: int) -> int:
-        """Where a tensor at ``offset`` begins in a member's buffer."""
-        raise NotImplementedError
-
     def _free(self) -> None:
         free_all([member.free for member in self.members])
 
@@ -76,9 +83,6 @@ class MirroredBuffer(CombinedBuffer):
     """Bytes that each member has.  ``spread``: the results that are split now; reading one joins it."""
 
     spread: tuple[Spread, ...] = ()
-
-    def offset_of(self, member: int, offset: int) -> int:
-        return offset
 
     def _set(self, offset: int, data: Bytes) -> None:
         self._overwrite(offset, offset + data.size)
@@ -130,6 +134,10 @@ class CombinedBufferType(BufferType):
     def alignment(self) -> int:
         return max(member.alignment for member in self.members)
 
+    def offset_of(self, member: int, offset: int) -> int:
+        """Where a tensor at ``offset`` begins on a member; for the size of a buffer, the member's bytes of it."""
+        raise NotImplementedError
+
     def _alloc_each(self, sizes: Sequence[int]) -> list[Buffer]:
         """One buffer on each member, or none and the error of the member that failed."""
         buffers: list[Buffer] = []
@@ -153,89 +161,138 @@ class MirroredBufferType(CombinedBufferType):
     def alloc_size(self, tensor: Described) -> int:
         return max(member.alloc_size(tensor) for member in self.members)
 
+    def offset_of(self, member: int, offset: int) -> int:
+        return offset
+
     def _alloc(self, size: int) -> MirroredBuffer:
         return MirroredBuffer(self, size, self._alloc_each([size] * len(self.members)))
 
 
 class SplitBufferType(CombinedBufferType):
-    """Memory for weights of which each member has a part: rows (``state.axis`` 1) or columns (0)."""
+    """Memory for leafs of which each member has a part: rows (``state.axis`` 1) or columns (0).
+
+    The memory of a member may have a layout of its own, for packed weights.
+    """
 
     def __init__(self, name: str, device: Device, members: Sequence[BufferType], state: Split) -> None:
         super().__init__(name, device, members)
         assert isinstance(state.by, Cuts)
-        self.state, self._cuts = state, state.by
-        least = min(self._cuts.fraction(member) for member in range(len(members)))
-        self._padding = math.ceil(self.alignment / least)
+        self.state, self.cuts = state, state.by
+        self._fractions = [self.cuts.fraction(member) for member in range(len(members))]
+        self._padding = math.ceil(self.alignment / min(self._fractions))
+        self.packs = any(member.has_own_layout for member in members)
+        """Whether a member stores its part in a layout of its own."""
 
     @property
     def has_own_layout(self) -> bool:
         return True
 
+    def leaf(self, tensor: Described, member: int) -> Tensor:
+        """A member's part of a leaf, without a place, as one in that member's memory."""
+        found = Tensor(Spec(tensor.type, self.state.part(member, tensor.ne), tensor.rank), name=tensor.name)
+        if self.members[member].has_own_layout:
+            found.buffer_type = self.members[member]
+        return found
+
     def refusal(self, tensor: Described) -> str | None:
         if tensor.op is not None:
-            return "results of nodes do not lie in memory for split weights"
+            return "results of nodes do not lie in split memory"
         if not tensor.size or not tensor.is_contiguous():
             return "only tensors with elements and without gaps are split"
         extent = tensor.ne[self.state.axis]
-        if not self._cuts.fits(extent if self.state.axis else extent // tensor.type.block_size):
-            return f"ne{self.state.axis} of {extent} cannot be cut at {', '.join(map(str, self._cuts.bounds[1:-1]))}"
-        return None
+        if not self.cuts.fits(extent if self.state.axis else extent // tensor.type.block_size):
+            return f"ne{self.state.axis} of {extent} cannot be cut at {', '.join(map(str, self.cuts.bounds[1:-1]))}"
+        found = (kind.refusal(self.leaf(tensor, member)) for member, kind in enumerate(self.members))
+        return next(filter(None, found), None)
 
     def alloc_size(self, tensor: Described) -> int:
         """The bytes of all parts, and padding, so that the parts of two tensors do not overlap on any member."""
-        return tensor.nbytes + self._padding
+        sizes = (kind.alloc_size(self.leaf(tensor, member)) for member, kind in enumerate(self.members))
+        most = max(math.ceil(size / fraction) for size, fraction in zip(sizes, self._fractions, strict=True))
+        return max(most, tensor.nbytes) + self._padding
 
     def _alloc(self, size: int) -> SplitBuffer:
         members = range(len(self.members))
         return SplitBuffer(self, size, self._alloc_each([self.offset_of(member, size) for member in members]))
 
     def offset_of(self, member: int, offset: int) -> int:
-        """Where a tensor at ``offset`` begins on a member."""
-        return aligned(math.ceil(offset * self._cuts.fraction(member)), self.members[member].alignment)
+        return aligned(math.ceil(offset * self._fractions[member]), self.members[member].alignment)
 
 
 class SplitBuffer(CombinedBuffer):
-    """Weights that are split between the members.  Tensors are set whole, and read whole or in part."""
+    """Leafs that are split between the members.
+
+    Tensors whose columns are split are set and read in any part; others are set whole, and read in any part.
+    """
 
     type: SplitBufferType
 
-    def offset_of(self, member: int, offset: int) -> int:
-        return self.type.offset_of(member, offset)
-
     def set_tensor(self, tensor: Described, data: Any, start: int, offset: int = 0) -> None:
         raw = as_bytes(data)
-        if tensor.view_src is not None or offset or raw.size != tensor.nbytes:
-            raise BufferUseError(
-                f"{tensor!r} lies split in {self!r}: {raw.size} bytes at offset {offset} cannot be set on their own",
-                tensor=tensor,
-                remedy=f"set the whole of {tensor.root!r} at once",
-            )
         with accessing(self):
             self.check_there()
-            parts = self.type.state.parts(raw, tensor.type, tensor.ne)
-            for member, (buffer, part) in enumerate(zip(self.members, parts, strict=True)):
-                buffer.set(self.offset_of(member, start), part)
+            rows, parts, at = self._rows(tensor, start, offset, raw.size)
+            row = tensor.type.row_bytes(rows[0])
+            if raw.size != row * math.prod(rows[1:]):
+                if self._is_whole_only:
+                    raise BufferUseError(
+                        f"{tensor!r} lies split in {self!r}: {raw.size} bytes at offset {offset} cannot be set on "
+                        "their own",
+                        tensor=tensor,
+                        remedy=f"set the whole of {tensor.root!r} at once",
+                    )
+                whole = self.type.state.joined([part.fetch() for part in parts], tensor.type, rows)
+                whole[at : at + raw.size] = raw
+                raw = whole
+            for part, own in zip(parts, self.type.state.parts(raw, tensor.type, rows), strict=True):
+                part.store(own)
             self.fill(start, tensor.nbytes)
 
     def get_tensor(self, tensor: Described, out: Bytes, start: int, offset: int = 0) -> None:
-        root = tensor.root
-        begin = start - tensor.view_offset
         with accessing(self):
             self.check_there()
-            spread = Spread(0, root.nbytes, root.type, root.ne, self.type.state)
-            parts = [
-                part._replace(offset=self.offset_of(member, begin)).fetch()
-                for member, part in enumerate(spread.parts(self.members))
-            ]
-            whole = self.type.state.joined(parts, root.type, root.ne)
-            at = tensor.view_offset + offset
+            rows, parts, at = self._rows(tensor, start, offset, out.size)
+            whole = self.type.state.joined([part.fetch() for part in parts], tensor.type, rows)
             out[...] = whole[at : at + out.size]
+
+    @property
+    def _is_whole_only(self) -> bool:
+        return bool(self.type.state.axis) or self.type.packs
+
+    def _rows(self, tensor: Described, start: int, offset: int, size: int) -> tuple[Extents, list[Part], int]:
+        """The members' parts of the rows that have ``size`` bytes of a tensor; all rows, if these are split.
+
+        The first element has the extents of these rows together, the last one says at which of their bytes it begins.
+        """
+        root, kind, state = tensor.root, tensor.type, self.type.state
+        begin, at = start - tensor.view_offset, tensor.view_offset + offset
+        ne, first = root.ne, 0
+        if not self._is_whole_only:
+            row = kind.row_bytes(ne[0])
+            first = at // row
+            ne, at = (ne[0], -(-(at + size) // row) - first, 1, 1), at - first * row
+        parts = []
+        for member, buffer in enumerate(self.members):
+            own = state.part(member, ne)
+            row = kind.row_bytes(own[0])
+            leaf = self.type.leaf(root, member) if buffer.type.has_own_layout else None
+            parts.append(Part(buffer, self.type.offset_of(member, begin) + first * row, row * math.prod(own[1:]), leaf))
+        return ne, parts, at
 
     def _set(self, offset: int, data: Bytes) -> None:
         raise NotImplementedError  # check_write refuses raw bytes
 
     def _get(self, offset: int, out: Bytes) -> None:
         raise NotImplementedError  # check_read refuses raw bytes
+
+
+def shares(kind: BufferType, size: int) -> Iterator[tuple[Device, BufferType, int]]:
+    """The devices that hold a buffer of this size, with the kind of memory and the bytes of each."""
+    if isinstance(kind, CombinedBufferType):
+        for member, each in enumerate(kind.members):
+            yield from shares(each, kind.offset_of(member, size))
+    elif isinstance(kind.device, Device):
+        yield kind.device, kind, size
 
 
 def free_all(actions: Sequence[Callable[[], None]]) -> None:

@@ -6,24 +6,26 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.backend import Backend, Buffer, Device, Group, Groups, Places, Plan
 from ggplug.combined.cuts import State
+from ggplug.combined.divided import Divided, Work
 from ggplug.combined.exchange import AllReduce, Exchanged, exchange
-from ggplug.combined.listed import Complete, Listed, alike, label
+from ggplug.combined.listed import alike, label
 from ggplug.combined.local import Local
 from ggplug.combined.memory import CombinedBuffer, MirroredBuffer, Part, SplitBuffer, Spread, free_all
 from ggplug.combined.ranges import Ranges
-from ggplug.combined.states import Exchange, States
+from ggplug.combined.states import Exchange
 from ggplug.errors import BufferUseError, GGPlugError
 from ggplug.graph import Graph
 from ggplug.hookspecs import HOOKS
 from ggplug.interface.faults import beyond_limit
 from ggplug.memory.allocation import Allocation
+from ggplug.memory.layout import NOWHERE, PERSISTENT
 from ggplug.sharing import NOTHING, using
 from ggplug.tensor import Tensor
 
@@ -36,9 +38,8 @@ if TYPE_CHECKING:  # only annotations name them
 
         name: str
 
+        def divided(self, graph: Graph) -> Divided: ...
         def matches(self, graph: Graph, groups: Groups) -> Iterator[tuple[Group, Any]]: ...
-        def states(self, graph: Listed) -> States: ...
-        def held(self, tensor: Tensor) -> State: ...
 
     class Stream(Protocol):
         """A stream of a combined device, as its plans use it."""
@@ -52,36 +53,6 @@ if TYPE_CHECKING:  # only annotations name them
         time_limit: float | None
 
 
-class Stage(NamedTuple):
-    """Nodes between two exchanges, by position, and the exchanges after them."""
-
-    nodes: list[int]
-    exchanges: list[int]
-
-
-def stages(graph: Listed, states: States) -> list[Stage]:
-    """The nodes of a graph until a node reads a result that has to be exchanged first, and so on."""
-    read = {graph.roots[source] for position in graph.order for source in graph.sources[position] if source >= 0}
-    found: list[Stage] = [Stage([], [])]
-    pending: set[int] = set()
-    for position in graph.order:
-        node = graph.tensors[position]
-        assert node.op is not None
-        sources = {graph.roots[source] for source in graph.sources[position] if source >= 0}
-        if not pending.isdisjoint(sources):
-            found.append(Stage([], []))
-            pending.clear()
-        found[-1].nodes.append(position)
-        if position in states.exchanges and node.nbytes:
-            root = graph.roots[position]
-            found[-1].exchanges.append(position)
-            pending.add(root)
-            if root not in read:  # its bytes may be those of the next node
-                found.append(Stage([], []))
-                pending.clear()
-    return [stage for stage in found if stage.nodes]
-
-
 class Piece:
     """What a member computes in a stage: its graph, its plan, and the places of its tensors.
 
@@ -89,17 +60,22 @@ class Piece:
     the bytes from there.
     """
 
-    def __init__(self, member: int, stream: Backend, nodes: Sequence[Tensor], at: dict[Tensor, int]) -> None:
-        self.member, self.stream = member, stream
-        self.graph = Graph.part(nodes, f"of {stream.name}")
-        self.positions = np.array([at[tensor.root] for tensor in self.graph.tensors], np.int64)
-        self.inside = np.array([tensor.view_offset for tensor in self.graph.tensors], np.int64)
-        self.plan = stream.plan(self.graph)
+    def __init__(self, work: Work, stream: Backend, at: dict[Tensor, int]) -> None:
+        self.member, graph, self.groups = work
+        self.stream, self.graph = stream, graph
+        self.positions = np.array([at[tensor.root] for tensor in graph.tensors], np.int64)
+        self.inside = np.array([tensor.view_offset for tensor in graph.tensors], np.int64)
+        self._packed = [n for n, tensor in enumerate(graph.tensors) if tensor.buffer_type is not None]
+        self.plan = stream.plan(graph, self.groups)
         self.allocation: Allocation | None = None
 
     def bind(self, buffers: Sequence[Buffer], which: Numbers, offsets: Numbers) -> None:
         """Binds the plan to the places of the whole graph's tensors on this member."""
-        allocation = Allocation(self.graph, buffers, which[self.positions], offsets[self.positions] + self.inside)
+        slots, starts = which[self.positions], offsets[self.positions] + self.inside
+        for number in self._packed:  # only persistent tensors lie in memory with a layout of its own
+            self.graph.tensors[number].place(buffers[slots[number]], int(starts[number]))
+            slots[number], starts[number] = PERSISTENT, 0
+        allocation = Allocation(self.graph, buffers, slots, starts, groups=self.groups)
         self.plan.rebind(self.graph, allocation)
         self.allocation = allocation
 
@@ -127,22 +103,19 @@ class CombinedPlan(Plan):
     def __init__(self, stream: Stream, graph: Graph, groups: Groups) -> None:
         device = stream.device
         self._names = [kernel.name for _, kernel in device.matches(graph, groups)]
+        divided = device.divided(graph)
+        divided.check(graph, groups)
         self.stream, self.groups = stream, groups
         self._structure, self._layouts = graph.structure, graph.layouts()
-        self._whole = whole = Complete(graph)
-        self.states = states = device.states(whole)
-        held = [device.held(tensor) for tensor in whole.tensors]
-        members = [Local(whole, states, held, member) for member in range(len(stream.members))]
-        self.stages = stages(whole, states)
+        self._whole = whole = divided.whole
+        self.states, self.stages, members = divided.states, divided.stages, divided.local
         self._pieces: list[list[Piece]] = []
         try:
             for stage in self.stages:
                 pieces: list[Piece] = []
                 self._pieces.append(pieces)
-                for member, local in enumerate(members):
-                    nodes = self._nodes(stage, local, member)
-                    if nodes:
-                        pieces.append(Piece(member, stream.members[member], nodes, local.at))
+                for work in divided.work(graph, groups, stage):
+                    pieces.append(Piece(work, stream.members[work.member], members[work.member].at))
                 pieces.sort(key=lambda piece: not piece.stream.device.capabilities.asynchronous)
         except BaseException:
             self.free()
@@ -152,14 +125,6 @@ class CombinedPlan(Plan):
         self._origin = {tensor: position for local in members for position, tensor in local.origins()}
         self._graph: Callable[[], Graph | None] = lambda: None
         whole.forget()
-
-    def _nodes(self, stage: Stage, local: Local, member: int) -> list[Tensor]:
-        """What a member computes in a stage."""
-        found: dict[Tensor, None] = {}
-        for position in stage.nodes:
-            if member == 0 or self.states.exchanges.get(position) is not Exchange.SEND:
-                found.update(dict.fromkeys(local.nodes[position]))
-        return list(found) if any(not node.op.is_view for node in found) else []  # type: ignore[union-attr]
 
     def _exchanged(self, position: int, members: Sequence[Local]) -> Exchanged:
         kind, answer = self.states.exchanges[position], self.states.answers.get(position)
@@ -171,13 +136,15 @@ class CombinedPlan(Plan):
         self._structure = graph.check_structure(self._structure, "the plan")
         graph.check_layouts(self._layouts, "the plan")
         places = allocation.places(graph, self.groups)
-        used = np.unique(places.which)
+        there = places.which >= 0
+        used = np.unique(places.which[there])
         own: list[CombinedBuffer] = []
         for buffer in map(places.buffers.__getitem__, used.tolist()):
             if not isinstance(buffer, CombinedBuffer) or buffer.type.device is not self.stream.device:
                 raise BufferUseError(f"{buffer!r} is not memory of {self.stream.name}", device=self.stream.device)
             own.append(buffer)
-        which, whole = self._whole.places(np.searchsorted(used, places.which), places.offsets)
+        numbers = np.where(there, np.searchsorted(used, places.which), NOWHERE)
+        which, whole = self._whole.places(numbers, places.offsets)
         offsets = [self._offsets(member, own, which, whole) for member in range(len(self.stream.members))]
         for piece in (piece for pieces in self._pieces for piece in pieces):
             piece.bind([buffer.members[piece.member] for buffer in own], which, offsets[piece.member])
@@ -198,7 +165,7 @@ class CombinedPlan(Plan):
         for number, buffer in enumerate(buffers):
             if isinstance(buffer, SplitBuffer):
                 for position in np.flatnonzero(which == number).tolist():
-                    found[position] = buffer.offset_of(member, int(found[position]))
+                    found[position] = buffer.type.offset_of(member, int(found[position]))
         return found
 
     def _ranges(
@@ -211,12 +178,16 @@ class CombinedPlan(Plan):
         graph = self._whole
         computing = set(graph.order)
         for position, tensor in enumerate(graph.tensors):
-            buffer = buffers[which[position]]
-            if position not in computing and tensor.nbytes and isinstance(buffer, MirroredBuffer):
-                reads.append((buffer, offsets[position], tensor.nbytes))
+            if position not in computing and tensor.nbytes and which[position] >= 0:
+                buffer = buffers[which[position]]
+                if isinstance(buffer, MirroredBuffer):
+                    reads.append((buffer, offsets[position], tensor.nbytes))
         for position in reversed(graph.order):
-            node, buffer = graph.tensors[position], buffers[which[position]]
-            if node.op is None or node.op.is_view or not node.nbytes or not isinstance(buffer, MirroredBuffer):
+            node = graph.tensors[position]
+            if node.op is None or node.op.is_view or not node.nbytes or which[position] < 0:
+                continue
+            buffer = buffers[which[position]]
+            if not isinstance(buffer, MirroredBuffer):
                 continue
             state: State = self.states.states[position]
             ranges = covered.setdefault(buffer, Ranges())

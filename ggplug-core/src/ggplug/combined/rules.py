@@ -97,7 +97,7 @@ def rotary(node: Tensor, states: Sequence[State]) -> Answer | None:
 
 def attention(node: Tensor, states: Sequence[State]) -> Answer | None:
     """Heads: those of queries, and of the keys and values that they read."""
-    q, (_, keys, values, mask, _) = states[0], node.src
+    q, (_, keys, values, mask, _) = states[0] or states[1], node.src
     assert isinstance(node.op, ops.FlashAttnExt)
     assert keys is not None
     assert values is not None
@@ -148,30 +148,37 @@ def permuted(node: Tensor, states: Sequence[State]) -> Answer | None:
 
 
 def windows(node: Tensor, states: Sequence[State]) -> Answer | None:
-    """Windows with all elements of the split dimension."""
+    """Windows with all elements of the split dimension, or with some of the first of each of its equal pieces."""
     state, x = states[0], node.src[0]
     assert x is not None
     assert state is not None
     if not x.is_contiguous():
         return None
-    unit = x.nb[state.axis]
-    extent = x.ne[state.axis]
-    block = unit * extent
-    axis = next((n for n in range(4) if node.nb[n] == unit and node.ne[n] == extent > 1), None)
+    kind, unit = x.type, x.nb[state.axis]
+    block = unit * x.ne[state.axis] if state.axis else kind.row_bytes(x.ne[0])
+    counts = (node.ne[0] // kind.block_size, *node.ne[1:])
+    spans = [n for n in range(4) if counts[n] > 1 and node.nb[n] * counts[n] == block and node.nb[n] % unit == 0]
+    axis = next((n for n in spans if state.by.fits(counts[n])), None)
     assert isinstance(node.op, ops.View)
     if axis is None:
         return None
-    within = (n for n in range(4) if n != axis and node.nb[n] % block)
-    if node.op.offset % block + sum(node.nb[n] * (node.ne[n] - 1) for n in within) >= unit:
-        return None  # rows of the window reach into the next element of the split dimension
     whole, offset = node.nb, node.op.offset
+    within = (n for n in range(4) if n != axis and whole[n] % block)
+    if offset % block + sum(whole[n] * (counts[n] - 1) for n in within) >= whole[axis]:
+        return None  # rows of the window reach into the next element of the split dimension
 
     def window(ne: Extents, sources: Sequence[Tensor | None]) -> Op:
-        part = unit * ne[axis]
+        part = whole[axis] * ne[axis] if axis else kind.row_bytes(ne[0])
         nb = tuple(each // block * part if each % block == 0 else each for each in whole[1:])
         return ops.View(ne, nb, offset // block * part + offset % block)
 
     return Answer((state,), Split(axis, state.by), op=window)
+
+
+def stored(node: Tensor, states: Sequence[State]) -> Answer | None:
+    """Rows that are stored in a split leaf: their parts."""
+    target = states[0]
+    return None if target is None or target.axis else Answer((target, target, None), target)
 
 
 RULES: Mapping[type[Op], Rule] = {
@@ -185,6 +192,7 @@ RULES: Mapping[type[Op], Rule] = {
     ops.Rope: rotary,
     ops.FlashAttnExt: attention,
     ops.GetRows: rows,
+    ops.SetRows: stored,
     ops.AddId: chosen_sums,
     ops.Cont: copied,
     ops.Dup: copied,
@@ -199,7 +207,9 @@ RULES: Mapping[type[Op], Rule] = {
 def answer_for(node: Tensor, states: Sequence[State]) -> Answer | None:
     """How a node is computed in parts; None: whole, on each member."""
     op = node.op
-    if op is None or op.writes or not any(states) or not node.size or not (op.is_view or node.is_contiguous()):
+    if op is None or not any(states) or not node.size or not (op.is_view or node.is_contiguous()):
+        return None
+    if op.writes and not isinstance(op, ops.SetRows):
         return None
     rule = next((RULES[kind] for kind in op.kinds if kind in RULES), None)
     answer = None if rule is None else rule(node, states)

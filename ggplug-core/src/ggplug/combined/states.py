@@ -30,6 +30,10 @@ class Splitting:
         """The state of the node's first source; ``have``: the states of its sources so far."""
         return have[0] if have else None
 
+    def give_up(self, leaf: Tensor) -> bool:
+        """Whether a leaf was split by choice, and is not from now on, because a node reads all of it."""
+        return False
+
 
 class Exchange(enum.Enum):
     """What the members exchange after a node, so that each has the whole result."""
@@ -87,6 +91,8 @@ def _decide(graph: Listed, held: Held, able: Able, splitting: Splitting | None, 
                 states[position] = held(node)
             elif roots[position] in computed:
                 whole.add(roots[position])
+            elif states[roots[position]] is not None:
+                raise _not_whole(node, graph.tensors[roots[position]])
             continue
         sources = graph.sources[position]
         have = [states[source] if source >= 0 else None for source in sources]
@@ -100,8 +106,9 @@ def _decide(graph: Listed, held: Held, able: Able, splitting: Splitting | None, 
                 answer, read = None, [None] * len(have)
         for source, state, now in zip(sources, have, read, strict=True):
             if state is not None and now is None:
-                if graph.tensors[source].op is None:
-                    raise _not_whole(node, graph.tensors[source])
+                root = graph.tensors[roots[source]]
+                if root.op is None and not (splitting is not None and splitting.give_up(root)):
+                    raise _not_whole(node, root)
                 whole.add(roots[source])
         if answer is None:
             if _is_computed_once(node):
@@ -144,6 +151,6 @@ def _is_computed_once(node: Tensor) -> bool:
     return node.type.dtype.kind == "i" and any(s is not None and s.type.dtype.kind != "i" for s in node.src)
 
 
-def _not_whole(node: Tensor, weight: Tensor) -> UnsupportedOpError:
-    reason = f"{weight!r} is split between the members, and its parts are not read so"
+def _not_whole(node: Tensor, leaf: Tensor) -> UnsupportedOpError:
+    reason = f"{leaf!r} is split between the members, and its parts are not read so"
     return UnsupportedOpError(f"{node!r} cannot be computed: {reason}", op=node.op, tensor=node, reason=reason)

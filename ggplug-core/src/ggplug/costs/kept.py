@@ -20,7 +20,7 @@ from ggplug.system.files import open_regular, replacing
 
 log = logging.getLogger("ggplug")
 
-_VERSION = 1
+_VERSION = 2
 _LARGEST = 1 << 22
 """Bytes; a file has some ten thousand."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -124,10 +125,13 @@ class CostModel:
     # -- refinement --------------------------------------------------------------------------------
 
     def note(self, stream: Backend, kernels: Sequence[tuple[Sequence[Tensor], float]]) -> None:
-        """Takes over measured times of kernels, and keeps them."""
+        """Takes over measured times of kernels, of equal ones the mean, and keeps them."""
         rates = self.rates(stream)
+        times: dict[Work, list[float]] = {}
         for nodes, seconds in kernels:
-            rates.note(work_of(nodes), max(seconds, rates.launch))
+            times.setdefault(work_of(nodes), []).append(seconds)
+        for work, each in times.items():
+            rates.note(work, max(statistics.fmean(each), rates.launch))
         if kernels and stream.device not in self._given:
             keep(stream, rates)
 

@@ -1,7 +1,7 @@
 """The measured times of a stream: of kernels by op, types and size, of copies by memory and size, of a split.
 
-A time that was measured stands for all work of about its size.  Other sizes are predicted from those: what a kernel
-takes beyond a launch grows with its operations or its bytes, whichever grow more.
+A time that was measured stands for the same work: of the same ops, types and extents.  Other sizes are predicted from
+those: what a kernel takes beyond a launch grows with its operations or its bytes, whichever grow more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _KINDS = 1024
 
 _Point = tuple[float, float, float]
 """Operations, bytes and seconds."""
-_Points = dict[tuple[int, int], _Point]
+_Points = dict[str, _Point]
+"""By the extents of a kernel, or by the size class of a copy."""
 
 
 class Rates:
@@ -59,12 +60,12 @@ class Rates:
                 del self._kernels[dropped]
                 self._ops[dropped.partition(" ")[0]].remove(dropped)
             self._ops.setdefault(work.what.partition(" ")[0], []).append(work.what)
-        self._note(self._kernels.setdefault(work.what, {}), work.flops, work.bytes, seconds)
+        self._note(self._kernels.setdefault(work.what, {}), work.ne, work.flops, work.bytes, seconds)
         self._longest = max(self._longest, seconds if seconds < math.inf else 0.0)
 
     def note_copy(self, source: str, nbytes: int, seconds: float) -> None:
         """Takes over a measurement of a copy from a memory, by its name, to that of the stream."""
-        self._note(self._copies.setdefault(source, {}), 0, nbytes, seconds)
+        self._note(self._copies.setdefault(source, {}), _size(nbytes), 0, nbytes, seconds)
 
     def note_split(self, seconds: float, launch: float) -> None:
         """Takes over what a split takes besides its kernels, and the least that a kernel takes."""
@@ -76,10 +77,9 @@ class Rates:
         self.call = min(seconds, GROWTH * self.call) if self.call else seconds
         self.changes += 1
 
-    def _note(self, points: _Points, flops: float, nbytes: float, seconds: float) -> None:
+    def _note(self, points: _Points, key: str, flops: float, nbytes: float, seconds: float) -> None:
         if not 0 < seconds < math.inf:
             return
-        key = _size(flops), _size(nbytes)
         known = points.pop(key, None)
         if known is not None:
             seconds = min(seconds, GROWTH * known[2])
@@ -91,18 +91,21 @@ class Rates:
     # -- what it says ------------------------------------------------------------------------------
 
     def knows(self, work: Work) -> bool:
-        """Whether a kernel of this op, with these types and about this size, was measured."""
-        return (_size(work.flops), _size(work.bytes)) in self._kernels.get(work.what, ())
+        """Whether a kernel of this op, with these types and extents, was measured."""
+        return work.ne in self._kernels.get(work.what, ())
 
     def knows_copy(self, source: str, nbytes: int) -> bool:
         """Whether a copy of about this size was measured."""
-        return (_size(0), _size(nbytes)) in self._copies.get(source, ())
+        return _size(nbytes) in self._copies.get(source, ())
 
     def kernel(self, work: Work) -> float | None:
         """The predicted time of a kernel: by the op with its types, else by the op; None: the op was not measured.
 
         Where that is much longer than all that was measured, other ops may say less.
         """
+        known = self._kernels.get(work.what, {}).get(work.ne)
+        if known is not None:
+            return known[2]
         found = self._extended(self._kernels.get(work.what, {}), work.flops, work.bytes)
         if found is None:
             same = list(self._ops.get(work.what.partition(" ")[0], ()))
@@ -153,12 +156,9 @@ class Rates:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
 
-        def lists(table: Mapping[str, _Points]) -> dict[str, list[_Point]]:
-            return {what: list(points.values()) for what, points in table.items()}
-
         return {
-            "kernels": lists(self._kernels),
-            "copies": lists(self._copies),
+            "kernels": {what: dict(points) for what, points in self._kernels.items()},
+            "copies": {source: list(points.values()) for source, points in self._copies.items()},
             "split": [self.split, self.launch, self.call],
         }
 
@@ -168,8 +168,9 @@ class Rates:
         rates = cls()
         try:
             for what, points in data["kernels"].items():
-                for flops, nbytes, seconds in map(_checked, points):
-                    rates.note(Work(str(what), int(flops), int(nbytes)), seconds)
+                for ne, point in points.items():
+                    flops, nbytes, seconds = _checked(point)
+                    rates.note(Work(str(what), int(flops), int(nbytes), str(ne)), seconds)
             for source, points in data["copies"].items():
                 for _, nbytes, seconds in map(_checked, points):
                     rates.note_copy(str(source), int(nbytes), seconds)
@@ -181,9 +182,9 @@ class Rates:
         return rates
 
 
-def _size(number: float) -> int:
-    """The class of a size; two sizes of a class differ by less than a half."""
-    return round(2 * math.log2(number + 1))
+def _size(nbytes: int) -> str:
+    """The class of the size of a copy; two sizes of a class differ by less than a half."""
+    return str(round(2 * math.log2(nbytes + 1)))
 
 
 def _checked(point: Sequence[Any]) -> _Point:

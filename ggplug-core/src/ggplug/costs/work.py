@@ -9,11 +9,13 @@ from ggplug.tensor import Cost, Tensor
 
 
 class Work(NamedTuple):
-    """``what``: ops, types and layouts in words; ``flops`` and ``bytes``: what they compute and move."""
+    """``what``: ops, types and layouts in words; ``flops`` and ``bytes``: what they compute and move; ``ne``: the
+    extents of what they read and of the result, in words."""
 
     what: str
     flops: int
     bytes: int
+    ne: str
 
 
 def work_of(nodes: Sequence[Tensor]) -> Work:
@@ -26,7 +28,8 @@ def work_of(nodes: Sequence[Tensor]) -> Work:
         cost = cost_of(node)
         flops += cost.flops
         moved += max(cost.bytes - inner_bytes(node, members, nodes[-1]), 0)
-    return Work(f"{ops} {_types(outside)} {nodes[-1].type.name}", flops, moved)
+    ne = ",".join("x".join(map(str, each.ne)) for each in (*outside, nodes[-1]) if each is not None)
+    return Work(f"{ops} {_types(outside)} {nodes[-1].type.name}", flops, moved, ne)
 
 
 def cost_of(node: Tensor) -> Cost:

@@ -1,7 +1,7 @@
 """Rules of matrix products.
 
-The gradients are products again, of which one operand is transposed: the second one of an outer product, which takes
-any strides, so that nothing is copied.
+The gradients are products again, of transposed operands.  Those of :class:`~ggplug.ops.MulMat` copy what they
+transpose: its kernels take a fraction of the time of those of an outer product, and the copies take less.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ def _(node: Tensor, dy: Tensor) -> Parts:
     a, b = sources(node)
 
     def of_a() -> Tensor:
-        if a.ne[2:] == (1, 1) and b.is_contiguous():  # a matrix for all of b: one large product
-            rows = ops.out_prod(by_rows(_matrix(b)), _matrix(dy))
-        else:
-            rows = ops.out_prod(by_rows(b), dy)
-        return _of_groups(rows, a.ne)
+        one = a.ne[2:] == (1, 1) and b.is_contiguous()  # a matrix for all of b: one large product
+        x, rows = (_matrix(b), _matrix(dy)) if one else (b, dy)
+        return _of_groups(ops.mul_mat(_turned(x), _turned(rows)), a.ne)
 
-    return of_a, lambda: ops.out_prod(a, ops.transpose(dy))
+    return of_a, lambda: ops.mul_mat(_turned(a), dy)
+
+
+def _turned(x: Tensor) -> Tensor:
+    """x transposed, without gaps, in F32: products would round the other operand to the type of a shorter one."""
+    return ops.cont(ops.transpose(wide(x)))
 
 
 @gradient(ops.OutProd)

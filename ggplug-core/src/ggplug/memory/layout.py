@@ -289,9 +289,13 @@ def _pack(
     storages: list[Storage] = []
     ranges: list[Range] = [Range(0, 0, 0)] * len(extra)
     peak, live = [0] * len(memories), [0] * len(memories)
-    for memory, kind in enumerate(memories):
-        mine = [chain for chain in chains if sizes[chain[0]][0] == memory]
-        others = [number for number, request in enumerate(extra) if request.memory == memory]
+    chains_of: list[list[tuple[int, ...]]] = [[] for _ in memories]
+    for chain in chains:
+        chains_of[sizes[chain[0]][0]].append(chain)
+    requests_of: list[list[int]] = [[] for _ in memories]
+    for number, request in enumerate(extra):
+        requests_of[request.memory].append(number)
+    for memory, (kind, mine, others) in enumerate(zip(memories, chains_of, requests_of, strict=True)):
         if not mine and not others:
             continue
         items = [Item(sizes[c[0]][1], lives.first[c[0]], lives.last[c[-1]]) for c in mine]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,11 @@ GOOD_ENOUGH = 1.01
 
 PATIENCE = 3000
 """Number of items up to which all orders are tried; with more, the second is tried only if the first was bad."""
+
+ACCEPTABLE = 1.1
+"""The ratio above which :data:`TRIES` further orders are tried."""
+
+TRIES = 30
 
 _SPAN = 32
 """Number of nodes in a bucket of time: an item is compared only with items of the same buckets."""
@@ -71,13 +77,21 @@ def pack(items: Sequence[Item], limit: int | None = None) -> Packing:
             return best._replace(bound=bound)
         if limit is not None and best.peak > limit:
             best = None
+    order: list[int] = []
     for order in _orders(items):
         found = _greedy(items, order, limit)
         if best is None or found.peak < best.peak:
             best = found
-        if best.peak <= bound * GOOD_ENOUGH or (len(items) > PATIENCE and best.peak <= bound * 1.1):
+        if best.peak <= bound * GOOD_ENOUGH or (len(items) > PATIENCE and best.peak <= bound * ACCEPTABLE):
             break
     assert best is not None
+    for _ in range(TRIES if len(items) <= PATIENCE else 0):
+        if best.peak <= bound * ACCEPTABLE:
+            break
+        ends = [start + item.size for start, item in zip(found.offsets, items, strict=True)]
+        order.sort(key=lambda number: ends[number] < found.peak)  # what reached the top is placed first
+        found = _greedy(items, order, limit)
+        best = min(best, found, key=attrgetter("peak"))
     return best._replace(bound=bound)
 
 

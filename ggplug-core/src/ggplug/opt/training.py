@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -122,7 +122,7 @@ class Training:
         self._context.free()
         self._controls.free()
 
-    def __enter__(self) -> Training:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -201,13 +201,17 @@ class Training:
         losses, right, labelled = [], 0, 0
         for each in dataset.batches(batch):
             feed, inputs = self._prepared("evaluate", each)
-            loss, outputs = feed(inputs)
+            loss, *outputs = feed(inputs)
             losses.append(float(loss.item()) * len(each.data))
-            if self.loss is cross_entropy and each.labels is not None and each.labels.ndim == 2:
+            if outputs and each.labels is not None:
                 has_label = each.labels.any(axis=-1)
                 labelled += int(has_label.sum())
-                right += int((has_label & (outputs.argmax(axis=-1) == each.labels.argmax(axis=-1))).sum())
+                right += int((has_label & (outputs[0].argmax(axis=-1) == each.labels.argmax(axis=-1))).sum())
         return Result(math.fsum(losses) / max(1, len(dataset)), right / labelled if labelled else None)
+
+    def _counts(self, batch: Batch) -> bool:
+        """Whether an evaluation compares outputs with labels: only then are they read."""
+        return self.loss is cross_entropy and batch.labels is not None and batch.labels.ndim == 2
 
     def _prepared(self, what: str, batch: Batch) -> tuple[Feed, list[Array]]:
         """The graph that computes this for such a batch, made once, and its inputs."""
@@ -219,9 +223,9 @@ class Training:
 
     def _graph(self, what: str, batch: Batch) -> tuple[Graph, list[Tensor], list[Tensor]]:
         inputs = [new_tensor(_type(each), each.shape[::-1]).set_input() for each in batch if each is not None]
-        outputs = self.function(self.parameters, inputs[0]).set_output()
+        outputs = self.function(self.parameters, inputs[0])
         if what == "predict":
-            return Graph(outputs), inputs, [outputs]
+            return Graph(outputs.set_output()), inputs, [outputs]
         loss = self.loss(outputs, inputs[1] if len(inputs) > 1 else None)
         if loss.size != 1:
             raise ShapeError(f"a loss must be one number, got {loss!r}", tensor=loss, got=loss.shape)
@@ -230,7 +234,7 @@ class Training:
         loss.set_output()
         graph = Graph(loss, outputs, *inputs)  # a loss need not read the labels
         if what == "evaluate":
-            return graph, inputs, [loss, outputs]
+            return graph, inputs, [loss, outputs.set_output()] if self._counts(batch) else [loss]
         expansion = Expansion(graph, self.parameters.values())
         expansion.run({loss: ones(loss.ne)})
         gradients = {name: expansion.wanted(tensor) for name, tensor in self.parameters.items()}

@@ -15,6 +15,7 @@ Cutting the graph into splits, ggml's fifth pass, is in :mod:`.split`.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -305,8 +306,8 @@ class _Passes:
                 return
             self._to_written(position, roots)
         elif tensor.buffer_type is not None:
-            for stream in range(len(self.streams)):
-                if self.streams.works_in(stream, tensor.buffer_type) and self.can(stream, position):
+            for stream in self.streams.working_in(tensor.buffer_type):
+                if self.can(stream, position):
                     self.put(position, stream, Reason.PLACED)
                     return
             raise PlacementError(
@@ -329,8 +330,7 @@ class _Passes:
             if buffer is None or buffer.usage is not BufferUsage.WEIGHTS:
                 continue
             subject = self.graph.sources[position][which]
-            near = (s for s in range(len(self.streams)) if self.streams.works_in(s, buffer.type))
-            home = next((s for s in near if self.can(s, position)), -1)
+            home = next((s for s in self.streams.working_in(buffer.type) if self.can(s, position)), -1)
             if home == self.last and self.offload and buffer.type.is_host:
                 for stream in range(home):
                     if self.can(stream, position) and self.streams[stream].device.offload_op(tensor):
@@ -341,7 +341,7 @@ class _Passes:
                 return
 
     def _first_in(self, memory: BufferType) -> int:
-        return next((s for s in range(len(self.streams)) if self.streams.works_in(s, memory)), -1)
+        return next(iter(self.streams.working_in(memory)), -1)
 
     # -- pass 2 ------------------------------------------------------------------------------------
 
@@ -365,25 +365,19 @@ class _Passes:
 
     def upgrade(self) -> None:
         users: dict[int, list[int]] | None = None
-        sources = self.graph.sources
         for position in self.nodes:
             current = self.at[position]
             if position in self.writers:
                 continue
             if current < 0:
-                best, most = -1, -1
-                for stream in range(len(self.streams)):
-                    if self.can(stream, position):
-                        found = sum(source >= 0 and self.reaches(stream, source) for source in sources[position])
-                        if found > most:
-                            best, most = stream, found
+                best = self._nearest(position)
                 if best >= 0:
                     self.put(position, best, Reason.SOURCES)
             elif current and self.reasons[position] in (Reason.WEIGHT, Reason.FOLLOWS):
-                for stream in range(current):
+                for stream in self._reaching(position):
+                    if stream >= current:
+                        break
                     if not self.can(stream, position):
-                        continue
-                    if not all(source < 0 or self.reaches(stream, source) for source in sources[position]):
                         continue
                     users = users if users is not None else self._users()
                     memory = self.streams.buffer_types[stream]
@@ -393,6 +387,26 @@ class _Passes:
                     ):
                         self.put(position, stream, Reason.UPGRADED)
                         break
+
+    def _nearest(self, position: int) -> int:
+        """The stream that can compute a node and access most of its sources, the first of several; -1: none can."""
+        counts: Counter[int] = Counter()
+        for source in self.graph.sources[position]:
+            memory = self.memory(source) if source >= 0 else None
+            if memory is not None:
+                counts.update(self.streams.working_in(memory))
+        near = sorted(counts, key=lambda stream: (-counts[stream], stream))
+        return next((stream for stream in (*near, *range(len(self.streams))) if self.can(stream, position)), -1)
+
+    def _reaching(self, position: int) -> Sequence[int]:
+        """The streams that can access all sources of a node, in order; none if the place of one is not decided yet."""
+        found: Sequence[int] = range(len(self.streams))
+        for source in self.graph.sources[position]:
+            if source >= 0:
+                memory = self.memory(source)
+                near = () if memory is None else self.streams.working_in(memory)
+                found = near if len(found) == len(self.streams) else [stream for stream in found if stream in near]
+        return found
 
     def _users(self) -> dict[int, list[int]]:
         users: dict[int, list[int]] = {}

@@ -204,7 +204,7 @@ class Explanation:
                 f"  {len(rows)} tensors of {sum(row.nbytes for row in rows)} bytes take "
                 f"{sum(row.packed_bytes for row in rows)} in {memory}"
             )
-            lines += [f"    {row.name}  {row.type}  {row.nbytes} bytes, {row.packed_bytes} packed" for row in rows]
+            lines += [f"    {row.name}  {row.type}  {row.nbytes} bytes, {row.packed_bytes} there" for row in rows]
         return "\n".join(lines)
 
     def _in_group(self, row: Row) -> str:

@@ -28,6 +28,14 @@ class Seconds(NamedTuple):
         """Seconds of a split with its copies."""
         return self.copies[split] + self.splits[split]
 
+    def scaled(self, factor: float) -> Seconds:
+        """All of them, multiplied."""
+        return Seconds(
+            tuple(factor * each for each in self.copies),
+            tuple(factor * each for each in self.splits),
+            factor * self.call,
+        )
+
     @property
     def total(self) -> float:
         """Seconds of one computation, one split after the other."""

@@ -432,16 +432,17 @@ class Scheduler(Uncopied):
         self._compute_async(graph, start)
         self._synchronize()
         if self.costs is not None and self._found is not None and self._found[3].timing is not None:
-            self._note_call(self.costs, self._found[3], self._found[3].timing, time.perf_counter_ns() - start)
+            self._note_call(self.costs, graph, self._found[3], time.perf_counter_ns() - start)
         if "ggplug_graph_computed" not in HOOKS.callers:
             return None
         return list(dict.fromkeys(split.planned.stream.device for split in self._bound(graph).splits))
 
-    def _note_call(self, costs: CostModel, execution: Execution, timing: Timing, nanoseconds: int) -> None:
+    def _note_call(self, costs: CostModel, graph: Graph, execution: Execution, nanoseconds: int) -> None:
         """Hands the time of a call to the cost model, unless observers made it longer."""
-        splits = execution.schedule.cut.splits
-        if splits and not HOOKS.splits_observed:
-            timing.called(nanoseconds / 1e9, self.backends[splits[0].stream], costs)
+        timing, schedule = execution.timing, execution.schedule
+        assert timing is not None
+        if schedule.cut.splits and not HOOKS.splits_observed:
+            timing.called(nanoseconds / 1e9, graph, self._streams, schedule, costs)
             execution.measured = timing.measured
         if timing.done:
             execution.timing = None

@@ -16,6 +16,7 @@ from ggplug.graph import Graph
 from ggplug.nodes.groups import Groups
 from ggplug.nodes.hazards import Hazards, Latest
 from ggplug.scheduler.assign import Assignment
+from ggplug.scheduler.overlap import overlapping
 from ggplug.scheduler.support import Streams
 from ggplug.types import BufferUsage
 
@@ -81,12 +82,15 @@ class Decided:
 
 
 def cut(graph: Graph, streams: Streams, assignment: Assignment, hazards: Hazards) -> Cut:
-    """Cuts an assigned graph into splits (ggml_backend_sched_split_graph, pass 5)."""
+    """Cuts an assigned graph into splits (ggml_backend_sched_split_graph, pass 5), in an order of :mod:`.overlap`."""
+    order = list(overlapping(graph, streams, assignment, hazards))
+    if order != graph.order:
+        hazards.check_order(order)
+        hazards = Hazards(graph, order)
     splits, copies = _splits(graph, streams, assignment, hazards)
-    order = list(graph.order)
     optimizing = [type(backend).optimize is not Backend.optimize for backend in streams]
     if any(optimizing[split.stream] for split in splits):
-        order = _optimized(graph, streams, splits, optimizing)
+        order = _optimized(graph, streams, splits, order, optimizing)
         hazards.check_order(order)
     number_of = {position: number for number, position in enumerate(order)}
     sources = graph.sources
@@ -109,7 +113,7 @@ def _splits(graph: Graph, streams: Streams, assignment: Assignment, hazards: Haz
     written = Latest(hazards)
     views: set[int] = set()
     current: Split | None = None
-    for number, position in enumerate(graph.order):
+    for number, position in enumerate(hazards.order):
         op = tensors[position].op
         assert op is not None
         if op.is_view:
@@ -168,8 +172,10 @@ def _begins_anew(graph: Graph, current: Split, away: Sequence[int]) -> bool:
     return False
 
 
-def _optimized(graph: Graph, streams: Streams, splits: Sequence[Split], optimizing: Sequence[bool]) -> list[int]:
-    """The order of all nodes after each stream has optimized the order in its splits."""
+def _optimized(
+    graph: Graph, streams: Streams, splits: Sequence[Split], given: Sequence[int], optimizing: Sequence[bool]
+) -> list[int]:
+    """The order of all nodes after each stream has optimized the order in its splits; ``given``: the one before."""
     order: list[int] = []
     done: set[int] = set()
 
@@ -193,7 +199,7 @@ def _optimized(graph: Graph, streams: Streams, splits: Sequence[Split], optimizi
                 raise GraphError(f"{name}: optimize() must return the same nodes in another order", got=len(arranged))
         for position in arranged:
             add(position)
-        for position in graph.order[split.first : split.end]:
+        for position in given[split.first : split.end]:
             add(position)
         split.first, split.end = begin, len(order)
     return order

@@ -18,6 +18,7 @@ class Streams:
         self._streams = tuple(streams)
         self.buffer_types = tuple(buffer_types)
         self._works_in: list[dict[BufferType, bool]] = [{} for _ in streams]
+        self._working_in: dict[BufferType, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -47,6 +48,14 @@ class Streams:
         if answer is None:
             answer = known[buffer_type] = self._streams[stream].device.supports_buffer_type(buffer_type)
         return answer
+
+    def working_in(self, buffer_type: BufferType) -> tuple[int, ...]:
+        """The numbers of the streams whose kernels can access that memory, in order."""
+        found = self._working_in.get(buffer_type)
+        if found is None:
+            found = tuple(stream for stream in range(len(self)) if self.works_in(stream, buffer_type))
+            self._working_in[buffer_type] = found
+        return found
 
     def supports(self, stream: int, node: Tensor) -> Support:
         """Whether the stream supports a node, or why not."""

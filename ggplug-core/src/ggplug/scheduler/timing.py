@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ggplug.backend import Backend, NodeTime
+from ggplug.backend import NodeTime
 from ggplug.graph import Graph
 from ggplug.scheduler.prediction import Seconds, kernels_of, memory_of
 from ggplug.scheduler.support import Streams
@@ -26,7 +26,8 @@ class Timing:
 
     The very first one is not timed, because kernels are compiled and memory is allocated.  The second one times each
     kernel, and those after it each split as a whole, because devices wait between kernels that are timed.  Of some
-    more the call is timed, in which nothing waits between the splits.
+    more the call is timed, in which nothing waits between the splits: its time is distributed over the call itself,
+    the copies and the splits.
     """
 
     def __init__(self) -> None:
@@ -68,33 +69,42 @@ class Timing:
         splits = schedule.cut.splits
         if self.begun == RUNS + 1 and self.measured is None and len(self._splits) == len(splits):
             self.measured = Seconds(
-                tuple(self._copies[split.number] for split in splits),
+                tuple(self._copies[split.number] if split.copies else 0.0 for split in splits),
                 tuple(self._splits[split.number] for split in splits),
             )
-            self._refine(graph, streams, schedule, costs)
+            self._refine(graph, streams, schedule, costs, self.measured)
 
-    def called(self, seconds: float, stream: Backend, costs: CostModel) -> None:
-        """Notes the time of a whole call, whose first split was computed by ``stream``."""
-        if self.begun > RUNS + 1 and self.measured is not None:
-            self._call = min(self._call, seconds)
-            call = max(self._call - self.measured._replace(call=0.0).total, 0.0)
-            self.measured = self.measured._replace(call=call)
-            if self.done:
-                costs.note_call(stream, call)
+    def called(self, seconds: float, graph: Graph, streams: Streams, schedule: Schedule, costs: CostModel) -> None:
+        """Notes the time of a whole call; after the last one that is timed, the cost model takes it over.
 
-    def _refine(self, graph: Graph, streams: Streams, schedule: Schedule, costs: CostModel) -> None:
+        What the call takes besides its splits and copies is known by the first stream.  Where it takes less than these
+        took with waits between them, or more than is known, they are taken to be shorter, or longer.
+        """
+        if not (self.begun > RUNS + 1 and self.measured is not None):
+            return
+        self._call = min(self._call, seconds)
+        apart = self.measured.total
+        if self.done and apart:
+            first = streams[schedule.cut.splits[0].stream]
+            besides = self._call - apart
+            costs.note_call(first, besides if besides > 0 else min(costs.call(first), self._call / 2))
+            call = costs.call(first)
+            self.measured = self.measured.scaled((self._call - call) / apart)._replace(call=call)
+            self._refine(graph, streams, schedule, costs, self.measured)
+
+    def _refine(self, graph: Graph, streams: Streams, schedule: Schedule, costs: CostModel, measured: Seconds) -> None:
         """Distributes the time of each split over its kernels, and that of its copies over these, as was predicted.
 
         Kernels that were timed keep their proportions.
         """
         for split in schedule.cut.splits:
-            stream = streams[split.stream]
+            stream, taken = streams[split.stream], measured.splits[split.number]
             kernels = list(kernels_of(graph, split, schedule.groups))
             timed = self.kernels.get(split.number, {})
             each = [timed.get(graph.index[nodes[-1]]) or costs.kernel(stream, nodes) for nodes in kernels]
             total = sum(each)
             if total > 0:
-                left = max(self._splits[split.number] - costs.split(stream), 0.1 * self._splits[split.number])
+                left = max(taken - costs.split(stream), 0.1 * taken)
                 costs.note(stream, [(n, s * left / total) for n, s in zip(kernels, each, strict=True)])
             copies = [schedule.cut.copies[number] for number in split.copies if schedule.cut.copies[number].nbytes]
             memories = [memory_of(graph, streams, schedule.assignment, copy) for copy in copies]
@@ -102,4 +112,4 @@ class Timing:
             total = sum(each)
             for memory, copy, seconds in zip(memories, copies, each, strict=True):
                 if total > 0 and not memory.has_own_layout:
-                    costs.note_copy(stream, memory, copy.nbytes, seconds * self._copies[split.number] / total)
+                    costs.note_copy(stream, memory, copy.nbytes, seconds * measured.copies[split.number] / total)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
 
 import ggplug as gg
 from ggplug import gguf, ops
 from ggplug.backend import Device
 from ggplug.errors import ModelError
-from ggplug.gguf import GGUFReader
+from ggplug.gguf import GGUFReader, GGUFWriter
 from ggplug.tensor import Context, Extents, Tensor
 from ggplug.types import KERNEL_FLOATS
 from ggplug_models.checks.arguments import number
-from ggplug_models.layers.patches import GraphChange
+from ggplug_models.layers.patches import GraphChange, Scales
 from ggplug_models.metadata.values import Values
+from ggplug_models.weights.weights import digest_of_tensors
 
 A, B = ".lora_a", ".lora_b"
 TABLE = "token_embd.weight"
@@ -119,7 +124,7 @@ class LoraAdapter(GraphChange):
 
     def __init__(self, file: LoraFile, weights: Context, scale: float) -> None:
         self.file = file
-        self.scale = number("scale", scale)
+        self.scale: float = number("scale", scale)
 
         def where(name: str) -> Device | None:
             weight = weights.get(name.removesuffix(A).removesuffix(B))
@@ -128,17 +133,53 @@ class LoraAdapter(GraphChange):
 
         self.tensors, _ = gguf.load(file.path, where)
 
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the matrices."""
+        return digest_of_tensors(self.tensors)
+
+    def scaled(self, scales: Scales) -> GraphChange:
+        return _Scaled(self, scales)
+
     def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
-        weight = base.src[0] if isinstance(base.op, READS) else None
-        if weight is None or weight.op is not None or weight.name not in self.file.pairs:
+        return self.added(base, made, lambda times: self.scale * times)
+
+    def added(self, base: Tensor, made: Tensor, scale: Callable[[float], Tensor | float]) -> Tensor | None:
+        """See :meth:`change`.  ``scale``: gives the adapter's scale, multiplied with a number."""
+        weight = weight_read(base)
+        if weight is None or weight.name not in self.file.pairs:
             return None
-        a, b = (self.tensors[weight.name + end] for end in (A, B))
-        added = _table(base, a, b) if weight.name == TABLE else _matrix(base, a, b)
-        return made + added * self.file.factor(weight.name, self.scale)
+        return made + low_rank(base, weight, self.tensors) * scale(self.file.factor(weight.name, 1.0))
 
     def free(self) -> None:
         """Releases the matrices."""
         self.tensors.free()
+
+
+@dataclass(frozen=True, eq=False)
+class _Scaled(GraphChange):
+    """An adapter in a graph whose inputs have its scale."""
+
+    adapter: LoraAdapter
+    scales: Scales
+
+    def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
+        return self.adapter.added(base, made, partial(self.scales.scale, self.adapter))
+
+
+def weight_read(node: Tensor) -> Tensor | None:
+    """The weight of which a node reads columns or rows, so that an adapter can change it; None for other nodes."""
+    weight = node.src[0] if isinstance(node.op, READS) else None
+    return weight if weight is not None and weight.op is None else None
+
+
+def low_rank(base: Tensor, weight: Tensor, matrices: Mapping[str, Tensor] | Context) -> Tensor:
+    """What the matrices of a weight add to a node that reads it, without a factor.
+
+    ``matrices``: A and B, by the weight's name with :data:`A` or :data:`B`.
+    """
+    a, b = (matrices[weight.name + end] for end in (A, B))
+    return _table(base, a, b) if weight.name == TABLE else _matrix(base, a, b)
 
 
 def _matrix(base: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -169,7 +210,30 @@ def _turned(x: Tensor) -> Tensor:
 
 def check_used(file: LoraFile, nodes: Iterable[Tensor]) -> None:
     """Raises ModelError if a weight that the adapter changes is read by no node that it could change."""
-    read = {source.name for node in nodes if isinstance(node.op, READS) and (source := node.src[0]) is not None}
+    read = {weight.name for node in nodes if (weight := weight_read(node)) is not None}
     left = sorted(set(file.pairs) - read)
     if left:
         raise file.wrong(f"no product of the model reads {', '.join(left[:3])}")
+
+
+def write_lora(
+    path: str | os.PathLike[str],
+    architecture: str,
+    alpha: float,
+    matrices: Mapping[str, npt.NDArray[Any]],
+    name: str = "",
+) -> Path:
+    """Writes an adapter in llama.cpp's format, with F32 matrices; returns its path.
+
+    ``matrices``: A and B, rows first, by the weight's name with :data:`A` or :data:`B`.  ``name``: of the adapter.
+    """
+    with GGUFWriter(path, architecture) as writer:
+        writer.add("general.type", "adapter")
+        writer.add("adapter.type", "lora")
+        if name:
+            writer.add("general.name", name)
+        writer.add("adapter.lora.alpha", np.float32(alpha))
+        for each, values in matrices.items():
+            writer.add_tensor(each, np.ascontiguousarray(values, np.float32))
+        writer.write()
+    return Path(path)

@@ -86,7 +86,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "qwen": ("qwen2", "qwen2moe", "qwen3", "qwen3moe", "dots1", "qwen2vl", "qwen3vl", "qwen3vlmoe"),
     "rwkv6": ("rwkv6",),
     "rwkv7": ("rwkv7",),
-    "t5": ("t5encoder",),
+    "t5": ("t5encoder", "t5"),
 }
 
 ARCHITECTURES.declare({name: f"{__name__}.{module}" for module, names in MODULES.items() for name in names})

@@ -15,7 +15,9 @@ from ggplug.graph import Graph
 from ggplug.scheduler import Feed
 from ggplug.tensor import Context, Tensor
 from ggplug.types import RopeMode
+from ggplug_models.generation.drafts import check_same_vocabulary
 from ggplug_models.metadata.hyperparameters import Hyperparameters
+from ggplug_models.metadata.values import Values
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.heads import Head
 from ggplug_models.networks.model import Model, architecture
@@ -24,8 +26,15 @@ from ggplug_models.networks.transformer import Transformer
 from ggplug_models.state.batching import in_steps
 from ggplug_models.state.sample_graph import sample_graph
 from ggplug_models.state.steps import VECTORS, Step
+from ggplug_models.tokenizers.vocabulary import TOKENS, token_texts
 
 Floats = npt.NDArray[np.float32]
+
+MADE_FOR = "use the head that was made for this model"
+
+
+class HeadAloneError(ModelError, AttributeError):
+    """A head was used without the model that it guesses for."""
 
 
 @architecture("eagle3")
@@ -33,8 +42,12 @@ class Eagle3(Transformer):
     """The weights of a head.  Its one block reads the embedding of a token together with a vector of the one before.
 
     It may have its own table of embeddings, and its own output matrix for a part of the vocabulary; else it uses those
-    of the model that it guesses for.  It generates no text without one: :meth:`head` joins them.
+    of the model that it guesses for.  It computes nothing without one: :meth:`head` joins them, and what other models
+    have besides raises HeadAloneError.
     """
+
+    KIND = "an EAGLE 3 head"
+    USE = "it guesses tokens for the model that it was made for: ggplug run MODEL.gguf --draft HEAD.gguf"
 
     rope_mode = RopeMode.NORMAL
 
@@ -52,6 +65,14 @@ class Eagle3(Transformer):
         self.target_width = hp.integer("target_hidden_size")
         self.norm_before_residual = hp.boolean("norm_before_residual", False)
         self.norm_before_fc = hp.boolean("norm_before_fc", False)
+
+    def __getattr__(self, name: str) -> Any:
+        raise HeadAloneError(f"an EAGLE 3 head has no {name} of its own", got=name, remedy=self.USE)
+
+    def _alone(self, *_: object, **__: object) -> Any:
+        raise HeadAloneError("the nodes of an EAGLE 3 head are in no graph of its own", remedy=self.USE)
+
+    node_names = patch = adapt = steer = _alone
 
     def sample(self) -> Graph | None:  # type: ignore[override]
         """None: no weights are packed."""
@@ -128,8 +149,11 @@ def _check(draft: Eagle3, model: Decoder) -> None:
             f"{model.n_embd}, and it has {model.n_layer} layers",
             got=draft.target_width,
             wanted=model.n_embd,
-            remedy="use the head that was made for this model",
+            remedy=MADE_FOR,
         )
+    if TOKENS in draft.metadata:
+        texts = token_texts(Values(draft.metadata)), model.tokenizer.vocabulary.texts
+        check_same_vocabulary(*texts, "the head", MADE_FOR)
     others = [device for device in draft.devices if device not in model.devices]
     if others:
         raise ModelError(

@@ -78,7 +78,7 @@ def _of(rows: Floats16, order: npt.NDArray[np.int64] | None = None) -> Pieces:
     return lambda: iter([rows if order is None else rows[order]])
 
 
-def _zeros(ne: tuple[int, int]) -> Pieces:
+def _zeros(ne: tuple[int, ...]) -> Pieces:
     return lambda: iter([np.zeros(ne[::-1], np.float16)])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,16 +26,24 @@ LETTERS = "etaoinshrdlucmfwygpbvk"
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 """Kinds of tokens (llama.cpp's ``llama_token_type``)."""
 
-NORMS = {"attn_q": ("attn_norm",), "ffn_gate": ("ffn_norm",), "eh_proj": ("enorm", "hnorm", "shared_head_norm")}
+NORMS = {
+    "attn_q": ("attn_norm",),
+    "ffn_gate": ("ffn_norm",),
+    "ffn_gate_inp": ("ffn_norm",),
+    "eh_proj": ("enorm", "hnorm", "shared_head_norm"),
+}
 """The norms of a block, by the matrices after which they are written."""
 
-Matrix = tuple[tuple[int, int], Callable[[], Iterator[npt.NDArray[np.float16]]]]
-"""The extents ``ne`` of a matrix, and a function that yields its rows in pieces."""
+Matrix = tuple[tuple[int, ...], Callable[[], Iterator[npt.NDArray[np.float16]]]]
+"""The extents ``ne`` of a matrix, or of the matrices of all experts, and a function that yields its rows in pieces."""
 
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """The sizes of a llama, by default of 0.85 G parameters.  Raises ParameterError for sizes that do not match."""
+    """The sizes of a llama, by default of 0.85 G parameters.  Raises ParameterError for sizes that do not match.
+
+    ``n_expert``: experts of each block, of which each token uses ``n_expert_used``; 0: no mixture.
+    """
 
     n_embd: int = 2048
     n_ff: int = 5632
@@ -43,6 +52,8 @@ class LlamaShape:
     n_head_kv: int = 8
     n_vocab: int = 32000
     n_ctx: int = 8192
+    n_expert: int = 0
+    n_expert_used: int = 2
 
     def __post_init__(self) -> None:
         if self.n_embd % (2 * self.n_head) or self.n_head % self.n_head_kv:
@@ -51,30 +62,38 @@ class LlamaShape:
                 f"n_head {self.n_head}, n_head_kv {self.n_head_kv}",
                 got=self,
             )
+        if self.n_expert and not 0 < self.n_expert_used <= self.n_expert:
+            raise ParameterError(
+                f"n_expert_used must be from 1 to n_expert, got {self.n_expert_used} of {self.n_expert}", got=self
+            )
         if self.n_vocab < len(CONTROLS) + len(BYTES):
             raise ParameterError(
                 f"n_vocab must be at least {len(CONTROLS) + len(BYTES)}, got {self.n_vocab}", got=self.n_vocab
             )
 
     @property
-    def matrices(self) -> dict[str, tuple[int, int]]:
+    def matrices(self) -> dict[str, tuple[int, ...]]:
         """The extents ``ne`` of every matrix by name, in the order of the file."""
-        found = {"token_embd": (self.n_embd, self.n_vocab)}
+        found: dict[str, tuple[int, ...]] = {"token_embd": (self.n_embd, self.n_vocab)}
         for layer in range(self.n_layer):
             found |= self.block(layer)
         return found | {"output": (self.n_embd, self.n_vocab)}
 
-    def block(self, layer: int) -> dict[str, tuple[int, int]]:
+    def block(self, layer: int) -> dict[str, tuple[int, ...]]:
         """The extents of the matrices of a block."""
         n_kv = self.n_embd // self.n_head * self.n_head_kv
+        experts = (self.n_expert,) if self.n_expert else ()
+        kind = "_exps" if experts else ""
+        router = {f"blk.{layer}.ffn_gate_inp": (self.n_embd, *experts)} if experts else {}
         return {
             f"blk.{layer}.attn_q": (self.n_embd, self.n_embd),
             f"blk.{layer}.attn_k": (self.n_embd, n_kv),
             f"blk.{layer}.attn_v": (self.n_embd, n_kv),
             f"blk.{layer}.attn_output": (self.n_embd, self.n_embd),
-            f"blk.{layer}.ffn_gate": (self.n_embd, self.n_ff),
-            f"blk.{layer}.ffn_up": (self.n_embd, self.n_ff),
-            f"blk.{layer}.ffn_down": (self.n_ff, self.n_embd),
+            **router,
+            f"blk.{layer}.ffn_gate{kind}": (self.n_embd, self.n_ff, *experts),
+            f"blk.{layer}.ffn_up{kind}": (self.n_embd, self.n_ff, *experts),
+            f"blk.{layer}.ffn_down{kind}": (self.n_ff, self.n_embd, *experts),
         }
 
 
@@ -108,6 +127,7 @@ def write_matrices(
 ) -> Path:
     """Writes a llama with F16 matrices, norms of ones, and further keys.  Raises OSError."""
     head = shape.n_embd // shape.n_head
+    experts = {"llama.expert_count": shape.n_expert, "llama.expert_used_count": shape.n_expert_used}
     with GGUFWriter(path, arch="llama") as writer:
         for key, value in {
             "llama.block_count": shape.n_layer,
@@ -120,6 +140,7 @@ def write_matrices(
             "llama.rope.dimension_count": head,
             "llama.rope.freq_base": 10000.0,
             "llama.vocab_size": shape.n_vocab,
+            **(experts if shape.n_expert else {}),
             **keys,
         }.items():
             writer.add(key, value)
@@ -135,13 +156,13 @@ def write_matrices(
     return Path(path)
 
 
-def drawn(generator: np.random.Generator, ne: tuple[int, int]) -> Callable[[], Iterator[npt.NDArray[np.float16]]]:
-    """A function that yields the rows of a random matrix in pieces."""
-    step, scale = max(1, PIECE // ne[0]), np.float32(ne[0] ** -0.5)
+def drawn(generator: np.random.Generator, ne: tuple[int, ...]) -> Callable[[], Iterator[npt.NDArray[np.float16]]]:
+    """A function that yields the rows of random matrices in pieces."""
+    step, scale, count = max(1, PIECE // ne[0]), np.float32(ne[0] ** -0.5), math.prod(ne[1:])
 
     def pieces() -> Iterator[npt.NDArray[np.float16]]:
-        for start in range(0, ne[1], step):
-            rows = min(step, ne[1] - start)
+        for start in range(0, count, step):
+            rows = min(step, count - start)
             yield (generator.standard_normal((rows, ne[0]), np.float32) * scale).astype(np.float16)
 
     return pieces

@@ -43,7 +43,7 @@ class Hub(Store):
         try:
             commit, files = _listed(repository)
         except DownloadError as error:
-            if error.reason not in ("connection", "offline", "status") or not folder.exists():
+            if error.reason not in ("connection", "offline", "status"):
                 raise
             return self._cached(repository, wanted, error)
         there = Repository(repository, commit, folder)
@@ -100,12 +100,12 @@ class Hub(Store):
             snapshot, chosen = self._chosen(repository, wanted)
         except ModelNotFoundError as error:
             raise DownloadError(
-                f"{error.message}, in the cache; {cause.message}",
+                f"in the cache {error.message}; {cause.message}",
                 got=cause.got,
                 reason=cause.reason,
-                remedy=error.remedy or cause.remedy,
+                remedy="; or ".join(filter(None, (error.remedy, cause.remedy))),
             ) from cause
-        return Found(snapshot / chosen.files[0], f"{chosen.why}, of what the cache has ({cause.message})")
+        return Found(snapshot / chosen.files[0], f"{chosen.why}; from the cache, because {cause.message}")
 
     def _chosen(self, repository: str, wanted: str) -> tuple[Path, Choice]:
         """The snapshot that has a model, the newest first, and the model's files.  Raises ModelNotFoundError."""

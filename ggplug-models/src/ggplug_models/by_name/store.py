@@ -84,9 +84,9 @@ def repository_and_wanted(prefix: str, name: str) -> tuple[str, str]:
 
 
 def not_found(what: str, name: str, there: Iterable[str]) -> ModelNotFoundError:
-    """The error for a name that is none of ``there``; it lists the nearest of these."""
+    """The error for a name that is none of ``there``; it lists these, of more than eight the nearest."""
     known = sorted(there)
-    listed = difflib.get_close_matches(name, known, 8, 0.3) or known[:8]
+    listed = difflib.get_close_matches(name, known, 8, 0)
     more = f" and {len(known) - len(listed)} more" if len(known) > len(listed) else ""
     return ModelNotFoundError(
         what, got=name, wanted=known, remedy=f"there are: {', '.join(listed)}{more}" if listed else None

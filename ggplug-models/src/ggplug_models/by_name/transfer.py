@@ -188,7 +188,7 @@ def hub_errors(name: str) -> Iterator[None]:
         yield
     except errors.OfflineModeIsEnabled as error:
         raise DownloadError(
-            f"{name} is not in the cache, and the hub is not asked while HF_HUB_OFFLINE is set",
+            f"the hub is not asked for {name} while HF_HUB_OFFLINE is set",
             got=name,
             reason="offline",
             remedy="unset HF_HUB_OFFLINE",

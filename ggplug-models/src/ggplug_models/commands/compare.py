@@ -56,7 +56,7 @@ def compare(
             for device in (first, second)
         )
         if not isinstance(a, TextModel):
-            raise ParameterError(f"{model} is a {a.architecture} model, which reads no texts by itself", got=a)
+            raise a.cannot(model, "reads no texts by itself")
         tokens = _numbers(ids) if ids is not None else _tokens(a, PROMPT if prompt is None else prompt)
         graph_a, graph_b = (stack.enter_context(_prepared(each, tokens, cache_type)) for each in (a, b))
         show_comparison(

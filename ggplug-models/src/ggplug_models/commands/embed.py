@@ -12,7 +12,6 @@ from ggplug.cli.output import Command
 from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.streams import stdin, stdout
 from ggplug.cli.tracing import traced
-from ggplug.errors import ParameterError
 from ggplug_models.commands.bars import counting
 from ggplug_models.commands.lines import windows, write_text
 from ggplug_models.commands.options import (
@@ -67,14 +66,15 @@ def embed(
     from ggplug_models.embedding.pooling import Pooling
     from ggplug_models.embedding.vectors import check_finite
     from ggplug_models.loading import load
+    from ggplug_models.networks.texts import TextModel
 
     names, placement = placed(devices, place_rules)
     used, placement = fitted(model, names, placement, policy, pack=pack, pack_growth=pack_growth)
     out = stdout()
     ascii_only = not (out.encoding or "").lower().startswith("utf")
     with load(model, used, placement=placement, pack=pack, pack_growth=pack_growth) as encoder:
-        if not hasattr(encoder, "embed"):
-            raise ParameterError(f"{model} is a {encoder.architecture} model, which has no embeddings")
+        if not isinstance(encoder, TextModel):
+            raise encoder.cannot(model, "has no embeddings")
         pool(encoder, pooling)
         with counting() as bar:
             task = bar.add_task("embedding", total=0)
@@ -89,8 +89,13 @@ def embed(
                         check_finite(rows.reshape(1, -1), "line", total - len(texts) + 1 + number)
                     bar.advance(task, len(texts))
                 else:
-                    how = {"prompt": prompt, "dimensions": dimensions, "batch": batch}
-                    vectors = encoder.embed(texts, **how, progress=lambda n: bar.advance(task, n))
+                    vectors = encoder.embed(
+                        texts,
+                        prompt=prompt,
+                        dimensions=dimensions,
+                        batch=batch,
+                        progress=lambda n: bar.advance(task, n),
+                    )
                     check_finite(vectors, "line", total - len(texts) + 1)
                 for text, vector in zip(texts, vectors, strict=True):
                     out.write('{"text": ')

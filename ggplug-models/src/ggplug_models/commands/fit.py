@@ -75,6 +75,13 @@ def _budgets(context: click.Context, parameter: click.Parameter, texts: Iterable
 @policy_option
 @pack_option
 @growth_option
+@click.option(
+    "--picture",
+    "drawing",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.svg",
+    help="Draw what the devices hold, and on which of them each layer lies, to this file.",
+)
 @json_option
 def fit(
     model: Path,
@@ -87,6 +94,7 @@ def fit(
     policy: str,
     pack: bool,
     pack_growth: int | None,
+    drawing: Path | None,
     as_json: bool,
 ) -> None:
     """Show which placement of MODEL.gguf fits, and what each device will hold.
@@ -95,6 +103,8 @@ def fit(
     --experts-on, shows what the devices will hold with that one. If nothing fits, the exit code is 1, and the message
     says by how many bytes, and what would fit.
     """
+    from ggplug.system.files import replacing
+    from ggplug_models.fit_picture import picture
     from ggplug_models.fitting import fit
 
     names, placement = placed(devices, place_rules)
@@ -110,14 +120,16 @@ def fit(
         pack_growth=pack_growth,
         policy=policy,
     )
+    if drawing is not None:
+        with replacing(drawing) as file:
+            file.write(picture(found).encode())
     if as_json:
         devices_of: list[dict[str, Any]] = [
             {"device": each.device.name, **{part: getattr(each, part) for part in PARTS}} for each in found.holdings
         ]
-        options = [text for rule in found.placement.rules for text in rule.label.split(" ", 1)]  # type: ignore[union-attr]
         print_json(
             {
-                "placement": options,
+                "placement": found.placement.options,
                 "context": found.n_ctx,
                 "sequences": found.n_seq,
                 "cache_type": found.cache_type,

@@ -15,6 +15,7 @@ from ggplug.cli.model_file import ModelFile, ModelFileType
 if TYPE_CHECKING:
     from ggplug.backend import Device
     from ggplug.cli.placement import PlaceRules
+    from ggplug_models.layers.patches import Patching
     from ggplug_models.networks.network import Network
     from ggplug_models.weights.placement import Placement
 
@@ -134,15 +135,15 @@ def adapted(
     model: Network,
     adapters: Sequence[tuple[Path, float]],
     vectors: Sequence[tuple[Path, float]] = (),
-) -> None:
-    """Adds adapters and control vectors to a model until the stack ends.
+) -> list[Patching]:
+    """Adds adapters and control vectors to a model until the stack ends; returns the adapters.
 
     Raises as :meth:`.Network.adapt` and :meth:`.Network.steer`.
     """
-    for path, scale in adapters:
-        stack.enter_context(model.adapt(path, scale))
+    found = [stack.enter_context(model.adapt(path, scale)) for path, scale in adapters]
     for path, scale in vectors:
         stack.enter_context(model.steer(path, scale))
+    return found
 
 
 draft_option = click.option(
@@ -192,7 +193,7 @@ def placed(devices: tuple[str, ...], place_rules: PlaceRules) -> tuple[list[str]
 
 
 def fitted(
-    model: os.PathLike[str], names: list[str] | None, placement: Placement, policy: str, **how: Any
+    model: str | os.PathLike[str], names: list[str] | None, placement: Placement, policy: str, **how: Any
 ) -> tuple[Sequence[Device | str], Placement]:
     """The devices for a model, and its placement.
 

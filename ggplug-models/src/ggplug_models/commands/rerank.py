@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING
+
 import click
 import numpy as np
 
@@ -10,7 +14,6 @@ from ggplug.cli.output import Command, json_option, on_one_line, print_json
 from ggplug.cli.placement import PlaceRules, placement_options
 from ggplug.cli.streams import stdin, stdout
 from ggplug.cli.tracing import traced
-from ggplug.errors import ParameterError
 from ggplug_models.commands.bars import counting
 from ggplug_models.commands.lines import windows
 from ggplug_models.commands.options import (
@@ -24,6 +27,12 @@ from ggplug_models.commands.options import (
     policy_option,
 )
 
+if TYPE_CHECKING:  # a command imports models when it runs
+    from ggplug_models.tokenizers.encoders import TextTooLongError
+
+LISTED = 8
+"""Lines that are too long which an error lists."""
+
 
 @click.command(cls=Command)
 @model_argument
@@ -32,6 +41,11 @@ from ggplug_models.commands.options import (
     "--instruction",
     metavar="TEXT",
     help="What a relevant text does, for models whose prompt says it. Default: as the model's file says.",
+)
+@click.option(
+    "--label",
+    metavar="LABEL",
+    help="Rank by the score of this label of a classifier that has several, or by that of the result with this number.",
 )
 @click.option("--top", type=click.IntRange(1), metavar="N", help="Print only the N most relevant texts.")
 @device_option
@@ -46,6 +60,7 @@ def rerank(
     model: ModelFile,
     query: str,
     instruction: str | None,
+    label: str | None,
     top: int | None,
     devices: tuple[str, ...],
     place_rules: PlaceRules,
@@ -58,7 +73,8 @@ def rerank(
     """Sort texts by how relevant they are for QUERY, with the reranker MODEL.gguf.
 
     Reads one text per line from standard input, and prints one line for each text, the most relevant first: its score,
-    its line number, and the text.
+    its line number, and the text. A text that the model cannot read whole, together with the query, is not ranked; the
+    others are, and the command fails at its end.
     """
     from ggplug_models.embedding.vectors import check_finite
     from ggplug_models.loading import load
@@ -70,27 +86,45 @@ def rerank(
     used, placement = fitted(model, names, placement, policy, pack=pack, pack_growth=pack_growth)
     with load(model, used, placement=placement, pack=pack, pack_growth=pack_growth) as loaded:
         if not isinstance(loaded, TextModel) or not loaded.ranks:
-            raise ParameterError(f"{model} is a {loaded.architecture} model without a classifier, so no reranker")
+            raise loaded.cannot(model, "has no classifier, so it is no reranker")
+        ranker = loaded.ranker
+        chosen = ranker.number(int(label) if label and label not in loaded.labels and label.isdecimal() else label)
         texts = ["".join(pieces_of(line)) for window in windows(stdin()) for line in window]
-        with counting() as bar:
-            task = bar.add_task("ranking", total=len(texts))
+        pairs: dict[int, list[int]] = {}
+        too_long: dict[int, TextTooLongError] = {}
+        for line, text in enumerate(texts, 1):
             try:
-                scores = loaded.rank(
-                    query, texts, instruction=instruction, batch=batch, progress=lambda n: bar.advance(task, n)
-                )
+                pairs[line] = loaded.pair(query, text, instruction)
             except TextTooLongError as error:
-                raise TextTooLongError(
-                    f"line {error.position + 1} has {error.got} tokens together with the query; the model reads at "
-                    f"most {error.wanted}",
-                    got=error.got,
-                    wanted=error.wanted,
-                    position=error.position,
-                    remedy="make it shorter, or two lines of it",
-                ) from None
-    check_finite(scores[:, np.newaxis], "line", 1)
-    order = np.argsort(-scores, kind="stable")[:top].tolist()
+                too_long[line] = error
+        with counting() as bar:
+            task = bar.add_task("ranking", total=len(pairs))
+            scores = ranker.scores(
+                list(pairs.values()), label=chosen, batch=batch, progress=lambda n: bar.advance(task, n)
+            )
+    lines = list(pairs)
+    for line, score in zip(lines, scores, strict=True):
+        check_finite(score.reshape(1, 1), "line", line)
+    best = [(lines[n], float(scores[n])) for n in np.argsort(-scores, kind="stable")[:top].tolist()]
     if as_json:
-        print_json([{"line": n + 1, "score": float(scores[n]), "text": texts[n]} for n in order])
-        return
-    for n in order:
-        stdout().write(f"{scores[n]:.6g}\t{n + 1}\t{on_one_line(texts[n])}\n")
+        print_json([{"line": line, "score": score, "text": texts[line - 1]} for line, score in best])
+    for line, score in () if as_json else best:
+        stdout().write(f"{score:.6g}\t{line}\t{on_one_line(texts[line - 1])}\n")
+    if too_long:
+        stdout().flush()
+        raise _not_ranked(too_long, len(texts))
+
+
+def _not_ranked(too_long: Mapping[int, TextTooLongError], count: int) -> TextTooLongError:
+    """The error for lines that are too long, which lists the first of them."""
+    first, *_ = too_long.items()
+    listed = ", ".join(f"line {line} has {error.got} tokens" for line, error in islice(too_long.items(), LISTED))
+    more = f", and {len(too_long) - LISTED} more" if len(too_long) > LISTED else ""
+    return type(first[1])(
+        f"{len(too_long)} of {count} texts are not ranked; together with the query {listed}{more}, and the model reads "
+        f"at most {first[1].wanted}",
+        got=first[1].got,
+        wanted=first[1].wanted,
+        position=first[0] - 1,
+        remedy="make them shorter, or several lines of each",
+    )

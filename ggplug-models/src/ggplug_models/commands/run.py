@@ -41,7 +41,12 @@ if TYPE_CHECKING:
     from ggplug_models.commands.chat import Chat
     from ggplug_models.generation.drafts import Drafts
     from ggplug_models.networks.decoder import Decoder
+    from ggplug_models.networks.denoiser import Denoiser
     from ggplug_models.state.session import Session
+
+
+MASKED_TOKENS = 128
+"""Default length of the texts of models that write masked tokens."""
 
 
 @click.command(cls=Command)
@@ -60,7 +65,8 @@ if TYPE_CHECKING:
     "--max-tokens",
     type=click.IntRange(1),
     metavar="N",
-    help="Maximum number of tokens to generate for an answer. Default: until the text ends or the context is full.",
+    help="Maximum number of tokens to generate for an answer. Default: until the text ends or the context is full; "
+    f"{MASKED_TOKENS} for models that write masked tokens in any order.",
 )
 @click.option(
     "--context",
@@ -116,6 +122,23 @@ if TYPE_CHECKING:
     metavar="N",
     help="Seed of the random numbers; the same seed gives the same text. Default: a random one.",
 )
+@click.option(
+    "--steps",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Of models that write masked tokens in any order: how often the text is computed. Default: once for a token.",
+)
+@click.option(
+    "--block",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Of these models: so many tokens are complete before the next ones are written. Default: all are one block.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(["probability", "entropy", "margin", "random"]),
+    help="Of these models: what decides which tokens are written first. Default: probability.",
+)
 @device_option
 @placement_options
 @policy_option
@@ -147,6 +170,9 @@ def run(
     draft_tokens: int | None,
     lookup: bool,
     verbose: bool,
+    steps: int | None,
+    block: int | None,
+    order: str | None,
     **sampling: Any,
 ) -> None:
     """Generate text with the language model MODEL.gguf, or chat with it.
@@ -156,7 +182,9 @@ def run(
     """
     from ggplug_models.chat.template import KEY as CHAT_TEMPLATE
     from ggplug_models.commands.chat import Chat
-    from ggplug_models.loading import load_language_model
+    from ggplug_models.loading import load, refuse
+    from ggplug_models.networks.decoder import Decoder
+    from ggplug_models.networks.denoiser import Denoiser
     from ggplug_models.sampling import Sampler, Sampling
 
     if draft is not None and lookup:
@@ -169,13 +197,30 @@ def run(
     with contextlib.ExitStack() as stack:
         loading: dict[str, Any] = {"pack": pack, "pack_growth": pack_growth}
         used, placement = fitted(model, names, placement, policy, n_ctx=context, cache_type=cache_type, **loading)
-        loaded = stack.enter_context(load_language_model(model, used, placement=placement, **loading))
+        loaded = stack.enter_context(load(model, used, placement=placement, **loading))
+        if not isinstance(loaded, (Decoder, Denoiser)):
+            raise refuse(model, loaded)
         adapted(stack, loaded, adapters, vectors)
         if verbose:
             err.print(printable(repr(loaded)), style="dim", soft_wrap=True)
             if placement.rules:
                 err.print(printable(str(loaded.placement)), style="dim", soft_wrap=True)
         what = "lookup" if lookup else draft
+        writing = {name: value for name, value in (("steps", steps), ("block", block), ("order", order)) if value}
+        if isinstance(loaded, Denoiser):
+            for option, value in (("a draft", what), ("--context", context)):
+                if value is not None:
+                    raise ParameterError(f"{model} writes its tokens in any order, without {option}", got=value)
+            text = content_of(Path("-")) if prompt is None else prompt
+            raw = raw or CHAT_TEMPLATE not in loaded.metadata
+            if raw and system is not None:
+                raise _no_template(model)
+            _write(loaded, text if raw else _asked(loaded, text, system), max_tokens, sampling, writing)
+            return
+        if writing:
+            raise ParameterError(
+                f"{model} writes one token after the other, so --{next(iter(writing))} cannot be used", got=writing
+            )
         drafts: Drafts | None = None
         if what is not None:
             from ggplug_models.guessing.kinds import drafts_for
@@ -185,7 +230,7 @@ def run(
         with loaded.session(context, cache_type=cache_type) as session:
             raw = raw or CHAT_TEMPLATE not in loaded.metadata
             if raw and system is not None:
-                raise ParameterError(f"{model} has no chat template, so --system cannot be used")
+                raise _no_template(model)
             chat = Chat(loaded, session, Sampler(Sampling(**sampling)), system=system, draft=drafts)
             if prompt is None and sys.stdin is not None and sys.stdin.isatty():
                 with messages() as message:
@@ -200,6 +245,34 @@ def run(
                     err.print(str(chat.timings), style="dim", soft_wrap=True)
             if verbose and chat.timings.generated:
                 _print_device_uses(loaded, session)
+
+
+def _no_template(path: ModelFile) -> ParameterError:
+    return ParameterError(f"{path} has no chat template, so --system cannot be used")
+
+
+def _asked(model: Denoiser, text: str, system: str | None) -> str:
+    """The prompt of a chat with the user's message ``text``."""
+    from ggplug_models.chat.prepared import prepared
+
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return prepared(model.template, [*before, {"role": "user", "content": text}]).prompt
+
+
+def _write(
+    model: Denoiser, prompt: str, max_tokens: int | None, sampling: dict[str, Any], writing: dict[str, Any]
+) -> None:
+    """Prints the text that a model writes in any order, with a progress bar until it is complete."""
+    from ggplug_models.commands.bars import counting
+    from ggplug_models.sampling import Sampler, Sampling
+
+    count = MASKED_TOKENS if max_tokens is None else max_tokens
+    with counting() as bar:
+        task = bar.add_task("tokens", total=count)
+        sampler = Sampler(Sampling(**sampling))
+        how = {**writing, "choose": sampler, "seed": sampler.seed, "progress": lambda n: bar.advance(task, n)}
+        found = model.generate(prompt, count, **how)
+    _print_pieces(iter([found]))
 
 
 def _too_long(error: ContextFullError, session: Session, remedy: str) -> ContextFullError:

@@ -8,13 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ModelError
-from ggplug.gguf import GGUFWriter
 from ggplug.system.files import check_target
-from ggplug_models.adapters.lora import TABLE, A, B
+from ggplug_models.adapters.lora import TABLE, A, B, write_lora
 from ggplug_models.converting.checkpoint import Checkpoint
 from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import PAIRED_K, PAIRED_Q, TRANSPOSED, Family
@@ -46,16 +44,8 @@ def convert_adapter(folder: str | os.PathLike[str], base: str | os.PathLike[str]
         if len(ranks) > 1:
             raise ModelError(f"{source.path} has matrices of several ranks, {sorted(ranks)}, and use_rslora")
         alpha *= math.sqrt(*ranks)
-    with GGUFWriter(out, family.architecture) as writer:
-        writer.add("general.type", "adapter")
-        writer.add("adapter.type", "lora")
-        writer.add("general.name", source.path.resolve().name)
-        writer.add("adapter.lora.alpha", np.float32(alpha))
-        for name, (a, b) in pairs.items():
-            writer.add_tensor(name + A, np.ascontiguousarray(a, np.float32))
-            writer.add_tensor(name + B, np.ascontiguousarray(b, np.float32))
-        writer.write()
-    return Path(out)
+    matrices = {name + end: values for name, pair in pairs.items() for end, values in zip((A, B), pair, strict=True)}
+    return write_lora(out, family.architecture, alpha, matrices, source.path.resolve().name)
 
 
 def _pairs(
@@ -67,11 +57,11 @@ def _pairs(
         match = _NAME.fullmatch(name)
         if match is None:
             raise ModelError(f"{source.path}: the tensor {name!r} is no matrix of a LoRA adapter", tensor=name)
-        target = family.target(f"{match[1]}.weight")
-        if target is None:
+        targets = family.targets(f"{match[1]}.weight", config)
+        if not targets:
             raise ModelError(f"{source.path}: {name!r} changes a weight that {family.architecture} does not need")
-        weight, change = target
-        if change not in (None, TRANSPOSED, PAIRED_Q, PAIRED_K):
+        weight, change, expert = targets[0]
+        if len(targets) > 1 or expert is not None or change not in (None, TRANSPOSED, PAIRED_Q, PAIRED_K):
             raise ModelError(f"{source.path}: {name!r} changes a weight that the conversion changes, too", tensor=name)
         if match[3] == "B" and change in (PAIRED_Q, PAIRED_K):
             assert change is not None

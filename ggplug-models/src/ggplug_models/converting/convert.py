@@ -26,7 +26,7 @@ from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
 from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.vocabulary import PIECES, vocabulary
+from ggplug_models.converting.vocabulary import PIECES, UNIGRAM_PIECES, vocabulary
 from ggplug_models.metadata.values import Values
 
 _FILES_OF = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}
@@ -50,6 +50,7 @@ READ = (
     "tokenizer_config.json",
     "added_tokens.json",
     PIECES,
+    UNIGRAM_PIECES,
     INDEX,
     "chat_template.jinja",
     "chat_template.json",
@@ -59,7 +60,15 @@ READ = (
 )
 """Files of a folder that are read, if they exist, in addition to those with the weights."""
 
-_IN_FULL = ("_norm.weight", "position_embd.weight", "token_types.weight", "rope_freqs.weight")
+_IN_FULL = (
+    "_norm.weight",
+    "position_embd.weight",
+    "token_types.weight",
+    "rope_freqs.weight",
+    "ffn_gate_inp.weight",
+    "ffn_gate_inp_shexp.weight",
+    "ssm_conv1d.weight",
+)
 """Suffixes of the names of tensors that are F32 in all file types, as in llama.cpp."""
 
 _PIECE = 1 << 22
@@ -120,13 +129,14 @@ class _Conversion:
     def __init__(self, source: Folder, family: Family, config: Values, weights: Checkpoint) -> None:
         self._config = config
         self._family = family
-        self._tensors: list[tuple[str, Stored, Change | None]] = []
+        self._tensors: list[tuple[str, list[Stored], Change | None]] = []
+        experts: dict[str, dict[int, Stored]] = {}
         tied = config.boolean("tie_word_embeddings", family.architecture.startswith("gemma"))
         for name, stored in weights.tensors.items():
             if tied and name == family.head:
                 continue
-            found = family.target(name)
-            if found is None:
+            found = family.targets(name, config)
+            if not found:
                 continue
             if stored.type is None or not stored.shape or not math.prod(stored.shape):
                 raise ModelError(
@@ -135,14 +145,19 @@ class _Conversion:
                     tensor=name,
                     got=stored.dtype,
                 )
-            self._tensors.append((found[0], stored, found[1]))
+            for target in found:
+                if target.expert is None:
+                    self._tensors.append((target.name, [stored], target.change))
+                else:
+                    experts.setdefault(target.name, {})[target.expert] = stored
+        self._tensors += [(name, _all_experts(name, parts), None) for name, parts in experts.items()]
         names = [name for name, _, _ in self._tensors]
         if "token_embd.weight" not in names:
             raise ModelError(f"{source.path} has no token embeddings among its weights")
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ModelError(f"{source.path} has two tensors for {twice} of the GGUF file", tensor=twice)
         self._fixed = family.fixed(config) if family.fixed else {}
-        n_vocab = self._tensors[names.index("token_embd.weight")][1].shape[0]
+        n_vocab = self._tensors[names.index("token_embd.weight")][1][0].shape[0]
         name = (config.text("_name_or_path", "") or source.path.resolve().name).rstrip("/").rsplit("/", 1)[-1]
         self._metadata = {
             "general.name": name,
@@ -163,39 +178,64 @@ class _Conversion:
             writer.add(file_types.QUANTIZATION_VERSION_KEY, file_types.QUANTIZATION_VERSION)
             for name, values in self._fixed.items():
                 writer.add_tensor(name, values)
-            for name, stored, change in self._tensors:
-                ne = stored.shape if change and change.transposes else stored.shape[::-1]
-                type = _type_of(name, stored, ne, kind)
+            for name, parts, change in self._tensors:
+                shape = parts[0].shape if change is None else change.shape(parts[0].shape, self._config)
+                ne = (*shape[::-1], len(parts)) if len(parts) > 1 else shape[::-1]
+                type = _type_of(name, parts[0], ne, kind)
                 into_blocks = type.is_quantized or (kind is None and len(ne) > 1)
-                pieces = self._pieces(encoder, stored, change, type, into_blocks=into_blocks)
+                pieces = self._pieces(encoder, parts, change, type, into_blocks=into_blocks)
                 writer.add_tensor(name, pieces, type, ne)
             return writer.write(progress)[0]
 
     def _pieces(
-        self, encoder: Encoder, stored: Stored, change: Change | None, type: gg.types.Type, *, into_blocks: bool
+        self, encoder: Encoder, parts: list[Stored], change: Change | None, type: gg.types.Type, *, into_blocks: bool
     ) -> Callable[[], Iterator[npt.NDArray[np.uint8]]]:
         """A function that yields the bytes of a tensor in the file, some rows at a time.
 
-        ``into_blocks``: whether values are quantised, now or later, so that a NaN would spoil other values of its
-        block.
+        ``parts``: the matrices of experts, or the one tensor.  ``into_blocks``: whether values are quantised, now or
+        later, so that a NaN would spoil other values of its block.
         """
 
         def made() -> Iterator[npt.NDArray[np.uint8]]:
-            original = values = stored.array()
-            if change:
-                values = change.apply(values, self._config)
-            rows = values.reshape(-1, values.shape[-1])
-            source = gg.types.F64 if rows.dtype == np.float64 else gg.F32
-            step = max(1, _PIECE // rows.shape[1])
-            for start in range(0, len(rows), step):
-                piece = np.ascontiguousarray(rows[start : start + step], source.dtype).view(np.uint8)
-                encoded = encoder.encode(piece, source, type)
-                misfit = encoder.misfit(piece, source, encoded, type, into_blocks=into_blocks)
-                if misfit is not None:
-                    raise _refused(stored, original, misfit, type)
-                yield encoded
+            for stored in parts:
+                original = values = stored.array()
+                if change:
+                    values = change.apply(values, self._config)
+                rows = values.reshape(-1, values.shape[-1])
+                source = gg.types.F64 if rows.dtype == np.float64 else gg.F32
+                step = max(1, _PIECE // rows.shape[1])
+                for start in range(0, len(rows), step):
+                    piece = np.ascontiguousarray(rows[start : start + step], source.dtype).view(np.uint8)
+                    encoded = encoder.encode(piece, source, type)
+                    misfit = encoder.misfit(piece, source, encoded, type, into_blocks=into_blocks)
+                    if misfit is not None:
+                        raise _refused(stored, original, misfit, type)
+                    yield encoded
 
         return made
+
+
+def _all_experts(name: str, parts: dict[int, Stored]) -> list[Stored]:
+    """The matrices of experts in their order.  Raises ModelError if one is missing, or has another shape or type."""
+    first = parts[min(parts)]
+    missing = next((number for number in range(len(parts)) if number not in parts), None)
+    if missing is not None:
+        raise ModelError(
+            f"{first.path}: expert {missing} of {name} is missing; there are {len(parts)}, up to {max(parts)}",
+            tensor=name,
+            got=sorted(parts),
+        )
+    found = [parts[number] for number in range(len(parts))]
+    other = next((each for each in found if (each.shape, each.type) != (first.shape, first.type)), None)
+    if other is not None:
+        raise ModelError(
+            f"{other.path}: tensor {other.name!r} has the shape {list(other.shape)} of {other.dtype}, but "
+            f"{first.name!r} has {list(first.shape)} of {first.dtype}",
+            tensor=other.name,
+            got=other.shape,
+            wanted=first.shape,
+        )
+    return found
 
 
 def _type_of(name: str, stored: Stored, ne: tuple[int, ...], kind: str | None) -> gg.types.Type:

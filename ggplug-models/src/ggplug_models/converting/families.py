@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from ggplug_models.architectures.bert import ACTIVATIONS
-from ggplug_models.converting import rope
-from ggplug_models.converting.family import PAIRED_K, PAIRED_Q, PLUS_ONE, TRANSPOSED, Change, Family, Tensors, head_dim
+from ggplug_models.converting import delta_net, rope
+from ggplug_models.converting.family import (
+    PAIRED_K,
+    PAIRED_Q,
+    PLUS_ONE,
+    TRANSPOSED,
+    Array,
+    Change,
+    Family,
+    Tensors,
+    head_dim,
+)
 from ggplug_models.converting.folder import Folder
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.metadata.values import Values
+
+Keys: TypeAlias = Callable[[Values, Folder], Mapping[str, Any]]
 
 _LAYER = r"layers\.(\d+)\."
 _ANY = r"(weight|bias)"
@@ -94,10 +108,8 @@ def _gemma3(config: Values, folder: Folder) -> dict[str, Any]:
     """The keys of Gemma 3; missing settings have the defaults of the class in transformers."""
     found = dict(rope.keys(config))
     found.setdefault("rope.freq_base", 1e6)
-    local = config.inner("rope_parameters", Values({})).inner("sliding_attention", Values({}))
-    base = local.number("rope_theta", config.number("rope_local_base_freq", None, at_least=0), at_least=0)
-    if base is not None:
-        found["rope.freq_base_swa"] = base
+    if "rope_local_base_freq" in config:
+        found.setdefault("rope.freq_base_swa", config.number("rope_local_base_freq", at_least=0))
     if "final_logit_softcapping" in config:
         found["final_logit_softcapping"] = config.number("final_logit_softcapping", at_least=0)
     if config.values.get("sliding_window_pattern") != 1:
@@ -153,6 +165,61 @@ def _bert_layer(name: str, target: str) -> Tensors:
     return _layer(name, target, layer=r"encoder\.layer\.(\d+)\.")
 
 
+def _t5(config: Values, folder: Folder) -> dict[str, Any]:
+    eps = config.number("layer_norm_epsilon", at_least=0)
+    return {
+        "context_length": config.integer("n_positions", 512),
+        "decoder_start_token_id": config.integer("decoder_start_token_id", at_least=0),
+        "attention.layer_norm_rms_epsilon": eps,
+        **dict.fromkeys(_WIDTHS, config.integer("d_kv")),
+    }
+
+
+def _t5_layer(part: str, number: int, names: Mapping[str, str]) -> Iterator[Tensors]:
+    """The rows of one of the layers in each block of the encoder or the decoder."""
+    for name, target in names.items():
+        block = rf"{part}oder\.block\.(\d+)\.layer\.{number}\."
+        yield Tensors(rf"{block}{re.escape(name)}\.weight", rf"{part}.blk.\1.{target}.weight")
+
+
+def _t5_attention(name: str, target: str) -> dict[str, str]:
+    names = {f"{name}.{each}": f"{target}_{each}" for each in "qkvo"}
+    return {**names, f"{name}.relative_attention_bias": f"{target}_rel_b", "layer_norm": f"{target}_norm"}
+
+
+_T5_NETWORK = {
+    "DenseReluDense.wi": "ffn_up",
+    "DenseReluDense.wi_0": "ffn_gate",
+    "DenseReluDense.wi_1": "ffn_up",
+    "DenseReluDense.wo": "ffn_down",
+    "layer_norm": "ffn_norm",
+}
+_T5 = Family(
+    "t5",
+    (
+        Tensors(r"shared\.weight", "token_embd.weight"),
+        Tensors(r"lm_head\.weight", "output.weight"),
+        Tensors(r"(enc|dec)oder\.final_layer_norm\.weight", r"\1.output_norm.weight"),
+        *_t5_layer("enc", 0, _t5_attention("SelfAttention", "attn")),
+        *_t5_layer("enc", 1, _T5_NETWORK),
+        *_t5_layer("dec", 0, _t5_attention("SelfAttention", "attn")),
+        *_t5_layer("dec", 1, _t5_attention("EncDecAttention", "cross_attn")),
+        *_t5_layer("dec", 2, _T5_NETWORK),
+    ),
+    {
+        "d_model": "embedding_length",
+        "d_ff": "feed_forward_length",
+        "num_layers": "block_count",
+        "num_decoder_layers?": "decoder_block_count",
+        "num_heads": "attention.head_count",
+        "relative_attention_num_buckets": "attention.relative_buckets_count",
+    },
+    {"layer_norm_epsilon": "attention.layer_norm_epsilon"},
+    _t5,
+    unused=r"(?:en|de)coder\.embed_tokens\.weight",
+    prefix="",
+    vocabularies=("Unigram",),
+)
 _GEMMA3 = Family(
     "gemma3",
     _decoder(*_ATTENTION, *_MLP, *_GEMMA_NORMS, norm=PLUS_ONE),
@@ -166,6 +233,160 @@ _GEMMA3 = Family(
     unused=r"(?:.*\.)?(?:vision_tower|multi_modal_projector)\..*",
     inner="text_config",
 )
+
+_ATTENTION_AFTER = (
+    _layer("post_attention_layernorm", "post_attention_norm"),
+    _layer("post_feedforward_layernorm", "post_ffw_norm"),
+)
+_EXPERT_COUNTS = {"num_experts|num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+_EXPERT_WIDTH = {"moe_intermediate_size": "expert_feed_forward_length"}
+_SHARED_EXPERT = (
+    _layer("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
+    _layer("mlp.shared_expert.up_proj", "ffn_up_shexp"),
+    _layer("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+    _layer("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
+)
+
+
+def _of_experts(module: str, gate: str, up: str, down: str) -> tuple[Tensors, ...]:
+    """The rows of experts, and of the matrix that chooses among them."""
+    names = {gate: "ffn_gate_exps", up: "ffn_up_exps", down: "ffn_down_exps"}
+    experts = (
+        Tensors(rf"{_LAYER}{module}\.experts\.(\d+)\.{name}\.weight", rf"blk.\1.{target}.weight", of_experts=True)
+        for name, target in names.items()
+    )
+    return (_layer(f"{module}.gate", "ffn_gate_inp"), *experts)
+
+
+_EXPERTS = _of_experts("mlp", "gate_proj", "up_proj", "down_proj")
+_SPARSE_EXPERTS = _of_experts("block_sparse_moe", "w1", "w3", "w2")
+
+
+def _windows(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys of RoPE, and of the sliding window with the blocks that have one."""
+    found = _positions(config, folder)
+    if config.values.get("sliding_window") is None:
+        return found
+    layers = config.values.get("layer_types")
+    if not isinstance(layers, list) or not {"sliding_attention", "full_attention"} >= {*map(str, layers)}:
+        raise config.refused("layer_types", "an array of 'sliding_attention' and 'full_attention'")
+    return found | {
+        "attention.sliding_window": config.integer("sliding_window"),
+        "attention.sliding_window_pattern": [each == "sliding_attention" for each in layers],
+    }
+
+
+def _exaone4(config: Values, folder: Folder) -> dict[str, Any]:
+    return _windows(config, folder) | {"vocab_size": config.integer("vocab_size")}
+
+
+def _minimax(config: Values, folder: Folder) -> dict[str, Any]:
+    kinds = ("sigmoid", "softmax")
+    gating = {"expert_gating_func": 2 - kinds.index(config.text("scoring_func", one_of=kinds))}
+    return {
+        **_positions(config, folder),
+        **(gating if "scoring_func" in config else {}),
+        "expert_feed_forward_length": config.integer("intermediate_size"),
+        "rope.dimension_count": config.integer("rotary_dim"),
+    }
+
+
+def _half(number: int) -> Change:
+    """One of the halves of the rows of each expert's matrix."""
+
+    def apply(values: Array, config: Values) -> Array:
+        return np.split(values, 2, axis=-2)[number]
+
+    return Change(apply, lambda shape, config: (*shape[:-2], shape[-2] // 2, shape[-1]))
+
+
+_JOINED_EXPERTS = (
+    Tensors(_LAYER + r"mlp\.experts\.gate_up_proj", r"blk.\1.ffn_gate_exps.weight", _half(0)),
+    Tensors(_LAYER + r"mlp\.experts\.gate_up_proj", r"blk.\1.ffn_up_exps.weight", _half(1)),
+    Tensors(_LAYER + r"mlp\.experts\.down_proj", r"blk.\1.ffn_down_exps.weight"),
+)
+_DELTA_NORMS = tuple(
+    _layer(name, target, PLUS_ONE)
+    for name, target in (
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "post_attention_norm"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        ("enorm", "nextn.enorm"),
+        ("hnorm", "nextn.hnorm"),
+        ("shared_head.norm", "nextn.shared_head_norm"),
+    )
+)
+_DELTA = (*_ATTENTION, *_DELTA_NORMS, _layer("linear_attn.norm", "ssm_norm"), _layer("eh_proj", "nextn.eh_proj"))
+_DELTA_35 = (
+    *_DELTA,
+    _layer("linear_attn.in_proj_qkv", "attn_qkv", delta_net.QKV),
+    _layer("linear_attn.in_proj_z", "attn_gate", delta_net.VALUES),
+    _layer("linear_attn.in_proj_a", "ssm_alpha", delta_net.RATES),
+    _layer("linear_attn.in_proj_b", "ssm_beta", delta_net.RATES),
+    _layer("linear_attn.conv1d", "ssm_conv1d", delta_net.KERNEL),
+    _layer("linear_attn.out_proj", "ssm_out", delta_net.OUT),
+    Tensors(_LAYER + r"linear_attn\.A_log", r"blk.\1.ssm_a", delta_net.DECAY),
+    Tensors(_LAYER + r"linear_attn\.dt_bias", r"blk.\1.ssm_dt.bias", delta_net.RATES),
+)
+_DELTA_NEXT = (
+    *_DELTA,
+    _layer("linear_attn.in_proj_qkvz", "attn_qkv", delta_net.JOINED_QKV),
+    _layer("linear_attn.in_proj_qkvz", "attn_gate", delta_net.JOINED_GATE),
+    _layer("linear_attn.in_proj_ba", "ssm_ba"),
+    _layer("linear_attn.conv1d", "ssm_conv1d", delta_net.PLAIN_KERNEL),
+    _layer("linear_attn.out_proj", "ssm_out"),
+    Tensors(_LAYER + r"linear_attn\.A_log", r"blk.\1.ssm_a", delta_net.PLAIN_DECAY),
+    Tensors(_LAYER + r"linear_attn\.dt_bias", r"blk.\1.ssm_dt.bias"),
+)
+_DELTA_INTEGERS = {
+    **_INTEGERS,
+    "linear_conv_kernel_dim": "ssm.conv_kernel",
+    "linear_key_head_dim": "ssm.state_size",
+    "linear_num_key_heads": "ssm.group_count",
+    "linear_num_value_heads": "ssm.time_step_rank",
+}
+_DELTA_EXPERTS = {
+    **{name: key for name, key in _DELTA_INTEGERS.items() if name != "intermediate_size"},
+    "intermediate_size?": "feed_forward_length",
+    **_EXPERT_COUNTS,
+    **_EXPERT_WIDTH,
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}
+
+
+def _qwen3_next(config: Values, folder: Folder) -> dict[str, Any]:
+    return _positions(config, folder) | delta_net.keys(config)
+
+
+def _qwen35(config: Values, folder: Folder) -> dict[str, Any]:
+    return _qwen3_next(config, folder) | delta_net.sections(config)
+
+
+def _delta(architecture: str, layers: tuple[Tensors, ...], integers: Mapping[str, str], more: Keys) -> Family:
+    return Family(
+        architecture,
+        _decoder(*layers, norm=PLUS_ONE),
+        integers,
+        _RMS,
+        more,
+        prefix=r"(?:model\.language_model\.|language_model\.model\.|model\.)?",
+        unused=r"(?:model\.)?visual\..*",
+        inner="text_config",
+        names=delta_net.names,
+    )
+
+
+_QWEN35 = _delta("qwen35", (*_DELTA_35, *_MLP), _DELTA_INTEGERS, _qwen35)
+_EXPERT_LAYERS = (*_EXPERTS, *_JOINED_EXPERTS, *_SHARED_EXPERT)
+_QWEN35_MOE = _delta("qwen35moe", (*_DELTA_35, *_EXPERT_LAYERS), _DELTA_EXPERTS, _qwen35)
+
+_GRANITE_SCALES = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
 
 FAMILIES: dict[str, Family] = {
     "llama": Family(
@@ -264,7 +485,72 @@ FAMILIES: dict[str, Family] = {
         head=None,
     ),
 }
-FAMILIES["mistral"] = FAMILIES["llama"]
+FAMILIES |= {
+    "mistral": FAMILIES["llama"],
+    "mixtral": Family(
+        "llama",
+        _decoder(*_PAIRED_ATTENTION, *_SPARSE_EXPERTS, *_NORMS),
+        {**_INTEGERS, **_EXPERT_COUNTS},
+        _RMS,
+        _llama,
+    ),
+    "smollm3": Family("smollm3", FAMILIES["llama"].tensors, _INTEGERS, _RMS, _llama, rope.llama3_factors),
+    "granite": Family("granite", FAMILIES["llama"].tensors, _INTEGERS, {**_RMS, **_GRANITE_SCALES}, _llama),
+    "ernie4_5": Family("ernie4_5", _decoder(*_ATTENTION, *_MLP, *_NORMS), _INTEGERS, _RMS, _positions),
+    "seed_oss": Family(
+        "seed_oss", _decoder(*_ATTENTION, *_MLP, _NORMS[0], _ATTENTION_AFTER[0]), _INTEGERS, _RMS, _positions
+    ),
+    "exaone4": Family(
+        "exaone4",
+        _decoder(*_ATTENTION, *_HEAD_NORMS, *_MLP, *_ATTENTION_AFTER),
+        _INTEGERS,
+        _RMS,
+        _exaone4,
+        rope.llama3_factors,
+    ),
+    "olmo2": Family("olmo2", _decoder(*_ATTENTION, *_HEAD_NORMS, *_MLP, *_ATTENTION_AFTER), _INTEGERS, _RMS, _windows),
+    "qwen2_moe": Family(
+        "qwen2moe",
+        _decoder(*_ATTENTION, *_EXPERTS, *_SHARED_EXPERT, *_NORMS),
+        {
+            **_INTEGERS,
+            **_EXPERT_COUNTS,
+            **_EXPERT_WIDTH,
+            "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+        },
+        _RMS,
+        _positions,
+    ),
+    "qwen3_moe": Family(
+        "qwen3moe",
+        _decoder(*_ATTENTION, *_HEAD_NORMS, *_EXPERTS, *_NORMS),
+        {**_INTEGERS, **_EXPERT_COUNTS, **_EXPERT_WIDTH},
+        _RMS,
+        _positions,
+    ),
+    "minimax_m2": Family(
+        "minimax-m2",
+        _decoder(
+            *_ATTENTION,
+            *_HEAD_NORMS,
+            *_SPARSE_EXPERTS,
+            Tensors(_LAYER + r"block_sparse_moe\.e_score_correction_bias", r"blk.\1.exp_probs_b.bias"),
+            *_NORMS,
+        ),
+        {**_INTEGERS, **_EXPERT_COUNTS},
+        _RMS,
+        _minimax,
+    ),
+}
+FAMILIES |= {
+    "olmo3": FAMILIES["olmo2"],
+    "qwen3_5": _QWEN35,
+    "qwen3_5_text": _QWEN35,
+    "qwen3_5_moe": _QWEN35_MOE,
+    "qwen3_5_moe_text": _QWEN35_MOE,
+    "qwen3_next": _delta("qwen3next", (*_DELTA_NEXT, *_EXPERT_LAYERS), _DELTA_EXPERTS, _qwen3_next),
+}
+FAMILIES |= dict.fromkeys(("t5", "mt5", "umt5"), _T5)
 """By ``model_type`` of ``config.json``."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,31 +20,44 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Change:
-    """A change of tensors.  ``apply(values, config)`` returns the new values; ``transposes``: it swaps the axes."""
+    """A change of tensors.  ``apply(values, config)`` returns the new values, ``shape(shape, config)`` their shape."""
 
     apply: Callable[[Array, Values], Array]
-    transposes: bool = False
+    shape: Callable[[tuple[int, ...], Values], tuple[int, ...]] = lambda shape, config: shape
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Tensors whose whole name matches ``pattern`` get the name ``target``, in which ``\\1`` is the pattern's group."""
+    """Tensors whose whole name matches ``pattern`` get the name ``target``, in which ``\\1`` is the pattern's group.
+
+    ``of_experts``: the second group is the number of an expert; the matrices of all experts become one tensor.
+    """
 
     pattern: str
     target: str
     change: Change | None = None
+    of_experts: bool = False
+
+
+class Target(NamedTuple):
+    """The name of a tensor in the file, its change, and the number of the expert that it is a part of."""
+
+    name: str
+    change: Change | None
+    expert: int | None
 
 
 @dataclass(frozen=True)
 class Family:
     """The conversion of a model type of ``config.json``.
 
-    ``tensors``: the first row that matches a name is used.  ``unused``: pattern of tensors that inference does not
-    need.  ``prefix``: pattern of an optional prefix of names.  ``integers``, ``numbers``: keys by setting, without
-    ``architecture.``; a setting that ends with ``?`` is optional, and ``a|b`` uses the first one that exists.
-    ``more``: returns further keys.  ``fixed``: returns tensors that are computed from the settings.  ``vocabularies``:
-    supported types of the model in ``tokenizer.json``.  ``head``: name of the output matrix.  ``inner``: key of the
-    object with the settings of the language model, in configurations of multimodal models.
+    ``tensors``: several rows that match a name make several tensors of one.  ``names``: renames tensors before that.
+    ``unused``: pattern of tensors that inference does not need.  ``prefix``: pattern of an optional prefix of names.
+    ``integers``, ``numbers``: keys by setting, without ``architecture.``; a setting that ends with ``?`` is optional,
+    and ``a|b`` uses the first one that exists.  ``more``: returns further keys.  ``fixed``: returns tensors that are
+    computed from the settings.  ``vocabularies``: supported types of the model in ``tokenizer.json``.  ``head``: name
+    of the output matrix.  ``inner``: key of the object with the settings of the language model, in configurations of
+    multimodal models.
     """
 
     architecture: str
@@ -58,6 +71,7 @@ class Family:
     vocabularies: tuple[str, ...] = ("BPE",)
     head: str | None = "lm_head.weight"
     inner: str | None = None
+    names: Callable[[str, Values], str] | None = None
 
     def keys(self, config: Values, folder: Folder) -> dict[str, Any]:
         """The metadata of the file, with keys under ``architecture.``.  Raises ModelError."""
@@ -73,15 +87,18 @@ class Family:
         found |= _embeddings(config, folder)
         return {f"{self.architecture}.{key}": value for key, value in found.items()}
 
-    def target(self, name: str) -> tuple[str, Change | None] | None:
-        """The name of a tensor in the file, and its change; None if inference does not need it.  Raises ModelError."""
-        stem = re.sub(rf"^{self.prefix}", "", name)
-        for row in self.tensors:
-            match = re.fullmatch(row.pattern, stem)
-            if match:
-                return match.expand(row.target), row.change
-        if re.fullmatch(self.unused, stem):
-            return None
+    def targets(self, name: str, config: Values) -> list[Target]:
+        """What a tensor becomes: nothing, if inference does not need it.  Raises ModelError."""
+        renamed = name if self.names is None else self.names(name, config)
+        stem = re.sub(rf"^{self.prefix}", "", renamed)
+        matches = ((row, re.fullmatch(row.pattern, stem)) for row in self.tensors)
+        found = [
+            Target(match.expand(row.target), row.change, int(match[2]) if row.of_experts else None)
+            for row, match in matches
+            if match
+        ]
+        if found or re.fullmatch(self.unused, stem):
+            return found
         raise ModelError(f"tensor {name!r} is unknown in {self.architecture} models")
 
 
@@ -140,7 +157,7 @@ def head_dim(config: Values) -> int:
 PLUS_ONE = Change(_plus_one)
 """Adds 1 to the weights of Gemma's norms: the model multiplies by 1 + weight, and files hold the sum."""
 
-TRANSPOSED = Change(lambda values, config: values.T, transposes=True)
+TRANSPOSED = Change(lambda values, config: values.T, lambda shape, config: shape[::-1])
 """Transposes the matrices of GPT-2's ``Conv1D``, whose rows are inputs."""
 
 PAIRED_Q = Change(_paired(n_heads))

@@ -40,6 +40,9 @@ def keys(config: Values) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     if "rope_theta" in parameters:
         found["rope.freq_base"] = parameters.number("rope_theta", at_least=0)
+    local = config.inner("rope_parameters", Values({})).inner("sliding_attention", Values({}))
+    if "rope_theta" in local:
+        found["rope.freq_base_swa"] = local.number("rope_theta", at_least=0)
     kind = parameters.text("rope_type", one_of=("default", "linear", "yarn", "llama3", "su", "longrope"))
     if kind in ("linear", "yarn"):
         found |= {"rope.scaling.type": kind, "rope.scaling.factor": parameters.number("factor", at_least=0)}

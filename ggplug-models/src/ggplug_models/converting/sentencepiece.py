@@ -1,8 +1,10 @@
 """Reads the pieces of a ``tokenizer.model``, which is a Protocol Buffers message.
 
-``ModelProto.pieces`` is field 1; of a piece, field 1 is the text, 2 the score (float), 3 the type, by default normal
-(https://github.com/google/sentencepiece, ``src/sentencepiece_model.proto``; wire format:
-https://protobuf.dev/programming-guides/encoding).
+``ModelProto.pieces`` is field 1; of a piece, field 1 is the text, 2 the score (float), 3 the type, by default normal.
+``trainer_spec`` is field 2, of which field 3 is the type of the model, by default unigram; ``normalizer_spec`` is field
+3, of which field 2 is the table of characters, 3 and 4 are whether a space is put before texts, and whether further
+spaces are removed, by default both (https://github.com/google/sentencepiece, ``src/sentencepiece_model.proto``; wire
+format: https://protobuf.dev/programming-guides/encoding).
 """
 
 from __future__ import annotations
@@ -32,6 +34,32 @@ def pieces(content: bytes, path: Path) -> list[SentencePiece]:
     if not found:
         raise ModelError(f"{path} cannot be read: it has no pieces")
     return found
+
+
+class Normalisation(NamedTuple):
+    """What SentencePiece does with a text first, and the type of its model: 1 unigram, 2 BPE, 3 words, 4 characters."""
+
+    table: bytes
+    adds_space: bool
+    removes_spaces: bool
+    model: int
+
+
+def normalisation(content: bytes, path: Path) -> Normalisation:
+    """The normalisation in a file's ``content``.  Raises ModelError if it is not such a message."""
+    table, flags, model = b"", {3: True, 4: True}, 1
+    try:
+        for field, value in _fields(content):
+            for inner, part in _fields(value) if field in (2, 3) and isinstance(value, bytes) else ():
+                if (field, inner) == (2, 3) and isinstance(part, int):
+                    model = part
+                elif (field, inner) == (3, 2) and isinstance(part, bytes):
+                    table = part
+                elif field == 3 and inner in flags:
+                    flags[inner] = bool(part)
+    except (ValueError, IndexError, struct.error) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    return Normalisation(table, flags[3], flags[4], model)
 
 
 def _piece(message: bytes) -> SentencePiece:

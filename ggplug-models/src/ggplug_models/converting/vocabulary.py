@@ -8,21 +8,28 @@ from typing import Any
 
 import numpy as np
 
+from ggplug.errors import ModelError
 from ggplug_models.converting.family import Family
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.sentencepiece import pieces
+from ggplug_models.converting.sentencepiece import normalisation, pieces
 from ggplug_models.converting.special import looks_special, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.byte_pairs import MERGES
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
 from ggplug_models.tokenizers.pre_tokenizers import PRE
+from ggplug_models.tokenizers.unigram import CHARSMAP
 from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, TOKEN_TYPE, TOKENS
+
+UNIGRAM = 1
+"""The type of a SentencePiece model."""
 
 NORMAL, UNKNOWN, USER_DEFINED, UNUSED, BYTE = 1, 2, 4, 5, 6
 """Values of ``tokenizer.ggml.token_type``, in addition to CONTROL."""
 
 PIECES = "tokenizer.model"
+UNIGRAM_PIECES = "spiece.model"
+"""The name of the same file next to T5."""
 
 
 def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
@@ -30,6 +37,9 @@ def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> 
     if family.vocabularies == ("WordPiece",):
         return _word_pieces(folder, config, n_vocab)
     settings = folder.optional_json("tokenizer_config.json") or Values({})
+    if family.vocabularies == ("Unigram",):
+        description = folder.optional_json("tokenizer.json") or Values({})
+        return _unigram(folder, n_vocab) | special(folder, description, settings, config, n_vocab)
     if PIECES in folder and settings.values.get("tokenizer_class") != "GPT2Tokenizer":
         description = folder.optional_json("tokenizer.json") or Values({})
         found = _sentence_pieces(folder, description, settings, n_vocab)
@@ -114,8 +124,15 @@ def _merges(description: Values) -> list[tuple[str, str]]:
 
 def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vocab: int) -> dict[str, Any]:
     """The metadata of a SentencePiece vocabulary, from ``tokenizer.model``."""
+    tokens = _pieces_and_added(folder, PIECES, n_vocab)
+    tokens.put_added(description, settings)
+    return tokens.metadata("llama", "default") | {SCORES: tokens.scores}
+
+
+def _pieces_and_added(folder: Folder, name: str, n_vocab: int) -> _TokenTable:
+    """The pieces of a SentencePiece file, and the tokens of ``added_tokens.json``."""
     tokens = _TokenTable(n_vocab)
-    for token, piece in enumerate(pieces(folder.read(PIECES), folder.path / PIECES)[:n_vocab]):
+    for token, piece in enumerate(pieces(folder.read(name), folder.path / name)[:n_vocab]):
         # User-defined tokens follow from added_tokens_decoder; as in llama.cpp, the others become normal ones.
         tokens.put(token, piece.text, NORMAL if piece.type == USER_DEFINED else piece.type, piece.score)
     added = folder.optional_json("added_tokens.json")
@@ -123,8 +140,27 @@ def _sentence_pieces(folder: Folder, description: Values, settings: Values, n_vo
         token = added.integer(text, at_least=0) if added else 0
         if token < n_vocab:
             tokens.put(token, text, USER_DEFINED, -1000)
-    tokens.put_added(description, settings)
-    return tokens.metadata("llama", "default") | {SCORES: tokens.scores}
+    return tokens
+
+
+def _unigram(folder: Folder, n_vocab: int) -> dict[str, Any]:
+    """The metadata of a SentencePiece vocabulary of unigrams, from ``tokenizer.model`` or ``spiece.model``."""
+    name = PIECES if PIECES in folder else UNIGRAM_PIECES
+    found = normalisation(folder.read(name), folder.path / name)
+    if found.model != UNIGRAM:
+        raise ModelError(
+            f"{folder.path / name} has a model of type {found.model}, expected {UNIGRAM} (unigram)",
+            got=found.model,
+            wanted=UNIGRAM,
+        )
+    tokens = _pieces_and_added(folder, name, n_vocab)
+    return {
+        **tokens.metadata("t5", "default"),
+        SCORES: tokens.scores,
+        "tokenizer.ggml.add_space_prefix": found.adds_space,
+        "tokenizer.ggml.remove_extra_whitespaces": found.removes_spaces,
+        **({CHARSMAP: np.frombuffer(found.table, np.uint8)} if found.table else {}),
+    }
 
 
 def _merged_pieces(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:

@@ -155,15 +155,7 @@ class DraftModel(Drafts):
     def check(self, model: LanguageModel) -> None:
         super().check(model)
         ours, theirs = (each.tokenizer.vocabulary.texts for each in (self.model, model))
-        differing = next((token for token, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
-        if differing is not None:
-            raise ModelError(
-                f"the draft model has a different vocabulary: its token {differing} is {ours[differing]!r}, "
-                f"the model's {theirs[differing]!r}",
-                got=ours[differing],
-                wanted=theirs[differing],
-                remedy="use a smaller model of the same family",
-            )
+        check_same_vocabulary(ours, theirs, "the draft model", "use a smaller model of the same family")
 
     def guess(self, text: Sequence[int], most: int) -> list[int]:
         most = min(most, self.session.n_ctx - len(text) + 1)
@@ -184,6 +176,19 @@ class DraftModel(Drafts):
 
     def free(self) -> None:
         self.session.free()
+
+
+def check_same_vocabulary(ours: Sequence[str], theirs: Sequence[str], who: str, remedy: str) -> None:
+    """Raises ModelError if a token of what drafts, ``who``, is another one in the model; one may have more tokens."""
+    differing = next((token for token, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+    if differing is not None:
+        raise ModelError(
+            f"{who} has a different vocabulary: its token {differing} is {ours[differing]!r}, "
+            f"the model's {theirs[differing]!r}",
+            got=ours[differing],
+            wanted=theirs[differing],
+            remedy=remedy,
+        )
 
 
 def probability(logits: Logits, token: int) -> float:

@@ -14,6 +14,7 @@ from ggplug_models.checks.ids import token_ids
 from ggplug_models.generation.drafts import Drafts
 from ggplug_models.metadata.values import short_repr
 from ggplug_models.sampling.sampler import Chooses, Logits, Sampler, check_largest
+from ggplug_models.state.adapting import Lora, checked_scales
 from ggplug_models.state.batching import FEW
 from ggplug_models.state.session import LanguageModel, Session
 from ggplug_models.state.steps import Outputs
@@ -30,11 +31,13 @@ class Options(TypedDict, total=False):
     """Options of all methods that generate.
 
     ``choose``: chooses each token, such as a :class:`~ggplug_models.sampling.Sampler`; by default :func:`greedy`.
-    ``draft``: guesses tokens for speculative decoding (:mod:`.drafts`); it does not change the text.
+    ``draft``: guesses tokens for speculative decoding (:mod:`.drafts`); it does not change the text.  ``lora``: scales
+    of adapters for this text, as for :meth:`.Session.adapt`; None: those that the session has for the sequence.
     """
 
     choose: Chooses
     draft: Drafts | None
+    lora: Lora | None
 
 
 class TextOptions(Options, total=False):
@@ -57,11 +60,14 @@ def generate(
     seq: int = 0,
     choose: Chooses = greedy,
     draft: Drafts | None = None,
+    source: Sequence[int] | None = None,
+    lora: Lora | None = None,
 ) -> Iterator[int]:
     """Yields the tokens that follow ``prompt``, each as soon as it is chosen.
 
     ``session``: a session, or a model, which then makes a session for this generation.  ``seq``: the sequence of the
-    session to use.  ``end``: end tokens.  ``choose``, ``draft``: see :class:`Options`.
+    session to use.  ``end``: end tokens.  ``choose``, ``draft``, ``lora``: see :class:`Options`.  ``source``: what an
+    encoder-decoder reads first; by default the source text of the sequence.
 
     The tokens that the sequence has in common with the start of the prompt are not computed again; its other tokens
     are forgotten.  The generation ends after an end token, which is yielded as well, after ``max_tokens`` tokens, or
@@ -83,7 +89,10 @@ def generate(
     if max_tokens is not None:
         whole("max_tokens", max_tokens)
     token_ids(prompt, model.n_vocab, "prompt")
-    return _generated(session, prompt, max_tokens, end, seq, choose, draft)
+    if source is not None:
+        token_ids(source, model.n_vocab, "source")
+    checked_scales(lora, model.patches)
+    return _generated(session, prompt, max_tokens, end, seq, choose, draft, source, lora)
 
 
 def _generated(
@@ -94,13 +103,19 @@ def _generated(
     seq: int,
     choose: Chooses,
     draft: Drafts | None,
+    source_text: Sequence[int] | None,
+    lora: Lora | None,
 ) -> Iterator[int]:
     with contextlib.nullcontext(source) if isinstance(source, Session) else source.session() as session:
         if isinstance(choose, Sampler):
             choose.begin(lambda: session.model.tokenizer)
         choose = HOOKS.timed("sampling", choose)
         n_vocab = session.model.n_vocab
+        if lora is not None:
+            session.adapt(lora, seq)
         decode = session.decode if draft is None or not draft.names else partial(session.decode, reader=draft)
+        if source_text is not None:
+            session.encode(source_text, seq)
         kept = session.keep_prefix(prompt, seq)
         logits = [decode({seq: prompt[kept:]})[seq]]
         history = list(prompt)

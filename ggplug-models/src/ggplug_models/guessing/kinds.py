@@ -121,8 +121,4 @@ def _of_file(
             stack.enter_context(DraftModel(loaded, how.n_ctx, most=how.most, cache_type=how.cache_type))
             for _ in range(count)
         ]
-    raise ParameterError(
-        f"{os.fspath(path)} is a {loaded.architecture} model, which cannot guess tokens",
-        got=loaded.architecture,
-        wanted=", ".join(KINDS),
-    )
+    raise loaded.cannot(os.fspath(path), "cannot guess tokens")

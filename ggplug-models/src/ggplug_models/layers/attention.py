@@ -133,8 +133,26 @@ def mixed(
     op of :func:`mixed_as_one` for texts of some hundred tokens.  ``max_bias``: of ALiBi; the mask then holds distances.
     ``bias``: F32 [n, n, n_head], which is added to the products.
     """
-    q, k = by_sequence(q, n_seq), by_sequence(k, n_seq)
-    transposed = gg.cont(gg.permute(by_sequence(v, n_seq), 1, 0, 2, 3))  # [n, d_v, n_head_kv, n_seq]
+    q, k, v = (by_sequence(each, n_seq) for each in (q, k, v))
+    return mixed_views(q, k, v, mask, scale=scale, max_bias=max_bias, bias=bias)
+
+
+def mixed_views(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    *,
+    scale: float,
+    max_bias: float = 0.0,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """As :func:`mixed`, of q [d_k, n, n_head, S], k [d_k, m, n_head_kv, S] and v [d_v, m, n_head_kv, S].
+
+    Keys and values may be views of a KV cache, of any type.  ``bias``: F32 [m, n, n_head, S or 1].
+    """
+    v = gg.cast(v, gg.F32) if v.type.is_quantized else v
+    transposed = gg.cont(gg.permute(v, 1, 0, 2, 3))  # [m, d_v, n_head_kv, S]
     products = gg.mul_mat(k, q)
     products = products if bias is None else products + bias
     probabilities = gg.soft_max(products, mask, scale=scale, max_bias=max_bias)

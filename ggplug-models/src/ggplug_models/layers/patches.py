@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,9 @@ import ggplug as gg
 from ggplug.errors import ParameterError
 from ggplug.graph import Graph
 from ggplug.ops.base import apply
+from ggplug.sharing import Claim
 from ggplug.tensor import Tensor
+from ggplug_models.checks.arguments import number
 from ggplug_models.layers.names import name_nodes
 
 Array = npt.NDArray[Any]
@@ -26,8 +29,30 @@ UNPATCHED = "/unpatched"
 """What follows the name of a node whose value was changed: the name itself is that of the changed value."""
 
 
+class Scales(Protocol):
+    """Gives the scales of changes as an input of a graph, so that one graph serves all scales."""
+
+    def scale(self, of: GraphChange, times: float) -> Tensor:
+        """The scale of a change, multiplied with ``times``: F32 [1]."""
+
+
 class GraphChange(ABC):
-    """A change of a model's graphs: a :class:`Patch`, or an adapter."""
+    """A change of a model's graphs: a :class:`Patch`, or an adapter.
+
+    ``scale``: what the change is multiplied with, unless a sequence has another scale for it; with 0 it is left out.
+    None: it has no scale.
+    """
+
+    scale: float | None = None
+
+    @property
+    def digest(self) -> str:
+        """What identifies a change with a scale, in files (default: nothing)."""
+        return ""
+
+    def scaled(self, scales: Scales) -> GraphChange:
+        """The change with a scale that is an input of the graph (default: itself, without a scale)."""
+        return self
 
     @abstractmethod
     def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
@@ -39,6 +64,62 @@ class GraphChange(ABC):
     def free(self) -> None:
         """Releases what the change holds, when it is in effect no more (default: nothing)."""
         return
+
+
+class Changed(Protocol):
+    """A model whose graphs can be changed."""
+
+    patches: tuple[GraphChange, ...]
+    freed: bool
+
+    def locked(self) -> Claim:
+        """A ``with`` block in which no other thread computes with the model."""
+
+
+class Patching:
+    """A patch of a model, or an adapter, in effect until the end of a ``with`` block or :meth:`remove`."""
+
+    def __init__(self, model: Changed, change: GraphChange) -> None:
+        self._model, self.change = model, change
+        model.patches = (*model.patches, change)
+
+    @property
+    def scale(self) -> float:
+        """What an adapter is multiplied with; it may be set, and holds for what is computed after that.
+
+        Sequences may have scales of their own.  Raises ParameterError for a patch, and a scale that is no number.
+        """
+        return self._scaled.scale or 0.0
+
+    @scale.setter
+    def scale(self, scale: float) -> None:
+        self._scaled.scale = number("scale", scale)
+
+    @property
+    def _scaled(self) -> GraphChange:
+        if self.change.scale is None:
+            raise ParameterError(f"{self.change!r} has no scale: it is no LoRA adapter", got=self.change)
+        return self.change
+
+    def move(self, other: Patching) -> None:
+        """Takes the place of ``other``, an adapter of the same file in the model loaded again; keeps its scale."""
+        other.scale = self.scale
+        self._model, self.change = other._model, other.change
+
+    def remove(self) -> None:
+        """Ends the effect, and frees the memory of an adapter.  Waits for computations of other threads."""
+        model = self._model
+        if self.change not in model.patches:
+            return
+        with contextlib.nullcontext() if model.freed else model.locked():
+            model.patches = tuple(each for each in model.patches if each is not self.change)
+            self.change.free()
+
+    def __enter__(self) -> Patching:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
 
 
 @dataclass(frozen=True, eq=False)

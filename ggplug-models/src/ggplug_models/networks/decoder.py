@@ -37,7 +37,7 @@ from ggplug_models.sampling.control_tokens import ControlTokens
 from ggplug_models.state.cells import Cells
 from ggplug_models.state.memory import Kind, Memory, State, cells_of
 from ggplug_models.state.sample_graph import sample_graph
-from ggplug_models.state.session import Session
+from ggplug_models.state.session import Session, SourceStep
 from ggplug_models.state.steps import VECTORS, Outputs, Shape, Step
 from ggplug_models.tokenizers import Tokenizer, load_tokenizer
 from ggplug_models.tokenizers.encoders import VocabularyTokenizer
@@ -136,9 +136,14 @@ class Decoder(TextModel):
     ) -> Iterator[int]:
         """Yields the tokens that follow ``prompt``, up to an end token; see :func:`.loop.generate`.
 
-        ``session``: by default one is made for this generation.  ``choose``, ``draft``: see :class:`.Options`.  Also
-        raises ParameterError for a session of another model.
+        ``session``: by default one is made for this generation.  ``choose``, ``draft``, ``lora``: see
+        :class:`.Options`.  Also raises ParameterError for a session of another model.
         """
+        self._check_session(session)
+        return generate(self if session is None else session, prompt, max_tokens, end=self.tokenizer.ends, **options)
+
+    def _check_session(self, session: Session | None) -> None:
+        """Raises ParameterError for what is neither None nor a session of this model."""
         if session is not None and (not isinstance(session, Session) or session.model is not self):
             what = "a session of another model" if isinstance(session, Session) else short_repr(session)
             raise ParameterError(
@@ -146,15 +151,14 @@ class Decoder(TextModel):
                 got=session,
                 remedy="create it by model.session()",
             )
-        return generate(self if session is None else session, prompt, max_tokens, end=self.tokenizer.ends, **options)
 
     def generate(self, text: str, max_tokens: int | None = None, **options: Unpack[TextOptions]) -> GeneratedText:
         """Generates the text that follows ``text``: an iterator over pieces, which never end within a character.
 
         Names of special tokens in ``text`` become these tokens, so it may be a chat in the model's own format.
         ``max_tokens``: maximum number of tokens; None: until the text ends or the context is full.  ``choose``,
-        ``draft``, ``stop``, ``session``: see :class:`.TextOptions`.  The iterator's ``finish`` is the reason why the
-        text ended.  Raises as :func:`.loop.generate` does.
+        ``draft``, ``lora``, ``stop``, ``session``: see :class:`.TextOptions`.  The iterator's ``finish`` is the reason
+        why the text ended.  Raises as :func:`.loop.generate` does.
         """
         return self.texts(self.tokenizer.prompt(text), max_tokens, begins=not text, **options)
 
@@ -199,7 +203,8 @@ class Decoder(TextModel):
             choose = constrained(choose, constraint)
         detokenizer = Detokenizer(self.tokenizer, options.get("stop", ()), keep=self.control.kept(chat.format.marks))
         prompt, session = self.tokenizer.prompt(chat.prompt), options.get("session")
-        tokens = self.generate_ids(prompt, max_tokens, session=session, choose=choose or greedy, draft=draft)
+        lora = options.get("lora")
+        tokens = self.generate_ids(prompt, max_tokens, session=session, choose=choose or greedy, draft=draft, lora=lora)
         return ChatAnswer(chat.parser(), detokenizer, tokens, self.tokenizer.ends)
 
     @cached_property
@@ -290,7 +295,7 @@ class Decoder(TextModel):
         return self.text_tokenizer.prompt(PLACES.sub(lambda place: texts.get(place[0], place[0]), prompt))
 
     def scored(self, x: Floats) -> Floats:
-        return soft_max(x)[:, 0] if x.shape[1] > 1 else x[:, 0]  # of the answers yes and no, the first
+        return soft_max(x) if x.shape[1] > 1 else x  # probabilities of the answers, such as yes and no
 
     # -- graphs ------------------------------------------------------------------------------------
 
@@ -320,6 +325,10 @@ class Decoder(TextModel):
         name = f"{self.architecture} {shape.n_seq}x{shape.n}"
         step.finish(x, result, name, patches=patches, collect=collect, vectors=vectors)
         return step
+
+    def build_source(self, n_tok: int, memory: Memory) -> SourceStep | None:
+        """The step that reads a source text of ``n_tok`` tokens; None: the model reads no source text."""
+        return None
 
     def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
         """The cells of a session, by the windows of the model's blocks."""

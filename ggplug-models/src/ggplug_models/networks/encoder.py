@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from ggplug_models.layers.patches import GraphChange, patched
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.ranking import check_no_instruction
 from ggplug_models.networks.texts import TextModel
+from ggplug_models.state.adapting import in_effect
 from ggplug_models.tokenizers.encoders import TextTokenizer, VocabularyTokenizer, from_metadata
 
 Floats = npt.NDArray[np.float32]
@@ -71,8 +72,8 @@ class Texts:
         raise NotImplementedError
 
     def of_pairs(self, values: Callable[[npt.NDArray[np.int64]], npt.NDArray[Any]]) -> Tensor:
-        """An input I32 [n_tok * n_tok] that ``values`` computes from how far each key lies behind each query."""
-        tensor = gg.new_tensor(gg.I32, (self.n_tok * self.n_tok,), "pairs").set_input()
+        """An input I32 [n_tok, n_tok] that ``values`` computes from how far each key lies behind each query."""
+        tensor = gg.new_tensor(gg.I32, (self.n_tok, self.n_tok), "pairs").set_input()
         self._pairs = tensor, values
         return tensor
 
@@ -128,8 +129,8 @@ class Texts:
         name_nodes(self.graph)
         self.collected = collected(self.graph, collect)
 
-    def fill(self, texts: Sequence[npt.NDArray[np.int64]], pooling: Pooling) -> None:
-        """Sets all inputs.  The graph must be allocated."""
+    def fill(self, texts: Sequence[npt.NDArray[np.int64]], pooling: Pooling | None) -> None:
+        """Sets all inputs; ``pooling``: None if the graph pools nothing.  The graph must be allocated."""
         place = np.arange(self.n_tok)
         present = place < np.array([len(tokens) for tokens in texts])[:, np.newaxis]
         ids = np.zeros((self.n_seq, self.n_tok), np.int32)
@@ -140,7 +141,7 @@ class Texts:
         apart = place - place[:, np.newaxis]
         if self._pairs is not None:
             pairs, of = self._pairs
-            pairs.set(of(apart).astype(np.int32).reshape(-1))
+            pairs.set(of(apart).astype(np.int32))
         apart = np.abs(apart)
         for window, mask in self._masks.items():
             visible = present[:, np.newaxis, np.newaxis, :]
@@ -151,7 +152,8 @@ class Texts:
             bias = -apart if self.max_bias else np.zeros_like(apart)
             values = np.where(visible, bias.astype(np.float32), np.float32(-np.inf))
             mask.set(np.broadcast_to(values, (self.n_seq, 1, self.n_tok, self.n_tok)))
-        self.pool.set(pooling.weights(present)[:, np.newaxis, :])
+        if pooling is not None:
+            self.pool.set(pooling.weights(present)[:, np.newaxis, :])
 
 
 class Encoder(TextModel):
@@ -165,7 +167,7 @@ class Encoder(TextModel):
 
     def __init__(self, weights: Context, metadata: Mapping[str, Any], devices: Sequence[Device]) -> None:
         self._tokenizer: TextTokenizer | VocabularyTokenizer | None = None
-        self._batches: OrderedDict[tuple[int, int, tuple[str, ...], tuple[GraphChange, ...]], Texts] = OrderedDict()
+        self._batches: OrderedDict[tuple[Hashable, ...], Texts] = OrderedDict()
         super().__init__(weights, metadata, devices)
 
     def read(self, hp: Hyperparameters) -> None:
@@ -217,10 +219,11 @@ class Encoder(TextModel):
 
         The caller must have locked the model (:meth:`locked`).
         """
-        key = (n_seq, n_tok, collect, self.patches)
+        changes = in_effect(None, self.patches)
+        key = (n_seq, n_tok, collect, tuple(changes.items()))
         batch = self._batches.get(key)
         if batch is None:
-            batch = self._batches[key] = self._build(n_seq, n_tok, self.patches, collect)
+            batch = self._batches[key] = self._build(n_seq, n_tok, tuple(changes), collect)
             if len(self._batches) > self.GRAPHS:
                 self._batches.popitem(last=False)
         else:

@@ -9,11 +9,13 @@ further ones: their vectors are those that the head itself has computed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 import ggplug as gg
+from ggplug.backend import BufferType
 from ggplug.errors import ModelError
 from ggplug.tensor import Tensor
 from ggplug.types import Type
@@ -39,6 +41,8 @@ class Head:
 
     keeps_states = False
     patches: tuple[GraphChange, ...] = ()
+    split: Mapping[str, BufferType] = MappingProxyType({})
+    """Its sessions split nothing: their tensors have the names of others of the model's."""
 
     def __init__(self, model: Decoder, names: tuple[str, ...], kinds: tuple[Kind, ...]) -> None:
         self.model, self.names, self.kinds = model, names, kinds
@@ -62,6 +66,9 @@ class Head:
     def cells(self, n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
         """See :meth:`.LanguageModel.cells`."""
         return cells_of(self.kinds, n_seq, n_ctx, n_step)
+
+    def build_source(self, n_tok: int, memory: Memory) -> None:
+        """See :meth:`.LanguageModel.build_source`."""
 
     def session(self, n_ctx: int | None = None, n_seq: int = 1, cache_type: str | Type = "f16") -> Session:
         """A new session, whose sequences have a pair for each token."""

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
-from ggplug.backend import Device
-from ggplug.errors import DuplicateNameError, FreedError
+from ggplug.backend import BufferType, Device
+from ggplug.errors import DuplicateNameError, FreedError, ParameterError
 from ggplug.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES
 from ggplug.graph import Graph
 from ggplug.scheduler import Scheduler
@@ -43,6 +43,12 @@ class Model(Uncopied):
 
     architecture: ClassVar[str] = ""
 
+    KIND: ClassVar[str] = ""
+    """What the model is, in words, if it is no model of its own."""
+
+    USE: ClassVar[str | None] = None
+    """What it is used for then."""
+
     GRAPHS: ClassVar[int] = 64
     """Number of graphs that are kept with their schedules; the least recently used one is dropped first."""
 
@@ -58,6 +64,8 @@ class Model(Uncopied):
         """The device of each weight, and the rule that chose it.  None if :func:`.load` did not make the model."""
         self.packing: tuple[PackedWeight, ...] = ()
         """For each weight, whether it is packed, or why not.  Empty if the model was loaded without packing."""
+        self.split: Mapping[str, BufferType] = {}
+        """The memory of weights and caches that are split between the members of a combined device, by name."""
         self.paths: tuple[Path, ...] = ()
         """The files that it was loaded from."""
         self.files = MappedFiles(())
@@ -79,6 +87,13 @@ class Model(Uncopied):
     def n_params(self) -> int:
         """The number of parameters: the elements of all weights."""
         return sum(weight.size for weight in self.weights)
+
+    @classmethod
+    def cannot(cls, path: object, what: str) -> ParameterError:
+        """The error for a file whose model is used for what it is not made for.  ``what``: "cannot generate text"."""
+        return ParameterError(
+            f"{path} is {cls.KIND or f'a {cls.architecture} model'}, which {what}", got=cls.architecture, remedy=cls.USE
+        )
 
     @property
     def file_type(self) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from ggplug_models.adapters.lora import LoraAdapter, LoraFile, check_used
 from ggplug_models.layers.collecting import check_matches
 from ggplug_models.layers.linear import rows
 from ggplug_models.layers.norms import Norm, RmsNorm
-from ggplug_models.layers.patches import Change, GraphChange, Patch, patched
+from ggplug_models.layers.patches import Change, GraphChange, Patch, Patching, patched
 from ggplug_models.metadata.hyperparameters import Hyperparameters
 from ggplug_models.networks.model import Model
 from ggplug_models.state.steps import Step
@@ -58,6 +57,9 @@ class Inputs(Protocol):
 
     def of_positions(self, name: str, values: Callable[[Ints], Floats]) -> Tensor:
         """An input F32 [1, 1, T] that ``values`` computes from the positions."""
+
+    def of_pairs(self, values: Callable[[Ints], npt.NDArray[Any]]) -> Tensor:
+        """An input I32 [keys, queries, ...] that ``values`` computes from how far each key lies behind each query."""
 
     @property
     def shared(self) -> dict[str, Tensor]:
@@ -99,29 +101,6 @@ class Block:
     def named(self, name: str, tensor: Tensor) -> Tensor:
         """A node of this block, after it got its name: ``blk.3.name``."""
         return self.weights.named(name, tensor)
-
-
-class Patching:
-    """A patch of a model, or an adapter, in effect until the end of a ``with`` block or :meth:`remove`."""
-
-    def __init__(self, model: Network, change: GraphChange) -> None:
-        self._model, self._change = model, change
-        model.patches = (*model.patches, change)
-
-    def remove(self) -> None:
-        """Ends the effect, and frees the memory of an adapter.  Waits for computations of other threads."""
-        model = self._model
-        if self._change not in model.patches:
-            return
-        with contextlib.nullcontext() if model.freed else model.locked():
-            model.patches = tuple(each for each in model.patches if each is not self._change)
-            self._change.free()
-
-    def __enter__(self) -> Patching:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.remove()
 
 
 class Network(Model):
@@ -195,7 +174,8 @@ class Network(Model):
 
         ``adapter``: a file in llama.cpp's format.  ``scale``: what its changes are multiplied with, besides the
         adapter's own factor.  Several adapters add up.  The matrices lie on the devices of the weights that they
-        change.  Sessions keep what they computed before.
+        change.  Sessions keep what they computed before.  A text or a sequence may have other scales than the model:
+        ``generate(..., lora={adapter: 0.5})`` and :meth:`.Session.adapt` take what this returns.
 
         Raises ModelError if the file is no LoRA adapter of this model, GGUFError, ParameterError, OutOfMemoryError,
         OSError, FreedError.

@@ -15,12 +15,16 @@ import numpy.typing as npt
 
 from ggplug.errors import ParameterError
 from ggplug.tensor import Tensor
+from ggplug_models.metadata.values import short_repr
 from ggplug_models.weights.weights import Weights
 
 Floats = npt.NDArray[np.float32]
 
 DENSE, NORM, OUT = "cls", "cls.norm", "cls.output"
 """The layers of a classifier in a file: one with an activation, its norm, and one with the scores."""
+
+RELEVANT = "yes"
+"""The label of the result that says how relevant a text is, where a classifier has several."""
 
 NORM_EPS = 1e-5
 """What is added to the variance in the norm of a classifier; files do not say it."""
@@ -31,6 +35,7 @@ class Classified(Protocol):
 
     w: Weights
     n_embd: int
+    labels: tuple[str, ...]
 
     def embed_ids(
         self,
@@ -51,12 +56,47 @@ class Ranker:
         self.model = model
         self._dense, self._out = (self._linear(name) for name in (DENSE, OUT))
         self._norm = _values(model.w(f"{NORM}.weight", model.n_embd)) if f"{NORM}.weight" in model.w else None
+        last = OUT if self._out is not None else DENSE
+        self.n_out: int = model.w(f"{last}.weight", model.n_embd, -1).size // model.n_embd
 
     def scores(
-        self, pairs: Sequence[Sequence[int]], *, batch: int = 32, progress: Callable[[int], None] | None = None
+        self,
+        pairs: Sequence[Sequence[int]],
+        *,
+        label: str | int | None = None,
+        batch: int = 32,
+        progress: Callable[[int], None] | None = None,
     ) -> Floats:
-        """The score of each pair, float32 ``(len(pairs),)``.  The parameters: see :meth:`.Encoder.embed_ids`."""
-        return self.model.scored(self.outputs(pairs, batch=batch, progress=progress))
+        """The score of each pair, float32 ``(len(pairs),)``: the result of :meth:`number`.
+
+        The other parameters: see :meth:`.Encoder.embed_ids`.
+        """
+        number = self.number(label)
+        return self.model.scored(self.outputs(pairs, batch=batch, progress=progress))[:, number]
+
+    def number(self, label: str | int | None = None) -> int:
+        """Which of the classifier's results a label means; without one, the only result or that for :data:`RELEVANT`.
+
+        ``label``: one of the model's labels, or the number of a result.  Raises ParameterError if there is no such
+        result, or without a label if several could be meant.
+        """
+        labels = self.model.labels[: self.n_out]
+        if label is None and self.n_out == 1:
+            return 0
+        if (RELEVANT if label is None else label) in labels:
+            return labels.index(RELEVANT if label is None else str(label))
+        if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < self.n_out:
+            return label
+        known = ", ".join(labels) or f"the numbers from 0 to {self.n_out - 1}"
+        what = f"label {short_repr(label)} is none of the classifier's"
+        if label is None:
+            what = f"the classifier has {self.n_out} results, none of them for relevance"
+        raise ParameterError(
+            f"{what}; they are {known}",
+            got=label,
+            wanted=labels or range(self.n_out),
+            remedy="choose the label whose score ranks the texts",
+        )
 
     def outputs(
         self, ids: Sequence[Sequence[int]], *, batch: int = 32, progress: Callable[[int], None] | None = None

@@ -128,8 +128,8 @@ class TextModel(Network):
         return np.asarray(np.tanh(x), np.float32)
 
     def scored(self, x: Floats) -> Floats:
-        """The scores, from the results of the classifier's last layer, ``(n, n_out)``: the first ones."""
-        return x[:, 0]
+        """The scores for each label, from the results of the classifier's last layer, ``(n, n_out)``: the same."""
+        return x
 
     @property
     def ranks(self) -> bool:
@@ -142,14 +142,16 @@ class TextModel(Network):
         texts: Sequence[str],
         *,
         instruction: str | None = None,
+        label: str | int | None = None,
         batch: int = 32,
         progress: Callable[[int], None] | None = None,
     ) -> Floats:
         """How relevant each text is for a query: float32 ``(len(texts),)``, higher for more relevant ones.
 
         The range of the scores is the model's: probabilities of language models, any numbers of most encoders.
-        ``instruction``: what a relevant text does, for models whose prompt says it.  ``batch``, ``progress``: see
-        :meth:`embed_ids`.
+        ``instruction``: what a relevant text does, for models whose prompt says it.  ``label``: one of :attr:`labels`,
+        or the number of a result, whose score is meant; a classifier with several results needs it, unless one of them
+        is labelled ``yes``.  ``batch``, ``progress``: see :meth:`embed_ids`.
 
         Raises ParameterError, also for a model that is no reranker; TextTooLongError if the query and a text are longer
         than the context length together; ModelError if the tokenizer fails; FreedError.
@@ -164,7 +166,9 @@ class TextModel(Network):
                 raise ParameterError(f"texts[{position}] must be a string, got {type(text).__name__}", got=type(text))
         with self.call():
             ranker = self.ranker
-            return ranker.scores(self.pairs(query, texts, instruction), batch=batch, progress=progress)
+            ranker.number(label)  # a label that there is not is refused before anything is computed
+            pairs = self.pairs(query, texts, instruction)
+            return ranker.scores(pairs, label=label, batch=batch, progress=progress)
 
     def classify(
         self,

@@ -52,10 +52,11 @@ class Written(Answer):
     """What was written for one text so far: an answer, and how it came about.
 
     ``text``: as the model wrote it.  ``finish``: OpenAI's ``finish_reason``, at the end.  ``stop``: the stop string
-    that ended the text.
+    that ended the text.  ``parts``: the answer in its order, without the arguments of calls.
     """
 
     text: str = ""
+    parts: list[AnswerPiece] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     scores: list[Scored] = field(default_factory=list)
     finish: str | None = None
@@ -69,6 +70,19 @@ class Written(Answer):
         self.tokens += delta.tokens
         self.scores += delta.scores
         self.finish = delta.finish or self.finish
+
+    def add(self, piece: AnswerPiece) -> None:
+        super().add(piece)
+        if not self.parts or kind_of(self.parts[-1]) != kind_of(piece):
+            self.parts.append(piece)
+        elif piece.call is None:
+            last = self.parts[-1]
+            self.parts[-1] = AnswerPiece(last.content + piece.content, last.reasoning + piece.reasoning)
+
+
+def kind_of(piece: AnswerPiece) -> str | int:
+    """What a piece is part of: a ``"message"``, a ``"reasoning"``, or the call with this number."""
+    return piece.call.index if piece.call is not None else "reasoning" if piece.reasoning else "message"
 
 
 class ClientDisconnected(Exception):
@@ -96,6 +110,7 @@ class Answers:
                 slot=text.slot,
                 shift=text.shift,
                 reports=text.reports,
+                lora=text.lora,
                 scored=None if text.prompt_scores is None else text.prompt_scores.add,
                 listener=partial(self._listen, number),
             )

@@ -4,7 +4,8 @@ The answer to a request depends on the request only, bit by bit, as far as a dev
 other tokens the step has.  Devices do so for generated tokens, one of each sequence, and for chunks of a prompt with at
 least :data:`LEAST` tokens; but the kernels for the two round differently.  Therefore
 
-- generated tokens are in one step, and each chunk of a prompt in a step of its own;
+- generated tokens are in one step (of those texts that have the same scales of adapters), and each chunk of a prompt in
+  a step of its own;
 - a prompt is cut at the micro-batches of the session (:attr:`Sequences.micro_batch`), and in between only into chunks
   of at least :data:`LEAST` tokens;
 - only the tokens of a sequence that were computed as such chunks of a prompt are reused for another request.
@@ -30,6 +31,7 @@ from ggplug_models.checks.ids import in_common
 from ggplug_models.generation.finish import Finish
 from ggplug_models.serve.request import Floats, Request
 from ggplug_models.serve.slot_drafts import SlotDrafts
+from ggplug_models.state.adapting import Lora
 from ggplug_models.state.session import Reader
 from ggplug_models.state.steps import Outputs
 
@@ -66,6 +68,12 @@ class Sequences(Protocol):
 
     def clear(self, seq: int, /) -> None:
         """Removes the tokens of a sequence."""
+
+    def is_adapted(self, lora: Lora | None, seq: int, /) -> bool:
+        """Whether a sequence is computed with these scales of adapters."""
+
+    def adapt(self, lora: Lora | None, seq: int, /) -> None:
+        """Sets these scales; a sequence that was computed with others loses its tokens."""
 
 
 @dataclass
@@ -119,7 +127,7 @@ class _Slot:
 
     ``prompt``: the tokens that are computed in chunks: those of the request, and after a shift or a loss all that there
     are.  ``read``: number of them that are computed.  ``history``: the tokens of prompt and answer.  ``remaining``:
-    number of tokens that may still be generated.
+    number of tokens that may still be generated.  ``keep``: number of tokens before those that shifts dropped.
     """
 
     request: Request
@@ -127,6 +135,7 @@ class _Slot:
     read: int
     history: list[int]
     remaining: int
+    keep: int = 0
     replays: int = 0
     """How often the text was computed again since its last token."""
 
@@ -145,24 +154,31 @@ class _Slot:
         """The number of tokens that the sequence has after the next step."""
         return len(self.history) - self.request.dropped
 
+    @property
+    def text(self) -> list[int]:
+        """The tokens that the next ones follow: all but those that were dropped."""
+        dropped = self.request.dropped
+        return self.history[: self.keep] + self.history[self.keep + dropped :] if dropped else self.history
+
     def shift(self) -> None:
         """Drops tokens, so that those that are left become the prompt."""
         shift, request = self.request.shift, self.request
         assert shift is not None
-        keep, drop = shift.parts(self.length)
+        self.keep, drop = shift.parts(self.length)
         request.dropped += drop
-        self.prompt = self.history[:keep] + self.history[keep + request.dropped :]
-        self.read = 0
+        self._read_again()
 
     def replay(self) -> bool:
         """Has all tokens computed again, as a prompt; False if that was tried often enough, or cannot be."""
         self.replays += 1
         if self.replays > MOST_REPLAYS or self.request.scored is not None:
             return False
-        generated = self.length - len(self.prompt)
-        self.prompt = self.prompt + self.history[len(self.history) - generated :]
-        self.read = 0
+        self._read_again()
         return True
+
+    def _read_again(self) -> None:
+        self.prompt = list(self.text)
+        self.read = 0
 
 
 @dataclass
@@ -404,6 +420,8 @@ class Batcher:
         assert self._again is not None
         self.sequences, self._drafts = self._again()
         self._reusable = [0] * self.sequences.n_seq
+        for number, slot in self._slots.items():
+            self.sequences.adapt(slot.request.lora, number)
         self._counts.restored += 1
         self._lost = None
 
@@ -438,10 +456,17 @@ class Batcher:
     def _prepared(self, request: Request) -> int:
         """Chooses the sequence for a request, and rewinds it to their common prefix."""
         free = [number for number in range(self.sequences.n_seq) if number not in self._slots]
-        held = {number: self.sequences.tokens(number)[: self._reusable[number]] for number in free}
+        held = {number: self._held(number, request.lora) for number in free}
         number = max(free, key=lambda n: (n == request.slot, in_common(held[n], request.prompt), -len(held[n])))
+        self.sequences.adapt(request.lora, number)
         request.reused = self._rewound(number, request.prompt, [] if request.scored else held[number])
         return number
+
+    def _held(self, number: int, lora: Lora | None) -> Sequence[int]:
+        """The tokens of a sequence that a request with these scales of adapters may reuse."""
+        return (
+            self.sequences.tokens(number)[: self._reusable[number]] if self.sequences.is_adapted(lora, number) else ()
+        )
 
     def _rewound(self, number: int, prompt: Sequence[int], held: Sequence[int]) -> int:
         """Rewinds a sequence to what a prompt can use of its tokens ``held``; returns their number."""
@@ -523,8 +548,10 @@ class Batcher:
         """The generated tokens of a step, with draft tokens after them."""
         assert self._drafts is not None
         slots = {number: self._slots[number] for number in batch}
-        most = self.sequences.micro_batch - 1
-        guessed = self._drafts.next({n: (slot.history, min(slot.remaining - 1, most)) for n, slot in slots.items()})
+        most, n_ctx = self.sequences.micro_batch - 1, self.sequences.n_ctx
+        guessed = self._drafts.next(
+            {n: (slot.text, min(slot.remaining - 1, most, n_ctx - slot.length)) for n, slot in slots.items()}
+        )
         for number, tokens in guessed.items():
             slots[number].request.drafted += len(tokens)
             self._counts.drafted += len(tokens)
@@ -562,7 +589,7 @@ class Batcher:
             slot.request.accepted += 1
             self._counts.accepted += 1
         if len(tokens) > 1:
-            self.sequences.keep_prefix(slot.history, number)
+            self.sequences.keep_prefix(slot.text, number)
 
     def _advance(self, number: int, count: int, logits: Floats) -> None:
         """Updates a sequence that has computed ``count`` tokens, and chooses its next token after the prompt."""

@@ -61,8 +61,14 @@ class ChatMessage(Body):
 
     @property
     def text(self) -> str:
-        """The content as one string."""
-        return "".join(part.text for part in self.content) if isinstance(self.content, list) else self.content or ""
+        """The content as one string, each part on a line of its own, as llama-server and vLLM have it."""
+        return self.joined("\n")
+
+    def joined(self, between: str) -> str:
+        """The content as one string, with a text between its parts."""
+        return (
+            between.join(part.text for part in self.content) if isinstance(self.content, list) else self.content or ""
+        )
 
 
 class Messages(TextBody):
@@ -122,7 +128,8 @@ def prepared_chat(writer: Writer, body: Messages) -> PreparedChat:
     last = body.messages[-1]
     if is_continued(body):
         found = rendered(writer, body.messages[:-1], body, begins=True)
-        return found.continued(last.text, str((last.model_extra or {}).get("reasoning_content") or ""))
+        text = last.joined("\n\n")  # so does llama-server
+        return found.continued(text, str((last.model_extra or {}).get("reasoning_content") or ""))
     if body.continue_final_message:
         raise Problem(
             400,

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from ggplug_models.serve.problems import Problem, too_many
 from ggplug_models.serve.service import Service, State
@@ -15,7 +16,8 @@ from ggplug_models.serve.service import Service, State
 class Models:
     """The models of a server, by name.
 
-    ``find``: returns the files of the models, by name.  ``serve``: makes the service of a model that is not loaded.
+    ``find``: returns by name what says which models they are, such as their files.  ``serve``: makes of a name, and
+    what was found, the service of a model that is not loaded.
     ``most``: largest number of models that are loaded at the same time; 0: any.  ``autoload``: whether a request loads
     its model.
 
@@ -26,8 +28,8 @@ class Models:
 
     def __init__(
         self,
-        find: Callable[[], Mapping[str, Path]],
-        serve: Callable[[str, Path], Service],
+        find: Callable[[], Mapping[str, Any]],
+        serve: Callable[[str, Any], Service],
         *,
         most: int,
         autoload: bool = True,
@@ -35,6 +37,7 @@ class Models:
         self.most = most
         self.autoload = autoload
         self.services: dict[str, Service] = {}
+        self._found: Mapping[str, Any] = {}
         self._gone: list[Service] = []
         self._find = find
         self._serve = serve
@@ -60,17 +63,21 @@ class Models:
         return found
 
     def reload(self) -> None:
-        """Finds the models anew.  One that is gone is released when the requests that use it have ended."""
+        """Finds the models anew.  One that is gone, or another one now, is released when its requests have ended.
+
+        Raises what finding them raises; then they stay as they are.
+        """
         for service in self._read():
             service.unload()
 
     def _read(self) -> list[Service]:
-        """Finds the models; returns the services of those that are gone."""
-        files = self._find()
-        gone = [self.services.pop(name) for name in [*self.services] if name not in files]
-        for name, path in files.items():
-            if name not in self.services:
-                self.services[name] = self._serve(name, path)
+        """Finds the models; returns the services of those that are gone, or are others now."""
+        found = self._find()
+        same = {name for name, each in found.items() if name in self.services and self._found[name] == each}
+        new = {name: self._serve(name, each) for name, each in found.items() if name not in same}
+        gone = [service for name, service in self.services.items() if name not in same]
+        self.services = {name: new.get(name) or self.services[name] for name in found}
+        self._found = found
         self._gone += gone
         return gone
 

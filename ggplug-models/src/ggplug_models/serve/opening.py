@@ -17,7 +17,7 @@ from ggplug_models.fitting import fit
 from ggplug_models.loading import load
 from ggplug_models.networks.network import Network
 from ggplug_models.serve.loaded import loaded
-from ggplug_models.serve.service import Opens
+from ggplug_models.serve.service import About, Opens, Service
 from ggplug_models.weights.placement import Placement
 
 
@@ -44,15 +44,15 @@ class Opening:
     replays: bool = False
     report: Callable[[str], None] | None = None
 
-    def of(self, path: os.PathLike[str], name: str) -> Opens:
-        """What loads the model of a file."""
+    def of(self, path: str | os.PathLike[str], name: str) -> Opens:
+        """What loads a model, by its path or its name as :func:`.load` takes it."""
 
         @contextmanager
         def model() -> Iterator[Network]:
             # Free memory, to which a model is fitted, differs from one time to the next; devices may be lost.
             used, placement = self._fitted(path)
             with load(path, used, placement=placement, **self.loading) as model, ExitStack() as stack:
-                adapted(stack, model, self.adapters, self.vectors)
+                adapted(stack, model, (), self.vectors)
                 if self.report is not None:
                     self.report(repr(model))
                     if placement.rules:
@@ -68,11 +68,12 @@ class Opening:
             slots=self.slots,
             context=self.context,
             cache_type=self.cache_type,
+            adapters=self.adapters,
             replays=self.replays,
             **self.computing,
         )
 
-    def _fitted(self, path: os.PathLike[str]) -> tuple[Sequence[Device | str], Placement]:
+    def _fitted(self, path: str | os.PathLike[str]) -> tuple[Sequence[Device | str], Placement]:
         """The devices and the placement of the options; without lost devices one that fits those that are left."""
         how = {"n_ctx": self.context, "n_seq": self.slots, "cache_type": self.cache_type, **self.loading}
         if self.replays and self.devices is not None:
@@ -80,6 +81,33 @@ class Opening:
             if left and left != self.devices:
                 return left, fit(path, left, **how).placement
         return fitted(path, self.devices, self.placement, self.policy, **how)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A model and the options of its service.
+
+    ``path``: a path, or a name such as ``hf:OWNER/REPOSITORY``.  ``name``, ``about``, ``waiting``, ``idle``: see
+    :class:`.Service`.
+    """
+
+    path: str | os.PathLike[str]
+    name: str
+    opening: Opening
+    about: About
+    waiting: int
+    idle: float | None
+
+    def service(self) -> Service:
+        """The service, whose model is not loaded yet."""
+        return Service(
+            self.name,
+            self.opening.of(self.path, self.name),
+            slots=self.opening.slots,
+            waiting=self.waiting,
+            about=self.about,
+            idle=self.idle,
+        )
 
 
 def _is_lost(name: str) -> bool:

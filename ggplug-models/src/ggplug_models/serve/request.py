@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ggplug_models.generation.finish import Finish
 from ggplug_models.sampling import Chooses
+from ggplug_models.state.adapting import Lora
 
 Floats = npt.NDArray[np.float32]
 
@@ -91,8 +92,9 @@ class Request:
     ``max_tokens``: maximum number of tokens; None: until the context is full.  ``ends``: end tokens, which are not part
     of the text.  ``slot``: the slot that computes it, if it is free; -1: any.  ``shift``: what is dropped when the
     context is full, so that the text can go on; None: it ends.  ``reports``: whether the listener gets each
-    :class:`Progress`.  ``scored``: is called with the logits after each token of a part of the prompt; no token of the
-    prompt is then taken from the KV cache.  ``finish``: why the text ended; None before the end.
+    :class:`Progress`.  ``lora``: scales of adapters for its sequence, see :meth:`.Session.adapt`.  ``scored``: is
+    called with the logits after each token of a part of the prompt; no token of the prompt is then taken from the KV
+    cache.  ``finish``: why the text ended; None before the end.
 
     One thread iterates over :meth:`tokens`; any thread may call :meth:`cancel`.  If there is a ``listener``, the
     batcher's thread calls it with each event, and :meth:`tokens` yields nothing; it must not raise.
@@ -108,6 +110,7 @@ class Request:
         slot: int = -1,
         shift: Shift | None = None,
         reports: bool = False,
+        lora: Lora | None = None,
         scored: Callable[[Floats], None] | None = None,
         listener: Callable[[Event], None] | None = None,
     ) -> None:
@@ -118,6 +121,7 @@ class Request:
         self.slot = slot
         self.shift = shift
         self.reports = reports
+        self.lora = lora
         self.scored = scored
         self.times = Times()
         self.generated = 0

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from ggplug.errors import in_one_line
 from ggplug_models.networks.decoder import Decoder
+from ggplug_models.networks.denoiser import Denoiser
 from ggplug_models.networks.encoder import Encoder
 from ggplug_models.serve.batcher import Counts, Status
 from ggplug_models.serve.loaded import Loaded, loaded
@@ -24,7 +25,7 @@ from ggplug_models.serve.metrics import Metrics
 from ggplug_models.serve.problems import Problem, shutting_down, too_many
 from ggplug_models.serve.reply import Served
 from ggplug_models.serve.vectors import Embedder
-from ggplug_models.serve.writer import Writer
+from ggplug_models.serve.writer import Writer, check_adapter
 
 LOG = logging.getLogger("ggplug.serve")
 
@@ -90,6 +91,8 @@ class Service:
         self.name = name
         self.about = about or About()
         self.names = frozenset([name, *self.about.aliases])
+        self.scales = [scale for _, scale in self.about.adapters]
+        """Those of its LoRA adapters, for requests that choose none."""
         self.created = int(time.time())
         self.counts = Counts()
         self.metrics = Metrics(lambda: self.status, lambda: 0 if self._last is None or self.writer is None else slots)
@@ -130,7 +133,23 @@ class Service:
             with ExitStack() as stack:
                 self._last = stack.enter_context(self._opens(self.counts))
                 self._open = stack.pop_all()
+            self._scale()
             self.state = State.LOADED
+
+    def adapt(self, scales: Mapping[int, float]) -> None:
+        """Sets the scales of LoRA adapters, by number, for requests that choose none; others do not act.
+
+        Raises ParameterError for an adapter that is not there.
+        """
+        for number in scales:
+            check_adapter(number, len(self.scales))
+        self.scales = [scales.get(number, 0.0) for number in range(len(self.scales))]
+        self._scale()
+
+    def _scale(self) -> None:
+        if self._last is not None:
+            for adapter, scale in zip(self._last.adapters, self.scales, strict=True):
+                adapter.scale = scale
 
     def _shut(self) -> None:
         with self._opening:
@@ -247,9 +266,11 @@ class Service:
     def texts(self) -> Writer:
         """The writer.  Raises Problem for an encoder."""
         if self.writer is None:
+            masked = isinstance(self.model, Denoiser)
+            what = "generate text token by token; use ggplug run" if masked else "generate text; use /v1/embeddings"
             raise Problem(
                 400,
-                f"{self.name} is a {self.model.architecture} model, which cannot generate text; use /v1/embeddings",
+                f"{self.name} is a {self.model.architecture} model, which cannot {what}",
                 param="model",
                 code="model_not_supported",
             )

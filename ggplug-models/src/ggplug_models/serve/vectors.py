@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.errors import DeviceLostError, FreedError
+from ggplug.errors import DeviceLostError, FreedError, ParameterError
 from ggplug_models.embedding.vectors import check_finite, normalized
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
@@ -54,8 +54,8 @@ class Embedder:
     def _tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
         return self.model.text_tokenizer
 
-    def _check_ranks(self) -> None:
-        """Raises Problem for a model that is no reranker."""
+    def _check_ranks(self, label: str | int | None) -> None:
+        """Raises Problem for a model that is no reranker, and for a label that its classifier does not have."""
         if not self.model.ranks:
             raise Problem(
                 501,
@@ -63,6 +63,10 @@ class Embedder:
                 param="model",
                 code="model_not_supported",
             )
+        try:
+            self.model.ranker.number(label)
+        except ParameterError as error:
+            raise Problem(400, error.message, param="label", code="invalid_value") from None
 
     # -- token ids ----------------------------------------------------------------------------------
 
@@ -108,10 +112,19 @@ class Embedder:
             check_length(error.got, error.wanted, f"input[{list(texts)[error.position]}]", limit)
             raise
 
-    def pairs(self, query: str, documents: Sequence[str], instruction: str | None = None) -> list[list[int]]:
-        """The token ids of a query together with each document.  Raises Problem, ParameterError, ModelError."""
+    def pairs(
+        self,
+        query: str,
+        documents: Sequence[str],
+        instruction: str | None = None,
+        label: str | int | None = None,
+    ) -> list[list[int]]:
+        """The token ids of a query together with each document, whose scores are those of ``label``.
+
+        Raises Problem, ParameterError, ModelError.
+        """
         limit = f"this model reads at most {self._tokenizer.max_length} tokens of a query and a document"
-        self._check_ranks()
+        self._check_ranks(label)
         try:
             return self.model.pairs(query, documents, instruction)
         except TextTooLongError as error:
@@ -145,9 +158,11 @@ class Embedder:
 
         return self._computed(compute)
 
-    def scores(self, pairs: list[list[int]], cancelled: threading.Event) -> list[float]:
+    def scores(self, pairs: list[list[int]], cancelled: threading.Event, label: str | int | None = None) -> list[float]:
         """The score of each pair of a query and a document.  Raises as :meth:`vectors` does."""
-        found = self._computed(lambda model: model.ranker.scores(pairs, progress=self._check(pairs, cancelled)))
+        found = self._computed(
+            lambda model: model.ranker.scores(pairs, label=label, progress=self._check(pairs, cancelled))
+        )
         check_finite(found[:, np.newaxis], "document")
         return [float(score) for score in found]
 

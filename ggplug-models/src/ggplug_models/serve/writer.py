@@ -13,6 +13,7 @@ from ggplug_models.chat.answer import AnswerPiece
 from ggplug_models.chat.template import KEY, ChatTemplate
 from ggplug_models.generation.detokenizer import Detokenizer
 from ggplug_models.generation.drafts import Drafts
+from ggplug_models.layers.patches import Patching
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Chooses, Constraint, Sampler, Sampling, breakers_of
 from ggplug_models.sampling.penalties import Breakers
@@ -24,6 +25,7 @@ from ggplug_models.serve.log_probabilities import LogProbabilities, PromptScores
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.request import Shift
 from ggplug_models.serve.slot_drafts import SlotDrafts
+from ggplug_models.state.adapting import Lora
 from ggplug_models.state.session import Session
 
 LOG = logging.getLogger("ggplug.serve")
@@ -79,6 +81,7 @@ class Text:
     slot: int = -1
     shift: Shift | None = None
     reports: bool = False
+    lora: Lora | None = None
 
 
 class Writer:
@@ -87,7 +90,8 @@ class Writer:
     ``slots``: number of texts generated at the same time.  ``context``: context length of each; None: the default of a
     session.  ``waiting``: maximum number of waiting requests.  ``template``: a Jinja template to use instead of the
     file's.  ``piece``: number of tokens of prompts that are computed between two tokens of other texts.  ``drafts``:
-    those of each slot, for speculative decoding, which the caller releases.  ``counts``: where work is counted.
+    those of each slot, for speculative decoding, which the caller releases.  ``adapters``: the LoRA adapters whose
+    scales requests may choose; those that choose none have the scales of the model.  ``counts``: where work is counted.
     ``again``: loads the model and makes the drafts again, after a device was lost; ``replays``: see :class:`.Batcher`.
     Call :meth:`close` to release the memory.  Raises ParameterError, ModelError, OutOfMemoryError.
     """
@@ -104,19 +108,16 @@ class Writer:
         defaults: Defaults | None = None,
         piece: int = 128,
         drafts: Sequence[Drafts] = (),
+        adapters: Sequence[Patching] = (),
         counts: Counts | None = None,
         again: Callable[[], tuple[Decoder, Sequence[Drafts]]] | None = None,
         replays: bool = False,
     ) -> None:
         self.model = model
+        self.adapters = adapters
         self.tokenizer = model.tokenizer
         self.defaults = defaults or Defaults()
         Sampling(**self.defaults.settings)  # so that wrong defaults are refused now
-        if drafts and self.defaults.shifts:
-            raise ParameterError(
-                "a text with drafts cannot go on when its context is full",
-                remedy="leave out --context-shift or --draft",
-            )
         self.has_template = template is not None or KEY in model.metadata
         if template is None and self.has_template:
             self.template = model.template
@@ -219,7 +220,16 @@ class Writer:
             slot=asked.slot,
             shift=self._shift(asked, prompt),
             reports=asked.progress,
+            lora=self._lora(asked.lora),
         )
+
+    def _lora(self, asked: Mapping[int, float] | None) -> Lora | None:
+        """The scales of the adapters for a text.  Raises ParameterError for an adapter that is not there."""
+        if asked is None:  # the scales of now: they may be changed before the text ends
+            return {each: each.scale for each in self.adapters} or None
+        for number in asked:
+            check_adapter(number, len(self.adapters))
+        return {each: asked.get(number, 0.0) for number, each in enumerate(self.adapters)}
 
     def _most(self, asked: int | None) -> int | None:
         """The largest number of tokens of a text: what was asked for, or the server's default."""
@@ -285,3 +295,11 @@ class Writer:
             if self._breakers is None:
                 self._breakers = breakers_of(self.tokenizer, strings)
             return self._breakers
+
+
+def check_adapter(number: int, count: int) -> None:
+    """Raises ParameterError if ``number`` is not that of one of ``count`` LoRA adapters."""
+    if not 0 <= number < count:
+        raise ParameterError(
+            f"there is no LoRA adapter {number}; the server has {count}", got=number, remedy="start it with --lora FILE"
+        )

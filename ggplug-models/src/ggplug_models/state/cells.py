@@ -1,4 +1,5 @@
-"""Which cell holds which position: a line of cells for full attention, a ring of cells for a sliding window."""
+"""Which cell holds which position: a line of cells for full attention, a ring of cells for a sliding window, a line
+for a source text."""
 
 from __future__ import annotations
 
@@ -129,3 +130,29 @@ class Cells:
         seen = held[:, np.newaxis] <= positions[..., np.newaxis]
         seen &= positions[..., np.newaxis] - held[:, np.newaxis] < self.window
         return np.where(seen, _VISIBLE, _MASKED)[:, np.newaxis]
+
+
+SOURCE = -1
+"""In the place of a window: that of blocks whose cells hold the tokens of a source text."""
+
+
+class SourceCells(Cells):
+    """The cells of the source texts of encoder-decoders, to all of which every token attends.
+
+    ``lengths``: the number of tokens of the source text of each sequence.
+    """
+
+    def __init__(self, n_seq: int, n_ctx: int) -> None:
+        super().__init__(n_seq, n_ctx, 0)
+        self.lengths = np.zeros(n_seq, np.int64)
+
+    def span(self, longest: int) -> int:
+        return super().span(max(int(self.lengths.max()), 1))
+
+    def serves(self, longest: int) -> int:
+        return sys.maxsize
+
+    def mask(self, first: int, positions: Ints, lengths: Ints, span: int) -> npt.NDArray[Any]:
+        of_source = self.lengths[first : first + len(positions), np.newaxis, np.newaxis, np.newaxis]
+        seen = np.where(np.arange(span) < of_source, _VISIBLE, _MASKED)
+        return np.broadcast_to(seen, (len(positions), 1, positions.shape[1], span))

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeAlias
 
 import ggplug as gg
-from ggplug.backend import Device
+from ggplug.backend import BufferType, Device
+from ggplug.combined.memory import shares
 from ggplug.errors import ParameterError
 from ggplug.memory import allocate
 from ggplug.system.copying import Uncopied
 from ggplug.tensor import Context, Tensor
 from ggplug.types import BufferUsage, Type
 from ggplug_models.checks.arguments import LARGEST
-from ggplug_models.state.cells import Cells
+from ggplug_models.state.cells import SOURCE, Cells, SourceCells
 
 
 @dataclass(frozen=True)
 class KeysValues:
     """A block with attention.  ``keys``, ``values``: elements that it stores of a token; ``head``: elements of a head.
 
-    ``window``: number of positions that a token attends to, its own included; 0: all.  ``values`` 0: the values are a
-    part of the keys.
+    ``window``: number of positions that a token attends to, its own included; 0: all; :data:`.SOURCE`: those of a
+    source text.  ``values`` 0: the values are a part of the keys.
     """
 
     keys: int
@@ -46,7 +48,10 @@ Kind: TypeAlias = KeysValues | State | None
 def cells_of(kinds: Sequence[Kind], n_seq: int, n_ctx: int, n_step: int) -> dict[int, Cells]:
     """The cells of a session, by the windows of the blocks."""
     windows = {kind.window for kind in kinds if isinstance(kind, KeysValues)}
-    return {window: Cells(n_seq, n_ctx, n_step, window) for window in sorted(windows)}
+    return {
+        window: SourceCells(n_seq, n_ctx) if window == SOURCE else Cells(n_seq, n_ctx, n_step, window)
+        for window in sorted(windows)
+    }
 
 
 class Memory(Uncopied):
@@ -56,8 +61,9 @@ class Memory(Uncopied):
     ``cells``: the number of cells of a sequence, by window.  ``type``: of keys and values; it may be quantised.
     ``blocks``: a tuple of tensors for each block: keys and values [elements, n_cells n_seq], or the parts of a state,
     F32 [elements, n_seq].  ``usage``: with WEIGHTS the nodes that read the tensors are computed where these lie.
-    ``planned``: the memory is planned and not allocated (:class:`~ggplug.memory.PlannedBuffer`).  Call :meth:`free` to
-    release the memory.
+    ``planned``: the memory is planned and not allocated (:class:`~ggplug.memory.PlannedBuffer`).  ``split``: by name,
+    the memory of tensors that lie split on their device (:mod:`ggplug.combined`).  Call :meth:`free` to release the
+    memory.
 
     Raises ParameterError for a type whose blocks do not divide the heads, OutOfMemoryError.
     """
@@ -72,27 +78,34 @@ class Memory(Uncopied):
         usage: BufferUsage = BufferUsage.ANY,
         *,
         planned: bool = False,
+        split: Mapping[str, BufferType] = MappingProxyType({}),
     ) -> None:
         self.kinds = tuple(kinds)
         self.n_seq = n_seq
         self.type = type
         self.blocks: list[tuple[Tensor, ...]] = []
-        self._contexts: dict[Device | None, Context] = {}
+        self._contexts: dict[tuple[Device, BufferType] | None, Context] = {}
         try:
             for number, kind in enumerate(kinds):
-                device = None if devices is None else devices[number]
-                context = self._contexts.setdefault(device, Context("cache"))
-                self.blocks.append(self._block(context, number, kind, cells))
-            for device, context in self._contexts.items():
-                if device is not None:
+                block = []
+                for tensor in self._block(number, kind, cells):
+                    where = None
+                    if devices is not None:
+                        device, own = devices[number], split.get(tensor.name)
+                        fits = own is not None and own.device is device and own.refusal(tensor) is None
+                        where = device, own if own is not None and fits else device.buffer_type
+                    block.append(self._contexts.setdefault(where, Context("cache")).add(tensor))
+                self.blocks.append(tuple(block))
+            for where, context in self._contexts.items():
+                if where is not None:
                     # Attention also reads masked cells that no token was stored in.  Uninitialised memory may hold NaN,
                     # for which kernels take another path that rounds differently.
-                    allocate(context, device, usage, zeroed=True, planned=planned)
+                    allocate(context, where[1], usage, zeroed=True, planned=planned)
         except BaseException:
             self.free()
             raise
 
-    def _block(self, context: Context, number: int, kind: Kind, cells: Mapping[int, int]) -> tuple[Tensor, ...]:
+    def _block(self, number: int, kind: Kind, cells: Mapping[int, int]) -> tuple[Tensor, ...]:
         if isinstance(kind, KeysValues):
             if kind.head % self.type.block_size:
                 raise ParameterError(
@@ -112,21 +125,23 @@ class Memory(Uncopied):
                 )
             widths = {"k": kind.keys, "v": kind.values}
             return tuple(
-                context.new_tensor(self.type, (width, rows), f"cache.{number}.{name}")
+                gg.new_tensor(self.type, (width, rows), f"cache.{number}.{name}")
                 for name, width in widths.items()
                 if width
             )
         parts = kind.parts if kind else ()
         return tuple(
-            context.new_tensor(gg.F32, (size, self.n_seq), f"state.{number}.{part}") for part, size in enumerate(parts)
+            gg.new_tensor(gg.F32, (size, self.n_seq), f"state.{number}.{part}") for part, size in enumerate(parts)
         )
 
     def held(self) -> Counter[Device]:
         """Bytes of the buffers by device."""
         found: Counter[Device] = Counter()
-        for device, context in self._contexts.items():
-            if device is not None:
-                found[device] += sum(buffer.size for buffer in context.buffers)
+        for where, context in self._contexts.items():
+            if where is not None:
+                for buffer in context.buffers:
+                    for device, _, nbytes in shares(buffer.type, buffer.size):
+                        found[device] += nbytes
         return found
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +28,10 @@ class OneSequence:
         """The tokens of the sequence."""
         return self._session.tokens(self._seq)
 
+    def source(self, seq: int) -> tuple[int, ...]:
+        """The tokens of the source text of the sequence."""
+        return self._session.source(self._seq)
+
     def overwritten(self, seq: int) -> list[int]:
         """See :meth:`.Session.overwritten`."""
         return self._session.overwritten(self._seq)
@@ -44,6 +48,15 @@ class OneSequence:
         """Locks the model."""
         return self._session.locked()
 
-    def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
-        """Sets the tokens of the sequence."""
-        self._session.adopt(self._seq, tokens, overwritten)
+    def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int], source: Sequence[int]) -> None:
+        """Sets the tokens of the sequence and its source text."""
+        self._session.adopt(self._seq, tokens, overwritten, source)
+
+    def adapters(self, seq: int) -> str:
+        """See :meth:`.Session.adapters`."""
+        return self._session.adapters(self._seq)
+
+    def adapt_as(self, adapters: Mapping[int, str]) -> None:
+        """See :meth:`.Session.adapt_as`."""
+        if 0 in adapters:
+            self._session.adapt_as({self._seq: adapters[0]})

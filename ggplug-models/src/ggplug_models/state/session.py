@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 import ggplug as gg
-from ggplug.backend import Device
+from ggplug.backend import BufferType, Device
 from ggplug.errors import ContextFullError, FreedError, ParameterError
 from ggplug.graph import Graph
 from ggplug.scheduler import Explanation, Scheduler
@@ -23,8 +24,9 @@ from ggplug_models.checks.ids import in_common, listed_ids
 from ggplug_models.layers.collecting import joined, of_tokens, patterns_of
 from ggplug_models.layers.patches import GraphChange
 from ggplug_models.metadata.values import short_repr
+from ggplug_models.state.adapting import Adapting, InEffect, Lora, checked_scales, in_effect, scales_in
 from ggplug_models.state.batching import FEW, in_steps, padded_rows, rows_of, steps_of
-from ggplug_models.state.cells import Cells
+from ggplug_models.state.cells import Cells, SourceCells
 from ggplug_models.state.memory import Kind, Memory
 from ggplug_models.state.session_files import ModelIdentity, restore, save
 from ggplug_models.state.steps import Outputs, Shape, Step, Tokens
@@ -42,6 +44,19 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 LARGEST_RESULT = 64 << 20
 """Maximum size in bytes of the logits of a step of several tokens."""
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class SourceStep(Protocol):
+    """The graph that computes the keys and values of a source text."""
+
+    graph: Graph
+
+    def compute(self, scheduler: Scheduler, tokens: npt.NDArray[np.int64], rows: npt.NDArray[np.int32]) -> None:
+        """Computes them for tokens, and stores them in rows of the memory; the last rows are those of padding."""
 
 
 class Reader(Protocol):
@@ -103,11 +118,18 @@ class LanguageModel(ModelIdentity, Protocol):
     ) -> Step:
         """The step with the graph for this shape."""
 
+    def build_source(self, n_tok: int, memory: Memory) -> SourceStep | None:
+        """The step that reads a source text of ``n_tok`` tokens; None: the model reads no source text."""
+
     def cache_on(self, number: int) -> Device | None:
         """The device that a rule chose for a block's cache or state; None: no rule did."""
 
     def device_of(self, number: int) -> Device:
         """The device of a block's cache or state."""
+
+    @property
+    def split(self) -> Mapping[str, BufferType]:
+        """The memory of tensors that are split between the members of a combined device, by name."""
 
     def locked(self, *sessions: Session) -> Claim:
         """A ``with`` block in which this thread alone computes with the model, and the sessions are not freed."""
@@ -131,6 +153,8 @@ def cache_type_of(given: str | Type) -> Type:
 
 class Session(Uncopied):
     """``n_seq`` sequences of up to ``n_ctx`` tokens each, with the KV cache or recurrent state of ``model`` for them.
+
+    The sequences of an encoder-decoder also have a source text each (:meth:`encode`), of up to ``n_ctx`` tokens.
 
     ``cache_type``: type of the KV cache, one of :data:`CACHE_TYPES`.  ``micro_batch``: maximum number of tokens of a
     sequence that are computed in one step.  ``planned``: its memory is planned and not allocated, for :meth:`largest`
@@ -173,11 +197,14 @@ class Session(Uncopied):
         self.freed = False
         self._entered_by = 0
         self._tokens: list[list[int]] = [[] for _ in range(self.n_seq)]
+        self._sources: list[list[int]] = [[] for _ in range(self.n_seq)]
+        self._source_steps: OrderedDict[tuple[int, tuple[GraphChange, ...]], SourceStep | None] = OrderedDict()
         self._changes = [0] * self.n_seq
         self._cells = model.cells(self.n_seq, self.n_ctx, self.micro_batch)
         self._steps: OrderedDict[tuple[Shape, tuple[str, ...], tuple[GraphChange, ...]], Step] = OrderedDict()
         self._last: dict[int, tuple[Step, int, tuple[GraphChange, ...]]] = {}
         """For each sequence the step of its last single token, how long it may become with it, and the patches."""
+        self._adapting = Adapting(self.n_seq)
         self._one = Tokens(np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros(1, np.int64))
         """A single token; it is changed for each."""
         counts = {window: each.count for window, each in self._cells.items()}
@@ -185,7 +212,9 @@ class Session(Uncopied):
             devices = [model.device_of(number) for number in range(len(model.kinds))]
             chosen = any(model.cache_on(number) is not None for number in range(len(model.kinds)))
             usage = BufferUsage.WEIGHTS if chosen else BufferUsage.ANY
-            self.memory = Memory(model.kinds, devices, self.n_seq, counts, kind, usage, planned=planned)
+            self.memory = Memory(
+                model.kinds, devices, self.n_seq, counts, kind, usage, planned=planned, split=model.split
+            )
 
     # -- sequences ---------------------------------------------------------------------------------
 
@@ -203,9 +232,10 @@ class Session(Uncopied):
 
     @one_thread_at_a_time
     def clear(self, seq: int | None = None) -> None:
-        """Removes the tokens of a sequence, or of all sequences."""
+        """Removes the tokens of a sequence, or of all sequences, and the source texts."""
         for each in range(self.n_seq) if seq is None else (self._number(seq),):
             self._cut(each, 0)
+            self._set_source(each, [])
 
     @one_thread_at_a_time
     def rewind(self, length: int, seq: int = 0) -> int:
@@ -247,6 +277,8 @@ class Session(Uncopied):
                 b.set_bytes(a.tobytes())
             for cells in self._cells.values():
                 cells.copied(source, target)
+            self._set_source(target, self._sources[source])
+            self._adapting.copy(source, target)
             self._tokens[target] = list(self._tokens[source])
 
     def shift(self, keep: int, drop: int, seq: int = 0) -> None:
@@ -291,13 +323,16 @@ class Session(Uncopied):
         return [cells.losable(length) for cells in self._cells.values()]
 
     @one_thread_at_a_time
-    def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
-        """Sets the tokens of a sequence whose KV cache or state the caller has set; see :meth:`overwritten`.
+    def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int], source: Sequence[int] = ()) -> None:
+        """Sets the tokens of a sequence, and its source text, whose keys, values or state the caller has set; see
+        :meth:`overwritten`.
 
-        Raises as :meth:`decode`, and ParameterError for numbers that are not :meth:`overwritable`, before any change.
+        Raises as :meth:`decode` and :meth:`encode`, and ParameterError for numbers that are not :meth:`overwritable`,
+        before any change.
         """
         seq = self._number(seq)
-        adopted = self._checked(seq, tokens, 0) if len(tokens) else []
+        adopted = self._checked(seq, tokens, 0, source) if len(tokens) else []
+        read = self._checked_source(seq, source) if len(source) else []
         limits = self.overwritable(len(adopted))
         fits = len(overwritten) == len(limits)
         if not fits or any(not least <= lost <= most for lost, (least, most) in zip(overwritten, limits, strict=True)):
@@ -310,6 +345,7 @@ class Session(Uncopied):
         for cells, lost in zip(self._cells.values(), overwritten, strict=True):
             cells.clear(seq)
             cells.lose(seq, lost)
+        self._set_source(seq, read)
         self._tokens[seq] = adopted
 
     def _number(self, seq: int) -> int:
@@ -327,12 +363,62 @@ class Session(Uncopied):
         self._changes[seq] += 1
         del self._tokens[seq][length:]
 
+    def _set_source(self, seq: int, tokens: Sequence[int]) -> None:
+        """Notes that the cells of a sequence hold the keys and values of a source text."""
+        if tokens == self._sources[seq]:
+            return
+        for cells in self._cells.values():
+            if isinstance(cells, SourceCells):
+                cells.lengths[seq] = len(tokens)
+        self._sources[seq] = list(tokens)
+        self._last.clear()  # steps read as many cells as the longest source text has
+
     def _begin(self, seq: int) -> None:
         """Resets the states and cells of a sequence without tokens."""
         for state in self.memory.states(seq):
             state.set_zero()
         for cells in self._cells.values():
             cells.clear(seq)
+
+    # -- adapters ----------------------------------------------------------------------------------
+
+    @one_thread_at_a_time
+    def adapt(self, lora: Lora | None, seq: int = 0) -> None:
+        """Computes a sequence with adapters of its own from now on: those that are named, with these scales.
+
+        ``lora``: scales by what :meth:`.Network.adapt` returned.  None: all adapters act with the scales of the model,
+        as in a new session.  A sequence whose scales change loses its tokens.  Sequences with equal scales are computed
+        together, others one after the other: the results are those that each has alone.
+
+        Raises ParameterError for what is no adapter in effect, and for scales that are no numbers.
+        """
+        seq = self._number(seq)
+        own = checked_scales(lora, self.model.patches)
+        if in_effect(own, self.model.patches) != self._in_effect(seq):
+            self._cut(seq, 0)
+        self._adapting.set(seq, own)
+
+    def is_adapted(self, lora: Lora | None, seq: int = 0) -> bool:
+        """Whether a sequence is computed with these adapters: :meth:`adapt` would keep its tokens."""
+        there = self.model.patches
+        return in_effect(checked_scales(lora, there), there) == self._in_effect(self._number(seq))
+
+    def adapters(self, seq: int = 0) -> str:
+        """The adapters that a sequence is computed with, for a file."""
+        return self._adapting.text(self._number(seq), self.model.patches)
+
+    @one_thread_at_a_time
+    def adapt_as(self, adapters: Mapping[int, str]) -> None:
+        """Sets what :meth:`adapters` returned, by sequence; the sequences keep their tokens.
+
+        Raises ModelError, before any change, for an adapter that the model does not have.
+        """
+        found = {self._number(seq): scales_in(each, self.model.patches) for seq, each in adapters.items()}
+        for seq, own in found.items():
+            self._adapting.set(seq, own)
+
+    def _in_effect(self, seq: int) -> InEffect:
+        return self._adapting.of(seq, self.model.patches)
 
     # -- computing ---------------------------------------------------------------------------------
 
@@ -342,6 +428,61 @@ class Session(Uncopied):
 
     turn = locked
     """The former name of :meth:`locked`."""
+
+    def source(self, seq: int = 0) -> tuple[int, ...]:
+        """The tokens of the source text of a sequence."""
+        return tuple(self._sources[self._number(seq)])
+
+    @one_thread_at_a_time
+    def encode(self, tokens: Sequence[int], seq: int = 0) -> None:
+        """Reads the source text of a sequence of an encoder-decoder, as a whole; the sequence has no tokens then.
+
+        A source text that the sequence has already is not computed again.
+
+        Raises ParameterError for a model that reads no source text, for a text without tokens, and for ids outside of
+        the vocabulary; ContextFullError for more than ``n_ctx`` tokens; FreedError.
+        """
+        seq = self._number(seq)
+        checked = self._checked_source(seq, tokens)
+        self._cut(seq, 0)
+        if checked == self._sources[seq]:
+            return
+        with self.locked():
+            self._set_source(seq, [])  # until it is complete
+            step = self._source_step(in_steps(len(checked)))
+            assert step is not None
+            positions = np.full((1, in_steps(len(checked))), -1)
+            positions[0, : len(checked)] = np.arange(len(checked))
+            (cells,) = (each for each in self._cells.values() if isinstance(each, SourceCells))
+            step.compute(self.model.scheduler, np.array(checked), cells.rows(seq, positions))
+        self._set_source(seq, checked)
+
+    def _source_step(self, n_tok: int) -> SourceStep | None:
+        """The step that reads a source text; None if the model reads none."""
+        key = n_tok, self.model.patches
+        return self._kept(self._source_steps, key, lambda: self.model.build_source(n_tok, self.memory))
+
+    def _checked_source(self, seq: int, tokens: Sequence[int]) -> list[int]:
+        """The ids of a source text."""
+        if not self._reads_source:
+            raise ParameterError(
+                f"{self.model.architecture} models read no source text",
+                got=self.model.architecture,
+                remedy="decode the text, as the tokens of the sequence",
+            )
+        found = listed_ids(tokens, self.model.n_vocab, f"the source text of sequence {seq}")
+        if len(found) > self.n_ctx:
+            raise ContextFullError(
+                f"the source text of sequence {seq} has {len(found)} tokens; the context length is {self.n_ctx}",
+                got=len(found),
+                wanted=self.n_ctx,
+                remedy="create the session with a larger n_ctx",
+            )
+        return found
+
+    @property
+    def _reads_source(self) -> bool:
+        return any(isinstance(cells, SourceCells) for cells in self._cells.values())
 
     @one_thread_at_a_time
     def decode(
@@ -361,9 +502,9 @@ class Session(Uncopied):
         the normalised vectors of the last block instead of logits.  ``vectors``: what a head (:mod:`.heads`) reads of
         each token, ``(n, n_in)`` by sequence.  ``reader``: gets values of nodes after each step.
 
-        Sequences with at most ``few`` tokens and similar numbers of tokens are computed together (of models with a
-        recurrent state: adjacent sequences with equal numbers); others one after the other, in micro-batches.  If it
-        fails or is interrupted, each sequence has the tokens that were computed so far.
+        Sequences with at most ``few`` tokens, similar numbers of tokens, and the same :meth:`adapters` are computed
+        together (of models with a recurrent state: adjacent sequences with equal numbers); others one after the other,
+        in micro-batches.  If it fails or is interrupted, each sequence has the tokens that were computed so far.
 
         Raises ParameterError for ids outside of the vocabulary; ContextFullError, before anything is computed, if a
         sequence would become longer than ``n_ctx``; FreedError.
@@ -385,9 +526,8 @@ class Session(Uncopied):
         left = {self._number(seq): self._checked(seq, tokens, self.length(seq)) for seq, tokens in batch.items()}
         given = {} if vectors is None else rows_of(vectors, left)
         parts: dict[int, list[Floats]] = {seq: [] for seq in left}
-        counts = {seq: len(tokens) for seq, tokens in left.items()}
         most = self._most(outputs, hidden=hidden)
-        for chosen, n in steps_of(counts, few, most, padded=not self.model.keeps_states):
+        for chosen, n in self._steps_of(left, few, most):
             now = {seq: left[seq][:n] for seq in chosen}
             last = {seq for seq in chosen if len(left[seq]) <= n}
             wanted = outputs if outputs is Outputs.ALL or last else Outputs.NONE
@@ -417,8 +557,22 @@ class Session(Uncopied):
             assert step.graph is not None
             return self.model.scheduler.explain(step.graph)
 
-    def _checked(self, seq: int, tokens: Sequence[int], after: int) -> list[int]:
-        """The ids, which a sequence can take after its first ``after`` ones."""
+    def _steps_of(self, batch: Mapping[int, Sequence[int]], few: int, most: int) -> list[tuple[list[int], int]]:
+        """The steps of a batch, each of sequences with the same adapters; see :func:`.steps_of`."""
+        alike: dict[tuple[tuple[GraphChange, float | None], ...], dict[int, int]] = {}
+        for seq, tokens in batch.items():
+            alike.setdefault(tuple(self._in_effect(seq).items()), {})[seq] = len(tokens)
+        padded = not self.model.keeps_states
+        return [step for counts in alike.values() for step in steps_of(counts, few, most, padded=padded)]
+
+    def _checked(self, seq: int, tokens: Sequence[int], after: int, source: Sequence[int] | None = None) -> list[int]:
+        """The ids, which a sequence can take after its first ``after`` ones; ``source``: by default its own."""
+        if self._reads_source and not (self._sources[seq] if source is None else source):
+            raise ParameterError(
+                f"sequence {seq} has no source text, which {self.model.architecture} models read first",
+                got=seq,
+                remedy=f"call encode(tokens, {seq}) of the session before",
+            )
         found = listed_ids(tokens, self.model.n_vocab, f"sequence {seq}")
         free = self.n_ctx - after
         if len(found) > free:
@@ -447,9 +601,10 @@ class Session(Uncopied):
             return None
         step, until, patches = last
         length = len(held) + 1
-        if length > until or patches is not self.model.patches:
+        changes = self._in_effect(seq)
+        if length > until or patches != tuple(changes):
             return None
-        one = self._one
+        one = replace(self._one, scales=changes) if changes else self._one
         with self.locked():
             one.ids[0, 0], one.positions[0, 0], one.lengths[0] = token, length - 1, length
             for cells in self._cells.values():
@@ -568,46 +723,54 @@ class Session(Uncopied):
             lengths.append(held + len(tokens))
         longest = max(lengths[seq - first] for seq in batch)
         spans = tuple((window, cells.span(longest)) for window, cells in self._cells.items())
-        step = self._step(Shape(first, n_seq, n, spans, outputs, hidden), collect)
+        changes = self._in_effect(first)
+        step = self._step(Shape(first, n_seq, n, spans, outputs, hidden), collect, tuple(changes))
         if n_seq == n == 1 and outputs is Outputs.LAST and not hidden and not collect and vectors is None:
             until = min([self.n_ctx, *(cells.serves(longest) for cells in self._cells.values())])
-            self._last[first] = step, until, self.model.patches
+            self._last[first] = step, until, tuple(changes)
         for seq in batch:
             if not self._tokens[seq]:
                 self._begin(seq)
             for cells in self._cells.values():
                 cells.advance(seq, lengths[seq - first])
         rows = None if vectors is None else padded_rows(vectors, first, n_seq, n)
-        return step, Tokens(np.array(ids), np.array(positions), np.array(lengths), rows)
+        return step, Tokens(np.array(ids), np.array(positions), np.array(lengths), rows, changes)
 
-    def _step(self, shape: Shape, collect: tuple[str, ...]) -> Step:
-        key = shape, collect, self.model.patches
-        step = self._steps.get(key)
+    def _step(self, shape: Shape, collect: tuple[str, ...], changes: tuple[GraphChange, ...]) -> Step:
+        key = shape, collect, changes
+        return self._kept(
+            self._steps, key, lambda: self.model.build(shape, self.memory, self._cells, self.n_ctx, collect, changes)
+        )
+
+    def _kept(self, steps: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
+        """The step under a key, made if it is not there; of too many, the least recently used one is dropped."""
+        step = steps.get(key)
         if step is None:
-            step = self.model.build(shape, self.memory, self._cells, self.n_ctx, collect, self.model.patches)
-            self._steps[key] = step
-            if len(self._steps) > self.GRAPHS:
-                self._steps.popitem(last=False)
+            step = steps[key] = make()
+            if len(steps) > self.GRAPHS:
+                steps.popitem(last=False)
                 self._last.clear()
         else:
-            self._steps.move_to_end(key)
+            steps.move_to_end(key)
         return step
 
     def largest(self) -> list[Graph]:
-        """The graphs of the steps that need the most memory: of a prompt, of a few tokens of several sequences, of one.
+        """The graphs of the steps that need the most memory: of a prompt, of a few tokens of several sequences, of one,
+        of a source text.
 
         They read all cells of the context.
         """
-        spans = tuple((window, cells.span(self.n_ctx)) for window, cells in self._cells.items())
+        spans = tuple((window, cells.ring) for window, cells in self._cells.items())
         whole = self.micro_batch if self.model.keeps_states else in_steps(self.micro_batch)
         few = [(self.n_seq, min(FEW, self.micro_batch))] if self.n_seq > 1 else []
         sizes = dict.fromkeys([(1, whole), *few, (self.n_seq, 1)])
         graphs = []
         for n_seq, n in sizes:
-            graph = self._step(Shape(0, n_seq, n, spans, Outputs.LAST), ()).graph
+            graph = self._step(Shape(0, n_seq, n, spans, Outputs.LAST), (), self.model.patches).graph
             assert graph is not None
             graphs.append(graph)
-        return graphs
+        source = self._source_step(in_steps(self.n_ctx)) if self._reads_source else None
+        return graphs if source is None else [graphs[0], source.graph, *graphs[1:]]
 
     # -- life --------------------------------------------------------------------------------------
 
@@ -621,6 +784,7 @@ class Session(Uncopied):
                 return
             self.memory.free()
             self._steps.clear()
+            self._source_steps.clear()
             self._last.clear()
             self.freed = True
 

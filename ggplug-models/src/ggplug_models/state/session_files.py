@@ -1,7 +1,8 @@
 """Saves the sequences of a session to a file, and restores them.
 
 The file is a GGUF file.  The tensors ``SEQ.NUMBER`` hold the cells of a sequence, in the order of the model's blocks,
-with the type of the cache.  The metadata holds the tokens, and what must be equal in the session that restores them.
+with the type of the cache.  The metadata holds the tokens, the adapters with which they were computed, and what must be
+equal in the session that restores them.
 """
 
 from __future__ import annotations
@@ -82,8 +83,17 @@ class StoredSession(Protocol):
     def locked(self) -> Claim:
         """Locks the model."""
 
-    def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int]) -> None:
-        """Sets the tokens of a sequence whose memory was set."""
+    def source(self, seq: int) -> tuple[int, ...]:
+        """The tokens of the source text of a sequence."""
+
+    def adopt(self, seq: int, tokens: Sequence[int], overwritten: Sequence[int], source: Sequence[int]) -> None:
+        """Sets the tokens of a sequence and its source text, whose memory was set."""
+
+    def adapters(self, seq: int) -> str:
+        """The adapters that a sequence is computed with."""
+
+    def adapt_as(self, adapters: Mapping[int, str]) -> None:
+        """Sets them, by sequence."""
 
 
 def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
@@ -98,10 +108,14 @@ def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
         digest = hashlib.sha256()
         for seq in range(session.n_seq):
             tokens, overwritten = np.array(session.tokens(seq), np.int32), np.array(session.overwritten(seq), np.int64)
+            source = np.array(session.source(seq), np.int32)
             writer.add(f"{ARCHITECTURE}.{seq}.tokens", tokens)
             writer.add(f"{ARCHITECTURE}.{seq}.overwritten", overwritten)
-            _digest(digest, tokens, overwritten)
-            if not len(tokens):
+            if len(source):
+                writer.add(f"{ARCHITECTURE}.{seq}.source", source)
+            writer.add(f"{ARCHITECTURE}.{seq}.adapters", session.adapters(seq))
+            _digest(digest, tokens, overwritten, source, session.adapters(seq))
+            if not len(tokens) and not len(source):
                 continue
             for number, view in enumerate(session.memory.of_sequence(seq)):
                 raw = np.frombuffer(view.tobytes(), np.uint8)
@@ -114,7 +128,9 @@ def save(session: StoredSession, path: str | os.PathLike[str]) -> None:
 def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
     """Restores what :func:`save` wrote.  The file is checked first: if it is refused, the session is not changed.
 
-    Raises GGUFError; ModelError if the file is damaged, or from another model or a session with other parameters.
+    The sequences are then computed with the adapters with which they were saved.  Raises GGUFError; ModelError if the
+    file is damaged, needs an adapter that the model does not have, or is from another model or a session with other
+    parameters.
     """
     with GGUFReader(path) as reader:
         values = Values(reader.metadata, where=os.fspath(path))
@@ -130,11 +146,13 @@ def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
                     wanted=wanted,
                 )
         kept = [_sequence(session, values, seq) for seq in range(session.n_seq)]
+        keys = {seq: f"{ARCHITECTURE}.{seq}.adapters" for seq in range(session.n_seq)}
+        adapters = {seq: values.text(key) for seq, key in keys.items() if key in values.values}  # older files lack them
         views: list[tuple[Any, Any]] = []
         digest = hashlib.sha256()
-        for seq, (tokens, overwritten) in enumerate(kept):
-            _digest(digest, tokens, overwritten)
-            for number, view in enumerate(session.memory.of_sequence(seq) if len(tokens) else ()):
+        for seq, (tokens, overwritten, source) in enumerate(kept):
+            _digest(digest, tokens, overwritten, source, adapters.get(seq, ""))
+            for number, view in enumerate(session.memory.of_sequence(seq) if len(tokens) or len(source) else ()):
                 info = reader.tensors.get(f"{seq}.{number}")
                 if info is None or info.nbytes != view.nbytes or info.type is not view.type:
                     raise ModelError(
@@ -151,31 +169,42 @@ def restore(session: StoredSession, path: str | os.PathLike[str]) -> None:
                 wanted=values.text(DIGEST),
                 remedy="save the session again",
             )
+        session.adapt_as(adapters)
         session.clear()
         with session.locked():
             for view, data in views:
                 view.set_bytes(data)
-        for seq, (tokens, overwritten) in enumerate(kept):
-            session.adopt(seq, tokens.tolist(), overwritten.tolist())
+        for seq, (tokens, overwritten, source) in enumerate(kept):
+            session.adopt(seq, tokens.tolist(), overwritten.tolist(), source.tolist())
 
 
-def _sequence(session: StoredSession, values: Values, seq: int) -> tuple[Ints, Ints]:
-    """The token ids of a sequence in a file, and its overwritten positions.  Raises ModelError."""
-    key, n_vocab = f"{ARCHITECTURE}.{seq}.tokens", session.model.n_vocab
-    tokens: Any = values.values.get(key)
-    fits = isinstance(tokens, np.ndarray) and (tokens.dtype.kind in "iu" or not tokens.size) and tokens.ndim == 1
-    if not fits or len(tokens) > session.n_ctx or np.any((tokens < 0) | (tokens >= n_vocab)):
-        raise values.refused(key, f"at most {session.n_ctx} ids from 0 to {n_vocab - 1}")
-    key = f"{ARCHITECTURE}.{seq}.overwritten"
+def _sequence(session: StoredSession, values: Values, seq: int) -> tuple[Ints, Ints, Ints]:
+    """The token ids of a sequence in a file, its overwritten positions, and its source text.  Raises ModelError."""
+    beginning = f"{ARCHITECTURE}.{seq}"
+    tokens = _ids(session, values, f"{beginning}.tokens")
+    key = f"{beginning}.source"
+    source = _ids(session, values, key) if key in values.values else np.zeros(0, np.int32)
+    key = f"{beginning}.overwritten"
     overwritten = values.integers(key, length=len(session.overwritten(seq)))
     limits = session.overwritable(len(tokens))
     if any(not least <= lost <= most for lost, (least, most) in zip(overwritten.tolist(), limits, strict=True)):
         raise values.refused(key, f"positions within {limits}, for a sequence of {len(tokens)} tokens")
-    return tokens.astype(np.int32), overwritten.astype(np.int64)
+    return tokens, overwritten.astype(np.int64), source
 
 
-def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints) -> None:
-    digest.update(np.int64(len(tokens)).tobytes() + tokens.tobytes() + overwritten.tobytes())
+def _ids(session: StoredSession, values: Values, key: str) -> Ints:
+    """Token ids in a file.  Raises ModelError."""
+    ids: Any = values.values.get(key)
+    n_vocab = session.model.n_vocab
+    fits = isinstance(ids, np.ndarray) and (ids.dtype.kind in "iu" or not ids.size) and ids.ndim == 1
+    if not fits or len(ids) > session.n_ctx or np.any((ids < 0) | (ids >= n_vocab)):
+        raise values.refused(key, f"at most {session.n_ctx} ids from 0 to {n_vocab - 1}")
+    return np.asarray(ids, np.int32)
+
+
+def _digest(digest: hashlib._Hash, tokens: Ints, overwritten: Ints, source: Ints, adapters: str) -> None:
+    parts = np.int64(len(tokens)).tobytes(), tokens.tobytes(), overwritten.tobytes(), source.tobytes()
+    digest.update(b"".join((*parts, adapters.encode())))
 
 
 def _fingerprint(session: StoredSession) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,11 +17,11 @@ from ggplug.graph import Graph
 from ggplug.scheduler import Feed, Scheduler
 from ggplug.tensor import Tensor
 from ggplug.types import Type
-from ggplug_models.layers.attention import joined, mixed_as_one
+from ggplug_models.layers.attention import by_sequence, joined, mixed_as_one, mixed_views
 from ggplug_models.layers.collecting import collected
 from ggplug_models.layers.names import name_nodes
 from ggplug_models.layers.patches import GraphChange, patched
-from ggplug_models.state.cells import Cells
+from ggplug_models.state.cells import SOURCE, Cells
 from ggplug_models.state.memory import KeysValues, Memory
 
 Ints = npt.NDArray[np.int64]
@@ -71,6 +71,8 @@ class Tokens:
     lengths: Ints
     vectors: Floats | None = None
     """What :mod:`.heads` read of each token, [n_seq * n, n_in]."""
+    scales: Mapping[GraphChange, float | None] = field(default_factory=dict)
+    """The changes of the step's graph, with their scales."""
 
     @property
     def last(self) -> npt.NDArray[np.int32]:
@@ -108,6 +110,7 @@ class Step:
         self.shared: dict[str, Tensor] = {}
         """Nodes that later blocks read, by name."""
         self.result: Tensor | None = None
+        self._scales: dict[tuple[GraphChange, float], Tensor] = {}
         self.collected: dict[str, Tensor] = {}
         """The nodes whose values are asked for, by name."""
         self.graph: Graph | None = None
@@ -158,15 +161,45 @@ class Step:
 
         return self.input(name, gg.F32, (1, 1, self.n_tokens), of)
 
+    def of_pairs(self, values: Callable[[Ints], npt.NDArray[np.integer[Any]]]) -> Tensor:
+        """An input I32 [span, n, n_seq] that ``values`` computes from how far the cells of full attention, which are
+        read, lie behind each token."""
+        cells = np.arange(self.spans[0])
+
+        def of(tokens: Tokens) -> npt.ArrayLike:
+            return values(cells - np.maximum(tokens.positions, 0)[..., np.newaxis])
+
+        return self.input("pairs", gg.I32, (self.spans[0], self.shape.n, self.shape.n_seq), of)
+
+    def scale(self, of: GraphChange, times: float) -> Tensor:
+        """See :class:`.Scales`."""
+
+        def values(tokens: Tokens) -> npt.ArrayLike:
+            scale = tokens.scales[of]
+            assert scale is not None
+            return [scale * times]
+
+        key = of, times
+        if key not in self._scales:
+            self._scales[key] = self.input(f"scale {len(self._scales)}", gg.F32, (1,), values)
+        return self._scales[key]
+
     def _rows(self, window: int) -> Tensor:
         first, cells = self.shape.first, self._cells[window]
         return self.whole_numbers(f"rows {window}", self.n_tokens, lambda tokens: cells.rows(first, tokens.positions))
 
-    def _mask(self, window: int, *, distances: bool = False) -> Tensor:
+    def _mask(self, window: int, *, distances: bool = False, finite: bool = False) -> Tensor:
+        """The mask of the cells of a window; ``distances``: with :meth:`.Cells.distances`.
+
+        ``finite``: hidden cells have the least number of F16, so that the softmax of padding tokens, which see no cell,
+        is not NaN.
+        """
         shape, cells, span = self.shape, self._cells[window], self.spans[window]
 
         def of(tokens: Tokens) -> npt.ArrayLike:
             seen = cells.mask(shape.first, tokens.positions, tokens.lengths, span)
+            if finite:
+                seen = np.maximum(seen, np.finfo(np.float16).min)
             return seen + cells.distances(tokens.positions, span) if distances else seen
 
         name = f"distances {window}" if distances else f"mask {window}"
@@ -193,13 +226,15 @@ class Step:
         max_bias: float = 0.0,
         d_v: int = 0,
         of: int = 0,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Stores keys and values of block ``number`` in the KV cache, and computes attention: [d_v n_head, T].
 
         q: [d_k, n_head, T], k: [d_k, n_head_kv, T], v: [d_v, n_head_kv, T].  If ``v`` is None, the values are the first
         ``d_v`` elements of the keys.  If ``k`` is None, the block reads those of the earlier block ``of``.
-        ``max_bias``: of ALiBi, for blocks without a window (arXiv:2108.12409).  A block may be made twice, to compute
-        more of its columns; its attention is then the same node.
+        ``max_bias``: of ALiBi, for blocks without a window (arXiv:2108.12409).  ``bias``: F32 [span, n, n_head, n_seq],
+        which is added to the logits.  A block may be made twice, to compute more of its columns; its attention is then
+        the same node.
         """
         if number in self._attended:
             return self._attended[number]
@@ -217,10 +252,26 @@ class Step:
                 self._read(held[-1], kind.window, d_v if v is None else v.ne[0], k.ne[1]),
             )
         keys, values = self._cached[of if k is None else number]
-        mask = self._mask(kind.window, distances=max_bias > 0)
-        y = mixed_as_one(q, keys, values, mask, scale=scale, softcap=softcap, sinks=sinks, max_bias=max_bias)
+        if bias is None:
+            mask = self._mask(kind.window, distances=max_bias > 0)
+            y = mixed_as_one(q, keys, values, mask, scale=scale, softcap=softcap, sinks=sinks, max_bias=max_bias)
+        else:
+            parts = by_sequence(q, self.shape.n_seq), keys, values
+            y = mixed_views(*parts, self._mask(kind.window, finite=True), scale=scale, bias=bias)
         self._attended[number] = y
         return y
+
+    def attend_source(self, number: int, q: Tensor, n_head_kv: int, d_v: int, *, scale: float) -> Tensor:
+        """Attention to the keys and values of a source text, which ``number`` of the memory's blocks holds:
+        [d_v n_head, T].
+
+        q: [d_k, n_head, T].
+        """
+        if number not in self._attended:
+            keys, values = self.memory.blocks[number]
+            k, v = self._read(keys, SOURCE, q.ne[0], n_head_kv), self._read(values, SOURCE, d_v, n_head_kv)
+            self._attended[number] = mixed_as_one(q, k, v, self._mask(SOURCE), scale=scale)
+        return self._attended[number]
 
     def _read(self, held: Tensor, window: int, d: int, n_head: int) -> Tensor:
         """The first ``d`` elements of each head in the cells that this step reads: a view [d, span, n_head, n_seq]."""
@@ -282,7 +333,7 @@ class Step:
         if vectors is not None:
             outputs.append(vectors)
         if patches:
-            outputs = patched(outputs, patches)
+            outputs = patched(outputs, [each.scaled(self) for each in patches])
         self.result = result if result is None else outputs[0].set_output()
         self.graph = Graph(*outputs, name=name)
         name_nodes(self.graph)

@@ -162,6 +162,11 @@ class Defaults:
     clean_spaces: bool = False
 
 
+def token_texts(values: Values) -> list[str]:
+    """The texts of the tokens by id, as in the file; of empty ones llama.cpp's names.  Raises ModelError."""
+    return [text or f"[EMPTY_{n}]" for n, text in enumerate(values.texts(TOKENS, at_least=1))]
+
+
 class Vocabulary:
     """The tokens of a file, with the settings that all kinds of tokenizers have.
 
@@ -175,7 +180,7 @@ class Vocabulary:
 
     def __init__(self, values: Values, rules: Defaults) -> None:
         self.values = values
-        self.texts = [text or f"[EMPTY_{n}]" for n, text in enumerate(values.texts(TOKENS, at_least=1))]
+        self.texts = token_texts(values)
         self.ids = {text: n for n, text in enumerate(self.texts)}
         if len(self.ids) != len(self.texts):
             n = next(n for n, text in enumerate(self.texts) if self.ids[text] != n)

@@ -8,7 +8,7 @@ there is not enough free memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ggplug.backend import BufferType, Decline, Device
@@ -68,6 +68,13 @@ class Packing:
         """
         readers = _readers(graph)
         return [self._choose(weight, readers.get(weight, ()), device_of(weight.name)) for weight in weights]
+
+    def of_part(
+        self, found: list[PackedWeight], part: Tensor, readers: Sequence[Tensor], device: Device
+    ) -> BufferType | None:
+        """The memory in which a member of a combined device packs its part of a weight; ``found``: gets the result."""
+        found.append(self._choose(part, readers, device))
+        return found[-1].memory
 
     def _choose(self, weight: Tensor, readers: Iterable[Tensor], device: Device) -> PackedWeight:
         memory, taken, reason = None, 0, f"{device.name} does not support packed weights"

@@ -109,7 +109,7 @@ class Placement:
         if len(self.rules) > 1 or not isinstance(split, LayerSplit):
             raise ParameterError(
                 f"{SPLIT_MODE} {TENSOR} splits all weights, so it can be combined only with {LayerSplit.option}, not "
-                f"with {self}",
+                f"with {' '.join(map(_label, self.rules))}",
                 got=self.rules,
             )
         proportions = split.proportions or (1.0,) * len(devices)
@@ -156,11 +156,18 @@ class Placement:
                 raise _unused(rule, rules[number][1], weights, found)
         return Placed(found, weights)
 
+    @property
+    def options(self) -> list[str]:
+        """The options of the command line that say the same, as words."""
+        mode = [] if self.split_mode == LAYER else [SPLIT_MODE, self.split_mode]
+        return [*mode, *(text for rule in self.rules for text in _label(rule).split(" ", 1))]
+
     def __str__(self) -> str:
-        return " ".join(map(_label, self.rules)) or "all weights on the first device"
+        return " ".join(self.options) or "all weights on the first device"
 
     def __repr__(self) -> str:
-        return f"Placement({', '.join(map(repr, self.rules))})"
+        mode = [] if self.split_mode == LAYER else [f"split_mode={self.split_mode!r}"]
+        return f"Placement({', '.join([*map(repr, self.rules), *mode])})"
 
 
 class Decision(NamedTuple):

@@ -133,6 +133,7 @@ def final(served: Served, asked: Asked, answers: Answers, index: int) -> dict[st
             "n_discard": asked.discard,
             "post_sampling_probs": asked.sampled,
             "timings_per_token": asked.timings_per_token,
+            "lora": [{"id": number, "scale": scale} for number, scale in enumerate((text.lora or {}).values())],
             "grammar": asked.form.value if asked.form is not None and asked.form.kind == "grammar" else "",
         },
         "prompt": served.tokenizer.decode(text.prompt, clean=False),

@@ -135,7 +135,7 @@ def _converted(message: Message, what: str) -> Iterator[dict[str, Any]]:
     if calls:
         more["tool_calls"] = calls
     if texts or more:
-        yield {"role": message.role, "content": "".join(texts), **more}
+        yield {"role": message.role, "content": "\n".join(texts), **more}
 
 
 def _text(content: Any, what: str = "system") -> str:
@@ -146,7 +146,7 @@ def _text(content: Any, what: str = "system") -> str:
     for block in content:
         if not isinstance(block, dict) or block.get("type") != "text":
             raise _unsupported(block.get("type") if isinstance(block, dict) else None, what)
-    return "".join(str(block.get("text", "")) for block in content)
+    return "\n".join(str(block.get("text", "")) for block in content)
 
 
 def _unsupported(kind: Any, what: str) -> Problem:
@@ -177,12 +177,14 @@ class AnthropicReply(Reply):
     def whole(self) -> dict[str, Any]:
         written = self.answers.written[0]
         content: list[dict[str, Any]] = []
-        if written.reasoning:
-            content.append({"type": "thinking", "thinking": written.reasoning, "signature": ""})
-        if written.content or not (written.calls or written.reasoning):
-            content.append({"type": "text", "text": written.content})
-        for call in written.calls:
-            content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_of(call)})
+        for part in written.parts or [AnswerPiece()]:
+            if part.call is not None:
+                call = written.calls[part.call.index]
+                content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_of(call)})
+            elif part.reasoning:
+                content.append({"type": "thinking", "thinking": part.reasoning, "signature": ""})
+            else:
+                content.append({"type": "text", "text": part.content})
         return self._message(content, self.answers.generated_tokens) | self._stop()
 
     def begin(self) -> Iterator[bytes]:

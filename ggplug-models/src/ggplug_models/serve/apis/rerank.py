@@ -20,7 +20,8 @@ Documents = Annotated[Many[str], Field(min_length=1)]
 class RerankBody(Body):
     """The body of ``/v1/rerank``; ``texts`` are the documents of TEI, whose clients get a list.
 
-    ``instruction``: what a document has to do, for models whose prompt says it; see :meth:`.TextModel.rank`.
+    ``instruction``: what a document has to do, for models whose prompt says it; ``label``: whose score is meant, for
+    classifiers with several; see :meth:`.TextModel.rank`.
     """
 
     NO_EFFECT = frozenset(["raw_scores", "truncate", "truncation_direction", "max_chunks_per_doc"])
@@ -28,6 +29,7 @@ class RerankBody(Body):
     model: str | None = None
     query: str
     instruction: str | None = None
+    label: str | int | None = None
     documents: Documents | None = None
     texts: Documents | None = None
     top_n: Count | None = None
@@ -52,11 +54,11 @@ class RerankWork:
             raise Problem(
                 400, f"documents has {len(self.documents)} texts; at most {MOST_INPUTS} are allowed", param="documents"
             )
-        self.ids = service.embedder.pairs(body.query, self.documents, body.instruction)
+        self.ids = service.embedder.pairs(body.query, self.documents, body.instruction, body.label)
 
     def reply(self, cancelled: threading.Event) -> Any:
         """The reply, the best documents first."""
-        scores = self.service.embedder.scores(self.ids, cancelled)
+        scores = self.service.embedder.scores(self.ids, cancelled, self.body.label)
         order = sorted(range(len(scores)), key=lambda number: -scores[number])[: self.body.top_n]
         if self.body.texts is not None:
             return [

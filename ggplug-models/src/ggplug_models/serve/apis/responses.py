@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import Field
 
 from ggplug_models.chat.answer import AnswerPiece
-from ggplug_models.serve.answers import Answers, Delta
+from ggplug_models.serve.answers import Answers, Delta, kind_of
 from ggplug_models.serve.apis.openai import ResponseFormat
 from ggplug_models.serve.bodies.asked import Asked
 from ggplug_models.serve.bodies.asking import asked
@@ -150,11 +150,8 @@ class ResponsesReply(Reply):
         self._number = 0
 
     def whole(self) -> dict[str, Any]:
-        written = self.answers.written[0]
-        self._items = [_Item("reasoning", written.reasoning)] if written.reasoning else []
-        if written.content or not written.calls:
-            self._items.append(_Item("message", written.content))
-        self._items += [_Item(call) for call in range(len(written.calls))]
+        parts = self.answers.written[0].parts or [AnswerPiece()]
+        self._items = [_Item(kind_of(part), part.content or part.reasoning) for part in parts]
         return self._response(done=True) | {"timings": self.answers.timings()}
 
     def begin(self) -> Iterator[bytes]:

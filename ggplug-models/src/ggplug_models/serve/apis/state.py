@@ -9,10 +9,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ggplug.errors import FileKindError, GGPlugError, GGUFError, ModelError, ParameterError
+from ggplug.errors import FileKindError, GGPlugError, GGUFError, ModelError
 from ggplug_models.serve.apis.llama_server import defaults
 from ggplug_models.serve.batcher import SlotStatus
-from ggplug_models.serve.bodies.body import Body
+from ggplug_models.serve.bodies.body import Body, Many
+from ggplug_models.serve.bodies.parameters import LoraScale
 from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.service import FINGERPRINT, Service
 from ggplug_models.serve.timings import timings
@@ -187,23 +188,22 @@ def listed(raw: bytes) -> Any:
         raise Problem(400, "the body is not valid JSON", code="invalid_json") from None
 
 
+class AdaptersBody(Body):
+    """The list that ``POST /lora-adapters`` takes, as the value of ``lora``."""
+
+    lora: Many[LoraScale]
+
+
 def adapters(service: Service) -> list[dict[str, Any]]:
     """The reply of ``/lora-adapters``."""
+    paths = [path.name for path, _ in service.about.adapters]
     return [
-        {"id": number, "path": path.name, "scale": scale} for number, (path, scale) in enumerate(service.about.adapters)
+        {"id": number, "path": path, "scale": scale}
+        for number, (path, scale) in enumerate(zip(paths, service.scales, strict=True))
     ]
 
 
 def set_adapters(service: Service, asked: Any) -> dict[str, Any]:
-    """The reply to ``POST /lora-adapters``.  Raises Problem for other scales than those that there are."""
-    try:
-        scales = {each["id"]: float(each["scale"]) for each in asked}
-    except (TypeError, KeyError, ValueError, OverflowError):
-        raise ParameterError("the body must be a list of objects with id and scale", got=asked) from None
-    there = {each["id"]: each["scale"] for each in adapters(service)}
-    for number, scale in scales.items():
-        if number not in there:
-            raise ParameterError(f"there is no LoRA adapter {number!r:.100}; the server has {len(there)}", got=number)
-        if scale != there[number]:
-            raise Problem(501, "the scales of LoRA adapters are chosen when the server starts", code="not_supported")
+    """The reply to ``POST /lora-adapters``.  Raises ValidationError, ParameterError."""
+    service.adapt({each.id: each.scale for each in AdaptersBody.model_validate({"lora": asked}).lora})
     return {"success": True}

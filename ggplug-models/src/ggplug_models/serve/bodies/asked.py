@@ -28,7 +28,8 @@ class Asked:
     are recorded for each position; None: nothing is recorded.  ``sampled``: whether these are the probabilities after
     the sampling steps.  ``chat``: the chat that the texts answer.  ``slot``: the preferred slot; -1: any.  ``keep``,
     ``discard``: numbers of tokens that a full context keeps and drops, if the server shifts.  ``echo``: whether the
-    prompt's tokens are scored too.
+    prompt's tokens are scored too.  ``lora``: scales of the server's LoRA adapters, by their numbers; those that are
+    missing do not act; None: the scales that the server has now.
     """
 
     prompts: Sequence[list[int]]
@@ -48,6 +49,7 @@ class Asked:
     keep: int = 0
     discard: int = 0
     echo: bool = False
+    lora: Mapping[int, float] | None = None
     stream: bool = False
     usage_in_stream: bool = False
     timings_per_token: bool = False

@@ -26,6 +26,7 @@ def asked(body: TextBody, prompts: Sequence[list[int]], **more: Any) -> Asked:
         "slot": body.id_slot,
         "keep": body.n_keep,
         "discard": body.n_discard,
+        "lora": None if body.lora is None else {each.id: each.scale for each in body.lora},
         "stream": body.stream,
         "timings_per_token": body.timings_per_token,
         "progress": body.return_progress and body.stream,

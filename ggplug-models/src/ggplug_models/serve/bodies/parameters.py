@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 from pydantic import AliasChoices, BeforeValidator, Field, create_model
 
+from ggplug_models.metadata.values import LARGEST_SINGLE
 from ggplug_models.sampling.parameters import ORDER, SETTINGS
 from ggplug_models.serve.bodies.body import Body, Many, Whole
 
@@ -79,6 +80,13 @@ def _all(value: Any) -> Any:
     return 0 if isinstance(value, int | float) and not isinstance(value, bool) and -1 <= value < 0 else value
 
 
+class LoraScale(Body):
+    """The scale of one of the server's LoRA adapters, by its number."""
+
+    id: Whole
+    scale: Annotated[float, Field(ge=-LARGEST_SINGLE, le=LARGEST_SINGLE)]
+
+
 class Parameter(NamedTuple):
     """A parameter: its type, its default, the other names that it has, and what it does."""
 
@@ -136,6 +144,9 @@ TEXTS: Mapping[str, Parameter] = {
     "samplers": Parameter(Many[str] | None, None, (), "the sampling steps, in their order"),
     "grammar": Parameter(str | None, None, (), "GBNF grammar of the text"),
     "json_schema": Parameter(dict[str, Any] | None, None, (), "JSON schema of the text"),
+    "lora": Parameter(
+        Many[LoraScale] | None, None, (), "scales of the server's LoRA adapters for this request; others do not act"
+    ),
     "n_keep": Parameter(
         Whole, 0, ("num_keep",), "tokens of the prompt that a full context keeps if the server shifts; -1: all"
     ),

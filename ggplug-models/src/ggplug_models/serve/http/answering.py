@@ -11,36 +11,22 @@ from starlette.types import Message, Scope
 
 from ggplug_models.serve.app import of_a_model
 from ggplug_models.serve.http.routes import Rules
-from ggplug_models.serve.opening import Opening
-from ggplug_models.serve.service import About, Service
+from ggplug_models.serve.opening import Offer
 
 
 class Answering:
     """A copy of a model; see :class:`.Replicas`.
 
-    ``folder``: that of relative paths, if it is here.  ``path``: the model's file on this machine.  ``name``,
-    ``slots``, ``waiting``, ``about``, ``idle``: see :class:`.Service`.
+    ``folder``: that of relative paths, if it is here.  ``offer``: the model, with a path on this machine.
     """
 
     MESSAGES = ("load", "ask", "leave")
     """The methods that the server may call."""
 
-    def __init__(
-        self,
-        folder: str,
-        opening: Opening,
-        path: os.PathLike[str],
-        name: str,
-        slots: int,
-        waiting: int,
-        about: About,
-        idle: float | None,
-        rules: Rules,
-    ) -> None:
+    def __init__(self, folder: str, offer: Offer, rules: Rules) -> None:
         with contextlib.suppress(OSError):
             os.chdir(folder)
-        opens = opening.of(path, name)
-        self._service = Service(name, opens, slots=slots, waiting=waiting, about=about, idle=idle)
+        self._service = offer.service()
         self._app = of_a_model(self._service, rules)
         self._left: dict[int, asyncio.Event] = {}
 

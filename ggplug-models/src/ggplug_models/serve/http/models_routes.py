@@ -61,7 +61,8 @@ class _Paths:
 
     async def models(self, request: Request) -> Response:
         if request.query_params.get("reload") == "1":
-            self._models.reload()
+            with reported():
+                self._models.reload()
         found = [state.model_of(each) for each in self._models.services.values()]
         return json_response({"object": "list", "data": found})
 

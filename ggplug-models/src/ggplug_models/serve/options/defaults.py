@@ -43,13 +43,14 @@ def defaults_options(command: Command) -> Command:
     return found
 
 
-def chosen(options: Mapping[str, Any]) -> tuple[dict[str, Any], int | None, int | None, bool]:
-    """The settings of the sampler, the seed, the maximum number of tokens, whether answers begin with a reasoning.
-
-    Raises UsageError.
-    """
+def chosen(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of :class:`.Defaults` that the options say.  Raises UsageError."""
     seed, most = options["seed"], options["max_tokens"]
     if most is not None and most < -1:
         raise click.UsageError("--n-predict must be at least -1.")
-    settings = {name: options[name] for name in SETTINGS if options[name] is not None}
-    return settings, None if seed is None or seed < 0 else seed, None if most == -1 else most, options["reasoning"]
+    return {
+        "settings": {name: options[name] for name in SETTINGS if options[name] is not None},
+        "seed": None if seed is None or seed < 0 else seed,
+        "max_tokens": None if most == -1 else most,
+        "thinks": options["reasoning"],
+    }
