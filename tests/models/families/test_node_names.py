@@ -12,6 +12,7 @@ import ggplug as gg
 import ggplug_models
 from ggplug_models.layers.names import name_nodes
 from ggplug_models.networks.encoder import Encoder
+from ggplug_models.networks.encoder_decoder import EncoderDecoder
 from ggplug_models.networks.transformer import Transformer
 from ggplug_models.state.memory import KeysValues
 
@@ -22,11 +23,11 @@ def test_each_node_has_a_name_of_its_own(stem: str) -> None:
         for step, graph in of_model(model):
             counts = Counter(tensor.name for tensor in graph.tensors)
             assert [name for name, count in counts.items() if count > 1 or not name] == [], step
-            blocks = {name for name in counts if name.startswith("blk.")}
+            part = "dec." if isinstance(model, EncoderDecoder) else ""
             if isinstance(model, Transformer) and all(isinstance(kind, KeysValues) for kind in model.kinds):
                 own = ["Qcur", "Kcur", "kqv_out", "attn_out", "ffn_out", "l_out"]
                 # the last norm of a block of BERT is the block's output
-                assert {f"blk.{n}.{name}" for n in range(model.n_layer) for name in own} <= blocks, step
+                assert {f"{part}blk.{n}.{name}" for n in range(model.n_layer) for name in own} <= set(counts), step
             assert {"inp_embd"} <= set(counts)
             if not isinstance(model, Encoder):
                 assert ("result_norm" if step == "embedding" else "result_output") == graph.outputs[0].name

@@ -29,7 +29,18 @@ from ggplug.costs import kept
 from ggplug.costs.model import CostModel
 from ggplug.errors import OutOfMemoryError, ParameterError
 from ggplug.gguf import GGUFReader, GGUFWriter
-from ggplug_models import CacheOn, Decoder, Encoder, ExpertsOn, LayerSplit, Placement, deciding, fastest, loading
+from ggplug_models import (
+    CacheOn,
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    ExpertsOn,
+    LayerSplit,
+    Placement,
+    deciding,
+    fastest,
+    loading,
+)
 from ggplug_models.benchmarks.synthetic import LlamaShape, write_llama
 from ggplug_models.fit_picture import DEVICES, picture
 from ggplug_models.networks.encoder import SCORES
@@ -51,7 +62,7 @@ ON_OPENCL = {"qwen3", "gpt-oss", "bert"}
 def compute(model: Decoder | Encoder, n_seq: int = 1) -> Iterator[int]:
     """Computes prompts that fill the context, and a token of each sequence; yields the bytes of the cache.
 
-    An encoder computes texts of as many tokens.
+    An encoder computes texts of as many tokens, an encoder-decoder source texts of as many before.
     """
     ids = (np.arange(N_CTX - 1) % 40 + 1).tolist()
     if isinstance(model, Encoder):
@@ -59,6 +70,8 @@ def compute(model: Decoder | Encoder, n_seq: int = 1) -> Iterator[int]:
         yield 0
         return
     with model.session(N_CTX, n_seq) as session:
+        for seq in range(n_seq) if isinstance(model, EncoderDecoder) else ():
+            session.encode([*ids, 1], seq)
         session.decode(dict.fromkeys(range(n_seq), ids))
         session.decode({seq: [1] for seq in range(n_seq)})
         yield session.memory.nbytes

@@ -43,7 +43,7 @@ class _ModelTraining(opt.Training):
 
     ``change(parameters)``: the change of the model's graphs by the parameters.  Data and labels are those of
     :class:`.Texts`.  Changes that are in effect when a batch of another shape is computed, such as adapters, act below
-    the one that is trained.  The model must not be freed before.  Raises ParameterError for encoder-decoders.
+    the one that is trained.  The model must not be freed before.
     """
 
     def __init__(
@@ -55,9 +55,6 @@ class _ModelTraining(opt.Training):
         period: int,
         clip: float,
     ) -> None:
-        if isinstance(model, EncoderDecoder):
-            what = f"{model.architecture} models read a source text, which texts to learn do not have"
-            raise ParameterError(f"{what}, so they cannot be trained", got=model)
         self.model = model
         logits = partial(_logits, model, change)
         super().__init__(logits, parameters, _loss, optimiser, backends=model.devices, period=period, clip=clip)
@@ -83,8 +80,14 @@ def _loss(logits: Tensor, labels: Tensor | None) -> Tensor:
     return ops.scale(ops.cross_entropy_loss(logits, ops.reshape(chances, n_vocab, count)), n)
 
 
-def _matching(weights: Iterable[Tensor], targets: Sequence[str], kind: str) -> list[Tensor]:
-    """The weights whose names match a pattern.  Raises ParameterError for a pattern that none matches."""
+def _matching(model: Decoder, weights: Iterable[Tensor], targets: Sequence[str], kind: str) -> list[Tensor]:
+    """The weights whose names match a pattern.
+
+    Raises ParameterError for a pattern that none matches, and for a model that cannot be trained.
+    """
+    if isinstance(model, EncoderDecoder):
+        what = f"{model.architecture} models read a source text, which texts to learn do not have"
+        raise ParameterError(f"{what}, so they cannot be trained", got=model)
     found = {weight.name: weight for weight in weights}
     for pattern in targets:
         if not any(fnmatchcase(name, pattern) for name in found):
@@ -126,7 +129,7 @@ class LoraTraining(_ModelTraining):
         rank, self.alpha = whole("rank", rank, 1), number("alpha", alpha, LEAST_ALPHA)
         read = (weight for node in model.sample().nodes if (weight := weight_read(node)) is not None)
         matrices = [each for each in read if each.rank > 1 and _is_plain(model, each)]
-        chosen = _matching(matrices, targets, "an adapter can change")
+        chosen = _matching(model, matrices, targets, "an adapter can change")
         random = np.random.default_rng(seed)
         parameters: dict[str, Array] = {}
         for weight in chosen:
@@ -185,7 +188,7 @@ class WeightTraining(_ModelTraining):
     ) -> None:
         # The factors of RoPE are weights only by the format of files.
         read = [each for each in model.sample().leafs if each in _all(model) and not each.name.startswith("rope_")]
-        chosen = _matching(read, targets, "can be trained")
+        chosen = _matching(model, read, targets, "can be trained")
         quantised = next((each for each in chosen if each.type not in (F32, F16, BF16)), None)
         if quantised is not None:
             raise ParameterError(
