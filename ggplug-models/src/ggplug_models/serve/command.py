@@ -227,14 +227,14 @@ def serve(
         if not machines or (opening.devices and sum(len(each.devices) for each in machines) < len(opening.devices)):
             raise click.UsageError("--replicas needs devices of a cluster alone: set GGPLUG_RAY (docs/cluster.md).")
 
-        def given(machine: Machine) -> Sequence[Any]:
+        def for_machine(machine: Machine) -> Sequence[Any]:
             there = replace(opening, devices=None if opening.devices is None else list(machine.devices), report=None)
             own = replace(rules, keys=(), hosts=None, origins=())
             return os.getcwd(), replace(offer, path=Path(offer.path), opening=there), own
 
         return Replicas(
             [machines[number % len(machines)] for number in range(replicas)],
-            given,
+            for_machine,
             slots=opening.slots,
             most_inside=replicas * most_inside,
             body_limit=rules.body_limit,
