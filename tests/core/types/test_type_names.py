@@ -10,6 +10,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,16 +169,18 @@ def kept_wide(type: Any, _: Path) -> bool:
 CALLS["ggplug.testing.evaluate"] = F16, kept_wide
 
 
-def quantized(type: Any, path: Path) -> list[Type]:
+def quantized(quantize: Callable[..., list[Any]], type: Any, path: Path) -> list[Type]:
     with gguf.GGUFWriter(path / "model.gguf", "llama") as writer:
         writer.add_tensor("blk.0.ffn.weight", VALUES)
-    made = quantizing.quantize_file(
-        path / "model.gguf", path / "out.gguf", "copy", overrides=[("ffn", type)], compiled=False
-    )
-    return [each.after for each in made]
+    return [each.after for each in quantize(path / "model.gguf", "copy", overrides=[("ffn", type)])]
 
 
-CALLS["ggplug.quantizing.quantize_file"] = Q4_0, quantized
+def quantize_file(source: Path, name: str, **how: Any) -> list[Any]:
+    return quantizing.quantize_file(source, source.with_name("out.gguf"), name, compiled=False, **how)
+
+
+CALLS["ggplug.quantizing.quantize_file"] = Q4_0, partial(quantized, quantize_file)
+CALLS["ggplug.quantizing.preview_file"] = Q4_0, partial(quantized, quantizing.preview_file)
 
 
 @pytest.fixture(scope="module")
