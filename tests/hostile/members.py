@@ -8,8 +8,6 @@ has memory in use.  ``python -m tests.hostile.members SEED [LAST]`` repeats case
 from __future__ import annotations
 
 import random
-import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,7 +20,8 @@ from ggplug.tensor import Context, Tensor
 from ggplug.types import BufferUsage
 from ggplug_testing import FakeDevice, ReferenceDevice
 
-from .placements import FAILING, Fault
+from .placements import FAILING
+from .seeds import Fault, main
 
 OPS = ("add", "mul", "mul_mat", "relu", "cont", "set_rows", "concat", "get_rows", "neg", "clamp", "sum_rows")
 WIDTHS = (8, 16, 24)
@@ -175,16 +174,5 @@ def _check(
             raise Fault(f"{tensor!r} is not what one device computes")
 
 
-def outcomes(seeds: Sequence[int]) -> Counter[str]:
-    """How often each outcome came; the seed of a fault is in its message."""
-    found: Counter[str] = Counter()
-    for seed in seeds:
-        try:
-            found[trial(seed)] += 1
-        except Exception as error:
-            raise Fault(f"seed {seed}: {type(error).__name__}: {error}") from error
-    return found
-
-
 if __name__ == "__main__":
-    print(outcomes(range(int(sys.argv[1]), int(sys.argv[-1]) + 1)))
+    main(trial)

@@ -7,8 +7,6 @@ and when everything is freed, no device has memory in use.  ``python -m tests.ho
 from __future__ import annotations
 
 import random
-import sys
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,14 +22,12 @@ from ggplug.scheduler.assign import Policy
 from ggplug.scheduler.timing import RUNS
 from ggplug_testing import FakeDevice, ReferenceDevice
 
+from .seeds import Fault, main
+
 OPS = ("add", "mul", "mul_mat", "silu", "soft_max", "rms_norm", "cont", "cpy", "set_rows", "concat", "get_rows", "neg")
 FAILING = ("alloc", "compute", "kernel", "receive", "get", "set", "copy")
 COMPUTATIONS = (2, 2, 3, RUNS + 3)
 """The last number includes all computations that the cost model times."""
-
-
-class Fault(AssertionError):
-    """What must not happen."""
 
 
 def trial(seed: int) -> str:
@@ -122,16 +118,5 @@ def _check_usable(scheduler: gg.Scheduler, fakes: Sequence[FakeDevice]) -> None:
         raise Fault(f"the scheduler computes {y.numpy()} afterwards")
 
 
-def outcomes(seeds: Sequence[int]) -> Counter[str]:
-    """How often each outcome came; the seed of a fault is in its message."""
-    found: Counter[str] = Counter()
-    for seed in seeds:
-        try:
-            found[trial(seed)] += 1
-        except Exception as error:
-            raise Fault(f"seed {seed}: {type(error).__name__}: {error}") from error
-    return found
-
-
 if __name__ == "__main__":
-    print(outcomes(range(int(sys.argv[1]), int(sys.argv[-1]) + 1)))
+    main(trial)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from .members import outcomes
+from .members import trial
+from .seeds import outcomes
 
 CHUNK = 1000
 
 
 def check(first: int, count: int) -> None:
-    found = outcomes(range(first, first + count))
+    found = outcomes(trial, range(first, first + count))
     assert found["right"] > count // 4, found
     assert set(found) == {"right", "ComputeError", "OutOfMemoryError", "PlacementError"}
 

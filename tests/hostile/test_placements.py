@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from .placements import outcomes
+from .placements import trial
+from .seeds import outcomes
 
 CHUNK = 1000
 
 
 def check(first: int, count: int) -> None:
-    found = outcomes(range(first, first + count))
+    found = outcomes(trial, range(first, first + count))
     assert found["right"] > count // 4, found
     assert {"OutOfMemoryError", "PlacementError"} <= set(found)
 

@@ -102,10 +102,8 @@ class CudaQueue(StepwiseQueue):
     def free(self) -> None:
         handle, self._blas_handle = self._blas_handle, None
         if handle is not None:
-            lost = (
-                self.cuda.cublas.CUBLASError,
-                self.cuda.runtime.CUDARuntimeError,
-            )  # on a lost device there is nothing to release
+            # On a lost device there is nothing to release.
+            lost = self.cuda.cublas.CUBLASError, self.cuda.runtime.CUDARuntimeError
             with contextlib.suppress(*lost), self._driver.current():
                 self.cuda.cublas.destroy(handle)
 

@@ -60,25 +60,12 @@ class CudaProduct(Bound):
 
         def multiply() -> None:
             blas, handle = queue.blas
-            dst, a, b = (pointer + offset for pointer, offset in zip(self._pointers, self._offsets, strict=True))
-            to, from_a, from_b = self._strides
+            places = (pointer + offset for pointer, offset in zip(self._pointers, self._offsets, strict=True))
+            dst, a, b = ((place, *strides) for place, strides in zip(places, self._strides, strict=True))
+            how = _TRANSPOSED, _AS_IT_IS, *self._extents
             if not queue.cuda.runtime.is_hip:
                 blas.setMathMode(handle, self._math)
             with queue.stream:
-                blas.sgemmStridedBatched(
-                    handle,
-                    _TRANSPOSED,
-                    _AS_IT_IS,
-                    *self._extents,
-                    one,
-                    a,
-                    *from_a,
-                    b,
-                    *from_b,
-                    zero,
-                    dst,
-                    *to,
-                    self._count,
-                )
+                blas.sgemmStridedBatched(handle, *how, one, *a, *b, zero, *dst, self._count)
 
         return multiply

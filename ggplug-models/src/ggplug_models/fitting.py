@@ -220,9 +220,8 @@ class _Asked:
         for buffer in weights.context.buffers:
             nbytes = weights.mapped.get(buffer, buffer.size)
             for device, kind, share in shares(buffer.type, nbytes):
-                held[
-                    device, "mapped" if buffer in weights.mapped else "packed" if kind.has_own_layout else "weights"
-                ] += share
+                what = "mapped" if buffer in weights.mapped else "packed" if kind.has_own_layout else "weights"
+                held[device, what] += share
         with weights.context, decided.model(weights.context, reader.metadata, devices) as model:
             n_ctx, cache, needed, times, moves = self._computed(model)
         holdings = [

@@ -18,7 +18,7 @@ from ggplug.backend import Device
 from ggplug.errors import ModelError, ParameterError
 from ggplug.registry.extras import Options
 from ggplug_models.benchmarks.generation import random_models
-from ggplug_models.checks.requirements import required
+from ggplug_models.checks.requirements import require_server
 from ggplug_models.loading import default_devices, load_language_model
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.sampling import Sampler, Sampling
@@ -48,9 +48,7 @@ class Serving:
 
     def run(self, device: Device, options: Options) -> Iterator[dict[str, Any]]:
         """Yields a row for each file.  Raises GGUFError, ModelError, ParameterError, OSError."""
-        for library in ("fastapi", "uvicorn", "prometheus_client"):
-            with required(library, "ggplug bench serving", extra="serve"):
-                __import__(library)
+        require_server("ggplug bench serving")
         devices = [device, *(each for each in default_devices()[-1:] if each is not device)]
         for path in options.files or [next(random_models())]:
             with load_language_model(path, devices) as model:

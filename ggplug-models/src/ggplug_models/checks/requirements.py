@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,3 +23,10 @@ def required(library: str, purpose: str, extra: str | None = None) -> Iterator[N
             got=library,
             remedy=f"pip install {library}" if extra is None else f'pip install "ggplug-core[{extra}]"',
         ) from error
+
+
+def require_server(purpose: str) -> None:
+    """Raises ModelError with install instructions if a library of the server cannot be imported."""
+    for library in ("fastapi", "uvicorn", "prometheus_client"):
+        with required(library, purpose, extra="serve"):
+            importlib.import_module(library)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ggplug.cli.quantize_report import Cost
-from ggplug.system.files import replacing
 from ggplug_models.commands.lines import content_of
 from ggplug_models.loading import load_language_model
 from ggplug_models.perplexity import in_chunks, perplexities
@@ -32,16 +31,12 @@ class TextJudge:
 
     def measure(self, progress: Progress) -> Cost:
         """The perplexity of the text.  Raises as loading a model and :func:`.perplexities` do."""
-        with load_language_model(self._source) as model, replacing(self._base) as file:
+        with load_language_model(self._source) as model:
             tokens = model.tokenizer.encode(self._text, add_special=True)
             read = in_chunks(model, tokens, self._n_ctx, self._chunks)
-            file.write(base_logits.beginning(read, model.n_vocab))
-
-            def keep(logits: base_logits.Floats) -> None:
-                file.write(base_logits.rows(logits))
-
-            for found in perplexities(model, tokens, read.shape[1], chunks=len(read), keep=keep):
-                progress(found.chunks, len(read))
+            with base_logits.saving(self._base, read, model.n_vocab) as keep:
+                for found in perplexities(model, tokens, read.shape[1], chunks=len(read), keep=keep):
+                    progress(found.chunks, len(read))
         return Cost(found.value, found.error)
 
     def compare(self, path: Path, progress: Progress) -> Cost:

@@ -162,7 +162,6 @@ def _measure(
     *,
     as_json: bool,
 ) -> None:
-    from ggplug.system.files import replacing
     from ggplug_models.perplexity import in_chunks, perplexities
     from ggplug_models.quality import base_logits
 
@@ -171,9 +170,7 @@ def _measure(
         read = in_chunks(model, tokens, context, chunks)
         keep = None
         if saved is not None:
-            out = stack.enter_context(replacing(saved))
-            out.write(base_logits.beginning(read, model.n_vocab))
-            keep = lambda logits: out.write(base_logits.rows(logits))  # noqa: E731
+            keep = stack.enter_context(base_logits.saving(saved, read, model.n_vocab))
         with counting() as bar:
             task = bar.add_task("reading chunks", total=len(read))
             how: dict[str, Any] = {"chunks": chunks, "cache_type": cache_type, "keep": keep}

@@ -164,7 +164,7 @@ class Denoiser(Encoder):
                 now = size // of_block + (step < size % of_block)
                 logits = self.logits(tokens.tolist())[np.maximum(open_places - self.shifts, 0)]
                 logits[:, self.mask] = -np.inf
-                texts = ([int(each) for each in tokens[:place][written[:place]]] for place in open_places)
+                texts = (tokens[:place][written[:place]].tolist() for place in open_places)
                 chosen = np.array([choose(row, text) for row, text in zip(logits, texts, strict=True)])
                 first = self._most_certain(logits, chosen, ORDERS[order], random)[:now]
                 tokens[open_places[first]], written[open_places[first]] = chosen[first], True

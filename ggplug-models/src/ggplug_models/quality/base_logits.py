@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ModelError
-from ggplug.system.files import naming, open_regular
+from ggplug.system.files import naming, open_regular, replacing
 
 Floats = npt.NDArray[np.float32]
 
@@ -32,6 +34,19 @@ def beginning(chunks: npt.NDArray[np.int64], n_vocab: int) -> bytes:
     """The beginning of a file: header and tokens, ``(chunks, n_ctx)``.  :func:`rows` follow."""
     count, n_ctx = chunks.shape
     return _HEADER.pack(MAGIC, n_ctx, n_vocab, count) + chunks.astype("<i4").tobytes()
+
+
+@contextmanager
+def saving(
+    path: str | os.PathLike[str], chunks: npt.NDArray[np.int64], n_vocab: int
+) -> Iterator[Callable[[Floats], object]]:
+    """A function that gets all logits of the chunks, whose predictions the file has at the end of the block.
+
+    The file is complete, or what it was before.  ``chunks``: tokens, ``(chunks, n_ctx)``.  Raises OSError.
+    """
+    with replacing(path) as file:
+        file.write(beginning(chunks, n_vocab))
+        yield lambda logits: file.write(rows(logits))
 
 
 def rows(logits: Floats) -> bytes:

@@ -377,9 +377,9 @@ class Batcher:
 
     def _held(self, number: int, lora: Lora | None) -> Sequence[int]:
         """The tokens of a sequence that a request with these scales of adapters may reuse."""
-        return (
-            self.sequences.tokens(number)[: self._reusable[number]] if self.sequences.is_adapted(lora, number) else ()
-        )
+        if not self.sequences.is_adapted(lora, number):
+            return ()
+        return self.sequences.tokens(number)[: self._reusable[number]]
 
     def _rewound(self, number: int, prompt: Sequence[int], held: Sequence[int]) -> int:
         """Rewinds a sequence to what a prompt can use of its tokens ``held``; returns their number."""

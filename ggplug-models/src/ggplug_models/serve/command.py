@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 from ggplug.cli.model_file import ModelFile, ModelFileType
 from ggplug.cli.output import Command, console, printable
 from ggplug.cli.tracing import traced
-from ggplug_models.checks.requirements import required
+from ggplug_models.checks.requirements import require_server
 from ggplug_models.serve.options.of_model import model_options, service_of
 
 
@@ -150,9 +149,7 @@ def serve(
     answers have ended; a second Ctrl-C stops it at once. Slow clients are disconnected: after 10 seconds for the
     headers of a request, 60 seconds for its body or 10 seconds without data, and 60 seconds without reading an answer.
     """
-    for library in ("fastapi", "uvicorn", "prometheus_client"):
-        with required(library, "ggplug serve", extra="serve"):
-            importlib.import_module(library)
+    require_server("ggplug serve")
     from ggplug_models.serve.app import Rules
     from ggplug_models.serve.http.access import is_loopback
     from ggplug_models.serve.models import Models, models_in
