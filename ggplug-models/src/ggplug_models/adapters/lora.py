@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -101,7 +101,7 @@ class LoraFile:
         for name, pair in self.pairs.items():
             if name not in extents:
                 raise self.wrong(f"the model has no weight {name!r}")
-            if f"{name.removesuffix('.weight')}.scale" in extents:
+            if has_own_scale(name, extents):
                 raise self.wrong(f"the weight {name!r} has a scale of its own, which adapters do not take into account")
             ne = _whole(extents[name])
             if not pair.fits(name, ne):
@@ -165,6 +165,11 @@ class _Scaled(GraphChange):
 
     def change(self, name: str, base: Tensor, made: Tensor) -> Tensor | None:
         return self.adapter.added(base, made, partial(self.scales.scale, self.adapter))
+
+
+def has_own_scale(name: str, weights: Container[str]) -> bool:
+    """Whether a weight has a scale of its own, which adapters do not take into account."""
+    return f"{name.removesuffix('.weight')}.scale" in weights
 
 
 def weight_read(node: Tensor) -> Tensor | None:

@@ -21,7 +21,7 @@ from ggplug.quantizing.rows import Encoder
 from ggplug.system.files import check_target
 from ggplug.tensor import Tensor
 from ggplug.types import BF16, F16, F32
-from ggplug_models.adapters.lora import TABLE, A, B, low_rank, weight_read, write_lora
+from ggplug_models.adapters.lora import TABLE, A, B, has_own_scale, low_rank, weight_read, write_lora
 from ggplug_models.adapters.matrices import rows_in_file
 from ggplug_models.checks.arguments import number, whole
 from ggplug_models.finetuning.inputs import WholeTexts
@@ -80,14 +80,15 @@ def _loss(logits: Tensor, labels: Tensor | None) -> Tensor:
     return ops.scale(ops.cross_entropy_loss(logits, ops.reshape(chances, n_vocab, count)), n)
 
 
-def _matching(model: Decoder, weights: Iterable[Tensor], targets: Sequence[str], kind: str) -> list[Tensor]:
-    """The weights whose names match a pattern.
-
-    Raises ParameterError for a pattern that none matches, and for a model that cannot be trained.
-    """
+def _check(model: Decoder) -> None:
+    """Raises ParameterError for a model that cannot be trained."""
     if isinstance(model, EncoderDecoder):
         what = f"{model.architecture} models read a source text, which texts to learn do not have"
         raise ParameterError(f"{what}, so they cannot be trained", got=model)
+
+
+def _matching(weights: Iterable[Tensor], targets: Sequence[str], kind: str) -> list[Tensor]:
+    """The weights whose names match a pattern.  Raises ParameterError for a pattern that none matches."""
     found = {weight.name: weight for weight in weights}
     for pattern in targets:
         if not any(fnmatchcase(name, pattern) for name in found):
@@ -126,10 +127,11 @@ class LoraTraining(_ModelTraining):
         clip: float = 1.0,
         seed: int = 0,
     ) -> None:
+        _check(model)
         rank, self.alpha = whole("rank", rank, 1), number("alpha", alpha, LEAST_ALPHA)
         read = (weight for node in model.sample().nodes if (weight := weight_read(node)) is not None)
-        matrices = [each for each in read if each.rank > 1 and _is_plain(model, each)]
-        chosen = _matching(model, matrices, targets, "an adapter can change")
+        matrices = [each for each in read if each.rank > 1 and not has_own_scale(each.name, model.weights)]
+        chosen = _matching(matrices, targets, "an adapter can change")
         random = np.random.default_rng(seed)
         parameters: dict[str, Array] = {}
         for weight in chosen:
@@ -146,11 +148,6 @@ class LoraTraining(_ModelTraining):
         """Writes the adapter in llama.cpp's format, for :meth:`.Network.adapt`; returns its path.  Raises OSError."""
         matrices = {name: tensor.numpy() for name, tensor in self.parameters.items()}
         return write_lora(path, self.model.architecture, self.alpha, matrices)
-
-
-def _is_plain(model: Decoder, weight: Tensor) -> bool:
-    """Whether a weight has no scale of its own, which adapters do not take into account."""
-    return f"{weight.name.removesuffix('.weight')}.scale" not in model.weights
 
 
 class _Adapter(GraphChange):
@@ -186,9 +183,11 @@ class WeightTraining(_ModelTraining):
         period: int = 1,
         clip: float = 1.0,
     ) -> None:
+        _check(model)
+        weights = set(model.weights)
         # The factors of RoPE are weights only by the format of files.
-        read = [each for each in model.sample().leafs if each in _all(model) and not each.name.startswith("rope_")]
-        chosen = _matching(model, read, targets, "can be trained")
+        read = [each for each in model.sample().leafs if each in weights and not each.name.startswith("rope_")]
+        chosen = _matching(read, targets, "can be trained")
         quantised = next((each for each in chosen if each.type not in (F32, F16, BF16)), None)
         if quantised is not None:
             raise ParameterError(
@@ -221,10 +220,6 @@ class WeightTraining(_ModelTraining):
                     writer.add_tensor(name, encoder.encode(rows, F32, info.type), info.type, info.ne)
             writer.write()
         return Path(path)
-
-
-def _all(model: Decoder) -> set[Tensor]:
-    return set(model.weights)
 
 
 class _Masters(GraphChange):
