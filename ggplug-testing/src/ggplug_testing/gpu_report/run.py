@@ -58,7 +58,7 @@ NAMES = ""
 GRACE = 15.0
 """Seconds that a step may go on beyond its part's time before its process is ended."""
 
-MOST_PATIENCE, LEAST_PATIENCE = 120.0, 20.0
+MOST_PATIENCE, LEAST_PATIENCE = 120.0, 60.0
 """Limits of the seconds after which a step counts as hanging, which are a quarter of its part's time."""
 
 
