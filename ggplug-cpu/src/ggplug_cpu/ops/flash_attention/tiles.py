@@ -51,7 +51,7 @@ class Tiled(Flash):
 
 def rows_of_tiles(rows: int) -> int:
     """``rows`` rounded up to whole tiles."""
-    few = layout("f32").tile_rows[-1]
+    few = layout("f32").fewest_rows
     return -(-rows // few) * few
 
 
@@ -152,7 +152,7 @@ def flash_attention_tiles(keys_type: str, values_type: str) -> Body:
 def _pack_rows() -> DeviceFunction:
     """``pack(sides, table, rows, numbers)`` packs the rows in the table, tile after tile."""
     shape = layout("f32")
-    many, few, row_bytes, quantum = shape.rows, shape.tile_rows[-1], shape.row_bytes, shape.quantum
+    many, few, row_bytes, quantum = shape.rows, shape.fewest_rows, shape.row_bytes, shape.quantum
     pack_many, pack_few = pack_activations("f32", "f32", many), pack_activations("f32", "f32", few)
 
     @device_function
@@ -180,7 +180,7 @@ def _multiply_panels() -> DeviceFunction:
     Multiplies the packed rows with all panels.
     """
     shape = layout("f32")
-    many, few, quantum, wide = shape.rows, shape.tile_rows[-1], shape.quantum, shape.columns
+    many, few, quantum, wide = shape.rows, shape.fewest_rows, shape.quantum, shape.columns
     multiply_many, multiply_few = multiply_panel("f32", many), multiply_panel("f32", few)
 
     @device_function

@@ -36,8 +36,8 @@ _LEAST_STEP, _LEAST_PART = 128, 384
 class Layout:
     """The layout of packed numbers of one ``kind``, and the sizes of its tiles, which fit the target's registers.
 
-    Tiles are ``vecs`` vectors of ``width`` f32 of the result by the first of ``tile_rows`` rows, or fewer at the end:
-    one of the others, which decrease.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row
+    Tiles are ``vecs`` vectors of ``width`` f32 of the result by some rows.  ``tiles``: (rows of a tile, least remaining
+    rows for which it is used), the largest first; the last one is used for any number.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row
     are adjacent in packed activations.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are
     ``step_bytes`` bytes of packed activations.  A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the
     last padded.  Of int8, ``has_minima`` says whether weights have them.  ``magnitude``: the largest
@@ -50,7 +50,7 @@ class Layout:
     unit_bytes: int
     width: int
     vecs: int
-    tile_rows: tuple[int, ...]
+    tiles: tuple[tuple[int, int], ...]
     together: int
     step_numbers: int
     step_bytes: int
@@ -62,15 +62,14 @@ class Layout:
     unsigned: bool = False
 
     @property
-    def tiles(self) -> tuple[tuple[int, int], ...]:
-        """(rows of a tile, least remaining rows for which it is used), the largest first."""
-        sizes = self.tile_rows
-        return tuple((size, size - smaller + 1) for size, smaller in zip(sizes, (*sizes[1:], sizes[-1]), strict=True))
-
-    @property
     def rows(self) -> int:
         """Rows of the largest tile."""
-        return self.tile_rows[0]
+        return self.tiles[0][0]
+
+    @property
+    def fewest_rows(self) -> int:
+        """Rows of the smallest tile."""
+        return self.tiles[-1][0]
 
     def is_one_tile(self, rows: int) -> bool:
         """Whether there is a tile of exactly ``rows`` rows."""
@@ -170,7 +169,7 @@ def layout(kind: str) -> Layout:
     name, kind = kind, base_of(kind)
     columns = 2 * width
     if kind == "amx":
-        return Layout(kind, 2, 4, width, 2, (32, 16), 16, 32, 64, 2 * width, 4 * columns * width)
+        return Layout(kind, 2, 4, width, 2, ((32, 17), (16, 1)), 16, 32, 64, 2 * width, 4 * columns * width)
     unit_bytes = 8 if _multiplies_matrices(kind) else 4
     unit = unit_bytes // {"f32": 4, "bf16": 2, "i8": 1}[kind]
     has_minima = name.endswith("with minima")
@@ -190,7 +189,7 @@ def layout(kind: str) -> Layout:
         unit_bytes,
         width,
         2,
-        _rows(kind),
+        _tiles(kind),
         together,
         step,
         step_bytes,
@@ -207,21 +206,22 @@ def _width() -> int:
     return features.target().vector_bytes // 4
 
 
-def _rows(kind: str) -> tuple[int, ...]:
-    """The rows of tiles: accumulators must leave registers for the operands.
+def _tiles(kind: str) -> tuple[tuple[int, int], ...]:
+    """:attr:`Layout.tiles`: accumulators must leave registers for the operands.
 
     Of 16 registers they may take 12.  Of AVX-512's 32 they may take 24, for activations are operands in memory.  Of
     AArch64's 32 they may take 16, next to the weights of four units, and 24 where a pair of rows is one operand.  int8
     needs two for each sum, the integer one and the scaled one; of AVX-512's all 32 are taken, since a scaled sum that
     is stored and loaded again, once for 32 products, costs less than reading weights again for rows that are left.
+    A larger tile is used for fewer rows than it has where reading the weights once more would take longer.
     """
     if features.has("avx512f"):
-        return (8, 4, 2, 1) if kind == "i8" else (12, 4)
+        return ((8, 5), (4, 3), (2, 2), (1, 1)) if kind == "i8" else ((12, 9), (4, 1))
     if features.has("sse2"):
-        rows, few = 6, 2
-    else:
-        rows, few = (12, 4) if kind == "bf16" and _multiplies_matrices(kind) else (8, 4)
-    return (rows // 2, few // 2) if kind == "i8" else (rows, few)
+        return ((3, 3), (2, 2), (1, 1)) if kind == "i8" else ((6, 5), (4, 3), (2, 1))
+    if kind == "bf16" and _multiplies_matrices(kind):
+        return (12, 9), (4, 1)
+    return ((4, 3), (2, 1)) if kind == "i8" else ((8, 5), (4, 1))
 
 
 # -- the instructions of a kind --------------------------------------------------------------------------
