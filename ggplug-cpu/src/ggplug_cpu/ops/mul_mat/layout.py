@@ -37,12 +37,12 @@ class Layout:
     """The layout of packed numbers of one ``kind``, and the sizes of its tiles, which fit the target's registers.
 
     Tiles are ``vecs`` vectors of ``width`` f32 of the result by some rows.  ``tiles``: (rows of a tile, least remaining
-    rows for which it is used), the largest first; the last one is used for any number.  A unit holds ``unit`` numbers in ``unit_bytes``.  ``together`` units of a row
-    are adjacent in packed activations.  A step of the inner loop takes ``step_numbers`` numbers of each row, which are
-    ``step_bytes`` bytes of packed activations.  A panel grows by ``quantum_bytes`` with every ``quantum`` numbers, the
-    last padded.  Of int8, ``has_minima`` says whether weights have them.  ``magnitude``: the largest
-    of weights.  ``unsigned``: whether activations are packed as ``x + 128``.  ``way``: how vectors of bf16 and int8 are
-    multiplied and added.
+    rows for which it is used), the largest first; the last one is used for any number.  A unit holds ``unit`` numbers
+    in ``unit_bytes``.  ``together`` units of a row are adjacent in packed activations.  A step of the inner loop takes
+    ``step_numbers`` numbers of each row, which are ``step_bytes`` bytes of packed activations.  A panel grows by
+    ``quantum_bytes`` with every ``quantum`` numbers, the last padded.  Of int8, ``has_minima`` says whether weights
+    have them.  ``magnitude``: the largest of weights.  ``unsigned``: whether activations are packed as ``x + 128``.
+    ``way``: how vectors of bf16 and int8 are multiplied and added.
     """
 
     kind: str
