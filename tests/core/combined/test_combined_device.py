@@ -438,7 +438,7 @@ def test_a_combined_device_needs_two_members(members: int) -> None:
 
 
 def test_proportions_are_positive_and_one_for_each_member() -> None:
-    for wrong in ([1], [1, 0], [1, -1], [1, float("nan")]):
+    for wrong in ([1], [1, 0], [1, -1], [1, float("nan")], [1e308, 1e308]):
         with pytest.raises(ParameterError, match="positive proportions"):
             CombinedDevice(fakes(), wrong)
 

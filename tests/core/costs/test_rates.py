@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,38 @@ def test_one_measurement_that_was_disturbed_changes_little() -> None:
     for seconds in (1e-6, 5e-3):
         rates.note(work, seconds)
     assert rates.kernel(work) == pytest.approx(1.25e-6)
+
+
+def test_several_threads_may_note_times_while_another_lists_them() -> None:
+    rates, errors, end = Rates(), [], threading.Event()
+
+    def note() -> None:
+        try:
+            for i in range(4000):
+                rates.note(Work(f"op{i % 1500} f32", 10, 10, str(i)), 1.0)
+        except Exception as error:
+            errors.append(error)
+
+    def listed() -> None:
+        try:
+            while not end.is_set():
+                rates.to_dict()
+        except Exception as error:
+            errors.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        noting, listing = [threading.Thread(target=note) for _ in range(2)], threading.Thread(target=listed)
+        for each in (*noting, listing):
+            each.start()
+        for each in noting:
+            each.join()
+        end.set()
+        listing.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not errors
 
 
 def test_no_time_that_is_no_number_is_taken_over() -> None:

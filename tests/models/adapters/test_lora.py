@@ -121,6 +121,30 @@ def test_merged_weights_are_w_plus_the_scaled_product(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.array("blk.1.attn_k.weight"), model.array("blk.1.attn_k.weight"))
 
 
+def test_a_weight_of_one_dimension_is_merged_as_it_is_adapted(tmp_path: Path) -> None:
+    ids = [each % 64 for each in IDS]
+    model, gate = ORACLES / "qwen2moe.gguf", "blk.0.ffn_gate_inp_shexp.weight"
+    with GGUFReader(model) as reader:
+        ((n,),) = (reader.tensors[gate].shape,)
+    file = adapter(tmp_path / "a.gguf", {gate: ((3, n), (1, 3))}, **{"general.architecture": "qwen2moe"})
+    with ggplug_models.load(merge(model, {file: 1.5}, tmp_path / "merged.gguf"), ["CPU"]) as other:
+        wanted = other.logits(ids)
+    with ggplug_models.load(model, ["CPU"]) as loaded, loaded.adapt(file, 1.5):
+        assert error(loaded.logits(ids), wanted) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("scale", "kind", "said"),
+    [(1e6, "F16", "f16 needs numbers that f16 holds"), (float(3e38), "F32", "f32 needs finite numbers")],
+)
+def test_a_merged_weight_out_of_range_is_refused(tmp_path: Path, scale: float, kind: str, said: str) -> None:
+    quantize_file(MODEL, plain := tmp_path / "plain.gguf", kind)
+    file = adapter(tmp_path / "a.gguf", {"blk.1.attn_q.weight": ((4, 64), (128, 4))})
+    with pytest.raises(ModelError, match=rf"plain.gguf with .*a.gguf: tensor blk.1.attn_q.weight has .*{said}"):
+        merge(plain, {file: scale}, tmp_path / "merged.gguf")
+    assert not (tmp_path / "merged.gguf").exists()
+
+
 def test_experts_and_a_table_of_embeddings_that_is_the_output_too_can_be_changed(tmp_path: Path) -> None:
     ids = [each % 64 for each in IDS]
     for name, weights in (("qwen3moe", ["blk.0.ffn_down_exps.weight"]), ("gemma", ["token_embd.weight"])):

@@ -158,6 +158,7 @@ def damaged(tmp_path: Path, change: Any) -> Path:
         (lambda data: data[:19], "does not begin with _logits_"),
         (lambda data: b"GGUF" + data[4:], "is no file of logits"),
         (lambda data: data[:8] + bytes(4) + data[12:], "is damaged: it has 3 chunks of 0 tokens"),
+        (lambda data: data[:8] + b"\x02\0\0\0" + data[12:], "is damaged: it has 3 chunks of 2 tokens"),
         (lambda data: data[:-1], "is truncated: 3 chunks of 16 tokens take 12980 bytes, and it has 12979"),
     ],
 )
@@ -170,9 +171,10 @@ def test_a_file_that_does_not_fit_the_model_is_refused(model: Decoder, tmp_path:
     with pytest.raises(FileKindError):
         BaseLogits(tmp_path)
     n_vocab = model.n_vocab
-    nan = damaged(tmp_path, lambda data: data[: 20 + 4 * 48] + b"\xff" * 8 + data[20 + 4 * 48 + 8 :])
-    with BaseLogits(nan) as file, pytest.raises(ModelError, match="numbers of its chunk 0 are not finite"):
-        next(divergences(model, file))
+    for scale_and_least in (b"\xff" * 8, bytes(8), np.array([1e30, 0], "<f4").tobytes()):
+        rows = damaged(tmp_path, lambda data, it=scale_and_least: data[: 20 + 4 * 48] + it + data[20 + 4 * 48 + 8 :])
+        with BaseLogits(rows) as file, pytest.raises(ModelError, match="of its chunk 0 do not add up to 1"):
+            next(divergences(model, file))
     token = damaged(tmp_path, lambda data: data[:20] + b"\xff\xff\0\0" + data[24:])
     with BaseLogits(token) as file, pytest.raises(ParameterError, match=r"the text of .* is 65535"):
         next(divergences(model, file))

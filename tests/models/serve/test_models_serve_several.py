@@ -241,6 +241,21 @@ def test_the_models_are_found_anew_when_a_client_says_so() -> None:
         complete(live, "c")
 
 
+def test_a_model_that_is_gone_leaves_no_threads() -> None:
+    def threads() -> int:
+        return sum(each.name.startswith("ggplug prompts") for each in threading.enumerate())
+
+    shelf, before = Shelf(("a",)), threads()
+    with shelf.served() as live:
+        for name, following in (("a", "b"), ("b", "c"), ("c", "d")):
+            complete(live, name)
+            shelf.names = (following,)
+            live.ask("GET", "/models?reload=1")
+            until(lambda gone=name: f"release {gone}" in shelf.log)
+        complete(live, "d")
+        until(lambda: threads() - before <= 2)  # those of one service
+
+
 def test_keys_are_wanted_for_all_models() -> None:
     with Shelf().served(Rules(keys=["key"])) as live:
         assert live.ask("POST", "/v1/completions", asked("a"))[0] == 401

@@ -137,9 +137,9 @@ def proportions_of(members: Sequence[Device], proportions: Sequence[float] | Non
     Measured speeds of the devices would be asked for here.  Raises ParameterError.
     """
     found = tuple(map(float, proportions)) if proportions is not None else (1.0,) * len(members)
-    if len(found) != len(members) or not all(0 < each < math.inf for each in found):
+    if len(found) != len(members) or min(found) <= 0 or not math.isfinite(sum(found)):
         raise ParameterError(
-            f"{len(members)} devices that compute as one need as many positive proportions, got {found}",
+            f"{len(members)} devices that compute as one need as many positive proportions, with a finite sum, got {found}",
             got=found,
             wanted=len(members),
         )

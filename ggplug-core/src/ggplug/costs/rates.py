@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,8 @@ class Rates:
         self._kernels: dict[str, _Points] = {}
         self._copies: dict[str, _Points] = {}
         self._ops: dict[str, list[str]] = {}
+        self._lock = threading.Lock()
+        """Held while points are added or listed: several threads compute, and note times."""
         self.split: float | None = None
         self.launch = self.call = 0.0
         self._longest = 0.0
@@ -54,18 +57,20 @@ class Rates:
 
     def note(self, work: Work, seconds: float) -> None:
         """Takes over a measurement of a kernel."""
-        if work.what not in self._kernels:
-            if len(self._kernels) >= _KINDS:
-                dropped = next(iter(self._kernels))
-                del self._kernels[dropped]
-                self._ops[dropped.partition(" ")[0]].remove(dropped)
-            self._ops.setdefault(work.what.partition(" ")[0], []).append(work.what)
-        self._note(self._kernels.setdefault(work.what, {}), work.ne, work.flops, work.bytes, seconds)
+        with self._lock:
+            if work.what not in self._kernels:
+                if len(self._kernels) >= _KINDS:
+                    dropped = next(iter(self._kernels))
+                    del self._kernels[dropped]
+                    self._ops[dropped.partition(" ")[0]].remove(dropped)
+                self._ops.setdefault(work.what.partition(" ")[0], []).append(work.what)
+            self._note(self._kernels.setdefault(work.what, {}), work.ne, work.flops, work.bytes, seconds)
         self._longest = max(self._longest, seconds if seconds < math.inf else 0.0)
 
     def note_copy(self, source: str, nbytes: int, seconds: float) -> None:
         """Takes over a measurement of a copy from a memory, by its name, to that of the stream."""
-        self._note(self._copies.setdefault(source, {}), _size(nbytes), 0, nbytes, seconds)
+        with self._lock:
+            self._note(self._copies.setdefault(source, {}), _size(nbytes), 0, nbytes, seconds)
 
     def note_split(self, seconds: float, launch: float) -> None:
         """Takes over what a split takes besides its kernels, and the least that a kernel takes."""
@@ -155,12 +160,12 @@ class Rates:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-
-        return {
-            "kernels": {what: dict(points) for what, points in self._kernels.items()},
-            "copies": {source: list(points.values()) for source, points in self._copies.items()},
-            "split": [self.split, self.launch, self.call],
-        }
+        with self._lock:
+            return {
+                "kernels": {what: dict(points) for what, points in self._kernels.items()},
+                "copies": {source: list(points.values()) for source, points in self._copies.items()},
+                "split": [self.split, self.launch, self.call],
+            }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Rates:

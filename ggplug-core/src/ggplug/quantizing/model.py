@@ -244,22 +244,8 @@ class _TensorEncoder:
         """Raises ModelError for a number that the type cannot hold; ``before``: number of elements before the rows."""
         info = choice.info
         found = self.encoder.misfit(rows, info.type, encoded, choice.type, importance)
-        if found is None:
-            return
-        index = tuple(map(int, np.unravel_index(before + found.place, info.ne[::-1])))
-        path = self.reader.paths[info.shard]
-        wanted = f"numbers that {choice.type.name} holds" if found.finite else "finite numbers"
-        raise ModelError(
-            f"{path}: tensor {info.name} has {found.value:g} at {list(index)}; {choice.type.name} needs {wanted}",
-            tensor=info.name,
-            index=index,
-            got=found.value,
-            wanted=wanted,
-            path=path,
-            remedy="use BF16 or F32, which can hold it"
-            if found.finite
-            else "the file is damaged, or its training failed",
-        )
+        if found is not None:
+            raise found.refused(str(self.reader.paths[info.shard]), info.name, info.ne, choice.type, before)
 
     def _rows(
         self, info: TensorInfo, weights: npt.NDArray[np.float32] | None

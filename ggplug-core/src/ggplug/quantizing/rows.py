@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug import quants
-from ggplug.errors import ParameterError
+from ggplug.errors import ModelError, ParameterError
 from ggplug.registry import REGISTRY
 from ggplug.registry.extras import Quantizer
 from ggplug.types import BF16, F16, F32, F64, Type
@@ -39,6 +39,25 @@ class Misfit(NamedTuple):
     place: int
     value: float
     finite: bool
+
+    def refused(self, path: str, name: str, ne: tuple[int, ...], type: Type, before: int = 0) -> ModelError:
+        """The error for a tensor of a file, with extents ``ne``, that is to become ``type``.
+
+        ``before``: number of elements before the rows.
+        """
+        index = tuple(map(int, np.unravel_index(before + self.place, ne[::-1])))
+        wanted = f"numbers that {type.name} holds" if self.finite else "finite numbers"
+        return ModelError(
+            f"{path}: tensor {name} has {self.value:g} at {list(index)}; {type.name} needs {wanted}",
+            tensor=name,
+            index=index,
+            got=self.value,
+            wanted=wanted,
+            path=path,
+            remedy="use BF16 or F32, which can hold it"
+            if self.finite
+            else "the file is damaged, or its training failed",
+        )
 
 
 class Encoder:

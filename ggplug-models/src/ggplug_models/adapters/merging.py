@@ -31,8 +31,8 @@ def merge(
     """Writes ``target``: the model with the changes of ``adapters``, each with a scale, in its weights.
 
     Changed weights are decoded, added to in float32, and encoded in their own type again.  ``progress(done, total)``:
-    called with bytes of tensors.  Raises ModelError if an adapter is not of this model, ParameterError, GGUFError,
-    OSError.
+    called with bytes of tensors.  Raises ModelError if an adapter is not of this model, or a changed weight is not
+    finite or out of range of its type; ParameterError, GGUFError, OSError.
     """
     if not adapters:
         raise ParameterError("no adapter was given to merge", got=adapters, wanted="at least one")
@@ -62,9 +62,16 @@ def _changed(
 ) -> npt.NDArray[np.uint8]:
     """The bytes of a weight with the changes of adapters."""
     values = values_in_file(reader, info)
-    for file, scale, matrices in changing:
-        values += np.float32(file.factor(info.name, scale)) * _product(matrices, info.name)
-    return encoder.encode(values.reshape(-1, info.ne[0]).view(np.uint8), F32, info.type)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+        for file, scale, matrices in changing:
+            values += np.float32(file.factor(info.name, scale)) * _product(matrices, info.name).reshape(values.shape)
+        rows = values.reshape(-1, info.ne[0]).view(np.uint8)
+        encoded = encoder.encode(rows, F32, info.type)
+    misfit = encoder.misfit(rows, F32, encoded, info.type, into_blocks=True)
+    if misfit is not None:
+        files = ", ".join(str(file.path) for file, _, _ in changing)
+        raise misfit.refused(f"{reader.paths[info.shard]} with {files}", info.name, info.ne, info.type)
+    return encoded
 
 
 def _product(matrices: GGUFReader, name: str) -> npt.NDArray[np.float32]:

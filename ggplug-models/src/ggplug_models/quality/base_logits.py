@@ -27,6 +27,8 @@ _HEADER = struct.Struct("<8siii")
 _SCALE = 8
 """Bytes before the numbers of a row: what a step is worth, and log p of the number 0, as F32."""
 _STEPS = 65535
+_SUM = 0.1
+"""How far from 1 the sum of a token's probabilities may be: those below the range of 16 count as its least."""
 _RANGE = np.float32(16)
 
 
@@ -93,7 +95,7 @@ class BaseLogits:
                 remedy="`ggplug perplexity --save-logits` and `llama-perplexity --save-all-logits` write such files",
             )
         _, n_ctx, self.n_vocab, count = _HEADER.unpack(head)
-        if n_ctx < 2 or self.n_vocab < 1 or count < 1:
+        if n_ctx < 3 or self.n_vocab < 1 or count < 1:
             raise ModelError(
                 f"{self.path} is damaged: it has {count} chunks of {n_ctx} tokens of a vocabulary of {self.n_vocab}",
                 got=(count, n_ctx, self.n_vocab),
@@ -114,7 +116,7 @@ class BaseLogits:
     def read(self, chunk: int, first: int, count: int) -> Floats:
         """log p of all tokens after ``count`` tokens of a chunk, from its token ``first`` on: ``(count, n_vocab)``.
 
-        Raises ModelError for numbers that are not finite, OSError.
+        Raises ModelError for numbers that are no probabilities, OSError.
         """
         row = chunk * self._n_rows + first - self.chunks.shape[1] // 2
         with naming(self.path):
@@ -124,10 +126,17 @@ class BaseLogits:
             raise ModelError(f"{self.path} became shorter while it was read")
         found = np.frombuffer(data, np.uint8).reshape(count, self._row)
         scale, least = np.hsplit(found[:, :_SCALE].copy().view("<f4").astype(np.float32), 2)
-        if not (np.isfinite(scale).all() and np.isfinite(least).all()):
-            raise ModelError(f"{self.path} is damaged: numbers of its chunk {chunk} are not finite", got=chunk)
         steps = found[:, _SCALE : _SCALE + 2 * self.n_vocab].copy().view("<u2")
-        return steps * scale + least
+        with np.errstate(over="ignore", invalid="ignore"):
+            logs: Floats = steps * scale + least
+            sums = np.exp(logs.astype(np.float64)).sum(axis=1)
+        if not (np.abs(sums - 1) <= _SUM).all():
+            raise ModelError(
+                f"{self.path} is damaged: probabilities of its chunk {chunk} do not add up to 1",
+                got=chunk,
+                remedy="write it again",
+            )
+        return logs
 
     def __enter__(self) -> BaseLogits:
         return self

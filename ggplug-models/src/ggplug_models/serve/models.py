@@ -69,6 +69,7 @@ class Models:
         """
         for service in self._read():
             service.unload()
+        self._close_gone()
 
     def _read(self) -> list[Service]:
         """Finds the models; returns the services of those that are gone, or are others now."""
@@ -80,6 +81,12 @@ class Models:
         self._found = found
         self._gone += gone
         return gone
+
+    def _close_gone(self) -> None:
+        """Closes the services of models that are gone, whose requests have ended and whose memory was released."""
+        for service in [each for each in self._gone if not each.users and not each.is_loaded]:
+            self._gone.remove(service)
+            service.close()
 
     # -- loading ------------------------------------------------------------------------------------
 
@@ -93,6 +100,7 @@ class Models:
                 yield
         finally:
             self._left.set()
+            self._close_gone()
 
     def load(self, service: Service) -> None:
         """Loads a model, in the background."""

@@ -165,11 +165,11 @@ class Service:
             if self.draining:
                 raise shutting_down()
             before, self.state = self.state, State.LOADING
-            self.failed = True
             try:
                 await asyncio.get_running_loop().run_in_executor(None, self.open)
                 self.failed = False
             except Exception as error:
+                self.failed = True
                 LOG.error("%s: cannot be loaded: %s", self.name, in_one_line(error), exc_info=error)
                 raise Problem(
                     500, f"the model {self.name!r} cannot be loaded; see the server's log", code="model_not_loaded"
