@@ -139,7 +139,8 @@ def proportions_of(members: Sequence[Device], proportions: Sequence[float] | Non
     found = tuple(map(float, proportions)) if proportions is not None else (1.0,) * len(members)
     if len(found) != len(members) or min(found) <= 0 or not math.isfinite(sum(found)):
         raise ParameterError(
-            f"{len(members)} devices that compute as one need as many positive proportions, with a finite sum, got {found}",
+            f"{len(members)} devices that compute as one need as many positive proportions, with a finite sum, not "
+            f"{found}",
             got=found,
             wanted=len(members),
         )
