@@ -216,6 +216,18 @@ def test_an_input_that_was_not_sent_yet_is_copied_to_another_node_without_asking
     np.testing.assert_array_equal(out, raw[50:150])
 
 
+def test_small_writes_wait_only_until_they_are_many(pair: tuple[Any, Any], sent: list[str]) -> None:
+    size, piece = 6 << 20, 1 << 16
+    raw, out = np.arange(size, dtype=np.uint32).astype(np.uint8), np.empty(size, np.uint8)
+    with pair[0].buffer_type.alloc(size) as buffer:
+        sent.clear()
+        for start in range(0, size, piece):
+            buffer.set(start, raw[start : start + piece])
+        assert len(sent) == 1
+        buffer.get(0, out)
+    np.testing.assert_array_equal(out, raw)
+
+
 def test_a_command_finds_the_devices_through_the_variable(cluster: Any) -> None:
     import os
 

@@ -38,6 +38,9 @@ SILENCE = 7.0
 OPENING = 60.0
 """Seconds that a process may take to start and to find its device."""
 
+MOST_UNSENT = 4 << 20
+"""Bytes that may wait for the next message."""
+
 EXITING = "the interpreter exits"
 
 
@@ -56,6 +59,8 @@ class Link:
         """What was collected by Python, not freed: finalizers send no messages, the watch does."""
         self._stores: list[Stored] = []
         """Bytes of inputs that go with the next message."""
+        self._unsent = 0
+        """Their size."""
         self._sent = 0
         """How many of them went with messages."""
         self._sending = threading.Lock()
@@ -72,9 +77,16 @@ class Link:
     def send(self, what: str, *given: Any) -> Any:
         """Sends a message; returns Ray's reference to the answer.  Raises DeviceLostError."""
         with self.guarded(), self._sending:
-            stores, self._stores = self._stores, []
-            self._sent += len(stores)
-            return self.actor.do.remote(what, *given, stores=Stores(stores, self._sent) if self._sent else None)
+            if self._stores and any(isinstance(each, ray.ObjectRef) for each in given):
+                # Ray does not deliver a message whose argument could not be computed: nothing may be lost with it.
+                self._deliver("clock")
+            return self._deliver(what, *given)
+
+    def _deliver(self, what: str, *given: Any) -> Any:
+        sent = self._sent + len(self._stores)
+        reference = self.actor.do.remote(what, *given, stores=Stores(self._stores, sent) if sent else None)
+        self._stores, self._unsent, self._sent = [], 0, sent
+        return reference
 
     def check(self) -> None:
         """Raises DeviceLostError if the process is gone."""
@@ -91,6 +103,10 @@ class Link:
         self.check()
         with self._sending:
             self._stores.append((number, offset, data))
+            self._unsent += len(data)
+            too_many = self._unsent > MOST_UNSENT
+        if too_many:
+            self.call("clock")
 
     def waiting(self, number: int, offset: int, size: int) -> bytes | None:
         """Bytes of a buffer that are not sent yet; None if they are, or if only a part of them waits."""
