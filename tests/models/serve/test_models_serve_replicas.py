@@ -47,6 +47,7 @@ class Nearby:
     def start(self, factory: str, *given: Any) -> Nearby:
         if self.fails:
             raise ModelError("the file is gone")
+        self.end()
         module, _, name = factory.partition(":")
         self._made = getattr(importlib.import_module(module), name)(*given)
         self.lost = False
@@ -71,7 +72,9 @@ class Nearby:
             yield each
 
     def end(self) -> None:
-        self._made._service.close()
+        made, self._made = self._made, None
+        if made is not None:
+            made._service.close()
 
 
 @pytest.fixture
@@ -90,6 +93,8 @@ def served(machines: Sequence[Nearby], data: Path) -> Iterator[Live]:
             yield live
     finally:
         replicas.close()
+        for machine in machines:  # those that are lost, too
+            machine.end()
 
 
 KEY = {"Authorization": "Bearer secret"}

@@ -102,6 +102,7 @@ def client(port: int, wanted: Wanted, seed: int, tally: Tally, most: int | None)
         tally.outcomes[outcome if outcome in ("right", TYPED) else "other"] += 1
         if outcome not in ("right", TYPED):
             tally.faults.append(f"after {time.monotonic() - begun:.1f} s: {outcome}")
+            print(f"WRONG: {tally.faults[-1]}", flush=True)
 
 
 def ask(port: int, prompt: tuple[int, ...], wanted: str, *, stream: bool) -> str:
