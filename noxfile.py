@@ -269,9 +269,19 @@ def opencl(session: nox.Session, runtime: str) -> None:
 @nox.session
 def ray(session: nox.Session) -> None:
     """Devices of a Ray cluster of three nodes on this machine: conformance, all recorded models, faults, weights."""
-    install(session, *PORTABLE_NEEDS, RAY, model=True)
+    install(session, *PORTABLE_NEEDS, RAY, *SERVE, model=True)
     environment = {"RAY_USAGE_STATS_ENABLED": "0"}
     session.run("pytest", "-m", "long or not long", "tests/cluster", *session.posargs, env=environment)
+
+
+@nox.session(name="ray-faults")
+def ray_faults(session: nox.Session) -> None:
+    """Processes of devices are killed and stopped 200 times, and nodes restarted, while ``ggplug serve`` computes.
+
+    Arguments go to the program: ``--faults 20 --seed 3``.
+    """
+    install(session, *PORTABLE_NEEDS, RAY, *SERVE)
+    session.run("python", "-m", "tests.support.nodes.lost_devices", *session.posargs)
 
 
 @nox.session

@@ -166,6 +166,68 @@ def test_threads_use_devices_of_nodes_at_the_same_time(pair: tuple[Any, Any]) ->
     assert found == {number: 3.0 * number for number in range(4)}
 
 
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The messages to all devices, but for those that free what earlier tests left."""
+    from ggplug_ray.link import Link
+
+    found: list[str] = []
+    send = Link.send
+
+    def noted(link: Link, what: str, *given: Any) -> Any:
+        if what != "drop":
+            found.append(what)
+        return send(link, what, *given)
+
+    monkeypatch.setattr(Link, "send", noted)
+    return found
+
+
+def test_inputs_go_with_the_computation_that_reads_them(pair: tuple[Any, Any], sent: list[str]) -> None:
+    sources = [gg.new_tensor("f32", (64,), name).set_input() for name in "xyz"]
+    total = gg.add(gg.add(sources[0], sources[1]), sources[2]).set_output()
+    graph = gg.Graph(total)
+    with gg.Scheduler([pair[0]]) as scheduler:
+        scheduler.allocate(graph)
+        for factor in range(3):
+            sent.clear()
+            for number, source in enumerate(sources):
+                source.set(np.full(64, factor * 10.0**number, np.float32))
+            scheduler.compute(graph)
+            assert (total.numpy() == factor * 111).all()
+    assert sent == ["compute", "fetch"]
+
+
+def test_an_input_that_was_not_sent_yet_is_copied_to_another_node_without_asking_for_it(
+    pair: tuple[Any, Any], sent: list[str]
+) -> None:
+    raw, out = np.arange(200, dtype=np.uint8), np.empty(100, np.uint8)
+    with pair[0].buffer_type.alloc(200) as source, pair[1].buffer_type.alloc(200) as target:
+        sent.clear()
+        source.set(0, raw)
+        target.copy_from(source, 50, 7, 100)
+        target.get(7, out)
+        np.testing.assert_array_equal(out, raw[50:150])
+        assert sent == ["fetch"]
+        source.set(60, np.zeros(10, np.uint8))
+        target.copy_from(source, 50, 7, 100)  # of these only a part was not sent yet
+        target.get(7, out)
+    raw[60:70] = 0
+    np.testing.assert_array_equal(out, raw[50:150])
+
+
+def test_small_writes_wait_only_until_they_are_many(pair: tuple[Any, Any], sent: list[str]) -> None:
+    size, piece = 6 << 20, 1 << 16
+    raw, out = np.arange(size, dtype=np.uint32).astype(np.uint8), np.empty(size, np.uint8)
+    with pair[0].buffer_type.alloc(size) as buffer:
+        sent.clear()
+        for start in range(0, size, piece):
+            buffer.set(start, raw[start : start + piece])
+        assert len(sent) == 1
+        buffer.get(0, out)
+    np.testing.assert_array_equal(out, raw)
+
+
 def test_a_command_finds_the_devices_through_the_variable(cluster: Any) -> None:
     import os
 

@@ -111,11 +111,14 @@ def test_calls_of_all_threads_end_when_the_process_stops(device: Any, process: i
 def test_a_copy_from_a_stopped_process_is_the_error_of_that_device(
     device: Any, process: int, devices: dict[str, Device]
 ) -> None:
-    source = device.buffer_type.alloc(1 << 20)
+    source, written, found = device.buffer_type.alloc(1 << 20), np.full(64, 7, np.uint8), np.zeros(64, np.uint8)
     with devices["Ray/a/CPU"].buffer_type.alloc(1 << 20) as target:
         os.kill(process, signal.SIGSTOP)
+        target.set(0, written)  # goes with the message that Ray cannot deliver
         with pytest.raises(DeviceLostError, match=r"^Ray/b/CPU: "):
             target.copy_from(source, 0, 0, 1 << 20)
+        target.get(0, found)
+        np.testing.assert_array_equal(found, written)
         target.clear(1)
 
 

@@ -263,7 +263,9 @@ class Registration(Overridable, Unique, ABC):
     def get(self, name: str) -> Any:
         """An extra of this backend by name, or None (ggml_backend_reg_get_proc_address; default None).
 
-        ``"cache"``: files with compiled kernels, for ``ggplug cache``.  The other two are for the conformance suite,
+        ``"cache"``: files with compiled kernels, for ``ggplug cache``.  ``"machines"``: ``machines(devices) -> list``,
+        the other machines of some devices, on which ``ggplug serve --replicas`` starts copies of a model
+        (:class:`ggplug_models.serve.http.replicas.Machine`).  The other two are for the conformance suite,
         which otherwise checks waiting and failing only by long computations.  ``"stall"``: ``stall(stream) ->
         release``; the stream does none of the work submitted from now on until any thread calls ``release()``; other
         streams continue.  It returns None for a stream that it cannot stop.  ``"failing_node"``: ``failing_node() ->

@@ -33,6 +33,7 @@ class RayRegistration(Registration):
 
     def __init__(self) -> None:
         self._devices: list[Device] | None = None
+        self._cluster: Any = None
         self._joining = threading.Lock()
 
     def devices(self) -> Sequence[Device]:
@@ -40,11 +41,15 @@ class RayRegistration(Registration):
         return self.joined(address(), max(limit - SPARE, limit / 2) if limit else WITHIN)
 
     def get(self, name: str) -> Any:
-        if name != "stall":
-            return None
-        from ggplug_ray.stream import stall
+        if name == "stall":
+            from ggplug_ray.stream import stall
 
-        return stall
+            return stall
+        if name == "benchmarks" and self._cluster is not None:
+            from ggplug_ray.benchmark import ClusterInstrument
+
+            return (ClusterInstrument(),)
+        return self._cluster.machines if name == "machines" and self._cluster is not None else None
 
     def joined(self, at: str, within: float) -> list[Device]:
         """The devices of the cluster at an address; later calls return those of the first cluster.
@@ -66,7 +71,9 @@ class RayRegistration(Registration):
                         raise
                     remedy = 'pip install "ggplug-core[ray]"'
                     raise DeviceNotFoundError("Ray is not installed", remedy=remedy) from error
-                self._devices = list(Cluster(at).devices(self, within))
+                cluster = Cluster(at)
+                self._devices = list(cluster.devices(self, within))
+                self._cluster = cluster
             return self._devices
 
 

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,9 +20,10 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ggplug.backend import Registration
+from ggplug.backend import Device, Registration
 from ggplug.errors import DeviceNotFoundError, GGPlugError, PluginError, in_one_line
 from ggplug.registry import REGISTRY
+from ggplug_ray.actors import Actor, ActorHost
 from ggplug_ray.device import RayDevice
 from ggplug_ray.faults import lost
 from ggplug_ray.host import DeviceHost, Facts, devices_here, versions
@@ -54,7 +55,8 @@ class Cluster:
             _join(address)
         self._task = ray.remote(devices_here)
         made: Any = ray.remote  # its annotations lack the groups
-        self._actor = made(concurrency_groups={"beat": 1})(DeviceHost)
+        self._device = made(concurrency_groups={"beat": 1}, max_concurrency=THREADS, max_restarts=0)(DeviceHost)
+        self._actor = made(concurrency_groups={"beat": 1}, max_restarts=0)(ActorHost)
 
     def nodes(self) -> list[Node]:
         """The nodes that are alive, by name."""
@@ -90,25 +92,61 @@ class Cluster:
                 remedy=f"install the same ggplug on every node: ggplug-core {versions()['ggplug-core']} and ggplug-ray",
             )
 
+    def machines(self, devices: Sequence[Device]) -> list[Machine]:
+        """The machines of some devices of nodes, in their order."""
+        found: dict[str, list[RayDevice]] = {}
+        for device in devices:
+            assert isinstance(device, RayDevice)
+            found.setdefault(device.node, []).append(device)
+        return [
+            Machine(name, [each.there for each in those], partial(self._act, those[0])) for name, those in found.items()
+        ]
+
+    def _act(self, device: RayDevice, factory: str, *given: Any) -> Actor:
+        """Starts a process with an object on the node of a device.  Raises its error; DeviceLostError."""
+        link, _ = self._started(device.node_id, device.node, device, device.there, self._actor, factory, given)
+        return Actor(link)
+
     def _open(self, node: Node, facts: Facts, theirs: dict[str, str], device: RayDevice) -> Link:
         """Starts the process of a device on its node.  Raises PluginError for another version, DeviceLostError."""
         check_versions(device.name, node.name, facts, theirs)
-        if all(each["NodeID"] != node.id for each in _alive()):
-            raise lost(device, node.name, "the node has left the cluster")
-        options = _options(node) | {"max_concurrency": THREADS, "max_restarts": 0}
-        actor = self._actor.options(**options).remote(facts.name, cache_limit())
-        link = Link(device, node.name, facts.name, actor)
+        link, found = self._started(node.id, node.name, device, facts.name, self._device, facts.name, cache_limit())
+        check_versions(device.name, node.name, facts, found)
+        link.set_clock()
+        return link
+
+    def _started(
+        self, node_id: str, node: str, device: RayDevice, there: str, made: Any, *given: Any
+    ) -> tuple[Link, dict[str, str]]:
+        """Starts a process on a node, or on one of its name that was started again; returns the versions there."""
+        nodes = self.nodes()
+        now = next((each for each in nodes if each.id == node_id), None)
+        now = now or next((each for each in nodes if each.name == node), None)
+        if now is None:
+            raise lost(device, node, "the node has left the cluster")
+        actor = made.options(**_options(now)).remote(*given)
+        link = Link(device, node, there, actor)
         reference = link.send("open")
         end = time.monotonic() + OPENING
         while not ray.wait([reference], timeout=LOOK)[0]:
             if time.monotonic() > end:
                 link.lose(f"its process did not start within {OPENING:.0f} s")
                 break
-        now, link.process = link.answer(reference)
-        check_versions(device.name, node.name, facts, now)
-        link.set_clock()
+        found, link.process = link.answer(reference)
         WATCH.add(link)
-        return link
+        return link, found
+
+
+class Machine(NamedTuple):
+    """A node of some chosen devices, on which objects in processes can be started.
+
+    ``devices``: their names there.  ``start``: starts a process with the object that ``factory``, ``module:name``,
+    makes of plain data.
+    """
+
+    name: str
+    devices: Sequence[str]
+    start: Callable[..., Actor]
 
 
 def check_versions(device: str, node: str, facts: Facts, theirs: dict[str, str]) -> None:
@@ -141,7 +179,13 @@ def _join(address: str) -> None:
                 f"no Ray cluster answers at {address}: {in_one_line(error)}",
                 remedy=f"start one: ray start --head; or {VARIABLE}=auto",
             ) from error
-        ray.init(**quiet)
+        try:
+            ray.init(**quiet)
+        except Exception as started:  # Ray raises no narrower one if its processes do not start in time
+            raise DeviceNotFoundError(
+                f"Ray starts no cluster on this machine: {in_one_line(started)}",
+                remedy=f"start one: ray start --head; then set {VARIABLE} to its address",
+            ) from started
 
 
 def _alive() -> list[dict[str, Any]]:

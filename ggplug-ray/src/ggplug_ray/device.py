@@ -20,7 +20,8 @@ from ggplug_ray.stream import RayStream
 class RayDevice(LinkedDevice):
     """A device of a node.  Its process starts when memory or a stream is needed first, and again after it was lost.
 
-    ``opening``: starts the process, and returns the client's end of it.
+    ``node_id``, ``node``: where it is.  ``there``: its name on the node.  ``opening``: starts the process, and returns
+    the client's end of it.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class RayDevice(LinkedDevice):
         self.description = f"{facts.description}, on node {node}"
         self.kind = DeviceKind[facts.kind]
         self.registration = registration
+        self.node_id, self.node, self.there = node_id, node, facts.name
         self.device_id = None if facts.device_id is None else f"{node_id}/{facts.device_id}"
         self._facts, self._open = facts, opening
         self._memory = RayMemory(self, facts)

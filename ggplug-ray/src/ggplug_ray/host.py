@@ -84,6 +84,21 @@ class Binding(NamedTuple):
     offsets: Any
 
 
+Stored = tuple[int, int, bytes]
+"""The number of a buffer, an offset in it, and the bytes to store there."""
+
+
+class Stores(NamedTuple):
+    """What is stored before a message is processed.
+
+    ``first``: what came with this message.  ``until``: how many have to be stored, those of earlier messages included,
+    which other threads process.
+    """
+
+    first: Sequence[Stored]
+    until: int
+
+
 def versions() -> dict[str, str]:
     """What client and node have to have in common: the interface, the format of graphs, and the declared ops."""
     ops = sorted((name, op.sources, tuple(op.parameters)) for name, op in OPS.items() if "." not in name)
@@ -150,15 +165,33 @@ class DeviceHost:
         self._streams: dict[int, Stream] = {}
         self._plans: dict[int, Planned] = {}
         self._opened: Device | None = None
+        self._stored = 0
+        self._storing = threading.Condition()
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def do(self, what: str, *given: Any) -> tuple[str, Any]:
+    def do(self, what: str, *given: Any, stores: Stores | None = None) -> tuple[str, Any]:
         """The answer to a message."""
         try:
+            if stores is not None:
+                self._store_first(stores)
             return OK, MESSAGES[what](self, *given)
         except Exception as error:
             return FAILED, encode(error, getattr(error, "graph", None))
+
+    def _store_first(self, stores: Stores) -> None:
+        begin = stores.until - len(stores.first)
+        with self._storing:
+            self._storing.wait_for(lambda: self._stored >= begin)
+            if not stores.first:
+                return
+            try:
+                for number, offset, data in stores.first:
+                    if number in self._buffers:  # it may have been freed
+                        self._buffers[number].set(offset, np.frombuffer(data, np.uint8))
+            finally:
+                self._stored = stores.until
+                self._storing.notify_all()
 
     def beat(self, dropped: Sequence[tuple[str, int]]) -> None:
         """Shows that the process runs.  ``dropped``: what the client does not refer to any more."""

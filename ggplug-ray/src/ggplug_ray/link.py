@@ -24,7 +24,7 @@ from ggplug.backend import Device
 from ggplug.errors import ComputeError, OutOfMemoryError, in_one_line
 from ggplug.tensor import Tensor
 from ggplug_ray.faults import decode, lost
-from ggplug_ray.host import FAILED
+from ggplug_ray.host import FAILED, Stored, Stores
 
 LOOK = 0.2
 """Seconds after which a call that waits looks whether the device is lost."""
@@ -37,6 +37,9 @@ SILENCE = 7.0
 
 OPENING = 60.0
 """Seconds that a process may take to start and to find its device."""
+
+MOST_UNSENT = 4 << 20
+"""Bytes that may wait for the next message."""
 
 EXITING = "the interpreter exits"
 
@@ -54,6 +57,13 @@ class Link:
         self.lost: str | None = None
         self.dropped: deque[tuple[str, int]] = deque()
         """What was collected by Python, not freed: finalizers send no messages, the watch does."""
+        self._stores: list[Stored] = []
+        """Bytes of inputs that go with the next message."""
+        self._unsent = 0
+        """Their size."""
+        self._sent = 0
+        """How many of them went with messages."""
+        self._sending = threading.Lock()
         self.ahead = 0.0
         """Seconds by which the client's clock of traces is ahead of the process's."""
 
@@ -66,14 +76,52 @@ class Link:
 
     def send(self, what: str, *given: Any) -> Any:
         """Sends a message; returns Ray's reference to the answer.  Raises DeviceLostError."""
-        with self._guarded():
-            return self.actor.do.remote(what, *given)
+        with self.guarded(), self._sending:
+            if self._stores and any(isinstance(each, ray.ObjectRef) for each in given):
+                # Ray does not deliver a message whose argument could not be computed: nothing may be lost with it.
+                self._deliver("clock")
+            return self._deliver(what, *given)
+
+    def _deliver(self, what: str, *given: Any) -> Any:
+        sent = self._sent + len(self._stores)
+        reference = self.actor.do.remote(what, *given, stores=Stores(self._stores, sent) if sent else None)
+        self._stores, self._unsent, self._sent = [], 0, sent
+        return reference
+
+    def check(self) -> None:
+        """Raises DeviceLostError if the process is gone."""
+        if not ray.is_initialized():  # a call would start another cluster
+            self.lose("this process has left the cluster")
+        if self.lost is not None:
+            raise lost(self.device, self.node, self.lost)
+
+    def store(self, number: int, offset: int, data: bytes) -> None:
+        """Stores a few bytes before whatever is sent next happens, without a message of their own.
+
+        Raises DeviceLostError.
+        """
+        self.check()
+        with self._sending:
+            self._stores.append((number, offset, data))
+            self._unsent += len(data)
+            too_many = self._unsent > MOST_UNSENT
+        if too_many:
+            self.call("clock")
+
+    def waiting(self, number: int, offset: int, size: int) -> bytes | None:
+        """Bytes of a buffer that are not sent yet; None if they are, or if only a part of them waits."""
+        with self._sending:
+            for there, start, data in reversed(self._stores):
+                if there == number and start < offset + size and offset < start + len(data):
+                    inside = start <= offset and offset + size <= start + len(data)
+                    return data[offset - start : offset - start + size] if inside else None
+        return None
 
     def answer(self, reference: Any, *others: Link, tensors: Sequence[Tensor] = ()) -> Any:
         """The answer to a message.  ``others``: processes that it depends on, too."""
         while True:
             try:
-                with self._guarded(*others):
+                with self.guarded(*others):
                     state, value = ray.get(reference, timeout=LOOK)
             except GetTimeoutError:
                 continue
@@ -82,13 +130,10 @@ class Link:
             return value
 
     @contextlib.contextmanager
-    def _guarded(self, *others: Link) -> Iterator[None]:
+    def guarded(self, *others: Link) -> Iterator[None]:
         """A call of Ray, whose errors become those of ggplug."""
         for each in (self, *others):
-            if not ray.is_initialized():  # a call would start another cluster
-                each.lose("this process has left the cluster")
-            if each.lost is not None:
-                raise lost(each.device, each.node, each.lost)
+            each.check()
         with WATCH.inside():
             try:
                 yield

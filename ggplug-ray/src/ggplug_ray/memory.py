@@ -35,6 +35,11 @@ PIECE = 16 << 20
 """Bytes of one message; two are under way at once."""
 
 
+INPUT = 1 << 16
+"""Up to so many bytes that are stored or copied here go with the next message, such as that of the computation that
+reads them."""
+
+
 class RayMemory(BufferType):
     """The default memory of a device on a node."""
 
@@ -87,6 +92,9 @@ class RayBuffer(DiscreteBuffer):
 
     def store(self, offset: int, data: Bytes) -> None:
         link, under_way = self.link, []
+        if data.size <= INPUT:
+            link.store(self.number, offset, data.tobytes())
+            return
         for start in range(0, data.size, PIECE):
             piece = data[start : start + PIECE]
             under_way.append(link.send("store", self.number, offset + start, piece))
@@ -112,6 +120,11 @@ class RayBuffer(DiscreteBuffer):
             super().copy(source, source_offset, offset, size)
         elif source.link is self.link:
             self.link.call("copy", self.number, offset, source.number, source_offset, size)
+        elif size <= INPUT:
+            data = source.link.waiting(source.number, source_offset, size)
+            if data is None:
+                data = source.link.call("fetch", source.number, source_offset, size).tobytes()
+            self.link.store(self.number, offset, data)
         else:
             # From one process to the other through Ray's object store; only a reference comes here.
             for start in range(0, size, PIECE):

@@ -166,10 +166,8 @@ def live(second: Path) -> Iterator[Any]:
     from ggplug_models.serve.service import About
 
     with ggplug_models.load(MODEL, ["CPU"]) as model:
-        files = {FIRST: 0.7, second: 0.0}
-        adapters = [model.adapt(file, scale) for file, scale in files.items()]
-        about = About(adapters=list(files.items()))
-        with served(model, slots=3, adapters=adapters, about=about) as running:
+        adapters = [(FIRST, 0.7), (second, 0.0)]
+        with served(model, slots=3, adapters=adapters, about=About(adapters=adapters)) as running:
             yield running
 
 

@@ -148,7 +148,7 @@ def test_pages_of_named_origins_may_use_the_server(model: Decoder) -> None:
             given = {"Origin": "https://a.example", "Authorization": f"Bearer {key}"}
             found, headers, _ = live.ask("GET", "/v1/models", None, given)
             assert (found, headers["access-control-allow-origin"]) == (status, "https://a.example")
-            assert headers["access-control-expose-headers"] == "Retry-After, X-Ggplug-Ignored"
+            assert headers["access-control-expose-headers"] == "Retry-After, X-Ggplug-Ignored, X-Ggplug-Replica"
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ class Shelf:
             assert self.held.wait(WAIT)
             if name in self.failing:
                 raise ModelError("the file is damaged")
-            with ggplug_models.load(path, ["CPU"]) as model, loaded(model, name, counts, slots=1) as found:
+            with loaded(lambda: ggplug_models.load(path, ["CPU"]), name, counts, slots=1) as found:
                 yield found
             self.log.append(f"release {name}")
 
@@ -399,6 +399,8 @@ def test_the_command_serves_a_model_with_an_adapter() -> None:
         ([], "Give either MODEL, --models-dir or --models-preset."),
         ([str(DATA / "qwen3.gguf"), "--models-dir", str(DATA)], "Give either MODEL, --models-dir or --models-preset."),
         (["--models-dir", str(DATA), "--name", "a"], "is for one MODEL"),
+        (["--models-dir", str(DATA), "--replicas", "2"], "--replicas is for one MODEL"),
+        ([str(DATA / "qwen3.gguf"), "--device", "CPU", "--replicas", "2"], "--replicas needs devices of a cluster"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(options: list[str], message: str) -> None:

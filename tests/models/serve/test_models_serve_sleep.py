@@ -41,10 +41,10 @@ class Opening:
     def __call__(self, counts: Counts) -> Iterator[Loaded]:
         if self.fails:
             raise ModelError("the file is gone")
-        with ggplug_models.load(DATA / "qwen3.gguf", ["CPU"]) as model:
-            self.models.append(model)
-            with loaded(model, "tiny", counts, slots=2) as found:
-                yield found
+        with loaded(lambda: ggplug_models.load(DATA / "qwen3.gguf", ["CPU"]), "tiny", counts, slots=2) as found:
+            assert isinstance(found.model, Decoder)
+            self.models.append(found.model)
+            yield found
 
 
 @contextmanager

@@ -42,7 +42,8 @@ UNITS = {"gigabytes_per_second": "GB/s", "gigaflops": "GFLOP/s", "milliseconds":
 @click.option(
     "--compare-with",
     metavar="NAME",
-    help="Another device to measure alternately with this one (matvec only, with weights that fit in caches).",
+    help="Another device to measure alternately with this one (matvec, with weights that fit in caches; cluster, that "
+    "of the other node).",
 )
 @click.option("--beside", hidden=True)  # the former name of --compare-with
 @click.option("--threads", type=click.IntRange(1), help="Threads of a host device. Default: what it uses.")

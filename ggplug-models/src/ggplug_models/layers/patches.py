@@ -101,6 +101,11 @@ class Patching:
             raise ParameterError(f"{self.change!r} has no scale: it is no LoRA adapter", got=self.change)
         return self.change
 
+    def move(self, other: Patching) -> None:
+        """Takes the place of ``other``, an adapter of the same file in the model loaded again; keeps its scale."""
+        other.scale = self.scale
+        self._model, self.change = other._model, other.change
+
     def remove(self) -> None:
         """Ends the effect, and frees the memory of an adapter.  Waits for computations of other threads."""
         model = self._model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
@@ -20,6 +20,7 @@ from ggplug_models.serve.http.endpoint import IGNORED
 from ggplug_models.serve.http.incoming import Incoming, RestOfBody
 from ggplug_models.serve.http.models_routes import routes_of_models
 from ggplug_models.serve.http.predictions import Predictions
+from ggplug_models.serve.http.replicas import HEADER, Replicas
 from ggplug_models.serve.http.routes import Route, routes_of
 from ggplug_models.serve.http.routes import Rules as Rules
 from ggplug_models.serve.http.routing import Choosing, Waking
@@ -30,24 +31,31 @@ from ggplug_models.serve.problems import Problem, problem_of
 from ggplug_models.serve.service import Service
 
 
-def application(served: Service | Models, rules: Rules | None = None) -> ASGIApp:
-    """Creates the ASGI application for the service of a model, or for several models."""
+def application(served: Service | Models | Replicas, rules: Rules | None = None) -> ASGIApp:
+    """Creates the ASGI application for the service of a model, for several models, or for copies of one."""
     rules = rules or Rules()
     if isinstance(served, Service):
-        routes = list(routes_of(served, rules))
-        return _guarded(Waking(_of_a_model(routes, rules), served), rules, served.metrics, routes)
+        return _guarded(of_a_model(served, rules), rules, served.metrics, routes_of(served, rules))
+    if isinstance(served, Replicas):
+        return _guarded(served, rules, Metrics(), ())
     metrics = Metrics()
     routes = list(routes_of_models(served, rules, metrics))
     app = Choosing(
         served,
         _routed(routes),
-        lambda service: _of_a_model(list(routes_of(service, rules)), rules),
+        lambda service: _routed_with_predictions(service, rules),
         Incoming(rules.body_limit),
     )
     return _guarded(app, rules, metrics, routes)
 
 
-def _of_a_model(routes: Sequence[Route], rules: Rules) -> FastAPI:
+def of_a_model(service: Service, rules: Rules) -> ASGIApp:
+    """The application of a model, without access control."""
+    return Waking(_routed_with_predictions(service, rules), service)
+
+
+def _routed_with_predictions(service: Service, rules: Rules) -> FastAPI:
+    routes = list(routes_of(service, rules))
     app = _routed(routes)
     paths = [path for paths, methods, _ in routes for path in paths if "POST" in methods and "{" not in path]
     app.add_api_route(predictions.PATH, Predictions(app, paths, Incoming(rules.body_limit)).answer, methods=["POST"])
@@ -82,7 +90,7 @@ def _guarded(app: ASGIApp, rules: Rules, metrics: Metrics, routes: Iterable[Rout
             allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
             allow_headers=["*"],  # clients send headers of their own, of any name
             allow_credentials=True,
-            expose_headers=["Retry-After", IGNORED],
+            expose_headers=["Retry-After", IGNORED, HEADER],
         )
     return HeaderNames(RestOfBody(guarded))
 

@@ -16,6 +16,7 @@ prompts are cut at micro-batches only (``least``).
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -24,7 +25,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from ggplug.errors import FreedError, GGPlugError, ParameterError
+from ggplug.errors import DeviceLostError, FreedError, GGPlugError, ParameterError, in_one_line
 from ggplug.hookspecs import HOOKS
 from ggplug_models.checks.ids import in_common
 from ggplug_models.generation.finish import Finish
@@ -33,6 +34,11 @@ from ggplug_models.serve.slot_drafts import SlotDrafts
 from ggplug_models.state.adapting import Lora
 from ggplug_models.state.session import Reader
 from ggplug_models.state.steps import Outputs
+
+LOG = logging.getLogger("ggplug.serve")
+
+MOST_REPLAYS = 3
+"""How often a text is computed again because of lost devices without getting one more token in between."""
 
 LEAST = 32
 """Minimum number of tokens of a chunk of a prompt, so that results do not depend on the size of the chunk."""
@@ -76,7 +82,8 @@ class Counts:
 
     ``longest``: largest number of tokens of a sequence.  ``busy``: number of active slots, summed over all steps.
     ``drafts``: steps of a text with draft tokens, of which there were ``drafted``.  ``embedded_tokens``,
-    ``embedded_steps``: tokens and batches for embeddings.
+    ``embedded_steps``: tokens and batches for embeddings.  ``restored``: how often the model was loaded again because a
+    device was lost; ``replayed``: texts that were computed again then.
     """
 
     finished: int = 0
@@ -94,6 +101,8 @@ class Counts:
     drafts: int = 0
     embedded_tokens: int = 0
     embedded_steps: int = 0
+    restored: int = 0
+    replayed: int = 0
 
 
 @dataclass
@@ -116,9 +125,9 @@ class SlotStatus(NamedTuple):
 class _Slot:
     """A sequence with the request that it computes.
 
-    ``prompt``: the tokens that are computed in chunks: those of the request, and after a shift all that are left.
-    ``read``: number of them that are computed.  ``history``: the tokens of prompt and answer.  ``remaining``: number
-    of tokens that may still be generated.  ``keep``: number of tokens before those that shifts dropped.
+    ``prompt``: the tokens that are computed in chunks: those of the request, and after a shift or a loss all that there
+    are.  ``read``: number of them that are computed.  ``history``: the tokens of prompt and answer.  ``remaining``:
+    number of tokens that may still be generated.  ``keep``: number of tokens before those that shifts dropped.
     """
 
     request: Request
@@ -127,6 +136,13 @@ class _Slot:
     history: list[int]
     remaining: int
     keep: int = 0
+    replays: int = 0
+    """How often the text was computed again since its last token."""
+
+    @property
+    def reads_request(self) -> bool:
+        """Whether ``prompt`` is the request's own."""
+        return self.prompt is self.request.prompt
 
     @property
     def generates(self) -> bool:
@@ -150,6 +166,17 @@ class _Slot:
         assert shift is not None
         self.keep, drop = shift.parts(self.length)
         request.dropped += drop
+        self._read_again()
+
+    def replay(self) -> bool:
+        """Has all tokens computed again, as a prompt; False if that was tried often enough, or cannot be."""
+        self.replays += 1
+        if self.replays > MOST_REPLAYS or self.request.scored is not None:
+            return False
+        self._read_again()
+        return True
+
+    def _read_again(self) -> None:
         self.prompt = list(self.text)
         self.read = 0
 
@@ -173,6 +200,10 @@ class Batcher:
     chunk of a prompt; None: prompts are cut at micro-batches only.  ``drafts``: guess tokens, for speculative decoding.
     ``counts``: where work is counted.
 
+    ``again``: makes sequences and drafts like these after a device was lost; None: cannot.  They are made when they are
+    needed next.  ``replays``: whether the texts of that moment go on then; otherwise they end with the error.  A text
+    that goes on is computed again as a prompt, which can round differently.
+
     A thread computes them; no other code may use ``sequences``, which the caller frees after :meth:`close`.
     """
 
@@ -185,6 +216,8 @@ class Batcher:
         least: int | None = LEAST,
         drafts: SlotDrafts | None = None,
         counts: Counts | None = None,
+        again: Callable[[], tuple[Sequences, SlotDrafts | None]] | None = None,
+        replays: bool = False,
     ) -> None:
         if waiting < 0 or piece < 1:
             raise ParameterError(f"waiting must be at least 0 and piece at least 1, got {waiting} and {piece}")
@@ -197,6 +230,10 @@ class Batcher:
         self._reusable = [0] * sequences.n_seq
         """By sequence, the number of its first tokens that other requests may reuse."""
         self._counts = counts or Counts()
+        self._again = again
+        self._replays = replays
+        self._lost: DeviceLostError | None = None
+        """Why ``sequences`` cannot be used any more."""
         self._shared = _Shared()
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="ggplug batcher", daemon=True)
@@ -249,7 +286,7 @@ class Batcher:
             SlotStatus(
                 number,
                 active[number].request if number in active else None,
-                0 if self.closed else len(self.sequences.tokens(number)),
+                0 if self.closed or self._lost else len(self.sequences.tokens(number)),
             )
             for number in numbers
         ]
@@ -317,6 +354,8 @@ class Batcher:
             while self._ready():
                 for batch in self._steps():
                     self._compute(batch)
+                    if self._lost is not None:
+                        break
         finally:  # no reader may wait for a thread that has ended
             with self._changed:
                 self._shared.closed = True
@@ -342,14 +381,62 @@ class Batcher:
             while self._forget_cancelled() and self._shared.active < self.sequences.n_seq:
                 taken.append(self._shared.waiting.popleft())
                 self._shared.active += 1
+        if self._lost is not None:
+            try:
+                self._restore()
+            except Exception as error:
+                LOG.error("the model cannot be loaded again: %s", in_one_line(error), exc_info=error)
+                self._give_up(self._lost, taken, calls)
+                return True
         for function, result in calls:
             try:
                 result.set_result(function())
             except Exception as error:
                 result.set_exception(error)
         for request in taken:  # without the condition, because it may take long
-            self._admit(request)
+            if self._lost is None:
+                self._admit(request)
+            else:  # a call could not make the sequences again
+                self._leave(request, self._lost)
         return True
+
+    # -- after a device was lost -------------------------------------------------------------------
+
+    def restore(self, error: DeviceLostError) -> None:
+        """Makes the sequences again, because of an error of other code; for :meth:`call`.  Raises what that raises."""
+        self._lose(error)
+        self._restore()
+
+    def _lose(self, error: DeviceLostError) -> None:
+        """What the sequences held is lost: texts are computed again, or end with the error."""
+        self._lost = error
+        for number, slot in list(self._slots.items()):
+            if self._replays and slot.replay():
+                self._counts.replayed += 1
+            else:
+                self._end(number, error)
+
+    def _restore(self) -> None:
+        assert self._again is not None
+        self.sequences, self._drafts = self._again()
+        self._reusable = [0] * self.sequences.n_seq
+        for number, slot in self._slots.items():
+            self.sequences.adapt(slot.request.lora, number)
+        self._counts.restored += 1
+        self._lost = None
+
+    def _give_up(
+        self, error: DeviceLostError, taken: list[Request], calls: list[tuple[Callable[[], Any], Future[Any]]]
+    ) -> None:
+        """Ends everything with the error; the next request is another attempt."""
+        for number in list(self._slots):
+            self._end(number, error)
+        for request in taken:
+            self._leave(request, error)
+        for _, result in calls:
+            result.set_exception(error)
+
+    # -- the texts ---------------------------------------------------------------------------------
 
     def _admit(self, request: Request) -> None:
         """Assigns a free sequence to a request: the one with the longest common prefix, then the fewest tokens."""
@@ -438,6 +525,9 @@ class Batcher:
             batch = self._with_drafts(batch) if generating and self._drafts is not None else batch
             logits = self._decoded(batch)
         except BaseException as error:
+            if self._again is not None and isinstance(error, DeviceLostError):
+                self._lose(error)
+                return
             # The texts of this step end; sequences keep the tokens that they have computed, and other texts continue.
             for number in batch:
                 self._end(number, error)
@@ -480,7 +570,7 @@ class Batcher:
         if slot.generates:
             drafted = any(len(tokens) > 1 for tokens in batch.values())
             return self._decode(batch, Outputs.ALL) if drafted else self._decode(batch)
-        if others or slot.request.scored is None or slot.request.dropped:
+        if others or slot.request.scored is None or not slot.reads_request:
             return self._decode(batch)
         rows = self._decode(batch, Outputs.ALL)[number]
         slot.request.scored(rows)
@@ -509,7 +599,7 @@ class Batcher:
             slot.read += count
             if slot.read % self.sequences.micro_batch == 0 or slot.read % self.sequences.micro_batch >= self._least:
                 self._reusable[number] = slot.read
-            if not slot.request.dropped:
+            if slot.reads_request:
                 slot.request.times.last = time.perf_counter()
                 slot.request.report(slot.read)
             if not slot.generates:
@@ -531,6 +621,7 @@ class Batcher:
         slot.request.times.last = time.perf_counter()
         slot.request.deliver(token)
         slot.history.append(token)
+        slot.replays = 0
         self._counts.longest = max(self._counts.longest, slot.length)
         slot.remaining -= 1
         if slot.remaining == 0:

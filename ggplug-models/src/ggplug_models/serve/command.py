@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from ggplug.cli.model_file import ModelFile, ModelFileType
 from ggplug.cli.output import Command, console, printable
 from ggplug.cli.tracing import traced
 from ggplug_models.checks.requirements import require_server
-from ggplug_models.serve.options.of_model import model_options, service_of
+from ggplug_models.serve.options.of_model import model_options, offer_of
 
 
 @click.command(cls=Command)
@@ -115,6 +118,15 @@ from ggplug_models.serve.options.of_model import model_options, service_of
     help="Maximum size of a request body, in MiB.",
 )
 @click.option(
+    "--replicas",
+    default=0,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Serve N copies of MODEL, on the machines whose devices are named by --device, by default on all machines of "
+    "the cluster that GGPLUG_RAY names, in turn. MODEL is there under the same path. Requests are distributed; those "
+    "of a conversation go to the same copy. Default: the model is here.",
+)
+@click.option(
     "-v",
     "--verbose",
     is_flag=True,
@@ -140,6 +152,7 @@ def serve(
     origins: tuple[str, ...],
     hosts: tuple[str, ...],
     body_limit: int,
+    replicas: int,
     verbose: bool,
     **options: Any,
 ) -> None:
@@ -150,9 +163,13 @@ def serve(
     headers of a request, 60 seconds for its body or 10 seconds without data, and 60 seconds without reading an answer.
     """
     require_server("ggplug serve")
+    from ggplug.registry import device
+    from ggplug.registry import devices as all_devices
     from ggplug_models.serve.app import Rules
     from ggplug_models.serve.http.access import is_loopback
+    from ggplug_models.serve.http.replicas import Machine, Replicas, machines_of
     from ggplug_models.serve.models import Models, models_in
+    from ggplug_models.serve.opening import Offer
     from ggplug_models.serve.options.presets import Preset, presets_in
     from ggplug_models.serve.server import Server, listening, run
     from ggplug_models.serve.service import Service
@@ -161,6 +178,8 @@ def serve(
         raise click.UsageError("Give either MODEL, --models-dir or --models-preset.")
     if model is None and name:
         raise click.UsageError("--name is for one MODEL.")
+    if model is None and replicas:
+        raise click.UsageError("--replicas is for one MODEL.")
     if folder is not None and any(options[each] for each in ("tags", "template", "adapters", "vectors")):
         raise click.UsageError(
             "--tags, --chat-template, --lora and --control-vector are for one MODEL or --models-preset, not for "
@@ -187,9 +206,9 @@ def serve(
     )
     given = click.get_current_context().params
 
-    def service(called: str, preset: Preset, *aliases: str) -> Service:
+    def offered(called: str, preset: Preset, *aliases: str) -> Offer:
         report = (lambda text: err.print(printable(text), style="dim", soft_wrap=True)) if verbose else None
-        return service_of(called, preset.model, preset.options, aliases=aliases, verbose=verbose, report=report)
+        return offer_of(called, preset.model, preset.options, aliases=aliases, verbose=verbose, report=report)
 
     def several() -> dict[str, Preset]:
         if presets is not None:
@@ -197,17 +216,44 @@ def serve(
         assert folder is not None
         return {called: Preset(path, options) for called, path in models_in(folder).items()}
 
+    def copies(offer: Offer, most_inside: int) -> Replicas:
+        """Copies of a model on machines, instead of the one here.  Raises UsageError."""
+        opening = offer.opening
+        chosen_devices = list(map(device, opening.devices)) if opening.devices is not None else all_devices()
+        machines = machines_of(chosen_devices)
+        if not machines or (opening.devices and sum(len(each.devices) for each in machines) < len(opening.devices)):
+            raise click.UsageError("--replicas needs devices of a cluster alone: set GGPLUG_RAY (docs/cluster.md).")
+
+        def for_machine(machine: Machine) -> Sequence[Any]:
+            there = replace(opening, devices=None if opening.devices is None else list(machine.devices), report=None)
+            own = replace(rules, keys=(), hosts=None, origins=())
+            return os.getcwd(), replace(offer, path=Path(offer.path), opening=there), own
+
+        return Replicas(
+            [machines[number % len(machines)] for number in range(replicas)],
+            for_machine,
+            slots=opening.slots,
+            most_inside=replicas * most_inside,
+            body_limit=rules.body_limit,
+        )
+
     with ExitStack() as stack:
         sockets = stack.enter_context(listening(addresses, port))
-        served: Service | Models
+        served: Service | Models | Replicas
         if model is None:
-            served = Models(several, service, most=models_max, autoload=models_autoload)
+            served = Models(several, lambda *each: offered(*each).service(), most=models_max, autoload=models_autoload)
             what = f"{len(served.services)} models"
         else:
             first, *aliases = name.split(",") if name else [model.title]
-            served = service(first, Preset(model, options), *aliases)
-            what = served.name
+            offer = offered(first, Preset(model, options), *aliases)
+            served = alone = offer.service()
+            what = alone.name
+            if replicas:
+                alone.close()
+                served, what = copies(offer, alone.most_inside), f"{replicas} replicas of {what}"
         stack.callback(served.close)
+        if isinstance(served, Replicas):
+            served.open()
         if isinstance(served, Service):
             served.open()
             if served.writer is not None and not served.writer.has_template:

@@ -71,4 +71,10 @@ class _OfBatcher(Collector):
         yield CounterMetricFamily(
             "ggplug_prompt_tokens_reused", "Prompt tokens that were taken from the KV cache.", now.reused_tokens
         )
+        yield CounterMetricFamily(
+            "ggplug_restored", "Times that the model was loaded again because a device was lost.", now.restored
+        )
+        yield CounterMetricFamily(
+            "ggplug_texts_replayed", "Times that a text was computed again because a device was lost.", now.replayed
+        )
         yield CounterMetricFamily("ggplug_generated_tokens", "Tokens that were generated.", now.generated_tokens)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ggplug.errors import ContextFullError, FreedError, GGPlugError, ParameterError
+from ggplug.errors import ContextFullError, DeviceLostError, FreedError, GGPlugError, ParameterError
 from ggplug_models.chat.template import TemplateError
 from ggplug_models.embedding.vectors import VectorsError
 from ggplug_models.sampling import LogitsError
@@ -104,6 +104,8 @@ def problem_of(error: BaseException) -> Problem:
         return too_many(str(error))
     if isinstance(error, FreedError):
         return shutting_down()
+    if isinstance(error, DeviceLostError):
+        return Problem(503, "a device of the model was lost; try again later", code="device_lost")
     if isinstance(error, ContextFullError):
         return Problem(400, str(error), code="context_length_exceeded")
     if isinstance(error, (LogitsError, VectorsError)):

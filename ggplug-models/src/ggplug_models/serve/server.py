@@ -14,6 +14,7 @@ from ggplug.errors import GGPlugError
 from ggplug_models.serve import connections
 from ggplug_models.serve.app import Rules, application
 from ggplug_models.serve.connections import Connection
+from ggplug_models.serve.http.replicas import Replicas
 from ggplug_models.serve.models import Models
 from ggplug_models.serve.service import Service
 
@@ -26,7 +27,7 @@ class ListenError(GGPlugError, OSError):
 
 
 class Server(uvicorn.Server):
-    """Serves a model, or several, until a signal or :meth:`stop`.
+    """Serves a model, several, or copies of one, until a signal or :meth:`stop`.
 
     Then new requests get the status 503, and the server ends when the running answers have ended.  After ``patience``
     seconds, or at a second signal, it cancels them, and their clients get an error.
@@ -34,7 +35,7 @@ class Server(uvicorn.Server):
 
     def __init__(
         self,
-        service: Service | Models,
+        service: Service | Models | Replicas,
         rules: Rules | None = None,
         *,
         patience: float = PATIENCE,

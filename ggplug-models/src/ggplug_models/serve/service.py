@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
@@ -378,7 +378,7 @@ def serving(
     """A ``with`` block with the service of a model, which the caller frees.  ``settings``: see :func:`.loaded`."""
 
     def opens(counts: Counts) -> AbstractContextManager[Loaded]:
-        return loaded(model, name, counts, slots=slots, waiting=waiting, **settings)
+        return loaded(lambda: nullcontext(model), name, counts, slots=slots, waiting=waiting, **settings)
 
     service = Service(name, opens, slots=slots, waiting=waiting, about=about, idle=idle)
     with opened(service):

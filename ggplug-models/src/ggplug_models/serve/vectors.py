@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ggplug.errors import ParameterError
+from ggplug.errors import DeviceLostError, FreedError, ParameterError
 from ggplug_models.embedding.vectors import check_finite, normalized
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.encoder import Encoder
-from ggplug_models.serve.batcher import Counts
+from ggplug_models.serve.batcher import MOST_REPLAYS, Counts
 from ggplug_models.serve.bodies.prompts import Prompt, check_length, checked_ids
 from ggplug_models.serve.problems import Problem
 from ggplug_models.tokenizers.encoders import TextTokenizer, TextTooLongError, VocabularyTokenizer
@@ -21,6 +22,8 @@ MOST_INPUTS = 2048
 """Maximum number of texts of a request."""
 
 Floats = npt.NDArray[np.float32]
+Model = Decoder | Encoder
+Result = TypeVar("Result")
 
 
 class CancelledError(Exception):
@@ -30,12 +33,22 @@ class CancelledError(Exception):
 class Embedder:
     """Computes embeddings with an encoder, or with the last hidden states of a language model.
 
-    ``counts``: where tokens and batches are counted.
+    ``counts``: where tokens and batches are counted.  ``restore``: loads :attr:`model` again after a device was lost,
+    unless that was done before, or raises the error.  ``replays``: whether what was asked for is then computed again.
     """
 
-    def __init__(self, model: Decoder | Encoder, counts: Counts) -> None:
+    def __init__(
+        self,
+        model: Model,
+        counts: Counts,
+        restore: Callable[[Model, DeviceLostError | FreedError], None] | None = None,
+        *,
+        replays: bool = False,
+    ) -> None:
         self.model = model
         self.counts = counts
+        self._restore = restore
+        self._replays = replays
 
     @property
     def _tokenizer(self) -> TextTokenizer | VocabularyTokenizer:
@@ -125,7 +138,7 @@ class Embedder:
 
         Raises CancelledError between two steps if ``cancelled`` is set, VectorsError for vectors that are not finite.
         """
-        found = self.model.embed_ids(ids, progress=self._check(ids, cancelled))
+        found = self._computed(lambda model: model.embed_ids(ids, progress=self._check(ids, cancelled)))
         check_finite(found, "input")
         return found if length in (None, self.model.n_embd) else normalized(found[:, :length])
 
@@ -134,18 +147,37 @@ class Embedder:
         if not isinstance(self.model, Encoder):
             raise Problem(400, "only encoders have vectors of tokens", param="pooling", code="model_not_supported")
         check = self._check(ids, cancelled)
-        found = []
-        for number, each in enumerate(ids):
-            found.append(self.model.hidden_states(each))
-            check_finite(found[-1], "input", number)
-            check(1)
-        return found
+
+        def compute(model: Model) -> list[Floats]:
+            found = []
+            for number, each in enumerate(ids):
+                found.append(model.hidden_states(each))
+                check_finite(found[-1], "input", number)
+                check(1)
+            return found
+
+        return self._computed(compute)
 
     def scores(self, pairs: list[list[int]], cancelled: threading.Event, label: str | int | None = None) -> list[float]:
         """The score of each pair of a query and a document.  Raises as :meth:`vectors` does."""
-        found = self.model.ranker.scores(pairs, label=label, progress=self._check(pairs, cancelled))
+        found = self._computed(
+            lambda model: model.ranker.scores(pairs, label=label, progress=self._check(pairs, cancelled))
+        )
         check_finite(found[:, np.newaxis], "document")
         return [float(score) for score in found]
+
+    def _computed(self, compute: Callable[[Model], Result], left: int = MOST_REPLAYS) -> Result:
+        """What a function computes with the model; if a device is lost, with the model that is loaded again."""
+        model = self.model
+        try:
+            return compute(model)
+        except (DeviceLostError, FreedError) as error:  # freed: by the batcher's thread, which loads it again
+            if self._restore is None:
+                raise
+            self._restore(model, error)
+            if not (self._replays and left):
+                raise
+        return self._computed(compute, left - 1)
 
     def _check(self, ids: list[list[int]], cancelled: threading.Event) -> Progress:
         found = Progress(self.counts, cancelled)

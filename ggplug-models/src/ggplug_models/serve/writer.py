@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ggplug.errors import ParameterError
+from ggplug.errors import DeviceLostError, FreedError, ParameterError
 from ggplug_models.chat.answer import AnswerPiece
 from ggplug_models.chat.template import KEY, ChatTemplate
 from ggplug_models.generation.detokenizer import Detokenizer
@@ -26,6 +26,7 @@ from ggplug_models.serve.problems import Problem
 from ggplug_models.serve.request import Shift
 from ggplug_models.serve.slot_drafts import SlotDrafts
 from ggplug_models.state.adapting import Lora
+from ggplug_models.state.session import Session
 
 LOG = logging.getLogger("ggplug.serve")
 
@@ -91,6 +92,7 @@ class Writer:
     file's.  ``piece``: number of tokens of prompts that are computed between two tokens of other texts.  ``drafts``:
     those of each slot, for speculative decoding, which the caller releases.  ``adapters``: the LoRA adapters whose
     scales requests may choose; those that choose none have the scales of the model.  ``counts``: where work is counted.
+    ``again``: loads the model and makes the drafts again, after a device was lost; ``replays``: see :class:`.Batcher`.
     Call :meth:`close` to release the memory.  Raises ParameterError, ModelError, OutOfMemoryError.
     """
 
@@ -108,6 +110,8 @@ class Writer:
         drafts: Sequence[Drafts] = (),
         adapters: Sequence[Patching] = (),
         counts: Counts | None = None,
+        again: Callable[[], tuple[Decoder, Sequence[Drafts]]] | None = None,
+        replays: bool = False,
     ) -> None:
         self.model = model
         self.adapters = adapters
@@ -122,21 +126,52 @@ class Writer:
         self.slots = slots
         self._lock = threading.Lock()
         self._breakers: Breakers | None = None
-        self.session = model.session(context, slots, cache_type)
+        self._context, self._cache_type = context, cache_type
+        self._load = again
+        self.session = self._session()
         has_experts = model.hyperparameters.integer("expert_count", 0, at_least=0)
         self.batcher = Batcher(
             self.session,
             waiting=waiting,
             piece=piece,
             least=None if has_experts else LEAST,
-            drafts=SlotDrafts(drafts, model.n_vocab) if drafts else None,
+            drafts=self._slot_drafts(drafts),
             counts=counts,
+            again=None if again is None else self._again,
+            replays=replays,
         )
 
     def close(self) -> None:
         """Cancels all texts and frees the session; the caller frees the model."""
         self.batcher.close()
         self.session.free()
+
+    def restore(self, error: DeviceLostError | FreedError, lost: object) -> None:
+        """Has the model loaded again because of an error of the model ``lost``, unless that was done before.
+
+        Raises the error if it is not that of a lost device, and what loading raises.
+        """
+
+        def restoring() -> None:
+            if self.model is lost:
+                if not isinstance(error, DeviceLostError):
+                    raise error
+                self.batcher.restore(error)
+
+        self.batcher.call(restoring).result()
+
+    def _again(self) -> tuple[Session, SlotDrafts | None]:
+        assert self._load is not None
+        self.session.free()
+        self.model, drafts = self._load()
+        self.session = self._session()
+        return self.session, self._slot_drafts(drafts)
+
+    def _session(self) -> Session:
+        return self.model.session(self._context, self.slots, self._cache_type)
+
+    def _slot_drafts(self, drafts: Sequence[Drafts]) -> SlotDrafts | None:
+        return SlotDrafts(drafts, self.model.n_vocab) if drafts else None
 
     # -- requests -----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Options of ``ggplug serve`` that are about a model, and the service of a model that they describe."""
+"""Options of ``ggplug serve`` that are about a model, and what they say about its service."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ggplug_models.commands.options import (
 from ggplug_models.serve.options.defaults import chosen, defaults_options
 
 if TYPE_CHECKING:
-    from ggplug_models.serve.service import Service
+    from ggplug_models.serve.opening import Offer
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -95,6 +95,13 @@ OPTIONS: tuple[Callable[..., Any], ...] = (
         metavar="FILE",
         help="Jinja chat template to use instead of the one in the model's file.",
     ),
+    click.option(
+        "--replay/--no-replay",
+        "replays",
+        default=False,
+        help="What becomes of answers when a device is lost, such as one of a cluster's node: they are computed again "
+        "on the devices that are left and go on, or end with an error. The model is loaded again in both cases.",
+    ),
     device_option,
     placement_options,
     policy_option,
@@ -105,13 +112,13 @@ OPTIONS: tuple[Callable[..., Any], ...] = (
 
 
 def model_options(command: Command) -> Command:
-    """Adds the options to a command, which gets their values for :func:`service_of`."""
+    """Adds the options to a command, which gets their values for :func:`offer_of`."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command
 
 
-def service_of(
+def offer_of(
     name: str,
     model: str | os.PathLike[str],
     options: Mapping[str, Any],
@@ -119,15 +126,15 @@ def service_of(
     aliases: tuple[str, ...] = (),
     verbose: bool = False,
     report: Callable[[str], None] | None = None,
-) -> Service:
-    """The service of a model, which is not loaded yet.
+) -> Offer:
+    """A model and the options of its service.
 
     ``model``: a path, or a name such as ``hf:OWNER/REPOSITORY``.  ``options``: the values of the options.  ``aliases``:
     further names.  ``verbose``: whether responses have all that is known.  ``report``: is called with what was placed
     where.  Raises UsageError, ParameterError, OSError.
     """
-    from ggplug_models.serve.opening import Opening
-    from ggplug_models.serve.service import About, Service
+    from ggplug_models.serve.opening import Offer, Opening
+    from ggplug_models.serve.service import About
     from ggplug_models.serve.writer import Defaults
 
     found = dict(options)
@@ -151,10 +158,11 @@ def service_of(
             "draft_tokens": drafted_tokens(draft, found.pop("draft_tokens")),
             "defaults": Defaults(shifts=found.pop("shifts"), verbose=verbose, **chosen(found)),
         },
+        replays=found.pop("replays"),
         report=report,
     )
     # Responses are UTF-8; file names need not be.
     name = printable(name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     about = About(Path(model), aliases, [tag for tag in tags.split(",") if tag], pooling != "none", adapters=adapters)
     seconds = None if idle is None or idle < 0 else idle
-    return Service(name, opening.of(model, name), slots=slots, waiting=waiting, about=about, idle=seconds)
+    return Offer(model, name, opening, about, waiting, seconds)

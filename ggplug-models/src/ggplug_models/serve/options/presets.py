@@ -19,7 +19,7 @@ ALL = "*"
 
 
 class Preset(NamedTuple):
-    """A model, by its path or name, and the values of its options, as :func:`.service_of` takes them."""
+    """A model, by its path or name, and the values of its options, as :func:`.offer_of` takes them."""
 
     model: str | os.PathLike[str]
     options: Mapping[str, Any]
