@@ -18,8 +18,9 @@ import ggplug_models
 from ggplug import quants, types
 from ggplug.errors import ModelError, ParameterError
 from ggplug.gguf import GGUFReader
-from ggplug_models.converting.families import FAMILIES
+from ggplug_models.converting.families import FAMILIES, family_of
 from ggplug_models.converting.splitting import NAMES as SPLITTING
+from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.pre_tokenizers import BY_NAME
 
 FOLDERS = DATA / "folders"
@@ -150,8 +151,8 @@ def test_an_unknown_model_type_is_answered_with_all_there_are(tmp_path: Path) ->
 @pytest.mark.parametrize("name", NAMES)
 def test_every_setting_that_is_needed_is_named_where_it_is_missing_or_odd(name: str, tmp_path: Path) -> None:
     folder = made(name, tmp_path)
-    family = FAMILIES[json.loads((folder / "config.json").read_text("utf-8"))["model_type"]]
     content = (folder / "config.json").read_bytes()
+    family, _ = family_of(Values(json.loads(content)))
     for setting in [*family.integers, *family.numbers]:
         last = setting.rstrip("?").split("|")[-1]
         odd: list[Any] = ["text", -1] if setting.endswith("?") else ["text", -1, None]

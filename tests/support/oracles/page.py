@@ -13,6 +13,7 @@ from paths import DATA
 from ggplug.gguf import GGUFReader
 from ggplug_models import ARCHITECTURES
 from ggplug_models.converting.families import FAMILIES
+from ggplug_models.converting.family import Family
 from ggplug_models.networks.decoder import Decoder
 from ggplug_models.networks.denoiser import Denoiser
 from ggplug_models.networks.encoder import Encoder
@@ -37,11 +38,16 @@ def page() -> str:
     recordings, rows = _recordings(), []
     for name in sorted(set(ARCHITECTURES) - {"tied"}):
         cls, files = ARCHITECTURES[name], recordings.get(name, [])
-        kinds = sorted(kind for kind, family in FAMILIES.items() if family.architecture == name)
+        kinds = sorted(kind for kind, family in FAMILIES.items() if name in _written(family))
         kind = "text" if issubclass(cls, (Decoder, Denoiser)) else "embeddings" if issubclass(cls, Encoder) else "head"
         cells = [f"`{name}`", cls.__name__, kind, _codes(kinds), ", ".join(_checked(files)), _codes(files)]
         rows.append(f"| {' | '.join(cells)} |\n")
     return PAGE + "".join(rows)
+
+
+def _written(family: Family) -> set[str]:
+    """The architectures of the files that a converter writes."""
+    return {each.architecture for each in (family, *(other for _, other in family.variants))}
 
 
 def _checked(files: list[str]) -> list[str]:

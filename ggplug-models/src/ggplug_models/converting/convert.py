@@ -68,6 +68,12 @@ _IN_FULL = (
     "ffn_gate_inp.weight",
     "ffn_gate_inp_shexp.weight",
     "ssm_conv1d.weight",
+    "ssm_conv1d_q.weight",
+    "ssm_conv1d_k.weight",
+    "ssm_conv1d_v.weight",
+    "shortconv.conv.weight",
+    "altup_correct_coef.weight",
+    "altup_predict_coef.weight",
 )
 """Suffixes of the names of tensors that are F32 in all file types, as in llama.cpp."""
 

@@ -57,7 +57,9 @@ class Family:
     and ``a|b`` uses the first one that exists.  ``more``: returns further keys.  ``fixed``: returns tensors that are
     computed from the settings.  ``vocabularies``: supported types of the model in ``tokenizer.json``.  ``head``: name
     of the output matrix.  ``inner``: key of the object with the settings of the language model, in configurations of
-    multimodal models.
+    multimodal models.  ``special``: the texts of special tokens by the key that names them, as ``eot``, where the
+    settings do not say them.  ``variants``: families with other tables for some models of the type, each with the
+    test of the settings that chooses it.
     """
 
     architecture: str
@@ -72,6 +74,8 @@ class Family:
     head: str | None = "lm_head.weight"
     inner: str | None = None
     names: Callable[[str, Values], str] | None = None
+    special: Mapping[str, str] = field(default_factory=dict)
+    variants: Sequence[tuple[Callable[[Values], bool], Family]] = ()
 
     def keys(self, config: Values, folder: Folder) -> dict[str, Any]:
         """The metadata of the file, with keys under ``architecture.``.  Raises ModelError."""

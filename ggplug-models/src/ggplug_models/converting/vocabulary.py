@@ -12,7 +12,7 @@ from ggplug.errors import ModelError
 from ggplug_models.converting.family import Family
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import normalisation, pieces
-from ggplug_models.converting.special import looks_special, refused_model, special
+from ggplug_models.converting.special import KEYS, looks_special, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
 from ggplug_models.metadata.values import Values
 from ggplug_models.tokenizers.byte_pairs import MERGES
@@ -34,6 +34,16 @@ UNIGRAM_PIECES = "spiece.model"
 
 def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
     """The metadata of the vocabulary.  ``n_vocab``: number of token embeddings in the weights.  Raises ModelError."""
+    found = _vocabulary(folder, family, config, n_vocab)
+    for kind, text in family.special.items():
+        if text not in found[TOKENS]:
+            missing = f"{folder.path} has no token {text!r} in its vocabulary, which {family.architecture} models need"
+            raise ModelError(missing, got=None, wanted=text)
+        found[f"tokenizer.ggml.{KEYS.get(kind, kind)}_token_id"] = found[TOKENS].index(text)
+    return found
+
+
+def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
     if family.vocabularies == ("WordPiece",):
         return _word_pieces(folder, config, n_vocab)
     settings = folder.optional_json("tokenizer_config.json") or Values({})

@@ -1,0 +1,28 @@
+"""The tables of the families, by ``model_type``: the conversion of their tensors and settings."""
+
+from __future__ import annotations
+
+from ggplug_models.converting.families import deltas, dense, encoders, gemma, granite, hybrids, mixtures
+from ggplug_models.converting.family import Family
+from ggplug_models.metadata.values import Values
+
+FAMILIES: dict[str, Family] = {
+    **dense.FAMILIES,
+    **gemma.FAMILIES,
+    **mixtures.FAMILIES,
+    **granite.FAMILIES,
+    **hybrids.FAMILIES,
+    **deltas.FAMILIES,
+    **encoders.FAMILIES,
+}
+"""By ``model_type`` of ``config.json``."""
+
+
+def family_of(config: Values) -> tuple[Family, Values]:
+    """The family of a model, and the settings of its language model.  Raises ModelError for an unknown family."""
+    kind = config.text("model_type")
+    if kind not in FAMILIES:
+        raise config.refused("model_type", f"one of {', '.join(sorted(FAMILIES))}: no other family is supported")
+    family = FAMILIES[kind]
+    settings = config.inner(family.inner, config) if family.inner else config
+    return next((other for fits, other in family.variants if fits(settings)), family), settings

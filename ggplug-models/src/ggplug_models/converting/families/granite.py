@@ -1,0 +1,129 @@
+"""Granite: with scales, with experts, and with Mamba 2 in some blocks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ggplug_models.converting import rope
+from ggplug_models.converting.family import Family, Tensors
+from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.rows import (
+    INTEGERS,
+    MLP,
+    NORMS,
+    PAIRED_ATTENTION,
+    RMS,
+    Keys,
+    decoder,
+    for_blocks,
+    half,
+    layer,
+    of_blocks,
+)
+from ggplug_models.converting.state_space import MAX_POSITION, mamba2
+from ggplug_models.metadata.values import Values
+
+_NUMBERS = {
+    **RMS,
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
+_MAMBA = {
+    "mamba_d_conv": "ssm.conv_kernel",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_n_heads": "ssm.time_step_rank",
+}
+_KINDS = ("mamba", "attention")
+
+
+def _granite(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys of RoPE; a width of heads in the settings has no effect."""
+    return {
+        **rope.keys(config),
+        "vocab_size": config.integer("vocab_size"),
+        "rope.dimension_count": config.integer("hidden_size") // config.integer("num_attention_heads"),
+    }
+
+
+def _mixture(config: Values, folder: Folder) -> dict[str, Any]:
+    found = _granite(config, folder) | {
+        "expert_count": config.integer("num_local_experts", 0, at_least=0),
+        "expert_used_count": config.integer("num_experts_per_tok", 0, at_least=0),
+    }
+    if "shared_intermediate_size" in config:
+        found["expert_shared_feed_forward_length"] = config.integer("shared_intermediate_size")
+    return found
+
+
+def _hybrid(config: Values, folder: Folder) -> dict[str, Any]:
+    kinds = for_blocks(config, "layer_types", _KINDS)
+    heads = config.integer("num_key_value_heads", config.integer("num_attention_heads"))
+    rotated = set(kinds) == {"attention"}
+    return {
+        **_mixture(config, folder),
+        "attention.head_count_kv": of_blocks(heads, (each == "attention" for each in kinds)),
+        "ssm.inner_size": config.integer("mamba_expand") * config.integer("hidden_size"),
+        "rope.scaling.finetuned": rotated,
+        **({} if rotated else {"context_length": MAX_POSITION}),
+    }
+
+
+def _halves(name: str, gate: str, up: str) -> tuple[Tensors, ...]:
+    return layer(name, gate, half(0)), layer(name, up, half(1))
+
+
+_EXPERTS = (
+    layer("block_sparse_moe.router.layer", "ffn_gate_inp"),
+    *_halves("block_sparse_moe.input_linear", "ffn_gate_exps", "ffn_up_exps"),
+    layer("block_sparse_moe.output_linear", "ffn_down_exps"),
+    *_halves("shared_mlp.input_linear", "ffn_gate_shexp", "ffn_up_shexp"),
+    layer("shared_mlp.output_linear", "ffn_down_shexp"),
+)
+_ALONE = (
+    *_halves("shared_mlp.input_linear", "ffn_gate", "ffn_up"),
+    layer("shared_mlp.output_linear", "ffn_down"),
+)
+"""Of models without experts, whose only MLP has the name of the shared one."""
+
+_ATTENTION = (*PAIRED_ATTENTION, *NORMS)
+_BLOCKS = (*_ATTENTION, *mamba2("mamba", "mamba_n_groups"))
+
+
+def _family(architecture: str, rows: tuple[Tensors, ...], more: Keys) -> Family:
+    return Family(architecture, decoder(*rows), INTEGERS, _NUMBERS, more)
+
+
+def _hybrid_family(architecture: str, rows: tuple[Tensors, ...]) -> Family:
+    return Family(architecture, decoder(*rows), {**INTEGERS, **_MAMBA}, _NUMBERS, _hybrid)
+
+
+def _attends_everywhere(config: Values) -> bool:
+    return set(for_blocks(config, "layer_types", _KINDS)) == {"attention"}
+
+
+def _has_experts(config: Values) -> bool:
+    return config.integer("num_local_experts", 0, at_least=0) > 0
+
+
+_MOE = _family("granitemoe", (*_ATTENTION, *_EXPERTS), _mixture)
+
+FAMILIES: dict[str, Family] = {
+    "granite": _family("granite", (*_ATTENTION, *MLP), _granite),
+    "granitemoe": _MOE,
+    "granitemoeshared": _MOE,
+    "granitemoehybrid": replace(
+        _hybrid_family("granitehybrid", (*_BLOCKS, *_EXPERTS)),
+        variants=(
+            (
+                lambda config: _attends_everywhere(config) and _has_experts(config),
+                _hybrid_family("granitemoe", (*_ATTENTION, *_EXPERTS)),
+            ),
+            (_attends_everywhere, _hybrid_family("granite", (*_ATTENTION, *_ALONE))),
+            (lambda config: not _has_experts(config), _hybrid_family("granitehybrid", (*_BLOCKS, *_ALONE))),
+        ),
+    ),
+}
