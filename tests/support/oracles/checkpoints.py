@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+from tokenizers import decoders, models, normalizers, processors, trainers
+
+from oracles import formula
 from oracles.families import FAMILIES
-from oracles.folders import N_VOCAB, Tiny, byte_pairs, qwen_tokens, sentence_pieces
+from oracles.folders import (
+    N_VOCAB,
+    SHAPE,
+    TEXT,
+    Tiny,
+    byte_pairs,
+    of_transformers,
+    qwen_tokens,
+    sentence_pieces,
+    write_json,
+)
 
 
 def recorded(name: str) -> Any:
@@ -26,20 +43,119 @@ def pieces(folder: Path) -> None:
     sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False})
 
 
+def internlm_tokens(folder: Path) -> None:
+    added = {"0": "<unk>", "1": "<s>", "2": "</s>", "318": "<|im_start|>", "319": "<|im_end|>"}
+    decoder = {number: {"content": text, "special": True} for number, text in added.items()}
+    sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False, "added_tokens_decoder": decoder})
+
+
 def glm_tokens(folder: Path) -> None:
+    """Texts begin with two tokens."""
     special = ["<|endoftext|>", "[gMASK]", "<sop>", "<|user|>", "<|observation|>"]
-    byte_pairs(folder, "llama-bpe", special, {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"})
+    byte_pairs(folder, "glm4", special, {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"})
+    whole = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    first = [(each, whole.token_to_id(each)) for each in special[1:3]]
+    whole.post_processor = processors.TemplateProcessing(
+        single="[gMASK] <sop> $A", pair="[gMASK] <sop> $A $B:1", special_tokens=first
+    )
+    whole.save(str(folder / "tokenizer.json"))
+
+
+def llama_tokens(folder: Path) -> None:
+    special = ["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"]
+    byte_pairs(folder, "llama-bpe", special, {"bos_token": special[0], "eos_token": special[2]})
+
+
+def merged_pieces(folder: Path) -> None:
+    """Pairs of letters, with bytes, as ``tokenizer.json`` has them instead of ``tokenizer.model``."""
+    whole = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    whole.normalizer = normalizers.Replace(" ", "\u2581")
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    of_bytes = [f"<0x{n:02X}>" for n in range(256)]
+    trainer = trainers.BpeTrainer(vocab_size=320, special_tokens=[*special, *of_bytes], show_progress=False)
+    whole.train_from_iterator([TEXT], trainer)
+    content = json.loads(whole.to_str())
+    content["added_tokens"] = [each for each in content["added_tokens"] if each["content"] in special]
+    whole = tokenizers.Tokenizer.from_str(json.dumps(content))
+    whole.add_special_tokens(["<|turn>", "<turn|>"])
+    whole.add_tokens(["<|channel>", "<channel|>"])
+    strip = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    whole.decoder = decoders.Sequence(strip)
+    whole.save(str(folder / "tokenizer.json"))
+    names = {f"{name}_token": f"<{name}>" for name in ("pad", "eos", "bos", "unk")}
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **names})
+
+
+def ahead(shapes: dict[str, list[int]]) -> dict[str, list[int]]:
+    """The block that guesses further tokens, which has the shapes of the last one, and a head."""
+    last = max(int(match[1]) for name in shapes if (match := re.match(r"model\.layers\.(\d+)\.", name)))
+    old, new = f"model.layers.{last}.", f"model.layers.{last + 1}."
+    table = shapes["model.embed_tokens.weight"]
+    parts = {
+        "embed_tokens": table,
+        "shared_head.head": table,
+        "eh_proj": [table[1], 2 * table[1]],
+        **dict.fromkeys(("enorm", "hnorm", "shared_head.norm"), table[1:]),
+    }
+    block = {name.replace(old, new): shape for name, shape in shapes.items() if name.startswith(old)}
+    return block | {f"{new}{name}.weight": shape for name, shape in parts.items()}
 
 
 def of(name: str, tokens: str = "qwen2", dtype: str = "BF16", **more: Any) -> Tiny:
-    makers = {"qwen2": qwen_tokens, "glm4": glm_tokens, "default": pieces}
+    makers = {
+        "qwen2": qwen_tokens,
+        "glm4": glm_tokens,
+        "default": pieces,
+        "llama-bpe": llama_tokens,
+        "pieces-json": merged_pieces,
+    }
     return Tiny(partial(recorded, name), makers[tokens], dtype, pre=tokens, **more)
 
 
+def by_kind(kind: str, settings: dict[str, Any], **more: Any) -> Tiny:
+    return Tiny(partial(of_transformers, kind, settings), qwen_tokens, "BF16", pre="qwen2", **more)
+
+
+@dataclass
+class ByHand:
+    """A model that transformers lack: its settings, and the shapes of its weights, those of a layer without prefix."""
+
+    config: dict[str, Any]
+    shapes: dict[str, list[int]]
+
+    def save_pretrained(self, folder: Path) -> None:
+        folder.mkdir()
+        write_json(folder / "config.json", self.config)
+        whole = {}
+        for name, shape in self.shapes.items():
+            if name.startswith(("model.", "transformer.", "lm_head.", "output.", "rwkv.")):
+                whole[name] = shape
+            else:
+                whole |= {f"model.layers.{n}.{name}": shape for n in range(self.config["num_hidden_layers"])}
+        formula.write(folder / "model.safetensors", whole, "F32")
+
+
+def by_hand(kind: str, shapes: dict[str, list[int]], settings: dict[str, Any] | None = None, **more: Any) -> Tiny:
+    names = {"minicpm": "MiniCPMForCausalLM", "internlm2": "InternLM2ForCausalLM"}
+    config = {**SHAPE, "rms_norm_eps": 1e-5, "rope_theta": 100.0, "tie_word_embeddings": False, **(settings or {})}
+    config |= {"model_type": kind, "architectures": [names[kind]]}
+    tokens = more.pop("tokens", pieces)
+    return Tiny(lambda: ByHand(config, shapes), tokens, "BF16", changes={"pad_token_id": None}, **more)
+
+
+LLAMA: dict[str, list[int]] = {
+    "model.embed_tokens.weight": [N_VOCAB, 32],
+    "lm_head.weight": [N_VOCAB, 32],
+    "model.norm.weight": [32],
+    **{f"self_attn.{name}_proj.weight": [16 if name in "kv" else 32, 32] for name in "qkvo"},
+    **{f"mlp.{name}_proj.weight": [32, 48] if name == "down" else [48, 32] for name in ("gate", "up", "down")},
+    **{f"{name}_layernorm.weight": [32] for name in ("input", "post_attention")},
+}
+FALCON = {"num_kv_heads": 2, "parallel_attn": True, "bias": False, "alibi": False, "ffn_hidden_size": 128}
 FOLDERS: dict[str, Tiny] = {
     "gemma3n": of("gemma3n", "default"),
     "llama4": of("llama4"),
-    "glm4moe": of("glm4moe", "glm4"),
+    "glm4moe": of("glm4moe", "glm4", more=ahead),
     "nemotron_h": of(
         "nemotron_h",
         changes={
@@ -82,11 +198,89 @@ FOLDERS: dict[str, Tiny] = {
     "mamba2": of("mamba2"),
     "minicpm3": of("minicpm3", "default"),
     "hunyuan-dense": of("hunyuan-dense"),
-    "hunyuan-moe": of("hunyuan-moe"),
+    "hunyuan-moe": of(
+        "hunyuan-moe",
+        changes={
+            "moe_intermediate_size": [32] * 2,
+            "moe_topk": [2] * 2,
+            "num_shared_expert": [1] * 2,
+            "architectures": ["HunYuanMoEV1ForCausalLM"],
+        },
+    ),
     "deepseek2": of("deepseek2"),
     "deepseek3": of("deepseek3"),
     "cohere2": of("cohere2", changes={"rotary_pct": 1.0}),
     "arcee": of("arcee"),
     "apertus": of("apertus"),
     "dots1": of("dots1"),
+    "afmoe": of("afmoe", changes={"route_norm": True, "score_func": "sigmoid"}),
+    "bitnet": of("bitnet", "default"),
+    "bloom": of("bloom"),
+    "command-r": of("command-r"),
+    "dbrx": of("dbrx"),
+    "ernie4_5-moe": of("ernie4_5-moe", "default"),
+    "eurobert": of("eurobert", "llama-bpe"),
+    "exaone-moe": of("exaone-moe"),
+    "falcon": by_kind("Falcon", {**FALCON, "multi_query": True}, changes={"num_kv_heads": None}),
+    "falcon-large": by_kind("Falcon", {**FALCON, "new_decoder_architecture": True}),
+    "gemma": of("gemma", "default"),
+    "gemma-embedding": of("gemma-embedding", "default"),
+    "glm-dsa": of("glm-dsa", "glm4"),
+    "glm4": of("glm4", "glm4"),
+    "gpt-oss": of("gpt-oss"),
+    "gptneox": of("gptneox", changes={"rotary_pct": 0.5, "rope_parameters": None}),
+    "jais2": of("jais2"),
+    "mimo2": of("mimo2"),
+    "mistral3": of("mistral3", "default"),
+    "mistral4": of("mistral4", "default"),
+    "modern-bert": of("modern-bert"),
+    "mpt": of("mpt"),
+    "nemotron": of("nemotron", "default"),
+    "nomic-bert": of("nomic-bert"),
+    "olmo": of("olmo"),
+    "olmoe": of("olmoe"),
+    "phi2": of("phi2"),
+    "stablelm": of("stablelm"),
+    "starcoder": by_kind("GPTBigCode", {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_inner": 128, "n_positions": 64}),
+    "starcoder2": of("starcoder2"),
+    "t5encoder": of("t5encoder"),
+    "jina-bert-v3": of("jina-bert-v3"),
+    "kimi-linear": of(
+        "kimi-linear",
+        changes={
+            **dict.fromkeys(
+                ("layer_types", "mlp_layer_types", "linear_conv_kernel_dim", "linear_head_dim", "linear_num_heads")
+            ),
+            "linear_attn_config": {
+                "full_attn_layers": [2],
+                "kda_layers": [1],
+                "head_dim": 8,
+                "num_heads": 4,
+                "short_conv_kernel_size": 4,
+            },
+            "architectures": ["KimiLinearForCausalLM"],
+            "first_k_dense_replace": 1,
+            "moe_router_activation_func": "sigmoid",
+        },
+        renamed={r"layers\.0\.block_sparse_moe": "layers.0.mlp"},
+    ),
+    "gemma4": of("gemma4", "pieces-json"),
+    "gemma4-experts": of("gemma4-experts", "pieces-json"),
+    "phimoe": Tiny(
+        partial(of_transformers, "Phimoe", {"num_local_experts": 4, "num_experts_per_tok": 2}), pieces, "BF16"
+    ),
+    "minicpm": by_hand("minicpm", LLAMA, {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16}),
+    "internlm2": by_hand(
+        "internlm2",
+        {
+            "model.tok_embeddings.weight": [320, 32],
+            "output.weight": [320, 32],
+            "model.norm.weight": [32],
+            **{f"attention.{name}.weight": shape for name, shape in (("wqkv", [64, 32]), ("wo", [32, 32]))},
+            **{f"{name}.weight": [32] for name in ("attention_norm", "ffn_norm")},
+            **{f"feed_forward.w{n}.weight": [32, 48] if n == 2 else [48, 32] for n in (1, 2, 3)},
+        },
+        {"vocab_size": 320},
+        tokens=internlm_tokens,
+    ),
 }

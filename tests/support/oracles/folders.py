@@ -41,6 +41,7 @@ SPLIT = {
     "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
+SPLIT["glm4"] = SPLIT["llama-bpe"]
 N_VOCAB = 336
 
 

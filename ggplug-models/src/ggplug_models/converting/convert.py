@@ -26,7 +26,8 @@ from ggplug_models.converting.checkpoint import INDEX, Checkpoint, Stored
 from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.vocabulary import PIECES, UNIGRAM_PIECES, vocabulary
+from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES
+from ggplug_models.converting.vocabulary import vocabulary
 from ggplug_models.metadata.values import Values
 
 _FILES_OF = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}
@@ -46,6 +47,7 @@ FILE_TYPES: dict[str, int] = {
 
 READ = (
     "config.json",
+    "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "added_tokens.json",
@@ -168,6 +170,7 @@ class _Conversion:
         self._metadata = {
             "general.name": name,
             **family.keys(config, source),
+            **(family.of_weights(weights.tensors, config) if family.of_weights else {}),
             **vocabulary(source, family, config, n_vocab),
         }
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ggplug.errors import ModelError
+from ggplug_models.converting.checkpoint import Stored
 from ggplug_models.converting.folder import Folder
 from ggplug_models.metadata.values import Values
 from ggplug_models.networks.texts import DIMENSIONS, PROMPT
@@ -57,9 +58,11 @@ class Family:
     and ``a|b`` uses the first one that exists.  ``more``: returns further keys.  ``fixed``: returns tensors that are
     computed from the settings.  ``vocabularies``: supported types of the model in ``tokenizer.json``.  ``head``: name
     of the output matrix.  ``inner``: key of the object with the settings of the language model, in configurations of
-    multimodal models.  ``special``: the texts of special tokens by the key that names them, as ``eot``, where the
-    settings do not say them.  ``variants``: families with other tables for some models of the type, each with the
-    test of the settings that chooses it.
+    multimodal models.  ``of_weights``: returns keys, without prefix, whose values are weights.  ``special``: the texts
+    of special tokens by the key that names them, as ``eot``, where the settings do not say them, or their ids,
+    whatever the settings say.  ``splitting``: the family's own names for pre-tokenizers, by their usual names.
+    ``vocabulary``: returns what is different in the metadata of the vocabulary.  ``variants``: families with other
+    tables for some models of the type, each with the test of the settings that chooses it.
     """
 
     architecture: str
@@ -74,7 +77,10 @@ class Family:
     head: str | None = "lm_head.weight"
     inner: str | None = None
     names: Callable[[str, Values], str] | None = None
-    special: Mapping[str, str] = field(default_factory=dict)
+    of_weights: Callable[[Mapping[str, Stored], Values], Mapping[str, Any]] | None = None
+    special: Mapping[str, str | int] = field(default_factory=dict)
+    vocabulary: Callable[[Mapping[str, Any], Values, Folder], Mapping[str, Any]] | None = None
+    splitting: Mapping[str, str] = field(default_factory=dict)
     variants: Sequence[tuple[Callable[[Values], bool], Family]] = ()
 
     def keys(self, config: Values, folder: Folder) -> dict[str, Any]:

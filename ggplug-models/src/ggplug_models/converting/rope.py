@@ -90,11 +90,12 @@ def longrope_keys(config: Values) -> dict[str, Any]:
     return {"rope.scaling.attn_factor": factor}
 
 
-def longrope_factors(config: Values) -> Factors:
+def longrope_factors(config: Values, width: int | None = None) -> Factors:
+    """The divisors of LongRoPE's frequencies.  ``width``: the elements of a head that are rotated."""
     parameters = settings(config)
     if parameters.text("rope_type") not in ("su", "longrope"):
         return {}
-    wanted = rotated(config) // 2
+    wanted = (rotated(config) if width is None else width) // 2
     found: Factors = {}
     for name in ("long", "short"):
         values = parameters.values.get(f"{name}_factor")

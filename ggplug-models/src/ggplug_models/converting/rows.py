@@ -144,7 +144,7 @@ GATING = {"softmax": 1, "sigmoid": 2, "sqrtsoftplus": 3}
 FINAL_NORM = Tensors(rf"final_layernorm\.{ANY}", r"output_norm.\1")
 """Of families that name it so."""
 
-_SCORES = ("scoring_func", "score_function", "moe_router_activation_func")
+_SCORES = ("scoring_func", "score_function", "moe_router_activation_func", "score_func")
 ROUTED = {
     "n_routed_experts|num_experts|num_local_experts": "expert_count",
     "num_experts_per_tok|num_experts_per_token": "expert_used_count",
@@ -196,3 +196,7 @@ def for_blocks(config: Values, setting: str, wanted: Collection[str]) -> list[st
 def of_blocks(value: int, where: Iterable[bool]) -> npt.NDArray[np.int32]:
     """A value for each block: ``value`` in some, and 0 in the others."""
     return np.array([value if each else 0 for each in where], np.int32)
+
+
+GLM_SPLITTING = dict.fromkeys(("llama-bpe", "dbrx"), "glm4")
+"""GLM's texts are split as Llama 3's, and begin with other tokens."""

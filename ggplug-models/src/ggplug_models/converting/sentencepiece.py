@@ -16,6 +16,10 @@ from typing import NamedTuple
 
 from ggplug.errors import ModelError
 
+PIECES = "tokenizer.model"
+UNIGRAM_PIECES = "spiece.model"
+"""The name of the same file next to T5."""
+
 
 class SentencePiece(NamedTuple):
     """A piece.  ``type``: 1 normal, 2 unknown, 3 control, 4 user defined, 5 unused, 6 byte, as in GGUF."""

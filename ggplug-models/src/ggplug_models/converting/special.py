@@ -108,8 +108,8 @@ def _template(step: Values, texts: dict[str, str], added: dict[str, bool | None]
         pair = pair[1:]
     if last and pair[-1:] == [last]:
         pair = pair[:-1]
-    if len(pair) > 2:
-        separators = (texts.get("sep"), texts.get("eos"))
+    if len(pair) > 2 and pair[0] is None and pair[-1] is None:
+        separators = {texts.get("sep"), texts.get("eos")} - {None}
         between = [token for token in pair[1:-1] if token in separators]
         added["sep"] = bool(between) and (not last or len(pair) == 4)
 

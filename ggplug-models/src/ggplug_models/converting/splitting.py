@@ -18,6 +18,13 @@ _CASED = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
 )
 
+_IDEOGRAPHS = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+_DEEPSEEK_3 = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"""
+    + _END
+)
+_SENTENCES = " ?[^(\\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+"
+
 
 def _words(numbers: str) -> str:
     return rf"{_SUFFIX}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_END}"
@@ -35,6 +42,8 @@ NAMES: dict[tuple[str, ...], str] = {
     (_words(r"\p{N}"),): "qwen2",
     (_GPT_2,): "gpt-2",
     (DIGITS, _GPT_2): "starcoder",
+    (r"\p{N}{1,3}", _IDEOGRAPHS, _DEEPSEEK_3): "deepseek-v3",
+    (_SENTENCES,): "bloom",
     (_cased("", r"\p{N}"),): "tekken",
     (_cased(f"{_SUFFIX}?", r"\p{N}{1,3}"),): "gpt-4o",
 }

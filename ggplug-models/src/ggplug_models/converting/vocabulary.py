@@ -11,7 +11,7 @@ import numpy as np
 from ggplug.errors import ModelError
 from ggplug_models.converting.family import Family
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.sentencepiece import normalisation, pieces
+from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES, normalisation, pieces
 from ggplug_models.converting.special import KEYS, looks_special, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
 from ggplug_models.metadata.values import Values
@@ -27,20 +27,22 @@ UNIGRAM = 1
 NORMAL, UNKNOWN, USER_DEFINED, UNUSED, BYTE = 1, 2, 4, 5, 6
 """Values of ``tokenizer.ggml.token_type``, in addition to CONTROL."""
 
-PIECES = "tokenizer.model"
-UNIGRAM_PIECES = "spiece.model"
-"""The name of the same file next to T5."""
-
 
 def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
     """The metadata of the vocabulary.  ``n_vocab``: number of token embeddings in the weights.  Raises ModelError."""
     found = _vocabulary(folder, family, config, n_vocab)
-    for kind, text in family.special.items():
-        if text not in found[TOKENS]:
-            missing = f"{folder.path} has no token {text!r} in its vocabulary, which {family.architecture} models need"
-            raise ModelError(missing, got=None, wanted=text)
-        found[f"tokenizer.ggml.{KEYS.get(kind, kind)}_token_id"] = found[TOKENS].index(text)
-    return found
+    if PRE in found:
+        found[PRE] = family.splitting.get(found[PRE], found[PRE])
+    for kind, token in family.special.items():
+        key = f"tokenizer.ggml.{KEYS.get(kind, kind)}_token_id"
+        if isinstance(token, int):
+            found[key] = token
+        elif token in found[TOKENS]:
+            found.setdefault(key, found[TOKENS].index(token))
+        else:
+            missing = f"{folder.path} has no token {token!r} in its vocabulary, which {family.architecture} models need"
+            raise ModelError(missing, got=None, wanted=token)
+    return found | (family.vocabulary(found, config, folder) if family.vocabulary else {})
 
 
 def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:

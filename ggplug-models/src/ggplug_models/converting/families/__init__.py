@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from ggplug_models.converting.families import deltas, dense, encoders, gemma, granite, hybrids, mixtures
+from ggplug_models.converting.families import (
+    deltas,
+    dense,
+    encoders,
+    gemma,
+    granite,
+    hybrids,
+    latents,
+    layer_norms,
+    mixtures,
+)
 from ggplug_models.converting.family import Family
 from ggplug_models.metadata.values import Values
 
@@ -13,6 +23,8 @@ FAMILIES: dict[str, Family] = {
     **granite.FAMILIES,
     **hybrids.FAMILIES,
     **deltas.FAMILIES,
+    **latents.FAMILIES,
+    **layer_norms.FAMILIES,
     **encoders.FAMILIES,
 }
 """By ``model_type`` of ``config.json``."""

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from ggplug.errors import ModelError
 from ggplug_models.converting import rope
-from ggplug_models.converting.family import TRANSPOSED, Family, Tensors
+from ggplug_models.converting.checkpoint import Stored
+from ggplug_models.converting.family import (
+    PAIRED_K,
+    PAIRED_Q,
+    TRANSPOSED,
+    Array,
+    Change,
+    Family,
+    Tensors,
+    head_dim,
+    n_heads,
+    n_kv_heads,
+)
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
     ANY,
     ATTENTION,
     ATTENTION_AFTER,
+    GLM_SPLITTING,
     HEAD_NORMS,
     INTEGERS,
     MLP,
@@ -19,11 +36,14 @@ from ggplug_models.converting.rows import (
     RMS,
     decoder,
     layer,
+    layers,
     llama_keys,
     positions,
     windows,
 )
+from ggplug_models.converting.sentencepiece import PIECES, normalisation
 from ggplug_models.metadata.values import Values
+from ggplug_models.tokenizers.vocabulary import TOKENS
 
 
 def _phi3(config: Values, folder: Folder) -> dict[str, Any]:
@@ -46,6 +66,96 @@ def _gpt2(config: Values, folder: Folder) -> dict[str, Any]:
 
 def _exaone4(config: Values, folder: Folder) -> dict[str, Any]:
     return windows(config, folder) | {"vocab_size": config.integer("vocab_size")}
+
+
+def _glm4(config: Values, folder: Folder) -> dict[str, Any]:
+    part = rope.settings(config).number("partial_rotary_factor", config.number("partial_rotary_factor", 0.5))
+    return positions(config, folder) | {"rope.dimension_count": int(part * head_dim(config))}
+
+
+_GLM_END = "<|endoftext|>"
+
+
+def _olmo(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys of OLMo, whose norms have no weights and a fixed epsilon."""
+    clamp = {"attention.clamp_kqv": config.number("clip_qkv", at_least=0)} if "clip_qkv" in config else {}
+    return {**positions(config, folder), **clamp, "attention.layer_norm_epsilon": 1e-5}
+
+
+def _ministral3(config: Values, folder: Folder) -> dict[str, Any]:
+    scaling = rope.settings(config)
+    scaling.text("rope_type", one_of=("yarn",))
+    return llama_keys(config, folder) | {
+        "rope.scaling.yarn_log_multiplier": scaling.number("mscale_all_dim"),
+        "attention.temperature_scale": scaling.number("llama_4_scaling_beta"),
+    }
+
+
+def _xielu(weights: Mapping[str, Stored], config: Values) -> dict[str, Any]:
+    """The parameters of the activation of each block."""
+    found: dict[str, Any] = {}
+    for part in ("alpha_n", "alpha_p", "beta", "eps"):
+        of_blocks = []
+        for number in range(config.integer("num_hidden_layers")):
+            name = f"model.layers.{number}.mlp.act_fn.{part}"
+            if name not in weights:
+                raise ModelError(f"the folder has no tensor {name!r}, which apertus models need", tensor=name)
+            of_blocks.append(float(np.asarray(weights[name].array(), np.float32).reshape(-1)[0]))
+        found[f"xielu.{part}"] = np.array(of_blocks, np.float32)
+    return found
+
+
+def _scales_of_minicpm(config: Values, folder: Folder) -> dict[str, Any]:
+    depth = config.integer("num_hidden_layers")
+    return {
+        **positions(config, folder),
+        "embedding_scale": config.number("scale_emb"),
+        "residual_scale": config.number("scale_depth") / depth**0.5,
+        "logit_scale": config.integer("hidden_size") / config.integer("dim_model_base"),
+    }
+
+
+def _part_of_groups(part: str) -> Change:
+    """The queries, the keys or the values of rows in which each head of keys has its queries, a key and a value."""
+
+    def split(config: Values) -> tuple[int, int]:
+        heads, groups = n_heads(config), n_kv_heads(config)
+        if heads % groups:
+            raise config.refused("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
+        return groups, heads // groups
+
+    def apply(values: Array, config: Values) -> Array:
+        groups, queries = split(config)
+        rest = values.shape[1:]
+        heads = values.reshape(groups, queries + 2, -1, *rest)
+        rows = {"q": heads[:, :queries], "k": heads[:, -2], "v": heads[:, -1]}[part].reshape(-1, *rest)
+        return {"q": PAIRED_Q, "k": PAIRED_K}[part].apply(rows, config) if part != "v" else rows
+
+    def shape(old: tuple[int, ...], config: Values) -> tuple[int, ...]:
+        _, queries = split(config)
+        return (old[0] // (queries + 2) * (queries if part == "q" else 1), *old[1:])
+
+    return Change(apply, shape)
+
+
+def _internlm_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str, Any]:
+    """Whether texts begin with a space, as the pieces' file says; chats end with another token than texts."""
+    ends = {"tokenizer.ggml.eos_token_id": found[TOKENS].index(_TURN_END)} if _TURN_END in found[TOKENS] else {}
+    adds_space = normalisation(folder.read(PIECES), folder.path / PIECES).adds_space
+    return {"tokenizer.ggml.add_space_prefix": adds_space, **ends}
+
+
+_TURN_END = "<|im_end|>"
+
+
+def _hunyuan_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str, Any]:
+    """The token that ends texts has a setting of its own, and the one that ends turns comes first of several."""
+    ends = {"eos": config.integer("eod_token_id", None, at_least=0)}
+    generation = folder.optional_json("generation_config.json")
+    several = None if generation is None else generation.values.get("eos_token_id")
+    if isinstance(several, list) and len(several) > 1 and type(several[0]) is int:
+        ends["eot"] = several[0]
+    return {f"tokenizer.ggml.{kind}_token_id": token for kind, token in ends.items() if token is not None}
 
 
 FAMILIES: dict[str, Family] = {
@@ -122,3 +232,86 @@ FAMILIES |= {
     "olmo2": Family("olmo2", decoder(*ATTENTION, *HEAD_NORMS, *MLP, *ATTENTION_AFTER), INTEGERS, RMS, windows),
 }
 FAMILIES["olmo3"] = FAMILIES["olmo2"]
+FAMILIES |= {
+    "glm4": Family(
+        "glm4",
+        decoder(
+            *ATTENTION,
+            *layers(
+                {
+                    "mlp.gate_up_proj": "ffn_up",
+                    "mlp.down_proj": "ffn_down",
+                    "input_layernorm": "attn_norm",
+                    "post_self_attn_layernorm": "post_attention_norm",
+                    "post_attention_layernorm": "ffn_norm",
+                    "post_mlp_layernorm": "post_ffw_norm",
+                }
+            ),
+        ),
+        INTEGERS,
+        RMS,
+        _glm4,
+        special={"eos": _GLM_END, "eot": "<|user|>", "unk": _GLM_END, "bos": _GLM_END},
+        splitting=GLM_SPLITTING,
+    ),
+    "olmo": Family("olmo", decoder(*PAIRED_ATTENTION, *MLP), INTEGERS, more=_olmo),
+    "ministral3": Family("mistral3", FAMILIES["llama"].tensors, INTEGERS, RMS, _ministral3),
+    "arcee": Family(
+        "arcee", decoder(*PAIRED_ATTENTION, *MLP[1:], *NORMS), INTEGERS, RMS, llama_keys, rope.llama3_factors
+    ),
+    "apertus": Family(
+        "apertus",
+        decoder(
+            *ATTENTION,
+            *HEAD_NORMS,
+            *MLP[1:],
+            *layers({"attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm"}),
+        ),
+        INTEGERS,
+        RMS,
+        llama_keys,
+        rope.llama3_factors,
+        unused=r"layers\.\d+\.mlp\.act_fn\..*",
+        of_weights=_xielu,
+    ),
+    "hunyuan_v1_dense": Family(
+        "hunyuan-dense",
+        decoder(
+            *ATTENTION,
+            *layers({"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}),
+            *MLP,
+            *NORMS,
+        ),
+        INTEGERS,
+        RMS,
+        positions,
+        vocabulary=_hunyuan_tokens,
+    ),
+    "minicpm": Family(
+        "minicpm", decoder(*PAIRED_ATTENTION, *MLP, *NORMS), INTEGERS, RMS, _scales_of_minicpm, rope.longrope_factors
+    ),
+    "internlm2": Family(
+        "internlm2",
+        (
+            Tensors(r"tok_embeddings\.weight", "token_embd.weight"),
+            Tensors(r"output\.weight", "output.weight"),
+            Tensors(r"norm\.weight", "output_norm.weight"),
+            *(layer("attention.wqkv", f"attn_{part}", _part_of_groups(part)) for part in "qkv"),
+            *layers(
+                {
+                    "attention.wo": "attn_output",
+                    "attention_norm": "attn_norm",
+                    "ffn_norm": "ffn_norm",
+                    "feed_forward.w1": "ffn_gate",
+                    "feed_forward.w2": "ffn_down",
+                    "feed_forward.w3": "ffn_up",
+                }
+            ),
+        ),
+        INTEGERS,
+        RMS,
+        positions,
+        head="output.weight",
+        vocabulary=_internlm_tokens,
+    ),
+}

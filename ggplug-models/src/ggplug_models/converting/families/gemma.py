@@ -20,6 +20,7 @@ from ggplug_models.converting.rows import (
     WIDTHS,
     decoder,
     for_blocks,
+    layer,
     layers,
 )
 from ggplug_models.metadata.values import Values
@@ -153,6 +154,20 @@ _GEMMA3N = Family(
 )
 
 FAMILIES: dict[str, Family] = {
+    "gemma": Family(
+        "gemma",
+        decoder(
+            *ATTENTION,
+            *MLP,
+            *layers({"input_layernorm": "attn_norm"}, PLUS_ONE),
+            layer("post_attention_layernorm", "ffn_norm", PLUS_ONE),
+            norm=PLUS_ONE,
+        ),
+        INTEGERS,
+        RMS,
+        lambda config, folder: dict.fromkeys(WIDTHS, config.integer("head_dim")),
+        special={"eot": 107},
+    ),
     "gemma2": Family(
         "gemma2",
         decoder(*ATTENTION, *MLP, *_GEMMA_NORMS, norm=PLUS_ONE),

@@ -1,0 +1,147 @@
+"""Decoders with latent attention."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ggplug_models.converting import latent, rope
+from ggplug_models.converting.delta_net import PLAIN_DECAY
+from ggplug_models.converting.family import Change, Family, Tensors
+from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.rows import (
+    BIAS_OF_CHOICE,
+    EXPERTS,
+    INTEGERS,
+    LAYER,
+    MLP,
+    NORMS,
+    RMS,
+    ROUTED,
+    SHARED_EXPERTS,
+    SPARSE_EXPERTS,
+    decoder,
+    layers,
+    of_blocks,
+    routing,
+)
+from ggplug_models.metadata.values import Values
+
+
+def _deepseek(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys; without experts, all blocks are dense, and files still say the width of an expert."""
+    n = config.integer("n_routed_experts", None)
+    found = {
+        **rope.keys(config),
+        **latent.keys(config),
+        "leading_dense_block_count": config.integer("num_hidden_layers") if n is None else 0,
+        "expert_feed_forward_length": config.integer("moe_intermediate_size", None)
+        or config.integer("intermediate_size"),
+        "expert_shared_count": 0,
+        **routing(config),
+        "vocab_size": config.integer("vocab_size"),
+    }
+    if not found.get("expert_weights_norm", True):
+        del found["expert_weights_norm"]
+    scaling = rope.settings(config)
+    if "mscale_all_dim" in scaling:
+        found["rope.scaling.yarn_log_multiplier"] = 0.1 * scaling.number("mscale_all_dim")
+    return found
+
+
+def _last_blocks(name: str, config: Values) -> str:
+    """The name of a tensor; those of blocks after the last, which guess further tokens, begin with ``ahead.``."""
+    match = re.match(r"model\.layers\.(\d+)\.", name)
+    return f"ahead.{name}" if match and int(match[1]) >= config.integer("num_hidden_layers") else name
+
+
+_OPTIONAL = {f"{name.rstrip('?')}?": key for name, key in ROUTED.items()}
+_ROWS = (*latent.ATTENTION, *MLP, *NORMS, *EXPERTS, *SHARED_EXPERTS, *BIAS_OF_CHOICE)
+_DEEPSEEK = Family(
+    "deepseek2",
+    decoder(*_ROWS),
+    {**INTEGERS, **_OPTIONAL},
+    RMS,
+    _deepseek,
+    names=_last_blocks,
+    unused=r"ahead\..*",
+)
+
+
+def _minicpm3(config: Values, folder: Folder) -> dict[str, Any]:
+    found = latent.keys(config)
+    return {
+        "vocab_size": config.integer("vocab_size"),
+        "attention.q_lora_rank": config.integer("q_lora_rank"),
+        "attention.kv_lora_rank": config.integer("kv_lora_rank"),
+        "attention.key_length": found["attention.key_length_mla"],
+        "rope.dimension_count": found["rope.dimension_count"],
+    }
+
+
+def _minicpm3_factors(config: Values) -> rope.Factors:
+    return rope.longrope_factors(config, config.integer("qk_rope_head_dim"))
+
+
+def _kimi_linear(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys; blocks with latent attention are listed from 1, the others have a delta net."""
+    linear = config.inner("linear_attn_config")
+    listed, n = linear.values.get("full_attn_layers"), config.integer("num_hidden_layers")
+    if not isinstance(listed, list) or not all(type(each) is int and 0 < each <= n for each in listed):
+        raise linear.refused("full_attn_layers", f"an array of integers from 1 to {n}")
+    found = latent.keys(config)
+    del found["attention.value_length"]
+    return {
+        **rope.keys(config),
+        **found,
+        **({"attention.value_length": config.integer("head_dim")} if "head_dim" in config else {}),
+        **routing(config),
+        "attention.head_count_kv": of_blocks(1, (number in listed for number in range(1, n + 1))),
+        "vocab_size": config.integer("vocab_size"),
+        "ssm.conv_kernel": linear.integer("short_conv_kernel_size"),
+        "kda.head_dim": linear.integer("head_dim"),
+    }
+
+
+_LONG_KERNEL = Change(
+    lambda values, config: values.reshape(1, len(values), 1, values.shape[-1]),
+    lambda shape, config: (1, shape[0], 1, shape[-1]),
+)
+_DELTA = (
+    *layers({f"self_attn.{name}_proj": f"ssm_{name}" for name in ("f_a", "f_b", "g_a", "g_b")}),
+    *layers({f"self_attn.{name}_conv1d": f"ssm_conv1d_{name}" for name in "qkv"}, _LONG_KERNEL),
+    *layers({f"self_attn.{name}_proj": f"attn_{name}" for name in "kv"}),
+    *layers({"self_attn.b_proj": "ssm_beta", "self_attn.o_norm": "ssm_norm"}),
+    Tensors(LAYER + r"self_attn\.A_log", r"blk.\1.ssm_a", PLAIN_DECAY),
+    Tensors(LAYER + r"self_attn\.dt_bias", r"blk.\1.ssm_dt.bias"),
+)
+_KIMI_LINEAR = Family(
+    "kimi-linear",
+    decoder(
+        *latent.ATTENTION,
+        *_DELTA,
+        *MLP,
+        *NORMS,
+        *SPARSE_EXPERTS,
+        *layers(
+            {f"block_sparse_moe.shared_experts.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")}
+        ),
+        *BIAS_OF_CHOICE,
+    ),
+    {
+        **{
+            name: key for name, key in INTEGERS.items() if not key.endswith("head_count_kv") and key != "context_length"
+        },
+        "max_position_embeddings|model_max_length?": "context_length",
+        **ROUTED,
+    },
+    RMS,
+    _kimi_linear,
+)
+
+
+FAMILIES: dict[str, Family] = {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _DEEPSEEK),
+    "kimi_linear": _KIMI_LINEAR,
+    "minicpm3": Family("minicpm3", decoder(*latent.JOINED, *MLP, *NORMS), INTEGERS, RMS, _minicpm3, _minicpm3_factors),
+}
