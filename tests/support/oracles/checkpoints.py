@@ -27,15 +27,15 @@ from oracles.folders import (
 )
 
 
-def recorded(name: str) -> Any:
+def recorded(name: str, n_vocab: int = N_VOCAB) -> Any:
     """The recorded model with the vocabulary of these folders; its weights are a formula's."""
     network: Any = FAMILIES[name].make(1)
     network = network.network
     config = network.config
     for each in (config, config.get_text_config()):
-        each.vocab_size, each.bos_token_id, each.eos_token_id = N_VOCAB, 1, 2
+        each.vocab_size, each.bos_token_id, each.eos_token_id = n_vocab, 1, 2
         if hasattr(each, "vocab_size_per_layer_input"):
-            each.vocab_size_per_layer_input = N_VOCAB - 16
+            each.vocab_size_per_layer_input = n_vocab - 16
     return type(network)(config)
 
 
@@ -77,8 +77,7 @@ def merged_pieces(folder: Path) -> None:
     content = json.loads(whole.to_str())
     content["added_tokens"] = [each for each in content["added_tokens"] if each["content"] in special]
     whole = tokenizers.Tokenizer.from_str(json.dumps(content))
-    whole.add_special_tokens(["<|turn>", "<turn|>"])
-    whole.add_tokens(["<|channel>", "<channel|>"])
+    whole.add_tokens(["<|channel>", "<channel|>", "<tool>"])
     strip = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
     whole.decoder = decoders.Sequence(strip)
     whole.save(str(folder / "tokenizer.json"))
@@ -109,7 +108,8 @@ def of(name: str, tokens: str = "qwen2", dtype: str = "BF16", **more: Any) -> Ti
         "llama-bpe": llama_tokens,
         "pieces-json": merged_pieces,
     }
-    return Tiny(partial(recorded, name), makers[tokens], dtype, pre=tokens, **more)
+    n_vocab = more.pop("n_vocab", N_VOCAB)
+    return Tiny(partial(recorded, name, n_vocab), makers[tokens], dtype, pre=tokens, **more)
 
 
 def by_kind(kind: str, settings: dict[str, Any], **more: Any) -> Tiny:
@@ -264,8 +264,8 @@ FOLDERS: dict[str, Tiny] = {
         },
         renamed={r"layers\.0\.block_sparse_moe": "layers.0.mlp"},
     ),
-    "gemma4": of("gemma4", "pieces-json"),
-    "gemma4-experts": of("gemma4-experts", "pieces-json"),
+    "gemma4": of("gemma4", "pieces-json", n_vocab=323),
+    "gemma4-experts": of("gemma4-experts", "pieces-json", n_vocab=323),
     "phimoe": Tiny(
         partial(of_transformers, "Phimoe", {"num_local_experts": 4, "num_experts_per_tok": 2}), pieces, "BF16"
     ),

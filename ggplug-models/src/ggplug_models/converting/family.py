@@ -61,8 +61,8 @@ class Family:
     multimodal models.  ``of_weights``: returns keys, without prefix, whose values are weights.  ``special``: the texts
     of special tokens by the key that names them, as ``eot``, where the settings do not say them, or their ids,
     whatever the settings say.  ``splitting``: the family's own names for pre-tokenizers, by their usual names.
-    ``vocabulary``: returns what is different in the metadata of the vocabulary.  ``variants``: families with other
-    tables for some models of the type, each with the test of the settings that chooses it.
+    ``vocabulary``: returns what is different in the metadata of the vocabulary; None leaves a key out.  ``variants``:
+    families with other tables for some models of the type, each with the test of the settings that chooses it.
     """
 
     architecture: str

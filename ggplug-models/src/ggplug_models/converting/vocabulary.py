@@ -21,6 +21,9 @@ from ggplug_models.tokenizers.pre_tokenizers import PRE
 from ggplug_models.tokenizers.unigram import CHARSMAP
 from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, TOKEN_TYPE, TOKENS
 
+MERGED = "merges"
+"""The vocabulary of families that read the merges of ``tokenizer.json``, also next to a ``tokenizer.model``."""
+
 UNIGRAM = 1
 """The type of a SentencePiece model."""
 
@@ -42,7 +45,8 @@ def vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> 
         else:
             missing = f"{folder.path} has no token {token!r} in its vocabulary, which {family.architecture} models need"
             raise ModelError(missing, got=None, wanted=token)
-    return found | (family.vocabulary(found, config, folder) if family.vocabulary else {})
+    found |= family.vocabulary(found, config, folder) if family.vocabulary else {}
+    return {key: value for key, value in found.items() if value is not None}
 
 
 def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) -> dict[str, Any]:
@@ -52,7 +56,11 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
     if family.vocabularies == ("Unigram",):
         description = folder.optional_json("tokenizer.json") or Values({})
         return _unigram(folder, n_vocab) | special(folder, description, settings, config, n_vocab)
-    if PIECES in folder and settings.values.get("tokenizer_class") != "GPT2Tokenizer":
+    if (
+        family.vocabularies != (MERGED,)
+        and PIECES in folder
+        and settings.values.get("tokenizer_class") != "GPT2Tokenizer"
+    ):
         description = folder.optional_json("tokenizer.json") or Values({})
         found = _sentence_pieces(folder, description, settings, n_vocab)
     else:
@@ -117,16 +125,16 @@ def _byte_pairs(folder: Folder, description: Values, n_vocab: int) -> dict[str, 
     for text, token in _places(description, n_vocab).items():
         tokens.put(token, text, NORMAL)
     tokens.put_added(description, Values({}))
-    merges = [" ".join(part.replace(" ", "\u0120") for part in merge) for merge in _merges(description)]
-    return tokens.metadata("gpt2", pre_tokenizer(description)) | {MERGES: merges}
+    joined = [" ".join(part.replace(" ", "\u0120") for part in merge) for merge in merges(description)]
+    return tokens.metadata("gpt2", pre_tokenizer(description)) | {MERGES: joined}
 
 
-def _merges(description: Values) -> list[tuple[str, str]]:
+def merges(description: Values) -> list[tuple[str, str]]:
     """The merges, as pairs of tokens; older files have them as one text with a space."""
     model = description.inner("model")
-    merges = model.values.get("merges")
+    listed = model.values.get("merges")
     found: list[tuple[str, str]] = []
-    for merge in merges if isinstance(merges, list) else [None]:
+    for merge in listed if isinstance(listed, list) else [None]:
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if not (isinstance(parts, list) and len(parts) == 2 and all(isinstance(part, str) for part in parts)):
             raise model.refused("merges", "an array of pairs of tokens")
@@ -183,7 +191,7 @@ def _merged_pieces(folder: Folder, description: Values, n_vocab: int) -> dict[st
     """
     tokens = _TokenTable(n_vocab)
     unknown = description.inner("model").text("unk_token", None)
-    first = {left + right: -float(n) for n, (left, right) in reversed(list(enumerate(_merges(description))))}
+    first = {left + right: -float(n) for n, (left, right) in reversed(list(enumerate(merges(description))))}
     for text, token in _places(description, n_vocab).items():
         of_byte = re.fullmatch(r"<0x[0-9A-F]{2}>", text)
         kind = BYTE if of_byte else UNKNOWN if text == unknown else NORMAL

@@ -1,8 +1,9 @@
-"""Gemma 2, 3 and 3n."""
+"""Gemma."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from statistics import NormalDist
 from typing import Any
 
@@ -23,7 +24,12 @@ from ggplug_models.converting.rows import (
     layer,
     layers,
 )
+from ggplug_models.converting.vocabulary import MERGED, UNKNOWN, USER_DEFINED, merges
 from ggplug_models.metadata.values import Values
+from ggplug_models.tokenizers.byte_pairs import MERGES
+from ggplug_models.tokenizers.encoders import CONTROL
+from ggplug_models.tokenizers.pre_tokenizers import PRE
+from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, TOKEN_TYPE, TOKENS
 
 _NORMS = {
     "input_layernorm": "attn_norm",
@@ -83,9 +89,12 @@ _NESTED_KEYS = {
 }
 
 
+_KINDS = ("sliding_attention", "full_attention")
+
+
 def _gemma3n(config: Values, folder: Folder) -> dict[str, Any]:
     """The keys of Gemma 3n; the share of zeros in a sparse gate becomes a number of standard deviations."""
-    layers = for_blocks(config, "layer_types", ("sliding_attention", "full_attention"))
+    layers = for_blocks(config, "layer_types", _KINDS)
     n = len(layers)
     wide = config.values.get("intermediate_size")
     wide = [wide] * n if type(wide) is int else wide
@@ -116,25 +125,120 @@ def _padded(values: Array, config: Values) -> Array:
     return np.pad(values, ((0, max(more, 0)), (0, 0)))
 
 
+_GEMMA4_KEYS = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "intermediate_size": "feed_forward_length",
+    "num_attention_heads": "attention.head_count",
+    "max_position_embeddings": "context_length",
+    "sliding_window": "attention.sliding_window",
+    "num_experts?": "expert_count",
+    "top_k_experts?": "expert_used_count",
+    "expert_intermediate_size|moe_intermediate_size?": "expert_feed_forward_length",
+}
+
+
+def _wide(config: Values, setting: str, of_all: str) -> int | None:
+    """A setting of the blocks that attend to all positions: their common one, or that of the first which has one."""
+    if of_all in config:
+        return config.integer(of_all)
+    layers, each = config.values.get("layer_types"), config.inner("per_layer_config", Values({}))
+    for number, kind in enumerate(layers if isinstance(layers, list) else []):
+        own = each.inner(str(number), Values({}))
+        if kind == "full_attention" and setting in own:
+            return own.integer(setting)
+    return None
+
+
+def _wide_head(config: Values) -> int:
+    found = _wide(config, "head_dim", "global_head_dim")
+    return config.integer("global_head_dim") if found is None else found
+
+
+def _gemma4(config: Values, folder: Folder) -> dict[str, Any]:
+    windows = [each == "sliding_attention" for each in for_blocks(config, "layer_types", _KINDS)]
+    n, shared = len(windows), config.integer("num_kv_shared_layers", at_least=0)
+    positions, width = config.inner("rope_parameters"), config.integer("intermediate_size")
+    wide, narrow = _wide_head(config), config.integer("head_dim")
+    found: dict[str, Any] = {
+        "rope.freq_base": positions.inner("full_attention").number("rope_theta", at_least=0),
+        "rope.freq_base_swa": positions.inner("sliding_attention").number("rope_theta", at_least=0),
+        "rope.dimension_count": wide,
+        "rope.dimension_count_swa": narrow,
+        "attention.sliding_window_pattern": windows,
+        "attention.shared_kv_layers": shared,
+        **dict.fromkeys(WIDTHS, wide),
+        **{f"{key}_swa": narrow for key in WIDTHS},
+        "embedding_length_per_layer_input": config.integer("hidden_size_per_layer_input", 0, at_least=0),
+        "attention.head_count_kv": config.integer("num_key_value_heads", 4),
+    }
+    heads = _wide(config, "num_key_value_heads", "num_global_key_value_heads")
+    if heads is not None:
+        narrow_heads = config.integer("num_key_value_heads")
+        found["attention.head_count_kv"] = np.array([narrow_heads if each else heads for each in windows], np.int32)
+    if config.boolean("use_double_wide_mlp", False):
+        found["feed_forward_length"] = np.array([width] * (n - shared) + [2 * width] * shared, np.int32)
+    if "final_logit_softcapping" in config:
+        found["final_logit_softcapping"] = config.number("final_logit_softcapping", at_least=0)
+    return found
+
+
+def _still_pairs(config: Values) -> rope.Factors:
+    """Divisors of the frequencies of wide heads, of which those of the last pairs stop their rotation."""
+    every = config.inner("rope_parameters").inner("full_attention")
+    every.text("rope_type", one_of=("proportional",))
+    half = _wide_head(config) // 2
+    turning = int(2 * half * every.number("partial_rotary_factor", at_least=0, at_most=1) / 2)
+    return {"rope_freqs.weight": np.array([1.0] * turning + [1e30] * (half - turning), np.float32)}
+
+
+_VISIBLE = ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>')
+"""Tokens that programs must be able to read in answers."""
+
+
+def _gemma4_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str, Any]:
+    types = np.where(found[TOKEN_TYPE] == UNKNOWN, CONTROL, found[TOKEN_TYPE]).astype(np.int32)
+    for number, text in enumerate(found[TOKENS]):
+        if text in _VISIBLE:
+            types[number] = USER_DEFINED
+    return {
+        MODEL: "gemma4",
+        PRE: None,
+        SCORES: np.full(len(types), -1000, np.float32),
+        TOKEN_TYPE: types,
+        MERGES: [" ".join(each) for each in merges(folder.json("tokenizer.json"))],
+        "tokenizer.ggml.add_bos_token": True,
+    }
+
+
 _PADDED = Change(_padded, lambda shape, config: (max(config.integer("vocab_size"), shape[0]), *shape[1:]))
 _STREAMS = (("altup_projections", "altup_proj"), ("altup_unembed_projections", "altup_unembd_proj"))
+_PER_LAYER = (
+    Tensors(r"per_layer_model_projection\.weight", "per_layer_model_proj.weight"),
+    Tensors(r"per_layer_projection_norm\.weight", "per_layer_proj_norm.weight"),
+    *layers(
+        {
+            "per_layer_input_gate": "inp_gate",
+            "per_layer_projection": "proj",
+            "post_per_layer_input_norm": "post_norm",
+        }
+    ),
+)
+"""Of models with embeddings for each block."""
+
 _GEMMA3N = Family(
     "gemma3n",
     (
         Tensors(r"embed_tokens\.weight", "token_embd.weight", _PADDED),
         Tensors(r"embed_tokens_per_layer\.weight", "per_layer_token_embd.weight", _PADDED),
         *decoder()[1:],
-        Tensors(r"per_layer_model_projection\.weight", "per_layer_model_proj.weight"),
-        Tensors(r"per_layer_projection_norm\.weight", "per_layer_proj_norm.weight"),
+        *_PER_LAYER,
         *(Tensors(rf"(){name}\.(\d+)\.weight", f"{target}.weight", of_experts=True) for name, target in _STREAMS),
         *ATTENTION,
         *MLP,
         *layers(_NORMS),
         *layers(
             {
-                "per_layer_input_gate": "inp_gate",
-                "per_layer_projection": "proj",
-                "post_per_layer_input_norm": "post_norm",
                 "laurel.linear_left": "laurel_l",
                 "laurel.linear_right": "laurel_r",
                 "laurel.post_laurel_norm": "laurel_post_norm",
@@ -151,6 +255,42 @@ _GEMMA3N = Family(
     prefix=_GEMMA3.prefix,
     unused=r"(?:.*\.)?(?:vision_tower|audio_tower|embed_vision|embed_audio)\..*",
     inner="text_config",
+)
+
+_GEMMA4 = Family(
+    "gemma4",
+    (
+        Tensors(r"embed_tokens_per_layer\.weight", "per_layer_token_embd.weight"),
+        *decoder(*ATTENTION, *MLP, *layers(_NORMS)),
+        *_PER_LAYER,
+        layer("router.proj", "ffn_gate_inp"),
+        *(
+            Tensors(LAYER + name, rf"blk.\1.{target}")
+            for name, target in (
+                (r"layer_scalar", "layer_output_scale.weight"),
+                (r"router\.scale", "ffn_gate_inp.scale"),
+                (r"router\.per_expert_scale", "ffn_down_exps.scale"),
+                (r"experts\.down_proj", "ffn_down_exps.weight"),
+                (r"experts\.gate_up_proj", "ffn_gate_up_exps.weight"),
+            )
+        ),
+        *layers(
+            {
+                "post_feedforward_layernorm_1": "post_ffw_norm_1",
+                "post_feedforward_layernorm_2": "post_ffw_norm_2",
+                "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+            }
+        ),
+    ),
+    _GEMMA4_KEYS,
+    RMS,
+    _gemma4,
+    _still_pairs,
+    prefix=_GEMMA3.prefix,
+    unused=_GEMMA3N.unused,
+    inner="text_config",
+    vocabularies=(MERGED,),
+    vocabulary=_gemma4_tokens,
 )
 
 FAMILIES: dict[str, Family] = {
@@ -179,4 +319,6 @@ FAMILIES: dict[str, Family] = {
     "gemma3": _GEMMA3,
     "gemma3n_text": _GEMMA3N,
     "gemma3n": _GEMMA3N,
+    "gemma4_text": _GEMMA4,
+    "gemma4": _GEMMA4,
 }
