@@ -29,8 +29,10 @@ OURS = {
     "bert.hidden_activation",
     "tokenizer.huggingface.json",
     "tokenizer.ggml.cls_token_id",
+    "minicpm3.attention.value_length",
 }
-"""Keys that ggplug adds for encoders: the activation, the whole tokeniser, and a token that llama.cpp names as BOS."""
+"""Keys that ggplug adds: for encoders the activation, the whole tokeniser, and a token that llama.cpp names as BOS; for
+MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width."""
 
 
 def expected(name: str) -> dict[str, Any]:

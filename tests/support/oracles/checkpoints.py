@@ -118,29 +118,55 @@ def by_kind(kind: str, settings: dict[str, Any], **more: Any) -> Tiny:
 
 @dataclass
 class ByHand:
-    """A model that transformers lack: its settings, and the shapes of its weights, those of a layer without prefix."""
+    """A model that transformers lack: its settings, and the shapes of its weights, those of a layer without prefix.
+
+    ``layers``: the prefix of layers.  ``dense``: how many of the first layers have an MLP in the place of experts.
+    """
 
     config: dict[str, Any]
     shapes: dict[str, list[int]]
+    layers: str = "model.layers"
+    dense: int | None = None
 
     def save_pretrained(self, folder: Path) -> None:
         folder.mkdir()
         write_json(folder / "config.json", self.config)
-        whole = {}
-        for name, shape in self.shapes.items():
-            if name.startswith(("model.", "transformer.", "lm_head.", "output.", "rwkv.")):
-                whole[name] = shape
-            else:
-                whole |= {f"model.layers.{n}.{name}": shape for n in range(self.config["num_hidden_layers"])}
+        n_layers = next(self.config[key] for key in ("num_hidden_layers", "num_layers") if self.config.get(key))
+        whole = {name: shape for name, shape in self.shapes.items() if name.startswith(WHOLE)}
+        for n in range(n_layers):
+            for name, shape in self.shapes.items():
+                plain = re.match(r"mlp\.(gate|up|down)_proj", name)
+                routed = name.startswith("mlp.") and not plain
+                left_out = plain if n >= (self.dense or 0) else routed
+                if not name.startswith(WHOLE) and not (left_out and any("experts" in each for each in self.shapes)):
+                    whole[f"{self.layers}.{n}.{name}"] = shape
         formula.write(folder / "model.safetensors", whole, "F32")
 
 
+WHOLE = ("model.", "transformer.", "lm_head.", "output.", "rwkv.", "head.")
+NAMES = {
+    "minicpm": "MiniCPMForCausalLM",
+    "internlm2": "InternLM2ForCausalLM",
+    "exaone": "ExaoneForCausalLM",
+    "orion": "OrionForCausalLM",
+    "deepseek": "DeepseekForCausalLM",
+    "bailing_moe": "BailingMoeForCausalLM",
+    "bailing_moe_v2": "BailingMoeV2ForCausalLM",
+    "smallthinker": "SmallThinkerForCausalLM",
+    "plm": "PLMForCausalLM",
+    "maincoder": "MaincoderForCausalLM",
+}
+"""Of classes, by which llama.cpp's converter knows a model."""
+
+
 def by_hand(kind: str, shapes: dict[str, list[int]], settings: dict[str, Any] | None = None, **more: Any) -> Tiny:
-    names = {"minicpm": "MiniCPMForCausalLM", "internlm2": "InternLM2ForCausalLM"}
+    """``more``: fields of Tiny and of ByHand, and ``tokens`` for the vocabulary."""
     config = {**SHAPE, "rms_norm_eps": 1e-5, "rope_theta": 100.0, "tie_word_embeddings": False, **(settings or {})}
-    config |= {"model_type": kind, "architectures": [names[kind]]}
-    tokens = more.pop("tokens", pieces)
-    return Tiny(lambda: ByHand(config, shapes), tokens, "BF16", changes={"pad_token_id": None}, **more)
+    config |= {"model_type": kind, "architectures": [NAMES[kind]]}
+    config = {key: value for key, value in config.items() if value is not None}
+    tokens, how = more.pop("tokens", pieces), {key: more.pop(key) for key in ("layers", "dense") if key in more}
+    as_it_is = {"pad_token_id": None}
+    return Tiny(lambda: ByHand(config, shapes, **how), tokens, "BF16", changes=as_it_is, **more)
 
 
 LLAMA: dict[str, list[int]] = {
@@ -150,6 +176,22 @@ LLAMA: dict[str, list[int]] = {
     **{f"self_attn.{name}_proj.weight": [16 if name in "kv" else 32, 32] for name in "qkvo"},
     **{f"mlp.{name}_proj.weight": [32, 48] if name == "down" else [48, 32] for name in ("gate", "up", "down")},
     **{f"{name}_layernorm.weight": [32] for name in ("input", "post_attention")},
+}
+LLAMA_NORMS = ("input_layernorm", "post_attention_layernorm", "model.norm")
+MIXTURE: dict[str, list[int]] = {
+    **{
+        f"mlp.{of}.{name}_proj.weight": [32, 24] if name == "down" else [24, 32]
+        for of in ("shared_experts", *(f"experts.{n}" for n in range(4)))
+        for name in ("gate", "up", "down")
+    },
+    "mlp.gate.weight": [4, 32],
+}
+MIXTURE_SETTINGS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
+BAILING: dict[str, list[int]] = {
+    "model.word_embeddings.weight": [N_VOCAB, 32],
+    **{name: shape for name, shape in LLAMA.items() if not re.search("self_attn|embed_tokens", name)},
+    "attention.query_key_value.weight": [64, 32],
+    "attention.dense.weight": [32, 32],
 }
 FALCON = {"num_kv_heads": 2, "parallel_attn": True, "bias": False, "alibi": False, "ffn_hidden_size": 128}
 FOLDERS: dict[str, Tiny] = {
@@ -161,11 +203,13 @@ FOLDERS: dict[str, Tiny] = {
         changes={
             "hybrid_override_pattern": "M-*",
             "num_hidden_layers": 3,
+            "rms_norm_eps": 1e-5,
             **dict.fromkeys(("layers_block_type", "num_experts_per_tok", "n_routed_experts", "n_group", "topk_group")),
         },
     ),
-    "nemotron_h_moe": of("nemotron_h_moe"),
+    "nemotron_h_moe": of("nemotron_h_moe", changes={"rms_norm_eps": 1e-5}),
     "granitemoe": of("granitemoe-shared"),
+    "granitehybrid": of("granitehybrid", changes={"layer_types": ["mamba", "attention"]}),
     "granitehybrid-dense": of(
         "granitehybrid",
         changes={"layer_types": ["mamba", "attention"], "num_local_experts": 0, "num_experts_per_tok": 0},
@@ -173,7 +217,12 @@ FOLDERS: dict[str, Tiny] = {
     ),
     "granitehybrid-attention": of(
         "granitehybrid",
-        changes={"layer_types": ["attention"] * 2, "num_local_experts": 0, "num_experts_per_tok": 0},
+        changes={
+            "position_embedding_type": "rope",
+            "layer_types": ["attention"] * 2,
+            "num_local_experts": 0,
+            "num_experts_per_tok": 0,
+        },
         renamed={"block_sparse_moe": None, r"layers\.0\.mamba": None},
         more=lambda shapes: {k.replace("rs.1", "rs.0"): v for k, v in shapes.items() if "rs.1.self_attn" in k},
     ),
@@ -200,6 +249,7 @@ FOLDERS: dict[str, Tiny] = {
     "hunyuan-dense": of("hunyuan-dense"),
     "hunyuan-moe": of(
         "hunyuan-moe",
+        reads="hunyuan.HunYuanMoEModel",
         changes={
             "moe_intermediate_size": [32] * 2,
             "moe_topk": [2] * 2,
@@ -208,43 +258,32 @@ FOLDERS: dict[str, Tiny] = {
         },
     ),
     "deepseek2": of("deepseek2"),
-    "deepseek3": of("deepseek3"),
+    "deepseek3": of("deepseek3", changes={"scoring_func": "sigmoid"}),
     "cohere2": of("cohere2", changes={"rotary_pct": 1.0}),
     "arcee": of("arcee"),
     "apertus": of("apertus"),
-    "dots1": of("dots1"),
+    "dots1": of("dots1", changes={"scoring_func": "sigmoid"}),
     "afmoe": of("afmoe", changes={"route_norm": True, "score_func": "sigmoid"}),
-    "bitnet": of("bitnet", "default"),
     "bloom": of("bloom"),
     "command-r": of("command-r"),
-    "dbrx": of("dbrx"),
     "ernie4_5-moe": of("ernie4_5-moe", "default"),
-    "eurobert": of("eurobert", "llama-bpe"),
     "exaone-moe": of("exaone-moe"),
     "falcon": by_kind("Falcon", {**FALCON, "multi_query": True}, changes={"num_kv_heads": None}),
     "falcon-large": by_kind("Falcon", {**FALCON, "new_decoder_architecture": True}),
     "gemma": of("gemma", "default"),
-    "gemma-embedding": of("gemma-embedding", "default"),
     "glm-dsa": of("glm-dsa", "glm4"),
     "glm4": of("glm4", "glm4"),
     "gpt-oss": of("gpt-oss"),
     "gptneox": of("gptneox", changes={"rotary_pct": 0.5, "rope_parameters": None}),
     "jais2": of("jais2"),
-    "mimo2": of("mimo2"),
     "mistral3": of("mistral3", "default"),
-    "mistral4": of("mistral4", "default"),
-    "modern-bert": of("modern-bert"),
-    "mpt": of("mpt"),
     "nemotron": of("nemotron", "default"),
-    "nomic-bert": of("nomic-bert"),
     "olmo": of("olmo"),
     "olmoe": of("olmoe"),
     "phi2": of("phi2"),
     "stablelm": of("stablelm"),
     "starcoder": by_kind("GPTBigCode", {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_inner": 128, "n_positions": 64}),
     "starcoder2": of("starcoder2"),
-    "t5encoder": of("t5encoder"),
-    "jina-bert-v3": of("jina-bert-v3"),
     "kimi-linear": of(
         "kimi-linear",
         changes={
@@ -266,9 +305,6 @@ FOLDERS: dict[str, Tiny] = {
     ),
     "gemma4": of("gemma4", "pieces-json", n_vocab=323),
     "gemma4-experts": of("gemma4-experts", "pieces-json", n_vocab=323),
-    "phimoe": Tiny(
-        partial(of_transformers, "Phimoe", {"num_local_experts": 4, "num_experts_per_tok": 2}), pieces, "BF16"
-    ),
     "minicpm": by_hand("minicpm", LLAMA, {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 16}),
     "internlm2": by_hand(
         "internlm2",
@@ -282,5 +318,124 @@ FOLDERS: dict[str, Tiny] = {
         },
         {"vocab_size": 320},
         tokens=internlm_tokens,
+    ),
+    "hunyuan-dense-dynamic": of(
+        "hunyuan-dense",
+        changes={
+            "max_position_embeddings": 32768,
+            "rope_parameters": {"rope_type": "dynamic", "alpha": 1000.0, "rope_theta": 10000.0, "factor": 1.0},
+        },
+    ),
+    "exaone": by_hand(
+        "exaone",
+        {
+            "transformer.wte.weight": [N_VOCAB, 32],
+            "transformer.ln_f.weight": [32],
+            "lm_head.weight": [N_VOCAB, 32],
+            **{f"attn.attention.{name}_proj.weight": [16 if name in "kv" else 32, 32] for name in "qkv"},
+            "attn.attention.out_proj.weight": [32, 32],
+            **{f"mlp.c_fc_{n}.weight": [48, 32] for n in (0, 1)},
+            "mlp.c_proj.weight": [32, 48],
+            **{f"ln_{n}.weight": [32] for n in (1, 2)},
+        },
+        {
+            "activation_function": "silu",
+            "layer_norm_epsilon": 1e-5,
+            "num_layers": 2,
+            "rms_norm_eps": None,
+            "num_hidden_layers": None,
+        },
+        tokens=qwen_tokens,
+        pre="qwen2",
+        layers="transformer.h",
+    ),
+    "orion": by_hand("orion", {**LLAMA, **{f"{name}.bias": [32] for name in LLAMA_NORMS}}, {"num_key_value_heads": 4}),
+    "deepseek": by_hand(
+        "deepseek",
+        {**LLAMA, **MIXTURE},
+        {**MIXTURE_SETTINGS, "n_routed_experts": 4, "n_shared_experts": 2, "first_k_dense_replace": 1},
+        tokens=qwen_tokens,
+        pre="qwen2",
+        dense=1,
+    ),
+    "bailing_moe": by_hand(
+        "bailing_moe",
+        {**BAILING, **MIXTURE},
+        {**MIXTURE_SETTINGS, "num_experts": 4, "num_shared_experts": 2, "first_k_dense_replace": 0, "norm_head": True},
+        tokens=qwen_tokens,
+        pre="qwen2",
+    ),
+    "bailing_moe_v2": by_hand(
+        "bailing_moe_v2",
+        {
+            **BAILING,
+            **MIXTURE,
+            "mlp.gate.expert_bias": [4],
+            "attention.query_layernorm.weight": [8],
+            "attention.key_layernorm.weight": [8],
+        },
+        {
+            **MIXTURE_SETTINGS,
+            "head_dim": 8,
+            "num_experts": 4,
+            "num_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "moe_shared_expert_intermediate_size": 48,
+            "partial_rotary_factor": 0.5,
+            "routed_scaling_factor": 2.5,
+            "score_function": "sigmoid",
+            "n_group": 2,
+            "topk_group": 1,
+        },
+        tokens=qwen_tokens,
+        pre="qwen2",
+        dense=1,
+    ),
+    "smallthinker": by_hand(
+        "smallthinker",
+        {
+            **{name: shape for name, shape in LLAMA.items() if not name.startswith("mlp")},
+            **{
+                f"block_sparse_moe.experts.{n}.{name}.weight": [32, 24] if name == "down" else [24, 32]
+                for n in range(4)
+                for name in ("gate", "up", "down")
+            },
+            "block_sparse_moe.primary_router.weight": [4, 32],
+        },
+        {
+            "head_dim": 8,
+            "moe_ffn_hidden_size": 24,
+            "moe_num_primary_experts": 4,
+            "moe_num_active_primary_experts": 2,
+            "moe_primary_router_apply_softmax": False,
+            "sliding_window_layout": [0, 1],
+            "sliding_window_size": 12,
+            "intermediate_size": None,
+        },
+        tokens=qwen_tokens,
+        pre="qwen2",
+    ),
+    "plm": by_hand(
+        "plm",
+        {
+            **{name: shape for name, shape in LLAMA.items() if not re.search("proj", name)},
+            "self_attn.q_proj.weight": [48, 32],
+            "self_attn.kv_a_proj_with_mqa.weight": [20, 32],
+            "self_attn.kv_a_layernorm.weight": [16],
+            "self_attn.kv_b_proj.weight": [64, 16],
+            "self_attn.o_proj.weight": [32, 32],
+            "mlp.up_proj.weight": [48, 32],
+            "mlp.down_proj.weight": [32, 48],
+        },
+        {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "num_key_value_heads": 4},
+        tokens=qwen_tokens,
+        pre="qwen2",
+    ),
+    "maincoder": by_hand(
+        "maincoder",
+        {**LLAMA, "self_attn.q_norm.weight": [8], "self_attn.k_norm.weight": [8]},
+        {"head_dim": 8},
+        tokens=qwen_tokens,
+        pre="qwen2",
     ),
 }

@@ -74,6 +74,7 @@ _IN_FULL = (
     "ssm_conv1d_k.weight",
     "ssm_conv1d_v.weight",
     "shortconv.conv.weight",
+    "indexer.proj.weight",
     "altup_correct_coef.weight",
     "altup_predict_coef.weight",
 )

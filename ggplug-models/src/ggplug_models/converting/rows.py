@@ -144,6 +144,9 @@ GATING = {"softmax": 1, "sigmoid": 2, "sqrtsoftplus": 3}
 FINAL_NORM = Tensors(rf"final_layernorm\.{ANY}", r"output_norm.\1")
 """Of families that name it so."""
 
+SIGMOID = {"expert_gating_func": GATING["sigmoid"]}
+"""Of families whose settings may not say how scores are made."""
+
 _SCORES = ("scoring_func", "score_function", "moe_router_activation_func", "score_func")
 ROUTED = {
     "n_routed_experts|num_experts|num_local_experts": "expert_count",
@@ -200,3 +203,17 @@ def of_blocks(value: int, where: Iterable[bool]) -> npt.NDArray[np.int32]:
 
 GLM_SPLITTING = dict.fromkeys(("llama-bpe", "dbrx"), "glm4")
 """GLM's texts are split as Llama 3's, and begin with other tokens."""
+
+GLM_SPECIAL = {"bos": "[gMASK]", "eot": "<|user|>", "unk": "<|endoftext|>", "eom": "<|observation|>"}
+
+AHEAD = layers(
+    {
+        "eh_proj": "nextn.eh_proj",
+        "embed_tokens": "nextn.embed_tokens",
+        "enorm": "nextn.enorm",
+        "hnorm": "nextn.hnorm",
+        "shared_head.head": "nextn.shared_head_head",
+        "shared_head.norm": "nextn.shared_head_norm",
+    }
+)
+"""Of blocks after the last, which guess further tokens."""

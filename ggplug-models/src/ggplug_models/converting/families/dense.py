@@ -23,6 +23,7 @@ from ggplug_models.converting.family import (
     n_kv_heads,
 )
 from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.hunyuan import LATER_HEAD_NORMS, hunyuan_positions, hunyuan_tokens
 from ggplug_models.converting.rows import (
     ANY,
     ATTENTION,
@@ -148,14 +149,25 @@ def _internlm_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -
 _TURN_END = "<|im_end|>"
 
 
-def _hunyuan_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str, Any]:
-    """The token that ends texts has a setting of its own, and the one that ends turns comes first of several."""
-    ends = {"eos": config.integer("eod_token_id", None, at_least=0)}
-    generation = folder.optional_json("generation_config.json")
-    several = None if generation is None else generation.values.get("eos_token_id")
-    if isinstance(several, list) and len(several) > 1 and type(several[0]) is int:
-        ends["eot"] = several[0]
-    return {f"tokenizer.ggml.{kind}_token_id": token for kind, token in ends.items() if token is not None}
+def _exaone(config: Values, folder: Folder) -> dict[str, Any]:
+    config.text("activation_function", "silu", one_of=("silu",))
+    width = config.integer("hidden_size") // n_heads(config)
+    part = rope.settings(config).number("partial_rotary_factor", 1.0, at_least=0)
+    return {**positions(config, folder), "rope.dimension_count": int(part * width)}
+
+
+def _orion(config: Values, folder: Folder) -> dict[str, Any]:
+    heads = {"attention.head_count_kv": n_kv_heads(config)}
+    return {**heads, "tensor_data_layout": _META}
+
+
+_META = "Meta AI original pth"
+_CONTEXT = "max_sequence_length|max_position_embeddings|model_max_length"
+
+
+def _maincoder(config: Values, folder: Folder) -> dict[str, Any]:
+    width = {"rope.dimension_count": head_dim(config)} if "head_dim" in config else {}
+    return positions(config, folder) | width
 
 
 FAMILIES: dict[str, Family] = {
@@ -278,18 +290,56 @@ FAMILIES |= {
         "hunyuan-dense",
         decoder(
             *ATTENTION,
-            *layers({"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}),
+            *LATER_HEAD_NORMS,
             *MLP,
             *NORMS,
         ),
         INTEGERS,
         RMS,
-        positions,
-        vocabulary=_hunyuan_tokens,
+        hunyuan_positions,
+        vocabulary=hunyuan_tokens,
     ),
     "minicpm": Family(
         "minicpm", decoder(*PAIRED_ATTENTION, *MLP, *NORMS), INTEGERS, RMS, _scales_of_minicpm, rope.longrope_factors
     ),
+    "exaone": Family(
+        "exaone",
+        (
+            Tensors(r"wte\.weight", "token_embd.weight"),
+            Tensors(r"ln_f\.weight", "output_norm.weight"),
+            Tensors(r"lm_head\.weight", "output.weight"),
+            *(
+                layer(name, target, layer=r"h\.(\d+)\.")
+                for name, target in {
+                    **{f"attn.attention.{part}_proj": f"attn_{part}" for part in "qkv"},
+                    "attn.attention.out_proj": "attn_output",
+                    "mlp.c_fc_0": "ffn_gate",
+                    "mlp.c_fc_1": "ffn_up",
+                    "mlp.c_proj": "ffn_down",
+                    "ln_1": "attn_norm",
+                    "ln_2": "ffn_norm",
+                }.items()
+            ),
+        ),
+        {
+            **{key: to for key, to in INTEGERS.items() if not key.endswith(("layers", "hidden_layers"))},
+            "num_layers|num_hidden_layers": "block_count",
+        },
+        {"layer_norm_epsilon": "attention.layer_norm_epsilon"},
+        _exaone,
+        rope.llama3_factors,
+        prefix=r"(?:transformer\.)?",
+        unused=r".*rotary.*inv_freq",
+    ),
+    "orion": Family(
+        "orion",
+        decoder(*ATTENTION, *MLP, *NORMS),
+        {**{key: to for key, to in INTEGERS.items() if to != "context_length"}, _CONTEXT: "context_length"},
+        {"rms_norm_eps": "attention.layer_norm_epsilon"},
+        _orion,
+        unused=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
+    ),
+    "maincoder": Family("maincoder", decoder(*ATTENTION, *HEAD_NORMS, *MLP, *NORMS), INTEGERS, RMS, _maincoder),
     "internlm2": Family(
         "internlm2",
         (

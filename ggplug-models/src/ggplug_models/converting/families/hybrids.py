@@ -295,7 +295,10 @@ _NEMOTRON_KEYS = {
     "ssm_state_size": "ssm.state_size",
     "n_groups": "ssm.group_count",
 }
-_NEMOTRON_NUMBERS = {"layer_norm_epsilon|norm_eps": "attention.layer_norm_epsilon"}
+_NEMOTRON_NUMBERS = {
+    "layer_norm_epsilon": "attention.layer_norm_epsilon",
+    "rms_norm_eps|norm_eps|layer_norm_epsilon": "attention.layer_norm_rms_epsilon",
+}
 _NEMOTRON = (
     *_MIXER,
     *mamba2("mixer", "n_groups"),

@@ -10,8 +10,11 @@ from ggplug_models.converting.delta_net import PLAIN_DECAY
 from ggplug_models.converting.family import Change, Family, Tensors
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
+    AHEAD,
     BIAS_OF_CHOICE,
     EXPERTS,
+    GLM_SPECIAL,
+    GLM_SPLITTING,
     INTEGERS,
     LAYER,
     MLP,
@@ -19,8 +22,10 @@ from ggplug_models.converting.rows import (
     RMS,
     ROUTED,
     SHARED_EXPERTS,
+    SIGMOID,
     SPARSE_EXPERTS,
     decoder,
+    for_blocks,
     layers,
     of_blocks,
     routing,
@@ -38,6 +43,7 @@ def _deepseek(config: Values, folder: Folder) -> dict[str, Any]:
         "expert_feed_forward_length": config.integer("moe_intermediate_size", None)
         or config.integer("intermediate_size"),
         "expert_shared_count": 0,
+        **(SIGMOID if config.text("model_type", "") == "deepseek_v3" else {}),
         **routing(config),
         "vocab_size": config.integer("vocab_size"),
     }
@@ -68,6 +74,51 @@ _DEEPSEEK = Family(
 )
 
 
+def _glm_dsa(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys of attention to the positions that an indexer chooses."""
+    found = _deepseek(config, folder)
+    part = rope.settings(config).number("partial_rotary_factor", 1.0, at_least=0)
+    ahead = config.integer("num_nextn_predict_layers", None, at_least=0)
+    if "indexer_types" in config:
+        kinds = for_blocks(config, "indexer_types", ("full", "shared"))
+        found["attention.indexer.types"] = [each == "full" for each in kinds]
+    return {
+        **found,
+        "rope.dimension_count": int(config.integer("qk_rope_head_dim") * part),
+        "attention.indexer.head_count": config.integer("index_n_heads"),
+        "attention.indexer.key_length": config.integer("index_head_dim"),
+        "attention.indexer.top_k": config.integer("index_topk"),
+        **(
+            {}
+            if ahead is None
+            else {"block_count": config.integer("num_hidden_layers") + ahead, "nextn_predict_layers": ahead}
+        ),
+    }
+
+
+_INDEXER = layers(
+    {
+        "self_attn.indexer.k_norm": "indexer.k_norm",
+        "self_attn.indexer.weights_proj": "indexer.proj",
+        "self_attn.indexer.ws_proj": "indexer.proj",
+        "self_attn.indexer.wk": "indexer.attn_k",
+        "self_attn.indexer.wq_b": "indexer.attn_q_b",
+    }
+)
+
+
+def _plm(config: Values, folder: Folder) -> dict[str, Any]:
+    found = latent.keys(config)
+    return {
+        **rope.keys(config),
+        "vocab_size": config.integer("vocab_size"),
+        "attention.kv_lora_rank": found["attention.kv_lora_rank"],
+        "attention.key_length": found["attention.key_length_mla"],
+        "attention.value_length": found["attention.value_length_mla"],
+        "rope.dimension_count": found["rope.dimension_count"],
+    }
+
+
 def _minicpm3(config: Values, folder: Folder) -> dict[str, Any]:
     found = latent.keys(config)
     return {
@@ -75,6 +126,7 @@ def _minicpm3(config: Values, folder: Folder) -> dict[str, Any]:
         "attention.q_lora_rank": config.integer("q_lora_rank"),
         "attention.kv_lora_rank": config.integer("kv_lora_rank"),
         "attention.key_length": found["attention.key_length_mla"],
+        "attention.value_length": found["attention.value_length_mla"],
         "rope.dimension_count": found["rope.dimension_count"],
     }
 
@@ -143,5 +195,15 @@ _KIMI_LINEAR = Family(
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3"), _DEEPSEEK),
     "kimi_linear": _KIMI_LINEAR,
+    "glm_moe_dsa": Family(
+        "glm-dsa",
+        decoder(*_ROWS, *_INDEXER, *AHEAD),
+        {**INTEGERS, **_OPTIONAL},
+        RMS,
+        _glm_dsa,
+        special=GLM_SPECIAL,
+        splitting=GLM_SPLITTING,
+    ),
+    "plm": Family("plm", decoder(*latent.JOINED, *MLP[1:], *NORMS), INTEGERS, RMS, _plm),
     "minicpm3": Family("minicpm3", decoder(*latent.JOINED, *MLP, *NORMS), INTEGERS, RMS, _minicpm3, _minicpm3_factors),
 }

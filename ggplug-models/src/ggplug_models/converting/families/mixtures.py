@@ -7,15 +7,28 @@ from typing import Any
 import numpy as np
 
 from ggplug_models.converting import delta_net, rope
-from ggplug_models.converting.family import Array, Change, Family, Tensors, head_dim
+from ggplug_models.converting.family import (
+    PAIRED_K,
+    PAIRED_Q,
+    Array,
+    Change,
+    Family,
+    Tensors,
+    head_dim,
+    n_heads,
+    n_kv_heads,
+)
 from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.hunyuan import LATER_HEAD_NORMS, hunyuan_positions
 from ggplug_models.converting.rows import (
+    AHEAD,
     ATTENTION,
     BIAS_OF_CHOICE,
     EXPERT_COUNTS,
     EXPERT_WIDTH,
     EXPERTS,
     GATING,
+    GLM_SPECIAL,
     GLM_SPLITTING,
     HEAD_NORMS,
     INTEGERS,
@@ -27,11 +40,13 @@ from ggplug_models.converting.rows import (
     ROUTED,
     SHARED_EXPERT,
     SHARED_EXPERTS,
+    SIGMOID,
     SPARSE_EXPERTS,
     decoder,
     layer,
     layers,
     llama_keys,
+    of_experts,
     positions,
     routing,
     windows,
@@ -109,27 +124,14 @@ def _glm4_moe(config: Values, folder: Folder) -> dict[str, Any]:
     return {
         **positions(config, folder),
         **routing(config),
-        "expert_gating_func": GATING["sigmoid"],
+        **SIGMOID,
         "rope.dimension_count": int(head_dim(config) * part),
         **({} if ahead is None else {"block_count": n + ahead, "nextn_predict_layers": ahead}),
     }
 
 
-_AHEAD = layers(
-    {
-        "eh_proj": "nextn.eh_proj",
-        "embed_tokens": "nextn.embed_tokens",
-        "enorm": "nextn.enorm",
-        "hnorm": "nextn.hnorm",
-        "shared_head.head": "nextn.shared_head_head",
-        "shared_head.norm": "nextn.shared_head_norm",
-    }
-)
-"""Of blocks after the last, which guess further tokens."""
-
-
 def _dots1(config: Values, folder: Folder) -> dict[str, Any]:
-    return positions(config, folder) | routing(config)
+    return {**positions(config, folder), **SIGMOID, **routing(config)}
 
 
 def _exaone_moe(config: Values, folder: Folder) -> dict[str, Any]:
@@ -186,6 +188,103 @@ def _alternate(number: int) -> Change:
     return Change(apply, shape)
 
 
+def _hunyuan_moe(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys of Hunyuan's mixtures, whose settings have a number for each block, all the same."""
+    found = {
+        key: _common(config, setting)
+        for setting, key in (
+            ("moe_intermediate_size", "expert_feed_forward_length"),
+            ("moe_topk", "expert_used_count"),
+            ("num_shared_expert", "expert_shared_count"),
+        )
+    }
+    width = config.integer("intermediate_size")
+    return {**hunyuan_positions(config, folder), **found, "expert_shared_feed_forward_length": width}
+
+
+def _common(config: Values, setting: str) -> int:
+    values = config.values.get(setting)
+    if not isinstance(values, list):
+        return config.integer(setting)
+    if not values or type(values[0]) is not int or values[0] < 0 or any(each != values[0] for each in values):
+        raise config.refused(setting, "an integer, or an array of equal integers")
+    return values[0]
+
+
+def _deepseek(config: Values, folder: Folder) -> dict[str, Any]:
+    found = {**llama_keys(config, folder), **routing(config)}
+    found.pop("expert_gating_func", None)
+    found.pop("expert_weights_norm", None)
+    return found | {"expert_weights_scale": 1.0, "rope.scaling.type": "none"}
+
+
+def _bailing(config: Values, folder: Folder) -> dict[str, Any]:
+    return {**llama_keys(config, folder), **routing(config), "expert_weights_scale": 1.0}
+
+
+def _bailing2(config: Values, folder: Folder) -> dict[str, Any]:
+    n, ahead = config.integer("num_hidden_layers"), config.integer("num_nextn_predict_layers", None, at_least=0)
+    part = rope.settings(config).number("partial_rotary_factor", config.number("partial_rotary_factor", 0.5))
+    width = config.integer("moe_intermediate_size") * config.integer("num_shared_experts")
+    return {
+        **positions(config, folder),
+        **routing(config),
+        "vocab_size": config.integer("vocab_size"),
+        "rope.dimension_count": int(head_dim(config) * part),
+        "expert_shared_feed_forward_length": config.integer("moe_shared_expert_intermediate_size", width),
+        **({} if ahead is None else {"block_count": n + ahead, "nextn_predict_layers": ahead}),
+    }
+
+
+def _rows_of(part: str) -> Change:
+    """The queries, the keys or the values of a matrix that has all of them, one after the other."""
+
+    def bounds(config: Values) -> tuple[int, int]:
+        width, heads, groups = head_dim(config), n_heads(config), n_kv_heads(config)
+        return {"q": (0, heads), "k": (heads, heads + groups), "v": (heads + groups, heads + 2 * groups)}[part], width
+
+    def apply(values: Array, config: Values) -> Array:
+        (first, last), width = bounds(config)
+        rows = values[first * width : last * width]
+        return rows if part == "v" else {"q": PAIRED_Q, "k": PAIRED_K}[part].apply(rows, config)
+
+    def shape(old: tuple[int, ...], config: Values) -> tuple[int, ...]:
+        (first, last), width = bounds(config)
+        return ((last - first) * width, *old[1:])
+
+    return Change(apply, shape)
+
+
+def _normalised(values: Array, config: Values) -> Array:
+    """The output matrix; ``norm_head``: with columns of length 1."""
+    if not config.boolean("norm_head", False):
+        return values
+    values = np.asarray(values, np.float32)
+    return values / (np.sqrt(np.square(values).sum(0, keepdims=True, dtype=np.float32)) + np.float32(1e-7))
+
+
+_BAILING = (
+    Tensors(r"word_embeddings\.weight", "token_embd.weight"),
+    Tensors(r"norm\.weight", "output_norm.weight"),
+    layer("attention.dense", "attn_output"),
+    *MLP,
+    *NORMS,
+    *EXPERTS,
+    *SHARED_EXPERTS,
+)
+
+
+def _smallthinker(config: Values, folder: Folder) -> dict[str, Any]:
+    width, layout = config.integer("moe_ffn_hidden_size"), config.values.get("sliding_window_layout")
+    found = {**positions(config, folder), "feed_forward_length": width, "expert_feed_forward_length": width}
+    found["expert_gating_func"] = GATING[
+        "softmax" if config.boolean("moe_primary_router_apply_softmax", False) else "sigmoid"
+    ]
+    if isinstance(layout, list) and any(layout) and "sliding_window_size" in config:
+        found["attention.sliding_window"] = config.integer("sliding_window_size")
+    return found
+
+
 FAMILIES: dict[str, Family] = {
     "mixtral": Family(
         "llama",
@@ -226,12 +325,12 @@ FAMILIES: dict[str, Family] = {
             *EXPERTS,
             *SHARED_EXPERTS,
             *BIAS_OF_CHOICE,
-            *_AHEAD,
+            *AHEAD,
         ),
         {**INTEGERS, **ROUTED},
         RMS,
         _glm4_moe,
-        special={"bos": "[gMASK]", "eot": "<|user|>", "unk": "<|endoftext|>", "eom": "<|observation|>"},
+        special=GLM_SPECIAL,
         splitting=GLM_SPLITTING,
     ),
     "dots1": Family(
@@ -243,7 +342,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "exaone_moe": Family(
         "exaone-moe",
-        decoder(*ATTENTION, *HEAD_NORMS, *MLP, *NORMS, *EXPERTS, *SHARED_EXPERTS, *BIAS_OF_CHOICE, *_AHEAD),
+        decoder(*ATTENTION, *HEAD_NORMS, *MLP, *NORMS, *EXPERTS, *SHARED_EXPERTS, *BIAS_OF_CHOICE, *AHEAD),
         {**INTEGERS, **ROUTED},
         RMS,
         _exaone_moe,
@@ -316,6 +415,74 @@ FAMILIES: dict[str, Family] = {
         {**INTEGERS, **EXPERT_COUNTS, "sliding_window": "attention.sliding_window"},
         RMS,
         _gpt_oss,
+    ),
+    "hunyuan_v1_moe": Family(
+        "hunyuan-moe",
+        decoder(
+            *ATTENTION,
+            *LATER_HEAD_NORMS,
+            *NORMS,
+            *EXPERTS,
+            *_shared("mlp.shared_mlp"),
+            layer("mlp.gate.wg", "ffn_gate_inp"),
+        ),
+        {**INTEGERS, "num_local_experts|num_experts": "expert_count"},
+        RMS,
+        _hunyuan_moe,
+    ),
+    "deepseek": Family(
+        "deepseek",
+        decoder(*PAIRED_ATTENTION, *MLP, *NORMS, *EXPERTS, *SHARED_EXPERTS),
+        {**INTEGERS, **ROUTED},
+        RMS,
+        _deepseek,
+    ),
+    "bailing_moe": Family(
+        "bailingmoe",
+        (
+            *_BAILING,
+            Tensors(r"lm_head\.weight", "output.weight", Change(_normalised)),
+            *(layer("attention.query_key_value", f"attn_{part}", _rows_of(part)) for part in "qkv"),
+        ),
+        {**INTEGERS, **ROUTED},
+        RMS,
+        _bailing,
+    ),
+    "bailing_moe_v2": Family(
+        "bailingmoe2",
+        (
+            *_BAILING,
+            Tensors(r"lm_head\.weight", "output.weight"),
+            *BIAS_OF_CHOICE,
+            *AHEAD,
+            *layers(
+                {
+                    "attention.query_key_value": "attn_qkv",
+                    "attention.query_layernorm": "attn_q_norm",
+                    "attention.key_layernorm": "attn_k_norm",
+                    "final_layernorm": "nextn.shared_head_norm",
+                }
+            ),
+        ),
+        {**INTEGERS, **ROUTED},
+        RMS,
+        _bailing2,
+    ),
+    "smallthinker": Family(
+        "smallthinker",
+        decoder(
+            *ATTENTION,
+            *NORMS,
+            *of_experts("block_sparse_moe", "gate", "up", "down"),
+            layer("block_sparse_moe.primary_router", "ffn_gate_inp"),
+        ),
+        {
+            **{key: to for key, to in INTEGERS.items() if key != "intermediate_size"},
+            "moe_num_primary_experts": "expert_count",
+            "moe_num_active_primary_experts": "expert_used_count",
+        },
+        RMS,
+        _smallthinker,
     ),
     "olmoe": Family(
         "olmoe",
