@@ -30,9 +30,11 @@ OURS = {
     "tokenizer.huggingface.json",
     "tokenizer.ggml.cls_token_id",
     "minicpm3.attention.value_length",
+    "exaone.attention.layer_norm_rms_epsilon",
 }
 """Keys that ggplug adds: for encoders the activation, the whole tokeniser, and a token that llama.cpp names as BOS; for
-MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width."""
+MiniCPM 3 the width of values, which llama.cpp takes to be a part of the whole width; for EXAONE 3 the epsilon under the
+key that its models need."""
 
 
 def expected(name: str) -> dict[str, Any]:
@@ -154,13 +156,16 @@ def test_an_unknown_model_type_is_answered_with_all_there_are(tmp_path: Path) ->
 def test_every_setting_that_is_needed_is_named_where_it_is_missing_or_odd(name: str, tmp_path: Path) -> None:
     folder = made(name, tmp_path)
     content = (folder / "config.json").read_bytes()
-    family, _ = family_of(Values(json.loads(content)))
+    whole = json.loads(content)
+    family, _ = family_of(Values(whole))
+    inner = family.inner if family.inner in whole else None
     for setting in [*family.integers, *family.numbers]:
         last = setting.rstrip("?").split("|")[-1]
         odd: list[Any] = ["text", -1] if setting.endswith("?") else ["text", -1, None]
         for value in odd:
-            changed(folder, "config.json", **{**dict.fromkeys(setting.split("|")), last: value})
-            with pytest.raises(ModelError, match=rf"config\.json: {last}"):
+            values = {**dict.fromkeys(setting.rstrip("?").split("|")), last: value}
+            changed(folder, "config.json", **({inner: {**whole[inner], **values}} if inner else values))
+            with pytest.raises(ModelError, match=rf"config\.json: (text_config: )?{last}"):
                 ggplug_models.convert(folder, tmp_path / "out.gguf")
             (folder / "config.json").write_bytes(content)
     assert [path.name for path in tmp_path.iterdir()] == [name]

@@ -27,7 +27,7 @@ from ggplug_models.converting.families import family_of
 from ggplug_models.converting.family import Change, Family
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES
-from ggplug_models.converting.vocabulary import vocabulary
+from ggplug_models.converting.vocabulary import WORLD_TOKENS, vocabulary
 from ggplug_models.metadata.values import Values
 
 _FILES_OF = {"Q3_K": "Q3_K_S", "Q4_K": "Q4_K_S", "Q5_K": "Q5_K_S", "MXFP4": "MXFP4_MOE"}
@@ -53,6 +53,7 @@ READ = (
     "added_tokens.json",
     PIECES,
     UNIGRAM_PIECES,
+    WORLD_TOKENS,
     INDEX,
     "chat_template.jinja",
     "chat_template.json",
@@ -74,6 +75,12 @@ _IN_FULL = (
     "ssm_conv1d_k.weight",
     "ssm_conv1d_v.weight",
     "shortconv.conv.weight",
+    "time_mix_first.weight",
+    "time_mix_w1.weight",
+    "time_mix_w2.weight",
+    "time_mix_decay_w1.weight",
+    "time_mix_decay_w2.weight",
+    "time_mix_lerp_fused.weight",
     "indexer.proj.weight",
     "altup_correct_coef.weight",
     "altup_predict_coef.weight",

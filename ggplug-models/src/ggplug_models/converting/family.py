@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ggplug.errors import ModelError
 from ggplug_models.converting.checkpoint import Stored
 from ggplug_models.converting.folder import Folder
-from ggplug_models.metadata.values import Values
+from ggplug_models.metadata.values import REQUIRED, Values
 from ggplug_models.networks.texts import DIMENSIONS, PROMPT
 
 Array = npt.NDArray[Any]
@@ -32,11 +32,12 @@ class Tensors:
     """Tensors whose whole name matches ``pattern`` get the name ``target``, in which ``\\1`` is the pattern's group.
 
     ``of_experts``: the second group is the number of an expert; the matrices of all experts become one tensor.
+    ``change`` may be a function of the first group, which is then the number of a block.
     """
 
     pattern: str
     target: str
-    change: Change | None = None
+    change: Change | Callable[[int], Change] | None = None
     of_experts: bool = False
 
 
@@ -103,7 +104,11 @@ class Family:
         stem = re.sub(rf"^{self.prefix}", "", renamed)
         matches = ((row, re.fullmatch(row.pattern, stem)) for row in self.tensors)
         found = [
-            Target(match.expand(row.target), row.change, int(match[2]) if row.of_experts else None)
+            Target(
+                match.expand(row.target),
+                row.change(int(match[1])) if callable(row.change) else row.change,
+                int(match[2]) if row.of_experts else None,
+            )
             for row, match in matches
             if match
         ]
@@ -131,6 +136,12 @@ def _there(config: Values, setting: str) -> str | None:
     optional, names = setting.endswith("?"), setting.rstrip("?").split("|")
     found = next((name for name in names if name in config), None)
     return found if found is not None or optional else names[-1]
+
+
+def first_integer(config: Values, settings: str, default: int = REQUIRED) -> int:
+    """The integer of the first setting that exists of those in ``settings``, between bars."""
+    names = settings.split("|")
+    return config.integer(next((name for name in names if name in config), names[-1]), default)
 
 
 def _plus_one(values: Array, config: Values) -> Array:

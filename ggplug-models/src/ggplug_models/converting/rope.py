@@ -34,8 +34,11 @@ def settings(config: Values) -> Values:
     return Values(more, where=parameters.where or config.where)
 
 
-def keys(config: Values) -> Mapping[str, Any]:
-    """The keys of base and scaling.  Raises ModelError for a type of scaling that GGUF files have no keys for."""
+def keys(config: Values, also: tuple[str, ...] = ()) -> Mapping[str, Any]:
+    """The keys of base and scaling.  Raises ModelError for a type of scaling that GGUF files have no keys for.
+
+    ``also``: types for which the caller has keys.
+    """
     parameters = settings(config)
     found: dict[str, Any] = {}
     if "rope_theta" in parameters:
@@ -43,7 +46,7 @@ def keys(config: Values) -> Mapping[str, Any]:
     local = config.inner("rope_parameters", Values({})).inner("sliding_attention", Values({}))
     if "rope_theta" in local:
         found["rope.freq_base_swa"] = local.number("rope_theta", at_least=0)
-    kind = parameters.text("rope_type", one_of=("default", "linear", "yarn", "llama3", "su", "longrope"))
+    kind = parameters.text("rope_type", one_of=("default", "linear", "yarn", "llama3", "su", "longrope", *also))
     if kind in ("linear", "yarn"):
         found |= {"rope.scaling.type": kind, "rope.scaling.factor": parameters.number("factor", at_least=0)}
     if kind == "yarn":
@@ -52,6 +55,15 @@ def keys(config: Values) -> Mapping[str, Any]:
     if kind in ("su", "longrope"):
         found["rope.scaling.type"] = "longrope"
     return found
+
+
+_USUAL = 10000.0
+
+
+def base(config: Values) -> dict[str, float]:
+    """The key of an unusual base, of families whose files usually have none."""
+    found = settings(config).number("rope_theta", config.number("rotary_emb_base", _USUAL, at_least=0), at_least=0)
+    return {} if found == _USUAL else {"rope.freq_base": found}
 
 
 def llama3_factors(config: Values) -> Factors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from typing import Any
@@ -14,7 +15,7 @@ from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.sentencepiece import PIECES, UNIGRAM_PIECES, normalisation, pieces
 from ggplug_models.converting.special import KEYS, looks_special, refused_model, special
 from ggplug_models.converting.splitting import pre_tokenizer
-from ggplug_models.metadata.values import Values
+from ggplug_models.metadata.values import Values, short_repr
 from ggplug_models.tokenizers.byte_pairs import MERGES
 from ggplug_models.tokenizers.encoders import CONTROL, HF_JSON, WORD_START
 from ggplug_models.tokenizers.pre_tokenizers import PRE
@@ -23,6 +24,11 @@ from ggplug_models.tokenizers.vocabulary import MODEL, SCORES, TOKEN_TYPE, TOKEN
 
 MERGED = "merges"
 """The vocabulary of families that read the merges of ``tokenizer.json``, also next to a ``tokenizer.model``."""
+
+WORLD = "world"
+"""The vocabulary of RWKV's families, which have a list of tokens in a file of its own."""
+
+WORLD_TOKENS = "rwkv_vocab_v20230424.txt"
 
 UNIGRAM = 1
 """The type of a SentencePiece model."""
@@ -56,6 +62,8 @@ def _vocabulary(folder: Folder, family: Family, config: Values, n_vocab: int) ->
     if family.vocabularies == ("Unigram",):
         description = folder.optional_json("tokenizer.json") or Values({})
         return _unigram(folder, n_vocab) | special(folder, description, settings, config, n_vocab)
+    if family.vocabularies == (WORLD,):
+        return _world(folder, n_vocab) | special(folder, Values({}), settings, config, n_vocab)
     if (
         family.vocabularies != (MERGED,)
         and PIECES in folder
@@ -181,6 +189,27 @@ def _unigram(folder: Folder, n_vocab: int) -> dict[str, Any]:
         "tokenizer.ggml.remove_extra_whitespaces": found.removes_spaces,
         **({CHARSMAP: np.frombuffer(found.table, np.uint8)} if found.table else {}),
     }
+
+
+def _world(folder: Folder, n_vocab: int) -> dict[str, Any]:
+    """The metadata of RWKV's list of tokens: a number, a literal of Python, and a number of bytes on each line."""
+    tokens = _TokenTable(n_vocab)
+    tokens.put(0, "<s>", CONTROL)
+    lines = folder.read(WORLD_TOKENS).decode("utf-8", "replace").removesuffix("\n").split("\n")
+    for token, line in enumerate(lines, 1):
+        try:
+            literal, size = line.split(" ", 1)[1].rsplit(" ", 1)
+            text = ast.literal_eval(literal)
+            content = text.encode("utf-8") if isinstance(text, str) else bytes(text)
+            right = len(content) == int(size) and token < n_vocab
+        except (ValueError, TypeError, IndexError, SyntaxError):
+            right = False
+        if not right:
+            wanted = "a number, a token as a literal of Python, and its bytes, of no more tokens than embeddings"
+            place = f"{folder.path / WORLD_TOKENS}: line {token}"
+            raise ModelError(f"{place} must be {wanted}, got {short_repr(line)}", got=line, wanted=wanted)
+        tokens.put(token, repr(content)[2:-1], NORMAL)
+    return {MODEL: "rwkv", TOKENS: tokens.texts, TOKEN_TYPE: tokens.types}
 
 
 def _merged_pieces(folder: Folder, description: Values, n_vocab: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ggplug_models.converting.families import (
     deltas,
     dense,
+    diffusion,
     encoders,
     gemma,
     granite,
@@ -12,6 +13,8 @@ from ggplug_models.converting.families import (
     latents,
     layer_norms,
     mixtures,
+    multimodal,
+    rwkv,
 )
 from ggplug_models.converting.family import Family
 from ggplug_models.metadata.values import Values
@@ -25,6 +28,9 @@ FAMILIES: dict[str, Family] = {
     **deltas.FAMILIES,
     **latents.FAMILIES,
     **layer_norms.FAMILIES,
+    **multimodal.FAMILIES,
+    **diffusion.FAMILIES,
+    **rwkv.FAMILIES,
     **encoders.FAMILIES,
 }
 """By ``model_type`` of ``config.json``."""

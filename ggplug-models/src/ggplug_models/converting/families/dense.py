@@ -153,7 +153,11 @@ def _exaone(config: Values, folder: Folder) -> dict[str, Any]:
     config.text("activation_function", "silu", one_of=("silu",))
     width = config.integer("hidden_size") // n_heads(config)
     part = rope.settings(config).number("partial_rotary_factor", 1.0, at_least=0)
-    return {**positions(config, folder), "rope.dimension_count": int(part * width)}
+    return {
+        **positions(config, folder),
+        "rope.dimension_count": int(part * width),
+        "attention.layer_norm_rms_epsilon": config.number("layer_norm_epsilon", at_least=0),
+    }
 
 
 def _orion(config: Values, folder: Folder) -> dict[str, Any]:

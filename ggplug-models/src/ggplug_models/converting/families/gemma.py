@@ -305,7 +305,7 @@ FAMILIES: dict[str, Family] = {
         ),
         INTEGERS,
         RMS,
-        lambda config, folder: dict.fromkeys(WIDTHS, config.integer("head_dim")),
+        lambda config, folder: {**rope.base(config), **dict.fromkeys(WIDTHS, config.integer("head_dim"))},
         special={"eot": 107},
     ),
     "gemma2": Family(

@@ -9,7 +9,7 @@ import numpy as np
 
 from ggplug_models.converting import rope
 from ggplug_models.converting.delta_net import PLAIN_KERNEL
-from ggplug_models.converting.family import PAIRED_K, PAIRED_Q, Array, Change, Family, Tensors
+from ggplug_models.converting.family import PAIRED_K, PAIRED_Q, Array, Change, Family, Tensors, first_integer
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
     ATTENTION,
@@ -50,7 +50,7 @@ def _lfm2(config: Values, folder: Folder) -> dict[str, Any]:
 
 def _lfm2_dense(config: Values, folder: Folder) -> dict[str, Any]:
     """The width of the MLP is two thirds of the setting, times a factor, rounded up to a multiple."""
-    width = config.integer("block_ff_dim", None) or config.integer("intermediate_size")
+    width = first_integer(config, "block_ff_dim|intermediate_size")
     if config.boolean("block_auto_adjust_ff_dim"):
         multiple = config.integer("block_multiple_of")
         width = int(config.number("block_ffn_dim_multiplier", 1.0, at_least=0) * int(2 * width / 3))
@@ -270,7 +270,7 @@ def _nemotron_h(config: Values, folder: Folder) -> dict[str, Any]:
         "attention.head_count_kv": of_blocks(config.integer("num_key_value_heads"), attends),
         "rope.dimension_count": config.integer("hidden_size") // config.integer("num_attention_heads"),
         "rope.scaling.finetuned": False,
-        **dict.fromkeys(WIDTHS, config.integer("head_dim", None) or config.integer("attention_head_dim")),
+        **dict.fromkeys(WIDTHS, first_integer(config, "head_dim|attention_head_dim")),
         "ssm.inner_size": heads * config.integer("mamba_head_dim"),
         "ssm.time_step_rank": heads,
         "feed_forward_length": of_blocks(config.integer("intermediate_size"), (each == "mlp" for each in modules)),

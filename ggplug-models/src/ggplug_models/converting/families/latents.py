@@ -7,7 +7,7 @@ from typing import Any
 
 from ggplug_models.converting import latent, rope
 from ggplug_models.converting.delta_net import PLAIN_DECAY
-from ggplug_models.converting.family import Change, Family, Tensors
+from ggplug_models.converting.family import Change, Family, Tensors, first_integer
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
     AHEAD,
@@ -40,8 +40,7 @@ def _deepseek(config: Values, folder: Folder) -> dict[str, Any]:
         **rope.keys(config),
         **latent.keys(config),
         "leading_dense_block_count": config.integer("num_hidden_layers") if n is None else 0,
-        "expert_feed_forward_length": config.integer("moe_intermediate_size", None)
-        or config.integer("intermediate_size"),
+        "expert_feed_forward_length": first_integer(config, "moe_intermediate_size|intermediate_size"),
         "expert_shared_count": 0,
         **(SIGMOID if config.text("model_type", "") == "deepseek_v3" else {}),
         **routing(config),
@@ -122,6 +121,7 @@ def _plm(config: Values, folder: Folder) -> dict[str, Any]:
 def _minicpm3(config: Values, folder: Folder) -> dict[str, Any]:
     found = latent.keys(config)
     return {
+        **rope.base(config),
         "vocab_size": config.integer("vocab_size"),
         "attention.q_lora_rank": config.integer("q_lora_rank"),
         "attention.kv_lora_rank": config.integer("kv_lora_rank"),

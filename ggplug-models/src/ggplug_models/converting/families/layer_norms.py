@@ -8,7 +8,7 @@ import numpy as np
 
 from ggplug.errors import ModelError
 from ggplug_models.converting import rope
-from ggplug_models.converting.family import PLUS_ONE, Array, Change, Family, Tensors, head_dim
+from ggplug_models.converting.family import PLUS_ONE, Array, Change, Family, Tensors, first_integer, head_dim
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
     ANY,
@@ -66,7 +66,7 @@ def _cohere2(config: Values, folder: Folder) -> dict[str, Any]:
 
 def _phi(config: Values, folder: Folder) -> dict[str, Any]:
     heads = config.integer("num_attention_heads")
-    return {"attention.head_count_kv": heads, "rope.dimension_count": _rotated(config, 1.0)}
+    return {**rope.base(config), "attention.head_count_kv": heads, "rope.dimension_count": _rotated(config, 1.0)}
 
 
 _PARALLEL = (*ATTENTION, *HEAD_NORMS, *MLP, NORMS[0])
@@ -74,7 +74,8 @@ _PARALLEL = (*ATTENTION, *HEAD_NORMS, *MLP, NORMS[0])
 
 def _stablelm(config: Values, folder: Folder) -> dict[str, Any]:
     parallel = config.boolean("use_parallel_residual", True)
-    return {"rope.dimension_count": _rotated(config, 0.25), "use_parallel_residual": parallel}
+    rotated = _rotated(config, 0.25)
+    return {**rope.base(config), "rope.dimension_count": rotated, "use_parallel_residual": parallel}
 
 
 def _nemotron(config: Values, folder: Folder) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def _jais2(config: Values, folder: Folder) -> dict[str, Any]:
 
 
 def _heads(config: Values) -> int:
-    return config.integer("num_attention_heads", None) or config.integer("n_head")
+    return first_integer(config, _OF_HEADS)
 
 
 def _joined(values: Array, config: Values) -> Array:
@@ -117,11 +118,15 @@ def _joined(values: Array, config: Values) -> Array:
     return _in_groups(values, _heads(config), 1)
 
 
+def _falcon_groups(config: Values) -> int:
+    """The number of heads of keys, each with its queries."""
+    one = not config.boolean("new_decoder_architecture", False) and config.boolean("multi_query", True)
+    return 1 if one else first_integer(config, "num_kv_heads|n_head_kv", 1)
+
+
 def _of_falcon(values: Array, config: Values) -> Array:
     """The same for rows in which groups of queries have one key and one value."""
-    n, groups = _heads(config), config.integer("num_kv_heads", None) or config.integer("n_head_kv", 1)
-    if not config.boolean("new_decoder_architecture", False) and config.boolean("multi_query", True):
-        groups = 1
+    n, groups = _heads(config), _falcon_groups(config)
     return _in_groups(values, groups, n // groups)
 
 
@@ -143,26 +148,25 @@ _JOINED = Change(_joined)
 
 def _gpt_neox(config: Values, folder: Folder) -> dict[str, Any]:
     return {
+        **rope.base(config),
         "rope.dimension_count": _rotated(config, 0.25),
         "use_parallel_residual": config.boolean("use_parallel_residual", True),
     }
 
 
 def _bloom(config: Values, folder: Folder) -> dict[str, Any]:
-    width, heads = config.integer("hidden_size", None) or config.integer("n_embed"), _heads(config)
+    width, heads = first_integer(config, _OF_WIDTH), _heads(config)
     context = config.integer("seq_length", width)
     return {"context_length": context, "feed_forward_length": 4 * width, "attention.head_count_kv": heads}
 
 
 def _falcon(config: Values, folder: Folder) -> dict[str, Any]:
-    groups = config.integer("num_kv_heads", None) or config.integer("n_head_kv", 1)
-    if not config.boolean("new_decoder_architecture", False) and config.boolean("multi_query", True):
-        groups = 1
     return {
+        **rope.base(config),
         "context_length": 2048,
         "tensor_data_layout": "jploski",
         "feed_forward_length": 4 * config.integer("hidden_size"),
-        "attention.head_count_kv": groups,
+        "attention.head_count_kv": _falcon_groups(config),
     }
 
 

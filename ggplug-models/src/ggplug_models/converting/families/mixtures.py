@@ -86,6 +86,14 @@ _TURNED = Change(
 )
 
 
+TURNED_EXPERTS = (
+    Tensors(LAYER + r"\w+\.experts\.gate_up_proj", r"blk.\1.ffn_gate_exps.weight", _turned_half(0)),
+    Tensors(LAYER + r"\w+\.experts\.gate_up_proj", r"blk.\1.ffn_up_exps.weight", _turned_half(1)),
+    Tensors(LAYER + r"\w+\.experts\.down_proj", r"blk.\1.ffn_down_exps.weight", _TURNED),
+)
+"""Matrices of all experts, whose rows are inputs."""
+
+
 def _shared(module: str) -> tuple[Tensors, ...]:
     return layers({f"{module}.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")})
 
@@ -98,9 +106,7 @@ _LLAMA4 = Family(
         *layers({f"feed_forward.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")}),
         *_shared("feed_forward.shared_expert"),
         layer("feed_forward.router", "ffn_gate_inp"),
-        Tensors(LAYER + r"feed_forward\.experts\.gate_up_proj", r"blk.\1.ffn_gate_exps.weight", _turned_half(0)),
-        Tensors(LAYER + r"feed_forward\.experts\.gate_up_proj", r"blk.\1.ffn_up_exps.weight", _turned_half(1)),
-        Tensors(LAYER + r"feed_forward\.experts\.down_proj", r"blk.\1.ffn_down_exps.weight", _TURNED),
+        *TURNED_EXPERTS,
     ),
     {
         **{name: key for name, key in INTEGERS.items() if name != "intermediate_size"},
@@ -239,7 +245,7 @@ def _bailing2(config: Values, folder: Folder) -> dict[str, Any]:
 def _rows_of(part: str) -> Change:
     """The queries, the keys or the values of a matrix that has all of them, one after the other."""
 
-    def bounds(config: Values) -> tuple[int, int]:
+    def bounds(config: Values) -> tuple[tuple[int, int], int]:
         width, heads, groups = head_dim(config), n_heads(config), n_kv_heads(config)
         return {"q": (0, heads), "k": (heads, heads + groups), "v": (heads + groups, heads + 2 * groups)}[part], width
 
@@ -260,7 +266,8 @@ def _normalised(values: Array, config: Values) -> Array:
     if not config.boolean("norm_head", False):
         return values
     values = np.asarray(values, np.float32)
-    return values / (np.sqrt(np.square(values).sum(0, keepdims=True, dtype=np.float32)) + np.float32(1e-7))
+    lengths = np.sqrt(np.square(values).sum(0, keepdims=True, dtype=np.float32))
+    return np.asarray(values / (lengths + np.float32(1e-7)))
 
 
 _BAILING = (

@@ -1,4 +1,4 @@
-"""Tiny checkpoints of the families that ``oracles.folders`` makes of the recorded models, and of others by hand."""
+"""Tiny folders made of the recorded models, and of others by hand."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, processors, trainers
 
 from oracles import formula
+from oracles.dense import HALF_ROPE, ROPE
 from oracles.families import FAMILIES
-from oracles.folders import (
+from oracles.folders.recording import (
     N_VOCAB,
     SHAPE,
+    TEMPLATE,
     TEXT,
     Tiny,
     byte_pairs,
@@ -47,6 +49,26 @@ def internlm_tokens(folder: Path) -> None:
     added = {"0": "<unk>", "1": "<s>", "2": "</s>", "318": "<|im_start|>", "319": "<|im_end|>"}
     decoder = {number: {"content": text, "special": True} for number, text in added.items()}
     sentence_pieces(folder, {"add_bos_token": True, "add_eos_token": False, "added_tokens_decoder": decoder})
+
+
+def world_tokens(folder: Path) -> None:
+    """RWKV's own list of tokens, of which some are no text."""
+    tokens: list[str | bytes] = [
+        *map(chr, range(97, 123)),
+        "\n",
+        "\n\n",
+        "'",
+        '"',
+        "the",
+        " fox",
+        "\u00e9",
+        b"\xff",
+        b"\x00",
+    ]
+    sizes = [len(each.encode("utf-8") if isinstance(each, str) else each) for each in tokens]
+    lines = [f"{n} {each!r} {size}\n" for n, (each, size) in enumerate(zip(tokens, sizes, strict=True), 1)]
+    (folder / "rwkv_vocab_v20230424.txt").write_text("".join(lines), "utf-8")
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "Rwkv6Tokenizer", "chat_template": TEMPLATE})
 
 
 def glm_tokens(folder: Path) -> None:
@@ -155,6 +177,13 @@ NAMES = {
     "smallthinker": "SmallThinkerForCausalLM",
     "plm": "PLMForCausalLM",
     "maincoder": "MaincoderForCausalLM",
+    "qwen2_vl": "Qwen2VLForConditionalGeneration",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
+    "Dream": "DreamModel",
+    "llada_moe": "LLaDAMoEModelLM",
+    "mistral3": "Mistral3ForConditionalGeneration",
+    "rwkv6": "Rwkv6ForCausalLM",
 }
 """Of classes, by which llama.cpp's converter knows a model."""
 
@@ -180,8 +209,8 @@ LLAMA: dict[str, list[int]] = {
 LLAMA_NORMS = ("input_layernorm", "post_attention_layernorm", "model.norm")
 MIXTURE: dict[str, list[int]] = {
     **{
-        f"mlp.{of}.{name}_proj.weight": [32, 24] if name == "down" else [24, 32]
-        for of in ("shared_experts", *(f"experts.{n}" for n in range(4)))
+        f"mlp.{of}.{name}_proj.weight": [32, wide] if name == "down" else [wide, 32]
+        for of, wide in (("shared_experts", 48), *((f"experts.{n}", 24) for n in range(4)))
         for name in ("gate", "up", "down")
     },
     "mlp.gate.weight": [4, 32],
@@ -193,6 +222,8 @@ BAILING: dict[str, list[int]] = {
     "attention.query_key_value.weight": [64, 32],
     "attention.dense.weight": [32, 32],
 }
+SEEING = {"model.visual.patch_embed.proj.weight": [32, 3, 2, 14, 14]}
+DEEP = {"deepstack_visual_indexes": [1, 3, 5]}
 FALCON = {"num_kv_heads": 2, "parallel_attn": True, "bias": False, "alibi": False, "ffn_hidden_size": 128}
 FOLDERS: dict[str, Tiny] = {
     "gemma3n": of("gemma3n", "default"),
@@ -245,13 +276,13 @@ FOLDERS: dict[str, Tiny] = {
     ),
     "mamba": of("mamba"),
     "mamba2": of("mamba2"),
-    "minicpm3": of("minicpm3", "default"),
+    "minicpm3": of("minicpm3", "default", changes={"rope_parameters": {**ROPE, "rope_theta": 10000.0}}),
     "hunyuan-dense": of("hunyuan-dense"),
     "hunyuan-moe": of(
         "hunyuan-moe",
         reads="hunyuan.HunYuanMoEModel",
         changes={
-            "moe_intermediate_size": [32] * 2,
+            "moe_intermediate_size": [16] * 2,
             "moe_topk": [2] * 2,
             "num_shared_expert": [1] * 2,
             "architectures": ["HunYuanMoEV1ForCausalLM"],
@@ -276,12 +307,12 @@ FOLDERS: dict[str, Tiny] = {
     "gpt-oss": of("gpt-oss"),
     "gptneox": of("gptneox", changes={"rotary_pct": 0.5, "rope_parameters": None}),
     "jais2": of("jais2"),
-    "mistral3": of("mistral3", "default"),
+    "ministral3": of("mistral3", "default"),
     "nemotron": of("nemotron", "default"),
     "olmo": of("olmo"),
     "olmoe": of("olmoe"),
-    "phi2": of("phi2"),
-    "stablelm": of("stablelm"),
+    "phi2": of("phi2", changes={"rope_parameters": {**HALF_ROPE, "rope_theta": 10000.0}}),
+    "stablelm": of("stablelm", changes={"rope_parameters": {**HALF_ROPE, "rope_theta": 10000.0}}),
     "starcoder": by_kind("GPTBigCode", {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_inner": 128, "n_positions": 64}),
     "starcoder2": of("starcoder2"),
     "kimi-linear": of(
@@ -349,7 +380,15 @@ FOLDERS: dict[str, Tiny] = {
         pre="qwen2",
         layers="transformer.h",
     ),
-    "orion": by_hand("orion", {**LLAMA, **{f"{name}.bias": [32] for name in LLAMA_NORMS}}, {"num_key_value_heads": 4}),
+    "orion": by_hand(
+        "orion",
+        {
+            **LLAMA,
+            **{f"{name}.bias": [32] for name in LLAMA_NORMS},
+            **{f"self_attn.{name}_proj.weight": [32, 32] for name in "kv"},
+        },
+        {"num_key_value_heads": 4},
+    ),
     "deepseek": by_hand(
         "deepseek",
         {**LLAMA, **MIXTURE},
@@ -437,5 +476,111 @@ FOLDERS: dict[str, Tiny] = {
         {"head_dim": 8},
         tokens=qwen_tokens,
         pre="qwen2",
+    ),
+    "qwen2_vl": by_hand(
+        "qwen2_vl",
+        {**LLAMA, **{f"self_attn.{name}_proj.bias": [16 if name in "kv" else 32] for name in "qkv"}, **SEEING},
+        {"rope_scaling": {"type": "mrope", "mrope_section": [2, 1, 1]}},
+        tokens=qwen_tokens,
+        pre="qwen2",
+    ),
+    "qwen3_vl": by_hand(
+        "qwen3_vl",
+        {**LLAMA, "self_attn.q_norm.weight": [8], "self_attn.k_norm.weight": [8], **SEEING},
+        {"head_dim": 8, "rope_scaling": {"rope_type": "default", "mrope_section": [2, 1, 1]}, "vision_config": DEEP},
+        tokens=qwen_tokens,
+        pre="qwen2",
+        renamed={r"^model\.(layers|norm|embed_tokens)": r"model.language_model.\1"},
+    ),
+    "qwen3_vl_moe": by_hand(
+        "qwen3_vl_moe",
+        {
+            **{name: shape for name, shape in LLAMA.items() if not name.startswith("mlp")},
+            "self_attn.q_norm.weight": [8],
+            "self_attn.k_norm.weight": [8],
+            "mlp.gate.weight": [4, 32],
+            "mlp.experts.gate_up_proj": [4, 32, 48],
+            "mlp.experts.down_proj": [4, 24, 32],
+            **SEEING,
+        },
+        {
+            **MIXTURE_SETTINGS,
+            "num_experts": 4,
+            "head_dim": 8,
+            "rope_scaling": {"rope_type": "default", "mrope_section": [2, 1, 1]},
+            "vision_config": DEEP,
+        },
+        tokens=qwen_tokens,
+        pre="qwen2",
+        renamed={r"^model\.(layers|norm|embed_tokens)": r"model.language_model.\1"},
+    ),
+    "Dream": by_hand(
+        "Dream",
+        {**LLAMA, **{f"self_attn.{name}_proj.bias": [16 if name in "kv" else 32] for name in "qkv"}},
+        {"mask_token_id": 300},
+        tokens=qwen_tokens,
+        pre="qwen2",
+    ),
+    "llada_moe": by_hand(
+        "llada_moe",
+        {
+            **LLAMA,
+            **{name: shape for name, shape in MIXTURE.items() if "shared" not in name},
+            "self_attn.q_norm.weight": [8],
+            "self_attn.k_norm.weight": [8],
+        },
+        {
+            "head_dim": 8,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "expert_intermediate_size": 24,
+            "dense_intermediate_size": 48,
+        },
+        tokens=qwen_tokens,
+        pre="qwen2",
+    ),
+    "mistral3": by_hand(
+        "mistral3",
+        LLAMA,
+        {"text_config": {"model_type": "mistral", "head_dim": 8, "rope_theta": 100.0, "rms_norm_eps": 1e-5, **SHAPE}},
+        renamed={
+            r"^model\.(layers|norm|embed_tokens)": r"language_model.model.\1",
+            "^lm_head": "language_model.lm_head",
+        },
+    ),
+    "rwkv6": by_hand(
+        "rwkv6",
+        {
+            "rwkv.embeddings.weight": [64, 64],
+            "rwkv.blocks.0.pre_ln.weight": [64],
+            "rwkv.blocks.0.pre_ln.bias": [64],
+            "rwkv.ln_out.weight": [64],
+            "rwkv.ln_out.bias": [64],
+            "head.weight": [64, 64],
+            **{f"{name}.{end}": [64] for name in ("ln1", "ln2", "attention.ln_x") for end in ("weight", "bias")},
+            **{f"attention.time_maa_{name}": [1, 1, 64] for name in "xwkvrg"},
+            "attention.time_maa_w1": [64, 160],
+            "attention.time_maa_w2": [5, 32, 64],
+            "attention.time_decay": [1, 1, 64],
+            "attention.time_decay_w1": [64, 64],
+            "attention.time_decay_w2": [64, 64],
+            "attention.time_faaaa": [1, 64],
+            **{f"attention.{name}.weight": [64, 64] for name in ("receptance", "key", "value", "gate", "output")},
+            **{f"feed_forward.time_maa_{name}": [1, 1, 64] for name in "kr"},
+            "feed_forward.key.weight": [224, 64],
+            "feed_forward.receptance.weight": [64, 64],
+            "feed_forward.value.weight": [64, 224],
+        },
+        {
+            "vocab_size": 64,
+            "hidden_size": 64,
+            "head_size": 64,
+            "layer_norm_epsilon": 1e-5,
+            "rescale_every": 1,
+            "intermediate_size": 224,
+            "rms_norm_eps": None,
+        },
+        tokens=world_tokens,
+        layers="rwkv.blocks",
     ),
 }

@@ -1,6 +1,6 @@
-"""``python -m oracles.folders LLAMA_CPP FOLDER``: tiny Hugging Face folders, and llama.cpp's files of them.
+"""Tiny Hugging Face folders, and what is recorded of llama.cpp's files of them.
 
-``LLAMA_CPP``: its source tree.  Of each folder are kept its configuration and its tokeniser, as ``transformers`` and
+Of each folder are kept its configuration and its tokeniser, as ``transformers`` and
 its libraries write them, and in ``expected.json`` the weights' names and shapes, the metadata and the tensors of the
 GGUF file.  The weights are a formula's (:mod:`oracles.formula`).
 """
@@ -449,8 +449,7 @@ FOLDERS["ernie4_5"] = Tiny(
 )
 
 
-def record(name: str, llama_cpp: Path, out: Path) -> None:
-    tiny = FOLDERS[name]
+def record(name: str, tiny: Tiny, llama_cpp: Path, out: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / name
         model = tiny.model()
@@ -519,11 +518,3 @@ def described(reader: Any) -> dict[str, Any]:
             held = data.tolist()
         tensors[each.name] = [each.tensor_type.name, each.shape.tolist(), held]
     return {"metadata": metadata, "tensors": tensors}
-
-
-if __name__ == "__main__":
-    llama_cpp, out = Path(sys.argv[1]), Path(sys.argv[2])
-    sys.path[:0] = [str(llama_cpp), str(llama_cpp / "gguf-py")]
-    for name in sys.argv[3:] or FOLDERS:
-        record(name, llama_cpp, out)
-        print(name, flush=True)

@@ -1,0 +1,77 @@
+"""Language models of multimodal ones, whose positions have sections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ggplug_models.converting import delta_net, rope
+from ggplug_models.converting.families.dense import FAMILIES as DENSE
+from ggplug_models.converting.families.mixtures import TURNED_EXPERTS
+from ggplug_models.converting.family import Family, Tensors, head_dim
+from ggplug_models.converting.folder import Folder
+from ggplug_models.converting.rows import (
+    ATTENTION,
+    EXPERT_COUNTS,
+    EXPERT_WIDTH,
+    EXPERTS,
+    HEAD_NORMS,
+    INTEGERS,
+    MLP,
+    NORMS,
+    RMS,
+    WIDTHS,
+    Keys,
+    decoder,
+    llama_keys,
+)
+from ggplug_models.metadata.values import Values
+
+_PREFIX = r"(?:model\.language_model\.|language_model\.model\.|language_model\.|model\.)?"
+_SEEING = r"(?:model\.)?(?:visual|vision_tower|multi_modal_projector)\..*"
+
+
+def _sections(config: Values, folder: Folder) -> dict[str, Any]:
+    widths = dict.fromkeys(WIDTHS, head_dim(config)) if "head_dim" in config else {}
+    parts = delta_net.sections(config) if "mrope_section" in rope.settings(config) else {}
+    return {**rope.keys(config, also=("mrope",)), **widths, **parts}
+
+
+def _qwen3_vl(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys; files say how many layers of the image encoder are read by layers of the language model."""
+    seen = folder.json("config.json").inner("vision_config", Values({})).values.get("deepstack_visual_indexes", [])
+    if not isinstance(seen, list):
+        raise config.refused("deepstack_visual_indexes", "an array")
+    return {**_sections(config, folder), "n_deepstack_layers": len(seen)}
+
+
+def _mistral3(config: Values, folder: Folder) -> dict[str, Any]:
+    known = DENSE["ministral3"].more if config.text("model_type", "") == "ministral3" else llama_keys
+    assert known is not None
+    return dict(known(config, folder))
+
+
+def _seeing(
+    architecture: str,
+    rows: tuple[Tensors, ...],
+    more: Keys,
+    integers: dict[str, str] = INTEGERS,
+    fixed: Callable[[Values], rope.Factors] | None = None,
+) -> Family:
+    return Family(architecture, rows, integers, RMS, more, fixed, prefix=_PREFIX, unused=_SEEING, inner="text_config")
+
+
+_QWEN2_VL = _seeing("qwen2vl", decoder(*ATTENTION, *MLP, *NORMS), _sections)
+
+FAMILIES: dict[str, Family] = {
+    "qwen2_vl": _QWEN2_VL,
+    "qwen2_5_vl": _QWEN2_VL,
+    "qwen3_vl": _seeing("qwen3vl", decoder(*ATTENTION, *HEAD_NORMS, *MLP, *NORMS), _qwen3_vl),
+    "qwen3_vl_moe": _seeing(
+        "qwen3vlmoe",
+        decoder(*ATTENTION, *HEAD_NORMS, *EXPERTS, *TURNED_EXPERTS, *NORMS),
+        _qwen3_vl,
+        {**INTEGERS, **EXPERT_COUNTS, **EXPERT_WIDTH},
+    ),
+    "mistral3": _seeing("mistral3", tuple(DENSE["llama"].tensors), _mistral3, fixed=rope.llama3_factors),
+}

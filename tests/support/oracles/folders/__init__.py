@@ -1,0 +1,1 @@
+"""``python -m oracles.folders LLAMA_CPP FOLDER [NAME...]``: records tiny Hugging Face folders."""
