@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,60 @@ def test_every_setting_that_is_needed_is_named_where_it_is_missing_or_odd(name: 
                 ggplug_models.convert(folder, tmp_path / "out.gguf")
             (folder / "config.json").write_bytes(content)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_settings_are_refused_or_do_not_matter(name: str, tmp_path: Path) -> None:
+    folder = made(name, tmp_path)
+    content = (folder / "config.json").read_bytes()
+    whole = json.loads(content)
+    for setting in whole:
+        for value in (None, "text", -1, 0, 1.5, [], [None], {}, True):
+            changed(folder, "config.json", **{setting: value})
+            with suppress(ModelError):
+                ggplug_models.convert(folder, tmp_path / "out.gguf")
+            (folder / "config.json").write_bytes(content)
+
+
+def test_a_list_of_tokens_that_is_damaged_is_named_by_line(tmp_path: Path) -> None:
+    folder = made("rwkv6", tmp_path)
+    path = folder / "rwkv_vocab_v20230424.txt"
+    lines = path.read_text("utf-8").splitlines()
+    for odd in ("3", "3 'c'", "3 'c' 2", "3 c 1", "3 [1, 2] 2", "3 'c' one"):
+        path.write_text("\n".join([*lines[:2], odd, *lines[3:]]), "utf-8")
+        with pytest.raises(ModelError, match=r"rwkv_vocab_v20230424\.txt: line 3 must be a number, a token"):
+            ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+def test_a_vocabulary_without_the_tokens_that_a_family_needs_is_refused(tmp_path: Path) -> None:
+    folder = made("glm4moe", tmp_path)
+    text = (folder / "tokenizer.json").read_text("utf-8")
+    (folder / "tokenizer.json").write_text(text.replace("<|observation|>", "<|other|>"), "utf-8")
+    with pytest.raises(
+        ModelError, match=r"has no token '<\|observation\|>' in its vocabulary, which glm4moe models need"
+    ):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("lfm2", "layer_types", ["conv"]),
+        ("granitehybrid", "layer_types", ["mamba", "other"]),
+        ("nemotron_h", "hybrid_override_pattern", "M?*"),
+        ("kimi-linear", "linear_attn_config", {"full_attn_layers": [3]}),
+        ("gemma3n", "activation_sparsity_pattern", [0.5, 0.5, 0.5, 1.0]),
+        ("gemma4", "num_kv_shared_layers", "two"),
+        ("hunyuan-moe", "moe_topk", [1, 2]),
+        ("falcon-h1", "mlp_multipliers", [1.0]),
+    ],
+)
+def test_what_settings_say_of_blocks_is_checked(name: str, setting: str, value: Any, tmp_path: Path) -> None:
+    folder = made(name, tmp_path)
+    changed(folder, "config.json", **{setting: value})
+    with pytest.raises(ModelError, match=rf"config\.json: {setting}"):
+        ggplug_models.convert(folder, tmp_path / "out.gguf")
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,17 @@ def _there(config: Values, setting: str) -> str | None:
     return found if found is not None or optional else names[-1]
 
 
+def in_heads(values: Array, n: int) -> Array:
+    """The rows of a matrix, or the elements of a bias, by heads: ``(n, rows of a head, ...)``.  Raises ModelError."""
+    if values.shape[0] % n:
+        raise ModelError(
+            f"a matrix with {values.shape[0]} rows cannot be split into {n} heads of queries, keys and values",
+            got=values.shape[0],
+            wanted=n,
+        )
+    return values.reshape(n, -1, *values.shape[1:])
+
+
 def first_integer(config: Values, settings: str, default: int = REQUIRED) -> int:
     """The integer of the first setting that exists of those in ``settings``, between bars."""
     names = settings.split("|")

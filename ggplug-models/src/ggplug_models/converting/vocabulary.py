@@ -200,8 +200,8 @@ def _world(folder: Folder, n_vocab: int) -> dict[str, Any]:
         try:
             literal, size = line.split(" ", 1)[1].rsplit(" ", 1)
             text = ast.literal_eval(literal)
-            content = text.encode("utf-8") if isinstance(text, str) else bytes(text)
-            right = len(content) == int(size) and token < n_vocab
+            content = text.encode("utf-8") if isinstance(text, str) else text
+            right = isinstance(content, bytes) and len(content) == int(size) and token < n_vocab
         except (ValueError, TypeError, IndexError, SyntaxError):
             right = False
         if not right:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+import transformers
 from tokenizers import decoders, models, normalizers, processors, trainers
 
 from oracles import formula
@@ -18,6 +19,7 @@ from oracles.families import FAMILIES
 from oracles.folders.recording import (
     N_VOCAB,
     SHAPE,
+    T5,
     TEMPLATE,
     TEXT,
     Tiny,
@@ -25,6 +27,7 @@ from oracles.folders.recording import (
     of_transformers,
     qwen_tokens,
     sentence_pieces,
+    unigrams,
     write_json,
 )
 
@@ -88,6 +91,27 @@ def llama_tokens(folder: Path) -> None:
     byte_pairs(folder, "llama-bpe", special, {"bos_token": special[0], "eos_token": special[2]})
 
 
+def pooled_pieces(folder: Path) -> None:
+    pieces(folder)
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_mean_tokens": True})
+    write_json(folder / "modules.json", [{"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}])
+
+
+def sentences(folder: Path) -> None:
+    """Texts begin with one token and end with another."""
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")}
+    byte_pairs(folder, "gpt-2", special, names)
+    whole = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    whole.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(each, whole.token_to_id(each)) for each in special[1:3]],
+    )
+    whole.save(str(folder / "tokenizer.json"))
+
+
 def merged_pieces(folder: Path) -> None:
     """Pairs of letters, with bytes, as ``tokenizer.json`` has them instead of ``tokenizer.model``."""
     whole = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
@@ -129,6 +153,8 @@ def of(name: str, tokens: str = "qwen2", dtype: str = "BF16", **more: Any) -> Ti
         "default": pieces,
         "llama-bpe": llama_tokens,
         "pieces-json": merged_pieces,
+        "pooled": pooled_pieces,
+        "gpt-2": sentences,
     }
     n_vocab = more.pop("n_vocab", N_VOCAB)
     return Tiny(partial(recorded, name, n_vocab), makers[tokens], dtype, pre=tokens, **more)
@@ -184,6 +210,7 @@ NAMES = {
     "llada_moe": "LLaDAMoEModelLM",
     "mistral3": "Mistral3ForConditionalGeneration",
     "rwkv6": "Rwkv6ForCausalLM",
+    "pangu_embedded": "PanguEmbeddedForCausalLM",
 }
 """Of classes, by which llama.cpp's converter knows a model."""
 
@@ -582,5 +609,17 @@ FOLDERS: dict[str, Tiny] = {
         },
         tokens=world_tokens,
         layers="rwkv.blocks",
+    ),
+    "gemma-embedding": of("gemma-embedding", "pooled"),
+    "modern-bert": of("modern-bert", "gpt-2", changes={"global_attn_every_n_layers": 3, "pad_token_id": None}),
+    "eurobert": of("eurobert", "llama-bpe", changes={"classifier_pooling": None}),
+    "t5encoder": Tiny(
+        lambda: transformers.T5EncoderModel(transformers.T5Config(**T5)),
+        unigrams,
+        "F32",
+        changes={"architectures": ["T5EncoderModel"]},
+    ),
+    "pangu_embedded": by_hand(
+        "pangu_embedded", {**LLAMA, **{f"self_attn.{name}_proj.bias": [16 if name in "kv" else 32] for name in "qkvo"}}
     ),
 }

@@ -19,6 +19,7 @@ from ggplug_models.converting.family import (
     Family,
     Tensors,
     head_dim,
+    in_heads,
     n_heads,
     n_kv_heads,
 )
@@ -35,6 +36,7 @@ from ggplug_models.converting.rows import (
     NORMS,
     PAIRED_ATTENTION,
     RMS,
+    WIDTHS,
     decoder,
     layer,
     layers,
@@ -128,7 +130,7 @@ def _part_of_groups(part: str) -> Change:
     def apply(values: Array, config: Values) -> Array:
         groups, queries = split(config)
         rest = values.shape[1:]
-        heads = values.reshape(groups, queries + 2, -1, *rest)
+        heads = in_heads(values, groups * (queries + 2)).reshape(groups, queries + 2, -1, *rest)
         rows = {"q": heads[:, :queries], "k": heads[:, -2], "v": heads[:, -1]}[part].reshape(-1, *rest)
         return {"q": PAIRED_Q, "k": PAIRED_K}[part].apply(rows, config) if part != "v" else rows
 
@@ -344,6 +346,13 @@ FAMILIES |= {
         unused=r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
     ),
     "maincoder": Family("maincoder", decoder(*ATTENTION, *HEAD_NORMS, *MLP, *NORMS), INTEGERS, RMS, _maincoder),
+    "pangu_embedded": Family(
+        "pangu-embedded",
+        decoder(*ATTENTION, *MLP, *NORMS),
+        INTEGERS,
+        RMS,
+        lambda config, folder: llama_keys(config, folder) | dict.fromkeys(WIDTHS, head_dim(config)),
+    ),
     "internlm2": Family(
         "internlm2",
         (

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ggplug_models.architectures.bert import ACTIVATIONS
+from ggplug_models.converting import rope
 from ggplug_models.converting.family import Family, Tensors
 from ggplug_models.converting.folder import Folder
-from ggplug_models.converting.rows import ANY, WIDTHS, layer
+from ggplug_models.converting.rows import (
+    ANY,
+    ATTENTION,
+    INTEGERS,
+    MLP,
+    NORMS,
+    RMS,
+    WIDTHS,
+    decoder,
+    layer,
+    layers,
+    positions,
+)
 from ggplug_models.embedding.pooling import Pooling
 from ggplug_models.metadata.values import Values
 
@@ -67,7 +81,7 @@ _T5_NETWORK = {
     "DenseReluDense.wo": "ffn_down",
     "layer_norm": "ffn_norm",
 }
-_T5 = Family(
+_T5_FAMILY = Family(
     "t5",
     (
         Tensors(r"shared\.weight", "token_embd.weight"),
@@ -93,6 +107,72 @@ _T5 = Family(
     prefix="",
     vocabularies=("Unigram",),
 )
+
+
+def _t5_encoder(config: Values, folder: Folder) -> dict[str, Any]:
+    return {key: value for key, value in _t5(config, folder).items() if key != "decoder_start_token_id"}
+
+
+_T5 = replace(
+    _T5_FAMILY,
+    variants=(
+        (
+            lambda config: _classes(config) == ["T5EncoderModel"],
+            replace(
+                _T5_FAMILY,
+                architecture="t5encoder",
+                integers={key: to for key, to in _T5_FAMILY.integers.items() if to != "decoder_block_count"},
+                more=_t5_encoder,
+            ),
+        ),
+    ),
+)
+
+
+def _classes(config: Values) -> list[str]:
+    """The names of the classes of the model in transformers."""
+    return config.texts("architectures", [])
+
+
+def pooled(folder: Folder) -> dict[str, Any]:
+    """The key of the pooling, if the folder says one."""
+    return {"pooling_type": _pooling(folder)} if "1_Pooling/config.json" in folder else {}
+
+
+_POOLED_CLASSIFIER = {"mean": Pooling.MEAN, "cls": Pooling.CLS}
+
+
+def _modern_bert(config: Values, folder: Folder) -> dict[str, Any]:
+    """The keys of ModernBERT, whose blocks have two bases of RoPE."""
+    bases = {"rope.freq_base": "global_rope_theta", "rope.freq_base_swa": "local_rope_theta"}
+    found: dict[str, Any] = {key: config.number(name, at_least=0) for key, name in bases.items() if name in config}
+    if "global_attn_every_n_layers" in config:
+        found["attention.sliding_window_pattern"] = config.integer("global_attn_every_n_layers")
+    if "classifier_pooling" in config:
+        kind = config.text("classifier_pooling", one_of=_POOLED_CLASSIFIER)
+        found["classifier.pooling_type"] = _POOLED_CLASSIFIER[kind]
+    if "hidden_activation" in config:
+        found["hidden_activation"] = config.text("hidden_activation")
+    return {
+        **rope.keys(config),
+        **found,
+        **pooled(folder),
+        "attention.causal": False,
+        "rope.scaling.type": "none",
+        "vocab_size": config.integer("vocab_size"),
+    }
+
+
+def _modern_tokens(found: Mapping[str, Any], config: Values, folder: Folder) -> dict[str, Any]:
+    """Texts begin and end with special tokens, unless the tokenizer says that they do not."""
+    keys = (f"tokenizer.ggml.add_{kind}_token" for kind in ("bos", "eos", "sep"))
+    return {key: found.get(key, True) for key in keys}
+
+
+def _both_ways(config: Values, folder: Folder) -> dict[str, Any]:
+    return {**positions(config, folder), **pooled(folder), "attention.causal": False, "rope.scaling.type": "none"}
+
+
 FAMILIES: dict[str, Family] = {
     "bert": Family(
         "bert",
@@ -125,4 +205,32 @@ FAMILIES: dict[str, Family] = {
         head=None,
     ),
     **dict.fromkeys(("t5", "mt5", "umt5"), _T5),
+    "modernbert": Family(
+        "modern-bert",
+        (
+            Tensors(r"embeddings\.tok_embeddings\.weight", "token_embd.weight"),
+            Tensors(rf"embeddings\.norm\.{ANY}", r"token_embd_norm.\1"),
+            Tensors(rf"final_norm\.{ANY}", r"output_norm.\1"),
+            *layers(
+                {
+                    "attn.Wqkv": "attn_qkv",
+                    "attn.Wo": "attn_output",
+                    "attn_norm": "attn_norm",
+                    "mlp.Wi": "ffn_up",
+                    "mlp.Wo": "ffn_down",
+                    "mlp_norm": "ffn_norm",
+                }
+            ),
+        ),
+        {
+            **{key: to for key, to in INTEGERS.items() if not to.endswith("_kv")},
+            "local_attention": "attention.sliding_window",
+        },
+        {"norm_eps": "attention.layer_norm_rms_epsilon"},
+        _modern_bert,
+        unused=r"decoder\..*|head\..*|classifier\..*",
+        vocabulary=_modern_tokens,
+        head=None,
+    ),
+    "eurobert": Family("eurobert", decoder(*ATTENTION, *MLP, *NORMS), INTEGERS, RMS, _both_ways, head=None),
 }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from ggplug_models.converting import rope
+from ggplug_models.converting.families.encoders import pooled
 from ggplug_models.converting.family import PLUS_ONE, Array, Change, Family, Tensors
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
@@ -81,6 +83,20 @@ _GEMMA3 = Family(
     inner="text_config",
 )
 
+
+def _gemma_embedding(config: Values, folder: Folder) -> dict[str, Any]:
+    return {**_gemma3(config, folder), **pooled(folder)}
+
+
+_EITHER_WAY = replace(
+    _GEMMA3,
+    variants=(
+        (
+            lambda config: config.boolean("use_bidirectional_attention", False),
+            replace(_GEMMA3, architecture="gemma-embedding", more=_gemma_embedding),
+        ),
+    ),
+)
 
 _NESTED_KEYS = {
     "hidden_size": "embedding_length",
@@ -315,7 +331,7 @@ FAMILIES: dict[str, Family] = {
         RMS,
         _gemma2,
     ),
-    "gemma3_text": _GEMMA3,
+    "gemma3_text": _EITHER_WAY,
     "gemma3": _GEMMA3,
     "gemma3n_text": _GEMMA3N,
     "gemma3n": _GEMMA3N,

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ggplug.errors import ModelError
 from ggplug_models.converting import rope
-from ggplug_models.converting.family import PLUS_ONE, Array, Change, Family, Tensors, first_integer, head_dim
+from ggplug_models.converting.family import PLUS_ONE, Array, Change, Family, Tensors, first_integer, head_dim, in_heads
 from ggplug_models.converting.folder import Folder
 from ggplug_models.converting.rows import (
     ANY,
@@ -131,15 +130,9 @@ def _of_falcon(values: Array, config: Values) -> Array:
 
 
 def _in_groups(values: Array, groups: int, queries: int) -> Array:
-    if values.shape[0] % (groups * (queries + 2)):
-        wanted = groups * (queries + 2)
-        raise ModelError(
-            f"a matrix with {values.shape[0]} rows cannot be split into {wanted} heads of queries, keys and values",
-            got=values.shape[0],
-            wanted=wanted,
-        )
     rest = values.shape[1:]
-    parts = values.reshape(groups, queries + 2, -1, *rest)
+    heads = in_heads(values, groups * (queries + 2))
+    parts = heads.reshape(groups, queries + 2, -1, *rest)
     return np.concatenate([part.reshape(-1, *rest) for part in (parts[:, :-2], parts[:, -2], parts[:, -1])])
 
 

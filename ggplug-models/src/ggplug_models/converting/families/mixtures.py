@@ -15,6 +15,7 @@ from ggplug_models.converting.family import (
     Family,
     Tensors,
     head_dim,
+    in_heads,
     n_heads,
     n_kv_heads,
 )
@@ -67,7 +68,8 @@ def _minimax(config: Values, folder: Folder) -> dict[str, Any]:
 
 def _llama4(config: Values, folder: Folder) -> dict[str, Any]:
     """The keys of Llama 4; a window of 0 says that all blocks attend to all positions."""
-    everywhere = "layer_types" in config and {*map(str, config.values["layer_types"])} == {"full_attention"}
+    layers = config.values.get("layer_types")
+    everywhere = isinstance(layers, list) and {*map(str, layers)} == {"full_attention"}
     return llama_keys(config, folder) | ({"attention.sliding_window": 0} if everywhere else {})
 
 
@@ -245,18 +247,20 @@ def _bailing2(config: Values, folder: Folder) -> dict[str, Any]:
 def _rows_of(part: str) -> Change:
     """The queries, the keys or the values of a matrix that has all of them, one after the other."""
 
-    def bounds(config: Values) -> tuple[tuple[int, int], int]:
-        width, heads, groups = head_dim(config), n_heads(config), n_kv_heads(config)
-        return {"q": (0, heads), "k": (heads, heads + groups), "v": (heads + groups, heads + 2 * groups)}[part], width
+    def bounds(config: Values) -> tuple[int, int, int]:
+        heads, groups = n_heads(config), n_kv_heads(config)
+        last = heads + 2 * groups
+        first, end = {"q": (0, heads), "k": (heads, heads + groups), "v": (heads + groups, last)}[part]
+        return first, end, last
 
     def apply(values: Array, config: Values) -> Array:
-        (first, last), width = bounds(config)
-        rows = values[first * width : last * width]
+        first, end, n = bounds(config)
+        rows = in_heads(values, n)[first:end].reshape(-1, *values.shape[1:])
         return rows if part == "v" else {"q": PAIRED_Q, "k": PAIRED_K}[part].apply(rows, config)
 
     def shape(old: tuple[int, ...], config: Values) -> tuple[int, ...]:
-        (first, last), width = bounds(config)
-        return ((last - first) * width, *old[1:])
+        first, end, n = bounds(config)
+        return (old[0] // n * (end - first), *old[1:])
 
     return Change(apply, shape)
 
