@@ -302,6 +302,7 @@ FOLDERS: dict[str, Tiny] = {
         },
     ),
     "mamba": of("mamba"),
+    "falcon_mamba": by_kind("FalconMamba", {"intermediate_size": 64, "state_size": 8, "time_step_rank": 4}),
     "mamba2": of("mamba2"),
     "minicpm3": of("minicpm3", "default", changes={"rope_parameters": {**ROPE, "rope_theta": 10000.0}}),
     "hunyuan-dense": of("hunyuan-dense"),
