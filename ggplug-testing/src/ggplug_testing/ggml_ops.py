@@ -25,7 +25,7 @@ UNARY = """
 """
 """Our names in the order of ``enum ggml_unary_op``."""
 
-GLU = "reglu geglu swiglu swiglu_oai geglu_erf geglu_quick"
+GLU = "reglu geglu swiglu swiglu_oai geglu_erf geglu_quick swiglu_clamp"
 """Our names in the order of ``enum ggml_glu_op``."""
 
 
@@ -123,7 +123,13 @@ def _variant(listed: str, at: Sequence[int]) -> Callable[[int], Row | None]:
     return lambda kind: Row(names[kind], at) if kind < len(names) else None
 
 
-VARIANTS = {"UNARY": _variant(UNARY, range(1, 5)), "GLU": _variant(GLU, range(1, 4))}
+def _glu(kind: int) -> Row | None:
+    row = _variant(GLU, range(1, 4))(kind)
+    # ggml's limit is where that of swiglu_oai is, behind its alpha
+    return row._replace(at=(1, 3)) if row is not None and row.name == "swiglu_clamp" else row
+
+
+VARIANTS = {"UNARY": _variant(UNARY, range(1, 5)), "GLU": _glu}
 """ggml's ops whose first parameter says which op of ours they are."""
 
 
@@ -173,7 +179,7 @@ _ALIKE = """
     GET_ROWS ADD_ID CPY CONT CONCAT REPEAT REPEAT_BACK RESHAPE PERMUTE TRANSPOSE ROLL PAD_REFLECT_1D
     IM2COL IM2COL_BACK COL2IM_1D CONV_TRANSPOSE_1D CONV_TRANSPOSE_2D POOL_1D ADD_REL_POS TIMESTEP_EMBEDDING
     SSM_CONV SSM_SCAN RWKV_WKV6 RWKV_WKV7 GATED_LINEAR_ATTN GATED_DELTA_NET
-    LIGHTNING_INDEXER DSV4_HC_COMB DSV4_HC_PRE DSV4_HC_POST
+    LIGHTNING_INDEXER DSV4_HC_COMB DSV4_HC_POST
     CROSS_ENTROPY_LOSS CROSS_ENTROPY_LOSS_BACK OPT_STEP_ADAMW OPT_STEP_SGD
 """
 """ggml's ops that have our op's name and parameters."""
@@ -187,6 +193,7 @@ TABLE: dict[str, Row | None] = {
     "ROPE_BACK": Row("rope_back", _ROPE),
     "SET_ROWS": Row("set_rows", order=(2, 0, 1)),  # ggml's sources are rows, ids, dst.
     "GET_ROWS_BACK": _made(lambda params, result: ops.GetRowsBack(result.ne[1])),
+    "DSV4_HC_PRE": _made(lambda params, result: ops.Dsv4HcPreGated(params.real(0)) if params[1] else ops.Dsv4HcPre()),
     "DUP": _made(lambda params, result: ops.Dup()),
     "TOP_K": _made(lambda params, result: ops.TopK(result.ne[0])),
     "VIEW": Row(write=_view),

@@ -29,6 +29,14 @@ def drawn(*shape: int) -> Any:
     return RANDOM.standard_normal(shape).astype(np.float32)
 
 
+def test_gated_streams_are_added_up_each_behind_its_sigmoid() -> None:
+    x, gate = drawn(5, 3, 8), drawn(5, 3, 8)
+    want = 0.25 * (x / (1 + np.exp(-gate))).sum(1)
+    np.testing.assert_allclose(computed(gg.dsv4_hc_pre_gated(gg.tensor(x), gg.tensor(gate), 0.25)), want, rtol=1e-5)
+    with pytest.raises(ShapeError, match="gate must have the extents of x"):
+        gg.dsv4_hc_pre_gated(gg.tensor(x), gg.tensor(gate[:, :2]))
+
+
 def test_add1_adds_one_number_to_all() -> None:
     x = drawn(3, 5)
     np.testing.assert_allclose(computed(gg.add1(gg.tensor(x), gg.tensor(2.5))), x + 2.5, rtol=1e-6)

@@ -96,6 +96,13 @@ def test_swiglu_oai_keeps_nan_of_either_side() -> None:
     np.testing.assert_allclose(got, [NAN, NAN, NAN, want])
 
 
+def test_swiglu_clamp_limits_both_sides_and_keeps_nan_of_either() -> None:
+    x, gate = np.array([NAN, 1.0, -INF, 5.0, -5.0, 1.0]), np.array([1.0, NAN, 1.0, 9.0, -9.0, 0.5])
+    silu = {x: x / (1 + math.exp(-x)) for x in (2.0, -5.0, 1.0)}
+    want = [NAN, NAN, NAN, silu[2.0] * 2, silu[-5.0] * -2, silu[1.0] * 0.5]
+    np.testing.assert_allclose(ops.SwigluClamp(limit=2.0).reference(x, gate), want)
+
+
 ROWS = [
     # row, what becomes of it in sum, mean, argmax, argsort both ways
     ([NAN, 1.0, 2.0], NAN, NAN, 2, [1, 2, 0], [2, 1, 0]),

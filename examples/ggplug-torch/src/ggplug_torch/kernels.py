@@ -120,6 +120,10 @@ def xielu(op: Any, x: T) -> T:
     return torch.where(x > 0, op.alpha_p * x * x, negative) + op.beta * x
 
 
+def swiglu_clamp(op: Any, x: T, gate: T) -> T:
+    return silu(x.clamp(max=op.limit)) * gate.clamp(-op.limit, op.limit)
+
+
 def swiglu_oai(op: Any, x: T, gate: T) -> T:
     u = x.clamp(max=op.limit)
     return silu(u, op.alpha) * (1 + gate.clamp(-op.limit, op.limit))
@@ -308,6 +312,7 @@ KERNELS: dict[Any, Callable[..., None]] = {
     ops.GegluErf: glu(lambda op, x, gate: gelu_erf(x) * gate),
     ops.GegluQuick: glu(lambda op, x, gate: silu(x, 1.702) * gate),
     ops.Swiglu: glu(lambda op, x, gate: silu(x) * gate),
+    ops.SwigluClamp: glu(swiglu_clamp),
     ops.SwigluOai: glu(swiglu_oai),
     ops.Norm: unary(norm),
     ops.RmsNorm: unary(rms_norm),

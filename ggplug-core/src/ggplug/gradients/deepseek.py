@@ -25,6 +25,12 @@ def _(op: ops.Dsv4HcPre, x: Tensor, weights: Tensor) -> Tensor:
     return shaped(summed(weighted, (x.ne[0], 1, x.ne[2], 1)), (x.ne[0], x.ne[2]))
 
 
+@formula(ops.Dsv4HcPreGated)
+def _(op: ops.Dsv4HcPreGated, x: Tensor, gate: Tensor) -> Tensor:
+    gated = ops.mul(x, ops.sigmoid(packed(gate)))
+    return ops.scale(shaped(summed(gated, (x.ne[0], 1, x.ne[2], 1)), (x.ne[0], x.ne[2])), op.scale)
+
+
 @formula(ops.Dsv4HcPost)
 def _(op: ops.Dsv4HcPost, x: Tensor, residual: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     n, streams, tokens, _ = residual.ne

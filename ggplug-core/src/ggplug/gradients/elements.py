@@ -193,6 +193,12 @@ def _(op: ops.Glu, x: Tensor, gate: Tensor | None = None) -> Tensor:
     return ops.mul(_ACTIVATIONS[type(op)](x), gate)
 
 
+@formula(ops.SwigluClamp)
+def _(op: ops.SwigluClamp, x: Tensor, gate: Tensor | None = None) -> Tensor:
+    x, gate = _halves(op, x, gate)
+    return ops.mul(ops.silu(ops.clamp(x, -math.inf, op.limit)), ops.clamp(gate, -op.limit, op.limit))
+
+
 @formula(ops.SwigluOai)
 def _(op: ops.SwigluOai, x: Tensor, gate: Tensor | None = None) -> Tensor:
     x, gate = _halves(op, x, gate)

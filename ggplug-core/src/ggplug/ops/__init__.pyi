@@ -19,7 +19,7 @@ from ggplug.ops.custom import (
     map_custom3,
     map_custom3_inplace,
 )
-from ggplug.ops.deepseek import Dsv4HcComb, Dsv4HcPost, Dsv4HcPre, LightningIndexer
+from ggplug.ops.deepseek import Dsv4HcComb, Dsv4HcPost, Dsv4HcPre, Dsv4HcPreGated, LightningIndexer
 from ggplug.ops.elementwise import Add, Binary, Div, Mul, Sub, add1
 from ggplug.ops.flash_attention import (
     FlashAttnBack,
@@ -31,7 +31,7 @@ from ggplug.ops.flash_attention import (
     flash_attn_ext_set_prec,
 )
 from ggplug.ops.generated import Arange, TimestepEmbedding
-from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Glu, Reglu, Swiglu, SwigluOai
+from ggplug.ops.glu import Geglu, GegluErf, GegluQuick, Glu, Reglu, Swiglu, SwigluClamp, SwigluOai
 from ggplug.ops.gradients import (
     GetRowsBack,
     RepeatBack,
@@ -158,6 +158,7 @@ __all__ = [
     "Dsv4HcComb",
     "Dsv4HcPost",
     "Dsv4HcPre",
+    "Dsv4HcPreGated",
     "Dup",
     "Elu",
     "Exp",
@@ -250,6 +251,7 @@ __all__ = [
     "Sum",
     "SumRows",
     "Swiglu",
+    "SwigluClamp",
     "SwigluOai",
     "Tanh",
     "TimestepEmbedding",
@@ -322,6 +324,7 @@ __all__ = [
     "dsv4_hc_comb",
     "dsv4_hc_post",
     "dsv4_hc_pre",
+    "dsv4_hc_pre_gated",
     "dup",
     "elu",
     "elu_inplace",
@@ -451,6 +454,7 @@ __all__ = [
     "sum",
     "sum_rows",
     "swiglu",
+    "swiglu_clamp",
     "swiglu_oai",
     "tanh",
     "tanh_inplace",
@@ -551,6 +555,7 @@ def dsv4_hc_comb(
 ) -> Tensor: ...
 def dsv4_hc_post(x: Tensor, residual: Tensor, post: Tensor, comb: Tensor, *, name: str = "") -> Tensor: ...
 def dsv4_hc_pre(x: Tensor, weights: Tensor, *, name: str = "") -> Tensor: ...
+def dsv4_hc_pre_gated(x: Tensor, gate: Tensor, scale: float = 1.0, *, name: str = "") -> Tensor: ...
 def dup(x: Tensor, type: Type | str = "", *, name: str = "") -> Tensor: ...
 def elu(x: Tensor, *, name: str = "") -> Tensor: ...
 def elu_inplace(x: Tensor, *, name: str = "") -> Tensor: ...
@@ -830,6 +835,14 @@ def sub_inplace(a: Tensor, b: Tensor, *, name: str = "") -> Tensor: ...
 def sum(x: Tensor, *, name: str = "") -> Tensor: ...
 def sum_rows(x: Tensor, *, name: str = "") -> Tensor: ...
 def swiglu(x: Tensor, gate: Tensor | None = None, swapped: bool = False, *, name: str = "") -> Tensor: ...
+def swiglu_clamp(
+    x: Tensor,
+    gate: Tensor | None = None,
+    swapped: bool = False,
+    limit: float = 10.0,
+    *,
+    name: str = "",
+) -> Tensor: ...
 def swiglu_oai(
     x: Tensor,
     gate: Tensor | None = None,

@@ -6,6 +6,7 @@ import numpy as np
 
 from ggplug.errors import ParameterError
 from ggplug.ops.base import Array, Op, builder, is_multiple, mismatch, require
+from ggplug.ops.unary import Sigmoid
 from ggplug.tensor import Spec, Tensor
 from ggplug.types import F16, F32
 
@@ -13,10 +14,12 @@ __all__ = [
     "Dsv4HcComb",
     "Dsv4HcPost",
     "Dsv4HcPre",
+    "Dsv4HcPreGated",
     "LightningIndexer",
     "dsv4_hc_comb",
     "dsv4_hc_post",
     "dsv4_hc_pre",
+    "dsv4_hc_pre_gated",
     "lightning_indexer",
 ]
 
@@ -115,6 +118,25 @@ class Dsv4HcPre(Op):
         return np.einsum("thi,th->ti", x[0], weights[0, 0])[np.newaxis, np.newaxis]
 
 
+class Dsv4HcPreGated(Op):
+    """y[i, t] = scale times the sum over streams h of x[i, h, t] / (1 + e**-gate[i, h, t])  (ggml_dsv4_hc_pre_gated).
+
+    x and gate: F32 [n, H, T]. Any strides. Result: F32 [n, T].
+    """
+
+    scale: float = 1.0
+
+    def result(self, x: Tensor, gate: Tensor) -> Spec:
+        if x.type is not F32 or gate.type is not F32:
+            mismatch(self, "takes f32", x, gate)
+        require(x.ne[3] == 1 and x.ne[1] > 0, self, "x must be [n, H, T] with H of 1 or more", x, gate)
+        require(gate.ne == x.ne, self, "gate must have the extents of x", x, gate)
+        return Spec(F32, (x.ne[0], x.ne[2], 1, 1), 2)
+
+    def reference(self, x: Array, gate: Array) -> Array:
+        return self.scale * (x * Sigmoid.formula(gate)).sum(axis=2)[np.newaxis]
+
+
 class Dsv4HcPost(Op):
     """y[i, d, t] = x[i, t] post[d, t] + sum over streams s of residual[i, s, t] comb[d, s, t]  (ggml_dsv4_hc_post).
 
@@ -143,4 +165,5 @@ class Dsv4HcPost(Op):
 lightning_indexer = builder(LightningIndexer)
 dsv4_hc_comb = builder(Dsv4HcComb)
 dsv4_hc_pre = builder(Dsv4HcPre)
+dsv4_hc_pre_gated = builder(Dsv4HcPreGated)
 dsv4_hc_post = builder(Dsv4HcPost)

@@ -25,12 +25,14 @@ __all__ = [
     "Glu",
     "Reglu",
     "Swiglu",
+    "SwigluClamp",
     "SwigluOai",
     "geglu",
     "geglu_erf",
     "geglu_quick",
     "reglu",
     "swiglu",
+    "swiglu_clamp",
     "swiglu_oai",
 ]
 
@@ -106,6 +108,20 @@ class Swiglu(Glu):
     activation = Silu
 
 
+class SwigluClamp(Glu):
+    """y = silu(min(x, limit)) clip(g, -limit, limit)  (ggml_swiglu_clamp, of DeepSeek V4).
+
+    A NaN in x or in the gate gives NaN.
+    """
+
+    activation = Silu
+
+    limit: float = 10.0
+
+    def compute(self, x: Array, gate: Array) -> Array:
+        return self.activation.formula(np.minimum(x, self.limit)) * np.clip(gate, -self.limit, self.limit)
+
+
 class SwigluOai(Glu):
     """y = u / (1 + e**(-alpha u)) (1 + clip(g, -limit, limit)), u = min(x, limit)  (ggml_swiglu_oai, of gpt-oss).
 
@@ -125,4 +141,5 @@ geglu = builder(Geglu)
 geglu_erf = builder(GegluErf)
 geglu_quick = builder(GegluQuick)
 swiglu = builder(Swiglu)
+swiglu_clamp = builder(SwigluClamp)
 swiglu_oai = builder(SwigluOai)

@@ -175,6 +175,7 @@ SKETCHES: Mapping[type[Op], Sequence[Sketch]] = {
     ops.LightningIndexer: (of("n r N b", "n 1 M b", "r N 1 b", "M N 1 b", types=(F32, F16, F32, F16), zeros="rNMb"),),
     ops.Dsv4HcComb: (of("24 N", "3", "24"),),
     ops.Dsv4HcPre: (of("n 4 N", "4 N"),),
+    ops.Dsv4HcPreGated: (of("n 4 N", "n 4 N", scale=0.25),),
     ops.Dsv4HcPost: (of("n N", "n 4 N", "4 N", "4 4 N"),),
     # training
     ops.CrossEntropyLoss: _TWO,

@@ -13,7 +13,7 @@ import numpy as np
 from ggplug.ops.base import Array, Op
 from ggplug.ops.custom import Custom4d, MapCustom1, MapCustom2, MapCustom3, callback
 from ggplug.ops.generated import Arange
-from ggplug.ops.glu import SwigluOai
+from ggplug.ops.glu import SwigluClamp, SwigluOai
 from ggplug.ops.unary import Clamp, Fill, LeakyRelu, Scale, Xielu
 
 _PARAMETERS: dict[str, list[dict[str, Any]]] = {
@@ -26,6 +26,7 @@ _PARAMETERS: dict[str, list[dict[str, Any]]] = {
         {"alpha_n": 1.3, "alpha_p": 0.8, "beta": 0.5, "eps": -1e-6},
         {"alpha_n": 0.6, "alpha_p": 1.1, "beta": 0.25, "eps": -0.5},
     ],
+    SwigluClamp.name: [{"limit": 10.0}, {"limit": 0.5}],
     SwigluOai.name: [{"alpha": 1.702, "limit": 7.0}, {"alpha": 0.5, "limit": 1.0}],
 }
 

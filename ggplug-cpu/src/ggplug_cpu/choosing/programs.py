@@ -15,7 +15,8 @@ from ggplug_cpu.choosing.places import PLAIN
 
 #: The cost of a formula in additions, where it is more than one.
 _WEIGHTS = {
-    **dict.fromkeys(("exp", "log", "sigmoid", "silu", "gelu", "gelu_quick", "swiglu", "geglu", "geglu_quick"), 4),
+    **dict.fromkeys(("exp", "log", "sigmoid", "silu", "gelu", "gelu_quick"), 4),
+    **dict.fromkeys(("swiglu", "swiglu_clamp", "geglu", "geglu_quick"), 4),
     **dict.fromkeys(("tanh", "expm1", "elu", "softplus", "gelu_erf", "geglu_erf", "swiglu_oai", "xielu"), 8),
     **dict.fromkeys(("sin", "cos"), 8),
 }

@@ -355,6 +355,11 @@ def swiglu(x: Value, gate: Value) -> Value:
 
 
 @_binary
+def swiglu_clamp(x: Value, gate: Value, limit: Value) -> Value:
+    return silu(limit.minimum(x)) * limit.minimum((-limit).maximum(gate))
+
+
+@_binary
 def swiglu_oai(x: Value, gate: Value, alpha: Value, limit: Value) -> Value:
     u = limit.minimum(x)
     return u * emit_sigmoid(alpha * u) * (limit.minimum((-limit).maximum(gate)) + 1.0)

@@ -10,12 +10,13 @@ import numpy as np
 
 from ggplug import ops
 from ggplug.ops.base import Array, Op
+from ggplug.ops.unary import Sigmoid
 from ggplug.tensor import Tensor
 from ggplug.types import F16, F32, KERNEL_FLOATS, Type
 from ggplug_testing.cases.case import QUANTIZED, ROWWISE, Case
 from ggplug_testing.cases.making import case, extents_of, in_blocks, leaf, named
 from ggplug_testing.description import describe
-from ggplug_testing.precision.rule import SUMMED, Node, element, of_magnitudes
+from ggplug_testing.precision.rule import FLUSHED, SUMMED, UNIT, Node, element, of_magnitudes
 
 _SHAPES = ((31, 4, 17), (1, 1, 1), (7, 4, 1), (130, 3, 5), (1100, 2, 2))
 _LAYOUTS = (*ROWWISE[1:], "transposed")
@@ -107,12 +108,21 @@ describe(
 )
 
 
+_STREAMS_OF: dict[type[Op], str] = {
+    ops.Dsv4HcPre: "n h t, h t",
+    ops.Dsv4HcPreGated: "n h t, n h t",
+    ops.Dsv4HcPost: "n t, n h t, h t, h h t",
+}
+
+
 def dsv4_hc_cases(op: type[Op]) -> Iterator[Case]:
     """Rows of different lengths, with different numbers of streams and of tokens; layouts."""
 
     def mixed(label: str, n: int, h: int, t: int, layout: Any = "packed") -> Case:
-        sources = "n h t, h t" if op is ops.Dsv4HcPre else "n t, n h t, h t, h h t"
-        return case(op, label, *(leaf(F32, ne, layout) for ne in extents_of(sources, {"n": n, "h": h, "t": t})))
+        sources = _STREAMS_OF[op]
+        of = extents_of(sources, {"n": n, "h": h, "t": t})
+        scaled = {"scale": 1 / h} if "scale" in op.parameters else {}
+        return case(op, label, *(leaf(F32, ne, layout) for ne in of), **scaled)
 
     for shape in _SHAPES:
         yield mixed(" x ".join(map(str, shape)), *shape)
@@ -120,10 +130,24 @@ def dsv4_hc_cases(op: type[Op]) -> Iterator[Case]:
         yield mixed(layout, 40, 4, 6, layout)
 
 
+def _gated(node: Node, exact: Array, x: Array, gate: Array) -> Array:
+    opened = Sigmoid.formula(gate)
+    total = (np.abs(x) * ((x.shape[2] + 15) * opened + FLUSHED / UNIT)).sum(axis=2)
+    return np.asarray(np.abs(node.op.scale) * total[np.newaxis])
+
+
+describe(ops.Dsv4HcPre, ops.Dsv4HcPreGated, ops.Dsv4HcPost, cases=[dsv4_hc_cases])
+describe(
+    ops.Dsv4HcPreGated,
+    rule=element(
+        "abs(scale) sum(abs(x) ((H + 15) s + 2**-102)), s = 1 / (1 + e**-gate)",
+        "s, whose power may overflow; H products and sums, a product",
+        _gated,
+    ),
+)
 describe(
     ops.Dsv4HcPre,
     ops.Dsv4HcPost,
-    cases=[dsv4_hc_cases],
     rule=of_magnitudes(
         "(H + 3) f(abs(sources))",
         "H products and sums",

@@ -361,6 +361,12 @@ def _gated(node: Node, exact: Array, x: Array, gate: Array | None = None) -> Arr
     return np.asarray(off * np.abs(gate) + 2 * np.abs(exact))
 
 
+def _clamped(node: Node, exact: Array, x: Array, gate: Array | None = None) -> Array:
+    x, gate = _halves(node, x, gate)
+    limit = node.op.limit
+    return _gated(node, exact, np.minimum(x, limit), np.clip(gate, -limit, limit))
+
+
 def _swiglu_oai(node: Node, exact: Array, x: Array, gate: Array | None = None) -> Array:
     x, gate = _halves(node, x, gate)
     u = np.minimum(x, node.op.limit)
@@ -369,9 +375,9 @@ def _swiglu_oai(node: Node, exact: Array, x: Array, gate: Array | None = None) -
     return np.asarray(opens * opened)
 
 
-def _glu(of: str) -> Rule:
+def _glu(of: str, x: str = "x", g: str = "g", compute: Callable[..., Array] = _gated) -> Rule:
     why = "those of f, which may be flushed below 2**-126, and a product"
-    return element(f"{of} of f(x), times abs(g), + 2 abs(y)", why, _gated)
+    return element(f"{of} of f({x}), times abs({g}), + 2 abs(y)", why, compute)
 
 
 describe(ops.Glu, cases=[glu_cases], special=[_glu_special], draw=_draw_glu)
@@ -380,6 +386,7 @@ describe(ops.Geglu, rule=_glu("gelu"))
 describe(ops.GegluErf, rule=_glu("gelu_erf"))
 describe(ops.GegluQuick, rule=_glu("gelu_quick"))
 describe(ops.Swiglu, rule=_glu("silu"))
+describe(ops.SwigluClamp, rule=_glu("silu", "min(x, limit)", "clip(g, -limit, limit)", _clamped))
 describe(
     ops.SwigluOai,
     rule=element(

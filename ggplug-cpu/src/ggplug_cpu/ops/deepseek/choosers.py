@@ -9,7 +9,7 @@ from ggplug_cpu.choosing.entries import RESULT, Entries, source, source_tensor, 
 from ggplug_cpu.choosing.places import reading
 from ggplug_cpu.ops.copy.ready import Ready, in_f32
 from ggplug_cpu.ops.deepseek import kernels
-from ggplug_cpu.ops.deepseek.kernels import Combined, Indexed, Mixed
+from ggplug_cpu.ops.deepseek.kernels import Combined, Gated, Indexed, Mixed
 from ggplug_cpu.parameters import Place, Ref
 from ggplug_cpu.tape import Entry
 
@@ -88,6 +88,24 @@ def before(node: Tensor) -> Entries:
     return _entries(ready, Entry(kernels.mix(False), words, tasks(x.size)))
 
 
+def gated(node: Tensor) -> Entries:
+    """y[i, t] = scale times the sum over streams of x[i, h, t] sigmoid(gate[i, h, t])."""
+    op, x = node.op, source_tensor(node, 0)
+    assert isinstance(op, ops.Dsv4HcPreGated)
+    ready = _rows(node, 0, 1)
+    n, streams, tokens = x.ne[:3]
+    words = Gated.words(
+        y=Place(Ref(RESULT)),
+        x=ready[0].as_place(),
+        gate=ready[1].as_place(),
+        n=n,
+        streams=streams,
+        tokens=tokens,
+        scale=op.scale,
+    )
+    return _entries(ready, Entry(kernels.gate(), words, tasks(x.size, 4)))
+
+
 def behind(node: Tensor) -> Entries:
     """y[i, d, t] = x[i, t] post[d, t] + the sum over streams of residual[i, s, t] comb[d, s, t]."""
     ready = _rows(node, 0, 1)
@@ -110,5 +128,6 @@ CHOOSERS = (
     Chooser(ops.LightningIndexer, "f32 float|block f32 f16 > f32", lightning_indexer),
     Chooser(ops.Dsv4HcComb, "f32 f32 f32 > f32", combined),
     Chooser(ops.Dsv4HcPre, "f32 f32 > f32", before),
+    Chooser(ops.Dsv4HcPreGated, "f32 f32 > f32", gated),
     Chooser(ops.Dsv4HcPost, "f32 f32 f32 f32 > f32", behind),
 )

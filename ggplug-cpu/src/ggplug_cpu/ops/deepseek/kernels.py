@@ -11,7 +11,7 @@ from ggplug_cpu.parameters import CONVERTED, STRIDES, Parameters, destination, i
 from ggplug_cpu.parts.nest import BLOCK, thread_range
 from ggplug_cpu.parts.rows import ARGUMENTS, ROW_BYTES
 from ggplug_cpu.parts.rows import read as read_row
-from ggplug_cpu.simd.transcendental import emit_exp
+from ggplug_cpu.simd.transcendental import emit_exp, emit_sigmoid
 from ggplug_cpu.simd.values import (
     F32,
     Value,
@@ -75,6 +75,18 @@ class Mixed(Parameters):
     targets = integer()
     streams = integer()
     tokens = integer()
+
+
+class Gated(Parameters):
+    """``tokens`` rows of ``n`` numbers of y, each ``scale`` times the sum of ``streams`` rows of x with their gates."""
+
+    y = destination()
+    x = source(STRIDES)
+    gate = source(STRIDES)
+    n = integer()
+    streams = integer()
+    tokens = integer()
+    scale = real()
 
 
 def scratch_bytes(n: int) -> int:
@@ -290,3 +302,44 @@ def _mixed(starts: bool) -> Intrinsic:
         loop((n + (lanes - 1)).lshr(lanes.bit_length() - 1), [], some)
 
     return emitted("void(i64, i64, i64, i64, i64, i64, i64, i64, i64)")(emit)
+
+
+@kernel
+def gate() -> Body:
+    """Rows of streams, each number times the sigmoid of its gate, added up."""
+
+    def body(ctx: int, params: Gated) -> None:
+        n = params.n
+        blocks = (n + BLOCK - 1) // BLOCK
+        first, end = thread_range(ctx, blocks * params.tokens)
+        for task in range(first, end):
+            at, t = task % blocks * BLOCK, task // blocks
+            x = params.x.address + t * params.x.nb2 + 4 * at
+            gates = params.gate.address + t * params.gate.nb2 + 4 * at
+            y = params.y.address + 4 * (t * n + at)
+            count = min(BLOCK, n - at)
+            _gated(y, x, params.x.nb1, gates, params.gate.nb1, params.streams, count, params.scale)
+
+    return body
+
+
+@emitted("void(i64, i64, i64, i64, i64, i64, i64, f64)")
+def _gated(
+    y: Value, x: Value, x_stride: Value, gates: Value, gates_stride: Value, streams: Value, n: Value, scale: Value
+) -> None:
+    lanes = simd.width("f32")
+    floats = vector(F32, lanes)
+    factor = scale.convert(F32).splat(lanes)
+
+    def some(v: Value, _: list[Value]) -> list[Value]:
+        here, present = v * (4 * lanes), first_lanes(lanes, n - v * lanes)
+
+        def stream(h: Value, carried: list[Value]) -> list[Value]:
+            opened = emit_sigmoid(masked_load(gates + h * gates_stride + here, floats, present))
+            return [masked_load(x + h * x_stride + here, floats, present).fma(opened, carried[0])]
+
+        (total,) = loop(streams, [constant(y.b, floats, 0)], stream)
+        masked_store(y + here, total * factor, present)
+        return []
+
+    loop((n + (lanes - 1)).lshr(lanes.bit_length() - 1), [], some)

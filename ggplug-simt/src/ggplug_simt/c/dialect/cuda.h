@@ -78,6 +78,7 @@ template <typename T> INLINE void put_packed(packed<T> x, char *p)
 INLINE vec operator+(vec a, vec b) { EACH a.v[j_] += b.v[j_]; return a; }
 INLINE vec operator-(vec a, vec b) { EACH a.v[j_] -= b.v[j_]; return a; }
 INLINE vec operator*(vec a, vec b) { EACH a.v[j_] *= b.v[j_]; return a; }
+INLINE vec operator/(vec a, vec b) { EACH a.v[j_] /= b.v[j_]; return a; }
 INLINE vec VEC_FMA(vec a, vec b, vec c) { EACH c.v[j_] = fmaf(a.v[j_], b.v[j_], c.v[j_]); return c; }
 INLINE vec VEC_MAX(vec a, vec b) { EACH a.v[j_] = fmaxf(a.v[j_], b.v[j_]); return a; }
 INLINE vec VEC_MIN(vec a, vec b) { EACH a.v[j_] = fminf(a.v[j_], b.v[j_]); return a; }

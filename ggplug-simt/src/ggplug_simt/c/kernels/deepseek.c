@@ -85,6 +85,21 @@ KERNEL void streams_before(PARAMETERS)
 }
 #endif
 
+#ifdef STREAMS_GATED
+/* dst[i, t] = scale times the sum over streams h of x[i, h, t] / (1 + exp(-gate[i, h, t])) */
+KERNEL void streams_gated(PARAMETERS)
+{
+    UNIT_OF(dst);
+    const int n = args.dst.ne[0];
+    vec sum = VEC_OF(0.0f);
+    for (int h = 0; h < args.x.ne[1]; h++)
+        sum = sum + FETCH(f32)(ROW(x, h, i1, 0), args.x.nb[0], i0, n, 0.0f)
+            / (VEC_OF(1.0f) + VEC_EXP(VEC_OF(0.0f) - FETCH(f32)(ROW(gate, h, i1, 0), args.gate.nb[0], i0, n, 0.0f)));
+    sum = sum * VEC_OF(args.scale);
+    STORE(f32)(ROW(dst, i1, i2, i3), args.dst.nb[0], i0, n, &sum);
+}
+#endif
+
 #ifdef STREAMS_BEHIND
 /* dst[i, d, t] = x[i, t] post[d, t], and the sum over streams s of residual[i, s, t] comb[d, s, t] */
 KERNEL void streams_behind(PARAMETERS)

@@ -54,6 +54,16 @@ def before(profile: Profile, node: Tensor) -> Launches | Decline:
     return _launch(profile, "streams_before", node, {})
 
 
+def gated(profile: Profile, node: Tensor) -> Launches | Decline:
+    """The sum of streams, each number of them times the sigmoid of its gate, times a factor."""
+    op = node.op
+    assert isinstance(op, ops.Dsv4HcPreGated)
+    refused = refuse(node, {F32}, {F32}, {F32})
+    if refused is not None:
+        return refused
+    return _launch(profile, "streams_gated", node, {}, scale=op.scale)
+
+
 def behind(profile: Profile, node: Tensor) -> Launches | Decline:
     """Weighted sums of streams, plus the layer's output times a weight for each."""
     refused = refuse(node, *({F32} for _ in range(5)))
@@ -72,7 +82,9 @@ def _tensors(node: Tensor) -> dict[str, TensorArgument]:
     return tensors
 
 
-def _launch(profile: Profile, kernel: str, node: Tensor, defines: dict[str, object]) -> Launches | Decline:
+def _launch(
+    profile: Profile, kernel: str, node: Tensor, defines: dict[str, object], **scalars: float
+) -> Launches | Decline:
     """A launch with a work-item for each unit of the result."""
     return launches_of(
         launch(
@@ -82,6 +94,7 @@ def _launch(profile: Profile, kernel: str, node: Tensor, defines: dict[str, obje
             groups=-(-units(node.ne, profile.vec) // profile.unit_lanes),
             lanes=profile.unit_lanes,
             defines={"VEC": profile.vec, "UNIT": profile.vec, **defines},
+            **scalars,
         )
     )
 
@@ -90,5 +103,6 @@ CHOOSERS = {
     ops.LightningIndexer: lightning_indexer,
     ops.Dsv4HcComb: combined,
     ops.Dsv4HcPre: before,
+    ops.Dsv4HcPreGated: gated,
     ops.Dsv4HcPost: behind,
 }

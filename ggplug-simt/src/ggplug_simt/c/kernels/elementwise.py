@@ -30,8 +30,9 @@ _GELU = "(x / (1.0f + exp(-1.5957691216057308f * x * (1.0f + 0.044715f * x * x))
 _GELU_ERF = "(0.5f * x * (1.0f + erf(x * 0.70710678118654752f)))"
 _GELU_QUICK = "(x / (1.0f + exp(-1.702f * x)))"
 _AT_MOST = "SELECT(x < P1, x, REAL(P1))"
-_LIMITED = "SELECT(x > P1, REAL(P1), x)"
-_AT_LEAST = "SELECT(y < -P1, REAL(-P1), y)"
+# these two keep NaN, which fmin would not
+_LIMITED = "SELECT(x > P0, REAL(P0), x)"
+_CLIPPED = "SELECT(y > P0, REAL(P0), SELECT(y < -P0, REAL(-P0), y))"
 _SILU = "(x / (1.0f + exp(-x)))"
 
 ONE: dict[type[Operation], Expression] = {
@@ -85,10 +86,9 @@ TWO: dict[type[Operation], Expression] = {
     ops.GegluErf: Expression(f"({_GELU_ERF} * y)"),
     ops.GegluQuick: Expression(f"({_GELU_QUICK} * y)"),
     ops.Swiglu: Expression(f"({_SILU} * y)"),
+    ops.SwigluClamp: Expression(f"({_LIMITED} / (1.0f + exp(-{_LIMITED})) * {_CLIPPED})", ("limit",)),
     ops.SwigluOai: Expression(
-        # keeps NaN, which fmin would not
-        f"({_LIMITED} / (1.0f + exp(-P0 * {_LIMITED})) * (1.0f + SELECT({_AT_LEAST} > P1, REAL(P1), {_AT_LEAST})))",
-        ("alpha", "limit"),
+        f"({_LIMITED} / (1.0f + exp(-P1 * {_LIMITED})) * (1.0f + {_CLIPPED}))", ("limit", "alpha")
     ),
 }
 """Expressions of two sources, or of the halves of one."""
